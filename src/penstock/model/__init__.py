@@ -1,0 +1,1 @@
+"""The nouns of Penstock and their invariants; imports nothing of ours."""

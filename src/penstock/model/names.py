@@ -1,0 +1,41 @@
+"""Topic names: one namespace for all protocols (D9).
+
+A topic is known by (space, name). RabbitMQ's vhost ``/``, Pulsar's ``public/default`` and "no
+namespace" of RocketMQ are all space ``""``. How a protocol spells a name is the business of its
+adapter; this file knows only the neutral form and which names are internal.
+"""
+
+from typing import Final, NamedTuple
+
+NAME_BYTES_MAX: Final = 255
+"""RabbitMQ's shortstr limit, the tightest of the three that is not about spelling."""
+
+HIDDEN_PREFIXES: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "amq.gen-", "penstock.")
+"""Names that other protocols' listings leave out (D9)."""
+
+
+class TopicName(NamedTuple):
+    """A topic's full name; ``str()`` gives ``space/name`` or just ``name`` in the default space."""
+
+    space: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.space}/{self.name}" if self.space else self.name
+
+    @property
+    def is_hidden(self) -> bool:
+        """True for names that belong to Penstock or to one protocol's own machinery."""
+        return self.name.startswith(HIDDEN_PREFIXES)
+
+
+def topic_name(name: str, space: str = "") -> TopicName:
+    """A checked topic name; raises ``ValueError`` saying what is wrong with it."""
+    for part, text in (("name", name), ("space", space)):
+        if len(text.encode()) > NAME_BYTES_MAX:
+            raise ValueError(f"topic {part} is longer than {NAME_BYTES_MAX} bytes: {text[:40]}...")
+        if any(ord(character) < 32 for character in text):
+            raise ValueError(f"topic {part} {text!r} has a control character; remove it")
+    if not name:
+        raise ValueError("a topic needs a name of at least one character")
+    return TopicName(space, name)

@@ -1,0 +1,141 @@
+"""A message as the broker keeps it: neutral facts beside the bytes the protocol sent (D2, D3).
+
+``Record`` is made once, by an adapter from a publish or by the log from disk, and then only read.
+``position`` and ``store_ms`` are filled in by the append and are part of the record from then on.
+The spans (``key_at`` ...) point into ``origin``; a length of 0 means "none".
+
+Not here: the on-disk layout (``log/entry.py``), who may read origin bytes (``wire/<p>/facts.py``).
+"""
+
+from enum import IntEnum, IntFlag
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from penstock.model.position import LogPosition
+
+
+class Wire(IntEnum):
+    """Whose bytes ``origin`` holds."""
+
+    NEUTRAL = 0
+    AMQP = 1
+    ROCKETMQ = 2
+    PULSAR = 3
+
+
+class RecordKind(IntEnum):
+    """What a log record means to recovery."""
+
+    MESSAGE = 1
+    SETTLE = 2
+    RELEASE = 3
+    STAGE_COMMIT = 4
+
+
+class RecordFlag(IntFlag):
+    """Flags of a message record."""
+
+    TRANSIENT = 1
+    """Not awaited by a confirm and dropped at restart (D6)."""
+    DELAYED = 2
+    """Has no index entry until a release record gives it an offset (D14)."""
+    NO_INDEX = 4
+    """Staged by the Spark sink: visible only after its stage commit (D19)."""
+    COMPRESSED = 8
+    """The body in ``origin`` is compressed as the protocol compressed it."""
+
+
+NO_STAMP: Final = -1
+
+
+class Record(msgspec.Struct, gc=False):
+    """One stored unit: a message, or a batch of ``messages`` that the protocol sent as one."""
+
+    origin: bytes
+    wire: int = 0
+    kind: int = 1
+    flags: int = 0
+    priority: int = 0
+    messages: int = 1
+    born_ms: int = 0
+    expire_ms: int = 0
+    """Wall time after which it is expired; 0 = never."""
+    deliver_ms: int = 0
+    """Wall time before which it is not delivered; 0 = at once."""
+    key_at: int = 0
+    key_len: int = 0
+    tag_at: int = 0
+    tag_len: int = 0
+    props_at: int = 0
+    props_len: int = 0
+    body_at: int = 0
+    body_len: int = 0
+    position: LogPosition = LogPosition(-1)
+    store_ms: int = 0
+    stamp_offset_at: int = NO_STAMP
+    """Where in ``origin`` the append writes the queue offset (big-endian i64), if anywhere: a
+    protocol whose stored form carries its own offset needs no copy on the way out (D3)."""
+    stamp_position_at: int = NO_STAMP
+    """The same for the log position."""
+    stamp_store_ms_at: int = NO_STAMP
+    """The same for the store time."""
+
+    @property
+    def key(self) -> bytes:
+        """The partition or routing key, empty when there is none."""
+        return self.origin[self.key_at : self.key_at + self.key_len]
+
+    @property
+    def tag(self) -> bytes:
+        """The tag used by tag filters, empty when there is none."""
+        return self.origin[self.tag_at : self.tag_at + self.tag_len]
+
+    @property
+    def properties(self) -> bytes:
+        """The protocol's own encoding of user properties."""
+        return self.origin[self.props_at : self.props_at + self.props_len]
+
+    @property
+    def body(self) -> bytes:
+        """The payload, byte for byte as it was sent."""
+        return self.origin[self.body_at : self.body_at + self.body_len]
+
+    @property
+    def is_transient(self) -> bool:
+        """True when no confirm waits for its sync and a restart drops it."""
+        return bool(self.flags & RecordFlag.TRANSIENT)
+
+
+@lru_cache(maxsize=4096)
+def tag_hash(tag: bytes) -> int:
+    """32-bit hash of a tag as index entries carry it; 0 for no tag.
+
+    It is Java's ``String.hashCode``: any hash would do for us, this one saves RocketMQ clients'
+    subscriptions from being hashed again.
+    """
+    value = 0
+    units = tag.decode("utf-8", "replace").encode("utf-16-le")
+    for at in range(0, len(units), 2):
+        value = (31 * value + units[at] + (units[at + 1] << 8)) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def neutral_record(
+    body: bytes, *, properties: bytes = b"", key: bytes = b"", tag: bytes = b""
+) -> Record:
+    """A record of our own protocol: ``key tag properties body`` laid end to end."""
+    tag_at = len(key)
+    props_at = tag_at + len(tag)
+    body_at = props_at + len(properties)
+    return Record(
+        key + tag + properties + body,
+        key_len=len(key),
+        tag_at=tag_at,
+        tag_len=len(tag),
+        props_at=props_at,
+        props_len=len(properties),
+        body_at=body_at,
+        body_len=len(body),
+    )

@@ -1,0 +1,1 @@
+"""What an operator may set, declared once; flags, environment and help derive from it."""
