@@ -1,0 +1,135 @@
+"""What a protocol must offer to live in Penstock: the page for authors of adapters.
+
+An adapter is one connection's protocol, without a socket, a thread, an event loop or a clock of its
+own. Bytes come in, verbs of the engine are called, bytes go back. ``server/pump.py`` owns the
+socket and is the only caller of an ``Adapter``; the engine is the only caller of the ``Outlet``
+that the adapter gives it (usually the same object).
+
+Who calls what, and when, in one turn of the broker::
+
+    socket readable   pump -> adapter.receive(data)       decode all of it, call engine verbs
+                                                          (channel.publish(list), settle, permits)
+    the turn          engine.turn() -> outlet.deliver(), refused(), gate_changed() ...
+    after a sync      engine.synced() -> outlet.confirmed()
+    end of the turn   pump -> adapter.outgoing()          everything to send, as a list
+                      pump joins it, ONE transport.write
+                      pump -> adapter.flushed(unsent)     what the socket has not taken yet (F14)
+                      pump looks at is_reading, wants_close, next_deadline_ms()
+    a deadline        pump -> adapter.due(now_ms)         heartbeats, protocol time-outs
+    the peer is done  pump -> adapter.eof()               it will send no more; may still read
+    the very end      pump -> adapter.closed(why)         exactly once, whatever happened before
+
+Rules:
+
+* **Wake.** Inside ``receive``, ``due`` and ``eof`` the pump looks at the adapter afterwards by
+  itself. When anything changes at another time (the engine called the outlet), the adapter calls
+  the ``wake`` it was made with: once or a hundred times, the connection is looked at once, at the
+  end of the running turn. Forgetting it means bytes that stay until somebody else stirs.
+* **Gate.** ``is_reading`` is the valve of F2: False stops the socket. Turn it off when the
+  connection's gate is closed, except while held publishes still fit the connection's share: acks
+  and requests behind them must be served as long as there is room (D23). ``receive`` is never
+  called again before it is True, but bytes already given must be kept.
+* **Bounds.** Anything a peer can make grow needs a named limit. The pump stops reading by itself
+  while the peer does not take its answers, so an adapter may answer every request it gets.
+* **Errors of the peer** are answered in the protocol's own words: queue the bytes, set
+  ``wants_close``; the pump sends them and then closes. **Errors of ours** (an exception leaving
+  any of these methods) cost this connection only: it is logged, aborted and ``closed``.
+* **Handshake.** Until ``is_established`` the pump allows the peer few bytes and little time
+  (``listeners.handshake_bytes_max``, ``handshake_ms_max``).
+* Nothing here is ever called from another thread, nor while another call of the same adapter runs.
+
+Not here: what the engine offers and what it calls back (``engine/ports.py``), and the socket
+(``server/pump.py``).
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from penstock.model.clock import Clock
+from penstock.model.position import ConnectionId
+
+if TYPE_CHECKING:
+    from penstock.engine.broker import Engine
+
+
+class Peer(NamedTuple):
+    """Both ends of a connection: the address to advertise is the one the client dialled."""
+
+    host: str
+    port: int
+    local_host: str
+    local_port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Adapter(Protocol):
+    """One connection of one protocol."""
+
+    @property
+    def is_established(self) -> bool:
+        """True once the handshake is done and the ordinary limits apply."""
+        ...
+
+    @property
+    def is_reading(self) -> bool:
+        """False while the socket must not be read (the gate, or no room for what is held)."""
+        ...
+
+    @property
+    def wants_close(self) -> bool:
+        """True when the connection is to be closed after what is outgoing was sent."""
+        ...
+
+    def receive(self, data: bytes) -> None:
+        """Take what the socket gave: any cut, from one byte to many frames."""
+        ...
+
+    def outgoing(self) -> list[bytes]:
+        """Hand over everything to send, in order; the adapter forgets it."""
+        ...
+
+    def flushed(self, unsent_bytes: int) -> None:
+        """After a write: this much of all that was handed over is not taken by the socket yet.
+
+        Called after every write (0 for a peer that keeps up) and again with 0 when a slow one has
+        caught up. Deliveries among the unsent bytes count against F14.
+        """
+        ...
+
+    def next_deadline_ms(self) -> int | None:
+        """Monotonic time at which ``due`` wants to be called; None for never."""
+        ...
+
+    def due(self, now_ms: int) -> None:
+        """A deadline has passed."""
+        ...
+
+    def eof(self) -> None:
+        """The peer will send no more. Set ``wants_close`` unless answers are still to come."""
+        ...
+
+    def closed(self, reason: str) -> None:
+        """The connection is gone, ``reason`` says why; give everything back to the engine."""
+        ...
+
+
+class AdapterFactory(Protocol):
+    """Makes the adapters of one listener."""
+
+    @property
+    def protocol(self) -> str:
+        """Name of the listener in settings, ready file, logs and metrics: ``amqp``, ``pulsar``."""
+        ...
+
+    def make(
+        self,
+        connection_id: ConnectionId,
+        peer: Peer,
+        engine: "Engine",
+        clock: Clock,
+        wake: Callable[[], None],
+    ) -> Adapter:
+        """An adapter for a connection that was just accepted."""
+        ...
