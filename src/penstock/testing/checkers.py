@@ -1,4 +1,4 @@
-"""History checkers: tell whether anything confirmed was lost, invented, reordered or renumbered (A7).
+"""History checkers: was anything confirmed lost, or anything invented, reordered, renumbered (A7).
 
 A history is a list of plain ``Op``; a value names its publisher and number, ``pub:seq``. Unknown
 outcomes are ``INFO``, never ``FAIL``: a publish that was not answered may or may not have happened.

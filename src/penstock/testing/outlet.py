@@ -1,0 +1,217 @@
+"""An outlet that remembers everything the engine said to a peer.
+
+It satisfies ``engine.ports.Outlet``: give it to ``Engine.connect`` and read ``events``, or the
+views by kind. It never calls back into the engine while the engine is calling it; what a peer would
+do afterwards, such as acknowledging, a test says aloud: ``settle_all()``, ``requeue_all()``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from penstock.engine.connection import Channel
+    from penstock.engine.consumer import Consumer
+    from penstock.engine.deliver import Delivery
+    from penstock.engine.ports import Confirmation
+    from penstock.engine.pull import Pull, PullResult
+    from penstock.flow.gate import Reason
+    from penstock.model.refusal import Refusal
+
+
+@dataclass(slots=True)
+class Confirmed:
+    """``Outlet.confirmed`` was called."""
+
+    channel: Channel
+    confirmations: list[Confirmation]
+
+
+@dataclass(slots=True)
+class Refused:
+    """``Outlet.refused`` was called."""
+
+    channel: Channel
+    refusals: list[tuple[int, Refusal]]
+
+
+@dataclass(slots=True)
+class Delivered:
+    """``Outlet.deliver`` was called."""
+
+    consumer: Consumer
+    deliveries: list[Delivery]
+
+
+@dataclass(slots=True)
+class Cancelled:
+    """``Outlet.cancelled`` was called."""
+
+    consumer: Consumer
+    cause: str
+
+
+@dataclass(slots=True)
+class ActiveChanged:
+    """``Outlet.active_changed`` was called."""
+
+    consumer: Consumer
+    is_active: bool
+
+
+@dataclass(slots=True)
+class GateChanged:
+    """``Outlet.gate_changed`` was called."""
+
+    is_open: bool
+    reasons: dict[Reason, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Answered:
+    """``Outlet.answered`` was called."""
+
+    pull: Pull
+    result: PullResult
+
+
+Event: TypeAlias = (
+    Confirmed | Refused | Delivered | Cancelled | ActiveChanged | GateChanged | Answered
+)
+
+
+class RecordingOutlet:
+    """One peer's ears and memory."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._unsettled: list[tuple[Consumer, Delivery]] = []
+
+    # What the engine calls.
+
+    def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
+        """Remember confirms."""
+        self.events.append(Confirmed(channel, list(confirmations)))
+
+    def refused(self, channel: Channel, refusals: list[tuple[int, Refusal]]) -> None:
+        """Remember refusals."""
+        self.events.append(Refused(channel, list(refusals)))
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Remember deliveries; they stay unsettled until the test says otherwise."""
+        self.events.append(Delivered(consumer, list(deliveries)))
+        if not consumer.is_auto_settled:
+            self._unsettled += [(consumer, delivery) for delivery in deliveries]
+
+    def cancelled(self, consumer: Consumer, cause: str) -> None:
+        """Remember the end of a consumer; what it held is no longer its to settle."""
+        self.events.append(Cancelled(consumer, cause))
+        self._unsettled = [item for item in self._unsettled if item[0] is not consumer]
+
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
+        """Remember a failover."""
+        self.events.append(ActiveChanged(consumer, is_active))
+
+    def gate_changed(self, is_open: bool, reasons: dict[Reason, str]) -> None:
+        """Remember the gate's reasons."""
+        self.events.append(GateChanged(is_open, dict(reasons)))
+
+    def answered(self, pull: Pull, result: PullResult) -> None:
+        """Remember the answer to a held pull."""
+        self.events.append(Answered(pull, result))
+
+    # What a test reads.
+
+    @property
+    def confirmed_tokens(self) -> list[int]:
+        """Tokens confirmed so far, in order."""
+        return [
+            confirmation.token
+            for event in self.events
+            if isinstance(event, Confirmed)
+            for confirmation in event.confirmations
+        ]
+
+    @property
+    def refusals(self) -> list[tuple[int, Refusal]]:
+        """(token, why) refused so far, in order."""
+        return [
+            refusal
+            for event in self.events
+            if isinstance(event, Refused)
+            for refusal in event.refusals
+        ]
+
+    @property
+    def refused_tokens(self) -> list[int]:
+        """Tokens refused so far, in order."""
+        return [token for token, _ in self.refusals]
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """Everything delivered so far, in order, to whichever consumer."""
+        return [
+            delivery
+            for event in self.events
+            if isinstance(event, Delivered)
+            for delivery in event.deliveries
+        ]
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """Bodies of everything delivered so far."""
+        return [delivery.record.body for delivery in self.deliveries]
+
+    @property
+    def gates(self) -> list[GateChanged]:
+        """Every change of the gate so far."""
+        return [event for event in self.events if isinstance(event, GateChanged)]
+
+    @property
+    def answers(self) -> list[PullResult]:
+        """Answers to held pulls so far."""
+        return [event.result for event in self.events if isinstance(event, Answered)]
+
+    @property
+    def unsettled(self) -> list[Delivery]:
+        """Delivered and neither settled, requeued nor rejected by this peer."""
+        return [delivery for _, delivery in self._unsettled]
+
+    def clear(self) -> None:
+        """Forget the events; deliveries still have to be settled."""
+        self.events.clear()
+
+    # What a test makes the peer do.
+
+    def settle_all(self) -> int:
+        """Acknowledge everything unsettled, one call per consumer and queue; says how many."""
+        groups = self._take_unsettled()
+        for (consumer, queue_id), offsets in groups:
+            consumer.subscription.settle(consumer, queue_id, offsets)
+        return sum(len(offsets) for _, offsets in groups)
+
+    def requeue_all(self, *, delay_ms: int = 0, count: bool = True) -> int:
+        """Give everything unsettled back; says how many."""
+        groups = self._take_unsettled()
+        for (consumer, queue_id), offsets in groups:
+            consumer.subscription.requeue(
+                consumer, queue_id, offsets, delay_ms=delay_ms, count=count
+            )
+        return sum(len(offsets) for _, offsets in groups)
+
+    def reject_all(self) -> int:
+        """Refuse everything unsettled for good; says how many."""
+        groups = self._take_unsettled()
+        for (consumer, queue_id), offsets in groups:
+            consumer.subscription.reject(consumer, queue_id, offsets)
+        return sum(len(offsets) for _, offsets in groups)
+
+    def _take_unsettled(self) -> list[tuple[tuple[Consumer, int], list[int]]]:
+        groups: dict[tuple[int, int], tuple[tuple[Consumer, int], list[int]]] = {}
+        for consumer, delivery in self._unsettled:
+            key = (id(consumer), delivery.queue_id)
+            group = groups.setdefault(key, ((consumer, delivery.queue_id), []))
+            group[1].append(delivery.offset)
+        self._unsettled = []
+        return list(groups.values())
