@@ -10,11 +10,17 @@ from penstock.settings.declare import setting
 class BrokerSettings:
     """Directory, name and switches of one broker process."""
 
-    data: str = setting("./penstock-data", "Directory of the log and the catalog; made if missing")
+    data: str = setting(
+        "./penstock-data", "Directory of the log and the catalog; made if missing", flag="--data"
+    )
     name: str = setting("penstock", "Name of this broker in logs and to clients that ask for one")
-    faults: bool = setting(False, "D26: let `penstock fault` make the disk or a queue misbehave")
+    faults: bool = setting(
+        False, "D26: let `penstock fault` make the disk or a queue misbehave", flag="--faults"
+    )
     ready_file: str = setting(
-        "", "D21: also write pid and endpoints here, as JSON, once every listener accepts"
+        "",
+        "D21: also write pid and endpoints here, as JSON, once every listener accepts",
+        flag="--ready-file",
     )
     stop_ms_max: int = setting(10_000, "A clean stop waits this long for peers and the last sync")
     log_level: str = setting("info", "What is logged: debug, info, warning or error")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from penstock.model.errors import SettingsError
+from penstock.settings.convert import parse_bytes
 from penstock.settings.declare import KIB, MIB, setting
 
 
@@ -21,13 +22,17 @@ class FlowSettings:
     connection_bytes_max: int = setting(16 * MIB, "F1: undigested publish bytes of one connection")
     inflight_bytes_max: int = setting(256 * MIB, "D22: one pool that pays for everything in flight")
     memory_limit: str = setting(
-        "0.6", "F3: memory alarm, a share of RAM or bytes (as 2GiB); 0 blocks at once"
+        "0.6",
+        "F3: memory alarm, a share of RAM or bytes (as 2GiB); 0 blocks at once",
+        flag="--memory-limit",
     )
     memory_low_ratio: float = setting(
         0.95, "F3: the memory alarm clears below this share of its limit"
     )
     disk_free_limit: str = setting(
-        "auto", "F3: disk alarm, bytes free (as 1GiB); auto = min(5 %, 1 GiB)"
+        "auto",
+        "F3: disk alarm, bytes free (as 1GiB); auto = min(5 %, 1 GiB)",
+        flag="--disk-free-limit",
     )
     disk_high_ratio: float = setting(
         1.1, "F3: the disk alarm clears above this multiple of its limit"
@@ -72,3 +77,31 @@ class FlowSettings:
                 "flow.connection_bytes_max is a share of flow.inflight_bytes_max (D22); "
                 "it cannot be larger"
             )
+        if not _is_share_or_bytes(self.memory_limit):
+            raise SettingsError(
+                f"flow.memory_limit is {self.memory_limit!r}; use a share of RAM from 0 to 1, as "
+                "0.6, or bytes, as 2GiB"
+            )
+        if self.disk_free_limit != "auto" and not _is_share_or_bytes(self.disk_free_limit):
+            raise SettingsError(
+                f"flow.disk_free_limit is {self.disk_free_limit!r}; use auto, a share of the disk "
+                "from 0 to 1, or bytes, as 1GiB"
+            )
+        if not 0 < self.memory_low_ratio <= 1 <= self.disk_high_ratio:
+            raise SettingsError(
+                f"flow.memory_low_ratio is {self.memory_low_ratio} and flow.disk_high_ratio is "
+                f"{self.disk_high_ratio}; the first must be from 0 to 1, the second 1 or more"
+            )
+
+
+def _is_share_or_bytes(text: str) -> bool:
+    try:
+        amount = parse_bytes(text)
+    except ValueError:
+        return False
+    # "1.5" would be neither a share nor a whole number of bytes.
+    return not _is_fraction(text) or (amount <= 1 and 0 <= float(text) <= 1)
+
+
+def _is_fraction(text: str) -> bool:
+    return text.replace(".", "", 1).isdecimal() and "." in text

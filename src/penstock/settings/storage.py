@@ -13,6 +13,7 @@ class StorageSettings:
     durability: str = setting(
         "fsync",
         "When a confirm may leave: fsync (after fdatasync), interval:MS, or os (after write)",
+        flag="--durability",
     )
     segment_bytes_max: int = setting(
         64 * MIB, "Size at which a log segment is closed and a new one begun"
