@@ -1,0 +1,148 @@
+"""What the engine asks of the world around it, and the objects that cross that line.
+
+* ``Outlet``: one per connection, implemented by the adapter; the engine speaks to peers through it
+  and never while one of their calls is on the stack, except for ``refused`` and ``gate_changed``.
+* ``Route``: where a publish goes; made by the adapter, asked by the channel (``routing.py`` has
+  the plain ones).
+* ``Burial``: how a dead letter is rewritten in its protocol's words (``dead_letter.py`` has the
+  neutral one).
+* ``Publication``: one publish from arrival to confirm. The same object is the log's ``Appending``
+  and the ``Confirmation``: a message is handed over by lists and never copied on its way in.
+
+Not here: subscriptions and consumers (``subscription.py``, ``consumer.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from penstock.flow.gate import Reason
+from penstock.log.store import Appending
+from penstock.model.position import LogPosition, QueueId, QueueOffset
+from penstock.model.record import Record
+from penstock.model.refusal import Refusal
+
+if TYPE_CHECKING:
+    from penstock.engine.connection import Channel
+    from penstock.engine.consumer import Consumer
+    from penstock.engine.deliver import Delivery
+    from penstock.engine.pull import Pull, PullResult
+    from penstock.engine.queue import Queue
+
+
+class Route(Protocol):
+    """Where one publish goes."""
+
+    @property
+    def steps(self) -> int:
+        """What asking costs, counted against the channel's share of a turn (1 = one look-up)."""
+        ...
+
+    @property
+    def is_constant(self) -> bool:
+        """True when every record gets the same targets: a whole run is then routed by one call."""
+        ...
+
+    def targets(self, record: Record, /) -> tuple[Queue, ...]:
+        """The queues that get a copy, each once; empty = unroutable."""
+        ...
+
+
+class Publication(Appending, gc=False):
+    """One publish on its way in; after ``Outlet.confirmed`` it says where it was stored."""
+
+    route: Route | None = None
+    token: int = 0
+    """The adapter's own number for it, unique on its channel; the engine only gives it back."""
+    is_mandatory: bool = False
+    """Unroutable is refused with NO_ROUTE instead of being confirmed."""
+
+    @property
+    def queue_id(self) -> QueueId:
+        """The (first) queue it went to; 0 when it was unroutable."""
+        return QueueId(self.queues[0].queue_id) if self.queues else QueueId(0)
+
+    @property
+    def offset(self) -> QueueOffset:
+        """Its (first) offset there; -1 when it has none (unroutable, or delayed)."""
+        return QueueOffset(self.first_offsets[0] if self.first_offsets else -1)
+
+    @property
+    def position(self) -> LogPosition:
+        """Where its record is in the log; -1 when it was not stored."""
+        return self.record.position
+
+    @property
+    def store_ms(self) -> int:
+        """When it was stored, wall time."""
+        return self.record.store_ms
+
+
+Confirmation = Publication
+"""What ``Outlet.confirmed`` gets: token, queue_id, offset, position and store_ms are filled in."""
+
+
+class Outlet(Protocol):
+    """The engine's way to one connection's peer; implemented by its adapter."""
+
+    def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
+        """These are stored and durable (transient ones: stored). One call per channel and sync."""
+        ...
+
+    def refused(self, channel: Channel, refusals: list[tuple[int, Refusal]]) -> None:
+        """These (token, why) were not stored and never will be."""
+        ...
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Messages for this consumer, within the demand it had announced."""
+        ...
+
+    def cancelled(self, consumer: Consumer, cause: str) -> None:
+        """The consumer is gone: its topic or subscription was deleted, or it was displaced."""
+        ...
+
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
+        """Failover: this consumer became, or ceased to be, the one that gets messages."""
+        ...
+
+    def gate_changed(self, is_open: bool, reasons: dict[Reason, str]) -> None:
+        """The set of reasons (with culprits) that hold this connection changed."""
+        ...
+
+    def answered(self, pull: Pull, result: PullResult) -> None:
+        """A held pull has its answer."""
+        ...
+
+
+class FactsReader(Protocol):
+    """Reads neutral facts out of the bytes a protocol sent (D15); one per wire, a port."""
+
+    def keys(self, record: Record) -> Sequence[bytes]:
+        """The keys under which the record can be looked up."""
+        ...
+
+
+class Death(msgspec.Struct, frozen=True, gc=False):
+    """Why and where a message died; what a burial may write into the dead letter."""
+
+    cause: int
+    """A ``Cause`` with ``is_dead_letter``."""
+    space: str
+    topic: str
+    queue: int
+    """Number of the queue inside its topic."""
+    offset: int
+    attempts: int
+    time_ms: int
+    """Wall time of the death."""
+
+
+class Burial(Protocol):
+    """Turns a dead message into the record that the dead-letter topic stores."""
+
+    def bury(self, record: Record, death: Death) -> Record:
+        """A new record; the original is only read."""
+        ...

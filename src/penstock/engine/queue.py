@@ -1,0 +1,77 @@
+"""A queue: one ordered lane of a topic over the log, and the last stage before it.
+
+It owns the credit towards the log and an inbox of parcels that channels routed to it. A parcel
+for several queues is the same object in each of their inboxes and is taken only when it stands at
+the head of all of them: order per queue, one record for all copies, and no deadlock, because every
+inbox holds the parcels in the order in which they were routed.
+
+Invariants: offsets below ``durable_end`` survive a crash; ``durable_end <= index.next_offset``.
+Not here: who reads (``subscription.py``), where entries are kept (``log/queue_index.py``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from penstock.flow.credit import Credit
+from penstock.flow.stage import Stage
+from penstock.log.queue_index import QueueIndex
+from penstock.model.position import QueueId
+
+if TYPE_CHECKING:
+    from penstock.engine.parcel import Parcel
+    from penstock.engine.topic import Topic
+
+
+class Queue:
+    """One lane of a topic."""
+
+    __slots__ = (
+        "durable_end",
+        "inbox",
+        "inbox_messages",
+        "incarnation",
+        "index",
+        "is_deleted",
+        "log_credit",
+        "number",
+        "queue_id",
+        "stage",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: Topic,
+        number: int,
+        index: QueueIndex,
+        *,
+        incarnation: int,
+        stage: Stage,
+        log_credit: Credit,
+    ) -> None:
+        self.topic = topic
+        self.number = number
+        self.index = index
+        self.queue_id = QueueId(index.queue_id)
+        self.incarnation = incarnation
+        """Unlike the number it is never used again when a topic of that name is made anew (D4)."""
+        self.stage = stage
+        self.log_credit = log_credit
+        self.inbox: deque[Parcel] = deque()
+        self.inbox_messages = 0
+        self.durable_end: int = index.next_offset
+        self.is_deleted = False
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name} {self.queue_id}>"
+
+    @property
+    def name(self) -> str:
+        """What people and other stages call it."""
+        return self.stage.name
+
+    def visible_end(self, sees_unsynced: bool) -> int:
+        """First offset a reader may not have yet: appended, or durable (D7)."""
+        return self.index.next_offset if sees_unsynced else self.durable_end
