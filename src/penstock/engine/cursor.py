@@ -1,0 +1,133 @@
+"""What a subscription has settled in one queue: a low mark and ranges above it (D13).
+
+Everything below ``low_mark`` is settled; above it, sorted disjoint half-open ranges are. Settling
+the offset at the low mark absorbs the ranges that then touch it. Offsets count messages, so single
+messages inside a batch record are settled like any others (D4).
+
+Invariants: low_mark < starts[0] < ends[0] < starts[1] < ... : ranges neither touch each other nor
+the low mark. The number of ranges is bounded by the holes between them, which are messages in
+flight, coming back, delayed or skipped, each with its own limit.
+Not here: who holds an unsettled offset (``pending``, ``redelivery``), saving (``lane``).
+"""
+
+from bisect import bisect_left, bisect_right
+
+
+class Cursor:
+    """Low mark plus settled ranges."""
+
+    __slots__ = ("ends", "low_mark", "settled_above", "starts")
+
+    def __init__(self, low_mark: int = 0) -> None:
+        self.low_mark = low_mark
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.settled_above = 0
+        """Settled offsets above the low mark."""
+
+    @property
+    def top(self) -> int:
+        """No offset at or above is settled."""
+        return self.ends[-1] if self.ends else self.low_mark
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """The settled ranges above the low mark, sorted."""
+        return list(zip(self.starts, self.ends, strict=True))
+
+    def is_settled(self, offset: int) -> bool:
+        """Whether the offset needs no further delivery."""
+        if offset < self.low_mark:
+            return True
+        at = bisect_right(self.starts, offset)
+        return at > 0 and offset < self.ends[at - 1]
+
+    def settled_in(self, start: int, end: int) -> int:
+        """How many offsets of [start, end) are settled."""
+        total = max(0, min(end, self.low_mark) - start)
+        for at in range(bisect_right(self.ends, start), len(self.starts)):
+            if self.starts[at] >= end:
+                break
+            total += min(end, self.ends[at]) - max(start, self.starts[at])
+        return total
+
+    def unsettled_in(self, start: int, end: int) -> list[tuple[int, int]]:
+        """The gaps in [start, end): half-open ranges of offsets that are not settled."""
+        gaps = []
+        at = max(start, self.low_mark)
+        for index in range(bisect_right(self.ends, at), len(self.starts)):
+            if at >= end or self.starts[index] >= end:
+                break
+            if self.starts[index] > at:
+                gaps.append((at, self.starts[index]))
+            at = self.ends[index]
+        if at < end:
+            gaps.append((at, end))
+        return gaps
+
+    def settle(self, start: int, end: int) -> int:
+        """Settle [start, end); returns how many of them were not settled before."""
+        low = self.low_mark
+        start = max(start, low)
+        if end <= start:
+            return 0
+        if start == low:
+            return self._raise_low(end)
+        starts, ends = self.starts, self.ends
+        # Acks come mostly in order: the new range begins at or behind the last one.
+        if not ends or start > ends[-1]:
+            starts.append(start)
+            ends.append(end)
+            fresh = end - start
+        elif start == ends[-1]:
+            ends[-1] = end
+            fresh = end - start
+        else:
+            fresh = self._merge(start, end)
+        self.settled_above += fresh
+        return fresh
+
+    def settle_upto(self, end: int) -> int:
+        """Settle everything below ``end``; returns how many were not settled before."""
+        return self._raise_low(end) if end > self.low_mark else 0
+
+    def seek(self, offset: int) -> None:
+        """Settle exactly what is below ``offset``, backwards or forwards."""
+        self.low_mark = offset
+        self.starts.clear()
+        self.ends.clear()
+        self.settled_above = 0
+
+    def restore(self, low_mark: int, ranges: list[tuple[int, int]]) -> None:
+        """Take over a saved state."""
+        self.seek(low_mark)
+        for start, end in ranges:
+            self.settle(start, end)
+
+    def _raise_low(self, end: int) -> int:
+        fresh = end - self.low_mark
+        starts, ends = self.starts, self.ends
+        if starts and starts[0] <= end:
+            absorbed = bisect_right(starts, end)
+            for at in range(absorbed):
+                self.settled_above -= ends[at] - starts[at]
+                fresh -= min(end, ends[at]) - starts[at]
+            end = max(end, ends[absorbed - 1])
+            del starts[:absorbed], ends[:absorbed]
+        self.low_mark = end
+        return fresh
+
+    def _merge(self, start: int, end: int) -> int:
+        starts, ends = self.starts, self.ends
+        first = bisect_left(ends, start)  # first range that ends at or behind our start
+        last = bisect_right(starts, end)  # one past the last range that begins within reach
+        covered = 0
+        new_start, new_end = start, end
+        if first < last:
+            for at in range(first, last):
+                covered += max(0, min(end, ends[at]) - max(start, starts[at]))
+            new_start = min(start, starts[first])
+            new_end = max(end, ends[last - 1])
+        starts[first:last] = [new_start]
+        ends[first:last] = [new_end]
+        return end - start - covered

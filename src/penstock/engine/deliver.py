@@ -1,0 +1,5 @@
+"""skeleton: the journey out"""
+
+from penstock.engine.pending import Delivery
+
+__all__ = ["Delivery"]

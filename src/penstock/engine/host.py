@@ -1,0 +1,131 @@
+"""What a subscription needs from the engine around it, and how it sees a queue.
+
+The engine implements ``Host`` once, tests implement it with a handful of lines. Everything the
+delivery side does to the outside goes through it: reading records, saving settlements, burying dead
+letters, asking for a turn.
+
+Not here: how peers are spoken to (``ports.Outlet``).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.model.clock import Clock
+from penstock.model.position import QueueId, SubscriptionId
+from penstock.model.record import Record
+from penstock.model.settlement import Cause, Settlement
+from penstock.settings.flow import FlowSettings
+from penstock.settings.topics import TopicSettings
+
+IndexEntry = tuple[int, int, int, int, int, int, int, int]
+"""(position, first_offset, cumulative_bytes, store_ms, length, messages, tag_hash, flags), D4."""
+
+
+class EntryIndex(Protocol):
+    """The part of ``log.QueueIndex`` that readers use."""
+
+    @property
+    def next_offset(self) -> int:
+        """The offset the next append will get."""
+        ...
+
+    @property
+    def min_offset(self) -> int:
+        """The oldest offset that is still there."""
+        ...
+
+    def entries(self, from_offset: int, count_max: int) -> list[IndexEntry]:
+        """At most ``count_max`` entries, the first being the one that holds ``from_offset``."""
+        ...
+
+    def search_time(self, store_ms: int) -> int:
+        """The first offset stored at or after that wall time."""
+        ...
+
+    def bytes_between(self, start: int, end: int) -> int:
+        """Log bytes of the entries in [start, end)."""
+        ...
+
+
+class QueuePolicy(Protocol):
+    """The part of a topic's policy that delivery follows; read anew each time, so it may change."""
+
+    @property
+    def message_ttl_ms(self) -> int: ...
+
+    @property
+    def delivery_limit(self) -> int: ...
+
+
+class QueueTopic(Protocol):
+    """The topic a queue belongs to."""
+
+    @property
+    def policy(self) -> QueuePolicy: ...
+
+
+class SubscribedQueue(Protocol):
+    """A queue as its subscriptions see it."""
+
+    @property
+    def queue_id(self) -> QueueId: ...
+
+    @property
+    def name(self) -> str:
+        """For people: the topic's name, with the number of the queue when there are several."""
+        ...
+
+    @property
+    def index(self) -> EntryIndex: ...
+
+    @property
+    def topic(self) -> QueueTopic: ...
+
+    def visible_end(self, sees_unsynced: bool) -> int:
+        """The end of what such a reader may see: everything appended, or only the durable (D7)."""
+        ...
+
+
+class Awaiting(Protocol):
+    """A subscription as its host sees it: it wants a dispatch, or has settlements to save."""
+
+    @property
+    def subscription_id(self) -> SubscriptionId: ...
+
+    def dispatch(self, messages_max: int) -> int: ...
+
+    def take_settlements(self) -> list[Settlement]: ...
+
+
+class Host(Protocol):
+    """The engine, as far as subscriptions are concerned."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def flow(self) -> FlowSettings: ...
+
+    @property
+    def topics(self) -> TopicSettings: ...
+
+    def read(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
+        """The records at (position, length); None = gone or corrupt."""
+        ...
+
+    def wake(self, subscription: Awaiting) -> None:
+        """Call ``dispatch`` in this turn or the next; repeated calls are one."""
+        ...
+
+    def note_settlement(self, subscription: Awaiting) -> None:
+        """Call ``take_settlements`` before the next append; repeated calls are one.
+
+        What it gives then goes into the same frame as the dead letters made since (D5).
+        """
+        ...
+
+    def dead_letter(
+        self, queue: SubscribedQueue, offset: int, record: Record, cause: Cause, attempts: int
+    ) -> None:
+        """A message died: append a copy to the dead-letter target in the next frame, if any."""
+        ...
