@@ -2,7 +2,7 @@
 
 It satisfies ``engine.ports.Outlet``: give it to ``Engine.connect`` and read ``events``, or the
 views by kind. It never calls back into the engine while the engine is calling it; what a peer would
-do afterwards, such as acknowledging, a test says aloud: ``settle_all()``, ``requeue_all()``.
+do afterwards, such as acknowledging, a test says aloud: ``settle_all``, ``requeue_all``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from penstock.engine.deliver import Delivery
     from penstock.engine.ports import Confirmation
     from penstock.engine.pull import Pull, PullResult
+    from penstock.engine.subscription import Subscription
     from penstock.flow.gate import Reason
+    from penstock.model.position import QueueId
     from penstock.model.refusal import Refusal
 
 
@@ -184,34 +186,43 @@ class RecordingOutlet:
 
     # What a test makes the peer do.
 
-    def settle_all(self) -> int:
-        """Acknowledge everything unsettled, one call per consumer and queue; says how many."""
-        groups = self._take_unsettled()
-        for (consumer, queue_id), offsets in groups:
-            consumer.subscription.settle(consumer, queue_id, offsets)
-        return sum(len(offsets) for _, offsets in groups)
+    def settle_all(self, subscription: Subscription, consumer: Consumer | None = None) -> int:
+        """Acknowledge what is unsettled (of one consumer, or of all); says how many deliveries."""
+        groups = self._take_unsettled(consumer)
+        for queue_id, offsets in groups.items():
+            subscription.settle(queue_id, offsets)
+        return sum(len(offsets) for offsets in groups.values())
 
-    def requeue_all(self, *, delay_ms: int = 0, count: bool = True) -> int:
-        """Give everything unsettled back; says how many."""
-        groups = self._take_unsettled()
-        for (consumer, queue_id), offsets in groups:
-            consumer.subscription.requeue(
-                consumer, queue_id, offsets, delay_ms=delay_ms, count=count
-            )
-        return sum(len(offsets) for _, offsets in groups)
+    def requeue_all(
+        self,
+        subscription: Subscription,
+        consumer: Consumer | None = None,
+        *,
+        delay_ms: int = 0,
+        count: bool = True,
+    ) -> int:
+        """Give what is unsettled back; says how many deliveries."""
+        groups = self._take_unsettled(consumer)
+        for queue_id, offsets in groups.items():
+            subscription.requeue(queue_id, offsets, delay_ms=delay_ms, count=count)
+        return sum(len(offsets) for offsets in groups.values())
 
-    def reject_all(self) -> int:
-        """Refuse everything unsettled for good; says how many."""
-        groups = self._take_unsettled()
-        for (consumer, queue_id), offsets in groups:
-            consumer.subscription.reject(consumer, queue_id, offsets)
-        return sum(len(offsets) for _, offsets in groups)
+    def reject_all(self, subscription: Subscription, consumer: Consumer | None = None) -> int:
+        """Refuse what is unsettled for good; says how many deliveries."""
+        groups = self._take_unsettled(consumer)
+        for queue_id, offsets in groups.items():
+            subscription.reject(queue_id, offsets)
+        return sum(len(offsets) for offsets in groups.values())
 
-    def _take_unsettled(self) -> list[tuple[tuple[Consumer, int], list[int]]]:
-        groups: dict[tuple[int, int], tuple[tuple[Consumer, int], list[int]]] = {}
-        for consumer, delivery in self._unsettled:
-            key = (id(consumer), delivery.queue_id)
-            group = groups.setdefault(key, ((consumer, delivery.queue_id), []))
-            group[1].append(delivery.offset)
-        self._unsettled = []
-        return list(groups.values())
+    def _take_unsettled(self, consumer: Consumer | None) -> dict[QueueId, list[int]]:
+        """Offsets by queue; a batch record covers as many offsets as it has messages."""
+        groups: dict[QueueId, list[int]] = {}
+        kept: list[tuple[Consumer, Delivery]] = []
+        for taker, delivery in self._unsettled:
+            if consumer is not None and taker is not consumer:
+                kept.append((taker, delivery))
+                continue
+            end = delivery.offset + delivery.record.messages
+            groups.setdefault(delivery.queue_id, []).extend(range(delivery.offset, end))
+        self._unsettled = kept
+        return groups
