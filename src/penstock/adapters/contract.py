@@ -17,11 +17,12 @@ Who calls what, and when, in one turn of the broker::
                       pump looks at is_reading, wants_close, next_deadline_ms()
     a deadline        pump -> adapter.due(now_ms)         heartbeats, protocol time-outs
     the peer is done  pump -> adapter.eof()               it will send no more; may still read
+    the broker stops  pump -> adapter.stopping(why)       say goodbye in the protocol's words
     the very end      pump -> adapter.closed(why)         exactly once, whatever happened before
 
 Rules:
 
-* **Wake.** Inside ``receive``, ``due`` and ``eof`` the pump looks at the adapter afterwards by
+* **Wake.** After ``receive``, ``due``, ``eof`` and ``stopping`` the pump looks at the adapter by
   itself. When anything changes at another time (the engine called the outlet), the adapter calls
   the ``wake`` it was made with: once or a hundred times, the connection is looked at once, at the
   end of the running turn. Forgetting it means bytes that stay until somebody else stirs.
@@ -108,6 +109,13 @@ class Adapter(Protocol):
 
     def eof(self) -> None:
         """The peer will send no more. Set ``wants_close`` unless answers are still to come."""
+        ...
+
+    def stopping(self, reason: str) -> None:
+        """The broker is going down: queue the protocol's farewell, if any, and set ``wants_close``.
+
+        Confirms of what is durable were handed over before.
+        """
         ...
 
     def closed(self, reason: str) -> None:

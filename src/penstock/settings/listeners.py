@@ -39,6 +39,11 @@ class ListenerSettings:
     http_connections_max: int = setting(
         64, "HTTP connections, kept apart so that they answer in a flood"
     )
+    receive_buffer_bytes: int = setting(
+        256 * KIB,
+        "Kernel buffer of a protocol socket; larger lets unconfirmed publishers run ahead; "
+        "0 = the kernel decides",
+    )
 
     def __post_init__(self) -> None:
         for protocol in PROTOCOLS:

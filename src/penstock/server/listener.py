@@ -1,0 +1,217 @@
+"""Listening sockets: which addresses, which ports, and an accept loop that nothing can kill.
+
+The loop's own ``create_server`` stops listening for good under uvloop, and for a second under
+asyncio, when file handles run out; this one counts, turns the peer away with a spare handle, rests
+for a moment and goes on (T9). A peer without a place is closed before any object is made for it.
+
+Not here: the limits (``places.py``), what happens on a connection (``pump.py``, ``http/``).
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from penstock.adapters.contract import Peer
+from penstock.model.errors import StartRefused
+from penstock.server.places import NO_FILES, Places
+
+logger = logging.getLogger(__name__)
+
+BACKLOG: Final = 1024
+ACCEPTS_PER_WAKE_MAX: Final = 64
+"""Then the loop serves the others first: a storm of connects must not hold a turn back."""
+
+REST_SECONDS: Final = 0.1
+"""Pause of the accept loop when the process has no file handle left."""
+
+QUIET_SECONDS: Final = 10.0
+EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+PORT_TRIES_MAX: Final = 20
+"""Free IPv4 ports to try until the same number is free for IPv6, too."""
+
+MakeProtocol = Callable[[Peer], asyncio.BaseProtocol]
+"""Makes the protocol of a new connection; it must ``leave`` its place when it is lost."""
+
+
+def open_sockets(
+    name: str, hosts: Sequence[str], port: int, *, receive_bytes: int = 0
+) -> list[socket.socket]:
+    """Listening sockets of one listener, all on one port; ``StartRefused`` when it is taken."""
+    for attempt in range(1, PORT_TRIES_MAX + 1):
+        opened: list[socket.socket] = []
+        try:
+            number = port
+            for host in hosts:
+                listening = _open(host, number, receive_bytes)
+                if listening is not None:
+                    opened.append(listening)
+                    number = listening.getsockname()[1]
+        except OSError as error:
+            for listening in opened:
+                listening.close()
+            if port == 0 and error.errno == errno.EADDRINUSE and attempt < PORT_TRIES_MAX:
+                continue
+            raise _refused(name, hosts, port, error) from None
+        if opened:
+            return opened
+        break
+    raise StartRefused(f"listener {name}: this machine has none of {', '.join(hosts)}; use --bind")
+
+
+def _open(host: str, port: int, receive_bytes: int) -> socket.socket | None:
+    """One listening socket; None when the machine has no such address family at all."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.socket(family, socket.SOCK_STREAM)
+    except OSError:
+        return None
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if receive_bytes:
+            # Inherited by every connection; set before listen, so that the window is scaled for it.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.setblocking(False)
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        if error.errno == errno.EADDRNOTAVAIL and host == "::1":
+            return None  # IPv6 is switched off here; IPv4 loopback alone will do
+        raise
+    return listening
+
+
+def _refused(name: str, hosts: Sequence[str], port: int, error: OSError) -> StartRefused:
+    flag = "--" + name.replace("_", "-")
+    where = f"port {port} for {name} on {' and '.join(hosts)}"
+    if error.errno == errno.EADDRINUSE:
+        return StartRefused(
+            f"{where} is taken by another process; stop it, or use {flag} with another port, "
+            "0 for any free one, or off"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return StartRefused(f"{where} is not allowed to this user; use {flag} with one above 1023")
+    return StartRefused(f"{where} cannot be opened: {error.strerror}; use another --bind or {flag}")
+
+
+class Listener:
+    """Accepts on the sockets of one name and hands each connection to its protocol."""
+
+    def __init__(
+        self,
+        name: str,
+        sockets: Sequence[socket.socket],
+        places: Places,
+        make_protocol: MakeProtocol,
+        *,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.name = name
+        self._sockets = list(sockets)
+        self._places = places
+        self._make_protocol = make_protocol
+        self._loop = loop
+        self._spare: int | None = _spare_handle()
+        self._resting: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._quiet_until = 0.0
+
+    @property
+    def endpoint(self) -> str:
+        """``host:port`` of the first address, as the ready file gives it."""
+        host, port = self._sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def start(self) -> None:
+        """Begin to accept."""
+        for listening in self._sockets:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def stop(self) -> None:
+        """Accept no more; connections live on."""
+        for timer in self._resting.values():
+            timer.cancel()
+        self._resting.clear()
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
+            listening.close()
+        for task in self._arriving:
+            task.cancel()
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_WAKE_MAX):
+            try:
+                connection, address = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in EXHAUSTED:
+                    self._exhausted(listening)
+                    return
+                continue  # this peer gave up between connect and accept
+            if not self._places.take(address[0]):
+                connection.close()
+                continue
+            peer = Peer(*address[:2], *connection.getsockname()[:2])
+            task = self._loop.create_task(self._arrive(connection, peer))
+            self._arriving.add(task)
+            task.add_done_callback(self._arriving.discard)
+
+    async def _arrive(self, connection: socket.socket, peer: Peer) -> None:
+        made: list[asyncio.BaseProtocol] = []
+
+        def protocol() -> asyncio.BaseProtocol:
+            made.append(self._make_protocol(peer))
+            return made[0]
+
+        try:
+            connection.setblocking(False)
+            await self._loop.connect_accepted_socket(protocol, connection)
+        except Exception as error:  # gone already, or a mistake in an adapter: this peer only
+            connection.close()
+            if not made:
+                self._places.leave(peer.host)
+            if not isinstance(error, OSError):
+                logger.error(
+                    "a connection could not be served",
+                    exc_info=error,
+                    extra={"listener": self.name, "peer": str(peer)},
+                )
+
+    def _exhausted(self, listening: socket.socket) -> None:
+        """No file handle left: close one peer with the spare, then rest."""
+        self._places.refused[NO_FILES] += 1
+        now = self._loop.time()
+        if now >= self._quiet_until:  # one line per episode, the counter has the rest
+            self._quiet_until = now + QUIET_SECONDS
+            logger.warning("no file handle left to accept with", extra={"listener": self.name})
+        if self._spare is not None:
+            os.close(self._spare)
+            with contextlib.suppress(OSError):
+                listening.accept()[0].close()
+            self._spare = _spare_handle()
+        self._loop.remove_reader(listening)
+        self._resting[listening] = self._loop.call_later(REST_SECONDS, self._rested, listening)
+
+    def _rested(self, listening: socket.socket) -> None:
+        self._resting.pop(listening, None)
+        if self._spare is None:
+            self._spare = _spare_handle()
+        self._loop.add_reader(listening, self._accept, listening)
+
+
+def _spare_handle() -> int | None:
+    try:
+        return os.open(os.devnull, os.O_RDONLY)
+    except OSError:
+        return None

@@ -1,0 +1,296 @@
+"""One connection: an asyncio protocol on one side, a sans-IO adapter on the other.
+
+The only code that owns a protocol socket. It moves bytes and keeps the peer honest; it knows
+nothing of any protocol (``adapters/contract.py`` is what both sides agreed on).
+
+Who stops whom:
+
+* the adapter's gate (``is_reading``) stops the socket from being read: F2;
+* a peer that does not take its answers stops being read, too (``UNTAKEN_BYTES_MAX``), so a client
+  that only asks cannot fill our memory with replies;
+* what the socket has not taken is told to the adapter after every write, which stops deliveries to
+  this peer alone: F14. The write limit of the transport is 0, so "not taken" is exact;
+* until the handshake is done the peer has few bytes and little time (T10).
+
+An exception of the adapter costs this connection: logged, aborted, ``closed``. ``InvariantBroken``
+alone goes up, because then the engine itself cannot be trusted.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, cast
+
+from penstock.adapters.contract import Adapter, AdapterFactory, Peer
+from penstock.model.clock import Clock
+from penstock.model.errors import InvariantBroken
+from penstock.model.position import ConnectionId
+from penstock.server.turns import Turns
+from penstock.settings.declare import MIB
+from penstock.settings.listeners import ListenerSettings
+
+if TYPE_CHECKING:
+    from penstock.engine.broker import Engine
+
+logger = logging.getLogger(__name__)
+
+UNTAKEN_BYTES_MAX: Final = 1 * MIB
+"""Answers a peer may leave in our write buffer before it is not read any more. Above F14's limit,
+so that deliveries alone never pause a socket that also brings the acks they wait for."""
+
+CLOSE_MS_MAX: Final = 5_000
+"""A peer that is being closed has this long to take the last bytes."""
+
+
+class Surroundings:
+    """What the pumps of one broker share."""
+
+    __slots__ = ("aborted", "clock", "engine", "loop", "settings", "turns")
+
+    def __init__(
+        self,
+        engine: "Engine",
+        turns: Turns,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        settings: ListenerSettings,
+    ) -> None:
+        self.engine = engine
+        self.turns = turns
+        self.clock = clock
+        self.loop = loop
+        self.settings = settings
+        self.aborted = 0
+        """Connections that ended by a mistake of ours or in their handshake."""
+
+
+class Pump(asyncio.Protocol):
+    """Moves bytes between one socket and one adapter."""
+
+    def __init__(
+        self,
+        connection_id: ConnectionId,
+        peer: Peer,
+        factory: AdapterFactory,
+        around: Surroundings,
+        on_lost: Callable[["Pump"], None],
+    ) -> None:
+        self.connection_id: Final = connection_id
+        self.peer: Final = peer
+        self.protocol: Final = factory.protocol
+        self._around = around
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._is_stirred = False
+        self._is_established = False
+        self._is_paused = False
+        """We stopped reading."""
+        self._is_choked = False
+        """The socket did not take all of the last write."""
+        self._is_over = False
+        """Closed, aborted or lost: the adapter hears ``closed`` and nothing else any more."""
+        self._reason = "the connection was closed"
+        self._handshake_deadline_ms = around.clock.monotonic_ms() + around.settings.handshake_ms_max
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self._adapter: Final[Adapter] = factory.make(
+            connection_id, peer, around.engine, around.clock, self._stir
+        )
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is ours."""
+        self._transport = cast("asyncio.Transport", transport)
+        # 0: pause_writing says exactly "the socket did not take it all", no more and no less.
+        self._transport.set_write_buffer_limits(high=0)
+        logger.debug("connected", extra=self._extra())
+        self._is_stirred = False
+        self._stir()
+
+    def data_received(self, data: bytes) -> None:
+        """The peer sent something."""
+        if self._is_over:
+            return
+        self.received_bytes += len(data)
+        adapter = self._adapter
+        try:
+            adapter.receive(data)
+            if not self._is_established:
+                self._check_handshake()
+            if not self._is_paused and not adapter.is_reading:
+                self._pause(True)
+        except Exception as error:
+            self._fail(error)
+            return
+        self._stir()
+
+    def eof_received(self) -> bool:
+        """The peer will send no more; True keeps our side open for the last answers."""
+        self._call(self._adapter.eof)
+        return True
+
+    def pause_writing(self) -> None:
+        """The socket did not take all of it."""
+        self._is_choked = True
+
+    def resume_writing(self) -> None:
+        """The socket took the rest."""
+        self._is_choked = False
+        self._call(lambda: self._adapter.flushed(0))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone, whoever ended it."""
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        reason = f"the connection broke: {exc}" if exc is not None else self._reason
+        try:
+            self._adapter.closed(reason)
+        except InvariantBroken as error:
+            self._around.turns.broken(error)
+        except Exception:
+            logger.exception("an adapter failed to close", extra=self._extra())
+        logger.debug("disconnected", extra=self._extra(reason=reason))
+        self._on_lost(self)
+        self._around.turns.request()
+
+    # What the broker calls.
+
+    def flush(self) -> None:
+        """At the end of a turn: one write, then what the adapter wishes."""
+        self._is_stirred = False
+        transport = self._transport
+        if self._is_over or transport is None:
+            return
+        adapter = self._adapter
+        try:
+            parts = adapter.outgoing()
+            if parts:
+                data = parts[0] if len(parts) == 1 else b"".join(parts)
+                self.sent_bytes += len(data)
+                transport.write(data)
+                adapter.flushed(self._untaken_bytes())
+            if adapter.wants_close:
+                self._close()
+                return
+            is_stopped = not adapter.is_reading or self._untaken_bytes() > UNTAKEN_BYTES_MAX
+            if is_stopped != self._is_paused:
+                self._pause(is_stopped)
+            self._arm()
+        except Exception as error:
+            self._fail(error)
+
+    def stop(self, reason: str) -> None:
+        """The broker goes down: let the adapter say so, then close."""
+        self._reason = reason
+        self._call(lambda: self._adapter.stopping(reason))
+
+    def abort(self, reason: str) -> None:
+        """End it now, whatever is still unsent."""
+        if not self._is_over:
+            self._is_over = True
+            self._reason = reason
+            self._around.aborted += 1
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Private parts.
+
+    def _stir(self) -> None:
+        """The adapter's ``wake``: be looked at after the turn, once."""
+        if not self._is_stirred and not self._is_over:
+            self._is_stirred = True
+            if self._transport is not None:
+                self._around.turns.stir(self)
+
+    def _call(self, verb: Callable[[], None]) -> None:
+        if self._is_over:
+            return
+        try:
+            verb()
+        except Exception as error:
+            self._fail(error)
+            return
+        self._stir()
+
+    def _untaken_bytes(self) -> int:
+        if not self._is_choked or self._transport is None:
+            return 0
+        return self._transport.get_write_buffer_size()
+
+    def _pause(self, is_paused: bool) -> None:
+        assert self._transport is not None
+        self._is_paused = is_paused
+        if is_paused:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _check_handshake(self) -> None:
+        self._is_established = self._adapter.is_established
+        budget = self._around.settings.handshake_bytes_max
+        if not self._is_established and self.received_bytes > budget:
+            self._break_off(f"no handshake within {budget} bytes (listeners.handshake_bytes_max)")
+
+    def _arm(self) -> None:
+        due_ms = self._adapter.next_deadline_ms()
+        if not self._is_established:
+            self._is_established = self._adapter.is_established
+            if not self._is_established:
+                limit_ms = self._handshake_deadline_ms
+                due_ms = limit_ms if due_ms is None else min(due_ms, limit_ms)
+        if due_ms is None:
+            return
+        if self._timer is not None:
+            if self._timer_ms <= due_ms:
+                return  # it fires earlier, finds nothing due and is armed again
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        delay_ms = max(0, due_ms - self._around.clock.monotonic_ms())
+        self._timer = self._around.loop.call_later(delay_ms / 1000, self._fired)
+
+    def _fired(self) -> None:
+        self._timer = None
+        if self._is_over:
+            return
+        now_ms = self._around.clock.monotonic_ms()
+        if not self._adapter.is_established and now_ms >= self._handshake_deadline_ms:
+            seconds = self._around.settings.handshake_ms_max / 1000
+            self._break_off(f"no handshake within {seconds:g} s (listeners.handshake_ms_max)")
+            return
+        due_ms = self._adapter.next_deadline_ms()
+        if due_ms is not None and due_ms <= now_ms:
+            self._call(lambda: self._adapter.due(now_ms))
+        else:
+            self._arm()
+
+    def _close(self) -> None:
+        """Close after the last bytes left; a peer that does not take them is cut off."""
+        assert self._transport is not None
+        self._is_over = True
+        self._transport.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._around.loop.call_later(CLOSE_MS_MAX / 1000, self._transport.abort)
+
+    def _break_off(self, reason: str) -> None:
+        logger.info("connection cut off", extra=self._extra(reason=reason))
+        self.abort(reason)
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, InvariantBroken):
+            self._around.turns.broken(error)
+        logger.error("a connection failed by our mistake", exc_info=error, extra=self._extra())
+        self.abort("an internal error")
+
+    def _extra(self, **more: str) -> dict[str, object]:
+        return {
+            "connection": self.connection_id,
+            "protocol": self.protocol,
+            "peer": str(self.peer),
+            **more,
+        }

@@ -1,0 +1,270 @@
+"""Who calls the engine, and when: turns on the loop, timers, and one commit beside it (D8).
+
+* **A turn per batch of arrivals.** Whoever has something for the engine calls ``request``; the
+  first call schedules a turn with ``call_soon``, the rest join it. The loop polls its sockets
+  between two turns, so all that is readable is received before the next turn, and HTTP is answered
+  however busy the broker is.
+* **Then one look at every connection that stirred**: one joined write each (``pump.flush``).
+* **Then the commit.** One sync at a time, in the commit thread; when it returns, confirms leave at
+  once and the next sync starts with everything that gathered meanwhile (``commit_policy.py``).
+* **Timers.** One loop timer, armed for ``engine.next_deadline_ms()``.
+
+A sync that failed is never tried again (P4): the engine refuses what it covered, the refusals are
+written, and ``failed`` is told, which stops the process. An exception out of the engine is our own
+mistake and ends the process too: prefer a stop to a lie.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.model.clock import Clock
+from penstock.model.errors import PenstockError, SyncFailed
+from penstock.server.commit_policy import CommitPolicy
+from penstock.server.commit_thread import CommitThread, Outcome
+from penstock.telemetry.histogram import COMMIT_MESSAGES, SYNC_SECONDS, Histogram
+
+if TYPE_CHECKING:
+    from penstock.log.store import SyncJob
+
+logger = logging.getLogger(__name__)
+
+
+class Driven(Protocol):
+    """The part of the engine that has to be driven."""
+
+    @property
+    def needs_turn(self) -> bool:
+        """True when a turn would move something."""
+        ...
+
+    @property
+    def unsynced_messages(self) -> int:
+        """Messages appended and in no sync job yet."""
+        ...
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Bytes appended and in no sync job yet."""
+        ...
+
+    @property
+    def is_definition_awaited(self) -> bool:
+        """True when a changed definition is in no sync job yet (D6)."""
+        ...
+
+    def turn(self) -> None:
+        """Run one turn."""
+        ...
+
+    def next_deadline_ms(self) -> int | None:
+        """When a turn is wanted without any arrival; monotonic."""
+        ...
+
+    def take_sync_job(self) -> "SyncJob | None":
+        """The next commit, if anything wants one."""
+        ...
+
+    def synced(self, job: "SyncJob", error: Exception | None) -> None:
+        """The commit returned."""
+        ...
+
+
+class Stirred(Protocol):
+    """A connection that something happened to."""
+
+    def flush(self) -> None:
+        """Write what is outgoing and look at the adapter's wishes; never raises."""
+        ...
+
+
+class Turns:
+    """Drives one engine on one event loop."""
+
+    def __init__(
+        self,
+        engine: Driven,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        policy: CommitPolicy,
+        *,
+        failed: Callable[[PenstockError], None],
+        before_sync: Callable[[], None] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._clock = clock
+        self._policy = policy
+        self._failed = failed
+        self._commits: CommitThread[SyncJob] = CommitThread(loop, self._synced, before_sync)
+        self._stirred: list[Stirred] = []
+        self._is_scheduled = False
+        self._is_stopped = False
+        self._is_committing = False
+        self._waiting_since_ms: int | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._idle: asyncio.Future[None] | None = None
+        self.count = 0
+        self.sync_seconds = Histogram(SYNC_SECONDS)
+        self.commit_messages = Histogram(COMMIT_MESSAGES)
+
+    def start(self) -> None:
+        """Start the commit thread and take the first turn."""
+        self._commits.start()
+        self.request()
+
+    def stir(self, connection: Stirred) -> None:
+        """Look at ``connection`` at the end of the next turn; it calls this once per look."""
+        self._stirred.append(connection)
+        self.request()
+
+    def request(self) -> None:
+        """Ask for a turn; many requests are one turn."""
+        if not self._is_scheduled and not self._is_stopped:
+            self._is_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    async def drain(self, seconds_max: float) -> bool:
+        """Take turns and commits until nothing is left; False when the disk did not answer."""
+        self._idle = self._loop.create_future()
+        self._waiting_since_ms = None
+        self.request()
+        try:
+            await asyncio.wait_for(self._idle, seconds_max)
+        except TimeoutError:
+            return False
+        finally:
+            self._idle = None
+        return True
+
+    def stop(self, seconds_max: float) -> bool:
+        """No more turns; ends the commit thread. False when a sync still hangs."""
+        self._is_stopped = True
+        for timer in (self._linger, self._timer):
+            if timer is not None:
+                timer.cancel()
+        return self._commits.stop(seconds_max)
+
+    def _turn(self) -> None:
+        self._is_scheduled = False
+        if self._is_stopped:
+            return
+        try:
+            self.count += 1
+            self._engine.turn()
+            self._after()
+        except Exception as error:
+            self.broken(error)
+
+    def _after(self) -> None:
+        """What follows every turn and every sync: writes, the commit, the next turn, the timer."""
+        stirred, self._stirred = self._stirred, []
+        for connection in stirred:
+            connection.flush()
+        self._commit()
+        if self._engine.needs_turn:
+            self.request()
+        self._arm()
+        if self._idle is not None and not self._idle.done() and self._is_idle:
+            self._idle.set_result(None)
+
+    @property
+    def _is_idle(self) -> bool:
+        return not (self._is_committing or self._is_scheduled or self._stirred)
+
+    def _commit(self) -> None:
+        if self._is_committing or self._is_stopped:
+            return
+        engine = self._engine
+        messages, byte_count = engine.unsynced_messages, engine.unsynced_bytes
+        is_awaited = engine.is_definition_awaited
+        if not (messages or byte_count or is_awaited):
+            self._waiting_since_ms = None
+            return
+        wait_ms = self._policy.wait_ms(messages, byte_count, is_awaited=is_awaited)
+        if wait_ms and self._idle is None:
+            now_ms = self._clock.monotonic_ms()
+            if self._waiting_since_ms is None:
+                self._waiting_since_ms = now_ms
+            wait_ms -= now_ms - self._waiting_since_ms
+            if wait_ms > 0:
+                if self._linger is None:
+                    self._linger = self._loop.call_later(wait_ms / 1000, self._lingered)
+                return
+        self._begin_commit(messages)
+
+    def _lingered(self) -> None:
+        self._linger = None
+        # The linger counts from the first waiter; by now it is over, whatever the clock rounds to.
+        if not self._is_committing and not self._is_stopped:
+            self._begin_commit(self._engine.unsynced_messages)
+
+    def _begin_commit(self, messages: int) -> None:
+        self._waiting_since_ms = None
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        job = self._engine.take_sync_job()
+        if job is None:
+            return
+        self._is_committing = True
+        self.commit_messages.observe(messages)
+        self._commits.submit(job)
+
+    def _synced(self, outcome: "Outcome[SyncJob]") -> None:
+        self._is_committing = False
+        self.sync_seconds.observe(outcome.seconds)
+        try:
+            self._engine.synced(outcome.job, outcome.error)
+            if outcome.error is None:
+                self._after()
+                return
+            # The refusals leave before anybody learns that the process goes down.
+            self._engine.turn()
+            for connection in self._stirred:
+                connection.flush()
+            self._stirred = []
+            self._failed(_sync_failed(outcome.error))
+        except Exception as error:
+            self.broken(error)
+
+    def _arm(self) -> None:
+        due_ms = self._engine.next_deadline_ms()
+        if due_ms is None:
+            return
+        if self._timer is not None:
+            if self._timer_ms <= due_ms:
+                return  # it fires earlier, finds nothing due and is armed again
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        delay_ms = max(0, due_ms - self._clock.monotonic_ms())
+        self._timer = self._loop.call_later(delay_ms / 1000, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._turn()
+
+    def broken(self, error: Exception) -> None:
+        """Our own mistake: no further turn, and the process is told to end."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        logger.critical("the engine failed; the broker stops rather than lies", exc_info=error)
+        if not isinstance(error, PenstockError):
+            error = PenstockError(
+                f"the broker stopped at a mistake of its own ({type(error).__name__}: {error}); "
+                "what was confirmed is on disk; please report the log lines above"
+            )
+        self._failed(error)
+
+
+def _sync_failed(error: Exception) -> PenstockError:
+    if isinstance(error, PenstockError):
+        return error
+    return SyncFailed(
+        f"the disk failed a sync ({error}); what it covered was not confirmed; "
+        "check the disk, then start again: the log recovers to what is durable"
+    )
