@@ -1,0 +1,33 @@
+"""Why something stands still: the one vocabulary of gates, episodes, metrics and notices.
+
+The value of a reason is the text shown to people and used as the metric label, so it never changes.
+"""
+
+from enum import Enum
+
+
+class Reason(Enum):
+    """A named cause of being held; several may hold the same thing at once."""
+
+    FLOW = "flow"
+    """Credit towards the next stage is spent (F1), or its byte share is full."""
+    MEMORY = "memory"
+    """The memory alarm is raised (F3)."""
+    DISK = "disk"
+    """The disk alarm is raised (F3)."""
+    RATE = "rate"
+    """A publish or dispatch rate limit is used up (F8)."""
+    QUOTA = "quota"
+    """A backlog quota is passed (F8)."""
+    PENDING = "pending"
+    """Too many publishes of this connection are unconfirmed (F9)."""
+    HELD = "held"
+    """A target is full and its policy is to hold the publisher (length limit with hold)."""
+
+    @property
+    def is_resource(self) -> bool:
+        """True for an alarm: it concerns publishers only and is announced to them."""
+        return self in _RESOURCES
+
+
+_RESOURCES = frozenset((Reason.MEMORY, Reason.DISK))
