@@ -1,1 +1,1 @@
-"""."""
+"""Bytes <-> typed commands of each protocol, pure; nothing here knows the engine."""
