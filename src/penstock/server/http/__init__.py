@@ -1,1 +1,1 @@
-"""."""
+"""What the broker answers over HTTP: health, metrics, the flow map and, if allowed, faults."""
