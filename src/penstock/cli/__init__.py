@@ -1,1 +1,1 @@
-"""The ``penstock`` command: one file per verb, each with a ``register(app)`` function."""
+"""The ``penstock`` command: one file per verb, each with a click command named ``command``."""
