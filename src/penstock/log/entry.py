@@ -1,0 +1,258 @@
+"""The record on disk: 88 bytes of facts, its targets, the bytes the protocol sent (D2).
+
+    byte   0     4     8    9       10    12        14       15         16         20
+           | crc | len | kind | proto | flags | targets | priority | hdr_ver | messages |
+           20          28         36        44          52           60
+           | position  | store_ms | born_ms | expire_ms | deliver_ms |
+           60       64        66        68       72         76          80        84         88
+           | key_at | key_len | tag_len | tag_at | props_at | props_len | body_at | body_len |
+           88
+           | queue_id u32, first_offset u64 | x targets | origin bytes | zero padding |
+
+Little-endian. ``crc`` is the crc32c of everything behind it up to ``len``. ``len`` counts all of
+the above, is a multiple of 8 and at least ``messages``, so that ``position + i`` names message
+``i`` of a batch (D4). ``position`` is where the record itself lies: a copy elsewhere is not valid.
+
+Padding: the upper four bits of ``flags`` belong to this file. Bits 13-15 count the padding bytes
+(0-7); bit 12 says that the padding is longer, because of ``messages``, and that its length is the
+u64 in the last 8 bytes. Spans (``key_at`` ...) count from the start of the origin bytes.
+
+Invariant, checked before the write and after the read: spans lie inside the origin bytes, there is
+at least one message, and the length is the one the parts add up to.
+
+Not here: frames (``frame.py``), what settle and release records say (``cursors.py``).
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from google_crc32c import extend as crc32c_extend
+from google_crc32c import value as crc32c
+
+from penstock.model.errors import FormatTooNew, InvariantBroken
+from penstock.model.position import UNASSIGNED_OFFSET, LogPosition, QueueId, QueueOffset
+from penstock.model.record import Record
+
+Targets = Sequence[tuple[QueueId, QueueOffset]]
+"""Where a record goes: (queue, offset of its first message there) for each queue."""
+
+HEADER_VERSION: Final = 1
+HEADER_BYTES: Final = 88
+TARGET_BYTES: Final = 12
+RECORD_BYTES_MAX: Final = 1 << 29
+"""Half the largest frame; larger than any message limit a protocol allows (RabbitMQ: 512 MiB)."""
+TARGETS_MAX: Final = (1 << 16) - 1
+
+HEADER_FIELDS: Final[list[tuple[str, str]]] = [
+    ("crc", "<u4"),
+    ("len", "<u4"),
+    ("kind", "u1"),
+    ("proto", "u1"),
+    ("flags", "<u2"),
+    ("targets", "<u2"),
+    ("priority", "u1"),
+    ("header_version", "u1"),
+    ("messages", "<u4"),
+    ("position", "<u8"),
+    ("store_ms", "<i8"),
+    ("born_ms", "<i8"),
+    ("expire_ms", "<i8"),
+    ("deliver_ms", "<i8"),
+    ("key_at", "<u4"),
+    ("key_len", "<u2"),
+    ("tag_len", "<u2"),
+    ("tag_at", "<u4"),
+    ("props_at", "<u4"),
+    ("props_len", "<u4"),
+    ("body_at", "<u4"),
+    ("body_len", "<u4"),
+]
+"""The header as a numpy dtype description, for readers that decode many at once."""
+
+TARGET_COUNT_AT: Final = 12
+FLAGS_MASK: Final = 0x0FFF
+"""The part of ``flags`` that belongs to ``RecordFlag``."""
+LONG_PAD: Final = 0x1000
+PAD_SHIFT: Final = 13
+
+_SEALED: Final = "IBBHHBBIQqqqqIHHIIIII"
+"""The header behind its crc."""
+_HEADER: Final = struct.Struct("<I" + _SEALED)
+_PACK_NONE: Final = struct.Struct("<" + _SEALED).pack
+_PACK_ONE: Final = struct.Struct("<" + _SEALED + "IQ").pack
+_TARGET: Final = struct.Struct("<IQ")
+_TARGET_COUNT: Final = struct.Struct("<H")
+_LONG_PAD_LEN: Final = struct.Struct("<Q")
+_STAMP: Final = struct.Struct(">q")
+_PADS: Final = tuple(bytes(count) for count in range(8))
+_NO_STAMPS: Final = -3
+_JOIN_BYTES_MAX: Final = 16 * 1024
+"""Origins above this are not copied into one piece before the frame is joined."""
+assert _HEADER.size == HEADER_BYTES
+
+
+def record_length(record: Record, targets: int) -> int:
+    """Bytes the record will take in the log with that many targets."""
+    length = (HEADER_BYTES + TARGET_BYTES * targets + len(record.origin) + 7) & -8
+    return length if length >= record.messages else (record.messages + 7) & -8
+
+
+def encode(record: Record, targets: Targets, position: int, store_ms: int) -> bytes:
+    """One record as bytes; a batch is cheaper through ``encode_batch``."""
+    parts, _ = encode_batch((record,), (targets,), position, store_ms)
+    return b"".join(parts)
+
+
+def encode_batch(
+    records: Sequence[Record], targets: Sequence[Targets], position: int, store_ms: int
+) -> tuple[list[bytes], list[int]]:
+    """Encode records that lie one behind the other from ``position`` on.
+
+    Fills in ``position`` and ``store_ms`` of each record and stamps its origin (``stamp_*_at``).
+    Returns the pieces to join and the length of each record. The hottest loop of the broker: one
+    pack, one join and one crc for each record.
+    """
+    parts: list[bytes] = []
+    lengths: list[int] = []
+    add = parts.append
+    pads = _PADS
+    for record, where in zip(records, targets, strict=True):
+        stamps = record.stamp_offset_at + record.stamp_position_at + record.stamp_store_ms_at
+        if stamps != _NO_STAMPS:
+            _stamp(record, where, position, store_ms)
+        origin = record.origin
+        size = len(origin)
+        messages = record.messages
+        count = len(where)
+        natural = HEADER_BYTES + TARGET_BYTES * count + size
+        length = (natural + 7) & -8
+        padding = pads[length - natural]
+        flags = record.flags
+        pad_bits = length - natural << PAD_SHIFT
+        if messages > length:
+            length = (messages + 7) & -8
+            padding = bytes(length - natural - 8) + _LONG_PAD_LEN.pack(length - natural)
+            pad_bits = LONG_PAD
+        key_at, key_len = record.key_at, record.key_len
+        tag_at, tag_len = record.tag_at, record.tag_len
+        props_at, props_len = record.props_at, record.props_len
+        body_at, body_len = record.body_at, record.body_len
+        # fmt: off
+        if (
+            key_at + key_len > size or tag_at + tag_len > size or props_at + props_len > size
+            or body_at + body_len > size or messages < 1 or flags > FLAGS_MASK
+            or length > RECORD_BYTES_MAX
+        ):
+            raise _unfit(record, position)
+        facts = (
+            length, record.kind, record.wire, flags | pad_bits, count, record.priority,
+            HEADER_VERSION, messages, position, store_ms, record.born_ms, record.expire_ms,
+            record.deliver_ms, key_at, key_len, tag_len, tag_at, props_at, props_len, body_at,
+            body_len,
+        )
+        # fmt: on
+        if count == 1:
+            head = _PACK_ONE(*facts, *where[0])
+        else:
+            head = _PACK_NONE(*facts) + b"".join([_TARGET.pack(*target) for target in where])
+        if size <= _JOIN_BYTES_MAX:
+            sealed = b"".join((head, origin, padding))
+            add(crc32c(sealed).to_bytes(4, "little"))
+            add(sealed)
+        else:
+            crc = crc32c_extend(crc32c_extend(crc32c(head), origin), padding)
+            parts += (crc.to_bytes(4, "little"), head, origin, padding)
+        record.position = LogPosition(position)
+        record.store_ms = store_ms
+        lengths.append(length)
+        position += length
+    return parts, lengths
+
+
+def _stamp(record: Record, targets: Targets, position: int, store_ms: int) -> None:
+    """Write offset, position and store time into origin bytes that carry them (D3)."""
+    origin = bytearray(record.origin)
+    if record.stamp_offset_at >= 0 and targets and targets[0][1] != UNASSIGNED_OFFSET:
+        _STAMP.pack_into(origin, record.stamp_offset_at, targets[0][1])
+    if record.stamp_position_at >= 0:
+        _STAMP.pack_into(origin, record.stamp_position_at, position)
+    if record.stamp_store_ms_at >= 0:
+        _STAMP.pack_into(origin, record.stamp_store_ms_at, store_ms)
+    record.origin = bytes(origin)
+
+
+def _unfit(record: Record, position: int) -> InvariantBroken:
+    return InvariantBroken(
+        f"record for position {position} cannot be written: {len(record.origin)} origin bytes, "
+        f"{record.messages} messages, flags {record.flags:#x}, spans "
+        f"{record.key_at}+{record.key_len} {record.tag_at}+{record.tag_len} "
+        f"{record.props_at}+{record.props_len} {record.body_at}+{record.body_len}; every span "
+        f"lies in the origin, flags below {FLAGS_MASK + 1:#x}, size up to {RECORD_BYTES_MAX}"
+    )
+
+
+def decode(buffer: bytes, at: int, position: int) -> tuple[Record, Targets] | None:
+    """The record at ``buffer[at:]`` and its targets, or None when it is damaged."""
+    record = decode_record(buffer, at, position)
+    if record is None:
+        return None
+    return record, read_targets(buffer, at)
+
+
+def decode_record(buffer: bytes, at: int, position: int) -> Record | None:
+    """The record at ``buffer[at:]`` that must lie at ``position``, or None when it is damaged."""
+    if at < 0 or len(buffer) - at < HEADER_BYTES:
+        return None
+    # fmt: off
+    (
+        crc, length, kind, wire, flags, count, priority, version, messages, found_position,
+        store_ms, born_ms, expire_ms, deliver_ms, key_at, key_len, tag_len, tag_at, props_at,
+        props_len, body_at, body_len,
+    ) = _HEADER.unpack_from(buffer, at)
+    # fmt: on
+    end = at + length
+    if found_position != position or end > len(buffer) or crc32c(buffer[at + 4 : end]) != crc:
+        return None
+    if version > HEADER_VERSION:
+        raise record_too_new(version, position)
+    start = at + HEADER_BYTES + TARGET_BYTES * count
+    origin = buffer[start : end - padding_length(buffer, end, flags)]
+    size = len(origin)
+    # fmt: off
+    if (
+        key_at + key_len > size or tag_at + tag_len > size or props_at + props_len > size
+        or body_at + body_len > size or messages < 1 or messages > length or length & 7
+    ):
+        # The crc says these are the bytes that were written: then we wrote nonsense.
+        raise InvariantBroken(f"record at position {position} passes its crc and contradicts itself")
+    return Record(
+        origin, wire, kind, flags & FLAGS_MASK, priority, messages, born_ms, expire_ms, deliver_ms,
+        key_at, key_len, tag_at, tag_len, props_at, props_len, body_at, body_len,
+        LogPosition(position), store_ms,
+    )
+    # fmt: on
+
+
+def read_targets(buffer: bytes, at: int) -> Targets:
+    """The targets of a record already known to be good."""
+    count = _TARGET_COUNT.unpack_from(buffer, at + TARGET_COUNT_AT)[0]
+    start = at + HEADER_BYTES
+    if count == 1:
+        return (_TARGET.unpack_from(buffer, start),)
+    return tuple(_TARGET.iter_unpack(buffer[start : start + TARGET_BYTES * count]))
+
+
+def padding_length(buffer: bytes, end: int, flags: int) -> int:
+    """How many padding bytes a good record that ends at ``end`` has."""
+    if flags & LONG_PAD:
+        return int(_LONG_PAD_LEN.unpack_from(buffer, end - 8)[0])
+    return flags >> PAD_SHIFT
+
+
+def record_too_new(version: int, position: int) -> FormatTooNew:
+    """The error for a good record whose header version we do not know."""
+    return FormatTooNew(
+        f"the log record at position {position} has header version {version}, this Penstock knows "
+        f"{HEADER_VERSION}; use the newer Penstock that wrote it"
+    )
