@@ -91,13 +91,14 @@ class Turns:
         *,
         failed: Callable[[PenstockError], None],
         before_sync: Callable[[], None] | None = None,
+        make_commits: "Callable[..., CommitThread[SyncJob]]" = CommitThread,
     ) -> None:
         self._engine = engine
         self._loop = loop
         self._clock = clock
         self._policy = policy
         self._failed = failed
-        self._commits: CommitThread[SyncJob] = CommitThread(loop, self._synced, before_sync)
+        self._commits = make_commits(loop, self._synced, before_sync)
         self._stirred: list[Stirred] = []
         self._is_scheduled = False
         self._is_stopped = False

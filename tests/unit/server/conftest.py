@@ -1,0 +1,187 @@
+"""A loop that runs by hand, a transport that records, an engine that does as told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.testing.clock import ManualClock
+
+
+class ManualHandle:
+    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], due: float) -> None:
+        self.callback = callback
+        self.args = args
+        self.due = due
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class ManualLoop:
+    """The few verbs of an event loop that turns and pumps use; time is the manual clock's."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.soon: list[ManualHandle] = []
+        self.timers: list[ManualHandle] = []
+
+    def time(self) -> float:
+        return self.clock.monotonic_ms() / 1000
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> ManualHandle:
+        handle = ManualHandle(callback, args, self.time())
+        self.soon.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> ManualHandle:
+        handle = ManualHandle(callback, args, self.time() + delay)
+        self.timers.append(handle)
+        return handle
+
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any) -> ManualHandle:
+        return self.call_later(when - self.time(), callback, *args)
+
+    def step(self) -> int:
+        """One iteration: everything that was ready when it began; how many callbacks ran."""
+        ready, self.soon = self.soon, []
+        for handle in ready:
+            if not handle.is_cancelled:
+                handle.callback(*handle.args)
+        return len(ready)
+
+    def run(self, steps_max: int = 100) -> int:
+        """Iterate until nothing is ready; how many iterations it took."""
+        for count in range(steps_max):
+            if not self.soon:
+                return count
+            self.step()
+        raise AssertionError(f"still busy after {steps_max} iterations")
+
+    def advance(self, ms: int) -> None:
+        """Move time and fire what came due, oldest first."""
+        self.clock.advance(ms)
+        while True:
+            due = [t for t in self.timers if not t.is_cancelled and t.due <= self.time() + 1e-9]
+            self.timers = [t for t in self.timers if not t.is_cancelled and t not in due]
+            if not due:
+                return
+            for handle in sorted(due, key=lambda each: each.due):
+                if not handle.is_cancelled:
+                    handle.callback(*handle.args)
+
+
+class FakeTransport:
+    """A transport whose socket takes as much as the test allows."""
+
+    def __init__(self) -> None:
+        self.protocol: Any = None
+        self.written: list[bytes] = []
+        self.takes_bytes: int | None = None
+        self.buffered = 0
+        self.is_reading = True
+        self.is_closed = False
+        self.is_aborted = False
+        self.high: int | None = None
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        self.high = high
+
+    def get_write_buffer_size(self) -> int:
+        return self.buffered
+
+    def write(self, data: bytes) -> None:
+        assert not self.is_closed
+        self.written.append(data)
+        if self.takes_bytes is not None:
+            self.buffered += max(0, len(data) - self.takes_bytes)
+            if self.buffered > 0:
+                self.protocol.pause_writing()
+
+    def drain(self) -> None:
+        self.buffered = 0
+        self.protocol.resume_writing()
+
+    def pause_reading(self) -> None:
+        assert self.is_reading
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.is_reading
+        self.is_reading = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_closed = self.is_aborted = True
+
+
+class FakeJob:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class FakeEngine:
+    """An engine that counts what it is asked and says what the test wants."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.needs_turn = False
+        self.unsynced_messages = 0
+        self.unsynced_bytes = 0
+        self.is_definition_awaited = False
+        self.deadline_ms: int | None = None
+        self.jobs = 0
+        self.synced_jobs: list[tuple[int, Exception | None]] = []
+        self.on_turn: Callable[[], None] = lambda: None
+        self.on_synced: Callable[[], None] = lambda: None
+
+    def turn(self) -> None:
+        self.turns += 1
+        self.on_turn()
+
+    def next_deadline_ms(self) -> int | None:
+        return self.deadline_ms
+
+    def take_sync_job(self) -> FakeJob | None:
+        if not (self.unsynced_messages or self.unsynced_bytes or self.is_definition_awaited):
+            return None
+        self.unsynced_messages = self.unsynced_bytes = 0
+        self.is_definition_awaited = False
+        self.jobs += 1
+        return FakeJob(self.jobs)
+
+    def synced(self, job: FakeJob, error: Exception | None) -> None:
+        self.synced_jobs.append((job.number, error))
+        self.on_synced()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def loop(clock: ManualClock) -> ManualLoop:
+    return ManualLoop(clock)
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def make_transport() -> Callable[[], FakeTransport]:
+    return FakeTransport

@@ -1,0 +1,308 @@
+"""The pump: bytes both ways, the gate, slow peers, handshakes and mistakes."""
+
+import pytest
+
+from penstock.adapters.contract import Peer
+from penstock.model.errors import InvariantBroken
+from penstock.server.pump import CLOSE_MS_MAX, UNTAKEN_BYTES_MAX, Pump, Surroundings
+from penstock.settings.listeners import ListenerSettings
+
+
+class FakeAdapter:
+    def __init__(self, wake, is_established) -> None:
+        self.wake = wake
+        self.is_established = is_established
+        self.is_reading = True
+        self.wants_close = False
+        self.received: list[bytes] = []
+        self.to_send: list[bytes] = []
+        self.flushes: list[int] = []
+        self.deadline_ms: int | None = None
+        self.dues: list[int] = []
+        self.ends: list[str] = []
+        self.error: Exception | None = None
+
+    def receive(self, data):
+        if self.error is not None:
+            raise self.error
+        self.received.append(data)
+
+    def outgoing(self):
+        parts, self.to_send = self.to_send, []
+        return parts
+
+    def flushed(self, unsent_bytes):
+        self.flushes.append(unsent_bytes)
+
+    def next_deadline_ms(self):
+        return self.deadline_ms
+
+    def due(self, now_ms):
+        self.dues.append(now_ms)
+        self.deadline_ms = None
+
+    def eof(self):
+        self.wants_close = True
+
+    def stopping(self, reason):
+        self.to_send.append(reason.encode())
+        self.wants_close = True
+
+    def closed(self, reason):
+        self.ends.append(reason)
+
+
+class FakeFactory:
+    protocol = "fake"
+
+    def __init__(self) -> None:
+        self.adapters: list[FakeAdapter] = []
+        self.is_established = True
+
+    def make(self, connection_id, peer, engine, clock, wake):
+        self.adapters.append(FakeAdapter(wake, self.is_established))
+        return self.adapters[-1]
+
+
+class FakeTurns:
+    def __init__(self) -> None:
+        self.stirred = []
+        self.requests = 0
+        self.broken_by = []
+
+    def stir(self, connection):
+        self.stirred.append(connection)
+
+    def request(self):
+        self.requests += 1
+
+    def broken(self, error):
+        self.broken_by.append(error)
+
+    def end_of_turn(self):
+        stirred, self.stirred = self.stirred, []
+        for connection in stirred:
+            connection.flush()
+        return len(stirred)
+
+
+class Scene:
+    def __init__(self, engine, loop, clock, make_transport) -> None:
+        self.make_transport = make_transport
+        self.turns = FakeTurns()
+        self.loop = loop
+        self.clock = clock
+        self.around = Surroundings(engine, self.turns, clock, loop, ListenerSettings())
+        self.factory = FakeFactory()
+        self.lost = []
+        self.pump = self.connect()
+        self.adapter = self.factory.adapters[0]
+        self.transport = self.pump._transport
+
+    def connect(self, connection_id=1):
+        peer = Peer("127.0.0.1", 40000, "127.0.0.1", 5672)
+        pump = Pump(connection_id, peer, self.factory, self.around, self.lost.append)
+        transport = self.make_transport()
+        transport.protocol = pump
+        pump.connection_made(transport)
+        self.turns.end_of_turn()
+        return pump
+
+
+@pytest.fixture
+def scene(engine, loop, clock, make_transport):
+    return Scene(engine, loop, clock, make_transport)
+
+
+def test_bytes_reach_the_adapter_and_stir_the_connection_once(scene):
+    scene.pump.data_received(b"ab")
+    scene.pump.data_received(b"c")
+    assert scene.adapter.received == [b"ab", b"c"]
+    assert scene.turns.stirred == [scene.pump]
+
+
+def test_everything_outgoing_leaves_in_one_write(scene):
+    scene.adapter.to_send = [b"one ", b"two ", b"three"]
+    scene.adapter.wake()
+    scene.adapter.wake()
+    assert scene.turns.end_of_turn() == 1
+    assert scene.transport.written == [b"one two three"]
+    assert scene.adapter.flushes == [0]
+
+
+def test_nothing_outgoing_is_no_write(scene):
+    scene.adapter.wake()
+    scene.turns.end_of_turn()
+    assert scene.transport.written == []
+
+
+def test_an_adapter_that_speaks_first_is_heard(scene):
+    original = scene.factory.make
+
+    def make(*arguments):
+        adapter = original(*arguments)
+        adapter.to_send = [b"hello"]
+        adapter.wake()
+        return adapter
+
+    scene.factory.make = make
+    pump = scene.connect(2)
+    assert pump._transport.written == [b"hello"]
+
+
+def test_a_closed_gate_stops_the_socket_at_once_and_an_open_one_starts_it(scene):
+    scene.adapter.is_reading = False
+    scene.pump.data_received(b"x")
+    assert not scene.transport.is_reading
+    scene.turns.end_of_turn()
+    assert not scene.transport.is_reading
+    scene.adapter.is_reading = True
+    scene.adapter.wake()
+    scene.turns.end_of_turn()
+    assert scene.transport.is_reading
+
+
+def test_a_peer_that_does_not_take_bytes_is_told_to_the_adapter_until_it_did(scene):
+    scene.transport.takes_bytes = 10
+    scene.adapter.to_send = [b"x" * 100]
+    scene.adapter.wake()
+    scene.turns.end_of_turn()
+    assert scene.adapter.flushes == [90]
+    assert scene.transport.is_reading, "its acks must still be heard"
+    scene.transport.drain()
+    assert scene.adapter.flushes == [90, 0]
+    assert scene.turns.stirred == [scene.pump]
+
+
+def test_a_peer_that_never_takes_its_answers_is_not_read_any_more(scene):
+    scene.transport.takes_bytes = 0
+    scene.adapter.to_send = [b"x" * (UNTAKEN_BYTES_MAX + 1)]
+    scene.adapter.wake()
+    scene.turns.end_of_turn()
+    assert not scene.transport.is_reading
+    scene.transport.drain()
+    scene.turns.end_of_turn()
+    assert scene.transport.is_reading
+
+
+def test_a_protocol_violation_is_answered_before_the_close(scene):
+    scene.adapter.to_send = [b"503 no"]
+    scene.adapter.wants_close = True
+    scene.adapter.wake()
+    scene.turns.end_of_turn()
+    assert scene.transport.written == [b"503 no"]
+    assert scene.transport.is_closed
+    assert not scene.transport.is_aborted
+
+
+def test_a_peer_that_does_not_take_the_farewell_is_cut_off(scene):
+    scene.adapter.wants_close = True
+    scene.adapter.wake()
+    scene.turns.end_of_turn()
+    scene.loop.advance(CLOSE_MS_MAX)
+    assert scene.transport.is_aborted
+
+
+def test_closed_is_told_once_and_the_engine_gets_a_turn(scene):
+    scene.pump.connection_lost(None)
+    assert scene.adapter.ends == ["the connection was closed"]
+    assert scene.lost == [scene.pump]
+    assert scene.turns.requests == 1
+
+
+def test_a_reset_connection_names_the_error(scene):
+    scene.pump.connection_lost(ConnectionResetError("reset by peer"))
+    assert "reset by peer" in scene.adapter.ends[0]
+
+
+def test_an_end_of_the_peers_sending_closes_when_the_adapter_agrees(scene):
+    assert scene.pump.eof_received() is True
+    scene.turns.end_of_turn()
+    assert scene.transport.is_closed
+
+
+def test_an_adapters_mistake_costs_only_its_own_connection(scene, caplog):
+    other = scene.connect(2)
+    scene.adapter.error = ValueError("oops")
+    scene.pump.data_received(b"x")
+    assert scene.transport.is_aborted
+    other.data_received(b"fine")
+    assert scene.factory.adapters[1].received == [b"fine"]
+    assert scene.turns.broken_by == []
+    assert caplog.records[0].connection == 1
+
+
+def test_a_broken_invariant_of_the_engine_goes_up(scene):
+    scene.adapter.error = InvariantBroken("credit is negative")
+    scene.pump.data_received(b"x")
+    assert scene.turns.broken_by == [scene.adapter.error]
+
+
+def test_an_aborted_connection_is_not_flushed_any_more(scene):
+    scene.adapter.to_send = [b"late"]
+    scene.adapter.wake()
+    scene.pump.abort("test")
+    scene.turns.end_of_turn()
+    assert scene.transport.written == []
+
+
+def test_a_handshake_that_takes_too_long_is_cut_off(scene):
+    scene.factory.is_established = False
+    pump = scene.connect(2)
+    scene.loop.advance(9_999)
+    assert not pump._transport.is_aborted
+    scene.loop.advance(1)
+    assert pump._transport.is_aborted
+
+
+def test_a_handshake_done_in_time_is_not_cut_off(scene):
+    scene.factory.is_established = False
+    pump = scene.connect(2)
+    scene.factory.adapters[1].is_established = True
+    scene.loop.advance(10_000)
+    assert not pump._transport.is_aborted
+
+
+def test_a_handshake_of_too_many_bytes_is_cut_off(scene):
+    scene.factory.is_established = False
+    pump = scene.connect(2)
+    pump.data_received(b"x" * 16 * 1024)
+    assert not pump._transport.is_aborted
+    pump.data_received(b"x")
+    assert pump._transport.is_aborted
+
+
+def test_large_reads_are_fine_after_the_handshake(scene):
+    scene.pump.data_received(b"x" * 256 * 1024)
+    assert not scene.transport.is_aborted
+
+
+def test_a_deadline_of_the_adapter_is_kept(scene):
+    scene.adapter.deadline_ms = scene.clock.monotonic_ms() + 30
+    scene.adapter.wake()
+    scene.turns.end_of_turn()
+    scene.loop.advance(29)
+    assert scene.adapter.dues == []
+    scene.loop.advance(1)
+    assert scene.adapter.dues == [scene.clock.monotonic_ms()]
+    assert scene.turns.stirred == [scene.pump]
+
+
+def test_a_deadline_that_moved_away_is_not_kept_at_the_old_time(scene):
+    scene.adapter.deadline_ms = scene.clock.monotonic_ms() + 30
+    scene.adapter.wake()
+    scene.turns.end_of_turn()
+    scene.adapter.deadline_ms += 1000
+    scene.loop.advance(30)
+    assert scene.adapter.dues == []
+    scene.loop.advance(1000)
+    assert len(scene.adapter.dues) == 1
+
+
+def test_a_stopping_broker_lets_the_adapter_say_goodbye(scene):
+    scene.pump.stop("the broker stops")
+    scene.turns.end_of_turn()
+    assert scene.transport.written == [b"the broker stops"]
+    assert scene.transport.is_closed
+    scene.pump.connection_lost(None)
+    assert scene.adapter.ends == ["the broker stops"]

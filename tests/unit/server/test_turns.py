@@ -1,0 +1,244 @@
+"""Turns: coalesced on the loop, one commit beside them, a failed sync told and final."""
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock.model.errors import InvariantBroken, PenstockError, SyncFailed
+from penstock.server.commit_policy import CommitPolicy
+from penstock.server.commit_thread import Outcome
+from penstock.server.turns import Turns
+from penstock.settings.storage import StorageSettings
+
+
+class HandCommits:
+    """A commit thread that ends a job when the test says so."""
+
+    def __init__(self, loop, done, before):
+        self.done = done
+        self.under_way = []
+
+    def start(self):
+        pass
+
+    def submit(self, job):
+        assert not self.under_way, "one sync in flight"
+        self.under_way.append(job)
+
+    def stop(self, seconds_max):
+        return not self.under_way
+
+    def end(self, error=None):
+        self.done(Outcome(self.under_way.pop(), error, 0.001))
+
+
+class Connection:
+    def __init__(self, on_flush: Callable[[], None] = lambda: None) -> None:
+        self.flushes = 0
+        self.on_flush = on_flush
+
+    def flush(self) -> None:
+        self.flushes += 1
+        self.on_flush()
+
+
+class Scene:
+    def __init__(self, engine, loop, clock, **storage) -> None:
+        self.engine = engine
+        self.loop = loop
+        self.failures: list[PenstockError] = []
+        self.commits: HandCommits
+
+        def make(*arguments):
+            self.commits = HandCommits(*arguments)
+            return self.commits
+
+        self.turns = Turns(
+            engine,
+            loop,
+            clock,
+            CommitPolicy(StorageSettings(**storage)),
+            failed=self.failures.append,
+            make_commits=make,
+        )
+
+
+@pytest.fixture
+def scene(engine, loop, clock):
+    return Scene(engine, loop, clock)
+
+
+def test_many_requests_in_one_iteration_are_one_turn(scene):
+    for _ in range(10):
+        scene.turns.request()
+    scene.loop.run()
+    assert scene.engine.turns == 1
+
+
+def test_a_turn_that_leaves_work_lets_the_loop_poll_before_the_next(scene):
+    scene.engine.needs_turn = True
+    scene.turns.request()
+    scene.loop.step()
+    assert scene.engine.turns == 1
+    scene.engine.needs_turn = False
+    scene.loop.step()
+    assert scene.engine.turns == 2
+    assert scene.loop.step() == 0
+
+
+def test_a_stirred_connection_is_flushed_once_after_the_turn(scene):
+    order = []
+    connection = Connection(lambda: order.append("flush"))
+    scene.engine.on_turn = lambda: order.append("turn")
+    scene.turns.stir(connection)
+    scene.loop.run()
+    assert order == ["turn", "flush"]
+
+
+def test_a_connection_stirred_while_being_flushed_is_looked_at_in_a_turn_of_its_own(scene):
+    second = Connection()
+    scene.turns.stir(Connection(lambda: scene.turns.stir(second)))
+    scene.loop.step()
+    assert second.flushes == 0
+    scene.loop.step()
+    assert second.flushes == 1
+
+
+def test_the_timer_follows_the_engines_deadline_and_moves_only_forward_in_haste(scene):
+    scene.engine.deadline_ms = scene.loop.clock.monotonic_ms() + 500
+    scene.turns.request()
+    scene.loop.run()
+    scene.engine.deadline_ms -= 400
+    scene.turns.request()
+    scene.loop.run()
+    scene.loop.advance(99)
+    assert scene.engine.turns == 2
+    scene.engine.on_turn = lambda: setattr(scene.engine, "deadline_ms", None)
+    scene.loop.advance(1)
+    assert scene.engine.turns == 3
+    scene.loop.advance(1000)
+    assert scene.engine.turns == 3
+
+
+def test_much_waiting_commits_at_once(scene):
+    scene.engine.unsynced_messages = 200
+    scene.turns.request()
+    scene.loop.run()
+    assert scene.commits.under_way
+
+
+def test_many_bytes_commit_at_once(scene):
+    scene.engine.unsynced_messages = 1
+    scene.engine.unsynced_bytes = 64 * 1024
+    scene.turns.request()
+    scene.loop.run()
+    assert scene.commits.under_way
+
+
+def test_little_waiting_lingers_for_company_and_no_longer(scene):
+    scene.engine.unsynced_messages = 1
+    scene.turns.request()
+    scene.loop.run()
+    assert not scene.commits.under_way
+    scene.loop.advance(1)
+    assert scene.commits.under_way
+
+
+def test_the_linger_counts_from_the_first_waiter(engine, loop, clock):
+    scene = Scene(engine, loop, clock, commit_linger_ms=3)
+    engine.unsynced_messages = 1
+    scene.turns.request()
+    loop.run()
+    loop.advance(2)
+    engine.unsynced_messages = 2
+    scene.turns.request()
+    loop.run()
+    assert not scene.commits.under_way
+    loop.advance(1)
+    assert scene.commits.under_way
+
+
+def test_company_that_makes_it_much_ends_the_linger(scene):
+    scene.engine.unsynced_messages = 1
+    scene.turns.request()
+    scene.loop.run()
+    scene.engine.unsynced_messages = 500
+    scene.turns.request()
+    scene.loop.run()
+    assert len(scene.commits.under_way) == 1
+    scene.loop.advance(5)
+    assert scene.engine.jobs == 1
+
+
+def test_a_definition_never_lingers(scene):
+    scene.engine.is_definition_awaited = True
+    scene.turns.request()
+    scene.loop.run()
+    assert scene.commits.under_way
+
+
+def test_one_sync_is_in_flight_and_its_end_starts_the_next_with_all_that_gathered(scene):
+    scene.engine.unsynced_messages = 200
+    scene.turns.request()
+    scene.loop.run()
+    scene.engine.unsynced_messages = 700
+    scene.turns.request()
+    scene.loop.run()
+    assert scene.engine.jobs == 1
+    scene.commits.end()
+    assert scene.engine.jobs == 2
+    assert scene.turns.commit_messages.sum == 900
+
+
+def test_confirms_are_flushed_as_soon_as_the_sync_returned(scene):
+    connection = Connection()
+    scene.engine.on_synced = lambda: scene.turns.stir(connection)
+    scene.engine.unsynced_messages = 200
+    scene.turns.request()
+    scene.loop.run()
+    scene.commits.end()
+    assert connection.flushes == 1
+
+
+def test_with_an_interval_the_disk_is_asked_once_per_interval(engine, loop, clock):
+    scene = Scene(engine, loop, clock, durability="interval:50")
+    engine.unsynced_messages = 100_000
+    scene.turns.request()
+    loop.run()
+    loop.advance(49)
+    assert not scene.commits.under_way
+    loop.advance(1)
+    assert scene.commits.under_way
+
+
+def test_a_failed_sync_is_told_to_clients_first_and_then_ends_the_process(scene):
+    order = []
+    connection = Connection(lambda: order.append("refusals written"))
+    scene.engine.on_synced = lambda: scene.turns.stir(connection)
+    scene.turns._failed = lambda error: order.append(type(error))
+    scene.engine.unsynced_messages = 200
+    scene.turns.request()
+    scene.loop.run()
+    scene.commits.end(OSError(5, "Input/output error"))
+    assert order == ["refusals written", SyncFailed]
+    assert isinstance(scene.engine.synced_jobs[0][1], OSError)
+
+
+def test_an_exception_of_the_engine_stops_all_turns(scene):
+    def explode():
+        raise InvariantBroken("two and two are five")
+
+    scene.engine.on_turn = explode
+    scene.turns.request()
+    scene.loop.run()
+    scene.turns.request()
+    scene.loop.run()
+    assert scene.engine.turns == 1
+    assert [type(failure) for failure in scene.failures] == [InvariantBroken]
+
+
+def test_a_foreign_exception_ends_in_a_sentence(scene):
+    scene.engine.on_turn = lambda: [][1]
+    scene.turns.request()
+    scene.loop.run()
+    assert "IndexError" in str(scene.failures[0])
