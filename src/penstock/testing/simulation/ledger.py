@@ -1,0 +1,135 @@
+"""What publishers sent and were told, against what readers saw: P1, P5, D7 and law 6.
+
+The ledger outlives crashes; the broker does not. It raises ``LawBroken`` the moment something is
+seen that cannot be: a message nobody sent, a wrong payload, a refused one that is stored, two
+messages on one visible offset, one publisher's messages in the wrong order.
+
+A place is (queue id, offset): queue ids are never used again (D17), so a place once shown to a peer
+must mean the same message for ever.
+"""
+
+from enum import IntEnum
+
+import msgspec
+
+Place = tuple[int, int]
+
+
+class LawBroken(AssertionError):
+    """Something happened that the design rules out."""
+
+
+class State(IntEnum):
+    """What a publisher knows of a message."""
+
+    SENT = 0
+    CONFIRMED = 1
+    REFUSED = 2
+    UNKNOWN = 3
+    """Never answered, or answered "perhaps" (a failed sync)."""
+
+
+class Sent(msgspec.Struct, gc=False):
+    """One message as its publisher remembers it."""
+
+    publisher: str
+    number: int
+    body: bytes
+    topic: str
+    state: int = 0
+    may_vanish: bool = False
+    """It may be gone without a breach: transient, expiring, or in a topic that drops."""
+    is_ordered: bool = True
+    """False for a delayed message: it is not where it was sent."""
+    places: tuple[Place, ...] = ()
+
+    @property
+    def value(self) -> str:
+        """Its name, ``publisher:number``."""
+        return f"{self.publisher}:{self.number}"
+
+
+class Ledger:
+    """Every message of a simulation."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, Sent] = {}
+        self.topics: dict[int, str] = {}
+        """Queue id -> the topic incarnation it belongs to."""
+        self._at: dict[Place, str] = {}
+        self._last_offset: dict[tuple[str, int], int] = {}
+        self.confirmed_count = 0
+        self.refused_count = 0
+        self.received_count = 0
+
+    def send(self, publisher: str, number: int, topic: str, size: int) -> Sent:
+        """A message is about to be published."""
+        name = f"{publisher}:{number}"
+        # The filler depends on the name, so that bytes of another message never pass for these.
+        filler = (f"{name}." * (size // (len(name) + 1) + 1))[:size]
+        sent = Sent(publisher, number, f"{name}|{filler}".encode(), topic)
+        self.sent[name] = sent
+        return sent
+
+    def confirmed(self, sent: Sent, places: tuple[Place, ...]) -> None:
+        """The broker says it is stored there."""
+        if sent.state in (State.CONFIRMED, State.REFUSED):
+            raise LawBroken(f"{sent.value} was answered before and is now confirmed")
+        sent.state = State.CONFIRMED
+        sent.places = places
+        self.confirmed_count += 1
+        for queue_id, offset in places:
+            self.visible(queue_id, offset, sent)
+            if sent.is_ordered:
+                lane = (sent.publisher, queue_id)
+                if offset <= self._last_offset.get(lane, -1):
+                    raise LawBroken(
+                        f"{sent.value} got offset {offset} of queue {queue_id} after "
+                        f"{sent.publisher} had got {self._last_offset[lane]}"
+                    )
+                self._last_offset[lane] = offset
+
+    def refused(self, sent: Sent, *, is_certain: bool) -> None:
+        """The broker says it is not stored; uncertain after a failed sync."""
+        if sent.state in (State.CONFIRMED, State.REFUSED):
+            raise LawBroken(f"{sent.value} was answered before and is now refused")
+        sent.state = State.REFUSED if is_certain else State.UNKNOWN
+        self.refused_count += 1
+
+    def received(self, queue_id: int, body: bytes) -> Sent:
+        """A reader got these bytes from this queue."""
+        self.received_count += 1
+        name = body.partition(b"|")[0].decode("ascii", "replace")
+        sent = self.sent.get(name)
+        if sent is None:
+            raise LawBroken(f"queue {queue_id} gave {name!r}, which nobody sent")
+        if sent.body != body:
+            raise LawBroken(f"queue {queue_id} gave {name} with a wrong payload: {body!r}")
+        if sent.state == State.REFUSED:
+            raise LawBroken(f"queue {queue_id} gave {name}, which was refused (law 6)")
+        return sent
+
+    def visible(self, queue_id: int, offset: int, sent: Sent) -> None:
+        """A peer that sees offsets was shown this message at this place (D7)."""
+        known = self._at.setdefault((queue_id, offset), sent.value)
+        if known != sent.value:
+            raise LawBroken(
+                f"offset {offset} of queue {queue_id} was {known} and is now {sent.value} (D7)"
+            )
+
+    def lost_touch(self, publisher: str) -> None:
+        """The publisher's connection is gone: what was not answered is unknown."""
+        for sent in self.sent.values():
+            if sent.publisher == publisher and sent.state == State.SENT:
+                sent.state = State.UNKNOWN
+
+    def must_be_stored(self, queue_id: int) -> list[tuple[int, Sent]]:
+        """(offset, message) that the queue must have, whatever happened."""
+        found = [
+            (offset, sent)
+            for sent in self.sent.values()
+            if sent.state == State.CONFIRMED and not sent.may_vanish
+            for place_queue, offset in sent.places
+            if place_queue == queue_id
+        ]
+        return sorted(found, key=lambda item: item[0])

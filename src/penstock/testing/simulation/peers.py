@@ -1,0 +1,272 @@
+"""Simulated peers: publishers, consumers and readers that check what they are told.
+
+Each is the outlet of its own connection, so the engine speaks to them as it would to an adapter.
+They never call back into the engine while it calls them; ``steps.py`` makes them act. What they
+know of a subscription is kept in its ``Following``, because it outlives any one consumer.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.engine.ports import Publication
+from penstock.engine.pull import Pull, PullResult, PullStatus
+from penstock.model.refusal import Refusal, RefusalKind
+from penstock.testing.simulation.ledger import LawBroken, Ledger, Place, Sent
+from penstock.testing.simulation.trace import Trace
+
+if TYPE_CHECKING:
+    from penstock.engine.connection import Channel, Connection
+    from penstock.engine.consumer import Consumer
+    from penstock.engine.pending import Delivery
+    from penstock.engine.ports import Confirmation
+    from penstock.engine.queue import Queue
+    from penstock.engine.subscription import Subscription
+    from penstock.flow.gate import Reason
+    from penstock.flow.permits import Permits
+
+UNCERTAIN = frozenset((RefusalKind.SYNC_FAILED,))
+"""Refusals after which the message may yet turn up (P4)."""
+
+
+class Peer:
+    """What every simulated connection does with the engine's calls."""
+
+    def __init__(self, name: str, ledger: Ledger, trace: Trace) -> None:
+        self.name = name
+        self.ledger = ledger
+        self.trace = trace
+        self.reasons: dict[Reason, str] = {}
+
+    def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
+        """Only publishers are confirmed."""
+        raise LawBroken(f"{self.name} never published and got {len(confirmations)} confirms")
+
+    def refused(self, channel: Channel, refusals: list[tuple[int, Refusal]]) -> None:
+        """Only publishers are refused."""
+        raise LawBroken(f"{self.name} never published and got {len(refusals)} refusals")
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Only consumers get messages."""
+        raise LawBroken(f"{self.name} never consumed and got {len(deliveries)} messages")
+
+    def cancelled(self, consumer: Consumer, cause: str) -> None:
+        """Noted."""
+        self.trace.note(f"{self.name} cancelled {cause}")
+
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
+        """Noted."""
+        self.trace.note(f"{self.name} active {is_active}")
+
+    def gate_changed(self, is_open: bool, reasons: dict[Reason, str]) -> None:
+        """The gate's set of reasons must be told completely (law 7)."""
+        if is_open is bool(reasons):
+            raise LawBroken(f"{self.name}: gate open={is_open} with {len(reasons)} reasons (law 7)")
+        self.reasons = dict(reasons)
+        names = ",".join(sorted(reason.value for reason in reasons))
+        self.trace.note(f"{self.name} gate {names or 'open'}")
+
+    def answered(self, pull: Pull, result: PullResult) -> None:
+        """Only readers pull."""
+        raise LawBroken(f"{self.name} never pulled and got an answer")
+
+
+class SimPublisher(Peer):
+    """One publishing connection with one channel."""
+
+    def __init__(self, name: str, ledger: Ledger, trace: Trace, *, is_quiet: bool) -> None:
+        super().__init__(name, ledger, trace)
+        self.connection: Connection
+        self.channel: Channel
+        self.is_quiet = is_quiet
+        self.next_number = 0
+        self.pending: dict[int, Sent] = {}
+        self.waiting: dict[int, tuple[Publication, Queue, int]] = {}
+        """Of a quiet publisher: token -> (publish, its queue, turns it has waited); law 5."""
+
+    def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
+        """Each is stored where it says."""
+        for confirmation in confirmations:
+            sent = self.pending.pop(confirmation.token, None)
+            if sent is None:
+                raise LawBroken(f"{self.name} got a confirm for unknown token {confirmation.token}")
+            places = tuple(
+                (queue.queue_id, offset)
+                for queue, offset in zip(
+                    confirmation.queues, confirmation.first_offsets, strict=False
+                )
+            )
+            self.ledger.confirmed(sent, places if sent.is_ordered else ())
+            self.waiting.pop(confirmation.token, None)
+        tokens = ",".join(str(confirmation.token) for confirmation in confirmations)
+        self.trace.note(f"{self.name} confirmed {tokens}")
+
+    def refused(self, channel: Channel, refusals: list[tuple[int, Refusal]]) -> None:
+        """None is stored."""
+        for token, refusal in refusals:
+            sent = self.pending.pop(token, None)
+            if sent is None:
+                raise LawBroken(f"{self.name} got a refusal for unknown token {token}")
+            self.ledger.refused(sent, is_certain=refusal.kind not in UNCERTAIN)
+            self.waiting.pop(token, None)
+            self.trace.note(f"{self.name} refused {token} {refusal.kind.value}")
+
+    def gone(self) -> None:
+        """The connection is over: what was not answered is unknown."""
+        self.ledger.lost_touch(self.name)
+        self.pending.clear()
+        self.waiting.clear()
+
+
+@dataclass
+class Following:
+    """What peers know of one subscription, across consumers and restarts."""
+
+    topic: str
+    """Incarnation of its topic."""
+    name: str
+    sees_offsets: bool
+    start: dict[int, int]
+    """Queue id -> first offset it must see."""
+    seen: set[str] = field(default_factory=set)
+    in_flight: dict[Place, SimConsumer] = field(default_factory=dict)
+    settled: set[Place] = field(default_factory=set)
+    last_first: dict[tuple[str, int], int] = field(default_factory=dict)
+    is_loose: bool = False
+    """It was moved on purpose (seek, purge): it need not see everything any more."""
+
+    def restarted(self) -> None:
+        """The broker is another one: acks may be forgotten (P2), nothing is in flight."""
+        self.in_flight.clear()
+        self.settled.clear()
+
+    def moved(self) -> None:
+        """Seek or purge: what was settled may come again, what was not may be skipped."""
+        self.is_loose = True
+        self.settled.clear()
+        self.last_first.clear()
+
+    def received(self, taker: SimConsumer, delivery: Delivery, now_ms: int) -> Sent:
+        """Check one delivery against everything known."""
+        place = (delivery.queue_id, delivery.offset)
+        sent = taker.ledger.received(delivery.queue_id, delivery.record.body)
+        if place in self.settled:
+            raise LawBroken(f"{self.name} gave {sent.value} again after it was settled")
+        holder = self.in_flight.get(place)
+        if holder is not None:
+            deadline_ms = holder.held[place]
+            if not deadline_ms or now_ms < deadline_ms:
+                raise LawBroken(f"{self.name} gave {sent.value} to {taker.name} and {holder.name}")
+            del holder.held[place]
+        if self.sees_offsets:
+            taker.ledger.visible(delivery.queue_id, delivery.offset, sent)
+        if not delivery.is_redelivered:
+            if sent.value in self.seen and not self.is_loose:
+                raise LawBroken(f"{self.name} gave {sent.value} again without saying so (P2)")
+            lane = (sent.publisher, delivery.queue_id)
+            if sent.is_ordered and sent.number <= self.last_first.get(lane, -1):
+                raise LawBroken(f"{self.name} gave {sent.value} out of order (P5)")
+            if sent.is_ordered:
+                self.last_first[lane] = sent.number
+        self.seen.add(sent.value)
+        return sent
+
+
+class SimConsumer(Peer):
+    """One consumer of one subscription."""
+
+    def __init__(self, name: str, ledger: Ledger, trace: Trace, following: Following) -> None:
+        super().__init__(name, ledger, trace)
+        self.following = following
+        self.subscription: Subscription
+        self.consumer: Consumer | None = None
+        self.permits: Permits | None = None
+        self.visibility_ms = 0
+        self.is_stuck = False
+        self.now_ms = 0
+        self.held: dict[Place, int] = {}
+        """What it has and did not settle -> when it goes back by itself (0 = never)."""
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Take and check."""
+        following = self.following
+        for delivery in deliveries:
+            following.received(self, delivery, self.now_ms)
+            place = (delivery.queue_id, delivery.offset)
+            if consumer.is_auto_settled:
+                following.settled.add(place)
+            else:
+                following.in_flight[place] = self
+                self.held[place] = self.now_ms + self.visibility_ms if self.visibility_ms else 0
+        places = ",".join(f"{d.queue_id}@{d.offset}" for d in deliveries)
+        self.trace.note(f"{self.name} got {places}")
+        consumer.sent(len(deliveries), sum(delivery.size for delivery in deliveries))
+
+    def cancelled(self, consumer: Consumer, cause: str) -> None:
+        """It takes no more, and what it held is no longer its own."""
+        super().cancelled(consumer, cause)
+        self.forget_all()
+        self.consumer = None
+
+    def choose(self, rng: random.Random, count_max: int) -> list[Place]:
+        """Some of what it holds, oldest first mostly."""
+        places = [
+            place
+            for place, deadline_ms in self.held.items()
+            if not deadline_ms or self.now_ms < deadline_ms
+        ]
+        if not places:
+            return []
+        count = min(len(places), rng.randint(1, count_max))
+        at = 0 if rng.random() < 0.8 else rng.randrange(len(places) - count + 1)
+        return places[at : at + count]
+
+    def forget(self, places: list[Place]) -> None:
+        """They are settled or given back."""
+        for place in places:
+            del self.held[place]
+            if self.following.in_flight.get(place) is self:
+                del self.following.in_flight[place]
+
+    def forget_all(self) -> None:
+        """The consumer is gone."""
+        self.forget(list(self.held))
+
+
+class SimReader(Peer):
+    """A pull-based reader with visible offsets over one queue."""
+
+    def __init__(self, name: str, ledger: Ledger, trace: Trace) -> None:
+        super().__init__(name, ledger, trace)
+        self.queue: Queue
+        self.offset = 0
+        self.is_waiting = False
+
+    def answered(self, pull: Pull, result: PullResult) -> None:
+        """A held pull came back."""
+        self.is_waiting = False
+        self.take(result)
+
+    def take(self, result: PullResult) -> None:
+        """Check offsets and payloads, move on."""
+        if result.status is PullStatus.OFFSET_TOO_LARGE and self.offset > result.max_offset:
+            raise LawBroken(
+                f"{self.name} read up to {self.offset}, and queue {self.queue.queue_id} now ends "
+                f"at {result.max_offset} (D7)"
+            )
+        before = self.offset - 1
+        for entry, record in zip(result.entries, result.records, strict=True):
+            if entry[1] + entry[5] <= before:
+                raise LawBroken(f"{self.name} asked for {self.offset} and got {entry[1]}")
+            sent = self.ledger.received(self.queue.queue_id, record.body)
+            self.ledger.visible(self.queue.queue_id, entry[1], sent)
+            before = entry[1]
+        if result.next_offset < self.offset and result.status is PullStatus.FOUND:
+            raise LawBroken(f"{self.name} was sent back from {self.offset} to {result.next_offset}")
+        self.trace.note(
+            f"{self.name} read {self.queue.queue_id}@{self.offset} {result.status.value} "
+            f"{len(result.records)} next {result.next_offset}"
+        )
+        self.offset = max(result.next_offset, result.min_offset)
