@@ -1,0 +1,97 @@
+"""``penstock doctor``: what it finds, and that it only looks."""
+
+import json
+import os
+import socket
+
+import pytest
+
+from penstock.cli import doctor
+from penstock.cli.main import main
+
+ALL_OFF = tuple(
+    word
+    for flag in ("rocketmq", "rocketmq-broker", "amqp", "pulsar", "flight", "http")
+    for word in (f"--{flag}", "off")
+)
+
+
+def examined(capsys, *arguments):
+    """(exit code, name -> state, name -> text)"""
+    code = 0
+    try:
+        main(["doctor", "--json", *arguments])
+    except SystemExit as ended:
+        code = ended.code
+    found = json.loads(capsys.readouterr().out)
+    return (
+        code,
+        {each["name"]: each["state"] for each in found},
+        {each["name"]: each["text"] for each in found},
+    )
+
+
+def test_a_good_place_passes_and_is_left_as_it_was(capsys, tmp_path):
+    code, states, _ = examined(capsys, "--data", str(tmp_path / "data"), *ALL_OFF)
+    assert code == 0
+    assert "fail" not in states.values()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_taken_port_fails_with_the_flag_to_choose_another(capsys, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        arguments = ("--data", str(tmp_path), *ALL_OFF, "--amqp", port)
+        code, states, texts = examined(capsys, *arguments)
+    assert code == 1
+    assert states["port amqp"] == "fail"
+    assert "--amqp PORT" in texts["port amqp"]
+
+
+def test_a_free_port_passes(capsys, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as freed:
+        port = str(freed.getsockname()[1])
+    arguments = ("--data", str(tmp_path), "--bind", "127.0.0.1", *ALL_OFF, "--http", port)
+    assert examined(capsys, *arguments)[1]["port http"] == "ok"
+
+
+def test_a_file_in_place_of_the_directory_fails(capsys, tmp_path):
+    file = tmp_path / "data"
+    file.write_bytes(b"")
+    code, states, texts = examined(capsys, "--data", str(file), *ALL_OFF)
+    assert (code, states["data directory"]) == (1, "fail")
+    assert "--data" in texts["data directory"]
+
+
+def test_a_directory_one_may_not_write_fails(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    code, states, _ = examined(capsys, "--data", str(tmp_path), *ALL_OFF)
+    assert (code, states["data directory"]) == (1, "fail")
+
+
+@pytest.mark.parametrize(("limit", "state"), [("max", "ok"), ("67108864", "warn")])
+def test_the_memory_limit_of_the_container_counts(capsys, tmp_path, monkeypatch, limit, state):
+    file = tmp_path / "memory.max"
+    file.write_text(limit + "\n", "ascii")
+    monkeypatch.setattr(doctor, "_CGROUP_LIMITS", (str(tmp_path / "none"), str(file)))
+    assert examined(capsys, "--data", str(tmp_path), *ALL_OFF)[1]["memory"] == state
+
+
+def test_a_nearly_full_disk_and_few_file_handles_are_warnings(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "DISK_BYTES_MIN", 1 << 70)
+    monkeypatch.setattr(doctor, "FILES_OF_OUR_OWN", 1 << 62)
+    code, states, _ = examined(capsys, "--data", str(tmp_path), *ALL_OFF)
+    assert (code, states["disk"], states["open files"]) == (0, "warn", "warn")
+
+
+def test_a_missing_uvloop_is_a_warning(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    assert examined(capsys, "--data", str(tmp_path), *ALL_OFF)[1]["event loop"] == "warn"
+
+
+def test_the_text_has_one_line_per_finding(capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        main(["doctor", "--data", str(tmp_path), *ALL_OFF])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("ok    python")
+    assert all(line.split()[0] in ("ok", "warn", "fail") for line in lines)
