@@ -1,0 +1,175 @@
+"""Listening: both loopbacks on one port, taken ports, refusals, and accept without handles."""
+
+import asyncio
+import contextlib
+import errno
+import socket
+
+import pytest
+
+from penstock.model.errors import StartRefused
+from penstock.server import listener as listener_module
+from penstock.server.listener import Listener, open_sockets
+from penstock.server.places import NO_FILES, TOO_MANY, Places
+
+LOCALHOST = ("127.0.0.1", "::1")
+
+
+class Echo(asyncio.Protocol):
+    def __init__(self, peer, places):
+        self.peer = peer
+        self.places = places
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.transport.write(data)
+
+    def connection_lost(self, exc):
+        self.places.leave(self.peer.host)
+
+
+@contextlib.contextmanager
+def listening(places, make=Echo):
+    sockets = open_sockets("amqp", LOCALHOST, 0)
+    loop = asyncio.get_running_loop()
+    listener = Listener("amqp", sockets, places, lambda peer: make(peer, places), loop=loop)
+    listener.start()
+    try:
+        yield listener, sockets[0].getsockname()[1]
+    finally:
+        listener.stop()
+
+
+async def ask(port, host="127.0.0.1"):
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(b"ping")
+    answer = await reader.read(100)
+    return answer, writer
+
+
+async def hang_up(*writers):
+    for writer in writers:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def test_localhost_is_both_loopbacks_on_the_same_free_port():
+    sockets = open_sockets("amqp", LOCALHOST, 0)
+    ports = {each.getsockname()[1] for each in sockets}
+    for each in sockets:
+        each.close()
+    assert len(ports) == 1
+    assert ports != {0}
+
+
+def test_a_taken_port_is_refused_in_a_sentence_that_names_it():
+    holder = open_sockets("amqp", LOCALHOST, 0)
+    port = holder[0].getsockname()[1]
+    with pytest.raises(StartRefused, match=rf"port {port} for amqp .* taken .*--amqp"):
+        open_sockets("amqp", LOCALHOST, port)
+    for each in holder:
+        each.close()
+
+
+def test_an_address_of_another_machine_is_refused():
+    with pytest.raises(StartRefused, match=r"198\.51\.100\.7"):
+        open_sockets("amqp", ("198.51.100.7",), 0)
+
+
+def test_peers_of_both_families_are_served():
+    async def scene():
+        with listening(Places(10, per_address_max=10)) as (_, port):
+            answers = [await ask(port, host) for host in LOCALHOST]
+            await hang_up(*(writer for _, writer in answers))
+            return [answer for answer, _ in answers]
+
+    assert asyncio.run(scene()) == [b"ping", b"ping"]
+
+
+def test_a_peer_without_a_place_is_closed_and_the_next_one_served():
+    async def scene():
+        places = Places(1, per_address_max=10)
+        with listening(places) as (_, port):
+            _, first = await ask(port)
+            answer, second = await ask(port)
+            await hang_up(first, second)
+            while places.taken:
+                await asyncio.sleep(0)
+            third_answer, third = await ask(port)
+            await hang_up(third)
+            return answer, places.refused[TOO_MANY], third_answer
+
+    assert asyncio.run(scene()) == (b"", 1, b"ping")
+
+
+def test_a_protocol_that_cannot_be_made_gives_its_place_back(caplog):
+    def broken(peer, places):
+        raise ValueError("no adapter today")
+
+    async def scene():
+        places = Places(1, per_address_max=1)
+        with listening(places, broken) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert await reader.read() == b""
+            await hang_up(writer)
+        return places.taken
+
+    assert asyncio.run(scene()) == 0
+    assert "could not be served" in caplog.text
+
+
+def test_accepting_goes_on_after_the_process_ran_out_of_file_handles(monkeypatch):
+    monkeypatch.setattr(listener_module, "REST_SECONDS", 0.001)
+
+    class Exhausted:
+        """A listening socket whose first accepts fail; the rest is the real one."""
+
+        def __init__(self, real, failures):
+            self.real = real
+            self.failures = failures
+
+        def accept(self):
+            if self.failures:
+                self.failures -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return self.real.accept()
+
+        def __getattr__(self, name):
+            return getattr(self.real, name)
+
+    async def scene():
+        places = Places(10, per_address_max=10)
+        with listening(places) as (listener, port):
+            loop = asyncio.get_running_loop()
+            for real in list(listener._sockets):
+                loop.remove_reader(real)
+            # The first accept fails, so does the one with the spare handle: nothing is lost.
+            listener._sockets = [Exhausted(each, 2) for each in listener._sockets]
+            listener.start()
+            answer, writer = await asyncio.wait_for(ask(port), 10)
+            await hang_up(writer)
+            return answer, places.refused[NO_FILES]
+
+    assert asyncio.run(scene()) == (b"ping", 1)
+
+
+def test_the_endpoint_is_what_a_client_dials():
+    async def scene():
+        with listening(Places(1, per_address_max=1)) as (listener, port):
+            return listener.endpoint, port
+
+    endpoint, port = asyncio.run(scene())
+    assert endpoint == f"127.0.0.1:{port}"
+
+
+def test_a_small_receive_buffer_reaches_the_connections():
+    sockets = open_sockets("amqp", ("127.0.0.1",), 0, receive_bytes=65536)
+    with sockets[0] as server, socket.create_connection(server.getsockname()) as client:
+        server.setblocking(True)
+        accepted, _ = server.accept()
+        with accepted, client:
+            size = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    assert size <= 2 * 65536
