@@ -225,7 +225,7 @@ def decode_record(buffer: bytes, at: int, position: int) -> Record | None:
         or body_at + body_len > size or messages < 1 or messages > length or length & 7
     ):
         # The crc says these are the bytes that were written: then we wrote nonsense.
-        raise InvariantBroken(f"record at position {position} passes its crc and contradicts itself")
+        raise InvariantBroken(f"record at position {position} has a good crc and senseless facts")
     return Record(
         origin, wire, kind, flags & FLAGS_MASK, priority, messages, born_ms, expire_ms, deliver_ms,
         key_at, key_len, tag_at, tag_len, props_at, props_len, body_at, body_len,

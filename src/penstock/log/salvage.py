@@ -77,7 +77,9 @@ def read_frame(buffer: bytes, at: int, end: int, base: int) -> list[ScannedRecor
             targets = ()
         tag = tag_hash(buffer[start + tag_at : start + tag_at + tag_len]) if tag_len else 0
         payload = (
-            b"" if kind == _MESSAGE else buffer[start : after - padding_length(buffer, after, flags)]
+            b""
+            if kind == _MESSAGE
+            else buffer[start : after - padding_length(buffer, after, flags)]
         )
         # fmt: off
         add((
@@ -144,9 +146,7 @@ def _pick(
         if believes_lengths and end - at >= HEADER_BYTES:
             claimed = _CRC_LEN.unpack_from(buffer, at)[1]
             is_likely = claimed >= HEADER_BYTES and not claimed & 7 and at + claimed <= end
-            if is_likely and (
-                at + claimed == end or good_length(buffer, at + claimed, end, base)
-            ):
+            if is_likely and (at + claimed == end or good_length(buffer, at + claimed, end, base)):
                 after = at + claimed
         if not after:
             after = find_record(buffer, at + 8, end, base)

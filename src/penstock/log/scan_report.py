@@ -95,8 +95,8 @@ class ScanReport:
             )
         if self.torn_tail is not None:
             lines.append(
-                f"{self.torn_tail.path} byte {self.torn_tail.offset}: the log ends in an unfinished "
-                f"write of {self.torn_tail.length} bytes"
+                f"{self.torn_tail.path} byte {self.torn_tail.offset}: the log ends in an "
+                f"unfinished write of {self.torn_tail.length} bytes"
                 + (f", cut and kept in {', '.join(self.kept_as)}" if self.kept_as else "")
             )
         return lines

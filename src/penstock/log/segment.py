@@ -121,6 +121,13 @@ class SegmentSet:
         del self._segments[at], self._bases[at]
 
 
+def make_log_dir(storage: Storage) -> None:
+    """Make the directory of the log, durably, if it is not there yet."""
+    if not storage.exists(LOG_DIR):
+        storage.make_dir(LOG_DIR)
+        storage.sync_dir("")
+
+
 def remove_segment(storage: Storage, segments: SegmentSet, segment: Segment) -> None:
     """Unlink a segment; the caller syncs the directory once for all it removes."""
     storage.remove(segment.path)

@@ -7,8 +7,8 @@ reads name their place. Nothing is durable by itself:
 * ``Storage.sync_dir`` makes names durable: after create, rename, remove and make_dir;
 * ``File.write`` may take fewer bytes than offered: whoever writes checks the answer.
 
-Errors are ``OSError`` as the system gives them; a missing name is ``FileNotFoundError``. EINTR never
-shows (Python retries). ``sync`` may run in another thread while the owner writes and reads.
+Errors are ``OSError`` as the system gives them; a missing name is ``FileNotFoundError``; EINTR
+never shows (Python retries). ``sync`` may run in another thread while the owner writes and reads.
 
 Not here: which files exist (``segment.py``, ``queue_index.py``), what to do about errors.
 """

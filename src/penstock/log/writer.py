@@ -17,7 +17,7 @@ Not here: encoding of records (``entry.py``), when to sync and what follows (``s
 from collections.abc import Sequence
 
 from penstock.log.frame import FRAME_BYTES_MAX, HEAD_BYTES, encode_head
-from penstock.log.segment import LOG_DIR, Segment, SegmentSet, segment_path
+from penstock.log.segment import LOG_DIR, Segment, SegmentSet, make_log_dir, segment_path
 from penstock.log.storage import File, Storage
 from penstock.model.errors import AppendFailed
 from penstock.model.position import LogPosition
@@ -84,6 +84,7 @@ class LogWriter:
         self.frames = 0
         """Frames written since the start."""
         self.is_poisoned = False
+        make_log_dir(storage)
         last = segments.last
         if last is not None and last.end == end_position:
             self._active, self._file = last, storage.open(last.path, create=False)
@@ -109,7 +110,8 @@ class LogWriter:
             )
         if frame_len > FRAME_BYTES_MAX:
             raise AppendFailed(
-                f"a frame of {frame_len} bytes is larger than {FRAME_BYTES_MAX}; send smaller batches"
+                f"a frame of {frame_len} bytes is larger than {FRAME_BYTES_MAX}; "
+                "send smaller batches"
             )
         head, head_crc = encode_head(
             frame_len,

@@ -1,0 +1,230 @@
+"""The reader: records from their positions, never believed unchecked.
+
+Every record that leaves here has passed its crc and lies where it says. What cannot be given is
+None and counted, apart: ``gone`` (its segment was removed) and ``corrupt`` (it is damaged; logged
+with file and byte, P7). Neighbours are read together, through the page cache; nothing is mapped
+(D22). Handles of a bounded number of segments are kept open.
+
+``locate`` finds the record around any position inside it (D4: ``position + i``), walking frame
+heads from the nearest mark; marks are noted every 64 KiB as walks pass by, for a bounded number of
+segments.
+
+Not here: the hot tail (``store.py``), recovery (``scan.py``).
+"""
+
+import errno
+import logging
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from penstock.log.entry import HEADER_BYTES, Targets, decode, decode_record
+from penstock.log.frame import HEAD_BYTES, FrameHead
+from penstock.log.salvage import salvage
+from penstock.log.segment import Segment, SegmentSet, walk_heads
+from penstock.log.storage import File, Storage
+from penstock.model.record import Record
+
+FILES_MAX: Final = 16
+"""Segments kept open for reading: readers at a few places each, and descriptors are scarce."""
+RUN_BYTES_MAX: Final = 1024 * 1024
+"""Neighbours read by one call; more would only grow the buffer, not the speed."""
+GAP_BYTES_MAX: Final = 4096
+"""Reading over this many unwanted bytes costs less than a second call."""
+MARK_BYTES: Final = 64 * 1024
+SEGMENTS_MARKED_MAX: Final = 64
+"""Segments whose marks are remembered: 8 KiB each when they are full."""
+_WALK_BYTES: Final = 64 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+class Located(NamedTuple):
+    """The record around a position."""
+
+    record: Record
+    targets: Targets
+    number: int
+    """Which message of the batch, or which target of the fan-out, the position names (D4)."""
+
+
+class LogReader:
+    """Checked reads from the segments of one log."""
+
+    def __init__(
+        self, storage: Storage, segments: SegmentSet, *, files_max: int = FILES_MAX
+    ) -> None:
+        self._storage = storage
+        self._segments = segments
+        self._files_max = files_max
+        self._files: OrderedDict[int, File] = OrderedDict()
+        self._marks: OrderedDict[int, list[int]] = OrderedDict()
+        self.gone_records = 0
+        """Reads of records whose segment is not there any more."""
+        self.corrupt_records = 0
+        """Reads of records that are damaged."""
+        self.reads = 0
+        """Calls to the storage."""
+
+    def read(self, position: int, length: int) -> Record | None:
+        """The record of ``length`` bytes at ``position``; None when it is gone or corrupt."""
+        return self.read_many(((position, length),))[0]
+
+    def read_many(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
+        """Records for (position, length) pairs, in their order; cheapest when positions ascend."""
+        found: list[Record | None] = []
+        at, count = 0, len(wanted)
+        while at < count:
+            start, length = wanted[at]
+            end = start + length
+            after = at + 1
+            while after < count:
+                position, length = wanted[after]
+                if not end <= position <= end + GAP_BYTES_MAX:
+                    break
+                if position + length - start > RUN_BYTES_MAX:
+                    break
+                end = position + length
+                after += 1
+            found += self._read_run(wanted[at:after], start, end)
+            at = after
+        return found
+
+    def locate(self, position: int) -> Located | None:
+        """The record around ``position``; None when there is none, or it is gone or corrupt."""
+        segment = self._segments.find(position)
+        file = self._open(segment) if segment is not None else None
+        if segment is None or file is None:
+            self.gone_records += 1
+            return None
+        place = position - segment.base
+        head = self._frame_around(file, segment, place)
+        if head is None:
+            return None
+        start = head.base_position - segment.base
+        if place < start + HEAD_BYTES:
+            return None
+        end = min(start + head.frame_len, segment.size_bytes)
+        found = self._record_around(file, segment, (start + HEAD_BYTES, end), place)
+        if found is None:
+            found = self._salvaged_around(file, segment, head, place)
+        if found is None:
+            self._count_corrupt(segment, position)
+            return None
+        record, targets = found
+        return Located(record, targets, position - record.position)
+
+    def forget(self, segment: Segment) -> None:
+        """Close what is open of a segment that is about to go."""
+        self._marks.pop(segment.base, None)
+        file = self._files.pop(segment.base, None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        """Close every handle."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _read_run(
+        self, wanted: Sequence[tuple[int, int]], start: int, end: int
+    ) -> list[Record | None]:
+        """Neighbours by one call, if they share a segment."""
+        segment = self._segments.find(start)
+        if segment is not None and end > segment.end and len(wanted) > 1:
+            # The run goes on in the next segment, or some of it is not there: one by one.
+            return [self._read_run((pair,), pair[0], sum(pair))[0] for pair in wanted]
+        file = self._open(segment) if segment is not None else None
+        if segment is None or file is None:
+            self.gone_records += len(wanted)
+            return [None] * len(wanted)
+        data = self._read(file, start - segment.base, end - start)
+        found: list[Record | None] = []
+        for position, _ in wanted:
+            record = decode_record(data, position - start, position)
+            if record is None:
+                self._count_corrupt(segment, position)
+            found.append(record)
+        return found
+
+    def _read(self, file: File, at: int, size: int) -> bytes:
+        """Bytes of a segment; a sector that cannot be read is damage like any other."""
+        self.reads += 1
+        try:
+            return file.read(at, size)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return b""
+
+    def _open(self, segment: Segment) -> File | None:
+        """The open file of a segment, None when retention has removed it."""
+        file = self._files.get(segment.base)
+        if file is not None:
+            self._files.move_to_end(segment.base)
+            return file
+        try:
+            file = self._storage.open(segment.path, create=False)
+        except FileNotFoundError:
+            return None
+        self._files[segment.base] = file
+        if len(self._files) > self._files_max:
+            self._files.popitem(last=False)[1].close()
+        return file
+
+    def _frame_around(self, file: File, segment: Segment, place: int) -> FrameHead | None:
+        """The head of the frame that holds byte ``place`` of a segment."""
+        marks = self._marks.setdefault(segment.base, [0])
+        self._marks.move_to_end(segment.base)
+        if len(self._marks) > SEGMENTS_MARKED_MAX:
+            self._marks.popitem(last=False)
+        nearest = marks[bisect_right(marks, place) - 1]
+        for head in walk_heads(file, segment, nearest):
+            start = head.base_position - segment.base
+            if start > place:
+                return None
+            if start >= marks[-1] + MARK_BYTES:
+                marks.append(start)
+            if place < start + head.frame_len:
+                return head
+        return None
+
+    def _record_around(
+        self, file: File, segment: Segment, span: tuple[int, int], place: int
+    ) -> tuple[Record, Targets] | None:
+        """Walk the lengths of a frame's records up to the one that holds ``place``."""
+        at, end = span
+        start, buffer = at, b""
+        while at <= place:
+            if at + 8 > start + len(buffer):
+                start, buffer = at, self._read(file, at, min(_WALK_BYTES, end - at))
+            length = int.from_bytes(buffer[at - start + 4 : at - start + 8], "little")
+            if length < HEADER_BYTES or at + length > end:
+                return None
+            if place < at + length:
+                data = self._read(file, at, length)
+                return decode(data, 0, segment.base + at)
+            at += length
+        return None
+
+    def _salvaged_around(
+        self, file: File, segment: Segment, head: FrameHead, place: int
+    ) -> tuple[Record, Targets] | None:
+        """The same in a frame with a damaged record, which may have led the walk astray."""
+        start = head.base_position - segment.base
+        data = self._read(file, start, head.frame_len)
+        base = head.base_position
+        good, _ = salvage(data, HEAD_BYTES, len(data), base, head.records)
+        for at, end in good:
+            if at <= place - start < end:
+                return decode(data, at, base + at)
+        return None
+
+    def _count_corrupt(self, segment: Segment, position: int) -> None:
+        self.corrupt_records += 1
+        _log.warning(
+            "a record of the log is damaged and is left out",
+            extra={"file": segment.path, "byte": position - segment.base, "position": position},
+        )

@@ -1,0 +1,152 @@
+"""Putting the end of the log in order after a crash: cut a torn tail, drop torn frames (D1).
+
+Only bytes that were never known to be synced are touched, and they are kept: the bytes of position
+P go to ``cut/<P>``. Every step can be repeated: a crash in the middle finds the same work again.
+
+* ``cut_tail``: the last segment is cut back to its last whole frame; segments behind it, which
+  hold no whole frame, are moved to ``cut/``.
+* ``drop_frames``: a torn frame with whole ones behind it becomes a ``VOID`` frame of the same
+  length, in a new copy of the segment that takes the place of the old one. It must go as a unit,
+  now and whenever the log is read again: half a frame may be a settlement without the dead letter
+  that belongs to it.
+
+Not here: finding out what is torn (``scan.py``). Damage below the synced mark is never touched.
+"""
+
+import errno
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from penstock.log.frame import HEAD_BYTES, VOID, encode_head
+from penstock.log.segment import LOG_DIR, Segment, SegmentSet
+from penstock.log.storage import File, Storage
+
+CUT_DIR: Final = "cut"
+_NEW: Final = ".new"
+_COPY_BYTES: Final = 1024 * 1024
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+def cut_tail(storage: Storage, segments: SegmentSet, segment: Segment, at: int) -> list[str]:
+    """Cut ``segment`` at byte ``at`` and take away all segments behind it; the files kept."""
+    kept: list[str] = []
+    doomed = [s for s in segments if s.base > segment.base or (s is segment and at == 0)]
+    for later in reversed(doomed):  # from the end, so that a crash leaves no hole
+        if later.size_bytes:
+            storage.make_dir(CUT_DIR)
+            kept.append(_cut_path(later.base))
+            storage.rename(later.path, kept[-1])
+            storage.sync_dir(CUT_DIR)
+        else:
+            storage.remove(later.path)
+        segments.discard(later)
+    if doomed:
+        storage.sync_dir(LOG_DIR)
+    if segment.size_bytes > at > 0:
+        kept.append(_cut_end(storage, segment, at))
+    return sorted(kept)
+
+
+def _cut_end(storage: Storage, segment: Segment, at: int) -> str:
+    file = storage.open(segment.path, create=False)
+    try:
+        kept = _keep(storage, file, segment, (at, segment.size_bytes))
+        file.truncate(at)
+        file.sync()
+    finally:
+        file.close()
+    segment.size_bytes = at
+    return kept
+
+
+def drop_frames(
+    storage: Storage, segment: Segment, spans: Sequence[tuple[int, int]], *, durable_upto: int
+) -> list[str]:
+    """Turn byte ranges of ``segment`` into ``VOID`` frames; the files kept.
+
+    One that reaches the end of the file is cut off instead: the next segment has its own base.
+    """
+    kept: list[str] = []
+    if spans[-1][1] == segment.size_bytes:
+        kept.append(_cut_end(storage, segment, spans[-1][0]))
+        spans = spans[:-1]
+        if not spans:
+            return kept
+    fresh_path = segment.path + _NEW
+    file = storage.open(segment.path, create=False)
+    fresh = storage.open(fresh_path, create=True)
+    try:
+        fresh.truncate(0)
+        done = 0
+        for start, end in spans:
+            kept.append(_keep(storage, file, segment, (start, end)))
+            _copy(file, fresh, (done, start))
+            head, _ = encode_head(
+                end - start, 0, segment.base + start, durable_upto=durable_upto, flags=VOID
+            )
+            _write_all(fresh, head)
+            for piece in _zeros(end - start - HEAD_BYTES):
+                _write_all(fresh, piece)
+            done = end
+        _copy(file, fresh, (done, segment.size_bytes))
+        fresh.sync()
+    finally:
+        file.close()
+        fresh.close()
+    storage.rename(fresh_path, segment.path)
+    storage.sync_dir(LOG_DIR)
+    return kept
+
+
+def remove_leftovers(storage: Storage) -> None:
+    """Remove copies that a crash left unfinished."""
+    if storage.exists(LOG_DIR):
+        for name in storage.list(LOG_DIR):
+            if name.endswith(_NEW):
+                storage.remove(f"{LOG_DIR}/{name}")
+
+
+def _cut_path(position: int) -> str:
+    return f"{CUT_DIR}/{position:020d}"
+
+
+def _keep(storage: Storage, file: File, segment: Segment, span: tuple[int, int]) -> str:
+    """Copy bytes aside; as many as fit when the disk is full, for the broker must start."""
+    storage.make_dir(CUT_DIR)
+    path = _cut_path(segment.base + span[0])
+    kept = storage.open(path, create=True)
+    try:
+        kept.truncate(0)
+        _copy(file, kept, span)
+        kept.sync()
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+    finally:
+        kept.close()
+    storage.sync_dir(CUT_DIR)
+    return path
+
+
+def _copy(source: File, target: File, span: tuple[int, int]) -> None:
+    at, end = span
+    while at < end:
+        data = source.read(at, min(_COPY_BYTES, end - at))
+        if not data:
+            return
+        _write_all(target, data)
+        at += len(data)
+
+
+def _write_all(file: File, data: bytes) -> None:
+    while data:
+        written = file.write(data)
+        if written == 0:
+            raise OSError(errno.ENOSPC, "the disk takes no more bytes")
+        data = data[written:]
+
+
+def _zeros(count: int) -> Iterator[bytes]:
+    while count > 0:
+        yield bytes(min(count, _COPY_BYTES))
+        count -= _COPY_BYTES

@@ -1,0 +1,271 @@
+"""The recovery scan: every good record from a position on, and the truth about the rest.
+
+A scan walks frames in order and gives one list of records for each. A frame is good when its head
+and all its records are. What is not falls into one of three classes, by the synced mark, which is
+the largest ``durable_upto`` of any good head (D1):
+
+* below the mark: **damage** (P7). Good records are given, damaged stretches reported with file and
+  byte, and the scan goes on behind them; nothing is changed on disk.
+* above the mark, nothing whole behind it: a **torn tail**, the write that the crash cut short.
+* above the mark with whole frames behind it: a **torn frame**. It was never confirmed and is
+  dropped as a unit (a frame is atomic), while the whole ones behind it stay.
+
+``finish`` makes it so on disk: cuts the tail, drops torn frames (``repair.py``) and syncs what was
+found above the mark, so that all that was given is durable from then on. A scan that is not
+finished changes nothing and may run beside a living broker (``penstock log check``).
+
+Memory: one window of 4 MiB or one frame, whichever is larger; one segment's rest after damage.
+
+Not here: what the records mean (``store.py``), reading single records (``reader.py``).
+"""
+
+from array import array
+from collections.abc import Callable, Generator, Iterator
+from typing import Final
+
+from penstock.log.frame import HEAD_BYTES, FrameHead, parse_head
+from penstock.log.repair import cut_tail, drop_frames, remove_leftovers
+from penstock.log.salvage import ScannedRecord, read_frame, salvage
+from penstock.log.scan_report import Damage, ScanReport
+from penstock.log.segment import LOG_DIR, Segment, SegmentSet, walk_heads
+from penstock.log.storage import File, Storage
+from penstock.model.errors import InvariantBroken
+
+WINDOW_BYTES: Final = 4 * 1024 * 1024
+_NOWHERE: Final = -1
+
+
+class LogScan:
+    """One pass over the log; see the module's text."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        segments: SegmentSet,
+        *,
+        from_position: int = 0,
+        known_mark: int = 0,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """Begin at the frame at ``from_position``; ``known_mark`` is known to be durable.
+
+        ``progress`` is called with the number of bytes read so far, about once per window.
+        """
+        self._storage = storage
+        self._segments = segments
+        self._progress = progress
+        self._known_mark = max(known_mark, from_position)
+        self._last_whole = _NOWHERE
+        self._is_surveyed = False
+        self._is_complete = False
+        self._previous_crc: int | None = None
+        self._tail: tuple[Segment, int] | None = None
+        self._torn: dict[Segment, list[tuple[int, int]]] = {}
+        self.report = ScanReport(from_position=from_position, durable_mark=self._known_mark)
+
+    def batches(self) -> Iterator[list[ScannedRecord]]:
+        """The good records of one frame after the other, in the order of the log."""
+        report = self.report
+        expected = _NOWHERE
+        for segment in self._segments.at_or_after(report.from_position):
+            if expected not in (_NOWHERE, segment.base):
+                report.add_gap(expected, segment.base)
+                self._previous_crc = None
+            try:
+                file = self._storage.open(segment.path, create=False)
+            except FileNotFoundError:  # removed by a running broker since it was listed
+                continue
+            report.segments += 1
+            try:
+                at = max(0, report.from_position - segment.base)
+                yield from self._segment(file, segment, at)
+            finally:
+                file.close()
+            expected = segment.end
+            if self._tail is not None:
+                break
+        self._conclude()
+
+    def records(self) -> Iterator[ScannedRecord]:
+        """The same, record by record; for those who are in no hurry."""
+        for batch in self.batches():
+            yield from batch
+
+    def finish(self) -> ScanReport:
+        """Put the log in order after a whole pass; the report says where to go on."""
+        report, storage, segments = self.report, self._storage, self._segments
+        if not self._is_complete:
+            raise InvariantBroken("a log scan can be finished only after all of it has been read")
+        remove_leftovers(storage)
+        for segment, spans in self._torn.items():
+            report.kept_as += drop_frames(storage, segment, spans, durable_upto=report.durable_mark)
+        if self._tail is not None:
+            report.kept_as += cut_tail(storage, segments, *self._tail)
+        self._sync_above_mark()
+        return report
+
+    def _segment(self, file: File, segment: Segment, at: int) -> Iterator[list[ScannedRecord]]:
+        """The frames of one segment from byte ``at`` on."""
+        report, base, size = self.report, segment.base, segment.size_bytes
+        end = at
+        start, buffer = at, b""
+        while at < size:
+            if at + HEAD_BYTES > start + len(buffer) < size:
+                start, buffer = at, self._window(file, segment, at, WINDOW_BYTES)
+            head = parse_head(buffer, at - start, base + at)
+            batch = None
+            if head is not None:
+                end = at + head.frame_len
+                if start + len(buffer) < end <= size:
+                    start, buffer = (
+                        at,
+                        self._window(file, segment, at, max(WINDOW_BYTES, head.frame_len)),
+                    )
+                batch = self._whole_frame(buffer, at - start, head)
+            if head is None or batch is None:
+                at = yield from self._damaged(file, segment, at, head)
+                continue
+            self._note_head(head)
+            report.frames += 1
+            report.records += len(batch)
+            at = end
+            if batch:
+                yield batch
+
+    def _window(self, file: File, segment: Segment, at: int, size: int) -> bytes:
+        data = file.read(at, min(size, segment.size_bytes - at))
+        self.report.bytes_read += len(data)
+        if self._progress is not None:
+            self._progress(self.report.bytes_read)
+        return data
+
+    def _whole_frame(self, buffer: bytes, at: int, head: FrameHead) -> list[ScannedRecord] | None:
+        """The records of a frame if all of it is good, else None."""
+        if at + head.frame_len > len(buffer):
+            return None
+        if head.is_void:
+            return []
+        records = read_frame(buffer, at + HEAD_BYTES, at + head.frame_len, head.base_position - at)
+        return None if records is None or len(records) != head.records else records
+
+    def _note_head(self, head: FrameHead) -> None:
+        """Take mark, epoch and chain from a good head."""
+        report = self.report
+        report.durable_mark = max(report.durable_mark, head.durable_upto)
+        report.epoch = max(report.epoch, head.epoch)
+        previous = self._previous_crc
+        if previous is not None and head.prev_head_crc not in (0, previous):
+            report.chain_breaks += 1
+        # The frame behind a void one continues the chain of what was there before.
+        self._previous_crc = None if head.is_void else head.head_crc
+        report.last_head_crc = head.head_crc
+
+    def _damaged(
+        self, file: File, segment: Segment, at: int, head: FrameHead | None
+    ) -> Generator[list[ScannedRecord], None, int]:
+        """Judge the bad frame at byte ``at``; returns the byte to go on at."""
+        report, position, size = self.report, segment.base + at, segment.size_bytes
+        self._survey(position)
+        if head is not None:
+            end = min(at + head.frame_len, size)
+        else:
+            following = next(walk_heads(file, segment, at + 8), None)
+            end = size if following is None else following.base_position - segment.base
+        self._previous_crc = None
+        if position < report.durable_mark:
+            batch = self._salvaged(file.read(at, end - at), segment, at, head)
+            if batch:
+                yield batch
+            return end
+        if position > self._last_whole:
+            behind = sum(s.size_bytes for s in self._segments if s.base > segment.base)
+            self._tail = (segment, at)
+            report.torn_tail = Damage(segment.path, at, position, size - at + behind, "tail")
+            return size
+        self._torn.setdefault(segment, []).append((at, end))
+        report.dropped.append(Damage(segment.path, at, position, end - at, "frame"))
+        return end
+
+    def _survey(self, position: int) -> None:
+        """Once, at the first bad frame: the final mark, and where the last whole frame is.
+
+        Marks never decrease, so the last good head of all has the largest: looking from the end,
+        one segment is usually enough.
+        """
+        if self._is_surveyed:
+            return
+        self._is_surveyed = True
+        report = self.report
+        for segment in reversed(self._segments.at_or_after(position)):
+            try:
+                file = self._storage.open(segment.path, create=False)
+            except FileNotFoundError:
+                continue
+            try:
+                places = array("Q")
+                for head in walk_heads(file, segment, max(0, position - segment.base)):
+                    places.append(head.base_position - segment.base)
+                    report.durable_mark = max(report.durable_mark, head.durable_upto)
+                for place in reversed(places):
+                    if self._is_whole(file, segment, place):
+                        self._last_whole = segment.base + place
+                        return
+            finally:
+                file.close()
+
+    def _is_whole(self, file: File, segment: Segment, at: int) -> bool:
+        head = parse_head(file.read(at, HEAD_BYTES), 0, segment.base + at)
+        if head is None or at + head.frame_len > segment.size_bytes:
+            return False
+        return self._whole_frame(file.read(at, head.frame_len), 0, head) is not None
+
+    def _salvaged(
+        self, data: bytes, segment: Segment, at: int, head: FrameHead | None
+    ) -> list[ScannedRecord]:
+        """The good records of a damaged frame; the rest is reported."""
+        report, position = self.report, segment.base + at
+
+        def damaged(start: int, end: int, what: str) -> None:
+            report.add_damage(Damage(segment.path, at + start, position + start, end - start, what))
+
+        expected = None
+        if head is None:
+            damaged(0, min(HEAD_BYTES, len(data)), "frame head")
+        else:
+            self._note_head(head)
+            expected = head.records
+        good, bad = salvage(data, HEAD_BYTES, len(data), position, expected)
+        for start, end in bad:
+            damaged(start, end, "record")
+        if head is not None and (len(data) < head.frame_len or not bad):
+            damaged(len(data), head.frame_len, "end of a frame: missing bytes")
+        batch: list[ScannedRecord] = []
+        for start, end in good:
+            batch += read_frame(data, start, end, position) or ()
+        report.frames += 1
+        report.records += len(batch)
+        report.records_lost += len(bad) if expected is None else max(0, expected - len(good))
+        return batch
+
+    def _conclude(self) -> None:
+        """The end of the log as this scan sees it."""
+        report, last = self.report, self._segments.last
+        end = report.from_position if last is None else last.end
+        if self._tail is not None:
+            end = self._tail[0].base + self._tail[1]
+        if end < report.durable_mark:
+            report.missing_tail = (end, report.durable_mark)
+        # Positions that were durable once are never given to other bytes.
+        report.end_position = (max(end, report.durable_mark) + 7) & -8
+        self._is_complete = True
+
+    def _sync_above_mark(self) -> None:
+        """What a killed process wrote is in the page cache only: make it as good as it looks."""
+        for segment in self._segments.at_or_after(self.report.durable_mark):
+            file = self._storage.open(segment.path, create=False)
+            try:
+                file.sync()
+            finally:
+                file.close()
+        if len(self._segments):
+            self._storage.sync_dir(LOG_DIR)
