@@ -12,6 +12,8 @@ from enum import IntEnum
 
 import msgspec
 
+from penstock.model.position import TRANSIENT_ID_MIN
+
 Place = tuple[int, int]
 
 
@@ -56,6 +58,8 @@ class Ledger:
         self.sent: dict[str, Sent] = {}
         self.topics: dict[int, str] = {}
         """Queue id -> the topic incarnation it belongs to."""
+        self.dead_queues: set[int] = set()
+        """Queues of dead-letter topics: what was refused elsewhere may end here."""
         self._at: dict[Place, str] = {}
         self._last_offset: dict[tuple[str, int], int] = {}
         self.confirmed_count = 0
@@ -105,7 +109,7 @@ class Ledger:
             raise LawBroken(f"queue {queue_id} gave {name!r}, which nobody sent")
         if sent.body != body:
             raise LawBroken(f"queue {queue_id} gave {name} with a wrong payload: {body!r}")
-        if sent.state == State.REFUSED:
+        if sent.state == State.REFUSED and queue_id not in self.dead_queues:
             raise LawBroken(f"queue {queue_id} gave {name}, which was refused (law 6)")
         return sent
 
@@ -117,12 +121,6 @@ class Ledger:
                 f"offset {offset} of queue {queue_id} was {known} and is now {sent.value} (D7)"
             )
 
-    def lost_touch(self, publisher: str) -> None:
-        """The publisher's connection is gone: what was not answered is unknown."""
-        for sent in self.sent.values():
-            if sent.publisher == publisher and sent.state == State.SENT:
-                sent.state = State.UNKNOWN
-
     def must_be_stored(self, queue_id: int) -> list[tuple[int, Sent]]:
         """(offset, message) that the queue must have, whatever happened."""
         found = [
@@ -133,3 +131,25 @@ class Ledger:
             if place_queue == queue_id
         ]
         return sorted(found, key=lambda item: item[0])
+
+    def excuse(self, queue_ids: tuple[int, ...]) -> None:
+        """Nothing is promised any more about messages of these queues (their topic is deleted)."""
+        wanted = set(queue_ids)
+        for sent in self.sent.values():
+            if any(queue_id in wanted for queue_id, _ in sent.places):
+                sent.may_vanish = True
+
+    def excuse_topic(self, label: str) -> None:
+        """The same for what is on its way to a deleted topic."""
+        for sent in self.sent.values():
+            if sent.topic == label:
+                sent.may_vanish = True
+
+    def forget_transient(self) -> None:
+        """A restart: queues that are not durable are gone, and their ids start over (D6)."""
+        for place in [place for place in self._at if place[0] >= TRANSIENT_ID_MIN]:
+            del self._at[place]
+        for lane in [lane for lane in self._last_offset if lane[1] >= TRANSIENT_ID_MIN]:
+            del self._last_offset[lane]
+        for queue_id in [q for q in self.topics if q >= TRANSIENT_ID_MIN]:
+            del self.topics[queue_id]

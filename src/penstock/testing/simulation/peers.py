@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.ports import Publication
 from penstock.engine.pull import Pull, PullResult, PullStatus
+from penstock.engine.subscription_options import Mode
 from penstock.model.refusal import Refusal, RefusalKind
-from penstock.testing.simulation.ledger import LawBroken, Ledger, Place, Sent
+from penstock.testing.simulation.ledger import LawBroken, Ledger, Place, Sent, State
 from penstock.testing.simulation.trace import Trace
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ class SimPublisher(Peer):
 
     def gone(self) -> None:
         """The connection is over: what was not answered is unknown."""
-        self.ledger.lost_touch(self.name)
+        for sent in self.pending.values():
+            sent.state = State.UNKNOWN
         self.pending.clear()
         self.waiting.clear()
 
@@ -134,6 +136,9 @@ class Following:
     in_flight: dict[Place, SimConsumer] = field(default_factory=dict)
     settled: set[Place] = field(default_factory=set)
     last_first: dict[tuple[str, int], int] = field(default_factory=dict)
+    mode: Mode = Mode.SHARED
+    messages: dict[Place, int] = field(default_factory=dict)
+    """Offsets that a batch record covers, where it is more than one."""
     is_loose: bool = False
     """It was moved on purpose (seek, purge): it need not see everything any more."""
 
@@ -171,6 +176,8 @@ class Following:
             if sent.is_ordered:
                 self.last_first[lane] = sent.number
         self.seen.add(sent.value)
+        if delivery.record.messages > 1:
+            self.messages[place] = delivery.record.messages
         return sent
 
 

@@ -1,0 +1,113 @@
+"""Steps of operators and of misfortune: topics come and go, alarms, faults, death."""
+
+from typing import Final
+
+from penstock.testing.faults import FaultKind
+from penstock.testing.simulation.peers import Following
+from penstock.testing.simulation.world import SimTopic, World
+from penstock.testing.storage import NO_CAPACITY
+
+TOPICS_MAX: Final = 4
+KINDS: Final = ("plain", "plain", "lanes", "short", "limited", "transient", "dead")
+
+
+def create_topic(world: World) -> None:
+    """A new topic."""
+    if len(world.live_topics) >= TOPICS_MAX:
+        return
+    kind = world.rng.choice(KINDS)
+    if kind == "dead" and any(t.kind == "dead" for t in world.live_topics):
+        return
+    world.create_topic(kind)
+
+
+def delete_topic(world: World) -> None:
+    """A topic goes, with everything that hangs on it."""
+    topics = world.live_topics
+    if not topics:
+        return
+    sim_topic = world.rng.choice(topics)
+    world.trace.note(f"delete {sim_topic.label}")
+    sim_topic.is_deleted = True
+    sim_topic.may_be_back = sim_topic.kind != "transient"
+    world.ledger.excuse(sim_topic.queue_ids)
+    world.ledger.excuse_topic(sim_topic.label)
+    world.engine.delete_topic(sim_topic.name)
+    world.engine.after_durable(lambda: setattr(sim_topic, "may_be_back", False))
+    _forget_followers(world, sim_topic, None)
+    world.readers = [r for r in world.readers if r.queue.queue_id not in sim_topic.queue_ids]
+
+
+def unsubscribe(world: World) -> None:
+    """A subscription goes."""
+    topics = [t for t in world.live_topics if t.followings]
+    if not topics:
+        return
+    sim_topic = world.rng.choice(topics)
+    name = world.rng.choice(list(sim_topic.followings))
+    world.trace.note(f"unsubscribe {name}")
+    following = sim_topic.followings.pop(name)
+    sim_topic.durable_followings.discard(name)
+    world.engine.delete_subscription(sim_topic.name, name)
+    _forget_followers(world, sim_topic, following)
+
+
+def _forget_followers(world: World, sim_topic: SimTopic, following: Following | None) -> None:
+    for consumer in list(world.consumers):
+        is_hit = (
+            consumer.following.topic == sim_topic.label
+            if following is None
+            else consumer.following is following
+        )
+        if is_hit:
+            consumer.forget_all()
+            world.consumers.remove(consumer)
+
+
+def alarm(world: World) -> None:
+    """Memory or disk runs short, or is well again."""
+    name = world.rng.choice(("memory", "disk"))
+    raise_or_clear(world, name, is_raised=world.rng.random() < 0.4)
+
+
+def raise_or_clear(world: World, name: str, *, is_raised: bool) -> None:
+    """Feed the probe a figure on either side of its limit."""
+    plenty = 1 << 40
+    bad, good = (plenty, 0) if name == "memory" else (0, plenty)
+    world.engine.set_alarm(name, bad if is_raised else good)
+    world.trace.note(f"alarm {name} {is_raised}")
+
+
+def fill_disk(world: World) -> None:
+    """The disk fills up, or has room again."""
+    is_full = world.storage.capacity_bytes == NO_CAPACITY and world.rng.random() < 0.5
+    room = world.rng.randrange(2000)
+    world.storage.capacity_bytes = world.storage.used_bytes + room if is_full else NO_CAPACITY
+    world.trace.note(f"disk full {is_full}")
+
+
+def break_write(world: World) -> None:
+    """The next write fails, wholly or half-way."""
+    kind = world.rng.choice((FaultKind.EIO, FaultKind.ENOSPC, FaultKind.SHORT))
+    world.storage.plan.fail_next("write", kind)
+    world.trace.note(f"next write {kind.name}")
+
+
+def break_sync(world: World) -> None:
+    """The next sync, or catalog transaction, fails."""
+    if world.rng.random() < 0.7:
+        world.storage.plan.fail_next("sync", FaultKind.EIO)
+    else:
+        world.catalog.failures = 1
+        world.catalog.is_answer_lost = world.rng.random() < 0.5
+    world.trace.note("next sync fails")
+
+
+def kill(world: World) -> None:
+    """The process dies at once."""
+    world.restart(is_power_cut=False)
+
+
+def cut_power(world: World) -> None:
+    """The lights go out."""
+    world.restart(is_power_cut=True)

@@ -1,0 +1,92 @@
+"""Steps of publishers: connect, publish lists of all kinds, leave."""
+
+from typing import Final
+
+from penstock.engine.ports import Publication
+from penstock.engine.routing import route_to
+from penstock.model.record import Record, RecordFlag, neutral_record
+from penstock.testing.simulation.ledger import Sent
+from penstock.testing.simulation.operating import create_topic
+from penstock.testing.simulation.peers import SimPublisher
+from penstock.testing.simulation.world import SimTopic, World
+
+BURST_MAX: Final = 12
+"""Messages of one publish list: the "one batch" by which a hop may pass its credit (law 1)."""
+
+PUBLISHERS_MAX: Final = 4
+
+
+def publish(world: World) -> None:
+    """Somebody publishes a list; who is not to be read waits."""
+    rng = world.rng
+    topics = world.live_topics
+    if not topics:
+        create_topic(world)
+        return
+    if len(world.publishers) < PUBLISHERS_MAX and rng.random() < 0.2:
+        connect_publisher(world)
+    if not world.publishers:
+        connect_publisher(world)
+    publisher = rng.choice(world.publishers)
+    if not publisher.connection.may_read:
+        return
+    sim_topic = rng.choice(topics)
+    count = 1 if publisher.is_quiet else rng.randint(1, BURST_MAX)
+    route = route_to(sim_topic.topic)
+    publications = []
+    for _ in range(count):
+        sent, record = _message(world, publisher, sim_topic)
+        publications.append(
+            Publication(record=record, queues=(), route=route, token=publisher.next_number)
+        )
+        publisher.pending[publisher.next_number] = sent
+        publisher.next_number += 1
+    world.trace.note(f"{publisher.name} publishes {count} to {sim_topic.label}")
+    if publisher.is_quiet and len(sim_topic.topic.queues) == 1:
+        publication = publications[0]
+        publisher.waiting[publication.token] = (publication, sim_topic.topic.queues[0], 0)
+    publisher.channel.publish(publications)
+
+
+def _message(world: World, publisher: SimPublisher, sim_topic: SimTopic) -> tuple[Sent, Record]:
+    rng = world.rng
+    ledger = world.ledger
+    sent = ledger.send(publisher.name, publisher.next_number, sim_topic.label, rng.randrange(120))
+    key = b"k%d" % rng.randrange(4) if rng.random() < 0.5 else b""
+    record = neutral_record(sent.body, key=key)
+    sent.may_vanish = sim_topic.kind in ("short", "transient")
+    # A key picks the lane: without one the same publisher's messages spread over all of them.
+    chance = rng.random()
+    if chance < 0.04:
+        record.flags |= RecordFlag.TRANSIENT
+        sent.may_vanish = True
+    elif chance < 0.08:
+        record.expire_ms = world.clock.wall_ms() + rng.randrange(1, 3000)
+        sent.may_vanish = True
+    elif chance < 0.12:
+        record.flags |= RecordFlag.DELAYED
+        record.deliver_ms = world.clock.wall_ms() + rng.randrange(1, 1500)
+        sent.is_ordered = False
+    elif chance < 0.16:
+        record.messages = rng.randint(2, 4)
+    return sent, record
+
+
+def connect_publisher(world: World) -> None:
+    """A new publisher, one in four of them quiet."""
+    publisher = SimPublisher(
+        world.fresh("p"), world.ledger, world.trace, is_quiet=world.rng.random() < 0.25
+    )
+    publisher.connection = world.engine.connect(world.connect(publisher), publisher, publisher.name)
+    publisher.channel = publisher.connection.open_channel()
+    world.publishers.append(publisher)
+    world.trace.note(f"{publisher.name} connects")
+
+
+def disconnect_publisher(world: World) -> None:
+    """A publisher's connection breaks."""
+    if world.publishers:
+        publisher = world.publishers.pop(world.rng.randrange(len(world.publishers)))
+        world.trace.note(f"{publisher.name} leaves")
+        publisher.gone()
+        publisher.connection.close()

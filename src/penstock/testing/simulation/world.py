@@ -1,0 +1,234 @@
+"""The simulated world: one broker core on a simulated disk, and what peers know about it.
+
+A world is one life after another: ``boot`` opens the store and the engine, ``restart`` kills them
+(with or without the power) and boots again on what the disk kept. Topics and subscriptions are
+known by incarnation, because a name may be deleted and made anew, and a crash may undo either.
+
+Not here: what is done next (``steps.py``), what must hold (``laws.py``).
+"""
+
+import random
+from dataclasses import dataclass, field
+
+from penstock.engine.broker import Engine
+from penstock.engine.topic import Overflow, Topic, TopicPolicy
+from penstock.log.store import Store, SyncJob
+from penstock.model.names import TopicName, topic_name
+from penstock.model.position import ConnectionId
+from penstock.settings.flow import FlowSettings
+from penstock.settings.load import Settings
+from penstock.settings.storage import StorageSettings
+from penstock.settings.topics import TopicSettings
+from penstock.testing.catalog import MemoryCatalog
+from penstock.testing.clock import ManualClock
+from penstock.testing.simulation.ledger import LawBroken, Ledger
+from penstock.testing.simulation.peers import Following, SimConsumer, SimPublisher, SimReader
+from penstock.testing.simulation.trace import Trace
+from penstock.testing.storage import NO_CAPACITY, SimulatedStorage
+
+KIB = 1024
+DEAD = "dead"
+"""The dead-letter topic; it takes what is refused or given up elsewhere."""
+
+
+@dataclass
+class SimTopic:
+    """One incarnation of a topic."""
+
+    label: str
+    name: TopicName
+    kind: str
+    topic: Topic
+    queue_ids: tuple[int, ...]
+    is_known_durable: bool = False
+    """The broker said that its definition is on disk."""
+    is_deleted: bool = False
+    may_be_back: bool = False
+    """Deleted, but the broker did not say yet that this is on disk."""
+    followings: dict[str, Following] = field(default_factory=dict)
+    durable_followings: set[str] = field(default_factory=set)
+
+
+def small_settings(rng: random.Random) -> Settings:
+    """Limits so small that a run of a few thousand messages meets all of them."""
+    credit = rng.choice((4, 8, 16))
+    return Settings(
+        storage=StorageSettings(
+            segment_bytes_max=64 * KIB,
+            write_buffers_max=rng.choice((1, 3)),
+            write_buffer_bytes=64 * KIB,
+            hot_tail_bytes_max=rng.choice((4, 64)) * KIB,
+            hot_tail_records_max=rng.choice((8, 256)),
+            index_tail_bytes_max=rng.choice((1, 16)) * KIB,
+            index_file_entries_max=64,
+            snapshot_interval_ms=200,
+            idle_mark_ms=500,
+            settled_keep_ms=rng.choice((500, 3_600_000)),
+            settled_keep_bytes_max=rng.choice((100 * KIB, 1 << 30)),
+            retention_sweep_ms=500,
+        ),
+        flow=FlowSettings(
+            reader_channel_credit=credit,
+            reader_channel_more=credit // 2,
+            channel_queue_credit=credit,
+            channel_queue_more=max(1, credit // 4),
+            queue_log_credit=4 * credit,
+            queue_log_more=credit,
+            connection_bytes_max=8 * KIB,
+            inflight_bytes_max=rng.choice((24, 200)) * KIB,
+            hold_ms_max=400,
+            pending_publishes_max=rng.choice((0, 12, 60)),
+            unacked_consumer_max=rng.choice((6, 50)),
+            unacked_subscription_max=rng.choice((10, 100)),
+            unacked_consumer_bytes_max=16 * KIB,
+            unsent_messages_max=16,
+            unsent_bytes_max=8 * KIB,
+            turn_messages_max=rng.choice((16, 64)),
+            turn_channel_messages_max=8,
+            turn_bytes_max=16 * KIB,
+        ),
+        topics=TopicSettings(message_bytes_max=4 * KIB, delivered_reserve=rng.choice((1, 10, 50))),
+    )
+
+
+class World:
+    """Everything that exists in one simulation."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.clock = ManualClock()
+        self.settings = small_settings(self.rng)
+        self.storage = SimulatedStorage(random.Random(self.rng.random()))
+        self.catalog = MemoryCatalog()
+        self.trace = Trace()
+        self.ledger = Ledger()
+        self.topics: dict[str, SimTopic] = {}
+        """By label, the deleted ones included: a crash may bring one back."""
+        self.names = 0
+        self.lives = 0
+        self.turns = 0
+        self.boot()
+
+    # Lives of the broker.
+
+    def boot(self) -> None:
+        """Open store and engine on what the disk has."""
+        self.lives += 1
+        self.store, recovered = Store.open(
+            self.storage, self.catalog, self.settings.storage, self.clock
+        )
+        self.engine = Engine(self.store, recovered, self.clock, self.settings)
+        self.publishers: list[SimPublisher] = []
+        self.consumers: list[SimConsumer] = []
+        self.readers: list[SimReader] = []
+        self.job: SyncJob | None = None
+        self.job_error: Exception | None = None
+        self.is_job_run = False
+        self.trace.note(f"boot {self.lives} end {self.store.end_position}")
+        self._find_topics()
+
+    def restart(self, *, is_power_cut: bool) -> None:
+        """The process dies, perhaps with the power, and another one starts."""
+        self.trace.note("power cut" if is_power_cut else "kill -9")
+        for publisher in self.publishers:
+            publisher.gone()
+        for sim_topic in self.topics.values():
+            for following in sim_topic.followings.values():
+                following.restarted()
+        self.ledger.forget_transient()
+        self.storage.plan.clear()
+        self.storage.capacity_bytes = NO_CAPACITY
+        self.storage = self.storage.crash() if is_power_cut else self.storage.kill()
+        self.catalog = self.catalog.crash() if is_power_cut else self.catalog.kill()
+        self.clock.advance(self.rng.randrange(2000))
+        self.boot()
+
+    def _find_topics(self) -> None:
+        """Match what recovery found with what must be there."""
+        found: dict[str, Topic] = {}
+        for topic in self.engine.topics():
+            label = self.ledger.topics.get(topic.queues[0].queue_id)
+            if label is not None:
+                found[label] = topic
+            elif not topic.name.is_hidden:
+                raise LawBroken(f"recovery invented topic {topic.name}")
+        for label, sim_topic in self.topics.items():
+            topic_found = found.get(label)
+            if topic_found is not None:
+                self._found_again(sim_topic, topic_found)
+                continue
+            if not sim_topic.is_deleted and sim_topic.kind != "transient":
+                confirmed = any(self.ledger.must_be_stored(q) for q in sim_topic.queue_ids)
+                if sim_topic.is_known_durable or confirmed:
+                    raise LawBroken(f"topic {label} was durable and is gone (D6)")
+            sim_topic.is_deleted = True
+            sim_topic.may_be_back = False
+
+    def _found_again(self, sim_topic: SimTopic, topic: Topic) -> None:
+        if sim_topic.is_deleted and not sim_topic.may_be_back:
+            raise LawBroken(f"topic {sim_topic.label} was deleted for good and is back")
+        if sim_topic.is_deleted:
+            # Its messages may or may not have gone with it: nothing is promised about them.
+            sim_topic.is_deleted = sim_topic.may_be_back = False
+            self.ledger.excuse(sim_topic.queue_ids)
+        sim_topic.topic = topic
+        sim_topic.is_known_durable = True
+        for name, following in list(sim_topic.followings.items()):
+            if name in topic.subscriptions:
+                sim_topic.durable_followings.add(name)
+            elif name in sim_topic.durable_followings:
+                raise LawBroken(f"subscription {name} of {sim_topic.label} was durable and is gone")
+            else:
+                del sim_topic.followings[following.name]
+
+    # Things.
+
+    def fresh(self, prefix: str) -> str:
+        """A name nobody had before."""
+        self.names += 1
+        return f"{prefix}{self.names}"
+
+    @property
+    def live_topics(self) -> list[SimTopic]:
+        """Topics that exist now, in order of creation."""
+        return [sim_topic for sim_topic in self.topics.values() if not sim_topic.is_deleted]
+
+    def create_topic(self, kind: str) -> SimTopic:
+        """A new topic of a kind; its definition becomes durable with a later sync."""
+        name = topic_name(DEAD if kind == "dead" else self.fresh("t"))
+        topic = self.engine.create_topic(
+            name,
+            queues=3 if kind == "lanes" else 1,
+            policy=self._policy(kind),
+            is_durable=kind != "transient",
+        )
+        queue_ids = tuple(queue.queue_id for queue in topic.queues)
+        label = f"{name}#{queue_ids[0]}"
+        sim_topic = SimTopic(label, name, kind, topic, queue_ids)
+        self.topics[label] = sim_topic
+        for queue_id in queue_ids:
+            self.ledger.topics[queue_id] = label
+        if kind == "dead":
+            self.ledger.dead_queues.update(queue_ids)
+        if kind != "transient":
+            self.engine.after_durable(lambda: setattr(sim_topic, "is_known_durable", True))
+        self.trace.note(f"create {label} {kind}")
+        return sim_topic
+
+    def connect(self, peer: SimPublisher | SimConsumer | SimReader) -> ConnectionId:
+        """An id for a new connection."""
+        self.names += 1
+        return ConnectionId(self.names)
+
+    def _policy(self, kind: str) -> TopicPolicy:
+        dead_letter = DEAD if self.rng.random() < 0.7 else ""
+        if kind == "short":
+            return TopicPolicy(
+                length_max=self.rng.choice((5, 20)),
+                overflow=self.rng.choice(tuple(Overflow)),
+                dead_letter_topic=dead_letter,
+            )
+        if kind == "limited":
+            return TopicPolicy(delivery_limit=3, dead_letter_topic=dead_letter)
+        return TopicPolicy()
