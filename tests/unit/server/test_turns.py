@@ -238,7 +238,7 @@ def test_an_exception_of_the_engine_stops_all_turns(scene):
 
 
 def test_a_foreign_exception_ends_in_a_sentence(scene):
-    scene.engine.on_turn = lambda: {}.popitem()
+    scene.engine.on_turn = {}.popitem
     scene.turns.request()
     scene.loop.run()
     assert "KeyError" in str(scene.failures[0])

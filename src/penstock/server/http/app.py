@@ -1,0 +1,102 @@
+"""Routes of the HTTP port: one short function per path, JSON unless a standard says otherwise.
+
+=============  ======================================================================
+/livez         200 as long as the process answers at all
+/readyz        200 while the broker takes work, 503 with the reason otherwise
+/metrics       Prometheus text
+/api/flow      who is slow, who waits for whom, and why (flow-control.md section 3)
+/api/faults    only with ``--faults`` (``faults_api.py``)
+=============  ======================================================================
+
+Without credentials these are for loopback (D21). Handlers run on the broker's own loop between two
+turns: none of them waits, and each is bounded whatever the number of connections and topics.
+"""
+
+from typing import Any, Protocol
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from penstock.server.faults import Faults
+from penstock.server.http.faults_api import fault_routes
+
+_ENCODER = msgspec.json.Encoder()
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Whether the broker takes work, and why not."""
+
+    is_ready: bool
+    state: str
+    """``starting``, ``running``, ``stopping`` or ``failed``."""
+    alarms: list[str] = []
+    """Raised alarms: publishers wait, all else goes on, so the broker is still ready."""
+    amber: list[str] = []
+    """Promises weakened by choice, as a durability other than fsync (P3)."""
+
+
+class Observed(Protocol):
+    """What HTTP shows of a broker."""
+
+    def readiness(self) -> Readiness:
+        """Whether it takes work."""
+        ...
+
+    def flow_page(self) -> dict[str, Any]:
+        """The flow map."""
+        ...
+
+    async def metrics_page(self) -> bytes:
+        """All metrics as Prometheus text."""
+        ...
+
+
+class Json(Response):
+    """A JSON answer; msgspec is ten times as quick as the standard library here."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Encode."""
+        return _ENCODER.encode(content)
+
+
+def make_app(broker: Observed, faults: Faults | None = None) -> Starlette:
+    """The application for one broker."""
+
+    async def livez(_request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_request: Request) -> Response:
+        readiness = broker.readiness()
+        return Json(msgspec.to_builtins(readiness), 200 if readiness.is_ready else 503)
+
+    async def metrics(_request: Request) -> Response:
+        page = await broker.metrics_page()
+        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def flow(_request: Request) -> Response:
+        return Json(broker.flow_page())
+
+    routes = [
+        Route("/livez", livez),
+        Route("/readyz", readyz),
+        Route("/metrics", metrics),
+        Route("/api/flow", flow),
+    ]
+    if faults is not None:
+        routes += fault_routes(faults)
+    return Starlette(routes=routes, exception_handlers={404: _not_found})
+
+
+async def _not_found(request: Request, _error: Exception) -> Response:
+    return Json(
+        {
+            "error": f"there is no {request.url.path} here",
+            "try": ["/readyz", "/metrics", "/api/flow"],
+        },
+        404,
+    )

@@ -1,0 +1,111 @@
+"""The HTTP server: uvicorn's protocol on our own listener, with limits it does not have.
+
+uvicorn brings the parsing and ASGI; its ``Server`` is left out, because our listener already knows
+how to accept under pressure (T9) and our loop needs no second set of signal handlers and timers.
+Added here: places of its own, and a time limit from the first byte of a request to the end of its
+answer, without which slow writers would take all places for ever (T10).
+"""
+
+import asyncio
+from typing import Any, Final, cast
+
+from starlette.applications import Starlette
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from penstock.adapters.contract import Peer
+from penstock.server.places import Places
+
+HEAD_BYTES_MAX: Final = 16 * 1024
+KEEP_ALIVE_SECONDS: Final = 15
+
+
+class GuardedHttp(H11Protocol):
+    """One HTTP connection with a place and a deadline."""
+
+    def __init__(self, peer: Peer, places: Places, seconds_max: float, **uvicorn: Any) -> None:
+        super().__init__(**uvicorn)
+        self._peer = peer
+        self._places = places
+        self._seconds_max = seconds_max
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A peer; it has to ask something in time."""
+        super().connection_made(cast("asyncio.Transport", transport))
+        self._begin()
+
+    def data_received(self, data: bytes) -> None:
+        """Part of a request."""
+        self._begin()
+        super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        """Answered: now the keep-alive time counts."""
+        self._end()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Gone: give the place back."""
+        self._end()
+        super().connection_lost(exc)
+        self._places.leave(self._peer.host)
+
+    def _begin(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self._seconds_max, self.transport.abort)
+
+    def _end(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class HttpServer:
+    """Makes the HTTP connections of one application."""
+
+    def __init__(
+        self,
+        app: Starlette,
+        places: Places,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        request_ms_max: int,
+    ) -> None:
+        self._config = Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            loop="none",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        )
+        self._config.load()
+        self._state = ServerState()
+        self._places = places
+        self._loop = loop
+        self._seconds_max = request_ms_max / 1000
+
+    def protocol(self, peer: Peer) -> asyncio.Protocol:
+        """The protocol of a new connection."""
+        return GuardedHttp(
+            peer,
+            self._places,
+            self._seconds_max,
+            config=self._config,
+            server_state=self._state,
+            app_state={},
+            _loop=self._loop,
+        )
+
+    def stop(self) -> None:
+        """Let answers under way end, close the rest."""
+        for connection in list(self._state.connections):
+            connection.shutdown()

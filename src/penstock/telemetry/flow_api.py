@@ -1,0 +1,90 @@
+"""The flow map as ``/api/flow`` shows it: stages, findings, limits in force, recent events.
+
+The page is bounded however many connections there are: held stages come first, then the others up
+to ``STAGES_MAX``; what was left out is counted, never silently dropped.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from penstock.flow.diagnosis import Diagnosis, StageView, diagnose, findings_of
+from penstock.model.clock import Clock
+from penstock.telemetry.events import FlowEvent
+
+STAGES_MAX: Final = 1000
+FINDINGS_MAX: Final = 20
+EVENTS_SHOWN_MAX: Final = 100
+
+
+class LimitView(msgspec.Struct, frozen=True):
+    """A limit in force and how much of it is used."""
+
+    name: str
+    setting: str
+    """Where to change it, as ``penstock settings`` calls it."""
+    limit: int
+    used: int
+    unit: str = "bytes"
+    is_reached: bool = False
+
+
+def flow_page(
+    views: Sequence[StageView],
+    *,
+    limits: Iterable[LimitView],
+    events: Sequence[FlowEvent],
+    clock: Clock,
+) -> dict[str, Any]:
+    """Everything an operator asks about flow, ready for JSON."""
+    offset_ms = clock.wall_ms() - clock.monotonic_ms()
+    held = [view for view in views if view.is_held]
+    running = [view for view in views if not view.is_held]
+    shown = (held + running)[:STAGES_MAX]
+    return {
+        "at_ms": clock.wall_ms(),
+        "diagnosis": _finding(diagnose(views)),
+        "findings": [_finding(each) for each in findings_of(views)[:FINDINGS_MAX]],
+        "stages": [_stage(view, offset_ms) for view in shown],
+        "stages_total": len(views),
+        "stages_held": len(held),
+        "stages_left_out": len(views) - len(shown),
+        "limits": [msgspec.to_builtins(each) for each in limits],
+        "events": [msgspec.to_builtins(each) for each in list(events)[-EVENTS_SHOWN_MAX:]],
+    }
+
+
+def _finding(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        "kind": diagnosis.kind,
+        "name": diagnosis.name,
+        "side": diagnosis.side,
+        "sentence": diagnosis.sentence,
+        "chain": list(diagnosis.chain),
+        "share": round(diagnosis.share, 3),
+    }
+
+
+def _stage(view: StageView, offset_ms: int) -> dict[str, Any]:
+    return {
+        "kind": view.kind,
+        "name": view.name,
+        "state": view.state,
+        "reason": view.reason.value if view.reason is not None else None,
+        "culprit": view.culprit or None,
+        "since_ms": None if view.since_ms is None else view.since_ms + offset_ms,
+        "share": round(view.share, 3),
+        "downstream": list(view.downstream),
+        "ready": view.ready,
+        "consumers": [
+            {
+                "name": consumer.name,
+                "unacked": consumer.unacked,
+                "unacked_max": consumer.unacked_max,
+                "is_unsent_high": consumer.is_unsent_high,
+                "has_demand": consumer.has_demand,
+            }
+            for consumer in view.consumers
+        ],
+    }
