@@ -19,6 +19,7 @@ from typing import Final
 import click
 
 from penstock.cli.flags import takes_settings
+from penstock.server.machine import Machine
 from penstock.settings.convert import bytes_text
 from penstock.settings.declare import MIB
 from penstock.settings.listeners import PROTOCOLS
@@ -36,8 +37,6 @@ DISK_BYTES_MIN: Final = 1024 * MIB
 FILES_PER_CONNECTION: Final = 1
 FILES_OF_OUR_OWN: Final = 256
 """Log segments, index files and the catalog, with room to spare."""
-
-_CGROUP_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +115,11 @@ def _disk(data: Path) -> Finding:
 
 
 def _memory() -> Finding:
-    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = min(ram, _cgroup_limit() or ram)
-    text = f"{_about(limit)} {'of RAM' if limit == ram else 'by cgroup limit'}"
-    if limit < MEMORY_BYTES_MIN:
-        return Finding("memory", WARN, f"{text}; lower flow.inflight_bytes_max to fit")
-    return Finding("memory", OK, text)
-
-
-def _cgroup_limit() -> int | None:
-    for name in _CGROUP_LIMITS:
-        try:
-            text = Path(name).read_text("ascii").strip()
-        except OSError:
-            continue
-        if text.isdecimal():
-            return int(text)
-    return None
+    amount = Machine().memory_bytes()
+    if amount < MEMORY_BYTES_MIN:
+        text = f"{_about(amount)}; lower flow.inflight_bytes_max to fit"
+        return Finding("memory", WARN, text)
+    return Finding("memory", OK, f"{_about(amount)} (RAM or cgroup limit, the smaller)")
 
 
 def _open_files(connections_max: int) -> Finding:

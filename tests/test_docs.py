@@ -1,0 +1,45 @@
+"""Documentation that can be wrong by itself: links, and paths of files that were renamed."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock.settings.load import KINDS
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]*)(#[^)\s]*)?\)")
+SOURCE_PATH = re.compile(
+    r"`((?:model|settings|flow|wire|log|engine|adapters|telemetry|server|cli|testing)/[\w/]+\.py)`"
+)
+
+
+def anchors(page):
+    """The names by which headings of a page can be linked to."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {"#" + re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_leads_somewhere(page):
+    broken = []
+    for target, anchor in LINK.findall(page.read_text("utf-8")):
+        if target.startswith("http"):
+            continue
+        path = (page.parent / target).resolve() if target else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(target + anchor)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_source_file_a_page_names_exists(page):
+    named = SOURCE_PATH.findall(page.read_text("utf-8"))
+    assert [each for each in named if not (ROOT / "src/penstock" / each).exists()] == []
+
+
+def test_every_setting_named_in_the_mechanisms_exists():
+    text = (ROOT / "docs/mechanisms.md").read_text("utf-8")
+    named = set(re.findall(r"`((?:flow|storage|topics|listeners|broker)\.[a-z_]+)`", text))
+    assert named - set(KINDS) == set()
