@@ -28,3 +28,10 @@ def is_long(request):
 def chosen_seed(request):
     """The seed given with ``--seed``, or None for the usual range."""
     return request.config.getoption("--seed")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--long"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="full size: give --long"))
