@@ -25,14 +25,14 @@ Not here: frames (``frame.py``), what settle and release records say (``cursors.
 
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from penstock.model.errors import FormatTooNew, InvariantBroken
-from penstock.model.position import UNASSIGNED_OFFSET, LogPosition, QueueId, QueueOffset
-from penstock.model.record import Record
+from penstock.model.position import UNASSIGNED_OFFSET, QueueId, QueueOffset
+from penstock.model.record import NO_STAMP, Record
 
 Targets = Sequence[tuple[QueueId, QueueOffset]]
 """Where a record goes: (queue, offset of its first message there) for each queue."""
@@ -86,9 +86,8 @@ _TARGET_COUNT: Final = struct.Struct("<H")
 _LONG_PAD_LEN: Final = struct.Struct("<Q")
 _STAMP: Final = struct.Struct(">q")
 _PADS: Final = tuple(bytes(count) for count in range(8))
-_NO_STAMPS: Final = -3
 _JOIN_BYTES_MAX: Final = 16 * 1024
-"""Origins above this are not copied into one piece before the frame is joined."""
+"""Origins above this are not copied an extra time for the sake of a single crc call."""
 assert _HEADER.size == HEADER_BYTES
 
 
@@ -111,63 +110,87 @@ def encode_batch(
 
     Fills in ``position`` and ``store_ms`` of each record and stamps its origin (``stamp_*_at``).
     Returns the pieces to join and the length of each record. The hottest loop of the broker: one
-    pack, one join and one crc for each record.
+    pack, one crc and two small objects for a record with one target.
     """
     parts: list[bytes] = []
     lengths: list[int] = []
-    add = parts.append
-    pads = _PADS
+    add, add_length, join = parts.append, lengths.append, b"".join
+    pack_one, pads = _PACK_ONE, _PADS
+    at: Any = position  # LogPosition(at) would be a call for each record
     for record, where in zip(records, targets, strict=True):
-        stamps = record.stamp_offset_at + record.stamp_position_at + record.stamp_store_ms_at
-        if stamps != _NO_STAMPS:
-            _stamp(record, where, position, store_ms)
-        origin = record.origin
+        if (
+            record.stamp_offset_at != NO_STAMP
+            or record.stamp_position_at != NO_STAMP
+            or record.stamp_store_ms_at != NO_STAMP
+        ):
+            _stamp(record, where, at, store_ms)
+        origin, messages, flags = record.origin, record.messages, record.flags
         size = len(origin)
-        messages = record.messages
-        count = len(where)
-        natural = HEADER_BYTES + TARGET_BYTES * count + size
+        natural = HEADER_BYTES + TARGET_BYTES + size
         length = (natural + 7) & -8
-        padding = pads[length - natural]
-        flags = record.flags
-        pad_bits = length - natural << PAD_SHIFT
-        if messages > length:
-            length = (messages + 7) & -8
-            padding = bytes(length - natural - 8) + _LONG_PAD_LEN.pack(length - natural)
-            pad_bits = LONG_PAD
-        key_at, key_len = record.key_at, record.key_len
-        tag_at, tag_len = record.tag_at, record.tag_len
-        props_at, props_len = record.props_at, record.props_len
-        body_at, body_len = record.body_at, record.body_len
-        # fmt: off
+        record.position = at
+        record.store_ms = store_ms
+        if len(where) != 1 or size > _JOIN_BYTES_MAX or messages > length:
+            length = _encode_uncommon(record, where, parts)
+            add_length(length)
+            at += length
+            continue
+        key_at, key_len, tag_at, tag_len = (
+            record.key_at, record.key_len, record.tag_at, record.tag_len
+        )  # fmt: skip
+        props_at, props_len, body_at, body_len = (
+            record.props_at, record.props_len, record.body_at, record.body_len
+        )  # fmt: skip
         if (
             key_at + key_len > size or tag_at + tag_len > size or props_at + props_len > size
             or body_at + body_len > size or messages < 1 or flags > FLAGS_MASK
-            or length > RECORD_BYTES_MAX
-        ):
-            raise _unfit(record, position)
-        facts = (
-            length, record.kind, record.wire, flags | pad_bits, count, record.priority,
-            HEADER_VERSION, messages, position, store_ms, record.born_ms, record.expire_ms,
+        ):  # fmt: skip
+            raise _unfit(record)
+        [(queue_id, offset)] = where
+        pad = length - natural
+        head = pack_one(
+            length, record.kind, record.wire, flags | pad << PAD_SHIFT, 1, record.priority,
+            HEADER_VERSION, messages, at, store_ms, record.born_ms, record.expire_ms,
             record.deliver_ms, key_at, key_len, tag_len, tag_at, props_at, props_len, body_at,
-            body_len,
-        )
-        # fmt: on
-        if count == 1:
-            head = _PACK_ONE(*facts, *where[0])
-        else:
-            head = _PACK_NONE(*facts) + b"".join([_TARGET.pack(*target) for target in where])
-        if size <= _JOIN_BYTES_MAX:
-            sealed = b"".join((head, origin, padding))
-            add(crc32c(sealed).to_bytes(4, "little"))
-            add(sealed)
-        else:
-            crc = crc32c_extend(crc32c_extend(crc32c(head), origin), padding)
-            parts += (crc.to_bytes(4, "little"), head, origin, padding)
-        record.position = LogPosition(position)
-        record.store_ms = store_ms
-        lengths.append(length)
-        position += length
+            body_len, queue_id, offset,
+        )  # fmt: skip
+        sealed = join((head, origin, pads[pad]))
+        add(crc32c(sealed).to_bytes(4, "little"))
+        add(sealed)
+        add_length(length)
+        at += length
     return parts, lengths
+
+
+def _encode_uncommon(record: Record, targets: Targets, parts: list[bytes]) -> int:
+    """Any record, at leisure: several targets or none, a large origin, a large batch.
+
+    Large origins are not copied: their pieces are joined once, into the frame.
+    """
+    size, count = len(record.origin), len(targets)
+    natural = HEADER_BYTES + TARGET_BYTES * count + size
+    length = record_length(record, count)
+    pad = length - natural
+    pad_bits, padding = pad << PAD_SHIFT, bytes(pad)
+    if pad >= 8:
+        pad_bits, padding = LONG_PAD, bytes(pad - 8) + _LONG_PAD_LEN.pack(pad)
+    if (
+        record.key_at + record.key_len > size or record.tag_at + record.tag_len > size
+        or record.props_at + record.props_len > size or record.body_at + record.body_len > size
+        or record.messages < 1 or record.flags > FLAGS_MASK or length > RECORD_BYTES_MAX
+        or count > TARGETS_MAX
+    ):  # fmt: skip
+        raise _unfit(record)
+    facts = _PACK_NONE(
+        length, record.kind, record.wire, record.flags | pad_bits, count, record.priority,
+        HEADER_VERSION, record.messages, record.position, record.store_ms, record.born_ms,
+        record.expire_ms, record.deliver_ms, record.key_at, record.key_len, record.tag_len,
+        record.tag_at, record.props_at, record.props_len, record.body_at, record.body_len,
+    )  # fmt: skip
+    head = facts + b"".join([_TARGET.pack(*target) for target in targets])
+    crc = crc32c_extend(crc32c_extend(crc32c(head), record.origin), padding)
+    parts += (crc.to_bytes(4, "little"), head, record.origin, padding)
+    return length
 
 
 def _stamp(record: Record, targets: Targets, position: int, store_ms: int) -> None:
@@ -182,10 +205,10 @@ def _stamp(record: Record, targets: Targets, position: int, store_ms: int) -> No
     record.origin = bytes(origin)
 
 
-def _unfit(record: Record, position: int) -> InvariantBroken:
+def _unfit(record: Record) -> InvariantBroken:
     return InvariantBroken(
-        f"record for position {position} cannot be written: {len(record.origin)} origin bytes, "
-        f"{record.messages} messages, flags {record.flags:#x}, spans "
+        f"record for position {record.position} cannot be written: {len(record.origin)} origin "
+        f"bytes, {record.messages} messages, flags {record.flags:#x}, spans "
         f"{record.key_at}+{record.key_len} {record.tag_at}+{record.tag_len} "
         f"{record.props_at}+{record.props_len} {record.body_at}+{record.body_len}; every span "
         f"lies in the origin, flags below {FLAGS_MASK + 1:#x}, size up to {RECORD_BYTES_MAX}"
@@ -204,34 +227,31 @@ def decode_record(buffer: bytes, at: int, position: int) -> Record | None:
     """The record at ``buffer[at:]`` that must lie at ``position``, or None when it is damaged."""
     if at < 0 or len(buffer) - at < HEADER_BYTES:
         return None
-    # fmt: off
     (
         crc, length, kind, wire, flags, count, priority, version, messages, found_position,
         store_ms, born_ms, expire_ms, deliver_ms, key_at, key_len, tag_len, tag_at, props_at,
         props_len, body_at, body_len,
-    ) = _HEADER.unpack_from(buffer, at)
-    # fmt: on
+    ) = _HEADER.unpack_from(buffer, at)  # fmt: skip
     end = at + length
     if found_position != position or end > len(buffer) or crc32c(buffer[at + 4 : end]) != crc:
         return None
     if version > HEADER_VERSION:
         raise record_too_new(version, position)
     start = at + HEADER_BYTES + TARGET_BYTES * count
-    origin = buffer[start : end - padding_length(buffer, end, flags)]
+    pad = flags >> PAD_SHIFT if not flags & LONG_PAD else padding_length(buffer, end, flags)
+    origin = buffer[start : end - pad]
     size = len(origin)
-    # fmt: off
     if (
         key_at + key_len > size or tag_at + tag_len > size or props_at + props_len > size
         or body_at + body_len > size or messages < 1 or messages > length or length & 7
-    ):
+    ):  # fmt: skip
         # The crc says these are the bytes that were written: then we wrote nonsense.
         raise InvariantBroken(f"record at position {position} has a good crc and senseless facts")
     return Record(
         origin, wire, kind, flags & FLAGS_MASK, priority, messages, born_ms, expire_ms, deliver_ms,
-        key_at, key_len, tag_at, tag_len, props_at, props_len, body_at, body_len,
-        LogPosition(position), store_ms,
-    )
-    # fmt: on
+        key_at, key_len, tag_at, tag_len, props_at, props_len, body_at, body_len, found_position,
+        store_ms,
+    )  # fmt: skip
 
 
 def read_targets(buffer: bytes, at: int) -> Targets:

@@ -54,12 +54,10 @@ def read_frame(buffer: bytes, at: int, end: int, base: int) -> list[ScannedRecor
     while at < end:
         if at > header_end_max:
             return None
-        # fmt: off
         (
             crc, length, kind, flags, count, version, messages, position, store_ms, deliver_ms,
             tag_len, tag_at,
-        ) = unpack(buffer, at)
-        # fmt: on
+        ) = unpack(buffer, at)  # fmt: skip
         after = at + length
         if position != base + at or after > end or crc32c(buffer[at + 4 : after]) != crc:
             return None
@@ -81,12 +79,10 @@ def read_frame(buffer: bytes, at: int, end: int, base: int) -> list[ScannedRecor
             if kind == _MESSAGE
             else buffer[start : after - padding_length(buffer, after, flags)]
         )
-        # fmt: off
         add((
             position, length, kind, flags & FLAGS_MASK, messages, store_ms, deliver_ms, tag,
             targets, payload,
-        ))
-        # fmt: on
+        ))  # fmt: skip
         at = after
     return found
 
