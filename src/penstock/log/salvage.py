@@ -25,15 +25,15 @@ from penstock.log.entry import (
 )
 from penstock.model.record import RecordKind, tag_hash
 
-ScannedRecord = tuple[int, int, int, int, int, int, int, int, Targets, bytes]
-"""``(position, length, kind, flags, messages, store_ms, deliver_ms, tag_hash, targets, payload)``:
-all that indexes and recovery need of a record. ``payload`` is the origin of settle, release and
+ScannedRecord = tuple[int, int, int, int, int, int, int, int, int, Targets, bytes]
+"""``(position, length, kind, flags, messages, store_ms, expire_ms, deliver_ms, tag_hash, targets,
+payload)``: all that indexes and recovery need of a record. ``payload`` is the origin of settle, release and
 stage-commit records and empty for messages, which stay on disk. A plain tuple, because recovery
 makes millions of them."""
 
-_BRIEF: Final = struct.Struct("<IIBxHHxBIQqxxxxxxxxxxxxxxxxqxxxxxxHI")
+_BRIEF: Final = struct.Struct("<IIBxHHxBIQqxxxxxxxxqqxxxxxxHI")
 """The header fields of a scan: crc len kind flags targets version messages position store_ms
-deliver_ms tag_len tag_at."""
+expire_ms deliver_ms tag_len tag_at."""
 _CRC_LEN: Final = struct.Struct("<II")
 _TARGET: Final = struct.Struct("<IQ")
 _POSITION_AT: Final = 20
@@ -55,8 +55,8 @@ def read_frame(buffer: bytes, at: int, end: int, base: int) -> list[ScannedRecor
         if at > header_end_max:
             return None
         (
-            crc, length, kind, flags, count, version, messages, position, store_ms, deliver_ms,
-            tag_len, tag_at,
+            crc, length, kind, flags, count, version, messages, position, store_ms, expire_ms,
+            deliver_ms, tag_len, tag_at,
         ) = unpack(buffer, at)  # fmt: skip
         after = at + length
         if position != base + at or after > end or crc32c(buffer[at + 4 : after]) != crc:
@@ -80,8 +80,8 @@ def read_frame(buffer: bytes, at: int, end: int, base: int) -> list[ScannedRecor
             else buffer[start : after - padding_length(buffer, after, flags)]
         )
         add((
-            position, length, kind, flags & FLAGS_MASK, messages, store_ms, deliver_ms, tag,
-            targets, payload,
+            position, length, kind, flags & FLAGS_MASK, messages, store_ms, expire_ms, deliver_ms,
+            tag, targets, payload,
         ))  # fmt: skip
         at = after
     return found
