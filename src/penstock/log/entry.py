@@ -233,7 +233,9 @@ def decode_record(buffer: bytes, at: int, position: int) -> Record | None:
         props_len, body_at, body_len,
     ) = _HEADER.unpack_from(buffer, at)  # fmt: skip
     end = at + length
-    if found_position != position or end > len(buffer) or crc32c(buffer[at + 4 : end]) != crc:
+    if found_position != position or length < HEADER_BYTES or end > len(buffer):
+        return None
+    if crc32c(buffer[at + 4 : end]) != crc:
         return None
     if version > HEADER_VERSION:
         raise record_too_new(version, position)

@@ -27,9 +27,9 @@ from penstock.model.record import RecordKind, tag_hash
 
 ScannedRecord = tuple[int, int, int, int, int, int, int, int, int, Targets, bytes]
 """``(position, length, kind, flags, messages, store_ms, expire_ms, deliver_ms, tag_hash, targets,
-payload)``: all that indexes and recovery need of a record. ``payload`` is the origin of settle, release and
-stage-commit records and empty for messages, which stay on disk. A plain tuple, because recovery
-makes millions of them."""
+payload)``: all that indexes and recovery need of a record. ``payload`` is the origin of settle,
+release and stage-commit records and empty for messages, which stay on disk. A plain tuple, because
+recovery makes millions of them."""
 
 _BRIEF: Final = struct.Struct("<IIBxHHxBIQqxxxxxxxxqqxxxxxxHI")
 """The header fields of a scan: crc len kind flags targets version messages position store_ms
@@ -59,7 +59,9 @@ def read_frame(buffer: bytes, at: int, end: int, base: int) -> list[ScannedRecor
             deliver_ms, tag_len, tag_at,
         ) = unpack(buffer, at)  # fmt: skip
         after = at + length
-        if position != base + at or after > end or crc32c(buffer[at + 4 : after]) != crc:
+        if position != base + at or length < HEADER_BYTES or after > end:
+            return None
+        if crc32c(buffer[at + 4 : after]) != crc:
             return None
         if version != HEADER_VERSION:
             raise record_too_new(version, position)
