@@ -121,16 +121,24 @@ class Ledger:
                 f"offset {offset} of queue {queue_id} was {known} and is now {sent.value} (D7)"
             )
 
-    def must_be_stored(self, queue_id: int) -> list[tuple[int, Sent]]:
-        """(offset, message) that the queue must have, whatever happened."""
-        found = [
-            (offset, sent)
+    def confirmed_by_queue(self) -> dict[int, list[tuple[int, Sent]]]:
+        """Queue id -> (offset, message) of everything confirmed there."""
+        found: dict[int, list[tuple[int, Sent]]] = {}
+        for sent in self.sent.values():
+            if sent.state == State.CONFIRMED:
+                for queue_id, offset in sent.places:
+                    found.setdefault(queue_id, []).append((offset, sent))
+        return found
+
+    def is_owed(self, queue_ids: tuple[int, ...]) -> bool:
+        """True when something confirmed in these queues may not be lost."""
+        wanted = set(queue_ids)
+        return any(
+            sent.state == State.CONFIRMED
+            and not sent.may_vanish
+            and any(queue_id in wanted for queue_id, _ in sent.places)
             for sent in self.sent.values()
-            if sent.state == State.CONFIRMED and not sent.may_vanish
-            for place_queue, offset in sent.places
-            if place_queue == queue_id
-        ]
-        return sorted(found, key=lambda item: item[0])
+        )
 
     def excuse(self, queue_ids: tuple[int, ...]) -> None:
         """Nothing is promised any more about messages of these queues (their topic is deleted)."""

@@ -159,8 +159,7 @@ class World:
                 self._found_again(sim_topic, topic_found)
                 continue
             if not sim_topic.is_deleted and sim_topic.kind != "transient":
-                confirmed = any(self.ledger.must_be_stored(q) for q in sim_topic.queue_ids)
-                if sim_topic.is_known_durable or confirmed:
+                if sim_topic.is_known_durable or self.ledger.is_owed(sim_topic.queue_ids):
                     raise LawBroken(f"topic {label} was durable and is gone (D6)")
             sim_topic.is_deleted = True
             sim_topic.may_be_back = False
