@@ -1,0 +1,50 @@
+"""Flow events: one line per edge, wall time, and a bounded memory."""
+
+import logging
+
+import pytest
+
+from penstock.flow.episodes import Episode
+from penstock.flow.journal import FlowEdge
+from penstock.flow.reason import Reason
+from penstock.telemetry.events import EVENTS_MAX, FlowEvents
+from penstock.testing.clock import ManualClock
+
+
+@pytest.fixture
+def events():
+    return FlowEvents(ManualClock(wall_ms=1_000_000, monotonic_ms=1000))
+
+
+ENTERED = FlowEdge("connection", "7", Reason.FLOW, "queue orders", 900)
+LEFT = FlowEdge(
+    "connection",
+    "7",
+    Reason.FLOW,
+    "queue orders",
+    4100,
+    Episode(Reason.FLOW, "queue orders", 900, 4100, 2500, 12),
+)
+
+
+def test_entering_is_told_with_reason_and_culprit_at_wall_time(events, caplog):
+    caplog.set_level(logging.INFO)
+    events.note([ENTERED])
+    (event,) = events.recent
+    assert (event.event, event.reason, event.culprit) == ("entered", "flow", "queue orders")
+    assert event.at_ms == 1_000_000 - 100
+    assert caplog.records[0].stage == "connection 7"
+
+
+def test_leaving_is_told_with_how_long_it_lasted(events, caplog):
+    caplog.set_level(logging.INFO)
+    events.note([LEFT])
+    assert events.recent[0].lasted_ms == 3200
+    assert caplog.records[0].lasted_s == 3.2
+    assert caplog.records[0].stalls == 12
+
+
+def test_only_the_newest_events_are_kept(events):
+    events.note([ENTERED] * (EVENTS_MAX + 5))
+    assert len(events.recent) == EVENTS_MAX
+    assert events.counts["entered"] == EVENTS_MAX + 5

@@ -1,0 +1,66 @@
+"""The flow page: held stages first, bounded, with the diagnosis in one sentence."""
+
+import json
+
+import msgspec
+import pytest
+
+from penstock.flow.diagnosis import ConsumerView, StageView
+from penstock.flow.reason import Reason
+from penstock.telemetry.flow_api import STAGES_MAX, LimitView, flow_page
+from penstock.testing.clock import ManualClock
+
+
+@pytest.fixture
+def page():
+    clock = ManualClock(wall_ms=1_000_000, monotonic_ms=5000)
+
+    def make(*views, limits=()):
+        made = flow_page(views, limits=limits, events=(), clock=clock)
+        return json.loads(msgspec.json.encode(made))
+
+    return make
+
+
+HELD = StageView("connection", "1", "flow", Reason.FLOW, "log log", 4000, 0.5)
+LOG = StageView("log", "log")
+
+
+def test_a_quiet_broker_says_that_nothing_is_held_back(page):
+    assert "Nothing is held back" in page(LOG)["diagnosis"]["sentence"]
+
+
+def test_the_diagnosis_names_the_bottleneck(page):
+    shown = page(LOG, HELD)
+    assert shown["diagnosis"]["kind"] == "log"
+    assert "50 %" in shown["diagnosis"]["sentence"]
+
+
+def test_a_held_stage_has_state_reason_culprit_since_and_share(page):
+    stage = page(LOG, HELD)["stages"][0]
+    assert stage["state"] == "flow"
+    assert stage["reason"] == "flow"
+    assert stage["culprit"] == "log log"
+    assert stage["since_ms"] == 999_000
+    assert stage["share"] == 0.5
+
+
+def test_the_page_is_bounded_and_held_stages_come_first(page):
+    many = [StageView("connection", str(number)) for number in range(STAGES_MAX + 50)]
+    shown = page(*many, HELD)
+    assert len(shown["stages"]) == STAGES_MAX
+    assert shown["stages"][0]["state"] == "flow"
+    assert shown["stages_left_out"] == 51
+    assert shown["stages_held"] == 1
+
+
+def test_consumers_of_a_subscription_are_shown(page):
+    view = StageView("subscription", "s", ready=3, consumers=(ConsumerView("c", 10, 10),))
+    shown = page(view)
+    assert shown["stages"][0]["consumers"][0]["unacked"] == 10
+    assert "consumer c is slow" in shown["diagnosis"]["sentence"]
+
+
+def test_limits_show_their_use_and_where_to_change_them(page):
+    limit = LimitView("pool", "flow.inflight_bytes_max", 100, 60)
+    assert page(limits=[limit])["limits"][0]["setting"] == "flow.inflight_bytes_max"
