@@ -7,87 +7,94 @@ no such broker, or it refuses.
 
 import http.client
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Any, Final
 
-import typer
+import click
 
 from penstock.model.errors import PenstockError, SettingsError
 
 ANSWER_SECONDS_MAX: Final = 10.0
 
-Data = Annotated[Path, typer.Option("--data", help="Data directory of the broker.")]
-Endpoint = Annotated[
-    str, typer.Option("--endpoint", help="host:port of its HTTP port; default: from --data.")
-]
-Ms = Annotated[int, typer.Option("--ms", help="Milliseconds.", min=0)]
-HERE: Final = Path("./penstock-data")
+_MS: Final = click.option("--ms", required=True, type=click.IntRange(0), help="Milliseconds.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command."""
-    verbs = typer.Typer(help="Make a running broker's disk, memory or queues misbehave on purpose.")
-    verbs.command("store-hold")(store_hold)
-    verbs.command("sync-delay")(sync_delay)
-    verbs.command("write-error")(write_error)
-    verbs.command("queue-delay")(queue_delay)
-    verbs.command("memory")(memory)
-    verbs.command("disk")(disk)
-    verbs.command("clear")(clear)
-    app.add_typer(verbs, name="fault")
+def _takes_address(verb: Callable[..., None]) -> Callable[..., None]:
+    """Where the broker is: options that every verb has."""
+    verb = click.option("--endpoint", default="", help="host:port of its HTTP port.")(verb)
+    return click.option(
+        "--data",
+        default="./penstock-data",
+        show_default=True,
+        type=click.Path(path_type=Path),
+        help="Data directory of the broker, where its endpoint is looked up.",
+    )(verb)
 
 
-def store_hold(ms: Ms, data: Data = HERE, endpoint: Endpoint = "") -> None:
+@click.group("fault", short_help="Make a running broker's disk or queues misbehave on purpose.")
+def command() -> None:
+    """Make a running broker's disk, memory or queues misbehave on purpose.
+
+    The broker must have been started with --faults.
+    """
+
+
+@command.command("store-hold")
+@_MS
+@_takes_address
+def store_hold(ms: int, **where: Any) -> None:
     """Let no sync return for a while: confirms wait, sends are refused as busy (F5, F6)."""
-    _order({"fault": "store-hold", "ms": ms}, data, endpoint)
+    _order({"fault": "store-hold", "ms": ms}, **where)
 
 
-def sync_delay(ms: Ms, data: Data = HERE, endpoint: Endpoint = "") -> None:
+@command.command("sync-delay")
+@_MS
+@_takes_address
+def sync_delay(ms: int, **where: Any) -> None:
     """Make every sync slower, until cleared."""
-    _order({"fault": "sync-delay", "ms": ms}, data, endpoint)
+    _order({"fault": "sync-delay", "ms": ms}, **where)
 
 
-def write_error(
-    count: Annotated[int, typer.Option("--count", help="How many writes fail.", min=0)] = 1,
-    error: Annotated[str, typer.Option("--error", help="enospc or eio.")] = "enospc",
-    data: Data = HERE,
-    endpoint: Endpoint = "",
-) -> None:
+@command.command("write-error")
+@click.option("--count", default=1, type=click.IntRange(0), help="How many writes fail.")
+@click.option("--error", default="enospc", type=click.Choice(["enospc", "eio"]))
+@_takes_address
+def write_error(count: int, error: str, **where: Any) -> None:
     """Let the next writes to the log fail: those publishes are refused, nothing is lost."""
-    _order({"fault": "write-error", "count": count, "error": error}, data, endpoint)
+    _order({"fault": "write-error", "count": count, "error": error}, **where)
 
 
-def queue_delay(
-    topic: Annotated[str, typer.Option("--topic", help="Topic whose queues stand still.")],
-    ms: Ms,
-    data: Data = HERE,
-    endpoint: Endpoint = "",
-) -> None:
+@command.command("queue-delay")
+@click.option("--topic", required=True, help="Topic whose queues stand still.")
+@_MS
+@_takes_address
+def queue_delay(topic: str, ms: int, **where: Any) -> None:
     """Let the queues of one topic take nothing in: only its publishers wait (F1)."""
-    _order({"fault": "queue-delay", "topic": topic, "ms": ms}, data, endpoint)
+    _order({"fault": "queue-delay", "topic": topic, "ms": ms}, **where)
 
 
-def memory(
-    used: Annotated[int, typer.Option("--bytes", help="Resident memory to pretend.", min=0)],
-    data: Data = HERE,
-    endpoint: Endpoint = "",
-) -> None:
+@command.command("memory")
+@click.option("--bytes", "used", required=True, type=click.IntRange(0), help="Memory to pretend.")
+@_takes_address
+def memory(used: int, **where: Any) -> None:
     """Pretend that so much memory is used (F3)."""
-    _order({"fault": "memory", "bytes": used}, data, endpoint)
+    _order({"fault": "memory", "bytes": used}, **where)
 
 
-def disk(
-    free: Annotated[int, typer.Option("--bytes", help="Free disk to pretend.", min=0)],
-    data: Data = HERE,
-    endpoint: Endpoint = "",
-) -> None:
+@command.command("disk")
+@click.option("--bytes", "free", required=True, type=click.IntRange(0), help="Space to pretend.")
+@_takes_address
+def disk(free: int, **where: Any) -> None:
     """Pretend that only so much disk is free (F3)."""
-    _order({"fault": "disk", "bytes": free}, data, endpoint)
+    _order({"fault": "disk", "bytes": free}, **where)
 
 
-def clear(data: Data = HERE, endpoint: Endpoint = "") -> None:
+@command.command("clear")
+@_takes_address
+def clear(**where: Any) -> None:
     """End all faults."""
-    _order({"fault": "clear"}, data, endpoint)
+    _order({"fault": "clear"}, **where)
 
 
 def _order(order: dict[str, object], data: Path, endpoint: str) -> None:
@@ -100,7 +107,7 @@ def _order(order: dict[str, object], data: Path, endpoint: str) -> None:
     host, _, port = endpoint.removeprefix("http://").rstrip("/").rpartition(":")
     if not host or not port.isdecimal():
         raise SettingsError(f"endpoint {endpoint!r} is not host:port, as 127.0.0.1:15672")
-    print(_post(host.strip("[]"), int(port), order))
+    click.echo(_post(host.strip("[]"), int(port), order))
 
 
 def _post(host: str, port: int, order: dict[str, object]) -> str:
