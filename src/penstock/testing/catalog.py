@@ -8,6 +8,7 @@ that was rolled back; or *after* it was applied, like a commit whose answer was 
 from collections.abc import Sequence
 
 from penstock.log.catalog import Op, RowKey
+from penstock.model.errors import AppendFailed
 
 
 class MemoryCatalog:
@@ -21,6 +22,8 @@ class MemoryCatalog:
         """How many of the next transactions fail."""
         self.is_answer_lost = False
         """Whether a failing transaction is nevertheless applied."""
+        self.is_full = False
+        """Whether the disk has no room for a transaction; that is not final (P4)."""
         self._is_dead = False
 
     def load(self) -> dict[RowKey, bytes]:
@@ -31,6 +34,8 @@ class MemoryCatalog:
         """All of ``ops`` or none."""
         if self._is_dead:
             raise OSError("this catalog died with its process")
+        if self.is_full:
+            raise AppendFailed("the catalog's disk is full (planned)")
         if self.failures:
             self.failures -= 1
             if self.is_answer_lost:

@@ -2,7 +2,7 @@
 
 One command per line, words separated by one space; names and bodies have no spaces in them::
 
-    > TOPIC name [queues]               < TOPIC name                   once the definition is durable
+    > TOPIC name [queues]               < TOPIC name                   once it is durable
     > SUB topic subscription window     < SUB topic subscription       (shared, from the beginning)
     > PUB topic token body              < CONFIRM token queue offset   once it is durable
                                         < REFUSED token kind
@@ -14,8 +14,8 @@ One command per line, words separated by one space; names and bodies have no spa
                                         < CANCELLED subscription cause
                                         < ERROR text                   then the connection is closed
 
-It satisfies ``adapters.contract.Adapter`` and is the smallest example of one. Offsets are visible to
-its peers, so they get only what is durable (D7).
+It satisfies ``adapters.contract.Adapter`` and is the smallest example of one. Its peers see
+offsets, so they get only what is durable (D7).
 
 Not here: sockets (``server/pump.py``), a client (``line_client.py``).
 """
@@ -168,12 +168,7 @@ class LineAdapter:
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Messages, with their offsets."""
         name = self._names[consumer]
-        self._say(
-            *[
-                f"MSG {name} {d.queue_id} {d.offset} {int(d.is_redelivered)} {d.record.body.decode()}"
-                for d in deliveries
-            ]
-        )
+        self._say(*[f"MSG {name} {_message_words(d)}" for d in deliveries])
         messages, size = self._unsent.get(consumer, (0, 0))
         self._unsent[consumer] = (
             messages + sum([d.messages for d in deliveries]),
@@ -269,6 +264,11 @@ class LineAdapter:
         if lines and not self._is_closed:
             self._outbox.append(("\n".join(lines) + "\n").encode())
             self._wake()
+
+
+def _message_words(delivery: Delivery) -> str:
+    body = delivery.record.body.decode("utf-8", "replace")
+    return f"{delivery.queue_id} {delivery.offset} {int(delivery.is_redelivered)} {body}"
 
 
 class LineFactory:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from penstock.engine.connection import Channel
+    from penstock.engine.connection import Channel, Connection
     from penstock.engine.consumer import Consumer
     from penstock.engine.deliver import Delivery
     from penstock.engine.ports import Confirmation
@@ -85,6 +85,10 @@ Event: TypeAlias = (
 
 class RecordingOutlet:
     """One peer's ears and memory."""
+
+    connection: Connection
+    """Its connection and channel, when ``Core.connect`` made them."""
+    channel: Channel
 
     def __init__(self) -> None:
         self.events: list[Event] = []

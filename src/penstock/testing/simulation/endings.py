@@ -74,7 +74,7 @@ def drain(world: World) -> None:
     for sim_topic in world.live_topics:
         if sim_topic.kind not in VANISHING:
             for following in sim_topic.followings.values():
-                _check_seen(world, sim_topic, following, confirmed)
+                _check_seen(sim_topic, following, confirmed)
 
 
 def audit(world: World) -> None:
@@ -122,7 +122,6 @@ def _attach_drain(world: World, sim_topic: SimTopic, following: Following) -> No
 
 
 def _check_seen(
-    world: World,
     sim_topic: SimTopic,
     following: Following,
     confirmed: dict[int, list[tuple[int, Sent]]],

@@ -158,9 +158,9 @@ class World:
             if topic_found is not None:
                 self._found_again(sim_topic, topic_found)
                 continue
-            if not sim_topic.is_deleted and sim_topic.kind != "transient":
-                if sim_topic.is_known_durable or self.ledger.is_owed(sim_topic.queue_ids):
-                    raise LawBroken(f"topic {label} was durable and is gone (D6)")
+            must_exist = sim_topic.is_known_durable or self.ledger.is_owed(sim_topic.queue_ids)
+            if must_exist and not sim_topic.is_deleted and sim_topic.kind != "transient":
+                raise LawBroken(f"topic {label} was durable and is gone (D6)")
             sim_topic.is_deleted = True
             sim_topic.may_be_back = False
 
