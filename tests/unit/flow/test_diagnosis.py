@@ -1,0 +1,159 @@
+"""The diagnosis: who is slow, in one sentence."""
+
+import pytest
+
+from penstock.flow.diagnosis import ConsumerView, StageView, diagnose, findings_of
+from penstock.flow.reason import Reason
+
+
+def chain_views(connection="running", channel="running", queue="running", *, with_culprits):
+    """The three stages of the table in flow-control.md section 3, and the log after them."""
+    states = {"connection c1": connection, "channel c1/1": channel, "queue orders": queue}
+    labels = [*states, "log main"]
+    views = []
+    for (label, state), following in zip(states.items(), labels[1:], strict=True):
+        kind, name = label.split(" ")
+        held = state == "flow"
+        views.append(
+            StageView(
+                kind,
+                name,
+                state,
+                Reason.FLOW if held else None,
+                following if held and with_culprits else "",
+                share=0.5 if held else 0.0,
+                downstream=(following,),
+            )
+        )
+    return [*views, StageView("log", "main")]
+
+
+@pytest.mark.parametrize("with_culprits", [True, False])
+@pytest.mark.parametrize(
+    ("states", "kind", "name", "word"),
+    [
+        (("running", "running", "running"), "none", "", "publishers"),
+        (("flow", "running", "running"), "channel", "c1/1", "routing"),
+        (("flow", "flow", "running"), "queue", "orders", "hot queue"),
+        (("flow", "flow", "flow"), "log", "main", "disk"),
+        (("running", "running", "flow"), "log", "main", "disk"),
+        (("running", "flow", "flow"), "log", "main", "disk"),
+    ],
+)
+def test_the_bottleneck_is_the_first_stage_not_held_after_the_last_that_is(
+    states, kind, name, word, with_culprits
+):
+    found = diagnose(chain_views(*states, with_culprits=with_culprits))
+    assert (found.kind, found.name) == (kind, name)
+    assert word in found.sentence
+
+
+def test_the_whole_chain_is_shown_upstream_first():
+    found = diagnose(chain_views("flow", "flow", "flow", with_culprits=True))
+    assert found.chain == ("connection c1", "channel c1/1", "queue orders")
+    assert found.sentence == (
+        "log main is the bottleneck (the disk): connection c1 -> channel c1/1 -> queue orders "
+        "wait for it 50 % of the time."
+    )
+
+
+def test_an_alarm_is_named_once_before_everything_else():
+    blocked = [
+        StageView("connection", f"c{n}", "blocked", Reason.DISK, "disk: 1 bytes free", share=0.9)
+        for n in range(40)
+    ]
+    idle = StageView("connection", "idle", "blocking", Reason.DISK, "disk: 1 bytes free")
+    found = findings_of([*blocked, idle, *chain_views("flow", "flow", "flow", with_culprits=True)])
+    assert [each.kind for each in found] == ["disk", "log"]
+    assert "holds 40 publishing connections: disk: 1 bytes free" in found[0].sentence
+    assert len(found[0].chain) <= 16
+
+
+def test_an_alarm_that_holds_nobody_yet_says_so():
+    found = diagnose([StageView("connection", "c", "blocking", Reason.MEMORY, "memory")])
+    assert found.kind == "memory"
+    assert "nobody yet" in found.sentence
+
+
+def test_the_heaviest_of_several_chains_comes_first():
+    views = [
+        StageView("channel", "a", "flow", Reason.FLOW, "queue cold", share=0.1),
+        StageView("channel", "b", "flow", Reason.FLOW, "queue hot", share=0.3),
+        StageView("channel", "c", "flow", Reason.FLOW, "queue hot", share=0.3),
+        StageView("queue", "cold"),
+        StageView("queue", "hot"),
+    ]
+    assert [each.name for each in findings_of(views)] == ["hot", "cold"]
+
+
+@pytest.mark.parametrize("reason", [Reason.RATE, Reason.QUOTA, Reason.PENDING, Reason.HELD])
+def test_a_limit_is_a_bottleneck_by_itself(reason):
+    views = [
+        StageView("connection", "c", "flow", Reason.FLOW, "channel 1", share=0.2),
+        StageView("channel", "1", "flow", reason, "topic orders at 100/s", share=0.2),
+    ]
+    found = diagnose(views)
+    assert (found.kind, found.name, found.side) == ("limit", "topic orders at 100/s", "publish")
+    assert reason.value in found.sentence
+
+
+def test_a_culprit_outside_the_chain_is_named_as_it_is():
+    found = diagnose([StageView("queue", "q", "flow", Reason.FLOW, "query 7", share=1.0)])
+    assert (found.kind, found.name) == ("external", "query 7")
+    assert "queue q waits for query 7 100 % of the time" in found.sentence
+
+
+def test_a_held_stage_that_names_nobody_still_gives_an_answer():
+    found = diagnose([StageView("queue", "q", "flow", Reason.FLOW, downstream=("log x",))])
+    assert found.kind == "unknown"
+    assert "what comes after queue q" in found.sentence
+
+
+def test_stages_that_wait_for_each_other_are_told_and_end_the_walk():
+    views = [
+        StageView("queue", "a", "flow", Reason.FLOW, "queue b"),
+        StageView("queue", "b", "flow", Reason.FLOW, "queue a"),
+    ]
+    found = diagnose(views)
+    assert found.kind == "ring"
+    assert "wait for each other" in found.sentence
+
+
+SLOW = ConsumerView("slow", unacked=100, unacked_max=100)
+UNREAD = ConsumerView("deaf", unacked=5, unacked_max=100, is_unsent_high=True)
+IDLE = ConsumerView("idle", has_demand=False)
+BUSY = ConsumerView("busy", unacked=5, unacked_max=100)
+
+
+@pytest.mark.parametrize(
+    ("consumers", "kind", "name", "word"),
+    [
+        ((SLOW,), "consumer", "slow", "100 unsettled"),
+        ((IDLE, SLOW, UNREAD), "consumer", "slow", "is slow"),
+        ((UNREAD,), "network", "deaf", "does not read"),
+        ((IDLE,), "demand", "orders/billing", "nobody pulls"),
+        ((), "subscription", "orders/billing", "nobody consumes"),
+        ((SLOW, BUSY), "none", "", "Nothing is held back"),
+    ],
+)
+def test_why_ready_messages_are_not_delivered(consumers, kind, name, word):
+    found = diagnose([StageView("subscription", "orders/billing", ready=7, consumers=consumers)])
+    assert (found.kind, found.name) == (kind, name)
+    assert word in found.sentence
+
+
+def test_a_subscription_with_nothing_ready_is_no_finding():
+    assert findings_of([StageView("subscription", "s", consumers=(SLOW,))]) == []
+
+
+def test_a_dispatch_limit_belongs_to_the_delivery_side():
+    found = diagnose([StageView("subscription", "s", "flow", Reason.RATE, "10/s", ready=3)])
+    assert found.side == "delivery"
+
+
+def test_the_longest_backlog_comes_first():
+    views = [
+        StageView("subscription", "small", ready=1),
+        StageView("subscription", "large", ready=1000),
+    ]
+    assert [each.name for each in findings_of(views)] == ["large", "small"]

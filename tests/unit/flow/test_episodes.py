@@ -1,0 +1,156 @@
+"""Episodes: stalls told so that a person can use them."""
+
+import pytest
+
+from penstock.flow.episodes import HISTORY_MAX, Episodes
+from penstock.flow.journal import EDGES_MAX, Journal
+from penstock.flow.reason import Reason
+from penstock.flow.stall_share import StallShare
+
+FLOW, DISK = Reason.FLOW, Reason.DISK
+
+
+def test_short_gaps_belong_to_the_same_episode_but_are_not_counted_as_stalled():
+    episodes = Episodes(memory_ms=1000)
+    assert episodes.entered(FLOW, "queue q", 0)
+    assert episodes.left(FLOW, 100) is None
+    assert not episodes.entered(FLOW, "queue r", 1000)
+    episodes.left(FLOW, 1050)
+    [episode] = episodes.settle(2050)
+    assert (episode.since_ms, episode.until_ms) == (0, 1050)
+    assert (episode.stalled_ms, episode.stalls, episode.culprit) == (150, 2, "queue r")
+    assert episodes.count(FLOW) == 1
+    assert episodes.stalled_ms(FLOW, 2050) == 150
+
+
+def test_a_gap_as_long_as_the_memory_begins_a_new_episode():
+    episodes = Episodes(memory_ms=1000)
+    episodes.entered(FLOW, "q", 0)
+    episodes.left(FLOW, 100)
+    assert episodes.entered(FLOW, "q", 1100)
+    assert episodes.count(FLOW) == 2
+    assert [e.stalled_ms for e in episodes.history] == [100]
+
+
+def test_the_state_keeps_saying_flow_for_the_memory_after_the_last_stall():
+    episodes = Episodes(memory_ms=1000)
+    assert (episodes.state(0), episodes.since_ms(0)) == ("running", None)
+    episodes.entered(FLOW, "q", 10)
+    episodes.left(FLOW, 20)
+    assert (episodes.state(1019), episodes.since_ms(1019)) == ("flow", 10)
+    assert (episodes.state(1020), episodes.since_ms(1020)) == ("running", None)
+
+
+def test_an_alarm_outranks_flow():
+    episodes = Episodes()
+    episodes.entered(FLOW, "q", 10)
+    episodes.entered(DISK, "disk", 30)
+    assert episodes.state(40) == "blocked"
+    assert episodes.since_ms(40) == 10
+    assert episodes.reasons(40) == {FLOW: "q", DISK: "disk"}
+
+
+def test_without_memory_an_episode_ends_when_it_is_left():
+    episodes = Episodes(memory_ms=0)
+    episodes.entered(FLOW, "q", 10)
+    episode = episodes.left(FLOW, 60)
+    assert episode.stalled_ms == 50
+    assert episodes.left(FLOW, 70) is None
+
+
+def test_a_stall_with_two_holders_lasts_until_both_have_left():
+    episodes = Episodes(memory_ms=0)
+    assert episodes.entered(FLOW, "credit", 0)
+    assert not episodes.entered(FLOW, "gate", 10)
+    assert episodes.left(FLOW, 20) is None
+    assert episodes.left(FLOW, 50).stalled_ms == 50
+
+
+def test_stalled_time_includes_the_stall_in_progress():
+    episodes = Episodes()
+    episodes.entered(FLOW, "q", 100)
+    assert episodes.stalled_ms(FLOW, 350) == 250
+    assert episodes.stalled_ms(DISK, 350) == 0
+    assert episodes.seen == (FLOW,)
+
+
+def test_overlapping_reasons_count_once_in_the_share():
+    episodes = Episodes(window_ms=1000)
+    episodes.entered(FLOW, "q", 1000)
+    episodes.entered(DISK, "d", 1200)
+    episodes.left(FLOW, 1400)
+    episodes.left(DISK, 1500)
+    assert episodes.share(2000) == pytest.approx(0.5)
+
+
+def test_history_is_bounded():
+    episodes = Episodes(memory_ms=0)
+    for at in range(HISTORY_MAX * 3):
+        episodes.entered(FLOW, "q", at * 10)
+        episodes.left(FLOW, at * 10 + 5)
+    assert len(episodes.history) == HISTORY_MAX
+    assert episodes.count(FLOW) == HISTORY_MAX * 3
+
+
+@pytest.mark.parametrize(
+    ("stalls", "now", "open_since", "expected"),
+    [
+        ([], 50_000, None, 0.0),
+        ([(0, 10_000)], 10_000, None, 1.0),
+        ([(0, 10_000)], 15_000, None, 0.5),
+        ([(0, 10_000)], 20_000, None, 0.0),
+        ([(0, 10_000)], 90_000, None, 0.0),
+        ([], 20_000, 5_000, 1.0),
+        ([(10_000, 11_000)], 20_000, 19_000, 0.2),
+        ([(0, 1_000_000)], 1_000_000, None, 1.0),
+        ([(100, 200), (300, 400), (9_000, 9_800)], 10_000, None, 0.1),
+        ([(7, 7)], 10_000, None, 0.0),
+    ],
+)
+def test_share_of_the_last_ten_seconds(stalls, now, open_since, expected):
+    share = StallShare(10_000)
+    for since, until in stalls:
+        share.add(since, until)
+    assert share.share(now, open_since) == pytest.approx(expected)
+
+
+def test_the_oldest_slot_counts_in_proportion():
+    share = StallShare(10_000)
+    share.add(0, 500)
+    assert share.stalled_ms(10_250) == 250
+
+
+def test_the_journal_reports_each_edge_once():
+    journal = Journal(0, memory_ms=1000)
+    episodes = journal.episodes("queue", "orders")
+    assert journal.next_deadline_ms is None
+    episodes.entered(FLOW, "log main", 10)
+    episodes.left(FLOW, 20)
+    episodes.entered(FLOW, "log main", 30)
+    episodes.left(FLOW, 40)
+    journal.tick(500)
+    assert journal.next_deadline_ms is not None
+    [entered] = journal.take_edges()
+    assert (entered.kind, entered.name, entered.at_ms) == ("queue", "orders", 10)
+    journal.tick(1100)
+    [left] = journal.take_edges()
+    assert (left.at_ms, left.episode.stalled_ms, left.episode.stalls) == (40, 20, 2)
+    journal.tick(5000)
+    assert journal.take_edges() == []
+    assert journal.next_deadline_ms is None
+
+
+def test_journal_time_never_goes_back():
+    journal = Journal(100)
+    journal.tick(50)
+    assert journal.now_ms == 100
+
+
+def test_edges_nobody_takes_are_dropped_and_counted():
+    journal = Journal(0, memory_ms=0)
+    episodes = journal.episodes("queue", "q")
+    for at in range(EDGES_MAX):
+        episodes.entered(FLOW, "log", at)
+        episodes.left(FLOW, at)
+    assert len(journal.take_edges()) == EDGES_MAX
+    assert journal.edges_dropped == EDGES_MAX

@@ -1,0 +1,107 @@
+"""Rate limits and backlog quotas (F8)."""
+
+import pytest
+
+from penstock.flow.demand import UNLIMITED
+from penstock.flow.quota import BacklogQuota, QuotaPolicy, Verdict
+from penstock.flow.rate import RateLimit, TokenBucket
+
+
+def test_a_bucket_gives_its_burst_at_once_and_then_its_rate():
+    bucket = TokenBucket(100, 20)
+    assert bucket.take(20, 0)
+    assert not bucket.take(1, 9)
+    assert bucket.take(1, 10)
+    assert bucket.available(110) == 10
+
+
+def test_no_rate_is_no_limit():
+    bucket = TokenBucket(0)
+    bucket.charge(10**9, 0)
+    assert bucket.take(10**9, 0)
+    assert (bucket.wait_ms(10**9, 0), bucket.available(0)) == (0, UNLIMITED)
+
+
+def test_a_charge_may_go_into_debt_and_the_wait_pays_it_back():
+    bucket = TokenBucket(1000, 100)
+    bucket.charge(600, 0)
+    assert bucket.available(0) == 0
+    assert bucket.wait_ms(0, 0) == 500
+    assert bucket.wait_ms(1, 0) == 501
+    assert not bucket.take(1, 500)
+    assert bucket.take(1, 501)
+
+
+def test_a_piece_larger_than_the_burst_passes_a_full_bucket():
+    bucket = TokenBucket(10, 5)
+    assert bucket.take(50, 0)
+    assert bucket.wait_ms(1, 0) == 4600
+    assert not bucket.take(50, 4600)
+    assert bucket.take(50, 5000)
+
+
+def test_tokens_do_not_pile_up_beyond_the_burst_and_time_going_back_gives_none():
+    bucket = TokenBucket(10, 5)
+    bucket.take(5, 1000)
+    assert not bucket.take(1, 0)
+    assert bucket.available(10**9) == 5
+
+
+def test_a_new_rate_keeps_the_debt_and_starts_full_from_no_limit():
+    bucket = TokenBucket(10, 10)
+    bucket.charge(30, 0)
+    bucket.resize(100, 100, 0)
+    assert bucket.wait_ms(0, 0) == 200
+    free = TokenBucket(0)
+    free.resize(10, 3, 50)
+    assert free.available(50) == 3
+
+
+def test_negative_figures_are_refused():
+    with pytest.raises(ValueError, match="negative"):
+        TokenBucket(-1)
+
+
+def test_messages_and_bytes_must_both_allow_it():
+    limit = RateLimit(messages_per_s=10, bytes_per_s=1000)
+    assert limit.is_set
+    limit.charge(1, 5000, 0)
+    assert limit.available_messages(0) == 0
+    assert limit.wait_ms(0) == 4001
+    limit.charge(0, 0, 4001)
+    assert (limit.available_messages(4001), limit.available_bytes(4001)) == (10, 1)
+    assert limit.wait_ms(4001) == 0
+    assert not RateLimit().is_set
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict"),
+    [
+        (QuotaPolicy.HOLD, Verdict.HOLD),
+        (QuotaPolicy.EXCEPTION, Verdict.REFUSE),
+        (QuotaPolicy.EVICT, Verdict.EVICT),
+    ],
+)
+@pytest.mark.parametrize(
+    ("backlog_bytes", "age_ms", "is_passed"),
+    [(0, 0, False), (99, 9, False), (100, 0, True), (0, 10, True), (500, 500, True)],
+)
+def test_a_quota_judges_by_bytes_or_age(policy, verdict, backlog_bytes, age_ms, is_passed):
+    quota = BacklogQuota(100, 10, policy)
+    assert quota.judge(backlog_bytes, age_ms) is (verdict if is_passed else Verdict.ADMIT)
+
+
+def test_an_unset_quota_admits_everything():
+    quota = BacklogQuota()
+    assert not quota.is_set
+    assert quota.judge(1 << 60, 1 << 60) is Verdict.ADMIT
+
+
+def test_a_quota_explains_itself_and_evicts_to_ninety_percent():
+    quota = BacklogQuota(1000, 200, QuotaPolicy.EVICT)
+    assert quota.is_set
+    assert (quota.evict_to_bytes, quota.evict_to_age_ms) == (900, 180)
+    assert quota.explain("orders", 1000) == (
+        "backlog of topic 'orders' holds 1000 bytes, quota 1000 (evict)"
+    )
+    assert "300 ms old, quota 200 ms" in quota.explain("orders", 10, 300)
