@@ -115,7 +115,9 @@ def _disk(data: Path) -> Finding:
 
 
 def _memory() -> Finding:
-    amount = Machine().memory_bytes()
+    machine = Machine()
+    amount = machine.memory_bytes()
+    machine.close()
     if amount < MEMORY_BYTES_MIN:
         text = f"{_about(amount)}; lower flow.inflight_bytes_max to fit"
         return Finding("memory", WARN, text)
