@@ -6,6 +6,8 @@ Each test collects every offence, so that one run shows all there is to mend.
 import ast
 import re
 import subprocess
+import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -153,6 +155,28 @@ def test_imports_for_annotations_follow_the_layers_too():
             if is_outside and RANKS[target[0]] >= RANKS[folder]:
                 offences.append((place(path, node.lineno), module))
     assert offences == []
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    needed = {top_level(each) for each in project["dependencies"]}
+    extras = {
+        top_level(each)
+        for name, packages in project["optional-dependencies"].items()
+        if name != "dev"
+        for each in packages
+    }
+    imported = set()
+    for _, node in nodes(SOURCE, ast.ImportFrom, ast.Import):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        imported |= {name.partition(".")[0] for name in names}
+    foreign = imported - sys.stdlib_module_names - {"penstock"}
+    assert (foreign - needed - extras, needed - foreign) == (set(), set())
+
+
+def top_level(requirement):
+    return re.split(r"[<>=!~ ;\[]", requirement)[0].replace("-", "_")
 
 
 def test_unit_and_property_tests_do_not_sleep():
