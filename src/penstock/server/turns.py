@@ -41,17 +41,17 @@ class Driven(Protocol):
 
     @property
     def unsynced_messages(self) -> int:
-        """Messages appended and in no sync job yet."""
+        """Messages appended and not durable."""
         ...
 
     @property
     def unsynced_bytes(self) -> int:
-        """Bytes appended and in no sync job yet."""
+        """Bytes appended and not durable."""
         ...
 
     @property
-    def is_definition_awaited(self) -> bool:
-        """True when a changed definition is in no sync job yet (D6)."""
+    def is_durability_awaited(self) -> bool:
+        """True when somebody waits for a definition or settlement to become durable (D6)."""
         ...
 
     def turn(self) -> None:
@@ -60,6 +60,10 @@ class Driven(Protocol):
 
     def next_deadline_ms(self) -> int | None:
         """When a turn is wanted without any arrival; monotonic."""
+        ...
+
+    def next_sync_ms(self) -> int | None:
+        """From when on there is a commit to make; None = nothing waits, or one is out."""
         ...
 
     def take_sync_job(self) -> "SyncJob | None":
@@ -105,6 +109,7 @@ class Turns:
         self._is_committing = False
         self._waiting_since_ms: int | None = None
         self._linger: asyncio.TimerHandle | None = None
+        self._linger_ms = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._idle: asyncio.Future[None] | None = None
@@ -176,40 +181,54 @@ class Turns:
     def _is_idle(self) -> bool:
         return not (self._is_committing or self._is_scheduled or self._stirred)
 
-    def _commit(self) -> None:
+    def _commit(self, at_least_ms: int = 0) -> None:
         if self._is_committing or self._is_stopped:
             return
         engine = self._engine
-        messages, byte_count = engine.unsynced_messages, engine.unsynced_bytes
-        is_awaited = engine.is_definition_awaited
-        if not (messages or byte_count or is_awaited):
+        due_ms = engine.next_sync_ms()
+        if due_ms is None:
             self._waiting_since_ms = None
             return
-        wait_ms = self._policy.wait_ms(messages, byte_count, is_awaited=is_awaited)
-        if wait_ms and self._idle is None:
-            now_ms = self._clock.monotonic_ms()
+        now_ms = max(self._clock.monotonic_ms(), at_least_ms)
+        if due_ms <= now_ms:
             if self._waiting_since_ms is None:
                 self._waiting_since_ms = now_ms
-            wait_ms -= now_ms - self._waiting_since_ms
-            if wait_ms > 0:
-                if self._linger is None:
-                    self._linger = self._loop.call_later(wait_ms / 1000, self._lingered)
+            wait_ms = self._policy.wait_ms(
+                engine.unsynced_messages,
+                engine.unsynced_bytes,
+                is_awaited=engine.is_durability_awaited or self._idle is not None,
+            )
+            due_ms = self._waiting_since_ms + wait_ms
+        if due_ms <= now_ms:
+            self._begin_commit()
+        else:
+            self._linger_until(due_ms, now_ms)
+
+    def _linger_until(self, due_ms: int, now_ms: int) -> None:
+        if self._linger is not None:
+            if self._linger_ms <= due_ms:
                 return
-        self._begin_commit(messages)
+            self._linger.cancel()
+        self._linger_ms = due_ms
+        self._linger = self._loop.call_later((due_ms - now_ms) / 1000, self._lingered)
 
     def _lingered(self) -> None:
         self._linger = None
-        # The linger counts from the first waiter; by now it is over, whatever the clock rounds to.
-        if not self._is_committing and not self._is_stopped:
-            self._begin_commit(self._engine.unsynced_messages)
+        # A loop whose timers are exact to a millisecond may fire a little early: it is time anyway.
+        self._commit(at_least_ms=self._linger_ms)
 
-    def _begin_commit(self, messages: int) -> None:
+    def _begin_commit(self) -> None:
         self._waiting_since_ms = None
+        messages = self._engine.unsynced_messages
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
         job = self._engine.take_sync_job()
         if job is None:
+            # The store's own clock is a moment behind; without this nobody would ask again.
+            if (due_ms := self._engine.next_sync_ms()) is not None:
+                now_ms = self._clock.monotonic_ms()
+                self._linger_until(max(due_ms, now_ms + 1), now_ms)
             return
         self._is_committing = True
         self.commit_messages.observe(messages)

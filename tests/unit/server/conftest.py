@@ -140,8 +140,9 @@ class FakeEngine:
         self.needs_turn = False
         self.unsynced_messages = 0
         self.unsynced_bytes = 0
-        self.is_definition_awaited = False
+        self.is_durability_awaited = False
         self.deadline_ms: int | None = None
+        self.sync_from_ms = 0
         self.jobs = 0
         self.synced_jobs: list[tuple[int, Exception | None]] = []
         self.on_turn: Callable[[], None] = lambda: None
@@ -154,11 +155,16 @@ class FakeEngine:
     def next_deadline_ms(self) -> int | None:
         return self.deadline_ms
 
+    def next_sync_ms(self) -> int | None:
+        if self.unsynced_messages or self.unsynced_bytes or self.is_durability_awaited:
+            return self.sync_from_ms
+        return None
+
     def take_sync_job(self) -> FakeJob | None:
-        if not (self.unsynced_messages or self.unsynced_bytes or self.is_definition_awaited):
+        if not (self.unsynced_messages or self.unsynced_bytes or self.is_durability_awaited):
             return None
         self.unsynced_messages = self.unsynced_bytes = 0
-        self.is_definition_awaited = False
+        self.is_durability_awaited = False
         self.jobs += 1
         return FakeJob(self.jobs)
 

@@ -171,7 +171,7 @@ def test_company_that_makes_it_much_ends_the_linger(scene):
 
 
 def test_a_definition_never_lingers(scene):
-    scene.engine.is_definition_awaited = True
+    scene.engine.is_durability_awaited = True
     scene.turns.request()
     scene.loop.run()
     assert scene.commits.under_way
@@ -200,14 +200,14 @@ def test_confirms_are_flushed_as_soon_as_the_sync_returned(scene):
     assert connection.flushes == 1
 
 
-def test_with_an_interval_the_disk_is_asked_once_per_interval(engine, loop, clock):
-    scene = Scene(engine, loop, clock, durability="interval:50")
-    engine.unsynced_messages = 100_000
+def test_a_commit_that_the_store_wants_later_starts_then_and_not_before(scene):
+    scene.engine.unsynced_messages = 100_000
+    scene.engine.sync_from_ms = scene.loop.clock.monotonic_ms() + 50
     scene.turns.request()
-    loop.run()
-    loop.advance(49)
+    scene.loop.run()
+    scene.loop.advance(49)
     assert not scene.commits.under_way
-    loop.advance(1)
+    scene.loop.advance(1)
     assert scene.commits.under_way
 
 
