@@ -1,0 +1,184 @@
+"""Commits: which bytes wait for the disk, and what an answer from it means (D6-D8, P4).
+
+At most one job is out. With durability ``fsync`` every job syncs what was appended; with
+``interval:MS`` the log is synced that often and with ``os`` only for snapshots, while what is
+written counts as durable at once. The position in frame heads is always the one really synced: the
+torn-tail rule of recovery builds on it.
+
+A full disk under the catalog defers the whole job: nothing was done, nothing is lost, it is tried
+again. Any other failure is final.
+
+Not here: what a job does (``sync_job.py``), when to look for one (``server/turns.py``).
+"""
+
+from typing import Final
+
+from penstock.log.recovery import StoreParts
+from penstock.log.snapshot import RUN_KEY, RunRow, Snapshots, meta_op
+from penstock.log.sync_job import SyncJob
+from penstock.log.writer import UnsyncedSet
+from penstock.model.clock import Clock
+from penstock.model.errors import SyncFailed
+from penstock.model.position import LogPosition
+from penstock.settings.storage import StorageSettings
+
+RETRY_MS: Final = 100
+"""Pause after a commit that found the disk full."""
+DRAIN_JOBS_MAX: Final = 100_000
+"""A clean stop gives up after this many commits without an end."""
+
+
+class Commit:
+    """Everything between an append and its confirm."""
+
+    def __init__(
+        self, parts: StoreParts, snapshots: Snapshots, settings: StorageSettings, clock: Clock
+    ) -> None:
+        self._parts = parts
+        self._writer = parts.writer
+        self._snapshots = snapshots
+        self._clock = clock
+        mode, _, interval = settings.durability.partition(":")
+        self._counts_written = mode != "fsync"
+        self._interval_ms = int(interval) if interval else None
+        self._job: SyncJob | None = None
+        self._deferred: list[UnsyncedSet] = []
+        self._retry_ms = 0
+        self._steps_retry_ms = 0
+        self._synced_ms = 0
+        self._marked = 0
+        self._is_closing = False
+        self.synced_position: LogPosition = parts.writer.end_position
+        """Everything below has really been synced."""
+        self.definitions_durable = 0
+        self.syncs = 0
+        self.removals: list[str] = []
+        """Segments to unlink with the next job."""
+        self.failure: Exception | None = None
+
+    @property
+    def durable_position(self) -> LogPosition:
+        """Everything below may be confirmed."""
+        return self._writer.end_position if self._counts_written else self.synced_position
+
+    def check(self) -> None:
+        """Raise when a sync has failed before."""
+        if self.failure is not None:
+            raise SyncFailed(f"the store stopped taking messages: {self.failure}")
+
+    def take(self) -> SyncJob | None:
+        """The next job, if there is anything to do and none is out."""
+        parts = self._parts
+        now_ms = self._clock.monotonic_ms()
+        if self._job is not None or self.failure is not None or now_ms < self._retry_ms:
+            return None
+        has_log = self._wants_log(now_ms)
+        steps = parts.side_files.steps() if now_ms >= self._steps_retry_ms else []
+        snapshot_ops = self._snapshots.take_ops(self.synced_position, parts.side_files.steps_done)
+        if not (has_log or steps or snapshot_ops or self.removals or parts.definitions.has_ops):
+            return None
+        job = SyncJob(parts.storage, parts.catalog, parts.side_files)
+        job.definition_ops = parts.definitions.take_ops()
+        job.sequence = parts.definitions.sequence
+        job.snapshot_ops = snapshot_ops
+        job.steps = steps
+        job.removals, self.removals = self.removals, []
+        if has_log:
+            taken = self._writer.take_unsynced()
+            job.unsynced = self._deferred + ([taken] if taken is not None else [])
+            self._deferred = []
+            job.upto = self._writer.end_position
+        self._job = job
+        return job
+
+    def finished(self, job: SyncJob, error: Exception | None) -> None:
+        """A job came back."""
+        assert job is self._job, "a job that is not out came back"
+        self._job = None
+        if error is not None:
+            self.failure = error
+            return
+        now_ms = self._clock.monotonic_ms()
+        if job.is_deferred:
+            self._retry_ms = now_ms + RETRY_MS
+            self._deferred = job.unsynced
+            self.removals = [*job.removals, *self.removals]
+            self._parts.definitions.put_back(job.definition_ops)
+            if job.snapshot_ops:
+                self._snapshots.deferred()
+            return
+        self._parts.side_files.done(job.steps_done)
+        if job.steps_done < len(job.steps):
+            self._steps_retry_ms = now_ms + RETRY_MS
+        self.definitions_durable = job.sequence
+        if job.snapshot_ops:
+            self._snapshots.written()
+        if job.upto is not None:
+            self.synced_position = job.upto
+            self._synced_ms = now_ms
+            self.syncs += 1
+
+    def next_ms(self) -> int | None:
+        """From when on ``take`` would give a job; None when nothing waits or one is out."""
+        if self._job is not None or self.failure is not None:
+            return None
+        times: list[int] = []
+        files = self._parts.side_files
+        if self._is_log_waiting():
+            if not self._counts_written or self._wants_snapshot_sync():
+                times.append(0)
+            elif self._interval_ms is not None:
+                times.append(self._synced_ms + self._interval_ms)
+        if files.waiting:
+            times.append(self._steps_retry_ms)
+        if (
+            self.removals
+            or self._parts.definitions.has_ops
+            or self._snapshots.is_ready(self.synced_position, files.steps_done)
+        ):
+            times.append(0)
+        return max(min(times), self._retry_ms) if times else None
+
+    def append_mark(self) -> LogPosition:
+        """Write the empty frame that carries the synced mark."""
+        self._marked = self.synced_position
+        return self._writer.append_mark(durable_upto=self.synced_position)[1]
+
+    def is_mark_due(self, content_end: int) -> bool:
+        """True when all up to ``content_end`` is synced and no frame says so."""
+        return self._marked < content_end <= self.synced_position and self.failure is None
+
+    def drain(self) -> bool:
+        """Run jobs here until nothing waits; False when that does not come to an end."""
+        self._is_closing = True
+        for _ in range(DRAIN_JOBS_MAX):
+            job = self.take()
+            if job is None:
+                return self.failure is None and self.next_ms() is None
+            try:
+                job.run()
+            except SyncFailed as problem:
+                self.finished(job, problem)
+                return False
+            self.finished(job, None)
+        return False
+
+    def write_clean(self) -> None:
+        """Say in the catalog that everything is in the snapshot."""
+        run = self._parts.run
+        row = RunRow(True, run.boot_id, run.durability, run.epoch)
+        self._parts.catalog.apply([meta_op(RUN_KEY, row)])
+
+    def _is_log_waiting(self) -> bool:
+        return self._writer.end_position > self.synced_position or bool(self._deferred)
+
+    def _wants_snapshot_sync(self) -> bool:
+        pending = self._snapshots.pending_position
+        return pending is not None and pending > self.synced_position
+
+    def _wants_log(self, now_ms: int) -> bool:
+        if not self._is_log_waiting():
+            return False
+        if not self._counts_written or self._is_closing or self._wants_snapshot_sync():
+            return True
+        return self._interval_ms is not None and now_ms >= self._synced_ms + self._interval_ms

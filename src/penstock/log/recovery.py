@@ -1,0 +1,297 @@
+"""Recovery: from what lies on disk to a store that goes on as if nothing had happened (D5, A4).
+
+Steps: format, catalog, side files (each cut back to the last snapshot and checked), then the log
+from the snapshot's position on: it gives back the index entries, delays and segment uses made
+since, and the settlements the engine replays. If any index or delay file is missing or damaged, all
+of them are thrown away and made again from the whole log.
+
+* Records for queues the catalog does not know (deleted, transient, or never committed) are left
+  out; their ids are never handed out again.
+* Offsets are never handed out twice: a queue goes on at its row or behind what the log says,
+  whichever is later.
+* Nothing is believed that the log does not say, except what the snapshot says about before it.
+
+Not here: torn tails and damage (``scan.py``), cursors (the engine replays ``settlements``).
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from penstock.log.catalog import Catalog, Op, RowKey
+from penstock.log.cursors import CursorState, decode_cursor
+from penstock.log.definitions import Definitions
+from penstock.log.delayed_files import DELAYED_DIRECTORY, DelayedFiles
+from penstock.log.format import check_format
+from penstock.log.index_set import QUEUE_KIND, IndexSet
+from penstock.log.key_index import KEYS_DIRECTORY, KeyIndex
+from penstock.log.queue_index import INDEX_DIRECTORY, IndexFlag, QueueState, queue_of
+from penstock.log.reader import LogReader
+from penstock.log.replay import Replay
+from penstock.log.retention import SEGMENT_KIND, Retention, SegmentRow
+from penstock.log.scan import LogScan
+from penstock.log.scan_report import ScanReport
+from penstock.log.segment import LOG_DIR, SegmentSet
+from penstock.log.side_files import FILE_KIND, SideFiles
+from penstock.log.snapshot import (
+    CURSOR_KIND,
+    META_KIND,
+    RUN_KEY,
+    SNAPSHOT_KEY,
+    RunRow,
+    SnapshotRow,
+    meta_op,
+)
+from penstock.log.storage import Storage
+from penstock.log.writer import LogWriter
+from penstock.model.errors import LogCorrupt
+from penstock.model.position import LogPosition
+from penstock.model.settlement import Settlement
+from penstock.settings.storage import StorageSettings
+
+TRANSIENT_SCAN_ENTRIES: Final = 4096
+"""Index entries looked at in one go when transient messages are dropped."""
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What the engine needs to know about the past."""
+
+    cursors: dict[tuple[int, int], CursorState] = field(default_factory=dict)
+    """(subscription_id, queue_id) -> state as of the snapshot."""
+    settlements: list[Settlement] = field(default_factory=list)
+    """Settle records since the snapshot, in the order of the log: apply them to the cursors."""
+    transient: list[tuple[int, list[tuple[int, int]]]] = field(default_factory=list)
+    """(queue_id, [start, end) ranges) of transient messages that this restart drops (D6): settle
+    them in every subscription. They keep their offsets, so nothing else moves."""
+    start_position: LogPosition = LogPosition(0)
+    """End of the log at open; transient entries below it are dropped ones."""
+    epoch: int = 0
+    """Changes when bytes that counted as durable may have been lost (D7)."""
+    is_new: bool = False
+    """The directory was empty."""
+    is_clean: bool = True
+    """The last process stopped in order: nothing had to be replayed."""
+    is_rebuilt: bool = False
+    """Indexes were made again from the whole log."""
+    report: ScanReport = field(default_factory=ScanReport)
+    notes: list[str] = field(default_factory=list)
+    """One sentence for each thing a person should know, for the log."""
+
+
+class StoreParts:
+    """The parts of an open store, wired together."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        catalog: Catalog,
+        settings: StorageSettings,
+        rows: dict[RowKey, bytes],
+    ) -> None:
+        self.storage: Final = storage
+        self.catalog: Final = catalog
+        self.segments: Final = SegmentSet.load(storage)
+        self.definitions: Final = Definitions(rows)
+        self.side_files: Final = SideFiles(storage)
+        self.indexes: Final = IndexSet(
+            self.side_files,
+            self.definitions,
+            entries_max=settings.index_file_entries_max,
+            tail_bytes_max=settings.index_tail_bytes_max,
+        )
+        self.retention: Final = Retention(
+            self.segments,
+            keep_ms=settings.settled_keep_ms,
+            keep_bytes_max=settings.settled_keep_bytes_max,
+        )
+        self.delayed: Final = DelayedFiles(self.side_files)
+        self.keys: Final = KeyIndex(self.side_files)
+        self.reader: Final = LogReader(storage, self.segments)
+        self.writer: LogWriter
+        self.run: RunRow
+        self.snapshot_position = 0
+        self.index_ms = 0
+
+
+def recover(
+    storage: Storage, catalog: Catalog, settings: StorageSettings, *, boot_id: str
+) -> tuple[StoreParts, Recovered]:
+    """Open what is there; see the module's text."""
+    storage.make_dir(LOG_DIR)
+    note = check_format(storage)
+    rows = catalog.load()
+    parts = StoreParts(storage, catalog, settings, rows)
+    recovered = Recovered(notes=[note] if note else [])
+    last_run = _last_run(rows, parts, recovered)
+    body = rows.get((META_KIND, SNAPSHOT_KEY))
+    snapshot = msgspec.json.decode(body, type=SnapshotRow) if body else SnapshotRow(0)
+    parts.snapshot_position, parts.index_ms = snapshot.position, snapshot.index_ms
+    recovered.is_rebuilt = not _restore_side_files(parts, rows, recovered)
+    _read_log(parts, recovered)
+    report = recovered.report
+    # Were the log shorter than the snapshot says, positions would be handed out twice.
+    end = max(report.end_position, snapshot.position)
+    recovered.epoch = max(last_run.epoch, report.epoch)
+    if _may_have_lost(last_run, boot_id):
+        recovered.epoch += 1
+        recovered.notes.append(
+            f"the machine was restarted while durability was {last_run.durability}: the newest"
+            " messages may be lost"
+        )
+    parts.writer = LogWriter(
+        storage,
+        parts.segments,
+        end_position=end,
+        segment_bytes_max=settings.segment_bytes_max,
+        prev_head_crc=report.last_head_crc,
+        epoch=recovered.epoch,
+    )
+    parts.run = RunRow(False, boot_id, settings.durability, recovered.epoch)
+    recovered.start_position = LogPosition(end)
+    recovered.notes += report.sentences()
+    stale = _restore_cursors(parts, rows, recovered)
+    recovered.transient = _transient_ranges(parts, recovered)
+    catalog.apply([meta_op(RUN_KEY, parts.run), *parts.definitions.take_ops(), *stale])
+    return parts, recovered
+
+
+def _last_run(rows: dict[RowKey, bytes], parts: StoreParts, recovered: Recovered) -> RunRow:
+    """The run row; a log without one has lost its catalog."""
+    body = rows.get((META_KIND, RUN_KEY))
+    if body is None:
+        if parts.segments.size_bytes:
+            raise LogCorrupt(
+                f"catalog.db is missing or empty although {LOG_DIR}/ holds"
+                f" {parts.segments.size_bytes} bytes: without it nobody knows which queues the"
+                " messages belong to; put back catalog.db from a backup, or move the directory"
+                " away and start with an empty one"
+            )
+        recovered.is_new = True
+        return RunRow(True, "", "fsync", 0)
+    run = msgspec.json.decode(body, type=RunRow)
+    recovered.is_clean = run.is_clean
+    return run
+
+
+def _may_have_lost(run: RunRow, boot_id: str) -> bool:
+    """True when bytes that counted as durable were only in the memory of a dead kernel (D7)."""
+    return not run.is_clean and run.durability != "fsync" and run.boot_id != boot_id
+
+
+def _restore_side_files(parts: StoreParts, rows: dict[RowKey, bytes], recovered: Recovered) -> bool:
+    """Go on from checked index and delay files; False when they must be made again."""
+    files = parts.side_files
+    by_queue: dict[int, list[str]] = {}
+    for (kind, key), body in rows.items():
+        if kind == QUEUE_KIND:
+            state = msgspec.json.decode(body, type=QueueState)
+            parts.indexes.make(int(key), state.incarnation)
+    damaged = files.restore(
+        (path, body) for (kind, path), body in sorted(rows.items()) if kind == FILE_KIND
+    )
+    lost_keys = [path for path in damaged if path.startswith(KEYS_DIRECTORY)]
+    lost = [path for path in damaged if not path.startswith(KEYS_DIRECTORY)]
+    for path in lost_keys:
+        files.remove(path)
+        recovered.notes.append(f"{path} is missing or damaged: messages are not found by their key")
+    parts.keys.restore(files.paths(f"{KEYS_DIRECTORY}/"))
+    for path in files.paths(f"{INDEX_DIRECTORY}/"):
+        by_queue.setdefault(queue_of(path), []).append(path)
+    for queue_id in by_queue.keys() - parts.indexes.by_id.keys():
+        for path in by_queue[queue_id]:
+            files.remove(path)
+    for directory in (INDEX_DIRECTORY, DELAYED_DIRECTORY, KEYS_DIRECTORY):
+        files.clear(directory)
+    for index in parts.indexes.by_id.values():
+        body = rows[QUEUE_KIND, str(index.queue_id)]
+        state = msgspec.json.decode(body, type=QueueState)
+        index.restore(state, by_queue.get(index.queue_id, ()))
+    segment_rows = {
+        int(key): msgspec.json.decode(body, type=SegmentRow)
+        for (kind, key), body in rows.items()
+        if kind == SEGMENT_KIND
+    }
+    is_whole = parts.retention.restore(
+        segment_rows, parts.indexes.by_id.values(), parts.snapshot_position
+    )
+    if not lost and is_whole:
+        parts.delayed.restore(files.paths(f"{DELAYED_DIRECTORY}/"))
+        return True
+    what = ", ".join(lost[:3]) + (" and others" if len(lost) > 3 else "")
+    recovered.notes.append(
+        f"{what or 'the use of segments'} is missing or damaged: indexes are made anew from the log"
+    )
+    return False
+
+
+def _read_log(parts: StoreParts, recovered: Recovered) -> None:
+    """Replay the log from the snapshot, or all of it when indexes must be made again."""
+    covered = parts.snapshot_position
+    replay = Replay(
+        parts.indexes, parts.retention, parts.delayed, parts.definitions, covered=covered
+    )
+    replay.index_ms = parts.index_ms
+    if recovered.is_rebuilt:
+        parts.side_files.drop(f"{INDEX_DIRECTORY}/")
+        parts.side_files.drop(f"{DELAYED_DIRECTORY}/")
+        parts.retention.clear()
+        replay.begin_rebuild()
+    scan = LogScan(
+        parts.storage,
+        parts.segments,
+        from_position=0 if recovered.is_rebuilt else covered,
+        known_mark=covered,
+    )
+    for batch in scan.batches():
+        replay.take(batch)
+        if parts.side_files.waiting:
+            parts.side_files.run_all()
+    recovered.report = scan.finish()
+    replay.end()
+    parts.side_files.run_all()
+    parts.index_ms = replay.index_ms
+    recovered.settlements = replay.settlements
+
+
+def _restore_cursors(
+    parts: StoreParts, rows: dict[RowKey, bytes], recovered: Recovered
+) -> list[Op]:
+    """Fill in the cursors; operations that delete those of queues that are gone."""
+    stale: list[Op] = []
+    for (kind, key), body in rows.items():
+        if kind == CURSOR_KIND:
+            state = decode_cursor(body)
+            if state.queue_id in parts.indexes.by_id:
+                recovered.cursors[state.subscription_id, state.queue_id] = state
+            else:
+                stale.append((kind, key, None))
+    return stale
+
+
+def _transient_ranges(
+    parts: StoreParts, recovered: Recovered
+) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Ranges of transient messages per queue, from the lowest mark of any of its cursors on."""
+    lowest: dict[int, int] = {}
+    for (_, queue_id), state in recovered.cursors.items():
+        lowest[queue_id] = min(state.low_mark, lowest.get(queue_id, state.low_mark))
+    found: list[tuple[int, list[tuple[int, int]]]] = []
+    for index in parts.indexes.by_id.values():
+        if index.transient_from < 0:
+            continue
+        offset = max(index.transient_from, lowest.get(index.queue_id, 0))
+        ranges: list[tuple[int, int]] = []
+        while entries := index.entries(offset, TRANSIENT_SCAN_ENTRIES):
+            for _, first, _, _, _, messages, _, flags in entries:
+                if not flags & IndexFlag.TRANSIENT:
+                    continue
+                if ranges and ranges[-1][1] == first:
+                    ranges[-1] = (ranges[-1][0], first + messages)
+                else:
+                    ranges.append((first, first + messages))
+            offset = entries[-1][1] + entries[-1][5]
+        if ranges:
+            found.append((index.queue_id, ranges))
+    return found

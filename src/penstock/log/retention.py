@@ -1,0 +1,242 @@
+"""Which segments may go, and what each is still needed for (D11, D12).
+
+For every segment this file remembers, for each queue, the end offset of the queue's last entry that
+points into it (or whose release record lies in it), how many delayed records in it are pending, and
+when it was last written to. A segment is *dead* when
+
+* it is not the last one, and the last durable snapshot covers all of it (its settle records are
+  replayed by nobody),
+* no delayed record in it is pending, and
+* every queue's lowest needed offset is at or past that queue's end offset in it.
+
+A dead segment stays for ``settled_keep_ms`` while all dead ones together have at most
+``settled_keep_bytes_max``; the oldest go first. It may lie anywhere: positions never change.
+
+The queues of the last segment are not written down: they are those whose ``last_position`` lies in
+it. A segment's row is written once it is full, and again when a release points back into it.
+
+Not here: who needs what (``engine``), unlinking (``store.py`` lets the commit thread do it).
+"""
+
+from collections.abc import Iterable, Mapping
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from penstock.log.catalog import Op
+from penstock.log.queue_index import QueueIndex
+from penstock.log.segment import Segment, SegmentSet
+from penstock.model.position import is_transient_id
+
+SEGMENT_KIND: Final = "segment"
+NOTHING_NEEDED: Final = 1 << 63
+"""Lowest needed offset of a queue that does not exist any more."""
+
+_PAIR: Final = Struct("<IQ")
+
+
+class SegmentRow(msgspec.Struct, frozen=True):
+    """A segment's catalog row."""
+
+    delayed: int
+    last_ms: int
+    ends: bytes
+    """Packed (queue_id u32, end_offset u64) pairs."""
+
+
+class SegmentUse:
+    """What one segment is needed for."""
+
+    __slots__ = ("_packed", "base", "delayed", "fresh", "last_ms")
+
+    def __init__(self, base: int) -> None:
+        self.base: Final = base
+        self.delayed = 0
+        self.last_ms = 0
+        self.fresh: dict[int, int] = {}
+        """queue_id -> end offset, noted since the pairs were packed."""
+        self._packed = b""
+
+    def ends(self) -> Iterable[tuple[int, int]]:
+        """(queue_id, end offset), possibly more than one for a queue: the largest counts."""
+        yield from _PAIR.iter_unpack(self._packed)
+        yield from self.fresh.items()
+
+    def pack(self) -> None:
+        """Trade the dictionary for 12 bytes a queue; transient queues keep no segment alive."""
+        if self.fresh:
+            ends: dict[int, int] = {}
+            for queue_id, end in self.ends():
+                ends[queue_id] = max(end, ends.get(queue_id, 0))
+            self._packed = b"".join([_PAIR.pack(*pair) for pair in ends.items()])
+            self.fresh = {}
+
+    def row(self) -> Op:
+        """The catalog row as of now."""
+        self.pack()
+        durable = b"".join(
+            [_PAIR.pack(*pair) for pair in self.ends() if not is_transient_id(pair[0])]
+        )
+        body = msgspec.json.encode(SegmentRow(self.delayed, self.last_ms, durable))
+        return (SEGMENT_KIND, str(self.base), body)
+
+    def restore(self, row: SegmentRow) -> None:
+        """Go on from a catalog row."""
+        self.delayed, self.last_ms, self._packed = row.delayed, row.last_ms, row.ends
+
+    def is_needed(self, needs: Mapping[int, int]) -> bool:
+        """True when a queue or a pending delay needs a record in it; unknown queues need none."""
+        return self.delayed > 0 or any(
+            end > needs.get(queue_id, NOTHING_NEEDED) for queue_id, end in self.ends()
+        )
+
+
+class Retention:
+    """The uses of all segments; decides what goes."""
+
+    def __init__(self, segments: SegmentSet, *, keep_ms: int, keep_bytes_max: int) -> None:
+        self._segments = segments
+        self._keep_ms = keep_ms
+        self._keep_bytes_max = keep_bytes_max
+        self._uses: dict[int, SegmentUse] = {}
+        self._changed: set[int] = set()
+        self._active: SegmentUse | None = None
+
+    def note(self, touched: Iterable[QueueIndex], store_ms: int) -> None:
+        """A frame with entries for these queues was written into the last segment."""
+        use = self._current()
+        use.last_ms = store_ms
+        fresh = use.fresh
+        for index in touched:
+            fresh[index.queue_id] = index.next_offset
+
+    def note_at(self, position: int, touched: Iterable[QueueIndex], store_ms: int) -> None:
+        """Recovery: the frame around ``position`` made entries for these queues."""
+        use = self._at(position)
+        if use is not None:
+            use.last_ms = max(store_ms, use.last_ms)
+            for index in touched:
+                use.fresh[index.queue_id] = index.next_offset
+            self._changed.add(use.base)
+
+    def clear(self) -> None:
+        """Recovery: forget everything before the whole log is read."""
+        self._uses.clear()
+        self._changed.update(segment.base for segment in self._segments)
+
+    def note_delayed(self, position: int, change: int) -> None:
+        """A delayed record at ``position`` became pending (+1) or is over (-1)."""
+        use = self._at(position)
+        if use is not None:
+            use.delayed += change
+            self._changed.add(use.base)
+
+    def note_released(self, position: int, ends: Iterable[tuple[int, int]]) -> None:
+        """Entries up to these (queue_id, end offset) point back at the record at ``position``."""
+        use = self._at(position)
+        if use is not None:
+            for queue_id, end in ends:
+                use.fresh[queue_id] = max(end, use.fresh.get(queue_id, 0))
+            self._changed.add(use.base)
+
+    def capture(self) -> list[Op]:
+        """Rows of every segment whose use changed, without the last one's queues."""
+        ops: list[Op] = []
+        active = self._segments.last
+        if active is not None:
+            self._changed.add(active.base)
+        for base in sorted(self._changed):
+            use = self._uses.get(base)
+            if use is None:
+                ops.append((SEGMENT_KIND, str(base), None))
+            elif active is None or base != active.base:
+                ops.append(use.row())
+            else:
+                body = msgspec.json.encode(SegmentRow(use.delayed, use.last_ms, b""))
+                ops.append((SEGMENT_KIND, str(base), body))
+        self._changed.clear()
+        return ops
+
+    def sweep(
+        self, needs: Mapping[int, int], now_ms: int, covered: int
+    ) -> tuple[list[Segment], dict[int, int]]:
+        """Segments to remove now, and the new lowest readable offset of queues that lose entries.
+
+        ``needs`` has the lowest needed offset of every queue that exists; ``covered`` is the
+        position of the last durable snapshot.
+        """
+        dead = [
+            segment
+            for segment in self._segments
+            if segment is not self._segments.last
+            and segment.end <= covered
+            and not self._use(segment.base).is_needed(needs)
+        ]
+        excess = sum(segment.size_bytes for segment in dead) - self._keep_bytes_max
+        removed: list[Segment] = []
+        for segment in dead:
+            if excess > 0 or self._use(segment.base).last_ms <= now_ms - self._keep_ms:
+                removed.append(segment)
+                excess -= segment.size_bytes
+        return removed, self._trims(removed)
+
+    def forget(self, segment: Segment) -> None:
+        """The segment is gone."""
+        self._uses.pop(segment.base, None)
+        self._changed.add(segment.base)
+
+    def restore(
+        self, rows: Mapping[int, SegmentRow], indexes: Iterable[QueueIndex], covered: int
+    ) -> bool:
+        """Take rows over; False when a segment that should have one has none."""
+        for base, row in rows.items():
+            if self._segments.find(base) is None:
+                self._changed.add(base)
+                continue
+            self._use(base).restore(row)
+        holder = self._segments.find(covered - 1) if covered else None
+        if holder is not None:
+            for index in indexes:
+                if index.last_position >= holder.base:
+                    self._use(holder.base).fresh[index.queue_id] = index.next_offset
+        return all(
+            segment.base in rows
+            for segment in self._segments
+            if segment.end <= covered and segment is not holder
+        )
+
+    def _trims(self, removed: list[Segment]) -> dict[int, int]:
+        """Lowest readable offset per queue: past every removed segment that no older one keeps."""
+        bases = {segment.base for segment in removed}
+        trims: dict[int, int] = {}
+        kept: set[int] = set()
+        for segment in self._segments:
+            for queue_id, end in self._use(segment.base).ends():
+                if segment.base not in bases:
+                    kept.add(queue_id)
+                elif queue_id not in kept:
+                    trims[queue_id] = max(end, trims.get(queue_id, 0))
+        return trims
+
+    def _current(self) -> SegmentUse:
+        last = self._segments.last
+        assert last is not None, "a frame was written, so there is a segment"
+        active = self._active
+        if active is None or active.base != last.base:
+            if active is not None:
+                active.pack()
+                self._changed.add(active.base)
+            self._active = active = self._use(last.base)
+            self._changed.add(last.base)
+        return active
+
+    def _at(self, position: int) -> SegmentUse | None:
+        segment = self._segments.find(position)
+        return self._use(segment.base) if segment is not None else None
+
+    def _use(self, base: int) -> SegmentUse:
+        use = self._uses.get(base)
+        if use is None:
+            use = self._uses[base] = SegmentUse(base)
+        return use

@@ -1,0 +1,249 @@
+"""Side files: append-only files that can be made again from the log (indexes, delays, keys).
+
+One rule for all of them: bytes are handed over with ``append`` in the loop and written by the
+commit thread, in order; a catalog row per file says how long it was and what its crc32c was when
+the last snapshot was taken. At open every file is cut back to its row and checked against it, so
+nothing that was written after the snapshot, or never reached the disk, is believed; files without
+a row go. Hence side files need no sync of their own to be safe: a power cut costs a rebuild, not
+data.
+
+A write that fails (disk full) stays first in line and is tried again with the next commit.
+
+Not here: what is in the files (``queue_index.py``, ``delayed_files.py``, ``key_index.py``).
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+import msgspec
+from google_crc32c import extend as crc32c_extend
+
+from penstock.log.catalog import Op
+from penstock.log.storage import File, Storage
+from penstock.model.errors import LogCorrupt
+
+FILE_KIND: Final = "file"
+HANDLES_MAX: Final = 64
+"""Open side files kept for reading, whatever the number of queues."""
+JOB_STEPS_MAX: Final = 1000
+JOB_BYTES_MAX: Final = 4 * 1024 * 1024
+"""What one commit writes into side files at most, so that confirms do not wait long for it."""
+CHECK_BYTES: Final = 4 * 1024 * 1024
+
+
+class Owner(Protocol):
+    """Whoever handed bytes over; told when they can be read from the file."""
+
+    def written(self, path: str, size: int) -> None:
+        """``size`` more bytes of ``path`` are on file."""
+        ...
+
+
+class Step:
+    """One thing for the commit thread to do: append ``data`` at ``at``, or remove the file."""
+
+    __slots__ = ("at", "data", "owner", "path")
+
+    def __init__(self, path: str, at: int, data: bytes | None, owner: Owner | None) -> None:
+        self.path = path
+        self.at = at
+        self.data = data
+        self.owner = owner
+
+
+class SideFiles:
+    """All side files of a data directory: planned states, waiting steps, handles for reading."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._states: dict[str, tuple[int, int]] = {}
+        self._changed: set[str] = set()
+        self._steps: deque[Step] = deque()
+        self._handles: OrderedDict[str, File] = OrderedDict()
+        self._known_dirs: set[str] = set()
+        self.steps_planned = 0
+        self.steps_done = 0
+        self.write_failures = 0
+
+    def append(self, path: str, data: bytes, owner: Owner | None = None) -> None:
+        """Plan to write ``data`` at the end of ``path``."""
+        size, crc = self._states.get(path, (0, 0))
+        self._steps.append(Step(path, size, data, owner))
+        self._states[path] = (size + len(data), crc32c_extend(crc, data))
+        self._changed.add(path)
+        self.steps_planned += 1
+
+    def remove(self, path: str) -> None:
+        """Plan to remove ``path``; it may be gone already."""
+        self._states.pop(path, None)
+        self._changed.add(path)
+        self._steps.append(Step(path, 0, None, None))
+        self.steps_planned += 1
+
+    def planned_size(self, path: str) -> int:
+        """Bytes the file has once every step is done."""
+        return self._states.get(path, (0, 0))[0]
+
+    def paths(self, prefix: str) -> list[str]:
+        """Planned files below a directory, in order of name."""
+        return sorted(path for path in self._states if path.startswith(prefix))
+
+    def take_rows(self) -> list[Op]:
+        """Catalog operations that describe every file changed since the last call."""
+        ops: list[Op] = []
+        for path in sorted(self._changed):
+            state = self._states.get(path)
+            ops.append((FILE_KIND, path, msgspec.json.encode(state) if state else None))
+        self._changed.clear()
+        return ops
+
+    def steps(self) -> list[Step]:
+        """The next steps, as many as one commit should do."""
+        taken: list[Step] = []
+        size = 0
+        for step in self._steps:
+            if len(taken) >= JOB_STEPS_MAX or size >= JOB_BYTES_MAX:
+                break
+            taken.append(step)
+            size += len(step.data) if step.data is not None else 0
+        return taken
+
+    @property
+    def waiting(self) -> int:
+        """Steps not done yet."""
+        return len(self._steps)
+
+    def run(self, steps: list[Step]) -> int:
+        """Commit thread: do ``steps`` in order; how many were done before one failed."""
+        for done, step in enumerate(steps):
+            try:
+                if step.data is None:
+                    self._unlink(step.path)
+                else:
+                    self._write(step.path, step.at, step.data)
+            except OSError:
+                self.write_failures += 1
+                return done
+        return len(steps)
+
+    def done(self, count: int) -> None:
+        """Loop: the first ``count`` waiting steps are on file; tell their owners."""
+        for _ in range(count):
+            step = self._steps.popleft()
+            self.steps_done += 1
+            if step.data is None:
+                self._forget_handle(step.path)
+            elif step.owner is not None:
+                step.owner.written(step.path, len(step.data))
+
+    def run_all(self) -> None:
+        """Do every waiting step now (at open, before there is a commit thread); may raise."""
+        while self._steps:
+            steps = self.steps()
+            count = self.run(steps)
+            self.done(count)
+            if count < len(steps):
+                raise LogCorrupt(
+                    f"cannot write {self._steps[0].path}; make room on the disk and start again"
+                )
+
+    def read(self, path: str, at: int, size: int) -> bytes:
+        """Bytes already on file; fewer than asked for means damage and raises."""
+        handle = self._handles.get(path)
+        if handle is None:
+            handle = self._storage.open(path, create=False)
+            self._handles[path] = handle
+            if len(self._handles) > HANDLES_MAX:
+                self._handles.popitem(last=False)[1].close()
+        else:
+            self._handles.move_to_end(path)
+        data = handle.read(at, size)
+        if len(data) != size:
+            raise LogCorrupt(
+                f"{path} is shorter than it was; restart the broker to rebuild it from the log"
+            )
+        return data
+
+    def restore(self, rows: Iterable[tuple[str, bytes]]) -> list[str]:
+        """At open: cut each file back to its row and check it; the paths that are not right."""
+        damaged: list[str] = []
+        for path, body in rows:
+            size, crc = msgspec.json.decode(body, type=tuple[int, int])
+            if self._cut_and_check(path, size, crc):
+                self._states[path] = (size, crc)
+            else:
+                damaged.append(path)
+        return damaged
+
+    def clear(self, directory: str) -> None:
+        """At open: forget and unlink every file below ``directory`` that has no state."""
+        if not self._storage.exists(directory):
+            return
+        for name in self._storage.list(directory):
+            path = f"{directory}/{name}"
+            if path in self._states:
+                continue
+            if "." in name:
+                self._storage.remove(path)
+            else:
+                self.clear(path)
+
+    def drop(self, prefix: str) -> None:
+        """At open: forget the states below ``prefix`` and unlink the files."""
+        for path in self.paths(prefix):
+            del self._states[path]
+            self._changed.add(path)
+            self._unlink(path)
+
+    def close(self) -> None:
+        """Close every handle."""
+        while self._handles:
+            self._handles.popitem()[1].close()
+
+    def _cut_and_check(self, path: str, size: int, crc: int) -> bool:
+        try:
+            file = self._storage.open(path, create=False)
+        except OSError:
+            return False
+        try:
+            if file.size() < size:
+                return False
+            if file.size() > size:
+                file.truncate(size)
+            seen = 0
+            for at in range(0, size, CHECK_BYTES):
+                seen = crc32c_extend(seen, file.read(at, min(CHECK_BYTES, size - at)))
+            return seen == crc
+        except OSError:
+            return False
+        finally:
+            file.close()
+
+    def _write(self, path: str, at: int, data: bytes) -> None:
+        directory = path.rpartition("/")[0]
+        if directory not in self._known_dirs:
+            self._storage.make_dir(directory)
+            self._known_dirs.add(directory)
+        file = self._storage.open(path, create=True)
+        try:
+            if file.size() != at:
+                file.truncate(at)  # left over from a write that failed half-way
+            while data:
+                taken = file.write(data)
+                if taken <= 0:
+                    raise OSError(f"{path} took no bytes")
+                data = data[taken:]
+        finally:
+            file.close()
+
+    def _unlink(self, path: str) -> None:
+        try:
+            self._storage.remove(path)
+        except FileNotFoundError:
+            return
+
+    def _forget_handle(self, path: str) -> None:
+        handle = self._handles.pop(path, None)
+        if handle is not None:
+            handle.close()

@@ -1,0 +1,355 @@
+"""The store: the one door to everything durable; engine and server know nothing behind it.
+
+A turn calls ``append`` once with everything it has; that is one frame and one write. Nothing waits
+there: ``take_sync_job`` gives the commit thread what is to be made durable, ``synced`` brings the
+answer back, and only then ``durable_position`` moves (or, with durability ``interval`` and ``os``,
+it moves with the write itself, D7).
+
+* ``AppendFailed`` leaves offsets, indexes, positions and the hot tail as they were.
+* After a failed sync the store takes nothing any more (P4): every append raises ``SyncFailed``.
+* Everything the loop calls returns without waiting for the disk, except reads of cold records.
+
+Not here: recovery (``recovery.py``), the thread (``server/turns.py``), cursors (``engine/``).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from penstock.log.catalog import Catalog
+from penstock.log.commit import Commit
+from penstock.log.cursors import CursorState, Release
+from penstock.log.entry import encode_batch
+from penstock.log.hot_tail import HotTail
+from penstock.log.index_set import QUEUE_KIND
+from penstock.log.intake import Appending, index_batch, stage, unstage
+from penstock.log.queue_index import ENTRY_BYTES, QueueIndex
+from penstock.log.reader import Located
+from penstock.log.recovery import Recovered, StoreParts, recover
+from penstock.log.segment import Segment
+from penstock.log.snapshot import (
+    CURSOR_KIND,
+    SNAPSHOT_KEY,
+    SnapshotRow,
+    Snapshots,
+    cursor_key,
+    cursor_op,
+    meta_op,
+)
+from penstock.log.storage import Storage
+from penstock.log.sync_job import SyncJob
+from penstock.model.clock import Clock
+from penstock.model.errors import InvariantBroken
+from penstock.model.position import LogPosition
+from penstock.model.record import Record, RecordFlag
+from penstock.settings.storage import StorageSettings
+
+__all__ = [
+    "Appending",
+    "CursorState",
+    "QueueIndex",
+    "Recovered",
+    "Store",
+    "StoreCounters",
+    "SyncJob",
+]
+
+_DELAYED: Final = int(RecordFlag.DELAYED)
+
+
+class StoreCounters(msgspec.Struct):
+    """What the store did since it was opened; only ever grows."""
+
+    frames: int = 0
+    records: int = 0
+    bytes_appended: int = 0
+    append_failures: int = 0
+    """Frames the disk did not take; nothing of them is stored."""
+    syncs: int = 0
+    """Commits that made log bytes durable."""
+    cold_reads: int = 0
+    """Records read from disk because the hot tail had them no more."""
+    segments_removed: int = 0
+
+
+class Store:
+    """Everything durable of one broker."""
+
+    def __init__(self, parts: StoreParts, settings: StorageSettings, clock: Clock) -> None:
+        self._parts = parts
+        self._settings = settings
+        self._clock = clock
+        self._writer = parts.writer
+        self._reader = parts.reader
+        self._indexes = parts.indexes
+        self._retention = parts.retention
+        self._side_files = parts.side_files
+        self._snapshots = Snapshots(
+            parts.snapshot_position, interval_ms=settings.snapshot_interval_ms
+        )
+        self._hot = HotTail(
+            bytes_max=settings.hot_tail_bytes_max, records_max=settings.hot_tail_records_max
+        )
+        self._commit = Commit(parts, self._snapshots, settings, clock)
+        self._index_ms = parts.index_ms
+        self._content_end = parts.writer.end_position
+        self.definitions: Final = parts.definitions
+        self.delayed: Final = parts.delayed
+        """Delayed records without an offset, for the timer wheel."""
+        self.keys: Final = parts.keys
+        """Lookup by message key; whoever publishes feeds it."""
+        self.epoch: Final = parts.writer.epoch
+        self.counters: Final = StoreCounters()
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        catalog: Catalog,
+        settings: StorageSettings,
+        clock: Clock,
+        *,
+        boot_id: str = "",
+    ) -> tuple["Store", Recovered]:
+        """Recover what is in ``storage``; an empty one is a new store.
+
+        Raises ``LogCorrupt`` or ``FormatTooNew`` with a sentence that says what to do.
+        """
+        parts, recovered = recover(storage, catalog, settings, boot_id=boot_id)
+        return cls(parts, settings, clock), recovered
+
+    # Positions
+
+    @property
+    def end_position(self) -> LogPosition:
+        """Where the next frame goes."""
+        return self._writer.end_position
+
+    @property
+    def durable_position(self) -> LogPosition:
+        """Everything below may be confirmed: synced, or just written where that is enough (D7)."""
+        return self._commit.durable_position
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Bytes appended and not durable yet."""
+        return self._writer.end_position - self._commit.durable_position
+
+    @property
+    def is_failed(self) -> bool:
+        """True after a failed sync: nothing is taken any more (P4)."""
+        return self._commit.failure is not None
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the store takes nothing any more."""
+        return self._commit.failure
+
+    @property
+    def definitions_durable(self) -> int:
+        """Changes up to this ``definitions.sequence`` are in the catalog for good."""
+        return self._commit.definitions_durable
+
+    @property
+    def corrupt_records(self) -> int:
+        """Reads that found a damaged record."""
+        return self._reader.corrupt_records
+
+    @property
+    def gone_records(self) -> int:
+        """Reads of records whose segment was removed."""
+        return self._reader.gone_records
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of all segments."""
+        return self._parts.segments.size_bytes
+
+    # Messages
+
+    def append(self, batch: list[Appending], store_ms: int) -> LogPosition:
+        """Write one frame of these records; the end of the log behind it.
+
+        Fills in offsets, positions and store time, stamps origins. Raises ``AppendFailed`` (or
+        ``SyncFailed`` for good) and leaves everything as before when it is not written.
+        """
+        self._commit.check()
+        if not batch:
+            return self._writer.end_position
+        records = [appending.record for appending in batch]
+        try:
+            targets = stage(batch)
+            parts, lengths = encode_batch(
+                records, targets, self._writer.first_record_position, store_ms
+            )
+            base, end = self._writer.append(
+                parts, len(records), durable_upto=self._commit.synced_position
+            )
+        except Exception:
+            unstage(batch)
+            self.counters.append_failures += 1
+            raise
+        index_ms = self._index_ms = max(store_ms, self._index_ms)
+        touched = index_batch(batch, lengths, index_ms, self._note_special)
+        self._indexes.note(touched, len(batch) * ENTRY_BYTES)
+        self._retention.note(touched, index_ms)
+        self._hot.add(records, end - base)
+        self._content_end = end
+        counters = self.counters
+        counters.frames += 1
+        counters.records += len(records)
+        counters.bytes_appended += end - base
+        return end
+
+    def append_mark(self) -> LogPosition:
+        """Write an empty frame that carries the synced mark (after an idle second, D1)."""
+        self._commit.check()
+        return self._commit.append_mark()
+
+    @property
+    def is_mark_due(self) -> bool:
+        """True when all content is synced and no frame says so yet."""
+        return self._commit.is_mark_due(self._content_end)
+
+    def read(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
+        """The records at these (position, length); None = gone or corrupt, which is counted."""
+        found = self._hot.get_many(wanted)
+        if not all(found):
+            missing = [at for at, record in enumerate(found) if record is None]
+            self.counters.cold_reads += len(missing)
+            cold = self._reader.read_many([wanted[at] for at in missing])
+            for at, record in zip(missing, cold, strict=True):
+                found[at] = record
+        return found
+
+    def locate(self, position: int) -> Located | None:
+        """The record around ``position``, and which of its messages that is (D4)."""
+        return self._reader.locate(position)
+
+    # Queues
+
+    def queue(self, queue_id: int) -> QueueIndex:
+        """The index of a queue; raises ``NotFound``."""
+        return self._indexes.get(queue_id)
+
+    def queues(self) -> list[QueueIndex]:
+        """Every queue, by id after a restart."""
+        return list(self._indexes.by_id.values())
+
+    def create_queue(self, queue_id: int, incarnation: int) -> QueueIndex:
+        """A new queue; durable with the next commit unless its id is transient (D6)."""
+        return self._indexes.create(queue_id, incarnation)
+
+    def drop_queue(self, queue_id: int) -> None:
+        """Delete a queue with its index; its cursors are dropped one by one by their owner."""
+        self._indexes.drop(queue_id)
+        self._snapshots.discard(QUEUE_KIND, str(queue_id))
+
+    def drop_cursor(self, subscription_id: int, queue_id: int) -> None:
+        """A subscription has no business in a queue any more: forget its snapshot."""
+        key = cursor_key(subscription_id, queue_id)
+        self.definitions.note((CURSOR_KIND, key, None))
+        self._snapshots.discard(CURSOR_KIND, key)
+
+    # Commits
+
+    def take_sync_job(self) -> SyncJob | None:
+        """What the commit thread has to do now; None when nothing, or while one is out."""
+        return self._commit.take()
+
+    def synced(self, job: SyncJob, error: Exception | None) -> None:
+        """The job was run: positions advance, or the store is failed for good."""
+        self._commit.finished(job, error)
+        self.counters.syncs = self._commit.syncs
+
+    def next_sync_ms(self) -> int | None:
+        """Monotonic time from which ``take_sync_job`` has something; None = only after changes."""
+        return self._commit.next_ms()
+
+    def is_snapshot_due(self) -> bool:
+        """True when ``offer_snapshot`` should be called (at most every second, and if needed)."""
+        return self._content_end > self._snapshots.position and self._snapshots.is_due(
+            self._clock.monotonic_ms(), self._indexes.dirty_count
+        )
+
+    def offer_snapshot(self, position: LogPosition, cursors: Sequence[CursorState]) -> None:
+        """Take a snapshot: ``cursors`` that changed since the last one, as of ``position``.
+
+        Call it between turns: the state must be that of the log's end.
+        """
+        if position != self._writer.end_position or self._snapshots.is_pending:
+            raise InvariantBroken(
+                f"snapshot offered for position {position}, the log ends at {self.end_position}"
+                + (" and one is on its way" if self._snapshots.is_pending else "")
+            )
+        self.delayed.plan_flush()
+        ops = self._indexes.capture()
+        ops += self._retention.capture()
+        ops += self._side_files.take_rows()
+        ops += map(cursor_op, cursors)
+        ops.append(meta_op(SNAPSHOT_KEY, SnapshotRow(int(position), self._index_ms)))
+        self._snapshots.capture(
+            position,
+            ops,
+            steps=self._side_files.steps_planned,
+            now_ms=self._clock.monotonic_ms(),
+        )
+
+    @property
+    def snapshot_position(self) -> LogPosition:
+        """Recovery would begin to read the log here."""
+        return self._snapshots.position
+
+    def sweep(self, needs: Mapping[int, int], now_ms: int) -> list[Segment]:
+        """Remove segments nobody needs (D11, D12); the commit thread unlinks them.
+
+        ``needs`` maps queue ids to the lowest offset that is still needed; a queue that is not in
+        it needs everything it has. ``now_ms`` is wall time.
+        """
+        lowest = {index.queue_id: index.min_offset for index in self._indexes.by_id.values()}
+        lowest.update(needs)
+        removed, trims = self._retention.sweep(lowest, now_ms, self._snapshots.position)
+        for segment in removed:
+            self._reader.forget(segment)
+            self._parts.segments.discard(segment)
+            self._retention.forget(segment)
+            self._commit.removals.append(segment.path)
+        for queue_id, min_offset in trims.items():
+            self._indexes.trim(queue_id, min_offset)
+        self.counters.segments_removed += len(removed)
+        return removed
+
+    def close(self, cursors: Sequence[CursorState] = ()) -> None:
+        """Stop cleanly: everything synced, a last snapshot, so that the next start reads nothing.
+
+        Call it when no job is out. After a failed sync it only lets go of the files.
+        """
+        self.keys.seal()
+        if self._commit.drain() and not self._snapshots.is_pending:
+            self.offer_snapshot(self._writer.end_position, cursors)
+            if self._commit.drain() and not self._snapshots.is_pending:
+                self._commit.write_clean()
+        self.release()
+
+    def release(self) -> None:
+        """Let go of every file as a crash would: nothing more is written."""
+        self._writer.close()
+        self._reader.close()
+        self._side_files.close()
+        self._parts.catalog.close()
+
+    def _note_special(self, appending: Appending, length: int, release: Release | None) -> None:
+        record = appending.record
+        if release is None:
+            if record.flags & _DELAYED:
+                self.delayed.add(record.deliver_ms, record.position, length)
+                self._retention.note_delayed(record.position, 1)
+            return
+        self.delayed.remove(record.deliver_ms, release.position)
+        self._retention.note_delayed(release.position, -1)
+        ends = [
+            (index.queue_id, offset + record.messages)
+            for index, offset in zip(appending.queues, appending.first_offsets, strict=True)
+        ]
+        self._retention.note_released(release.position, ends)

@@ -1,0 +1,89 @@
+"""One commit cycle, as the commit thread runs it (D5, D6, D8).
+
+Order: the catalog transaction first, so that no durable record names an unknown queue; then side
+files, whose failure only delays the next snapshot; then the sync of the log; then removals, of
+which nothing depends. Any failure but a full disk is final (P4).
+
+Not here: who may take a job and what its end means (``store.py``).
+"""
+
+from collections.abc import Sequence
+
+from penstock.log.catalog import Catalog, Op
+from penstock.log.segment import LOG_DIR
+from penstock.log.side_files import SideFiles, Step
+from penstock.log.storage import Storage
+from penstock.log.writer import UnsyncedSet
+from penstock.model.errors import AppendFailed, SyncFailed
+from penstock.model.position import LogPosition
+
+
+class SyncJob:
+    """What one commit has to make durable; made by the store, run once, handed back to it."""
+
+    __slots__ = (
+        "_catalog",
+        "_side_files",
+        "_storage",
+        "definition_ops",
+        "is_deferred",
+        "removals",
+        "sequence",
+        "snapshot_ops",
+        "steps",
+        "steps_done",
+        "unsynced",
+        "upto",
+    )
+
+    def __init__(self, storage: Storage, catalog: Catalog, side_files: SideFiles) -> None:
+        self._storage = storage
+        self._catalog = catalog
+        self._side_files = side_files
+        self.definition_ops: list[Op] = []
+        self.snapshot_ops: list[Op] = []
+        """Rows of a snapshot that may be written now."""
+        self.steps: list[Step] = []
+        self.steps_done = 0
+        self.unsynced: list[UnsyncedSet] = []
+        self.removals: Sequence[str] = ()
+        """Paths of segments nobody needs."""
+        self.upto: LogPosition | None = None
+        """The log is durable up to here once ``run`` has returned; None = no log sync in it."""
+        self.sequence = 0
+        """Definition changes up to this number are in it."""
+        self.is_deferred = False
+        """The disk is too full for the catalog: nothing was done, try again later."""
+
+    def run(self) -> None:
+        """Do all of it; raises ``SyncFailed``, and then nothing it covers counts as stored."""
+        try:
+            if self.definition_ops or self.snapshot_ops:
+                self._catalog.apply(self.definition_ops + self.snapshot_ops)
+        except AppendFailed:
+            self.is_deferred = True
+            return
+        except Exception as problem:
+            raise SyncFailed(f"the catalog transaction failed: {problem}; {_ADVICE}") from problem
+        self.steps_done = self._side_files.run(self.steps)
+        try:
+            for unsynced in self.unsynced:
+                unsynced.run()
+        except OSError as problem:
+            raise SyncFailed(f"the sync of the log failed: {problem}; {_ADVICE}") from problem
+        if self.removals:
+            self._remove()
+
+    def _remove(self) -> None:
+        for path in self.removals:
+            try:
+                self._storage.remove(path)
+            except OSError:  # it stays until the next start finds it dead again
+                continue
+        try:
+            self._storage.sync_dir(LOG_DIR)
+        except OSError as problem:
+            raise SyncFailed(f"the sync of the log failed: {problem}; {_ADVICE}") from problem
+
+
+_ADVICE = "what was not confirmed may be lost; check the disk and start the broker again"
