@@ -85,7 +85,7 @@ class Core:
         return outlet
 
     def sync(self) -> None:
-        """One commit, start to end, if there is anything to commit; a failure is told, not raised."""
+        """One commit, start to end, if anything waits for it; a failure is told, not raised."""
         job = self.engine.take_sync_job()
         if job is None:
             return

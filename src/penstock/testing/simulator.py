@@ -52,6 +52,7 @@ def simulate(seed: int, steps: int = STEPS_DEFAULT) -> Outcome:
     choices = [step for _, step in STEPS]
     weights = list(accumulate(weight for weight, _ in STEPS))
     try:
+        world.boot()
         for number in range(steps):
             world.trace.step = number
             step = world.rng.choices(choices, cum_weights=weights)[0]

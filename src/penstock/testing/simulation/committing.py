@@ -1,5 +1,6 @@
 """Steps of the broker itself: turns, the commit thread, and time going by."""
 
+from penstock.testing.simulation.ledger import LawBroken
 from penstock.testing.simulation.world import World
 
 
@@ -49,8 +50,22 @@ def finish_job(world: World) -> None:
     world.engine.synced(job, world.job_error)
     world.trace.note(f"synced {world.store.durable_position} {world.job_error is None}")
     if world.job_error is not None:
-        turn(world)
+        _check_failed(world)
+        world.storage.plan.clear()
         world.restart(is_power_cut=world.rng.random() < 0.5)
+
+
+def _check_failed(world: World) -> None:
+    """After a failed sync nothing is called good any more, whatever else succeeds (P4)."""
+    confirmed = world.ledger.confirmed_count
+    turn(world)
+    start_job(world)
+    run_job(world)
+    if world.job is not None:
+        world.engine.synced(world.job, None)
+    turn(world)
+    if not world.engine.is_failed or world.ledger.confirmed_count != confirmed:
+        raise LawBroken("a failed sync was followed by confirms (P4)")
 
 
 def advance(world: World) -> None:

@@ -44,6 +44,7 @@ def calm(world: World) -> None:
     """Misfortune is over; stuck consumers first stay stuck (law 8), then everybody settles."""
     world.storage.plan.clear()
     world.catalog.failures = 0
+    world.catalog.is_full = False
     world.storage.capacity_bytes = NO_CAPACITY
     for name in ("memory", "disk"):
         raise_or_clear(world, name, is_raised=False)

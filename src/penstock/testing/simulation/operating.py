@@ -79,10 +79,11 @@ def raise_or_clear(world: World, name: str, *, is_raised: bool) -> None:
 
 
 def fill_disk(world: World) -> None:
-    """The disk fills up, or has room again."""
+    """The disk fills up, for the catalog too, or has room again."""
     is_full = world.storage.capacity_bytes == NO_CAPACITY and world.rng.random() < 0.5
     room = world.rng.randrange(2000)
     world.storage.capacity_bytes = world.storage.used_bytes + room if is_full else NO_CAPACITY
+    world.catalog.is_full = is_full and room < 1000
     world.trace.note(f"disk full {is_full}")
 
 
@@ -105,9 +106,11 @@ def break_sync(world: World) -> None:
 
 def kill(world: World) -> None:
     """The process dies at once."""
+    world.storage.plan.clear()
     world.restart(is_power_cut=False)
 
 
 def cut_power(world: World) -> None:
     """The lights go out."""
+    world.storage.plan.clear()
     world.restart(is_power_cut=True)

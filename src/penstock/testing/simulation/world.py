@@ -21,6 +21,7 @@ from penstock.settings.storage import StorageSettings
 from penstock.settings.topics import TopicSettings
 from penstock.testing.catalog import MemoryCatalog
 from penstock.testing.clock import ManualClock
+from penstock.testing.faults import FaultPlan
 from penstock.testing.simulation.ledger import LawBroken, Ledger
 from penstock.testing.simulation.peers import Following, SimConsumer, SimPublisher, SimReader
 from penstock.testing.simulation.trace import Trace
@@ -94,12 +95,12 @@ def small_settings(rng: random.Random) -> Settings:
 class World:
     """Everything that exists in one simulation."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, plan: FaultPlan | None = None) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
         self.clock = ManualClock()
         self.settings = small_settings(self.rng)
-        self.storage = SimulatedStorage(random.Random(self.rng.random()))
+        self.storage = SimulatedStorage(random.Random(self.rng.random()), plan=plan)
         self.catalog = MemoryCatalog()
         self.trace = Trace()
         self.ledger = Ledger()
@@ -108,7 +109,6 @@ class World:
         self.names = 0
         self.lives = 0
         self.turns = 0
-        self.boot()
 
     # Lives of the broker.
 
@@ -137,7 +137,6 @@ class World:
             for following in sim_topic.followings.values():
                 following.restarted()
         self.ledger.forget_transient()
-        self.storage.plan.clear()
         self.storage.capacity_bytes = NO_CAPACITY
         self.storage = self.storage.crash() if is_power_cut else self.storage.kill()
         self.catalog = self.catalog.crash() if is_power_cut else self.catalog.kill()
