@@ -158,7 +158,8 @@ def _record_line(seen: Seen, *, has_body: bool) -> str:
     words += seen.flags
     words += [f"{word}={text!r}" for word, text in (("key", seen.key), ("tag", seen.tag)) if text]
     if has_body:
-        words.append(_text(seen.body) or "0x" + seen.body.hex())
+        text = _text(seen.body)
+        words.append(f"0x{seen.body.hex()}" if text is None else text)
     return " ".join(words)
 
 

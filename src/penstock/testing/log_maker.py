@@ -28,15 +28,26 @@ class Made(NamedTuple):
 class LogMaker:
     """Appends frames of records to a log and remembers what it appended."""
 
-    def __init__(self, storage: Storage, *, segment_bytes_max: int = 64 * 1024) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        segment_bytes_max: int = 64 * 1024,
+        end_position: int | None = None,
+        prev_head_crc: int = 0,
+    ) -> None:
+        """Go on at ``end_position``, by default at the end of what is there."""
         self.storage = storage
         self.segments = SegmentSet.load(storage)
         last = self.segments.last
+        if end_position is None:
+            end_position = 0 if last is None else last.end
         self.writer = LogWriter(
             storage,
             self.segments,
-            end_position=0 if last is None else last.end,
+            end_position=end_position,
             segment_bytes_max=segment_bytes_max,
+            prev_head_crc=prev_head_crc,
         )
         self.frames: list[list[Made]] = []
         self.frame_positions: list[int] = []

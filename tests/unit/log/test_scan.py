@@ -1,0 +1,425 @@
+from itertools import chain
+
+import pytest
+from google_crc32c import value as crc32c
+
+from penstock.log.entry import encode_batch
+from penstock.log.frame import HEAD_BYTES, VERSION, encode_head
+from penstock.log.reader import LogReader
+from penstock.log.scan import WINDOW_BYTES, LogScan
+from penstock.log.segment import SegmentSet, make_log_dir, segment_path
+from penstock.log.writer import LogWriter
+from penstock.model.errors import FormatTooNew, InvariantBroken
+from penstock.model.record import Record, RecordFlag, RecordKind, neutral_record, tag_hash
+from penstock.testing.log_maker import STORE_MS, LogMaker, recover
+from penstock.testing.storage import MemoryFile, MemoryStorage
+
+
+@pytest.fixture
+def storage():
+    return MemoryStorage()
+
+
+@pytest.fixture
+def maker(storage):
+    return LogMaker(storage, segment_bytes_max=4096)
+
+
+def positions_of(made):
+    return [m.position for m in made]
+
+
+def fill(maker, frames=12, each=3, size=100):
+    for number in range(frames):
+        maker.append(*(f"{number}.{i}".encode().ljust(size, b".") for i in range(each)))
+    return maker.records
+
+
+def content_at(storage, maker, position):
+    """The file that holds a position, and the byte in it."""
+    segment = maker.segments.find(position)
+    return storage.files[segment.path], position - segment.base
+
+
+def flip(storage, maker, position, bit=0):
+    content, at = content_at(storage, maker, position)
+    content[at] ^= 1 << bit
+
+
+def test_an_empty_log_scans_to_nothing(storage):
+    positions, report = recover(storage)
+    assert (positions, report.end_position, report.sentences()) == ([], 0, [])
+    assert not report.is_damaged
+
+
+def test_every_record_is_given_frame_by_frame_in_order(storage, maker):
+    fill(maker)
+    scan = LogScan(storage, SegmentSet.load(storage))
+    batches = list(scan.batches())
+    assert [[r[0] for r in batch] for batch in batches] == [
+        positions_of(frame) for frame in maker.frames
+    ]
+    report = scan.finish()
+    assert (report.frames, report.records) == (12, 36)
+    assert report.segments == len(maker.segments) > 1
+    assert report.end_position == maker.writer.end_position
+    assert report.last_head_crc == maker.writer.prev_head_crc
+    assert report.sentences() == []
+
+
+def test_a_scan_tells_what_indexes_and_recovery_need(storage, maker):
+    message = neutral_record(b"body", key=b"k", tag=b"red")
+    message.flags, message.messages = int(RecordFlag.DELAYED), 7
+    message.expire_ms, message.deliver_ms = 55, 66
+    settle = Record(b"payload", kind=int(RecordKind.SETTLE))
+    targets = (((3, 30), (4, 40)), ())
+    position = maker.writer.first_record_position
+    parts, lengths = encode_batch((message, settle), targets, position, STORE_MS)
+    maker.writer.append(parts, 2, durable_upto=0)
+    assert list(LogScan(storage, SegmentSet.load(storage)).records()) == [
+        (
+            position, lengths[0], RecordKind.MESSAGE, RecordFlag.DELAYED, 7, STORE_MS, 55, 66,
+            tag_hash(b"red"), ((3, 30), (4, 40)), b"",
+        ),
+        (
+            position + lengths[0], lengths[1], RecordKind.SETTLE, 0, 1, STORE_MS, 0, 0, 0, (),
+            b"payload",
+        ),
+    ]  # fmt: skip
+
+
+def test_a_scan_can_begin_at_any_frame(storage, maker):
+    fill(maker)
+    for number, position in enumerate(maker.frame_positions):
+        found, report = recover(storage, from_position=position)
+        assert found == positions_of(chain(*maker.frames[number:]))
+        assert not report.is_damaged
+    found, report = recover(storage, from_position=maker.writer.end_position)
+    assert (found, report.end_position) == ([], maker.writer.end_position)
+    assert not report.is_damaged
+
+
+def test_frames_that_cross_windows_are_read_whole(storage):
+    maker = LogMaker(storage, segment_bytes_max=1 << 30)
+    for size in (WINDOW_BYTES - 300, 100, 60, 30, WINDOW_BYTES * 2, 10):
+        maker.append(bytes(size))
+    assert recover(storage)[0] == positions_of(maker.records)
+
+
+def test_memory_is_a_window_not_a_segment(storage, monkeypatch):
+    maker = LogMaker(storage, segment_bytes_max=1 << 30)
+    for _ in range(40):
+        maker.append(bytes(WINDOW_BYTES // 10))
+    sizes = []
+    read = MemoryFile.read
+    monkeypatch.setattr(
+        MemoryFile, "read", lambda self, at, size: sizes.append(size) or read(self, at, size)
+    )
+    recover(storage)
+    assert max(sizes) <= WINDOW_BYTES
+
+
+def test_the_mark_is_the_largest_any_head_carries(storage, maker):
+    fill(maker, frames=3)
+    mark = maker.mark()
+    maker.append(b"later", durable_upto=mark)
+    assert recover(storage)[1].durable_mark == mark
+    assert recover(storage, known_mark=mark + 8)[1].durable_mark == mark + 8
+
+
+def test_the_largest_epoch_is_reported(storage):
+    writer = LogWriter(storage, SegmentSet(), end_position=0, segment_bytes_max=1 << 20, epoch=3)
+    writer.append_mark(durable_upto=0)
+    assert recover(storage)[1].epoch == 3
+
+
+def test_progress_counts_every_byte(storage, maker):
+    fill(maker)
+    seen = []
+    scan = LogScan(storage, SegmentSet.load(storage), progress=seen.append)
+    assert list(scan.records())
+    assert seen == sorted(seen)
+    assert seen[-1] == maker.segments.size_bytes
+
+
+def test_a_scan_is_finished_only_when_it_was_read(storage, maker):
+    fill(maker)
+    with pytest.raises(InvariantBroken):
+        LogScan(storage, SegmentSet.load(storage)).finish()
+
+
+def test_a_torn_tail_is_cut_kept_and_reported(storage, maker):
+    fill(maker, frames=3)
+    torn = maker.append(b"torn")[0]
+    content, at = content_at(storage, maker, torn.position + 20)
+    lost = bytes(content[maker.frame_positions[-1] - maker.segments.last.base : at])
+    del content[at:]
+    found, report = recover(storage)
+    assert found == positions_of(chain(*maker.frames[:3]))
+    assert report.end_position == maker.frame_positions[3]
+    assert not report.is_damaged
+    kept = f"cut/{maker.frame_positions[3]:020d}"
+    assert storage.files[kept] == lost
+    assert kept in report.sentences()[0]
+    assert recover(storage)[1].sentences() == []
+
+
+def test_a_scan_that_is_not_finished_changes_nothing(storage, maker):
+    fill(maker, frames=3)
+    content, at = content_at(storage, maker, maker.frame_positions[-1])
+    del content[at + 60 :]
+    before = {path: bytes(data) for path, data in storage.files.items()}
+    scan = LogScan(storage, SegmentSet.load(storage))
+    assert len(list(scan.records())) == 6
+    assert scan.report.torn_tail.length == 60
+    assert storage.files == before
+
+
+def test_a_torn_tail_takes_later_segments_without_a_whole_frame(storage, maker):
+    fill(maker, frames=30)
+    segments = list(maker.segments)
+    torn = segments[-2]
+    first_torn = next(p for p in maker.frame_positions if p >= torn.base) - torn.base
+    storage.files[torn.path][first_torn + 10 :] = b"garbage!"
+    storage.files[segments[-1].path][:] = bytes(100)
+    found, report = recover(storage)
+    assert found == [p for p in positions_of(maker.records) if p < torn.base]
+    assert report.end_position == torn.base
+    assert SegmentSet.load(storage).last.end == torn.base
+    assert [storage.exists(f"cut/{s.base:020d}") for s in segments[-2:]] == [True, True]
+    assert not report.is_damaged
+
+
+def test_an_empty_last_segment_behind_a_torn_one_goes_too(storage, maker):
+    fill(maker, frames=2)
+    content, at = content_at(storage, maker, maker.frame_positions[-1])
+    del content[at + 60 :]
+    storage.open(segment_path(maker.writer.end_position), create=True)
+    found, report = recover(storage)
+    assert found == positions_of(maker.frames[0])
+    assert [s.end for s in SegmentSet.load(storage)] == [maker.frame_positions[1]]
+    assert report.end_position == maker.frame_positions[1]
+
+
+def test_the_first_segment_of_all_may_be_torn(storage, maker):
+    maker.append(b"torn")
+    del storage.files[segment_path(0)][30:]
+    found, report = recover(storage)
+    assert (found, report.end_position) == ([], 0)
+    again = LogMaker(storage)
+    again.append(b"fresh")
+    assert recover(storage)[0] == [48]
+
+
+def test_a_bad_last_frame_below_the_mark_is_damage_and_is_not_cut(storage, maker):
+    made = fill(maker, frames=3)
+    flip(storage, maker, made[-1].position + 90)
+    found, report = recover(storage, known_mark=maker.writer.end_position)
+    assert found == positions_of(made[:-1])
+    assert report.is_damaged
+    assert report.torn_tail is None
+    assert report.records_lost == 1
+    assert report.end_position == maker.writer.end_position
+
+
+def test_a_torn_frame_tells_how_far_the_log_was_synced(storage, maker):
+    first = maker.append(b"first", b"second")
+    maker.append(b"third", durable_upto=maker.writer.end_position)
+    flip(storage, maker, first[0].position + 90)
+    flip(storage, maker, maker.records[-1].position + 90)
+    found, report = recover(storage)
+    assert found == [first[1].position]
+    assert report.damage_count == 1
+    assert report.torn_tail.position == maker.frame_positions[1]
+
+
+def test_damage_names_file_and_byte_and_later_frames_stay(storage, maker):
+    made = fill(maker)
+    maker.mark()
+    victim = made[20]
+    flip(storage, maker, victim.position + 100)
+    found, report = recover(storage)
+    assert found == [p for p in positions_of(made) if p != victim.position]
+    segment = maker.segments.find(victim.position)
+    (damage,) = report.damages
+    assert damage[:4] == (
+        segment.path,
+        victim.position - segment.base,
+        victim.position,
+        victim.length,
+    )
+    assert report.sentences() == [
+        f"{segment.path} byte {damage.offset}: damaged record ({victim.length} bytes)"
+    ]
+
+
+def test_a_damaged_head_loses_no_record(storage, maker):
+    made = fill(maker)
+    maker.mark()
+    for bit in range(8):
+        flip(storage, maker, maker.frame_positions[4] + 9, bit)
+        found, report = recover(storage)
+        assert found == positions_of(made)
+        assert [d.what for d in report.damages] == ["frame head"]
+        flip(storage, maker, maker.frame_positions[4] + 9, bit)
+
+
+def test_a_length_that_leads_to_another_good_record_loses_only_its_own(storage):
+    maker = LogMaker(storage, segment_bytes_max=1 << 20)
+    bodies = [bytes([i]) * (256 - 100) for i in range(8)]
+    made = maker.append(*bodies)
+    assert {m.length for m in made} == {256}
+    maker.mark()
+    flip(storage, maker, made[0].position + 5, 1)  # 256 -> 768: two records further
+    found, report = recover(storage)
+    assert found == positions_of(made[1:])
+    assert report.records_lost == 1
+
+
+def test_what_a_damaged_payload_contains_is_not_taken_for_a_record(storage, maker):
+    inner_position = HEAD_BYTES + 104
+    parts, _ = encode_batch((neutral_record(b"forged"),), (((1, 0),),), inner_position, 0)
+    made = maker.append(bytes(4) + b"".join(parts) + bytes(50), b"next")
+    maker.mark()
+    flip(storage, maker, made[0].position + made[0].length - 20)
+    found, report = recover(storage)
+    assert found == [made[1].position]
+    assert report.damage_count == 1
+
+
+def test_several_damages_are_each_contained(storage, maker):
+    made = fill(maker)
+    maker.mark()
+    victims = {made[2].position, made[3].position, made[10].position, made[30].position}
+    for position in victims:
+        flip(storage, maker, position + 60)
+    found, report = recover(storage)
+    assert found == [p for p in positions_of(made) if p not in victims]
+    assert report.damage_count == report.records_lost == 4
+
+
+def test_a_wiped_stretch_is_reported_and_survived(storage, maker):
+    made = fill(maker)
+    maker.mark()
+    content, at = content_at(storage, maker, made[5].position)
+    content[at : at + 700] = bytes(700)
+    found, report = recover(storage)
+    lost = [m for m in made if m.position not in found]
+    assert {m.position for m in lost} == {
+        m.position
+        for m in made
+        if m.position + m.length > made[5].position and m.position < made[5].position + 700
+    }
+    assert report.is_damaged
+
+
+def test_a_crc_and_length_of_zero_do_not_stall_the_scan(storage, maker):
+    made = fill(maker, frames=2)
+    maker.mark()
+    content, at = content_at(storage, maker, made[1].position)
+    content[at : at + 8] = bytes(8)
+    assert recover(storage)[0] == positions_of(made[:1] + made[2:])
+
+
+def test_a_missing_segment_is_a_gap_and_the_rest_is_read(storage, maker):
+    made = fill(maker, frames=40)
+    second = list(maker.segments)[1]
+    storage.remove(second.path)
+    found, report = recover(storage)
+    assert found == [p for p in positions_of(made) if not second.base <= p < second.end]
+    assert report.gaps == [(second.base, second.end)]
+    assert not report.is_damaged
+    assert "no segment holds positions" in report.sentences()[0]
+
+
+def test_a_log_shorter_than_its_mark_says_so_and_never_reuses_positions(storage, maker):
+    fill(maker, frames=3)
+    end = maker.writer.end_position
+    content, at = content_at(storage, maker, maker.frame_positions[-1])
+    del content[at + 61 :]
+    found, report = recover(storage, known_mark=end)
+    assert found == positions_of(chain(*maker.frames[:2]))
+    assert report.missing_tail == (maker.frame_positions[-1] + 61, end)
+    assert report.end_position == end
+    writer = LogWriter(
+        storage,
+        SegmentSet.load(storage),
+        end_position=report.end_position,
+        segment_bytes_max=1 << 20,
+    )
+    assert writer.append_mark(durable_upto=end)[0] == end
+
+
+def test_a_cut_between_two_records_below_the_mark_is_still_noticed(storage, maker):
+    made = fill(maker, frames=1)
+    content, _ = content_at(storage, maker, 0)
+    del content[made[2].position :]
+    found, report = recover(storage, known_mark=maker.writer.end_position)
+    assert found == positions_of(made[:2])
+    assert (report.damage_count, report.records_lost) == (1, 1)
+
+
+def test_frames_that_do_not_follow_each_other_are_reported(storage):
+    make_log_dir(storage)
+    file = storage.open(segment_path(0), create=True)
+    first, _ = encode_head(48, 0, 0, durable_upto=0)
+    stranger, _ = encode_head(48, 0, 48, durable_upto=0, prev_head_crc=12345)
+    file.write(first + stranger)
+    report = recover(storage)[1]
+    assert report.chain_breaks == 1
+    assert "do not follow" in report.sentences()[0]
+
+
+def test_a_torn_frame_before_whole_ones_is_dropped_as_a_unit(storage, maker):
+    made = fill(maker, frames=6)
+    mark = maker.frame_positions[2]
+    flip(storage, maker, maker.frames[3][1].position + 70)
+    found, report = recover(storage, known_mark=mark)
+    whole = made[:9] + made[12:]
+    assert found == positions_of(whole)
+    assert not report.is_damaged
+    assert storage.exists(f"cut/{maker.frame_positions[3]:020d}")
+    # It stays dropped when the mark has moved on, and whoever reads the rest finds it in place.
+    assert recover(storage, known_mark=maker.writer.end_position)[0] == positions_of(whole)
+    reader = LogReader(storage, SegmentSet.load(storage))
+    assert [r.origin for r in reader.read_many([m[:2] for m in whole])] == [m.origin for m in whole]
+    assert reader.locate(maker.frames[3][0].position) is None
+
+
+def test_a_torn_frame_at_the_end_of_a_full_segment_is_cut_off(storage, maker):
+    made = fill(maker, frames=12)
+    first, second = list(maker.segments)[:2]
+    last_frame = max(p for p in maker.frame_positions if p < second.base)
+    del storage.files[first.path][last_frame + 50 :]
+    found, report = recover(storage)
+    assert found == [p for p in positions_of(made) if not last_frame < p < second.base]
+    assert not report.is_damaged
+    again, second_report = recover(storage, known_mark=maker.writer.end_position)
+    assert again == found
+    assert second_report.gaps == [(last_frame, second.base)]
+    assert not second_report.is_damaged
+
+
+def test_what_was_found_above_the_mark_is_synced(storage, maker, monkeypatch):
+    fill(maker, frames=3)
+    synced = []
+    monkeypatch.setattr(MemoryFile, "sync", synced.append)
+    monkeypatch.setattr(MemoryStorage, "sync_dir", lambda self, path: synced.append(path))
+    recover(storage)
+    assert len(synced) == 2
+    assert synced[-1] == "log"
+
+
+def test_a_newer_format_is_refused_and_nothing_is_changed(storage, maker):
+    fill(maker, frames=2)
+    head, _ = encode_head(48, 0, maker.writer.end_position, durable_upto=0)
+    raw = bytearray(head)
+    raw[4:6] = (VERSION + 1).to_bytes(2, "little")
+    raw[40:44] = bytes(4)
+    raw[40:44] = crc32c(bytes(raw)).to_bytes(4, "little")
+    content, _ = content_at(storage, maker, maker.frame_positions[-1])
+    content += raw
+    before = bytes(content)
+    with pytest.raises(FormatTooNew):
+        recover(storage)
+    assert content == before
