@@ -1,0 +1,257 @@
+"""Prometheus metrics: everything under ``penstock_``, made from statistics at the scrape (B2).
+
+The hot path counts plain integers; nothing of this runs until somebody asks. Topics and
+subscriptions are at most ``SERIES_MAX`` labelled objects per scrape: those with the most bytes
+behind keep their names, the rest is added up under ``other``, so a broker with 50,000 queues does
+not drown its monitoring.
+
+Imports ``prometheus_client`` (0.1 s), so it is itself imported at the first scrape only.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from penstock import __version__
+from penstock.engine.statistics import EngineStatistics, SubscriptionStatistics, TopicStatistics
+from penstock.telemetry.histogram import Histogram
+from penstock.telemetry.process_statistics import ProcessStatistics
+
+SERIES_MAX: Final = 1000
+OTHER: Final = "other"
+
+Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
+Figure = tuple[str, str, Family, Callable[[Iterable[float]], float]]
+Gather = Callable[[], tuple[EngineStatistics, ProcessStatistics]]
+
+
+class Exposition:
+    """The text page of one broker."""
+
+    def __init__(self, gather: Gather) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(BrokerCollector(gather))
+
+    def page(self) -> bytes:
+        """All metrics in the Prometheus text format."""
+        return generate_latest(self._registry)
+
+
+class BrokerCollector(Collector):
+    """Turns statistics into metric families."""
+
+    def __init__(self, gather: Gather) -> None:
+        self._gather = gather
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything, freshly looked up."""
+        engine, process = self._gather()
+        yield from _process(process)
+        yield from _flow(engine, process)
+        yield from _messages(engine)
+        yield from _topics(engine.topics)
+        yield from _subscriptions(engine.topics)
+
+
+def _process(process: ProcessStatistics) -> Iterator[Metric]:
+    info = GaugeMetricFamily("penstock_build", "Version that runs", labels=["version"])
+    info.add_metric([__version__], 1)
+    yield info
+    durability = GaugeMetricFamily(
+        "penstock_durability", "1 for the durability in force (P3)", labels=["mode"]
+    )
+    durability.add_metric([process.durability], 1)
+    yield durability
+    yield _gauge("penstock_connections", "Protocol connections", process.connections)
+    yield _gauge("penstock_connections_max", "Places for them", process.connections_max)
+    yield _gauge("penstock_http_connections", "HTTP connections", process.http_connections)
+    yield _counter("penstock_connections_accepted", "Connections accepted", process.accepted_total)
+    yield _counter(
+        "penstock_connections_aborted",
+        "Connections cut off in their handshake or by a mistake of ours",
+        process.aborted_total,
+    )
+    refused = CounterMetricFamily(
+        "penstock_connections_refused",
+        "Peers turned away before their first byte",
+        labels=["reason"],
+    )
+    for reason, count in process.refused_total.items():
+        refused.add_metric([reason], count)
+    yield refused
+    yield _gauge("penstock_log_bytes", "Size of all segments", process.log_bytes)
+    yield _counter(
+        "penstock_log_appended_bytes", "Bytes appended", process.log_bytes_appended_total
+    )
+    yield _counter(
+        "penstock_log_append_failures",
+        "Frames the disk did not take; nothing of them is stored",
+        process.append_failures_total,
+    )
+    yield _counter(
+        "penstock_log_corrupt_records", "Damaged records found", process.corrupt_records_total
+    )
+    yield _histogram("penstock_fsync_seconds", "Time of one commit", process.sync_seconds)
+    yield _histogram(
+        "penstock_group_commit_messages", "Messages that shared one commit", process.commit_messages
+    )
+    yield _histogram(
+        "penstock_loop_lag_seconds", "How late the event loop ran a timer", process.lag_seconds
+    )
+
+
+def _flow(engine: EngineStatistics, process: ProcessStatistics) -> Iterator[Metric]:
+    budget = GaugeMetricFamily(
+        "penstock_memory_budget_bytes", "Bytes in use of a named limit", labels=["pool"]
+    )
+    ceiling = GaugeMetricFamily("penstock_memory_budget_max_bytes", "That limit", labels=["pool"])
+    for pool, used, limit in (
+        ("resident", process.memory_used, process.memory_limit),
+        ("inflight", engine.inflight_bytes, process.inflight_bytes_max),
+        ("unsynced", engine.unsynced_bytes, process.unsynced_bytes_max),
+    ):
+        budget.add_metric([pool], used)
+        ceiling.add_metric([pool], limit)
+    yield budget
+    yield ceiling
+    yield _gauge("penstock_disk_free_bytes", "Free disk", process.disk_free)
+    yield _gauge("penstock_disk_free_limit_bytes", "Publishers wait below", process.disk_limit)
+    yield _gauge("penstock_unsynced_bytes", "Appended, not durable", engine.unsynced_bytes)
+    yield _gauge("penstock_unsynced_messages", "Appended, not durable", engine.unsynced_messages)
+    yield _gauge("penstock_write_buffers_free", "Write buffers free (F7)", engine.free_buffers)
+    alarm = GaugeMetricFamily("penstock_alarm", "1 while raised (F3)", labels=["alarm"])
+    alarm.add_metric(["memory"], engine.is_memory_alarmed)
+    alarm.add_metric(["disk"], engine.is_disk_alarmed)
+    yield alarm
+    held = GaugeMetricFamily("penstock_log_held", "1 while nothing is written", labels=["why"])
+    held.add_metric(["sync"], engine.is_log_held)
+    held.add_metric(["busy"], engine.is_store_busy)
+    held.add_metric(["failed"], engine.is_failed)
+    yield held
+    yield _gauge(
+        "penstock_connections_held", "Connections whose gate is closed", engine.connections_held
+    )
+    labels = ["stage", "reason"]
+    stalled = CounterMetricFamily(
+        "penstock_flow_stalled_seconds", "Time stages were held", labels=labels
+    )
+    for (stage, reason), spent_ms in sorted(process.stalled_ms_total.items()):
+        stalled.add_metric([stage, reason], spent_ms / 1000)
+    yield stalled
+    episodes = CounterMetricFamily(
+        "penstock_flow_episodes", "Episodes in which stages were held", labels=labels
+    )
+    for (stage, reason), count in sorted(process.episodes_total.items()):
+        episodes.add_metric([stage, reason], count)
+    yield episodes
+
+
+def _messages(engine: EngineStatistics) -> Iterator[Metric]:
+    yield _counter("penstock_messages_published", "Publishes that came in", engine.published)
+    yield _counter("penstock_messages_confirmed", "Publishes confirmed", engine.confirmed)
+    yield _counter("penstock_messages_routed", "Copies handed to queues", engine.routed)
+    yield _counter("penstock_messages_unroutable", "Without a queue", engine.unroutable)
+    yield _counter("penstock_published_bytes", "Bytes of admitted publishes", engine.bytes_in)
+    refused = CounterMetricFamily(
+        "penstock_messages_refused", "Publishes not stored", labels=["reason"]
+    )
+    for kind, count in engine.refused.items():
+        refused.add_metric([kind.value], count)
+    yield refused
+    yield _counter("penstock_settlements", "Settlements saved", engine.settlements)
+    yield _counter("penstock_messages_dead_lettered", "Dead letters", engine.dead_letters)
+    yield _counter(
+        "penstock_messages_died", "Deaths without a dead-letter target", engine.deaths_dropped
+    )
+    yield _counter("penstock_messages_released", "Delayed ones released", engine.released)
+    yield _gauge("penstock_messages_delayed", "Delayed ones held in memory", engine.delayed)
+    yield _gauge("penstock_channels", "Open channels", engine.channels)
+    yield _counter("penstock_turns", "Turns of the engine", engine.turns)
+    yield _gauge("penstock_topics", "Topics", len(engine.topics))
+
+
+def _topics(topics: Sequence[TopicStatistics]) -> Iterator[Metric]:
+    shown = sorted(topics, key=lambda topic: topic.backlog_bytes, reverse=True)
+    named, rest = shown[:SERIES_MAX], shown[SERIES_MAX:]
+    yield from _labelled(
+        ("topic",),
+        [((topic.name,), _topic_row(topic)) for topic in named],
+        [_topic_row(topic) for topic in rest],
+        _TOPIC_FIGURES,
+    )
+
+
+def _subscriptions(topics: Sequence[TopicStatistics]) -> Iterator[Metric]:
+    pairs = [(topic.name, each) for topic in topics for each in topic.subscriptions]
+    pairs.sort(key=lambda pair: pair[1].backlog_bytes, reverse=True)
+    named, rest = pairs[:SERIES_MAX], pairs[SERIES_MAX:]
+    yield from _labelled(
+        ("topic", "subscription"),
+        [((topic, each.name), _subscription_row(each)) for topic, each in named],
+        [_subscription_row(each) for _, each in rest],
+        _SUBSCRIPTION_FIGURES,
+    )
+
+
+_TOPIC_FIGURES: Final[tuple[Figure, ...]] = (
+    ("penstock_topic_messages_in", "Messages ever appended", CounterMetricFamily, sum),
+    ("penstock_topic_messages_ready", "Not given to the slowest holder", GaugeMetricFamily, sum),
+    ("penstock_topic_messages_unacked", "Delivered, not settled", GaugeMetricFamily, sum),
+    ("penstock_topic_backlog_bytes", "Bytes behind the slowest holder", GaugeMetricFamily, sum),
+    ("penstock_topic_oldest_age_seconds", "Age of the oldest unsettled", GaugeMetricFamily, max),
+)
+"""(name, help, family, how the rest is put together) in the order of ``_topic_row``."""
+
+_SUBSCRIPTION_FIGURES: Final[tuple[Figure, ...]] = (
+    ("penstock_subscription_messages_ready", "Could be delivered now", GaugeMetricFamily, sum),
+    ("penstock_subscription_messages_unacked", "Delivered, not settled", GaugeMetricFamily, sum),
+    ("penstock_subscription_backlog_bytes", "Bytes from its low mark on", GaugeMetricFamily, sum),
+    ("penstock_subscription_consumers", "Consumers attached", GaugeMetricFamily, sum),
+)
+
+
+def _topic_row(topic: TopicStatistics) -> tuple[float, ...]:
+    age = topic.oldest_age_ms / 1000
+    return (topic.messages_in, topic.ready, topic.unacked, topic.backlog_bytes, age)
+
+
+def _subscription_row(each: SubscriptionStatistics) -> tuple[float, ...]:
+    return (each.ready, each.unacked, each.backlog_bytes, each.consumers)
+
+
+def _labelled(
+    labels: Sequence[str],
+    named: Sequence[tuple[tuple[str, ...], tuple[float, ...]]],
+    rest: Sequence[tuple[float, ...]],
+    figures: Iterable[Figure],
+) -> Iterator[Metric]:
+    for column, (name, text, kind, combine) in enumerate(figures):
+        family = kind(name, text, labels=list(labels))
+        for values, row in named:
+            family.add_metric(list(values), row[column])
+        if rest:
+            family.add_metric([OTHER] * len(labels), combine(row[column] for row in rest))
+        yield family
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+    family = HistogramMetricFamily(name, text)
+    family.add_metric([], histogram.buckets(), histogram.sum)
+    return family

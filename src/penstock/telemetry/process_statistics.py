@@ -1,0 +1,36 @@
+"""Numbers of the process around the engine, gathered by the server when somebody asks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.telemetry.histogram import Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatistics:
+    """The process now; what ends in ``_total`` only ever grows."""
+
+    durability: str
+    memory_used: int
+    memory_limit: int
+    disk_free: int
+    disk_limit: int
+    inflight_bytes_max: int
+    unsynced_bytes_max: int
+    connections: int
+    connections_max: int
+    accepted_total: int
+    refused_total: Mapping[str, int]
+    """Why -> how many peers were turned away."""
+    aborted_total: int
+    http_connections: int
+    log_bytes: int
+    log_bytes_appended_total: int
+    append_failures_total: int
+    corrupt_records_total: int
+    stalled_ms_total: Mapping[tuple[str, str], int]
+    """(kind of stage, reason) -> time held, the episode that goes on now included."""
+    episodes_total: Mapping[tuple[str, str], int]
+    sync_seconds: Histogram
+    commit_messages: Histogram
+    lag_seconds: Histogram

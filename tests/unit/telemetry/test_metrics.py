@@ -1,0 +1,104 @@
+"""Metrics: names and values on the page, bounded labels, and what the rest adds up to."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.engine.statistics import EngineStatistics, SubscriptionStatistics, TopicStatistics
+from penstock.model.refusal import RefusalKind
+from penstock.telemetry.histogram import COMMIT_MESSAGES, LAG_SECONDS, SYNC_SECONDS, Histogram
+from penstock.telemetry.metrics import SERIES_MAX, Exposition
+from penstock.telemetry.process_statistics import ProcessStatistics
+
+
+def engine(topics=(), **more):
+    figures = dict.fromkeys(EngineStatistics.__dataclass_fields__, 0)
+    return EngineStatistics(**(figures | {"refused": {}, "topics": tuple(topics)} | more))
+
+
+def process(**more):
+    figures = dict.fromkeys(ProcessStatistics.__dataclass_fields__, 0)
+    figures |= {
+        "durability": "fsync",
+        "refused_total": {},
+        "stalled_ms_total": {},
+        "episodes_total": {},
+        "sync_seconds": Histogram(SYNC_SECONDS),
+        "commit_messages": Histogram(COMMIT_MESSAGES),
+        "lag_seconds": Histogram(LAG_SECONDS),
+    }
+    return ProcessStatistics(**(figures | more))
+
+
+def topic(name, backlog_bytes=0, subscriptions=()):
+    return TopicStatistics(
+        name=name,
+        is_durable=True,
+        queues=1,
+        messages_in=5,
+        messages_kept=5,
+        ready=2,
+        unacked=1,
+        backlog_bytes=backlog_bytes,
+        oldest_age_ms=1500,
+        subscriptions=tuple(subscriptions),
+    )
+
+
+@pytest.fixture
+def samples():
+    def make(engine_now, process_now):
+        page = Exposition(lambda: (engine_now, process_now)).page().decode()
+        return {
+            (sample.name, tuple(sample.labels.values())): sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+        }
+
+    return make
+
+
+def test_counters_of_messages_are_there_with_their_reasons(samples):
+    seen = samples(engine(published=7, refused={RefusalKind.BUSY: 3}), process())
+    assert seen["penstock_messages_published_total", ()] == 7
+    assert seen["penstock_messages_refused_total", ("busy",)] == 3
+
+
+def test_stalled_time_is_in_seconds_by_stage_and_reason(samples):
+    seen = samples(engine(), process(stalled_ms_total={("queue", "flow"): 2500}))
+    assert seen["penstock_flow_stalled_seconds_total", ("queue", "flow")] == 2.5
+
+
+def test_durability_and_alarms_can_be_alerted_on(samples):
+    seen = samples(engine(is_disk_alarmed=True), process(durability="os"))
+    assert seen["penstock_durability", ("os",)] == 1
+    assert seen["penstock_alarm", ("disk",)] == 1
+    assert seen["penstock_alarm", ("memory",)] == 0
+
+
+def test_histograms_have_buckets_sum_and_count(samples):
+    now = process()
+    now.sync_seconds.observe(0.0004)
+    seen = samples(engine(), now)
+    assert seen["penstock_fsync_seconds_bucket", ("0.0005",)] == 1
+    assert seen["penstock_fsync_seconds_count", ()] == 1
+
+
+def test_topics_beyond_the_limit_are_added_up_under_other(samples):
+    topics = [topic(f"t{number}", backlog_bytes=number) for number in range(SERIES_MAX + 3)]
+    seen = samples(engine(topics), process())
+    named = [labels for name, labels in seen if name == "penstock_topic_backlog_bytes"]
+    assert len(named) == SERIES_MAX + 1
+    assert seen["penstock_topic_backlog_bytes", ("other",)] == 0 + 1 + 2
+    assert seen["penstock_topic_messages_in_total", ("other",)] == 15
+    assert seen["penstock_topic_oldest_age_seconds", ("other",)] == 1.5
+
+
+def test_subscriptions_carry_both_names(samples):
+    each = SubscriptionStatistics("s", "shared", True, 2, 10, 3, 400)
+    seen = samples(engine([topic("orders", subscriptions=[each])]), process())
+    assert seen["penstock_subscription_messages_unacked", ("orders", "s")] == 3
+
+
+def test_names_with_quotes_and_newlines_do_not_break_the_page(samples):
+    seen = samples(engine([topic('a"b\nc\\')]), process())
+    assert seen["penstock_topic_messages_ready", ('a"b\nc\\',)] == 2
