@@ -16,8 +16,10 @@ class MemoryCatalog:
 
     def __init__(self, rows: dict[RowKey, bytes] | None = None) -> None:
         self.rows: dict[RowKey, bytes] = dict(rows or {})
-        self.applied = 0
-        """Transactions so far."""
+        self.calls = 0
+        """Transactions asked for so far, in all lives."""
+        self.fail_at = 0
+        """The number of the one transaction that fails, counted from 1; 0 = none."""
         self.failures = 0
         """How many of the next transactions fail."""
         self.is_answer_lost = False
@@ -34,10 +36,11 @@ class MemoryCatalog:
         """All of ``ops`` or none."""
         if self._is_dead:
             raise OSError("this catalog died with its process")
+        self.calls += 1
         if self.is_full:
             raise AppendFailed("the catalog's disk is full (planned)")
-        if self.failures:
-            self.failures -= 1
+        if self.failures or self.calls == self.fail_at:
+            self.failures = max(0, self.failures - 1)
             if self.is_answer_lost:
                 self._write(ops)
             raise OSError("catalog transaction failed (planned)")
@@ -49,14 +52,16 @@ class MemoryCatalog:
     def kill(self) -> "MemoryCatalog":
         """The catalog as the next process finds it."""
         self._is_dead = True
-        return MemoryCatalog(self.rows)
+        heir = MemoryCatalog(self.rows)
+        heir.calls, heir.fail_at = self.calls, self.fail_at
+        heir.is_answer_lost = self.is_answer_lost
+        return heir
 
     def crash(self) -> "MemoryCatalog":
         """The same after a power cut: what was applied is on disk."""
         return self.kill()
 
     def _write(self, ops: Sequence[Op]) -> None:
-        self.applied += 1
         for kind, key, body in ops:
             if body is None:
                 self.rows.pop((kind, key), None)

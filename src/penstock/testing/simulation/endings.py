@@ -160,6 +160,7 @@ def _round(world: World) -> None:
             taken = consumer.subscription.take(consumer.consumer, 10)
             if taken:
                 consumer.deliver(consumer.consumer, taken)
+        consumer.give_up_overdue()
         if consumer.held:
             hand_back(world, consumer, list(consumer.held), "settle")
     start_job(world)

@@ -162,7 +162,9 @@ class Following:
         holder = self.in_flight.get(place)
         if holder is not None:
             deadline_ms = holder.held[place]
-            if not deadline_ms or now_ms < deadline_ms:
+            # A failover takes back what the one before had; a passed deadline gives it to others.
+            is_over = bool(deadline_ms) and now_ms >= deadline_ms
+            if not is_over and self.mode is not Mode.FAILOVER:
                 raise LawBroken(f"{self.name} gave {sent.value} to {taker.name} and {holder.name}")
             del holder.held[place]
         if self.sees_offsets:
@@ -217,13 +219,15 @@ class SimConsumer(Peer):
         self.forget_all()
         self.consumer = None
 
+    def give_up_overdue(self) -> None:
+        """What was invisible for too long is no longer its to settle."""
+        overdue = [place for place, at_ms in self.held.items() if 0 < at_ms <= self.now_ms]
+        self.forget(overdue)
+
     def choose(self, rng: random.Random, count_max: int) -> list[Place]:
         """Some of what it holds, oldest first mostly."""
-        places = [
-            place
-            for place, deadline_ms in self.held.items()
-            if not deadline_ms or self.now_ms < deadline_ms
-        ]
+        self.give_up_overdue()
+        places = list(self.held)
         if not places:
             return []
         count = min(len(places), rng.randint(1, count_max))

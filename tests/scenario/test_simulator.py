@@ -1,0 +1,70 @@
+"""The whole core against chance: the eight laws and the promises, seed by seed (T25)."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from penstock.testing.simulation import laws
+from penstock.testing.simulation.ledger import LawBroken
+from penstock.testing.simulator import SimulationFailed, simulate
+
+STEPS = 2000
+SEEDS = 500
+SEEDS_LONG = 10_000
+CHUNK = 50
+"""Seeds of one test: small enough that a run shows its progress."""
+
+
+def pytest_generate_tests(metafunc):
+    if "first_seed" in metafunc.fixturenames:
+        seeds = SEEDS_LONG if metafunc.config.getoption("--long") else SEEDS
+        if metafunc.config.getoption("--seed") is not None:
+            seeds = CHUNK
+        metafunc.parametrize("first_seed", range(0, seeds, CHUNK))
+
+
+@pytest.mark.timeout(600)
+def test_no_seed_breaks_a_law(first_seed, chosen_seed):
+    seeds = range(first_seed, first_seed + CHUNK) if chosen_seed is None else [chosen_seed]
+    confirmed = received = lives = 0
+    for seed in seeds:
+        outcome = simulate(seed, STEPS)
+        confirmed += outcome.confirmed
+        received += outcome.received
+        lives += outcome.lives
+    # A simulation in which nothing happens proves nothing.
+    assert confirmed > 300 * len(seeds)
+    assert received > 300 * len(seeds)
+    assert lives >= 2 * len(seeds)
+
+
+def digest_in_another_process(seed, hash_seed):
+    code = f"from penstock.testing.simulator import simulate; print(simulate({seed}, 500).digest)"
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_the_same_seed_leaves_the_same_trace_in_every_process():
+    assert digest_in_another_process(3, "1") == digest_in_another_process(3, "2")
+    assert simulate(3, 500).digest == digest_in_another_process(3, "1")
+    assert simulate(3, 500).digest != simulate(4, 500).digest
+
+
+def test_a_broken_law_names_seed_step_events_and_the_command_to_see_it_again(monkeypatch):
+    def break_a_law(world):
+        if world.trace.step == 40:
+            raise LawBroken("planted")
+
+    monkeypatch.setattr("penstock.testing.simulator.check_step", break_a_law)
+    assert laws
+    with pytest.raises(SimulationFailed) as failure:
+        simulate(5, 100)
+    text = str(failure.value)
+    assert "seed 5, step 40" in text
+    assert "planted" in text
+    assert text.count("\n  ") >= 20
+    assert "--seed 5" in text
