@@ -11,12 +11,16 @@ Not here: which consumer gets a message (``dispatch/``), what it holds (``pendin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from enum import Enum
+from typing import Protocol, Required, TypedDict
+
+import msgspec
 
 from penstock.engine.host import Awaiting, Host
 from penstock.engine.pending import Delivery
 from penstock.flow.demand import Demand
 from penstock.flow.inflight import InflightLimit
+from penstock.flow.permits import Permits
 from penstock.flow.unsent import UnsentLimit
 from penstock.model.position import ConsumerId, QueueId
 
@@ -24,20 +28,57 @@ KeyRange = tuple[int, int]
 """Inclusive range of key slots (0..65535) that a sticky consumer claims."""
 
 
+class ConsumerKeywords(TypedDict, total=False):
+    """What ``Subscription.attach`` may be told about a consumer; see the attributes below."""
+
+    name: Required[str]
+    priority: int
+    key_ranges: Sequence[KeyRange]
+    queue_ids: Sequence[QueueId]
+    is_auto_settled: bool
+    is_passive: bool
+    visibility_ms: int
+
+
+class RefusalReason(Enum):
+    """Why a consumer is not taken in."""
+
+    BUSY = "busy"
+    """Another one has exclusive use."""
+    KEY_RANGE = "key-range"
+    TOO_MANY = "too-many"
+
+
+class ConsumerRefusal(msgspec.Struct, frozen=True):
+    """A consumer is not taken in; an answer, not an error."""
+
+    reason: RefusalReason
+    text: str
+
+
 class ConsumerOutlet(Protocol):
     """The part of ``ports.Outlet`` that concerns consumers."""
 
-    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None: ...
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Messages for this consumer, within its room."""
+        ...
 
-    def cancelled(self, consumer: Consumer, cause: str) -> None: ...
+    def cancelled(self, consumer: Consumer, cause: str) -> None:
+        """It is gone, not by its own will."""
+        ...
 
-    def active_changed(self, consumer: Consumer, is_active: bool) -> None: ...
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
+        """Failover: it became, or ceased to be, the one that gets messages."""
+        ...
 
 
 class Consumer:
     """One taker; made by ``Subscription.attach``."""
 
     __slots__ = (
+        "_host",
+        "_permits",
+        "_subscription",
         "active_lanes",
         "consumer_id",
         "delivered_messages",
@@ -54,8 +95,6 @@ class Consumer:
         "redelivered_messages",
         "unsent",
         "visibility_ms",
-        "_host",
-        "_subscription",
     )
 
     def __init__(
@@ -99,9 +138,57 @@ class Consumer:
         self.redelivered_messages = 0
         self._host = host
         self._subscription = subscription
+        self._permits = demand if isinstance(demand, Permits) else None
 
     def __repr__(self) -> str:
         return f"<Consumer {self.name} {self.consumer_id}>"
+
+    def takes_from(self, queue_id: QueueId) -> bool:
+        """Whether it wants messages of this queue."""
+        return not self.queue_ids or queue_id in self.queue_ids
+
+    def room(self) -> int:
+        """Messages it may be handed now; 0 for whichever reason (``blocked_by`` names them)."""
+        unsent = self.unsent
+        if unsent.is_held:
+            return 0
+        room = min(self.demand.available_messages(), self.inflight.room_messages)
+        if unsent.messages_max:
+            room = min(room, unsent.messages_max - unsent.messages)
+        return room if room > 0 and self.room_bytes() > 0 else 0
+
+    def room_bytes(self) -> int:
+        """Bytes it may be handed now; one entry may cross the line, none is ever split."""
+        unsent = self.unsent
+        room = min(self.demand.available_bytes(), self.inflight.room_bytes)
+        return min(room, unsent.bytes_max - unsent.bytes) if unsent.bytes_max else room
+
+    def blocked_by(self) -> tuple[str, ...]:
+        """The names of everything that keeps it from taking more."""
+        reasons = []
+        if self.demand.available_messages() <= 0 or self.demand.available_bytes() <= 0:
+            reasons.append("demand")
+        if self.inflight.is_blocked:
+            reasons.append("unsettled")
+        if self.unsent.is_held:
+            reasons.append("unsent")
+        return tuple(reasons)
+
+    def taken(self, messages: int, size: int) -> None:
+        """It is about to be handed this much."""
+        self.delivered_messages += messages
+        self.demand.taken(messages, size)
+        self.unsent.queued(messages, size)
+        if self.is_auto_settled:
+            self.demand.returned(messages, size)
+        elif self.inflight.add(messages, size) and self._permits is not None:
+            self._permits.block()
+
+    def returned(self, messages: int, size: int) -> None:
+        """This much of what it had is settled or goes back."""
+        if self.inflight.remove(messages, size) and self._permits is not None:
+            self._permits.unblock()
+        self.demand.returned(messages, size)
 
     def wake(self) -> None:
         """Demand grew or the socket took something: dispatch may go on."""
@@ -110,7 +197,5 @@ class Consumer:
 
     def sent(self, messages: int, size: int) -> None:
         """The socket took these deliveries (F14)."""
-        was_held = self.unsent.is_held
-        self.unsent.sent(messages, size)
-        if was_held and not self.unsent.is_held:
+        if self.unsent.sent(messages, size):
             self.wake()

@@ -42,6 +42,12 @@ class Cursor:
         at = bisect_right(self.starts, offset)
         return at > 0 and offset < self.ends[at - 1]
 
+    def next_unsettled(self, offset: int) -> int:
+        """The first offset at or above that is not settled."""
+        offset = max(offset, self.low_mark)
+        at = bisect_right(self.starts, offset) - 1
+        return max(offset, self.ends[at]) if at >= 0 else offset
+
     def settled_in(self, start: int, end: int) -> int:
         """How many offsets of [start, end) are settled."""
         total = max(0, min(end, self.low_mark) - start)

@@ -1,5 +1,210 @@
-"""skeleton: the journey out"""
+"""The journey out: demand, pick, hand, settle.
 
-from penstock.engine.pending import Delivery
+1. *Demand*: a lane's dispatcher names the consumers that have room now (``serve``).
+2. *Pick*: the picker takes what is next, never more than they have room for.
+3. *Hand*: each delivery is dealt to a consumer, held in flight for it, and goes to its outlet in
+   one list per consumer and round (``_hand``).
+4. *Settle*: the consumer is done with it, gives it back or refuses it (``settle.py``); its room
+   grows and the round begins again.
 
-__all__ = ["Delivery"]
+Invariant: a message is charged to demand and limits when it is handed over and returned exactly
+once, when it is settled, requeued or thrown out of flight; lists move, nothing is done per message
+that can be done per list.
+Not here: who is next (``dispatch/``), what is next (``pick``), where a lane stands (``lane``).
+"""
+
+from penstock.engine.consumer import Consumer
+from penstock.engine.dispatch.deal import deal
+from penstock.engine.dispatch.key_shared import KeyShared
+from penstock.engine.host import Host
+from penstock.engine.lane import Lane
+from penstock.engine.pending import Delivery, Held
+from penstock.engine.pick import Picked, Picker
+from penstock.engine.settle import Settler
+from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.flow.demand import UNLIMITED
+from penstock.model.settlement import Cause
+
+__all__ = ["Delivery", "Journey", "Outbox"]
+
+Outbox = dict[Consumer, list[Delivery]]
+"""What a round hands over: one list per consumer."""
+
+
+class Journey:
+    """Moves messages of one subscription from its lanes to its consumers and back."""
+
+    __slots__ = (
+        "_consumers",
+        "_host",
+        "_options",
+        "picker",
+        "redelivered_messages",
+        "settler",
+    )
+
+    def __init__(
+        self, host: Host, options: SubscriptionOptions, consumers: dict[int, Consumer]
+    ) -> None:
+        self._host = host
+        self._options = options
+        self._consumers = consumers
+        self.picker = Picker(host, options)
+        self.settler = Settler(host, options, consumers, self.picker)
+        self.redelivered_messages = 0
+
+    def serve(self, lane: Lane, messages_max: int, outbox: Outbox) -> int:
+        """One lane's round, until demand, messages or the budget run out; returns what moved."""
+        if isinstance(lane.dispatcher, KeyShared):
+            return self._serve_keys(lane, lane.dispatcher, messages_max, outbox)
+        moved = 0
+        while moved < messages_max and lane.has_ready:
+            takers = lane.dispatcher.takers()
+            if not takers:
+                break
+            room = min(sum(taker.room() for taker in takers), messages_max - moved)
+            room_bytes = sum(taker.room_bytes() for taker in takers)
+            picked = self._pick(lane, room, room_bytes)
+            if not picked.moved:
+                break
+            moved += picked.moved
+            if not picked.deliveries:
+                continue
+            if len(takers) == 1:
+                self._hand(lane, takers[0], picked.deliveries, outbox, is_plain=picked.is_plain)
+                continue
+            shares, left_over = deal(takers, picked.deliveries, is_plain=picked.is_plain)
+            for taker, share in shares:
+                self._hand(lane, taker, share, outbox, is_plain=picked.is_plain)
+            if shares:
+                lane.dispatcher.served(shares[-1][0])
+            # Nobody had the bytes for these: never handed over, so neither counted nor flagged.
+            lane.redelivery.put_back([delivery.offset for delivery in left_over])
+        return moved
+
+    def take(self, lane: Lane, consumer: Consumer, messages_max: int) -> list[Delivery]:
+        """Hand over at once to a consumer that asks outside the round, whatever its demand."""
+        outbox: Outbox = {}
+        while lane.has_ready and not outbox:
+            picked = self._pick(lane, messages_max, UNLIMITED)
+            if not picked.moved:
+                break
+            if picked.deliveries:
+                self._hand(lane, consumer, picked.deliveries, outbox, is_plain=picked.is_plain)
+        return outbox.get(consumer, [])
+
+    def _pick(self, lane: Lane, messages_max: int, bytes_max: int) -> Picked:
+        return self.picker.pick(
+            lane, messages_max, bytes_max, is_reading=not self.settler.inflight.is_blocked
+        )
+
+    def _serve_keys(self, lane: Lane, keys: KeyShared, messages_max: int, outbox: Outbox) -> int:
+        moved = 0
+        for taker in keys.takers():
+            if keys.has_parked(taker) and moved < messages_max:
+                room = min(taker.room(), messages_max - moved)
+                offsets = keys.take_parked(taker, room)
+                picked = self.picker.again(lane, offsets, room, taker.room_bytes())
+                moved += picked.moved
+                self._hand_owner(lane, keys, taker, picked.deliveries, outbox)
+        while moved < messages_max and lane.has_ready:
+            rooms: dict[int, int] = {each.consumer_id: each.room() for each in keys.takers()}
+            room = min(sum(rooms.values()), messages_max - moved)
+            is_reading = keys.may_look_ahead and not self.settler.inflight.is_blocked
+            if room <= 0:
+                break
+            picked = self.picker.pick(lane, room, UNLIMITED, is_reading=is_reading)
+            if not picked.moved:
+                break
+            moved += picked.moved
+            shares: dict[int, list[Delivery]] = {}
+            for delivery in picked.deliveries:
+                slot = keys.slot(self._options.ordering_key(delivery.record), delivery.offset)
+                consumer_id = keys.place(delivery.offset, slot, rooms)
+                if consumer_id:
+                    rooms[consumer_id] -= delivery.messages
+                    shares.setdefault(consumer_id, []).append(delivery)
+            for consumer_id, share in shares.items():
+                self._hand_owner(lane, keys, self._consumers[consumer_id], share, outbox)
+        return moved
+
+    def _hand_owner(
+        self,
+        lane: Lane,
+        keys: KeyShared,
+        owner: Consumer,
+        deliveries: list[Delivery],
+        outbox: Outbox,
+    ) -> None:
+        """Hand over messages whose keys belong to this consumer."""
+        if not deliveries:
+            return
+        if not owner.is_auto_settled:
+            for delivery in deliveries:
+                slot = keys.slot(self._options.ordering_key(delivery.record), delivery.offset)
+                delivery.slot = slot
+                keys.handed(slot, owner.consumer_id)
+        self._hand(lane, owner, deliveries, outbox, is_plain=False)
+
+    def _hand(
+        self,
+        lane: Lane,
+        consumer: Consumer,
+        deliveries: list[Delivery],
+        outbox: Outbox,
+        *,
+        is_plain: bool,
+    ) -> None:
+        """Charge a list to its consumer and hold it in flight; the outlet gets it afterwards."""
+        if is_plain and not consumer.visibility_ms and not consumer.is_auto_settled:
+            entries = lane.pending.entries
+            consumer_id = consumer.consumer_id
+            size = 0
+            for delivery in deliveries:
+                entries[delivery.offset] = Held(consumer_id, delivery.size)
+                size += delivery.size
+            messages = len(deliveries)
+            lane.pending.messages += messages
+        else:
+            messages = sum(delivery.messages for delivery in deliveries)
+            size = sum(delivery.size for delivery in deliveries)
+            if consumer.is_auto_settled:
+                self._settle_at_once(lane, deliveries)
+            else:
+                self._hold(lane, consumer, deliveries)
+            again = sum(delivery.messages for delivery in deliveries if delivery.is_redelivered)
+            self.redelivered_messages += again
+            consumer.redelivered_messages += again
+        lane.mark_delivered(lane.next_offset)
+        consumer.taken(messages, size)
+        if not consumer.is_auto_settled:
+            self.settler.inflight.add(messages)
+        waiting = outbox.get(consumer)
+        if waiting is None:
+            outbox[consumer] = deliveries
+        else:
+            waiting.extend(deliveries)
+
+    def _hold(self, lane: Lane, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        deadline_ms = 0
+        if consumer.visibility_ms:
+            deadline_ms = self._host.clock.monotonic_ms() + consumer.visibility_ms
+        for delivery in deliveries:
+            held = Held(
+                consumer.consumer_id,
+                delivery.size,
+                delivery.attempts,
+                delivery.messages,
+                delivery.record.messages,
+                delivery.slot,
+                deadline_ms,
+            )
+            lane.pending.add(delivery.offset, held)
+
+    def _settle_at_once(self, lane: Lane, deliveries: list[Delivery]) -> None:
+        counts = lane.redelivery.counts
+        for delivery in deliveries:
+            offset = delivery.offset
+            counts.pop(offset, None)
+            fresh = lane.settle(Cause.ACKED, offset, offset + delivery.record.messages)
+            self.settler.settled_messages += fresh

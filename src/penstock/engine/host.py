@@ -51,24 +51,32 @@ class QueuePolicy(Protocol):
     """The part of a topic's policy that delivery follows; read anew each time, so it may change."""
 
     @property
-    def message_ttl_ms(self) -> int: ...
+    def message_ttl_ms(self) -> int:
+        """Time to live counted from the store time; 0 = none."""
+        ...
 
     @property
-    def delivery_limit(self) -> int: ...
+    def delivery_limit(self) -> int:
+        """Comings back before a message is a dead letter; 0 = no limit."""
+        ...
 
 
 class QueueTopic(Protocol):
     """The topic a queue belongs to."""
 
     @property
-    def policy(self) -> QueuePolicy: ...
+    def policy(self) -> QueuePolicy:
+        """What holds now."""
+        ...
 
 
 class SubscribedQueue(Protocol):
     """A queue as its subscriptions see it."""
 
     @property
-    def queue_id(self) -> QueueId: ...
+    def queue_id(self) -> QueueId:
+        """Never reused."""
+        ...
 
     @property
     def name(self) -> str:
@@ -76,10 +84,14 @@ class SubscribedQueue(Protocol):
         ...
 
     @property
-    def index(self) -> EntryIndex: ...
+    def index(self) -> EntryIndex:
+        """Where its messages are."""
+        ...
 
     @property
-    def topic(self) -> QueueTopic: ...
+    def topic(self) -> QueueTopic:
+        """Whose queue it is."""
+        ...
 
     def visible_end(self, sees_unsynced: bool) -> int:
         """The end of what such a reader may see: everything appended, or only the durable (D7)."""
@@ -90,24 +102,41 @@ class Awaiting(Protocol):
     """A subscription as its host sees it: it wants a dispatch, or has settlements to save."""
 
     @property
-    def subscription_id(self) -> SubscriptionId: ...
+    def subscription_id(self) -> SubscriptionId:
+        """Never reused."""
+        ...
 
-    def dispatch(self, messages_max: int) -> int: ...
+    def dispatch(self, messages_max: int) -> int:
+        """Hand out what is ready."""
+        ...
 
-    def take_settlements(self) -> list[Settlement]: ...
+    def take_settlements(self) -> list[Settlement]:
+        """What must be saved."""
+        ...
 
 
 class Host(Protocol):
     """The engine, as far as subscriptions are concerned."""
 
     @property
-    def clock(self) -> Clock: ...
+    def clock(self) -> Clock:
+        """Both kinds of time."""
+        ...
 
     @property
-    def flow(self) -> FlowSettings: ...
+    def flow(self) -> FlowSettings:
+        """Limits of F13 and F14."""
+        ...
 
     @property
-    def topics(self) -> TopicSettings: ...
+    def topics(self) -> TopicSettings:
+        """Ceilings of subscriptions."""
+        ...
+
+    @property
+    def transient_floor(self) -> int:
+        """Transient records below this log position were dropped by the restart (D6)."""
+        ...
 
     def read(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
         """The records at (position, length); None = gone or corrupt."""

@@ -125,6 +125,13 @@ class Pending:
                 ]
                 heapify(self._deadlines)
 
+    def extend(self, offset: int, deadline_ms: int) -> bool:
+        """Move the deadline of the entry that covers ``offset``; False if it is not in flight."""
+        start = self.first_offset(offset)
+        if start is not None:
+            self.arm(start, self.entries[start], deadline_ms)
+        return start is not None
+
     def overdue(self, now_ms: int) -> list[int]:
         """First offsets whose deadline has passed; they stay in flight until popped."""
         found = []

@@ -1,55 +1,231 @@
-"""skeleton"""
+"""Pull: a reader that sees offsets, asks for what it wants, and may wait for it (F12).
+
+``PullDesk.read`` answers from the index and the log at once; ``PullDesk.pull`` holds a request that
+found nothing new until something arrives that suits it, or its deadline. A pull keeps no state in
+the broker but the hold: where the reader stands is its own business until it commits (subscription).
+
+Only what is durable is shown, or a crash would hand a seen offset to another message (D7). The tag
+hash in the index is asked before a record is read.
+
+Invariants: a held pull is answered exactly once, unless its peer goes first; a filtered stretch is
+not looked at twice while a pull is held; one answer scans a bounded number of entries.
+Not here: the table of holds (``flow/held_pull.py``), what an answer looks like on a wire.
+"""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from penstock.engine.filter_port import Filter
 from penstock.engine.host import Host, IndexEntry, SubscribedQueue
+from penstock.flow.held_pull import HeldPulls
+from penstock.log.queue_index import IndexFlag
 from penstock.model.record import Record
+
+SCAN_ENTRIES_MAX: Final = 800
+"""Entries one answer looks at when a filter refuses them; RocketMQ scans 16000 bytes of 20."""
+
+SCAN_CHUNK: Final = 100
+"""Entries taken from the index at a time while scanning."""
 
 
 class PullStatus(Enum):
+    """How a pull ended."""
+
     FOUND = "found"
     NO_NEW = "no-new"
+    """At the end, and nothing came in time."""
     FILTERED = "filtered"
+    """There were messages, none of them wanted: go on at ``next_offset``."""
     OFFSET_TOO_SMALL = "offset-too-small"
+    """Removed by retention: go on at ``min_offset``."""
     OFFSET_TOO_LARGE = "offset-too-large"
+    """Beyond the end: go on at ``max_offset``."""
     REMOVED = "removed"
+    """The records at this place are gone or unreadable: go on at ``next_offset``."""
+    CANCELLED = "cancelled"
+    """The queue was deleted while the pull was held."""
 
 
-class Pull(msgspec.Struct):
+class Pull(msgspec.Struct, eq=False):
+    """One request."""
+
     outlet: PullOutlet
     queue: SubscribedQueue
     offset: int
     messages_max: int = 32
-    bytes_max: int = 262144
+    bytes_max: int = 256 * 1024
+    """At least one record is given, whatever its size."""
     filter: Filter | None = None
-    deadline_ms: int = 0  # monotonic; 0 = answer at once
+    deadline_ms: int = 0
+    """Monotonic time until which it may be held; 0 = answer at once."""
     token: int = 0
+    """The adapter's own number for it."""
+    scanned_to: int = 0
+    """Nothing below suits it; moves on while it is held."""
 
 
 class PullResult(msgspec.Struct):
+    """One answer."""
+
     status: PullStatus
     records: list[Record]
     entries: list[IndexEntry]
+    """The index entries of the records: first offsets, store times, sizes."""
     next_offset: int
+    """Where to go on."""
     min_offset: int
     max_offset: int
+    """The end of what this reader may see."""
 
 
 class PullOutlet(Protocol):
-    def answered(self, pull: Pull, result: PullResult) -> None: ...
+    """The part of ``ports.Outlet`` that concerns pulls."""
+
+    def answered(self, pull: Pull, result: PullResult) -> None:
+        """A held pull has its answer."""
+        ...
 
 
 class PullDesk:
-    def __init__(self, host: Host) -> None: ...
-    def read(self, pull: Pull) -> PullResult: ...
-    def pull(self, pull: Pull) -> PullResult | None: ...  # None = held, answered later
-    def arrived(self, queue: SubscribedQueue) -> None: ...
-    def due(self, now_ms: int) -> None: ...
-    def cancel(self, outlet: PullOutlet) -> None: ...
-    def next_deadline_ms(self) -> int | None: ...
+    """Answers pulls, now or later."""
+
+    __slots__ = ("_held", "_host")
+
+    def __init__(self, host: Host, held: HeldPulls[Pull] | None = None) -> None:
+        self._host = host
+        self._held: HeldPulls[Pull] = held if held is not None else HeldPulls()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def pull(self, pull: Pull) -> PullResult | None:
+        """The answer, or None when the pull is held: then ``answered`` is called later."""
+        result = self.read(pull)
+        if result.status is not PullStatus.NO_NEW or not self._hold(pull):
+            return result
+        return None
+
+    def arrived(self, queue: SubscribedQueue) -> None:
+        """The durable end of a queue moved: answer the pulls it suits, keep the others."""
+        answers: list[tuple[Pull, PullResult]] = []
+
+        def suits(pull: Pull) -> bool:
+            result = self.read(pull)
+            if result.status in (PullStatus.NO_NEW, PullStatus.FILTERED):
+                return False
+            answers.append((pull, result))
+            return True
+
+        self._held.arrived(queue.queue_id, suits)
+        for pull, result in answers:
+            pull.outlet.answered(pull, result)
+
+    def due(self, now_ms: int) -> None:
+        """Answer those whose time is up with whatever there is."""
+        for pull in self._held.due(now_ms):
+            pull.outlet.answered(pull, self.read(pull))
+
+    def cancel(self, pull: Pull) -> bool:
+        """Its peer does not want it any more."""
+        return self._held.cancel(pull)
+
+    def disconnected(self, outlet: PullOutlet) -> None:
+        """The peer is gone: its pulls are dropped unanswered."""
+        self._held.cancel_owner(id(outlet))
+
+    def deleted(self, queue: SubscribedQueue) -> None:
+        """The queue is gone: whoever waits for it is told."""
+        for pull in self._held.cancel_key(queue.queue_id):
+            pull.outlet.answered(pull, self._nothing(pull, PullStatus.CANCELLED, pull.offset))
+
+    def next_deadline_ms(self) -> int | None:
+        """When ``due`` has something to do."""
+        return self._held.next_deadline_ms
+
+    def read(self, pull: Pull) -> PullResult:
+        """Answer from what is there now, never holding."""
+        queue = pull.queue
+        end = queue.visible_end(False)
+        start = max(pull.offset, pull.scanned_to)
+        if pull.offset < queue.index.min_offset:
+            return self._nothing(pull, PullStatus.OFFSET_TOO_SMALL, queue.index.min_offset)
+        if pull.offset > end:
+            return self._nothing(pull, PullStatus.OFFSET_TOO_LARGE, end)
+        scanned = 0
+        is_removed = False
+        while start < end and scanned < SCAN_ENTRIES_MAX:
+            entries, start = self._stretch(pull, start, end)
+            scanned += SCAN_CHUNK
+            found, is_unreadable = self._readable(pull, entries)
+            if found:
+                return self._answer(pull, found)
+            is_removed = is_removed or is_unreadable
+        pull.scanned_to = start
+        if start == pull.offset:
+            return self._nothing(pull, PullStatus.NO_NEW, start)
+        status = PullStatus.REMOVED if is_removed else PullStatus.FILTERED
+        return self._nothing(pull, status, start)
+
+    def _stretch(self, pull: Pull, start: int, end: int) -> tuple[list[IndexEntry], int]:
+        """The next entries that can match and fit, and where the stretch they came from ends."""
+        entries = pull.queue.index.entries(start, SCAN_CHUNK)
+        wanted: list[IndexEntry] = []
+        size = messages = 0
+        matches = pull.filter.matches_entry if pull.filter is not None else None
+        for entry in entries:
+            if entry[1] >= end:
+                break
+            if matches is None or matches(entry[6]):
+                if wanted and (size + entry[4] > pull.bytes_max or messages >= pull.messages_max):
+                    return wanted, entry[1]
+                wanted.append(entry)
+                size += entry[4]
+                messages += entry[5]
+            start = entry[1] + entry[5]
+        else:
+            if len(entries) < SCAN_CHUNK:
+                start = end
+        return wanted, min(start, end)
+
+    def _readable(
+        self, pull: Pull, entries: list[IndexEntry]
+    ) -> tuple[list[tuple[IndexEntry, Record]], bool]:
+        """Those that can be read and match; and whether some could not be read."""
+        if not entries:
+            return [], False
+        records = self._host.read([(entry[0], entry[4]) for entry in entries])
+        floor = self._host.transient_floor
+        found: list[tuple[IndexEntry, Record]] = []
+        is_unreadable = False
+        for entry, record in zip(entries, records, strict=True):
+            if record is None or (entry[7] & IndexFlag.TRANSIENT and entry[0] < floor):
+                is_unreadable = True
+            elif pull.filter is None or pull.filter.matches_record(record):
+                found.append((entry, record))
+        return found, is_unreadable
+
+    def _answer(self, pull: Pull, found: list[tuple[IndexEntry, Record]]) -> PullResult:
+        last = found[-1][0]
+        return PullResult(
+            PullStatus.FOUND,
+            [record for _, record in found],
+            [entry for entry, _ in found],
+            last[1] + last[5],
+            pull.queue.index.min_offset,
+            pull.queue.visible_end(False),
+        )
+
+    def _nothing(self, pull: Pull, status: PullStatus, next_offset: int) -> PullResult:
+        queue = pull.queue
+        return PullResult(
+            status, [], [], next_offset, queue.index.min_offset, queue.visible_end(False)
+        )
+
+    def _hold(self, pull: Pull) -> bool:
+        if pull.deadline_ms <= self._host.clock.monotonic_ms():
+            return False
+        return self._held.hold(pull.queue.queue_id, pull, pull.deadline_ms, owner=id(pull.outlet))

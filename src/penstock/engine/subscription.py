@@ -1,23 +1,74 @@
-"""skeleton"""
+"""A subscription: a named reader of a topic with one cursor per queue and any number of consumers.
 
-from __future__ import annotations
+This is the door to the delivery side: everything that changes a subscription is a verb here. A verb
+that may let a message go, or bring a deadline nearer, wakes the subscription at its host (law 4); a
+verb that changes what must survive a restart announces settlements to it.
 
-from collections.abc import Iterable, Sequence
+Three kinds of customer, one engine: a pushed consumer brings a demand (window or permits); a pop is
+a consumer with ``visibility_ms`` and the demand of one request; a pull reads by itself
+(``pull.py``) and only commits here.
 
-from penstock.engine.consumer import Consumer, ConsumerOutlet, KeyRange
+Invariant: law 8, one stuck consumer holds only its own subscription.
+Not here: the journey (``deliver.py``), the consumers (``roster.py``), moving cursors
+(``moves.py``).
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Final, Unpack
+
+from penstock.engine import moves
+from penstock.engine.consumer import Consumer, ConsumerKeywords, ConsumerOutlet, ConsumerRefusal
+from penstock.engine.deliver import Journey, Outbox
+from penstock.engine.dispatch.dispatcher import Dispatcher
+from penstock.engine.dispatch.exclusive import Exclusive
+from penstock.engine.dispatch.failover import Failover
+from penstock.engine.dispatch.key_shared import KeyShared
+from penstock.engine.dispatch.shared import Shared
 from penstock.engine.host import Host, SubscribedQueue
+from penstock.engine.lane import Lane
+from penstock.engine.lanes import Lanes
 from penstock.engine.pending import Delivery, Held
-from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.engine.roster import Roster
+from penstock.engine.subscription_options import Mode, Start, SubscriptionOptions
+from penstock.engine.subscription_statistics import SubscriptionStatistics, snapshot, stage_view
 from penstock.flow.demand import Demand
+from penstock.flow.diagnosis import StageView
 from penstock.flow.unsent import UnsentLimit
-from penstock.log.cursors import CursorState
 from penstock.model.position import QueueId, SubscriptionId
-from penstock.model.refusal import Refusal
-from penstock.model.settlement import Cause, QueueSettlement, Settlement
+from penstock.model.settlement import Cause
+
+__all__ = ["Subscription", "SubscriptionOptions"]
+
+_log = logging.getLogger(__name__)
+
+LANE_SLICE: Final = 100
+"""Messages one of several queues may move before the next one has its turn."""
+
+EXPIRE_ENTRIES_MAX: Final = 1000
+"""Expired messages settled in one go; the rest follow in the next turn."""
+
+_DISPATCHERS: Final[dict[Mode, type[Exclusive | Failover | Shared | KeyShared]]] = {
+    Mode.EXCLUSIVE: Exclusive,
+    Mode.FAILOVER: Failover,
+    Mode.SHARED: Shared,
+    Mode.KEY_SHARED: KeyShared,
+}
 
 
-class Subscription:
-    """A named reader of a topic: one cursor per queue, any number of consumers."""
+class Subscription(Lanes):
+    """One named reader."""
+
+    __slots__ = (
+        "_host",
+        "_journey",
+        "_settler",
+        "_turn",
+        "is_closed",
+        "name",
+        "options",
+        "roster",
+    )
 
     def __init__(
         self,
@@ -26,63 +77,263 @@ class Subscription:
         queues: Sequence[SubscribedQueue],
         options: SubscriptionOptions,
         host: Host,
-    ) -> None: ...
+        *,
+        is_new: bool = True,
+    ) -> None:
+        """``is_new``: its start is saved with the next append; else it is restored from a state."""
+        super().__init__(subscription_id)
+        self.name = name
+        self.options = options
+        self.is_closed = False
+        self._host = host
+        members: dict[int, Consumer] = {}
+        self._journey = Journey(host, options, members)
+        self._settler = self._journey.settler
+        self.roster = Roster(host, self, self._settler, members)
+        self._turn = 0
+        for queue in queues:
+            self.add_queue(queue, _start(options.start, queue), is_new=is_new)
 
-    # life of consumers
+    def __repr__(self) -> str:
+        return f"<Subscription {self.name} {self.subscription_id}>"
+
+    def add_queue(self, queue: SubscribedQueue, start: int = 0, *, is_new: bool = True) -> None:
+        """The topic has one queue more; consumers of the whole topic take from it too."""
+        topics = self._host.topics
+        dispatcher: Dispatcher = _DISPATCHERS[self.options.mode]()
+        lane = Lane(
+            queue,
+            dispatcher,
+            start,
+            is_saved=self.options.is_durable,
+            sees_unsynced=self.options.sees_unsynced,
+            reserve=topics.delivered_reserve,
+            delayed_max=topics.delayed_in_memory_max,
+        )
+        self._lanes[lane.queue_id] = lane
+        # Priorities are numbered upwards and served downwards.
+        self._order.insert(0 if self.options.is_priority else len(self._order), lane)
+        for consumer in self.roster:
+            if not consumer.is_passive and not consumer.queue_ids:
+                self.roster.join(lane, consumer)
+        if is_new and lane.is_saved:
+            lane.notes.sought(start)
+            lane.mark_delivered(start)
+        self._changed()
+
+    # Consumers
+
     def attach(
         self,
         outlet: ConsumerOutlet,
         demand: Demand,
         *,
-        name: str,
-        priority: int = 0,
-        key_ranges: Sequence[KeyRange] = (),
-        queue_ids: Sequence[QueueId] = (),
-        is_auto_settled: bool = False,
-        is_passive: bool = False,
-        visibility_ms: int = 0,
         unsent: UnsentLimit | None = None,
-    ) -> Consumer | ConsumerRefusal: ...
-    def cancel(self, consumer: Consumer) -> None: ...  # stops deliveries, keeps what is in flight
-    def detach(self, consumer: Consumer, *, count: bool = False) -> None: ...  # cancel + requeue
-    def close(self, cause: str) -> None: ...  # deleted: every consumer is told cancelled(cause)
+        **keywords: Unpack[ConsumerKeywords],
+    ) -> Consumer | ConsumerRefusal:
+        """A new consumer, of all queues or of some, or why not. ``unsent``: its connection's."""
+        consumer = self.roster.attach(self._order, outlet, demand, unsent, **keywords)
+        self._changed()
+        return consumer
 
-    # the engine's turn
-    def add_queue(self, queue: SubscribedQueue) -> None: ...
-    def arrived(
-        self, queue_id: QueueId
-    ) -> None: ...  # new visible entries (wakes if anyone could take)
-    def dispatch(self, messages_max: int) -> int: ...
-    def due(self, now_ms: int) -> None: ...
-    def next_deadline_ms(self) -> int | None: ...
-    def take_settlements(self) -> list[Settlement]: ...  # host.note_settlement(self) announced them
+    def cancel(self, consumer: Consumer) -> None:
+        """It gets nothing more; what it has stays in flight until it is settled or detached."""
+        self.roster.cancel(self._order, consumer)
+        self._changed()
 
-    # settlement
-    def settle(self, queue_id: QueueId, offsets: Sequence[int]) -> int: ...
-    def settle_upto(self, queue_id: QueueId, offset: int) -> int: ...  # everything below offset
-    def commit(self, queue_id: QueueId, offset: int) -> None: ...  # as settle_upto; lower = back
+    def detach(self, consumer: Consumer, *, count: bool = False) -> None:
+        """It is gone: what it has goes back to its place and then to others."""
+        self.roster.detach(self._order, consumer, is_counted=count)
+        self._changed()
+
+    def close(self, cause: str) -> None:
+        """The subscription ends; every consumer is told."""
+        self.is_closed = True
+        self.roster.close(self._order, cause)
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Those who are attached."""
+        return list(self.roster)
+
+    # The engine's turn
+
+    def arrived(self, queue_id: QueueId) -> None:
+        """A queue has new visible messages."""
+        if queue_id in self._lanes:
+            self._host.wake(self)
+
+    def dispatch(self, messages_max: int) -> int:
+        """One round: hand out what is ready, at most so many; returns messages moved."""
+        outbox: Outbox = {}
+        moved = 0 if self.is_closed else self._serve(messages_max, outbox)
+        for lane in self._order:
+            if lane.has_ready:
+                self._journey.picker.watch_head(lane)
+        self._note()
+        if moved >= messages_max:
+            self._host.wake(self)
+        # Last, and with everything in order: an outlet may settle while it is called.
+        for consumer, deliveries in outbox.items():
+            consumer.outlet.deliver(consumer, deliveries)
+        return moved
+
+    def take(self, consumer: Consumer, messages_max: int) -> list[Delivery]:
+        """Hand over at once, beside demand, returning the list instead of calling the outlet."""
+        taken: list[Delivery] = []
+        for lane in self._order:
+            if len(taken) < messages_max and consumer.takes_from(lane.queue_id):
+                taken += self._journey.take(lane, consumer, messages_max - len(taken))
+        self._note()
+        return taken
+
+    def due(self, now_ms: int) -> None:
+        """Monotonic time has come this far: delays end, visibility ends, heads expire."""
+        for lane in self._order:
+            lane.redelivery.ripen(now_ms)
+            overdue = lane.pending.overdue(now_ms)
+            if overdue:
+                self._settler.requeue(lane, overdue, is_counted=True)
+            if 0 < lane.head_deadline_ms <= now_ms:
+                self._journey.picker.expire_head(lane, EXPIRE_ENTRIES_MAX)
+        self._changed()
+
+    # Settlement: unknown queues and offsets are ignored, peers may be late
+
+    def settle(self, queue_id: QueueId, offsets: Sequence[int]) -> int:
+        """These offsets are done, whoever had them; returns how many were not before."""
+        lane = self._lanes.get(queue_id)
+        settled = self._settler.settle(lane, offsets) if lane is not None else 0
+        self._changed()
+        return settled
+
+    def settle_upto(self, queue_id: QueueId, offset: int) -> int:
+        """Everything below ``offset`` is done."""
+        lane = self._lanes.get(queue_id)
+        settled = self._settler.settle_upto(lane, offset) if lane is not None else 0
+        self._changed()
+        return settled
+
+    def commit(self, queue_id: QueueId, offset: int) -> None:
+        """A reader that counts by itself stands at ``offset``; going back is obeyed, too."""
+        lane = self._lanes[queue_id]
+        low = lane.cursor.low_mark
+        if offset < low:
+            _log.info(
+                "a reader went back",
+                extra={
+                    "subscription": self.name,
+                    "queue": lane.queue.name,
+                    "from": low,
+                    "to": offset,
+                },
+            )
+            self.seek(queue_id, offset)
+        else:
+            self.settle_upto(queue_id, offset)
+
     def requeue(
-        self, queue_id: QueueId, offsets: Sequence[int], *, delay_ms: int = 0, count: bool = True
-    ) -> int: ...
-    def reject(self, queue_id: QueueId, offsets: Sequence[int]) -> int: ...
-    def extend(self, queue_id: QueueId, offset: int, deadline_ms: int) -> bool: ...
-    def held(self, queue_id: QueueId, offset: int) -> Held | None: ...
-    def take(self, consumer: Consumer, messages_max: int) -> list[Delivery]: ...  # at once (get)
+        self,
+        queue_id: QueueId,
+        offsets: Sequence[int],
+        *,
+        delay_ms: int = 0,
+        count: bool = True,
+    ) -> int:
+        """Back to their original places, counted as an attempt or not; returns how many entries."""
+        lane = self._lanes.get(queue_id)
+        moved = 0
+        if lane is not None:
+            moved = self._settler.requeue(lane, offsets, delay_ms=delay_ms, is_counted=count)
+        self._changed()
+        return moved
 
-    # moving on purpose
-    def seek(self, queue_id: QueueId, offset: int) -> None: ...
-    def seek_time(self, store_ms: int) -> None: ...
-    def purge(self, queue_id: QueueId) -> int: ...
-    def drop_head(
-        self, queue_id: QueueId, messages: int, cause: Cause = Cause.DROPPED_HEAD
-    ) -> int: ...
+    def reject(self, queue_id: QueueId, offsets: Sequence[int]) -> int:
+        """Refused for good: dead letters, if the topic has a place for them."""
+        lane = self._lanes.get(queue_id)
+        rejected = self._settler.reject(lane, offsets) if lane is not None else 0
+        self._changed()
+        return rejected
 
-    # recovery and snapshots
-    def restore(self, queue_id: QueueId, state: CursorState) -> None: ...
-    def apply(self, cause: int, settlement: QueueSettlement) -> None: ...
-    def state(self, queue_id: QueueId, *, is_final: bool = False) -> CursorState: ...
-    def low_mark(self, queue_id: QueueId) -> int: ...
+    def extend(self, queue_id: QueueId, offset: int, deadline_ms: int) -> bool:
+        """Move the monotonic moment at which an in-flight entry goes back; 0 = never."""
+        lane = self._lanes.get(queue_id)
+        is_extended = lane is not None and lane.pending.extend(offset, deadline_ms)
+        self._host.wake(self)
+        return is_extended
 
-    # numbers
-    def ready(self, queue_id: QueueId) -> int: ...
-    def backlog_bytes(self, queue_id: QueueId) -> int: ...
+    def held(self, queue_id: QueueId, offset: int) -> Held | None:
+        """Who has this offset in flight, since which attempt; None = nobody."""
+        lane = self._lanes.get(queue_id)
+        start = lane.pending.first_offset(offset) if lane is not None else None
+        return lane.pending.entries[start] if lane is not None and start is not None else None
+
+    # Moving on purpose
+
+    def seek(self, queue_id: QueueId, offset: int) -> None:
+        """Deliver from ``offset`` on, as if nothing at or above had ever been settled."""
+        moves.seek(self._settler, self._lanes[queue_id], offset)
+        self._changed()
+
+    def seek_time(self, store_ms: int) -> None:
+        """Deliver from the first message stored at or after that wall time on, in every queue."""
+        for lane in self._order:
+            moves.seek(self._settler, lane, lane.queue.index.search_time(store_ms))
+        self._changed()
+
+    def purge(self, queue_id: QueueId) -> int:
+        """Settle everything that is not in flight; returns how many messages."""
+        purged = moves.purge(self._lanes[queue_id])
+        self._changed()
+        return purged
+
+    def drop_head(self, queue_id: QueueId, messages: int, cause: Cause = Cause.DROPPED_HEAD) -> int:
+        """Settle the oldest ready messages, as dead letters; returns how many went."""
+        lane = self._lanes[queue_id]
+        dropped = moves.drop_head(self._host, self._journey.picker, lane, messages, cause)
+        self._changed()
+        return dropped
+
+    def statistics(self) -> SubscriptionStatistics:
+        """Everything worth knowing, at this moment."""
+        return snapshot(self.name, self._order, self._journey, self.roster)
+
+    def view(self) -> StageView:
+        """Itself as a stage of the delivery side, for the diagnosis."""
+        return stage_view(self.name, self._order, self._journey, self.roster)
+
+    # Parts
+
+    def _serve(self, messages_max: int, outbox: Outbox) -> int:
+        lanes = self._order
+        if len(lanes) == 1:
+            return self._journey.serve(lanes[0], messages_max, outbox)
+        moved = 0
+        if self.options.is_priority:
+            for lane in lanes:
+                moved += self._journey.serve(lane, messages_max - moved, outbox)
+            return moved
+        idle = 0
+        while moved < messages_max and idle < len(lanes):
+            lane = lanes[self._turn % len(lanes)]
+            self._turn = (self._turn + 1) % len(lanes)
+            here = self._journey.serve(lane, min(LANE_SLICE, messages_max - moved), outbox)
+            moved += here
+            idle = 0 if here else idle + 1
+        return moved
+
+    def _changed(self) -> None:
+        self._note()
+        self._host.wake(self)
+
+    def _note(self) -> None:
+        for lane in self._order:
+            if not lane.notes.is_empty:
+                self._host.note_settlement(self)
+                return
+
+
+def _start(start: Start | int, queue: SubscribedQueue) -> int:
+    if isinstance(start, int):
+        return start
+    return queue.index.min_offset if start is Start.EARLIEST else queue.index.next_offset

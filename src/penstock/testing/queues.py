@@ -111,7 +111,9 @@ class MemoryQueue:
     def fill(self, count: int, *, key: bytes = b"") -> list[int]:
         """Append so many small messages whose body is their offset."""
         start = self.index.next_offset
-        return self.append(neutral_record(b"%d" % at, key=key) for at in range(start, start + count))
+        return self.append(
+            neutral_record(b"%d" % at, key=key) for at in range(start, start + count)
+        )
 
     def sync(self) -> None:
         """What is appended is durable now."""

@@ -1,0 +1,45 @@
+"""What every dispatch mode answers: who may join, and who takes next.
+
+One dispatcher per queue and subscription: where clients attach to single queues, each queue has its
+own set of consumers, its own active one and its own turn of the round.
+
+Not here: how messages are dealt out and handed over (``engine/deliver.py``).
+"""
+
+from typing import Protocol
+
+from penstock.engine.consumer import Consumer, ConsumerRefusal
+
+
+class Dispatcher(Protocol):
+    """One mode, for one queue."""
+
+    consumers: list[Consumer]
+
+    def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
+        """Why this consumer may not join; None = it may."""
+        ...
+
+    def join(self, consumer: Consumer) -> Consumer | None:
+        """Take it in; returns the consumer it displaced as the active one, if any."""
+        ...
+
+    def leave(self, consumer: Consumer) -> None:
+        """It takes no more."""
+        ...
+
+    def takers(self) -> list[Consumer]:
+        """Those who can take something now, in the order in which they are served."""
+        ...
+
+    def served(self, last: Consumer) -> None:
+        """The round ended with this one."""
+        ...
+
+    def released(self, slot: int) -> None:
+        """An entry of this key slot is no longer in flight (key_shared only)."""
+        ...
+
+    def forget_parked(self) -> None:
+        """The cursor moved: offsets set aside for busy keys mean nothing any more."""
+        ...

@@ -1,0 +1,177 @@
+"""One subscription's place in one queue: what is settled, in flight, coming back, delayed, unread.
+
+Invariant: every offset below the queue's end is exactly one of these five (settled wins where a
+message is settled while it waits to be delivered again). ``next_offset`` parts the unread from the
+rest: nothing at or above it was ever looked at.
+
+The delivered mark is reserved ahead and saved before it is reached, so that after an unclean stop
+everything below it is delivered as "possibly again" (D13).
+Not here: choosing consumers (``dispatch/``), reading records (``pick``), limits (``consumer``).
+"""
+
+from penstock.engine.cursor import Cursor
+from penstock.engine.dispatch.dispatcher import Dispatcher
+from penstock.engine.host import SubscribedQueue
+from penstock.engine.notes import Notes
+from penstock.engine.pending import Pending
+from penstock.engine.redelivery import Redelivery
+from penstock.log.cursors import CursorState
+from penstock.model.position import QueueId, QueueOffset, SubscriptionId
+from penstock.model.settlement import Cause, QueueSettlement
+
+
+class Lane:
+    """The state of one subscription in one queue."""
+
+    __slots__ = (
+        "cursor",
+        "delivered_mark",
+        "dispatcher",
+        "flagged_below",
+        "head_deadline_ms",
+        "head_offset",
+        "is_saved",
+        "next_offset",
+        "notes",
+        "pending",
+        "queue",
+        "queue_id",
+        "redelivery",
+        "reserve",
+        "sees_unsynced",
+    )
+
+    def __init__(
+        self,
+        queue: SubscribedQueue,
+        dispatcher: Dispatcher,
+        low_mark: int,
+        *,
+        is_saved: bool,
+        sees_unsynced: bool,
+        reserve: int,
+        delayed_max: int,
+    ) -> None:
+        self.queue = queue
+        self.queue_id: QueueId = queue.queue_id
+        self.dispatcher = dispatcher
+        self.is_saved = is_saved
+        self.sees_unsynced = sees_unsynced
+        self.reserve = reserve
+        self.cursor = Cursor(low_mark)
+        self.pending = Pending()
+        self.redelivery = Redelivery(delayed_max)
+        self.notes = Notes(low_mark)
+        self.next_offset = low_mark
+        self.delivered_mark = low_mark
+        """No offset at or above was delivered; -1 with nothing reserved yet."""
+        self.flagged_below = 0
+        """Offsets below may have been delivered by a process that is gone."""
+        self.head_offset = -1
+        """The head whose expiry is known (``expiry``)."""
+        self.head_deadline_ms = 0
+        """Monotonic time at which that head expires; 0 = never."""
+
+    @property
+    def end(self) -> int:
+        """The end of what this subscription may see."""
+        return self.queue.visible_end(self.sees_unsynced)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether something waits to be delivered (or to be skipped)."""
+        return bool(self.redelivery.again) or self.next_offset < self.end
+
+    @property
+    def ready_messages(self) -> int:
+        """Messages that could be delivered now, given demand."""
+        cursor = self.cursor
+        unsettled = self.end - cursor.low_mark - cursor.settled_above
+        return max(0, unsettled - self.pending.messages - self.redelivery.delayed_messages)
+
+    def settle(self, cause: Cause, start: int, end: int) -> int:
+        """[start, end) is done; returns how many offsets were not before."""
+        fresh = self.cursor.settle(start, end)
+        if fresh and self.is_saved:
+            self.notes.settled(cause, start, end)
+        return fresh
+
+    def settle_upto(self, cause: Cause, end: int) -> int:
+        """Everything below ``end`` is done."""
+        return self.settle(cause, self.cursor.low_mark, end)
+
+    def remember(self, offset: int, attempts: int, *, is_counted: bool) -> None:
+        """A delivered entry will be delivered again; from now on it is flagged as such."""
+        self.redelivery.counts[offset] = attempts
+        if is_counted and self.is_saved:
+            self.notes.counted(offset, attempts)
+
+    def mark_delivered(self, end: int) -> None:
+        """Offsets below ``end`` are about to be handed over."""
+        # Renewed at half, so that the new mark is usually durable before it is needed.
+        if self.is_saved and end > self.delivered_mark - self.reserve // 2:
+            self.delivered_mark = end + self.reserve
+            self.notes.marked(self.delivered_mark)
+
+    def next_deadline_ms(self) -> int | None:
+        """The first of: a visibility ends, a delay ends, the head expires."""
+        found = (
+            self.pending.next_deadline_ms(),
+            self.redelivery.next_due_ms(),
+            self.head_deadline_ms or None,
+        )
+        return min((each for each in found if each is not None), default=None)
+
+    def seek(self, offset: int) -> None:
+        """Start over at ``offset``; the caller has taken everything out of flight."""
+        assert not self.pending.entries, "a seek while messages are in flight"
+        self.cursor.seek(offset)
+        self.redelivery.clear()
+        self.dispatcher.forget_parked()
+        self.next_offset = offset
+        self.head_offset = -1
+        if self.is_saved:
+            self.notes.sought(offset)
+
+    # Recovery and snapshots
+
+    def restore(self, state: CursorState) -> None:
+        """Go on from a snapshot."""
+        self.cursor.restore(state.low_mark, state.ranges)
+        self.redelivery.counts = dict(state.counts)
+        self.delivered_mark = state.delivered_mark
+        self._restored()
+
+    def apply(self, cause: Cause, part: QueueSettlement) -> None:
+        """Replay one settlement on top of what was restored."""
+        cursor, redelivery = self.cursor, self.redelivery
+        if cause is Cause.SOUGHT:
+            cursor.seek(part.low_mark)
+            redelivery.counts.clear()
+        elif part.low_mark > cursor.low_mark:
+            cursor.settle_upto(part.low_mark)
+        for start, end in part.ranges:
+            cursor.settle(start, end)
+        redelivery.counts.update(part.counts)
+        self.delivered_mark = max(self.delivered_mark, part.delivered_mark)
+        self._restored()
+
+    def state(self, subscription_id: SubscriptionId, *, is_final: bool) -> CursorState:
+        """A snapshot; a final one knows exactly what was delivered and reserves nothing."""
+        mark = self.delivered_mark
+        if is_final:
+            mark = max(self.next_offset, self.flagged_below)
+        low = self.cursor.low_mark
+        return CursorState(
+            subscription_id,
+            self.queue_id,
+            QueueOffset(low),
+            self.cursor.ranges,
+            mark,
+            [(at, count) for at, count in self.redelivery.counts.items() if count and at >= low],
+        )
+
+    def _restored(self) -> None:
+        self.next_offset = self.cursor.low_mark
+        self.flagged_below = self.delivered_mark
+        self.notes.reset(self.cursor.low_mark)

@@ -1,0 +1,76 @@
+"""All places of one subscription: what survives a restart, and the numbers of its queues.
+
+Invariant: replaying, on top of the snapshots, every settlement taken after them gives the cursors
+as they were at the last take (D5).
+Not here: anything that moves a message (``subscription.py`` and the journey).
+"""
+
+from penstock.engine.lane import Lane
+from penstock.log.cursors import CursorState
+from penstock.model.position import QueueId, SubscriptionId
+from penstock.model.settlement import Cause, QueueSettlement, Settlement
+
+
+class Lanes:
+    """The lanes of one subscription, in the order in which they are served."""
+
+    __slots__ = ("_lanes", "_order", "subscription_id")
+
+    def __init__(self, subscription_id: SubscriptionId) -> None:
+        self.subscription_id = subscription_id
+        self._lanes: dict[QueueId, Lane] = {}
+        self._order: list[Lane] = []
+
+    def lane(self, queue_id: QueueId) -> Lane:
+        """The place in one queue: cursor, in flight, coming back, delayed, unread."""
+        return self._lanes[queue_id]
+
+    def take_settlements(self) -> list[Settlement]:
+        """Everything to be saved since the last call: one settlement per cause."""
+        by_cause: dict[Cause, list[QueueSettlement]] = {}
+        for lane in self._order:
+            if not lane.notes.is_empty:
+                for cause, part in lane.notes.take(lane.queue_id, lane.cursor.low_mark):
+                    by_cause.setdefault(cause, []).append(part)
+        # A seek comes before whatever was settled after it.
+        order = sorted(by_cause, key=lambda cause: cause is not Cause.SOUGHT)
+        return [Settlement(self.subscription_id, int(cause), by_cause[cause]) for cause in order]
+
+    def restore(self, state: CursorState) -> None:
+        """Go on from a snapshot; a queue that is gone is ignored."""
+        lane = self._lanes.get(state.queue_id)
+        if lane is not None:
+            lane.restore(state)
+
+    def apply(self, settlement: Settlement) -> None:
+        """Replay a settlement that came after the snapshot."""
+        for part in settlement.queues:
+            lane = self._lanes.get(part.queue_id)
+            if lane is not None:
+                lane.apply(Cause(settlement.cause), part)
+
+    def state(self, queue_id: QueueId, *, is_final: bool = False) -> CursorState:
+        """A snapshot of one queue; ``is_final`` when nothing will be delivered after it."""
+        return self._lanes[queue_id].state(self.subscription_id, is_final=is_final)
+
+    def next_deadline_ms(self) -> int | None:
+        """When ``due`` has something to do; whatever brings it nearer wakes the subscription."""
+        found = [lane.next_deadline_ms() for lane in self._order]
+        return min((each for each in found if each is not None), default=None)
+
+    def low_mark(self, queue_id: QueueId) -> int:
+        """Everything below is settled."""
+        return self._lanes[queue_id].cursor.low_mark
+
+    def ready(self, queue_id: QueueId) -> int:
+        """Messages that wait to be delivered."""
+        return self._lanes[queue_id].ready_messages
+
+    def unacked(self, queue_id: QueueId) -> int:
+        """Messages in flight."""
+        return self._lanes[queue_id].pending.messages
+
+    def backlog_bytes(self, queue_id: QueueId) -> int:
+        """Log bytes from the low mark to the end."""
+        lane = self._lanes[queue_id]
+        return lane.queue.index.bytes_between(lane.cursor.low_mark, lane.end)

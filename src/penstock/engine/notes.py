@@ -1,0 +1,106 @@
+"""What changed in one subscription's place in one queue since it was last saved (D5).
+
+Collected during a turn, taken once before the append, so that a hundred single acks become one
+range, or just a higher low mark, in one settle record.
+
+Invariant: replaying what ``take`` gave, in the order it was given, onto the previously saved state
+makes the state at the moment of the take.
+Not here: the encoding (``log/cursors.py``).
+"""
+
+from penstock.model.position import QueueId, QueueOffset
+from penstock.model.settlement import Cause, QueueSettlement
+
+
+class Notes:
+    """Unsaved changes of one cursor."""
+
+    __slots__ = ("_counts", "_is_empty", "_mark", "_ranges", "_saved_low", "_sought")
+
+    def __init__(self, low_mark: int) -> None:
+        self._saved_low = low_mark
+        self._ranges: dict[Cause, list[tuple[int, int]]] = {}
+        self._counts: dict[int, int] = {}
+        self._mark = -1
+        self._sought = -1
+        self._is_empty = True
+
+    @property
+    def is_empty(self) -> bool:
+        """True when there is nothing to save."""
+        return self._is_empty
+
+    def settled(self, cause: Cause, start: int, end: int) -> None:
+        """[start, end) is done."""
+        self._is_empty = False
+        ranges = self._ranges.get(cause)
+        if ranges is None:
+            self._ranges[cause] = [(start, end)]
+        elif ranges[-1][1] == start:
+            ranges[-1] = (ranges[-1][0], end)
+        else:
+            ranges.append((start, end))
+
+    def counted(self, offset: int, attempts: int) -> None:
+        """A message came back, for the ``attempts``-th time."""
+        self._is_empty = False
+        self._counts[offset] = attempts
+
+    def marked(self, delivered_mark: int) -> None:
+        """Nothing at or above the mark has been delivered so far."""
+        self._is_empty = False
+        self._mark = delivered_mark
+
+    def sought(self, low_mark: int) -> None:
+        """The cursor was moved: whatever was noted before no longer counts."""
+        self._ranges.clear()
+        self._counts.clear()
+        self._sought = low_mark
+        self._is_empty = False
+
+    def reset(self, low_mark: int) -> None:
+        """The saved state is the present one."""
+        self._saved_low = low_mark
+        self._ranges.clear()
+        self._counts.clear()
+        self._mark = self._sought = -1
+        self._is_empty = True
+
+    def take(self, queue_id: QueueId, low_mark: int) -> list[tuple[Cause, QueueSettlement]]:
+        """Everything noted, one part per cause, and start anew."""
+        parts: list[tuple[Cause, QueueSettlement]] = []
+        if self._sought >= 0:
+            self._saved_low = self._sought
+            parts.append((Cause.SOUGHT, _part(queue_id, self._sought)))
+        for cause, ranges in self._ranges.items():
+            part = _part(queue_id, low_mark if low_mark != self._saved_low else -1)
+            part.ranges = _above(ranges, low_mark)
+            self._saved_low = low_mark
+            if part.low_mark >= 0 or part.ranges:
+                parts.append((cause, part))
+        if self._mark >= 0 or self._counts:
+            if not parts:
+                parts.append((Cause.DELIVERED, _part(queue_id, -1)))
+            parts[-1][1].delivered_mark = self._mark
+            parts[-1][1].counts = [
+                (offset, count) for offset, count in self._counts.items() if offset >= low_mark
+            ]
+        self.reset(low_mark)
+        return parts
+
+
+def _part(queue_id: QueueId, low_mark: int) -> QueueSettlement:
+    return QueueSettlement(queue_id, QueueOffset(low_mark))
+
+
+def _above(ranges: list[tuple[int, int]], low_mark: int) -> list[tuple[int, int]]:
+    """The ranges that the low mark does not already say, joined where they touch."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if end <= low_mark:
+            continue
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined

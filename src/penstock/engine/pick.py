@@ -1,0 +1,297 @@
+"""What comes next in a lane: first what waits to be delivered again, then the unread.
+
+Index entries are read in chunks, records in one call for the chunk, and nothing is looked at one by
+one that the index can say of all of them. A chunk is *plain* when its entries cover exactly as
+many offsets as there are entries: no batch, no hole. What cannot be delivered is dealt with here:
+settled with its cause (expired, corrupt, unwanted, gone) or put aside (delayed), never blocking
+what is behind it.
+
+Invariant: an offset that leaves ``again`` or the unread here is afterwards in a returned delivery,
+settled, or delayed.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from penstock.engine.expiry import expires_ms, head_of
+from penstock.engine.host import Host, IndexEntry
+from penstock.engine.lane import Lane
+from penstock.engine.pending import Delivery
+from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.log.queue_index import IndexFlag
+from penstock.model.record import Record
+from penstock.model.settlement import Cause
+
+CHUNK_ENTRIES_MAX: Final = 256
+"""Entries looked at in one go: enough to spread the cost of a call, few enough to hold."""
+
+CHUNK_BYTES_MAX: Final = 1 << 20
+"""Bytes read in one go; the first entry is read whatever its size."""
+
+_NEEDS_A_LOOK: Final = int(IndexFlag.TRANSIENT | IndexFlag.DEFERRED | IndexFlag.EXPIRES)
+_TRANSIENT: Final = int(IndexFlag.TRANSIENT)
+_DEFERRED: Final = int(IndexFlag.DEFERRED)
+_EXPIRES: Final = int(IndexFlag.EXPIRES)
+
+
+class Picked(msgspec.Struct, gc=False):
+    """What one look at a lane gave."""
+
+    deliveries: list[Delivery]
+    moved: int = 0
+    """Messages that left the queue's backlog: picked, settled or delayed; 0 = nothing is ready."""
+    is_plain: bool = False
+    """True when every delivery is a single message that was never delivered before."""
+
+
+class Picker:
+    """Takes what is next for one subscription."""
+
+    __slots__ = ("_filter", "_honours_delay", "_host", "dead_letters", "lost", "skipped")
+
+    def __init__(self, host: Host, options: SubscriptionOptions) -> None:
+        self._host = host
+        self._filter = options.filter
+        self._honours_delay = options.mode.honours_delay
+        self.dead_letters = 0
+        self.lost = 0
+        """Records that could not be read (P7)."""
+        self.skipped = 0
+        """Offsets that no longer exist: removed by retention, or transient before a restart."""
+
+    def pick(
+        self, lane: Lane, messages_max: int, bytes_max: int, *, is_reading: bool = True
+    ) -> Picked:
+        """About as much as asked for; one batch may cross the line. ``is_reading``: also unread."""
+        if lane.redelivery.again:
+            offsets = lane.redelivery.take(min(messages_max, CHUNK_ENTRIES_MAX))
+            return self.again(lane, offsets, messages_max, min(bytes_max, CHUNK_BYTES_MAX))
+        if not is_reading or lane.redelivery.is_full:
+            return Picked([])
+        return self._unread(lane, messages_max, min(bytes_max, CHUNK_BYTES_MAX))
+
+    def again(self, lane: Lane, offsets: list[int], messages_max: int, bytes_max: int) -> Picked:
+        """Entries at these first offsets, ascending; what is too much goes back."""
+        index = lane.queue.index
+        found: dict[int, IndexEntry] = {}
+        for at, count in _runs(offsets):
+            for entry in index.entries(at, count):
+                found[entry[1]] = entry
+        # Above a hole the index answers with a later entry, which is not meant.
+        entries = [found[offset] for offset in offsets if offset in found]
+        wanted = _cut(entries, messages_max, bytes_max, lane.end)
+        lane.redelivery.put_back([entry[1] for entry in entries[len(wanted) :]])
+        moved = sum(entry[5] for entry in wanted)
+        for offset in offsets:
+            if offset not in found:
+                self._gone(lane, offset, offset + 1)
+                moved += 1
+        return self._sift(lane, wanted, is_fresh=False, moved=moved)
+
+    def _unread(self, lane: Lane, messages_max: int, bytes_max: int) -> Picked:
+        index = lane.queue.index
+        start = lane.next_offset
+        end = lane.end
+        if start < index.min_offset and start < end:
+            self._gone(lane, start, min(index.min_offset, end))
+            start = lane.next_offset = min(index.min_offset, end)
+        count = min(messages_max, end - start, CHUNK_ENTRIES_MAX)
+        if count <= 0:
+            return Picked([])
+        entries = index.entries(start, count)
+        if not entries or entries[0][1] >= end:
+            self._gone(lane, start, end)
+            lane.next_offset = end
+            return Picked([], end - start)
+        first, last = entries[0], entries[-1]
+        is_plain = last[1] + last[5] - start == len(entries)
+        if not is_plain or last[2] + last[4] - first[2] > bytes_max or last[1] >= end:
+            entries = _cut(entries, messages_max, bytes_max, end)
+            last = entries[-1]
+            is_plain = last[1] + last[5] - start == len(entries)
+            if not is_plain:
+                self._fill_holes(lane, start, entries)
+        lane.next_offset = last[1] + last[5]
+        moved = lane.next_offset - start
+        is_fresh = (
+            is_plain
+            and self._filter is None
+            and lane.flagged_below <= start
+            and not lane.queue.topic.policy.message_ttl_ms
+            and lane.cursor.top <= start
+            and not lane.redelivery.counts
+        )
+        return self._sift(lane, entries, is_fresh=is_fresh, moved=moved)
+
+    def _sift(self, lane: Lane, entries: list[IndexEntry], *, is_fresh: bool, moved: int) -> Picked:
+        """Read the records and keep what can be delivered."""
+        if self._filter is not None:
+            entries = self._wanted(lane, entries)
+        records = self._host.read([(entry[0], entry[4]) for entry in entries])
+        deliveries: list[Delivery] = []
+        keep = deliveries.append
+        queue_id = lane.queue_id
+        now_ms = self._host.clock.wall_ms()
+        is_plain = is_fresh
+        for entry, record in zip(entries, records, strict=True):
+            if is_fresh and record is not None and not entry[7] & _NEEDS_A_LOOK:
+                keep(Delivery(record, queue_id, entry[1], entry[4]))
+                continue
+            delivery = self._examine(lane, entry, record, now_ms)
+            if delivery is not None:
+                keep(delivery)
+        return Picked(deliveries, moved, is_plain)
+
+    def _examine(
+        self, lane: Lane, entry: IndexEntry, record: Record | None, now_ms: int
+    ) -> Delivery | None:
+        """One entry that needs a look; None when it is not to be delivered now."""
+        offset, span = entry[1], entry[5]
+        unsettled = span - lane.cursor.settled_in(offset, offset + span)
+        if not unsettled:
+            lane.redelivery.counts.pop(offset, None)
+        elif entry[7] & _TRANSIENT and entry[0] < self._host.transient_floor:
+            self._gone(lane, offset, offset + span)
+        elif record is None:
+            self.lost += unsettled
+            self._drop(lane, Cause.CORRUPT, offset, span)
+        elif self._is_expired(lane, entry, record, now_ms):
+            self.bury(lane, entry, record, Cause.EXPIRED)
+        elif self._filter is not None and not self._filter.matches_record(record):
+            self._drop(lane, Cause.ACKED, offset, span)
+        elif self._honours_delay and entry[7] & _DEFERRED and record.deliver_ms > now_ms:
+            due_ms = self._host.clock.monotonic_ms() + record.deliver_ms - now_ms
+            lane.redelivery.delay(offset, due_ms, unsettled)
+        else:
+            attempts = lane.redelivery.counts.get(offset, -1)
+            is_redelivered = attempts >= 0 or offset < lane.flagged_below
+            return Delivery(
+                record, lane.queue_id, offset, entry[4], max(attempts, 0), is_redelivered, unsettled
+            )
+        return None
+
+    def bury(self, lane: Lane, entry: IndexEntry, record: Record | None, cause: Cause) -> None:
+        """A message dies: a dead letter if there is a target, and settled in the same frame."""
+        offset = entry[1]
+        if record is None:
+            self.lost += 1
+            cause = Cause.CORRUPT
+        else:
+            attempts = lane.redelivery.counts.get(offset, 0)
+            self.dead_letters += 1
+            self._host.dead_letter(lane.queue, offset, record, cause, attempts)
+        self._drop(lane, cause, offset, entry[5])
+
+    def expire_head(self, lane: Lane, entries_max: int) -> int:
+        """Settle what is expired at the head, whether or not anybody consumes; returns entries."""
+        dropped = 0
+        now_ms = self._host.clock.wall_ms()
+        while dropped < entries_max:
+            entry = self._mortal_head(lane)
+            if entry is None:
+                break
+            record = self._read_one(entry)
+            if record is not None and not self._is_expired(lane, entry, record, now_ms):
+                break
+            if lane.redelivery.again:
+                lane.redelivery.take(1)
+            else:
+                self._fill_holes(lane, lane.next_offset, [entry])
+                lane.next_offset = entry[1] + entry[5]
+            self._examine(lane, entry, record, now_ms)
+            dropped += 1
+        lane.head_offset = -1
+        self.watch_head(lane)
+        return dropped
+
+    def watch_head(self, lane: Lane) -> None:
+        """Learn when the message at the head expires, once per head."""
+        head = head_of(lane)
+        if head == lane.head_offset:
+            return
+        entry = self._mortal_head(lane)
+        record = self._read_one(entry) if entry is not None else None
+        lane.head_offset = head if head < lane.end else -1
+        lane.head_deadline_ms = 0
+        if entry is not None and record is not None:
+            clock = self._host.clock
+            expire_ms = expires_ms(entry, record, lane.queue.topic.policy.message_ttl_ms)
+            if expire_ms:
+                left_ms = max(0, expire_ms + 1 - clock.wall_ms())
+                lane.head_deadline_ms = clock.monotonic_ms() + left_ms
+
+    def _mortal_head(self, lane: Lane) -> IndexEntry | None:
+        """The entry at the head if it can expire at all."""
+        if not lane.redelivery.again:
+            lane.next_offset = lane.cursor.next_unsettled(lane.next_offset)
+        head = head_of(lane)
+        found = lane.queue.index.entries(head, 1) if head < lane.end else []
+        if not found or found[0][1] >= lane.end:
+            return None
+        entry = found[0]
+        can_expire = entry[7] & _EXPIRES or lane.queue.topic.policy.message_ttl_ms
+        return entry if can_expire else None
+
+    def _read_one(self, entry: IndexEntry) -> Record | None:
+        return self._host.read([(entry[0], entry[4])])[0]
+
+    def _is_expired(self, lane: Lane, entry: IndexEntry, record: Record, now_ms: int) -> bool:
+        expire_ms = expires_ms(entry, record, lane.queue.topic.policy.message_ttl_ms)
+        return 0 < expire_ms < now_ms
+
+    def _wanted(self, lane: Lane, entries: list[IndexEntry]) -> list[IndexEntry]:
+        assert self._filter is not None
+        matches = self._filter.matches_entry
+        wanted = []
+        for entry in entries:
+            if matches(entry[6]):
+                wanted.append(entry)
+            else:
+                self._drop(lane, Cause.ACKED, entry[1], entry[5])
+        return wanted
+
+    def _fill_holes(self, lane: Lane, start: int, entries: list[IndexEntry]) -> None:
+        """Offsets that no entry has are settled, or the low mark would wait for them for ever."""
+        for entry in entries:
+            if entry[1] > start:
+                self._gone(lane, start, entry[1])
+            start = entry[1] + entry[5]
+
+    def _gone(self, lane: Lane, start: int, end: int) -> None:
+        self.skipped += self._drop(lane, Cause.COMMITTED, start, end - start)
+
+    def _drop(self, lane: Lane, cause: Cause, offset: int, span: int) -> int:
+        fresh = lane.settle(cause, offset, offset + span)
+        lane.redelivery.counts.pop(offset, None)
+        return fresh
+
+
+def _runs(offsets: list[int]) -> Iterable[tuple[int, int]]:
+    """(start, count) of the consecutive runs in ascending offsets."""
+    start = count = 0
+    for offset in offsets:
+        if count and offset == start + count:
+            count += 1
+        else:
+            if count:
+                yield start, count
+            start, count = offset, 1
+    if count:
+        yield start, count
+
+
+def _cut(
+    entries: list[IndexEntry], messages_max: int, bytes_max: int, end: int
+) -> list[IndexEntry]:
+    """The entries that fit: below ``end``, within messages (one batch may cross) and bytes."""
+    kept: list[IndexEntry] = []
+    messages = size = 0
+    for entry in entries:
+        size += entry[4]
+        if entry[1] >= end or messages >= messages_max or (kept and size > bytes_max):
+            break
+        kept.append(entry)
+        messages += entry[5]
+    return kept

@@ -1,0 +1,204 @@
+"""The end of the journey out: what consumers say about the messages they hold.
+
+They settle them (done), requeue them (again, in the original place), reject them (dead letters), or
+the broker takes them back (time-out, seek, consumer gone). Each way ends in the same two steps:
+out of flight, which returns demand and limits, and then settled, coming back, or buried.
+
+Invariant: what was charged when a message was handed over is returned exactly once. Lists are
+settled in one pass; the common one, consecutive offsets all in flight, is one step of the cursor.
+Not here: the way out (``deliver``), the cursor (``cursor``), saving (``notes``).
+"""
+
+from collections.abc import Iterable, Sequence
+
+from penstock.engine.consumer import Consumer
+from penstock.engine.host import Host
+from penstock.engine.lane import Lane
+from penstock.engine.pending import Held
+from penstock.engine.pick import Picker
+from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.flow.inflight import InflightLimit
+from penstock.model.settlement import Cause
+
+
+class Settler:
+    """Takes messages of one subscription out of flight."""
+
+    __slots__ = (
+        "_consumers",
+        "_host",
+        "_options",
+        "inflight",
+        "picker",
+        "settled_messages",
+        "unknown_settles",
+    )
+
+    def __init__(
+        self,
+        host: Host,
+        options: SubscriptionOptions,
+        consumers: dict[int, Consumer],
+        picker: Picker,
+    ) -> None:
+        self._host = host
+        self._options = options
+        self._consumers = consumers
+        self.picker = picker
+        self.inflight = InflightLimit(host.flow.unacked_subscription_max)
+        """F13 for the subscription: while blocked only what was delivered before goes out."""
+        self.settled_messages = 0
+        self.unknown_settles = 0
+        """Settlements of offsets that were never delivered; ignored."""
+
+    def settle(self, lane: Lane, offsets: Sequence[int], cause: Cause = Cause.ACKED) -> int:
+        """These offsets are done, whoever had them; returns how many were not before."""
+        entries = lane.pending.entries
+        pop = entries.pop
+        odd: list[int] = []
+        messages = size = 0
+        holder = 0
+        for offset in offsets:
+            held = pop(offset, None)
+            if held is None or held.span != 1 or held.slot:
+                if held is not None:
+                    entries[offset] = held
+                odd.append(offset)
+                continue
+            if held.consumer_id != holder:
+                self._return(holder, messages, size)
+                holder, messages, size = held.consumer_id, 0, 0
+            messages += 1
+            size += held.size
+        self._return(holder, messages, size)
+        lane.pending.messages -= len(offsets) - len(odd)
+        settled = self._settle_runs(lane, offsets, odd, cause)
+        counts = lane.redelivery.counts
+        if counts:
+            for offset in offsets:
+                counts.pop(offset, None)
+        return settled
+
+    def settle_upto(self, lane: Lane, end: int, cause: Cause = Cause.COMMITTED) -> int:
+        """Everything below ``end`` is done."""
+        end = min(end, lane.queue.index.next_offset)
+        low = lane.cursor.low_mark
+        entries = lane.pending.entries
+        # Whichever is shorter: the offsets that are newly settled, or what is in flight.
+        if end - low < len(entries):
+            inside = [offset for offset in range(low, end) if offset in entries]
+            if (batch := lane.pending.first_offset(low)) is not None and batch < low:
+                inside.append(batch)
+        else:
+            inside = [offset for offset in entries if offset < end]
+        fresh = lane.settle_upto(cause, end)
+        self.settled_messages += fresh
+        for offset in inside:
+            self._shrink(lane, offset)
+        lane.redelivery.forget_below(end)
+        lane.next_offset = max(lane.next_offset, min(end, lane.end))
+        return fresh
+
+    def requeue(
+        self, lane: Lane, offsets: Iterable[int], *, delay_ms: int = 0, is_counted: bool
+    ) -> int:
+        """Back to their original places (after a while, if asked); returns how many entries."""
+        limit = self._options.delivery_limit or lane.queue.topic.policy.delivery_limit
+        dying: list[int] = []
+        moved = 0
+        for start in self._entries_of(lane, offsets):
+            held = self._out_of_flight(lane, start)
+            if held is None:
+                continue
+            moved += 1
+            attempts = held.attempts + is_counted
+            if is_counted and 0 < limit < attempts:
+                lane.redelivery.counts[start] = attempts
+                dying.append(start)
+            elif delay_ms > 0:
+                lane.remember(start, attempts, is_counted=is_counted)
+                due_ms = self._host.clock.monotonic_ms() + delay_ms
+                lane.redelivery.delay(start, due_ms, held.messages)
+            else:
+                lane.remember(start, attempts, is_counted=is_counted)
+                lane.redelivery.back(start)
+        self.bury(lane, dying, Cause.DELIVERY_LIMIT)
+        return moved
+
+    def reject(self, lane: Lane, offsets: Iterable[int]) -> int:
+        """Refused for good: dead letters if there is a target. A batch is buried whole, once."""
+        starts = self._entries_of(lane, offsets)
+        for start in starts:
+            held = self._out_of_flight(lane, start)
+            if held is not None:
+                lane.redelivery.counts[start] = held.attempts
+        self.bury(lane, starts, Cause.REJECTED)
+        return len(starts)
+
+    def bury(self, lane: Lane, starts: list[int], cause: Cause) -> None:
+        """Entries out of flight die; their records are read again, they were not kept."""
+        entries = [entry for start in starts for entry in lane.queue.index.entries(start, 1)]
+        records = self._host.read([(entry[0], entry[4]) for entry in entries])
+        for entry, record in zip(entries, records, strict=True):
+            self.picker.bury(lane, entry, record, cause)
+
+    def throw_out(self, lane: Lane) -> None:
+        """Take everything out of flight without saying what becomes of it (seek)."""
+        for start in list(lane.pending.entries):
+            self._out_of_flight(lane, start)
+
+    def _settle_runs(self, lane: Lane, offsets: Sequence[int], odd: list[int], cause: Cause) -> int:
+        if not offsets:
+            return 0
+        ordered = sorted(offsets)
+        fresh = 0
+        if not odd and ordered[-1] - ordered[0] + 1 == len(ordered):
+            # All of them were in flight, hence all different: this is one run.
+            fresh = lane.settle(cause, ordered[0], ordered[-1] + 1)
+        else:
+            # Never delivered by anyone, not even by the process before: a peer's mistake, and
+            # the one way in which it could make the ranges grow without bound.
+            known = max(lane.next_offset, lane.flagged_below)
+            for offset in ordered:
+                if offset < known:
+                    fresh += lane.settle(cause, offset, offset + 1)
+                else:
+                    self.unknown_settles += 1
+            for offset in odd:
+                self._shrink(lane, offset)
+        self.settled_messages += fresh
+        return fresh
+
+    def _shrink(self, lane: Lane, offset: int) -> None:
+        """An offset was settled that is no plain in-flight entry: in a batch, keyed, or waiting."""
+        start = lane.pending.first_offset(offset)
+        if start is None:
+            lane.redelivery.undelay(offset)
+            return
+        held = lane.pending.entries[start]
+        left = held.span - lane.cursor.settled_in(start, start + held.span)
+        if not left:
+            self._out_of_flight(lane, start)
+            lane.redelivery.counts.pop(start, None)
+        elif left < held.messages:
+            self._return(held.consumer_id, held.messages - left, 0)
+            lane.pending.shrink(held, held.messages - left)
+
+    def _entries_of(self, lane: Lane, offsets: Iterable[int]) -> list[int]:
+        """First offsets of the in-flight entries that cover these, each once."""
+        first_offset = lane.pending.first_offset
+        starts = dict.fromkeys(first_offset(offset) for offset in offsets)
+        return [start for start in starts if start is not None]
+
+    def _out_of_flight(self, lane: Lane, start: int) -> Held | None:
+        held = lane.pending.pop(start)
+        if held is not None:
+            if held.slot:
+                lane.dispatcher.released(held.slot)
+            self._return(held.consumer_id, held.messages, held.size)
+        return held
+
+    def _return(self, consumer_id: int, messages: int, size: int) -> None:
+        if messages:
+            self.inflight.remove(messages)
+            self._consumers[consumer_id].returned(messages, size)
