@@ -220,6 +220,13 @@ class Episodes:
         """Every reason that ever held the stage: the label values of its metrics."""
         return tuple(self._counts)
 
+    def unfinished(self, now_ms: int) -> list[tuple[Reason, int]]:
+        """(reason, time held so far) of every episode that is open: what no edge has told yet."""
+        return [
+            (reason, open_.stalled_ms + (0 if (at := open_.held_since_ms) is None else now_ms - at))
+            for reason, open_ in self._open.items()
+        ]
+
     @property
     def is_lingering(self) -> bool:
         """True while some episode is open, so that ``settle`` will have something to end."""

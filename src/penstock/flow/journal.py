@@ -76,6 +76,14 @@ class Journal:
         self._edges.clear()
         return taken
 
+    def unfinished(self, now_ms: int) -> list[tuple[str, Reason, int]]:
+        """(kind, reason, time held so far) of every open episode of any stage."""
+        return [
+            (episodes.kind, reason, held_ms)
+            for episodes in self._open
+            for reason, held_ms in episodes.unfinished(now_ms)
+        ]
+
     @property
     def next_deadline_ms(self) -> int | None:
         """When ``tick`` has something to end; None while no episode is open."""

@@ -97,3 +97,11 @@ def disk_bytes(path: Path) -> tuple[int, int]:
     """(total, free to an ordinary user) of the file system that holds ``path``."""
     room = os.statvfs(path)
     return room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
+
+
+def boot_id(root: Path = Path("/")) -> str:
+    """Names this run of the kernel; empty where nobody tells (then every start counts as new)."""
+    try:
+        return (root / "proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

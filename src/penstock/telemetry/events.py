@@ -6,13 +6,14 @@ events stay in memory for ``/api/flow``; the system topic ``penstock.flow`` will
 """
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from penstock.flow.journal import FlowEdge
+from penstock.flow.reason import Reason
 from penstock.model.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -42,12 +43,16 @@ class FlowEvent(msgspec.Struct, frozen=True, gc=False):
 class FlowEvents:
     """Remembers and logs the edges."""
 
-    __slots__ = ("_clock", "counts", "recent")
+    __slots__ = ("_clock", "counts", "episodes", "recent", "stalled_ms")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.recent: deque[FlowEvent] = deque(maxlen=EVENTS_MAX)
         self.counts = {"entered": 0, "left": 0}
+        self.episodes: Counter[tuple[str, str]] = Counter()
+        """(kind of stage, reason) -> episodes begun."""
+        self.stalled_ms: Counter[tuple[str, str]] = Counter()
+        """(kind of stage, reason) -> time held, of episodes that are over."""
 
     def note(self, edges: Iterable[FlowEdge]) -> None:
         """Tell about edges, oldest first."""
@@ -56,7 +61,20 @@ class FlowEvents:
             event = _event(edge, offset_ms)
             self.recent.append(event)
             self.counts[event.event] += 1
+            if event.event == "entered":
+                self.episodes[event.kind, event.reason] += 1
+            else:
+                self.stalled_ms[event.kind, event.reason] += event.stalled_ms
             _log(event)
+
+    def stalled_ms_with(
+        self, unfinished: Iterable[tuple[str, Reason, int]]
+    ) -> dict[tuple[str, str], int]:
+        """Time held by kind and reason, the open episodes of ``Journal.unfinished`` included."""
+        total = Counter(self.stalled_ms)
+        for kind, reason, held_ms in unfinished:
+            total[kind, reason.value] += held_ms
+        return dict(total)
 
 
 def _event(edge: FlowEdge, offset_ms: int) -> FlowEvent:

@@ -7,10 +7,11 @@ import json
 import pytest
 
 from penstock.server.faults import Faults
-from penstock.server.http.app import Readiness, make_app
+from penstock.server.http.app import make_app
 from penstock.server.http.server import HttpServer
 from penstock.server.listener import Listener, open_sockets
 from penstock.server.places import TOO_MANY, Places
+from penstock.server.readiness import Readiness
 
 
 class FakeBroker:

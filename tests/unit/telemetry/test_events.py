@@ -48,3 +48,14 @@ def test_only_the_newest_events_are_kept(events):
     events.note([ENTERED] * (EVENTS_MAX + 5))
     assert len(events.recent) == EVENTS_MAX
     assert events.counts["entered"] == EVENTS_MAX + 5
+
+
+def test_time_held_is_counted_by_kind_and_reason_with_what_goes_on_now(events):
+    events.note([ENTERED, LEFT, ENTERED])
+    assert events.episodes == {("connection", "flow"): 2}
+    unfinished = [("connection", Reason.FLOW, 40), ("queue", Reason.FLOW, 7)]
+    assert events.stalled_ms_with(unfinished) == {
+        ("connection", "flow"): 2540,
+        ("queue", "flow"): 7,
+    }
+    assert events.stalled_ms_with([]) == {("connection", "flow"): 2500}

@@ -22,20 +22,9 @@ from starlette.routing import Route
 
 from penstock.server.faults import Faults
 from penstock.server.http.faults_api import fault_routes
+from penstock.server.readiness import Readiness
 
 _ENCODER = msgspec.json.Encoder()
-
-
-class Readiness(msgspec.Struct, frozen=True):
-    """Whether the broker takes work, and why not."""
-
-    is_ready: bool
-    state: str
-    """``starting``, ``running``, ``stopping`` or ``failed``."""
-    alarms: list[str] = []
-    """Raised alarms: publishers wait, all else goes on, so the broker is still ready."""
-    amber: list[str] = []
-    """Promises weakened by choice, as a durability other than fsync (P3)."""
 
 
 class Observed(Protocol):
