@@ -9,7 +9,8 @@ entry; ``store_ms`` never decreases; ``flags`` are ``IndexFlag``. ``first_offset
   (batches, holes) it is found by binary search.
 * Files ``index/<queue_id>-<first_offset>.idx`` hold at most ``entries_max`` entries each; memory
   holds the tail that is not on file yet, and one pair of integers for each file.
-* ``staged_offset`` runs ahead of ``next_offset`` only inside ``Store.append``.
+* ``staged_offset`` and ``staged_bytes`` run ahead of ``next_offset`` and ``end_bytes`` only inside
+  ``Store.append``.
 
 Not here: when tails are written (``store.py``), what a subscription has settled (``engine/``).
 """
@@ -79,6 +80,7 @@ class QueueIndex:
         "next_offset",
         "queue_id",
         "staged",
+        "staged_bytes",
         "staged_offset",
         "tail",
         "tail_first",
@@ -93,6 +95,7 @@ class QueueIndex:
         self.next_offset = 0
         """Offset the next message gets."""
         self.staged_offset = 0
+        self.staged_bytes = 0
         self.staged: list[bytes] = []
         """Packed entries of the append that is under way."""
         self.min_offset = 0
@@ -181,7 +184,14 @@ class QueueIndex:
         self.tail += b"".join(self.staged)
         self.staged.clear()
         self.next_offset = self.staged_offset
+        self.end_bytes = self.staged_bytes
         self.last_position = position
+
+    def undo_staged(self) -> None:
+        """The append under way did not take place."""
+        self.staged.clear()
+        self.staged_offset = self.next_offset
+        self.staged_bytes = self.end_bytes
 
     @property
     def unplanned_bytes(self) -> int:
@@ -250,7 +260,7 @@ class QueueIndex:
         """Go on from a snapshot: the row plus ``paths``, checked against their rows, in order."""
         self.min_offset = state.min_offset
         self.next_offset = self.staged_offset = self.tail_first = state.next_offset
-        self.end_bytes = state.end_bytes
+        self.end_bytes = self.staged_bytes = state.end_bytes
         self.last_position = state.last_position
         self.transient_from = state.transient_from
         for path in paths:
@@ -266,7 +276,7 @@ class QueueIndex:
         self._counts.clear()
         self._plan_room = 0
         self.next_offset = self.staged_offset = self.tail_first = self.min_offset
-        self.end_bytes = 0
+        self.end_bytes = self.staged_bytes = 0
         self.transient_from = -1
 
     def lift(self, next_offset: int) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.log.cursors import (
     INDEX_DEFERRED,
+    INDEX_EXPIRES,
     INDEX_RELEASED,
     INDEX_TRANSIENT,
     decode_release,
@@ -72,9 +73,16 @@ class Replay:
         touched = self._touched
         pack = ENTRY.pack
         for scanned in batch:
-            position, length, kind, flags, messages, store_ms, _, tag, targets, _ = scanned
-            self.index_ms = max(self.index_ms, store_ms)
-            if kind != _MESSAGE or flags or len(targets) != 1:
+            # fmt: off
+            (
+                position, length, kind, flags, messages, store_ms, expire_ms, deliver_ms, tag,
+                targets, _,
+            ) = scanned
+            # fmt: on
+            index_ms = self.index_ms
+            if store_ms != index_ms:
+                self.index_ms = index_ms = max(store_ms, index_ms)
+            if kind != _MESSAGE or flags or expire_ms or deliver_ms or len(targets) != 1:
                 self._take_special(scanned)
                 continue
             ((queue_id, offset),) = targets
@@ -85,12 +93,10 @@ class Replay:
             staged = index.staged
             if not staged:
                 touched.append(index)
-            bytes_before = index.end_bytes
-            index.end_bytes = bytes_before + length
+            bytes_before = index.staged_bytes
+            index.staged_bytes = bytes_before + length
             index.staged_offset = offset + messages
-            staged.append(
-                pack(position, offset, bytes_before, self.index_ms, length, messages, tag, 0)
-            )
+            staged.append(pack(position, offset, bytes_before, index_ms, length, messages, tag, 0))
         last = batch[-1][0]
         for index in touched:
             index.take_staged(last)
@@ -104,7 +110,12 @@ class Replay:
             self._indexes.by_id[queue_id].lift(floor)
 
     def _take_special(self, scanned: ScannedRecord) -> None:
-        position, length, kind, flags, messages, _, deliver_ms, tag, targets, payload = scanned
+        # fmt: off
+        (
+            position, length, kind, flags, messages, _, expire_ms, deliver_ms, tag, targets,
+            payload,
+        ) = scanned
+        # fmt: on
         if kind == _SETTLE:
             if position >= self._covered:
                 settlement = decode_settlement(payload)
@@ -129,6 +140,7 @@ class Replay:
         else:
             entry_flags = INDEX_TRANSIENT if flags & _TRANSIENT else 0
             entry_flags |= INDEX_DEFERRED if deliver_ms else 0
+            entry_flags |= INDEX_EXPIRES if expire_ms else 0
         self._enter(targets, (position, length, messages, tag, entry_flags))
 
     def _enter(self, targets: Targets, facts: tuple[int, int, int, int, int]) -> None:
@@ -142,12 +154,11 @@ class Replay:
                 self._touched.append(index)
             if flags & INDEX_TRANSIENT and index.transient_from < 0:
                 index.transient_from = offset
+            before = index.staged_bytes
             index.staged.append(
-                ENTRY.pack(
-                    position, offset, index.end_bytes, self.index_ms, length, messages, tag, flags
-                )
+                ENTRY.pack(position, offset, before, self.index_ms, length, messages, tag, flags)
             )
-            index.end_bytes += length
+            index.staged_bytes = before + length
             index.staged_offset = offset + messages
 
     def _skip(self, queue_id: int) -> None:

@@ -20,10 +20,9 @@ import msgspec
 from penstock.log.catalog import Catalog
 from penstock.log.commit import Commit
 from penstock.log.cursors import CursorState, Release
-from penstock.log.entry import encode_batch
 from penstock.log.hot_tail import HotTail
 from penstock.log.index_set import QUEUE_KIND
-from penstock.log.intake import Appending, index_batch, stage, unstage
+from penstock.log.intake import Appending, Staged, stage
 from penstock.log.queue_index import ENTRY_BYTES, QueueIndex
 from penstock.log.reader import Located
 from penstock.log.recovery import Recovered, StoreParts, recover
@@ -177,28 +176,29 @@ class Store:
         self._commit.check()
         if not batch:
             return self._writer.end_position
-        records = [appending.record for appending in batch]
+        index_ms = max(store_ms, self._index_ms)
+        staged = Staged()
         try:
-            targets = stage(batch)
-            parts, lengths = encode_batch(
-                records, targets, self._writer.first_record_position, store_ms
-            )
+            stage(batch, staged, self._writer.first_record_position, store_ms, index_ms)
             base, end = self._writer.append(
-                parts, len(records), durable_upto=self._commit.synced_position
+                staged.parts, len(batch), durable_upto=self._commit.synced_position
             )
         except Exception:
-            unstage(batch)
+            staged.undo(batch)
             self.counters.append_failures += 1
             raise
-        index_ms = self._index_ms = max(store_ms, self._index_ms)
-        touched = index_batch(batch, lengths, index_ms, self._note_special)
-        self._indexes.note(touched, len(batch) * ENTRY_BYTES)
-        self._retention.note(touched, index_ms)
+        self._index_ms = index_ms
+        records = [appending.record for appending in batch]
+        staged.take_in(records[-1].position)
+        self._indexes.note(staged.touched, len(batch) * ENTRY_BYTES)
+        self._retention.note(staged.touched, index_ms)
         self._hot.add(records, end - base)
+        for special in staged.special:
+            self._note_special(*special)
         self._content_end = end
         counters = self.counters
         counters.frames += 1
-        counters.records += len(records)
+        counters.records += len(batch)
         counters.bytes_appended += end - base
         return end
 
