@@ -1,14 +1,15 @@
 """The engine: everything between adapters and the log, behind one door.
 
-Adapters and the server use this class, connections, channels and subscriptions; nothing else. It is
-deterministic: what it does depends on the verbs called, the clock given and the store's answers.
+Adapters and the server use this class, connections, channels, subscriptions and pulls; nothing
+else. It is deterministic: what it does depends on the verbs called, the clock and the store.
 
 Who drives it (``server/turns.py`` or a test)::
 
     while engine.needs_turn or a deadline is due: engine.turn()
     job = engine.take_sync_job(); job.run() anywhere; engine.synced(job, error)
 
-Not here: one turn (``turn.py``), the journey in (``publish.py``) and out (``deliver.py``).
+Not here: one turn (``turn.py``), the journey in (``publish.py``) and out (``deliver.py``), how the
+parts are put together (``parts.py``).
 """
 
 from __future__ import annotations
@@ -16,11 +17,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from penstock.engine.connection import Connection, ConnectionOptions
+from penstock.engine.flow_map import flow_views
+from penstock.engine.parts import Parts
 from penstock.engine.ports import Burial, FactsReader, Outlet
-from penstock.engine.subscription import Subscription, SubscriptionOptions
+from penstock.engine.pull import PullDesk
+from penstock.engine.registry import SYSTEM_KINDS
+from penstock.engine.restart import restore
+from penstock.engine.statistics import EngineStatistics, engine_statistics
+from penstock.engine.subscription import Subscription
+from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import Topic, TopicPolicy
-from penstock.log.store import Recovered, Store, SyncJob
+from penstock.engine.waiting import WaitingRoom
+from penstock.flow.alarm import AlarmBoard
+from penstock.flow.diagnosis import StageView
+from penstock.flow.journal import FlowEdge
+from penstock.flow.reason import Reason
+from penstock.log.store import CursorState, Recovered, Store, SyncJob
 from penstock.model.clock import Clock
+from penstock.model.errors import AlreadyExists, InvariantBroken, NotFound
 from penstock.model.names import TopicName
 from penstock.model.position import ConnectionId
 from penstock.model.refusal import Refusal
@@ -29,10 +43,6 @@ from penstock.settings.load import Settings
 
 class Engine:
     """The broker without its sockets."""
-
-    needs_turn: bool
-    is_failed: bool
-    log_is_held: bool
 
     def __init__(
         self,
@@ -43,14 +53,28 @@ class Engine:
         *,
         facts: Mapping[int, FactsReader] | None = None,
         burials: Mapping[int, Burial] | None = None,
-    ) -> None: ...
+    ) -> None:
+        self._parts = Parts(store, recovered, clock, settings, burials or {})
+        self._store = store
+        self._registry = self._parts.registry
+        self._chain = self._parts.chain
+        self._commits = self._parts.commits
+        self.facts: Mapping[int, FactsReader] = facts or {}
+        """Readers of origin bytes by wire (D15), for filters and observers."""
+        restore(self._registry, store, recovered, self._parts.delays, self._parts.host)
+        for topic in self._registry.topics.values():
+            topic.touch(self._chain.now_ms)
+            self._parts.turns.watch(topic)
 
-    # Definitions.
+    # Topics and subscriptions.
+
     def topic(self, name: TopicName) -> Topic | None:
-        raise NotImplementedError
+        """The topic of that name, if there is one."""
+        return self._registry.topics.get(name)
 
     def topics(self) -> list[Topic]:
-        raise NotImplementedError
+        """Every topic, in order of creation."""
+        return list(self._registry.topics.values())
 
     def create_topic(
         self,
@@ -60,35 +84,68 @@ class Engine:
         policy: TopicPolicy | None = None,
         is_durable: bool = True,
     ) -> Topic:
-        raise NotImplementedError
+        """A new topic; raises ``AlreadyExists``. Durable once ``after_durable`` calls back."""
+        return self._registry.create_topic(
+            name, queues=queues, policy=policy or TopicPolicy(), is_durable=is_durable
+        )
 
     def grow_topic(self, name: TopicName, queues: int) -> Topic:
-        raise NotImplementedError
+        """More queues for a topic."""
+        return self._registry.grow_topic(name, queues)
 
     def set_policy(self, name: TopicName, policy: TopicPolicy) -> Topic:
-        raise NotImplementedError
+        """Other rules for a topic."""
+        topic = self._registry.set_policy(name, policy)
+        self._parts.turns.watch(topic)
+        self._chain.stir()
+        return topic
 
-    def delete_topic(self, name: TopicName) -> None:
-        raise NotImplementedError
+    def delete_topic(self, name: TopicName, cause: str = "deleted") -> None:
+        """A topic goes with its messages and subscriptions; raises ``NotFound``."""
+        self._parts.remove_topic(self._registry.topic(name), cause)
 
     def create_subscription(
         self, topic: TopicName, name: str, options: SubscriptionOptions
     ) -> Subscription:
-        raise NotImplementedError
+        """A new subscription; raises ``NotFound`` or ``AlreadyExists``."""
+        found = self._registry.topic(topic)
+        found.touch(self._chain.now_ms)
+        return self._registry.create_subscription(found, name, options, self._parts.host)
 
-    def delete_subscription(self, topic: TopicName, name: str) -> None:
-        raise NotImplementedError
+    def delete_subscription(self, topic: TopicName, name: str, cause: str = "deleted") -> None:
+        """A subscription goes; raises ``NotFound``."""
+        found = self._registry.topic(topic)
+        subscription = found.subscriptions.get(name)
+        if subscription is None:
+            raise NotFound(f"topic '{topic}' has no subscription '{name}'")
+        self._parts.remove_subscription(found, subscription, cause)
+
+    # Other definitions.
 
     def define(self, kind: str, key: str, body: bytes | None) -> None:
-        raise NotImplementedError
+        """Store a row of an adapter's own kind, or delete it (``body`` None)."""
+        if kind in SYSTEM_KINDS:
+            raise AlreadyExists(f"rows of kind '{kind}' belong to the engine; use another kind")
+        definitions = self._store.definitions
+        if body is None:
+            definitions.delete(kind, key)
+        else:
+            definitions.put(kind, key, body)
+        self._chain.stir()
 
     def definitions(self, kind: str) -> dict[str, bytes]:
-        raise NotImplementedError
+        """All rows of a kind, by key."""
+        return self._store.definitions.all(kind)
 
     def after_durable(self, callback: Callable[[], None]) -> None:
-        raise NotImplementedError
+        """Call back once every definition and settlement so far is durable.
 
-    # Connections.
+        Never called after a failed sync.
+        """
+        self._commits.after_durable(callback)
+
+    # Peers.
+
     def connect(
         self,
         connection_id: ConnectionId,
@@ -96,23 +153,144 @@ class Engine:
         name: str,
         options: ConnectionOptions | None = None,
     ) -> Connection:
-        raise NotImplementedError
+        """A new connection; ``name`` is what people see."""
+        if connection_id in self._chain.connections:
+            raise InvariantBroken(f"connection id {connection_id} is used twice")
+        connection = Connection(
+            connection_id, outlet, name, options or ConnectionOptions(), self._parts.intake
+        )
+        self._chain.connections[connection_id] = connection
+        return connection
+
+    @property
+    def pulls(self) -> PullDesk:
+        """Readers that name their offsets (``pull.py``)."""
+        return self._parts.pulls
+
+    @property
+    def waiting(self) -> WaitingRoom:
+        """Where requests of protocols that fail fast wait (F5)."""
+        return self._parts.waiting
 
     def refuse_now(self) -> Refusal | None:
-        raise NotImplementedError
+        """Why a protocol that fails fast refuses a send that comes now (F6, F7), if it does."""
+        return self._commits.refuse_now()
+
+    def release(self, position: int) -> bool:
+        """Give a delayed record its offsets now; False when it waits no more (D14)."""
+        return self._parts.delays.release(position)
+
+    def cancel_delayed(self, position: int) -> bool:
+        """Drop a delayed record; False when it waits no more."""
+        return self._parts.delays.cancel(position)
 
     # Driving it.
+
     def turn(self) -> None:
-        raise NotImplementedError
+        """One turn."""
+        self._parts.turns.run()
+
+    @property
+    def needs_turn(self) -> bool:
+        """True when a turn would move something now."""
+        return self._chain.is_stirred
 
     def next_deadline_ms(self) -> int | None:
-        raise NotImplementedError
+        """Monotonic time at which a turn is wanted even if nothing happens."""
+        return self._parts.turns.next_deadline_ms()
 
     def take_sync_job(self) -> SyncJob | None:
-        raise NotImplementedError
+        """What the commit thread has to do now; None when nothing, or while one is out."""
+        return self._commits.take_sync_job()
+
+    def next_sync_ms(self) -> int | None:
+        """From when on there is a commit to make; None = nothing waits, or one is out."""
+        return self._store.next_sync_ms()
 
     def synced(self, job: SyncJob, error: Exception | None) -> None:
-        raise NotImplementedError
+        """The commit returned: confirms leave, credit comes back, readers see more (D7)."""
+        self._chain.journal.tick(self._chain.now_ms)
+        self._commits.synced(job, error)
+        self._parts.answers.say()
+        self._chain.refresh_gates()
+        self._chain.stir()
 
     def set_alarm(self, name: str, value: int) -> None:
-        raise NotImplementedError
+        """A probe looked: bytes of ``memory`` used, or of ``disk`` free (F3)."""
+        self._chain.set_alarm(name, value)
+
+    def set_alarm_limits(self, *, memory_bytes: int, disk_free_bytes: int) -> None:
+        """The marks that raise the alarms, once it is known what shares are shares of."""
+        self._chain.set_alarm_limits(memory_bytes, disk_free_bytes)
+
+    def final_cursors(self) -> list[CursorState]:
+        """Cursors for ``Store.close``, after the last turn of a clean stop."""
+        return self._parts.housekeeping.final_cursors()
+
+    # Looking at it.
+
+    @property
+    def is_failed(self) -> bool:
+        """True for good after a failed sync: nothing is stored any more (P4)."""
+        return self._commits.failure is not None
+
+    @property
+    def log_is_held(self) -> bool:
+        """True while nothing is written, because the disk is behind (D8)."""
+        return self._commits.is_held
+
+    @property
+    def is_store_busy(self) -> bool:
+        """True while the commit under way takes longer than ``flow.store_busy_ms`` (F6)."""
+        return self._commits.busy.is_busy(self._chain.now_ms)
+
+    @property
+    def unsynced_messages(self) -> int:
+        """Publishes appended and not durable."""
+        return self._commits.unsynced_messages
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Log bytes appended and not durable."""
+        return self._store.unsynced_bytes
+
+    @property
+    def is_durability_awaited(self) -> bool:
+        """True when somebody waits for a definition or settlement to become durable (D6)."""
+        return self._commits.is_awaited
+
+    @property
+    def alarms(self) -> AlarmBoard:
+        """Memory and disk (F3)."""
+        return self._chain.alarms
+
+    @property
+    def inflight_bytes(self) -> int:
+        """Used of the pool ``flow.inflight_bytes_max`` (D22)."""
+        return self._chain.pool.used
+
+    @property
+    def free_buffers(self) -> int:
+        """Write buffers with nothing unsynced in them (F7)."""
+        return self._commits.buffers.free_buffers
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Every connection."""
+        return list(self._chain.connections.values())
+
+    def take_flow_edges(self) -> list[FlowEdge]:
+        """Episodes that began or ended since the last call, for logs and events."""
+        return self._chain.journal.take_edges()
+
+    def unfinished_episodes(self) -> list[tuple[str, Reason, int]]:
+        """(kind of stage, reason, time held so far) of every episode that goes on now."""
+        return self._chain.journal.unfinished(self._chain.now_ms)
+
+    def flow_views(self, now_ms: int) -> list[StageView]:
+        """Every stage with state, reason, culprit, since and share."""
+        return flow_views(self._parts, now_ms)
+
+    def statistics(self) -> EngineStatistics:
+        """All numbers at this moment."""
+        return engine_statistics(self._parts)

@@ -4,8 +4,8 @@ The connection is the chain's first stage: it spends credit towards each of its 
 gate says why it is held. Two kinds of reason differ in what the adapter does with the socket:
 
 * FLOW, PENDING and RATE pass by themselves (the disk answers, time goes by): reading stops at once.
-* MEMORY, DISK, QUOTA and HELD may need this very connection's acks to pass: it is read on, and
-  what it publishes is kept, until its byte share is full (then FLOW). ``may_read`` says which.
+* MEMORY, DISK, QUOTA and HELD may need this very connection's acks to pass, so it is read on and
+  what it publishes is kept until its byte share is full (then FLOW). ``may_read`` says which.
 
 Invariants: every byte taken from the pool is given back exactly once, when its publish is durable,
 refused or dropped, also after the peer is gone; a reason is opened once per episode (law 7).
@@ -14,12 +14,32 @@ Not here: what happens to a publish (``publish.py``).
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
+from penstock.engine.hold import Hold
+from penstock.engine.parcel import Parcel
 from penstock.engine.ports import Outlet, Publication
-from penstock.flow.gate import Gate
+from penstock.flow.credit import Credit
+from penstock.flow.gate import Gate, Reason
+from penstock.flow.pending import PendingLimit
 from penstock.flow.stage import Stage
+from penstock.model.errors import InvariantBroken
 from penstock.model.position import ChannelId, ConnectionId
+
+if TYPE_CHECKING:
+    from penstock.engine.publish import Intake
+    from penstock.engine.queue import Queue
+
+PAUSING: Final = frozenset((Reason.FLOW, Reason.PENDING, Reason.RATE))
+"""Reasons that need nothing of this connection to pass: its socket may rest meanwhile."""
+
+CHANNEL_CREDITS_MAX: Final = 1024
+"""Queues a channel keeps credit for; beyond it the ones with nothing in flight are forgotten."""
+
+CULPRIT_DEPTH_MAX: Final = 4
+"""Connection, channel, queue, log: nothing waits for more than these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,39 +57,285 @@ class ConnectionOptions:
 
 
 class Channel:
-    """One ordered stream of publishes."""
+    """One ordered stream of publishes; made by ``Connection.open_channel``."""
 
-    channel_id: ChannelId
-    connection: Connection
-    stage: Stage
+    __slots__ = (
+        "_early",
+        "_intake",
+        "channel_id",
+        "connection",
+        "credit",
+        "crowded_by",
+        "hold",
+        "inbox",
+        "inbox_messages",
+        "is_closed",
+        "queue_credits",
+        "stage",
+    )
+
+    def __init__(
+        self, channel_id: ChannelId, connection: Connection, stage: Stage, intake: Intake
+    ) -> None:
+        flow = intake.chain.flow
+        self.channel_id = channel_id
+        self.connection = connection
+        self.stage = stage
+        self.credit = Credit(
+            connection.stage,
+            stage,
+            initial=flow.reader_channel_credit,
+            more=flow.reader_channel_more,
+        )
+        self.queue_credits: dict[Queue, Credit] = {}
+        # Bounded by the reader's credit, or while held by the connection's byte share.
+        self.inbox: deque[Parcel] = deque()
+        self.inbox_messages = 0
+        self.hold: Hold | None = None
+        """Why its first parcel is not admitted."""
+        self.crowded_by: Queue | None = None
+        """The queue whose inbox has no room for its first parcel."""
+        self.is_closed = False
+        # Messages at the head of the inbox whose credit went back early because they are held.
+        self._early = 0
+        self._intake = intake
+
+    def __repr__(self) -> str:
+        return f"<Channel {self.stage.name}>"
 
     def publish(self, publications: list[Publication]) -> None:
-        """Take publishes in; they are routed in the next turns, confirmed or refused later."""
-        raise NotImplementedError
+        """Take publishes in; routed in the next turns, confirmed or refused later.
+
+        The list and what is in it belong to the engine from now on.
+        """
+        if self.is_closed:
+            raise InvariantBroken(f"{self.stage.label} is closed and was given publishes")
+        if publications:
+            self._intake.arrived(self, publications)
 
     def close(self) -> None:
         """No more publishes; what came before goes on, unconfirmed, unless it is held."""
-        raise NotImplementedError
+        if not self.is_closed:
+            self.is_closed = True
+            self._intake.closed(self)
+
+    def credit_to(self, queue: Queue) -> Credit:
+        """The credit of the hop to ``queue``."""
+        credit = self.queue_credits.get(queue)
+        if credit is None:
+            if len(self.queue_credits) >= CHANNEL_CREDITS_MAX:
+                self.forget_idle_credits()
+            flow = self._intake.chain.flow
+            credit = self.queue_credits[queue] = Credit(
+                self.stage,
+                queue.stage,
+                initial=flow.channel_queue_credit,
+                more=flow.channel_queue_more,
+            )
+        return credit
+
+    def forget_idle_credits(self) -> None:
+        """Drop the credit of hops with nothing under way: it starts full when needed again."""
+        for queue, credit in list(self.queue_credits.items()):
+            if credit.in_flight == 0:
+                credit.close()
+                del self.queue_credits[queue]
+
+    def retire(self) -> None:
+        """Closed and its inbox is empty: let go of everything."""
+        for credit in self.queue_credits.values():
+            credit.close()
+        self.queue_credits.clear()
+        self.stage.close()
+        self.connection.channels.pop(self.channel_id, None)
+
+    def queued(self, messages: int) -> None:
+        """Messages were put into the inbox; the reader's credit is spent for them."""
+        self.inbox_messages += messages
+        self.credit.spend(messages)
+        if self.hold is not None:
+            self.hold_back()
+
+    def left(self, messages: int) -> None:
+        """Messages left the inbox: the reader gets their credit back, unless it has it already."""
+        self.inbox_messages -= messages
+        early = min(self._early, messages)
+        self._early -= early
+        if messages > early:
+            self.credit.processed(messages - early)
+
+    def hold_back(self) -> None:
+        """It is held by something that may need its own peer's acks: keep the reader reading."""
+        if self.hold is not None and self.hold.reason not in PAUSING:
+            late = self.inbox_messages - self._early
+            if late:
+                self._early += late
+                self.credit.processed(late)
 
 
 class Connection:
-    """One peer."""
+    """One peer; made by ``Engine.connect``."""
 
-    connection_id: ConnectionId
-    name: str
-    outlet: Outlet
-    stage: Stage
-    gate: Gate
-    may_read: bool
+    __slots__ = (
+        "_chain",
+        "_intake",
+        "_next_channel",
+        "_share",
+        "_unpaid_bytes",
+        "channels",
+        "connection_id",
+        "gate",
+        "holds",
+        "is_closed",
+        "is_publisher",
+        "name",
+        "options",
+        "outlet",
+        "pending",
+        "stage",
+    )
+
+    def __init__(
+        self,
+        connection_id: ConnectionId,
+        outlet: Outlet,
+        name: str,
+        options: ConnectionOptions,
+        intake: Intake,
+    ) -> None:
+        chain = intake.chain
+        self.connection_id = connection_id
+        self.outlet = outlet
+        self.name = name
+        self.options = options
+        self.stage = chain.stage("connection", name)
+        self.stage.wake = self._mark
+        self.gate = Gate(self.stage.episodes)
+        self.channels: dict[ChannelId, Channel] = {}
+        self.holds: dict[Channel, Hold] = {}
+        """Channels that are held, and why."""
+        pending_max = options.pending_publishes_max
+        self.pending = PendingLimit(
+            chain.flow.pending_publishes_max if pending_max is None else pending_max
+        )
+        self.is_publisher = False
+        self.is_closed = False
+        self._share = chain.pool.share(f"connection {name}", chain.flow.connection_bytes_max)
+        self._share.wake = self._mark
+        # Taken in although the share or the pool was full: one list, because reading stops then.
+        self._unpaid_bytes = 0
+        self._next_channel = 1
+        self._chain = chain
+        self._intake = intake
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.name}>"
+
+    @property
+    def may_read(self) -> bool:
+        """False while the socket is to rest (see above); the adapter's ``is_reading``."""
+        return self.gate.is_open or not PAUSING.intersection(self.gate.reasons)
+
+    @property
+    def bytes_held(self) -> int:
+        """Publish bytes of this connection that are not digested yet."""
+        return self._share.used + self._unpaid_bytes
 
     def open_channel(self, name: str = "") -> Channel:
-        """A new channel."""
-        raise NotImplementedError
+        """A new channel; without a name it is numbered."""
+        channel_id = ChannelId(self._next_channel)
+        self._next_channel += 1
+        stage = self._chain.stage("channel", f"{self.name}/{name or channel_id}")
+        channel = Channel(channel_id, self, stage, self._intake)
+        stage.wake = self._chain.stir
+        self.channels[channel_id] = channel
+        return channel
 
     def note_publisher(self) -> None:
         """It publishes (a publish began to arrive): alarms concern it from now on."""
-        raise NotImplementedError
+        if not self.is_publisher:
+            self.is_publisher = True
+            self.refresh()
 
     def close(self) -> None:
-        """The peer is gone."""
-        raise NotImplementedError
+        """The peer is gone: what it published goes on, nothing is said to it any more."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        for channel in list(self.channels.values()):
+            channel.close()
+        self.gate.clear(self._chain.now_ms)
+        self.stage.close()
+        self._share.wake = None
+        self._chain.connections.pop(self.connection_id, None)
+        if self._chain.disconnected is not None:
+            self._chain.disconnected(self)
+
+    def forget_queue(self, queue: Queue) -> None:
+        """A queue was deleted: nobody waits for it any more."""
+        for channel in self.channels.values():
+            credit = channel.queue_credits.pop(queue, None)
+            if credit is not None:
+                credit.close()
+            if channel.crowded_by is queue:
+                channel.crowded_by = None
+
+    def charge(self, size: int) -> None:
+        """Publish bytes came in (D22)."""
+        if self._unpaid_bytes or not self._chain.pool.take(self._share, size):
+            self._unpaid_bytes += size
+
+    def refund(self, size: int) -> None:
+        """Publish bytes are digested: durable, refused or dropped."""
+        unpaid = min(size, self._unpaid_bytes)
+        self._unpaid_bytes -= unpaid
+        if size > unpaid:
+            self._chain.pool.give(self._share, size - unpaid)
+        if unpaid or self._unpaid_bytes:
+            self._mark()
+
+    def refresh(self) -> None:
+        """Bring the gate in line with what holds the connection, and tell the peer of changes."""
+        if self.is_closed:
+            return
+        if self._unpaid_bytes and self._chain.pool.take(self._share, self._unpaid_bytes):
+            self._unpaid_bytes = 0
+        wanted = self._reasons()
+        gate = self.gate
+        if wanted.keys() == gate.reasons.keys():
+            gate.reasons.update(wanted)
+            return
+        now_ms = self._chain.now_ms
+        for reason in gate.reasons.keys() - wanted.keys():
+            gate.open(reason, now_ms)
+        for reason, culprit in wanted.items():
+            gate.close(reason, culprit, now_ms)
+        self.outlet.gate_changed(gate.is_open, dict(gate.reasons))
+
+    def _reasons(self) -> dict[Reason, str]:
+        reasons: dict[Reason, str] = {}
+        if self.stage.is_blocked:
+            reasons[Reason.FLOW] = root_culprit(self.stage)
+        elif self._unpaid_bytes:
+            reasons[Reason.FLOW] = f"byte share of {self.stage.label}"
+        if self.pending.is_held:
+            reasons[Reason.PENDING] = f"{self.pending.pending_max} unconfirmed publishes"
+        for hold in self.holds.values():
+            reasons.setdefault(hold.reason, hold.culprit)
+        if self.is_publisher and self._chain.alarms.is_raised:
+            reasons.update(self._chain.alarms.raised)
+        return reasons
+
+    def _mark(self) -> None:
+        self._chain.mark(self)
+
+
+def root_culprit(stage: Stage) -> str:
+    """Who is to blame: the first stage down the chain that is not itself held back."""
+    for _ in range(CULPRIT_DEPTH_MAX):
+        blockers = stage.blocked_by
+        if not blockers:
+            break
+        # Blocked ones first: they lead further down; then by name, so that a run can be repeated.
+        stage = min(blockers, key=lambda each: (not each.is_blocked, each.label))
+    return stage.label

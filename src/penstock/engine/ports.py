@@ -28,7 +28,7 @@ from penstock.model.refusal import Refusal
 if TYPE_CHECKING:
     from penstock.engine.connection import Channel
     from penstock.engine.consumer import Consumer
-    from penstock.engine.deliver import Delivery
+    from penstock.engine.pending import Delivery
     from penstock.engine.pull import Pull, PullResult
     from penstock.engine.queue import Queue
 
@@ -55,6 +55,7 @@ class Publication(Appending, gc=False):
     """One publish on its way in; after ``Outlet.confirmed`` it says where it was stored."""
 
     route: Route | None = None
+    """Always given by the adapter; optional only for the sake of the fields before it."""
     token: int = 0
     """The adapter's own number for it, unique on its channel; the engine only gives it back."""
     is_mandatory: bool = False
@@ -143,6 +144,6 @@ class Death(msgspec.Struct, frozen=True, gc=False):
 class Burial(Protocol):
     """Turns a dead message into the record that the dead-letter topic stores."""
 
-    def bury(self, record: Record, death: Death) -> Record:
-        """A new record; the original is only read."""
+    def bury(self, record: Record, death: Death) -> Record | None:
+        """A new record, or None when the message is to vanish; the original is only read."""
         ...

@@ -31,7 +31,6 @@ class Queue:
         "durable_end",
         "inbox",
         "inbox_messages",
-        "incarnation",
         "index",
         "is_deleted",
         "log_credit",
@@ -47,7 +46,6 @@ class Queue:
         number: int,
         index: QueueIndex,
         *,
-        incarnation: int,
         stage: Stage,
         log_credit: Credit,
     ) -> None:
@@ -55,8 +53,6 @@ class Queue:
         self.number = number
         self.index = index
         self.queue_id = QueueId(index.queue_id)
-        self.incarnation = incarnation
-        """Unlike the number it is never used again when a topic of that name is made anew (D4)."""
         self.stage = stage
         self.log_credit = log_credit
         self.inbox: deque[Parcel] = deque()
@@ -71,6 +67,11 @@ class Queue:
     def name(self) -> str:
         """What people and other stages call it."""
         return self.stage.name
+
+    @property
+    def incarnation(self) -> int:
+        """Unlike its number, never used again when a topic of that name is made anew (D4)."""
+        return self.index.incarnation
 
     def visible_end(self, sees_unsynced: bool) -> int:
         """First offset a reader may not have yet: appended, or durable (D7)."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.flow.quota import QuotaPolicy
 from penstock.model.names import TopicName
 from penstock.model.position import TopicId
 
@@ -33,15 +34,6 @@ class Overflow(Enum):
     """Refused, and a copy goes to the dead-letter target."""
     HOLD = "hold"
     """The publisher waits until there is room, at most ``hold_ms_max``."""
-
-
-class QuotaAction(Enum):
-    """What happens to a publish while the backlog quota is passed (F8)."""
-
-    HOLD = "hold"
-    EXCEPTION = "exception"
-    EVICT = "evict"
-    """It is stored and the slowest subscription loses its oldest messages."""
 
 
 class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -71,7 +63,8 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     quota_bytes_max: int = 0
     """Backlog of the slowest subscription that holds data (F8)."""
     quota_age_ms_max: int = 0
-    quota_action: QuotaAction = QuotaAction.HOLD
+    quota_policy: QuotaPolicy = QuotaPolicy.HOLD
+    """With ``evict`` the slowest subscription loses its oldest messages instead."""
     message_bytes_max: int = 0
     """Largest message; ``topics.message_bytes_max`` holds in any case."""
     is_delaying: bool = False

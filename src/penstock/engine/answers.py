@@ -1,0 +1,56 @@
+"""Answers to publishers: the one place from which confirms and refusals leave the engine (F4).
+
+Collected while a turn or a sync is worked on, told at its end: one call per channel and kind, so
+that a protocol can make one cumulative answer of a hundred. A channel whose peer is gone is told
+nothing; what happened to its publishes is counted all the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.engine.ports import Confirmation, Publication
+from penstock.engine.statistics import Counters
+from penstock.model.refusal import Refusal
+
+if TYPE_CHECKING:
+    from penstock.engine.connection import Channel
+
+
+class Answers:
+    """Confirms and refusals waiting for the end of a turn."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._confirmed: dict[Channel, list[Confirmation]] = {}
+        self._refused: dict[Channel, list[tuple[int, Refusal]]] = {}
+
+    def confirm(self, channel: Channel, publications: list[Publication]) -> None:
+        """These are stored as well as they asked for."""
+        self._counters.confirmed += len(publications)
+        waiting = self._confirmed.get(channel)
+        if waiting is None:
+            self._confirmed[channel] = publications
+        else:
+            # Never into the first list: it belongs to a parcel.
+            self._confirmed[channel] = waiting + publications
+
+    def refuse(self, channel: Channel, publications: list[Publication], refusal: Refusal) -> None:
+        """These are not stored and never will be."""
+        refused = self._counters.refused
+        refused[refusal.kind] = refused.get(refusal.kind, 0) + len(publications)
+        self._refused.setdefault(channel, []).extend(
+            [(publication.token, refusal) for publication in publications]
+        )
+
+    def say(self) -> None:
+        """Tell the peers."""
+        while self._refused or self._confirmed:
+            refused, self._refused = self._refused, {}
+            confirmed, self._confirmed = self._confirmed, {}
+            for channel, refusals in refused.items():
+                if not channel.is_closed:
+                    channel.connection.outlet.refused(channel, refusals)
+            for channel, confirmations in confirmed.items():
+                if not channel.is_closed:
+                    channel.connection.outlet.confirmed(channel, confirmations)

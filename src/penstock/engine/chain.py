@@ -1,0 +1,100 @@
+"""The chain: what all stages of one engine share (flow-control.md, F1).
+
+connection -credit-> channel -credit-> queue -credit-> log. This file holds the ends that belong to
+nobody in particular: the journal of episodes, the pool of in-flight bytes, the alarms, the log's
+stage, and the bell that asks for a turn.
+
+Invariant: whoever changes something that a turn must look at rings the bell (``stir``), so that
+``needs_turn`` cannot be forgotten (law 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from penstock.flow.alarm import AlarmBoard, disk_alarm, memory_alarm, parse_limit
+from penstock.flow.journal import Journal
+from penstock.flow.pool import BytesPool
+from penstock.flow.stage import Stage
+from penstock.model.clock import Clock
+from penstock.settings.load import Settings
+
+if TYPE_CHECKING:
+    from penstock.engine.connection import Connection
+
+ASSUMED_BYTES: Final = 16 << 30
+"""What a limit like 0.6 is a share of until the server has looked (``set_alarm_limits``)."""
+
+
+class Chain:
+    """Shared parts of the stages of one engine."""
+
+    def __init__(self, clock: Clock, settings: Settings) -> None:
+        flow = settings.flow
+        self.clock = clock
+        self.flow = flow
+        self.topics = settings.topics
+        self.journal = Journal(
+            clock.monotonic_ms(), window_ms=flow.stall_window_ms, memory_ms=flow.stall_memory_ms
+        )
+        self.pool = BytesPool(flow.inflight_bytes_max)
+        self.alarms = AlarmBoard(
+            memory_alarm(parse_limit(flow.memory_limit, ASSUMED_BYTES), flow.memory_low_ratio),
+            disk_alarm(parse_limit(flow.disk_free_limit, ASSUMED_BYTES), flow.disk_high_ratio),
+        )
+        self.log = self.stage("log", "log")
+        self.connections: dict[int, Connection] = {}
+        self.disconnected: Callable[[Connection], None] | None = None
+        """Told of every connection that is gone."""
+        self.is_stirred = True
+        """True when something happened that a turn has to look at."""
+        self._marked: dict[Connection, None] = {}
+
+    @property
+    def now_ms(self) -> int:
+        """Monotonic time."""
+        return self.clock.monotonic_ms()
+
+    def stage(self, kind: str, name: str) -> Stage:
+        """A new stage that reports to this engine's journal."""
+        return Stage(kind, name, self.journal)
+
+    def stir(self) -> None:
+        """Ask for a turn."""
+        self.is_stirred = True
+
+    def mark(self, connection: Connection) -> None:
+        """Something about a connection changed: look at its gate before the turn ends."""
+        self._marked[connection] = None
+        self.is_stirred = True
+
+    def refresh_gates(self) -> None:
+        """Bring the gates of all marked connections in line with what holds them."""
+        while self._marked:
+            marked, self._marked = self._marked, {}
+            for connection in marked:
+                connection.refresh()
+
+    def set_alarm(self, name: str, value: int) -> None:
+        """A probe looked: bytes of ``memory`` used, or of ``disk`` free."""
+        alarm = self.alarms.memory if name == "memory" else self.alarms.disk
+        if alarm.update(value, self.now_ms) is not None:
+            self._alarms_changed()
+
+    def set_alarm_limits(self, memory_bytes: int, disk_free_bytes: int) -> None:
+        """New marks, judged at once with the last figures seen."""
+        flow, now_ms = self.flow, self.now_ms
+        memory, disk = self.alarms.alarms
+        edges = (
+            memory.resize(memory_bytes, int(memory_bytes * flow.memory_low_ratio), now_ms),
+            disk.resize(int(disk_free_bytes * flow.disk_high_ratio), disk_free_bytes, now_ms),
+        )
+        if any(edge is not None for edge in edges):
+            self._alarms_changed()
+
+    def _alarms_changed(self) -> None:
+        for connection in self.connections.values():
+            self.mark(connection)
+        self.refresh_gates()
+        self.stir()

@@ -1,0 +1,226 @@
+"""After the turn: the append, the sync that covers it, and everything that waits for it (D5-D8).
+
+Who spends: a frame, bytes of the write-buffer pool (F7). Who grants: the sync that covers it. Who
+stops: all appends, while a sync is older than ``sync_hold_ms`` or no buffer is free (D8); requests
+then wait upstream and credit carries the pressure. What wakes them: ``synced``.
+
+* A frame that the disk refuses is stored nowhere: its publishes are refused, what it settled is
+  kept for the next frame, the store-busy clock is told (F6).
+* A failed sync is final (P4): what it covered is refused, and so is everything that follows.
+* Confirms leave once per channel and sync, never before the covering sync has returned (P1).
+
+Not here: the thread that runs the sync (``server/turns.py``), files (``log/``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from penstock.engine.answers import Answers
+from penstock.engine.chain import Chain
+from penstock.engine.frame import Frame
+from penstock.engine.parcel import Manner, Parcel
+from penstock.flow.buffer_pool import BufferPool
+from penstock.flow.store_busy import StoreBusy
+from penstock.log.store import Store, SyncJob
+from penstock.model.errors import AppendFailed, LogError
+from penstock.model.refusal import Refusal, RefusalKind
+from penstock.settings.load import Settings
+
+logger = logging.getLogger(__name__)
+
+Durable = Callable[[Frame], None]
+
+
+class Commits:
+    """Frames between their append and the sync that covers them."""
+
+    def __init__(
+        self, store: Store, chain: Chain, settings: Settings, answers: Answers, durable: Durable
+    ) -> None:
+        self.buffers = BufferPool(
+            settings.storage.write_buffers_max, settings.storage.write_buffer_bytes
+        )
+        self.busy = StoreBusy(settings.flow.store_busy_ms)
+        self.failure: Refusal | None = None
+        """Set for good when a sync has failed."""
+        self.unsynced_messages = 0
+        """Publishes appended and not durable."""
+        self._store = store
+        self._chain = chain
+        self._answers = answers
+        self._durable = durable
+        self._sync_hold_ms = settings.storage.sync_hold_ms
+        # Bounded by the buffer pool: every frame in it has unsynced bytes.
+        self._frames: deque[Frame] = deque()
+        self._sync_started_ms: int | None = None
+        # Callbacks for which no turn has run yet; those that wait for a sync; those in a sync.
+        self._asked: list[Callable[[], None]] = []
+        self._armed: list[Callable[[], None]] = []
+        self._in_job: list[Callable[[], None]] = []
+
+    # Before the append.
+
+    @property
+    def is_held(self) -> bool:
+        """True while nothing may be written (D8)."""
+        started_ms = self._sync_started_ms
+        if started_ms is not None and self._chain.now_ms - started_ms > self._sync_hold_ms:
+            return True
+        return self.buffers.free_bytes == 0
+
+    def refuse_now(self) -> Refusal | None:
+        """Why a protocol that fails fast refuses a send that comes now (F6, F7), if it does."""
+        if self.failure is not None:
+            return self.failure
+        now_ms = self._chain.now_ms
+        if self.busy.is_busy(now_ms):
+            text = f"the store is busy for {self.busy.busy_ms(now_ms)} ms; nothing was stored"
+            return Refusal(RefusalKind.BUSY, "store", text)
+        if self.buffers.free_bytes == 0:
+            text = f"all {self.buffers.buffers} write buffers are waiting for the disk"
+            return Refusal(RefusalKind.NO_BUFFER, "write buffers", text)
+        return None
+
+    # The append.
+
+    def append(self, frame: Frame, wall_ms: int) -> bool:
+        """Write the frame; False when the disk refused it (its publishes are refused then)."""
+        before = self._store.end_position
+        try:
+            self._store.append(frame.batch, wall_ms)
+        except LogError as problem:
+            self._refused(frame, problem)
+            return False
+        self.busy.append_succeeded()
+        frame.end_position = self._store.end_position
+        frame.store_bytes = frame.end_position - before
+        frame.ends = {queue: queue.index.next_offset for queue in frame.queues}
+        self.buffers.appended(frame.store_bytes)
+        self._frames.append(frame)
+        for parcel in frame.parcels:
+            self.unsynced_messages += len(parcel.publications)
+            if is_transient(parcel):
+                self._answers.confirm(parcel.channel, parcel.publications)
+        self.release()
+        return True
+
+    def _refused(self, frame: Frame, problem: LogError) -> None:
+        if isinstance(problem, AppendFailed):
+            self.busy.append_failed(self._chain.now_ms)
+            refusal = Refusal(RefusalKind.WRITE_FAILED, "disk", f"{problem}; nothing was stored")
+        else:
+            refusal = self._fail(problem)
+        for parcel in frame.parcels:
+            self._give_back(parcel)
+            self._answers.refuse(parcel.channel, parcel.publications, refusal)
+
+    # The sync.
+
+    def take_sync_job(self) -> SyncJob | None:
+        """What is to be made durable now; None when there is nothing, or a sync is running."""
+        job = self._store.take_sync_job()
+        if job is not None:
+            now_ms = self._chain.now_ms
+            self._sync_started_ms = now_ms
+            self.busy.commit_started(now_ms)
+            self._in_job, self._armed = self._armed, []
+        return job
+
+    def synced(self, job: SyncJob, error: Exception | None) -> None:
+        """A sync has ended, well or not."""
+        self._store.synced(job, error)
+        self._sync_started_ms = None
+        self.busy.commit_ended(self._chain.now_ms)
+        callbacks, self._in_job = self._in_job, []
+        if error is not None:
+            self._fail(error)
+            return
+        if job.is_deferred:
+            self._armed = callbacks + self._armed
+            return
+        self.release()
+        for callback in callbacks:
+            callback()
+
+    def release(self) -> None:
+        """Let go of every frame that is durable: confirm it, show it, give back its credit."""
+        durable_position = self._store.durable_position
+        while self._frames and self._frames[0].end_position <= durable_position:
+            frame = self._frames.popleft()
+            self.buffers.durable(frame.store_bytes)
+            for parcel in frame.parcels:
+                self._give_back(parcel)
+                self.unsynced_messages -= len(parcel.publications)
+                if not is_transient(parcel):
+                    self._answers.confirm(parcel.channel, parcel.publications)
+            for queue, end in frame.ends.items():
+                queue.durable_end = end
+            self._durable(frame)
+
+    def _fail(self, error: Exception) -> Refusal:
+        """A sync has failed: what it covered is unknown, and nothing may follow it (P4)."""
+        if self.failure is None:
+            logger.critical("a sync failed; no further publish is taken", exc_info=error)
+            text = f"{error}; the message may or may not be stored"
+            self.failure = Refusal(RefusalKind.SYNC_FAILED, "disk", text)
+        while self._frames:
+            frame = self._frames.popleft()
+            self.buffers.durable(frame.store_bytes)
+            for parcel in frame.parcels:
+                self._give_back(parcel)
+                self.unsynced_messages -= len(parcel.publications)
+                if not is_transient(parcel):
+                    self._answers.refuse(parcel.channel, parcel.publications, self.failure)
+        self._asked, self._armed = [], []
+        self._chain.stir()
+        return self.failure
+
+    def _give_back(self, parcel: Parcel) -> None:
+        messages = len(parcel.publications)
+        for queue in parcel.queues or ():
+            queue.log_credit.processed(messages)
+        connection = parcel.channel.connection
+        connection.refund(parcel.charge)
+        if connection.pending.done(messages):
+            self._chain.mark(connection)
+
+    # Callbacks.
+
+    def after_durable(self, callback: Callable[[], None]) -> None:
+        """Call back when all that was asked for so far is durable; never after a failed sync."""
+        self._asked.append(callback)
+        self._chain.stir()
+
+    def arm_callbacks(self) -> None:
+        """A turn has appended everything that was asked for: the next sync covers it."""
+        self._armed += self._asked
+        self._asked = []
+
+    def run_idle_callbacks(self) -> None:
+        """Nothing is left to sync: what waits for a sync is durable already."""
+        store = self._store
+        is_durable = store.definitions_durable == store.definitions.sequence
+        if self._armed and is_durable and not (self._frames or store.unsynced_bytes):
+            callbacks, self._armed = self._armed, []
+            for callback in callbacks:
+                callback()
+
+    @property
+    def is_asked(self) -> bool:
+        """True when a turn has to append something that somebody waits for."""
+        return bool(self._asked)
+
+    @property
+    def is_awaited(self) -> bool:
+        """True when somebody waits for a definition or settlement to become durable."""
+        return bool(self._armed or self._asked)
+
+
+def is_transient(parcel: Parcel) -> bool:
+    """True when its confirm does not wait for the sync (P1)."""
+    if parcel.manner is Manner.TRANSIENT:
+        return True
+    return not any(queue.topic.is_durable for queue in parcel.queues or ())

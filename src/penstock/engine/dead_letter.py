@@ -1,0 +1,167 @@
+"""Dead letters: a message that died becomes a new record in the dead-letter topic (D13).
+
+It is appended in the same frame as the settlement that removes the original, so a crash leaves the
+one or the other, never both or none. How it looks is its protocol's business (``Burial``); records
+of our own protocol get ``dead.*`` properties.
+
+Dead letters pass no admission: they come from what is already stored. While the disk is slow they
+wait here, and when a turn's worth of them does, dispatch and expiry rest until it answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from penstock.engine.chain import Chain
+from penstock.engine.frame import Frame
+from penstock.engine.ports import Burial, Death
+from penstock.engine.routing import route_to
+from penstock.log.store import Appending
+from penstock.model.names import TopicName
+from penstock.model.record import NO_STAMP, Record, RecordFlag, Wire
+from penstock.model.settlement import Cause
+
+if TYPE_CHECKING:
+    from penstock.engine.queue import Queue
+    from penstock.engine.topic import Topic
+
+NAME_END: Final = b"\x01"
+PAIR_END: Final = b"\x02"
+"""Separators of the neutral properties string (D3): name 01 value 02."""
+
+PREFIX: Final = b"dead."
+
+_KEPT_FLAGS: Final = int(RecordFlag.TRANSIENT | RecordFlag.COMPRESSED)
+
+Waiting = tuple[Record, "Queue"]
+
+
+class NeutralBurial:
+    """Records of our own protocol: the death is written into their properties."""
+
+    def bury(self, record: Record, death: Death) -> Record:
+        """The same message with ``dead.*`` properties; those of an earlier death are replaced."""
+        facts = {
+            b"cause": Cause(death.cause).name.lower().encode(),
+            b"space": death.space.encode(),
+            b"topic": death.topic.encode(),
+            b"queue": b"%d" % death.queue,
+            b"offset": b"%d" % death.offset,
+            b"attempts": b"%d" % death.attempts,
+            b"time_ms": b"%d" % death.time_ms,
+        }
+        kept = [
+            pair
+            for pair in record.properties.split(PAIR_END)
+            if pair and not pair.startswith(PREFIX)
+        ]
+        pairs = kept + [PREFIX + name + NAME_END + value for name, value in facts.items()]
+        properties = b"".join([pair + PAIR_END for pair in pairs])
+        head = record.key + record.tag
+        copy = plain_copy(record)
+        copy.origin = head + properties + record.body
+        copy.key_at, copy.tag_at = 0, record.key_len
+        copy.props_at, copy.props_len = len(head), len(properties)
+        copy.body_at = len(head) + len(properties)
+        return copy
+
+
+class PlainBurial:
+    """Other protocols, until they bring their own: the message as it was."""
+
+    def bury(self, record: Record, death: Death) -> Record:
+        """The same bytes as a new record."""
+        del death
+        return plain_copy(record)
+
+
+class DeadLetters:
+    """Deaths since the last frame."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        topic_of: Callable[[TopicName], Topic | None],
+        burials: Mapping[int, Burial],
+    ) -> None:
+        self._chain = chain
+        self._topic_of = topic_of
+        self._burials: dict[int, Burial] = {Wire.NEUTRAL: NeutralBurial(), **burials}
+        self._plain = PlainBurial()
+        # Bounded by the in-flight limits of consumers and by what one turn drops or expires.
+        self._waiting: list[Waiting] = []
+        self.buried = 0
+        self.dropped = 0
+        """Deaths without a dead-letter target."""
+
+    def bury(self, queue: Queue, offset: int, record: Record, cause: Cause, attempts: int) -> None:
+        """A message died; if its topic names a target, a copy is in the next frame."""
+        topic = queue.topic
+        target = topic.policy.dead_letter
+        grave = None if target is None else self._topic_of(target)
+        if grave is None or not cause.is_dead_letter:
+            self.dropped += 1
+            return
+        death = Death(
+            cause=int(cause),
+            space=topic.name.space,
+            topic=topic.name.name,
+            queue=queue.number,
+            offset=offset,
+            attempts=attempts,
+            time_ms=self._chain.clock.wall_ms(),
+        )
+        letter = self._burials.get(record.wire, self._plain).bury(record, death)
+        if letter is None:
+            self.dropped += 1
+            return
+        for place in route_to(grave).targets(letter):
+            self._waiting.append((letter, place))
+        self.buried += 1
+        self._chain.stir()
+
+    def put(self, frame: Frame) -> list[Waiting]:
+        """Put everything that waits into the frame; what was taken, for ``failed``."""
+        taken, self._waiting = self._waiting, []
+        for letter, queue in taken:
+            if not queue.is_deleted:
+                frame.append(Appending(letter, (queue.index,)), (queue,))
+        return taken
+
+    def failed(self, taken: list[Waiting]) -> None:
+        """The frame was refused: they go into the next one, before newer ones."""
+        self._waiting = taken + self._waiting
+
+    @property
+    def is_waiting(self) -> bool:
+        """True when a frame is wanted."""
+        return bool(self._waiting)
+
+    @property
+    def is_crowded(self) -> bool:
+        """True when more than a turn's worth waits for the disk."""
+        return len(self._waiting) >= self._chain.flow.turn_messages_max
+
+
+def plain_copy(record: Record) -> Record:
+    """A new record with the same bytes and facts, free of times that died with the original."""
+    return Record(
+        record.origin,
+        wire=record.wire,
+        flags=record.flags & _KEPT_FLAGS,
+        priority=record.priority,
+        messages=record.messages,
+        born_ms=record.born_ms,
+        key_at=record.key_at,
+        key_len=record.key_len,
+        tag_at=record.tag_at,
+        tag_len=record.tag_len,
+        props_at=record.props_at,
+        props_len=record.props_len,
+        body_at=record.body_at,
+        body_len=record.body_len,
+        stamp_offset_at=NO_STAMP,
+        stamp_position_at=NO_STAMP,
+        stamp_store_ms_at=NO_STAMP,
+    )

@@ -1,0 +1,218 @@
+"""Topic-level delay: stored now, given an offset later (D14).
+
+A delayed record is in the log and named by no index. Due soon, it is armed here by monotonic time,
+so a jump of the wall clock neither frees it early nor keeps it (T19); due later, it rests in the
+store's hour files under its wall time. When its time comes a *release* record gives it its offsets,
+in the frame of that turn; the body is not copied.
+
+A record that waits for a decision and not for a time (a transaction) is delayed to ``NEVER_MS`` and
+let go by ``release`` or ``cancel``. The same path serves both.
+
+Invariants: a record is released at most once; memory holds at most ``delayed_in_memory_max`` armed
+records (the latest go back to their files, and the files' horizon with them); a release that the
+disk refused is tried again.
+Not here: the files (``log/delayed_files.py``), delays of one subscription (``redelivery.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from penstock.engine.chain import Chain
+from penstock.engine.frame import Frame
+from penstock.engine.parcel import Manner, Parcel
+from penstock.log.cursors import release_record
+from penstock.log.delayed_files import Due
+from penstock.log.entry import record_length
+from penstock.log.store import Appending, Store
+from penstock.model.record import Record, RecordFlag
+
+if TYPE_CHECKING:
+    from penstock.engine.queue import Queue
+
+NEVER_MS: Final = 1 << 53
+"""Deliver time of a record that waits for a decision: beyond every clock."""
+
+RETRY_MS: Final = 100
+"""A release that the disk refused is tried again after this long."""
+
+_DELAYED: Final = int(RecordFlag.DELAYED)
+
+Armed = tuple[int, int, int, int]
+"""(due by monotonic time, deliver_ms, position, length)"""
+
+
+class Delays:
+    """Everything stored that has no offset yet, as far as it is due soon."""
+
+    def __init__(self, store: Store, chain: Chain, queue_of: Callable[[int], Queue | None]) -> None:
+        self._store = store
+        self._chain = chain
+        self._queue_of = queue_of
+        self._horizon_ms = chain.topics.delay_horizon_ms
+        self._armed_max = chain.topics.delayed_in_memory_max
+        self._armed: list[Armed] = []
+        self._positions: set[int] = set()
+        # Records that wait for a decision: position -> length; bounded like the armed ones.
+        self._undecided: dict[int, int] = {}
+        # Asked for and not yet in a frame: (position, length, is it let go or dropped).
+        self._asked: list[tuple[int, int, bool]] = []
+        self._refill_ms = 0
+        self.released = 0
+
+    # On the way in.
+
+    def judge(self, parcel: Parcel) -> None:
+        """Decide for each message of a timed parcel whether it is delayed for the whole topic."""
+        wall_ms = self._chain.clock.wall_ms()
+        is_delaying = any(queue.topic.policy.is_delaying for queue in parcel.queues or ())
+        for publication in parcel.publications:
+            record = publication.record
+            if record.flags & _DELAYED and record.deliver_ms == 0:
+                record.deliver_ms = NEVER_MS
+            if not (is_delaying or record.flags & _DELAYED):
+                continue
+            if record.deliver_ms > wall_ms:
+                record.flags |= _DELAYED
+            else:
+                record.flags &= ~_DELAYED
+
+    def stored(self, frame: Frame) -> None:
+        """Arm what the frame delayed and what is due before the files give anything out again."""
+        for parcel in frame.parcels:
+            if parcel.manner is not Manner.TIMED:
+                continue
+            for publication in parcel.publications:
+                record = publication.record
+                if record.flags & _DELAYED:
+                    length = record_length(record, len(publication.queues))
+                    self._keep((record.deliver_ms, int(record.position), length))
+
+    def restore(self, undecided: Sequence[Due]) -> None:
+        """After a restart: the records that still wait for a decision."""
+        for due in undecided:
+            self._keep(due)
+
+    # Decisions.
+
+    def is_undecided(self, position: int) -> bool:
+        """True while the record at ``position`` waits for a decision."""
+        return position in self._undecided
+
+    def release(self, position: int) -> bool:
+        """Let a delayed record go now; False when there is none (any more) at that position."""
+        return self._decide(position, is_let_go=True)
+
+    def cancel(self, position: int) -> bool:
+        """Drop a delayed record: it never gets an offset."""
+        return self._decide(position, is_let_go=False)
+
+    # The turn.
+
+    def due(self, frame: Frame, count_max: int) -> list[Armed]:
+        """Put release records of what is due into the frame; what was taken, for ``failed``."""
+        now_ms = self._chain.now_ms
+        self._refill(now_ms)
+        taken: list[Armed] = []
+        asked, self._asked = self._asked[:count_max], self._asked[count_max:]
+        for position, length, is_let_go in asked:
+            self._append(frame, position, length, is_let_go=is_let_go)
+            taken.append((now_ms, NEVER_MS if is_let_go else -NEVER_MS, position, length))
+        while self._armed and self._armed[0][0] <= now_ms and len(taken) < count_max:
+            armed = heappop(self._armed)
+            if armed[2] in self._positions:
+                self._positions.discard(armed[2])
+                self._append(frame, armed[2], armed[3], is_let_go=True)
+                taken.append(armed)
+        return taken
+
+    def failed(self, taken: list[Armed]) -> None:
+        """The frame was refused: try again a little later."""
+        retry_ms = self._chain.now_ms + RETRY_MS
+        for _, deliver_ms, position, length in taken:
+            if deliver_ms == -NEVER_MS:
+                self._asked.append((position, length, False))
+            else:
+                heappush(self._armed, (retry_ms, deliver_ms, position, length))
+                self._positions.add(position)
+
+    def next_deadline_ms(self) -> int | None:
+        """When the next release is due, or the files are to be looked at."""
+        times = [self._refill_ms]
+        if self._armed:
+            times.append(self._armed[0][0])
+        return min(times)
+
+    @property
+    def is_asked(self) -> bool:
+        """True when a decision waits for its frame."""
+        return bool(self._asked)
+
+    @property
+    def waiting(self) -> int:
+        """Records held in memory."""
+        return len(self._positions) + len(self._undecided)
+
+    def _keep(self, due: Due) -> None:
+        deliver_ms, position, length = due
+        if deliver_ms >= NEVER_MS:
+            self._undecided[position] = length
+        elif deliver_ms < self._store.delayed.horizon_ms:
+            self._arm([due])
+
+    def _arm(self, found: Sequence[Due]) -> None:
+        # The distance in wall time now is the distance in monotonic time from now on.
+        shift_ms = self._chain.now_ms - self._chain.clock.wall_ms()
+        for deliver_ms, position, length in found:
+            heappush(self._armed, (deliver_ms + shift_ms, deliver_ms, position, length))
+            self._positions.add(position)
+        if len(self._positions) > self._armed_max:
+            self._send_back()
+
+    def _send_back(self) -> None:
+        """Too many are armed: the later half rests in the files again."""
+        alive = sorted(armed for armed in self._armed if armed[2] in self._positions)
+        cut_ms = max(alive[len(alive) // 2][1], alive[0][1] + 1)
+        self._armed = [armed for armed in alive if armed[1] < cut_ms]
+        heapify(self._armed)
+        self._positions = {armed[2] for armed in self._armed}
+        self._store.delayed.horizon_ms = min(cut_ms, self._store.delayed.horizon_ms)
+
+    def _refill(self, now_ms: int) -> None:
+        """Take the next stretch out of the files, well before its first record is due."""
+        if now_ms < self._refill_ms:
+            return
+        self._refill_ms = now_ms + max(1, self._horizon_ms // 2)
+        wall_ms = self._chain.clock.wall_ms()
+        if len(self._positions) < self._armed_max // 2:
+            self._arm(self._store.delayed.due(wall_ms + self._horizon_ms))
+        # Records sent back to the files may be due before the ordinary next look.
+        ahead_ms = self._store.delayed.horizon_ms - wall_ms
+        self._refill_ms = min(self._refill_ms, now_ms + max(RETRY_MS, ahead_ms // 2))
+
+    def _decide(self, position: int, *, is_let_go: bool) -> bool:
+        if position in self._positions:
+            armed = next(each for each in self._armed if each[2] == position)
+            self._positions.discard(position)
+            length = armed[3]
+        elif position in self._undecided:
+            length = self._undecided.pop(position)
+        else:
+            return False
+        self._asked.append((position, length, is_let_go))
+        self._chain.stir()
+        return True
+
+    def _append(self, frame: Frame, position: int, length: int, *, is_let_go: bool) -> None:
+        located = self._store.locate(position)
+        if located is None:
+            return
+        queues: tuple[Queue, ...] = ()
+        if is_let_go:
+            found = [self._queue_of(queue_id) for queue_id, _ in located.targets]
+            queues = tuple([queue for queue in found if queue is not None])
+        record: Record = release_record(located.record, length)
+        frame.append(Appending(record, tuple([queue.index for queue in queues])), queues)
+        self.released += 1

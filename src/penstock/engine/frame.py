@@ -1,0 +1,43 @@
+"""One turn's append, from the first parcel to the sync that covers it (D1, D5).
+
+Everything in a frame is stored together or not at all: publishes, releases of delayed messages,
+settlements, and dead letters beside the settlements that removed their originals.
+"""
+
+from __future__ import annotations
+
+from penstock.engine.parcel import Parcel
+from penstock.engine.queue import Queue
+from penstock.log.store import Appending
+
+
+class Frame:
+    """What one turn appends."""
+
+    __slots__ = ("batch", "end_position", "ends", "parcels", "queues", "size", "store_bytes")
+
+    def __init__(self) -> None:
+        self.parcels: list[Parcel] = []
+        self.batch: list[Appending] = []
+        """Parcels' publications and everything else, in the order of the log."""
+        self.queues: dict[Queue, None] = {}
+        """Queues that get a new message."""
+        self.size = 0
+        """Bytes of the parcels."""
+        self.end_position = 0
+        self.store_bytes = 0
+        """Bytes in the log, headers included."""
+        self.ends: dict[Queue, int] = {}
+        """After the append: queue -> end of what this frame added."""
+
+    def add(self, parcel: Parcel) -> None:
+        """Take a parcel in."""
+        self.parcels.append(parcel)
+        self.batch.extend(parcel.publications)
+        self.size += parcel.size
+
+    def append(self, item: Appending, queues: tuple[Queue, ...] = ()) -> None:
+        """Take something else in: a settlement, a release, a dead letter."""
+        self.batch.append(item)
+        for queue in queues:
+            self.queues[queue] = None

@@ -1,0 +1,261 @@
+"""The limits of one topic, as a publish meets them: size, length, backlog quota, rate (F8).
+
+Who spends: every message admitted. Who grants: consumers, by settling (length, quota), or time
+(rate). Who stops: publishers of this topic, or nobody where the oldest messages go instead. What
+wakes them: settling and time both make a turn, and every turn looks again.
+
+Figures are taken once per turn and kept up to date by what is admitted in it, so that a list of a
+hundred publishes is judged one by one but counted once. A length limit is kept exactly for readers
+that may see what is not durable yet (D7), and for the others as soon as it is.
+
+Not here: what holding and refusing mean for a channel (``admission.py``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.engine.hold import Hold
+from penstock.engine.topic import Overflow, Topic, TopicPolicy
+from penstock.flow.quota import BacklogQuota, Verdict
+from penstock.flow.rate import RateLimit
+from penstock.flow.reason import Reason
+from penstock.model.record import Record
+from penstock.model.refusal import Refusal, RefusalKind
+
+if TYPE_CHECKING:
+    from penstock.engine.queue import Queue
+    from penstock.engine.subscription import Subscription
+
+
+class TopicLimits:
+    """What a topic's policy asks of each publish."""
+
+    __slots__ = (
+        "_age_ms",
+        "_backlog_bytes",
+        "_messages",
+        "_quota",
+        "_rate",
+        "_ready_bytes",
+        "_topic",
+        "_turn",
+    )
+
+    def __init__(self, topic: Topic, now_ms: int) -> None:
+        policy = topic.policy
+        self._topic = topic
+        self._rate = RateLimit(policy.publish_messages_per_s, policy.publish_bytes_per_s, now_ms)
+        self._quota = BacklogQuota(
+            policy.quota_bytes_max, policy.quota_age_ms_max, policy.quota_policy
+        )
+        self._turn = -1
+        self._messages = 0
+        self._ready_bytes = 0
+        self._backlog_bytes = 0
+        self._age_ms = 0
+
+    @property
+    def evicts(self) -> bool:
+        """True when old messages make room for new ones, so that appends must be looked at."""
+        policy = self._topic.policy
+        drops = bool(policy.length_max or policy.bytes_max)
+        return (drops and policy.overflow is Overflow.DROP_HEAD) or self._quota.is_set
+
+    def begin(self, turn: int, wall_ms: int) -> None:
+        """Take the figures of this turn, if they are not taken yet."""
+        if turn == self._turn:
+            return
+        self._turn = turn
+        topic = self._topic
+        policy = topic.policy
+        if policy.length_max or policy.bytes_max:
+            arriving, arriving_bytes = _arriving(topic)
+            self._messages = ready_messages(topic) + arriving
+            self._ready_bytes = backlog_bytes(topic) + arriving_bytes
+        if self._quota.is_set:
+            self._backlog_bytes = backlog_bytes(topic)
+            self._age_ms = oldest_age_ms(topic, wall_ms)
+
+    def judge(self, record: Record, now_ms: int) -> Refusal | Hold | None:
+        """What speaks against admitting the record now."""
+        policy = self._topic.policy
+        size = len(record.origin)
+        if policy.message_bytes_max and size > policy.message_bytes_max:
+            return too_large(self._topic, size, policy.message_bytes_max)
+        full = self._full(record, policy)
+        if full:
+            if policy.overflow is Overflow.HOLD:
+                return Hold(Reason.HELD, full)
+            return Refusal(RefusalKind.LENGTH_LIMIT, str(self._topic.name), full)
+        return self._over_quota() or self._too_fast(now_ms)
+
+    def _over_quota(self) -> Refusal | Hold | None:
+        verdict = self._quota.judge(self._backlog_bytes, self._age_ms)
+        if verdict in (Verdict.HOLD, Verdict.REFUSE):
+            text = self._quota.explain(str(self._topic.name), self._backlog_bytes, self._age_ms)
+            if verdict is Verdict.HOLD:
+                return Hold(Reason.QUOTA, text)
+            return Refusal(RefusalKind.QUOTA, str(self._topic.name), text)
+        return None
+
+    def _too_fast(self, now_ms: int) -> Hold | None:
+        wait_ms = self._rate.wait_ms(now_ms) if self._rate.is_set else 0
+        if wait_ms:
+            text = f"publish rate of topic '{self._topic.name}' is used up"
+            return Hold(Reason.RATE, text, now_ms + wait_ms)
+        return None
+
+    def admit(self, record: Record, now_ms: int) -> None:
+        """The record is on its way in: count it."""
+        size = len(record.origin)
+        self._messages += record.messages
+        self._ready_bytes += size
+        self._backlog_bytes += size
+        if self._rate.is_set:
+            self._rate.charge(record.messages, size, now_ms)
+
+    def _full(self, record: Record, policy: TopicPolicy) -> str:
+        """Why a length limit does not allow the record; empty when it does."""
+        if policy.overflow is Overflow.DROP_HEAD:
+            return ""
+        name = self._topic.name
+        if 0 < policy.length_max < self._messages + record.messages:
+            return (
+                f"topic '{name}' holds {self._messages} messages, limit {policy.length_max} "
+                f"(length_max)"
+            )
+        if 0 < policy.bytes_max < self._ready_bytes + len(record.origin):
+            return (
+                f"topic '{name}' holds {self._ready_bytes} bytes, limit {policy.bytes_max} "
+                f"(bytes_max)"
+            )
+        return ""
+
+    def make_room(self, wall_ms: int) -> bool:
+        """Let the oldest messages go where the policy says so; False while more has to go.
+
+        What a subscription may not see yet (D7) it cannot drop yet: then the next sync's turn
+        comes here again.
+        """
+        topic, policy = self._topic, self._topic.policy
+        is_done = True
+        for subscription in holders(topic):
+            if policy.overflow is Overflow.DROP_HEAD:
+                if policy.length_max:
+                    over = _ready(subscription, topic) - policy.length_max
+                    is_done &= _drop(subscription, topic, over) >= over
+                if policy.bytes_max:
+                    is_done &= _drop_bytes(subscription, topic, policy.bytes_max)
+            if self._quota.judge(_backlog(subscription, topic), 0) is Verdict.EVICT:
+                is_done &= _drop_bytes(subscription, topic, self._quota.evict_to_bytes)
+            age_ms = _age_ms(subscription, topic, wall_ms)
+            if self._quota.judge(0, age_ms) is Verdict.EVICT:
+                _drop_older(subscription, topic, wall_ms - self._quota.evict_to_age_ms)
+        return is_done
+
+
+def needs_limits(policy: TopicPolicy) -> bool:
+    """False when no publish can be refused, held or make room: the fast way."""
+    return bool(
+        policy.length_max
+        or policy.bytes_max
+        or policy.publish_messages_per_s
+        or policy.publish_bytes_per_s
+        or policy.quota_bytes_max
+        or policy.quota_age_ms_max
+        or policy.message_bytes_max
+    )
+
+
+def too_large(topic: Topic, size: int, size_max: int) -> Refusal:
+    """The refusal of a message above a size limit."""
+    text = f"message of {size} bytes for topic '{topic.name}', limit {size_max} (message_bytes_max)"
+    return Refusal(RefusalKind.TOO_LARGE, str(topic.name), text)
+
+
+def holders(topic: Topic) -> list[Subscription]:
+    """The subscriptions whose unsettled messages count: those that hold data (D11)."""
+    return [each for each in topic.subscriptions.values() if each.options.holds_data]
+
+
+def ready_messages(topic: Topic) -> int:
+    """Messages that the slowest holder has not been given yet."""
+    return max((_ready(each, topic) for each in holders(topic)), default=0)
+
+
+def backlog_bytes(topic: Topic) -> int:
+    """Log bytes from the slowest holder's low mark to the end."""
+    return max((_backlog(each, topic) for each in holders(topic)), default=0)
+
+
+def oldest_age_ms(topic: Topic, wall_ms: int) -> int:
+    """Age of the oldest message that some holder has not settled; 0 when there is none."""
+    return max((_age_ms(each, topic, wall_ms) for each in holders(topic)), default=0)
+
+
+def _ready(subscription: Subscription, topic: Topic) -> int:
+    sees_unsynced = subscription.options.sees_unsynced
+    return sum(
+        subscription.ready(queue.queue_id)
+        + queue.index.next_offset
+        - queue.visible_end(sees_unsynced)
+        for queue in topic.queues
+    )
+
+
+def _backlog(subscription: Subscription, topic: Topic) -> int:
+    return sum(
+        queue.index.bytes_between(subscription.low_mark(queue.queue_id), queue.index.next_offset)
+        for queue in topic.queues
+    )
+
+
+def _age_ms(subscription: Subscription, topic: Topic, wall_ms: int) -> int:
+    oldest = [
+        entries[0][3]
+        for queue in topic.queues
+        if (entries := queue.index.entries(subscription.low_mark(queue.queue_id), 1))
+    ]
+    return max(0, wall_ms - min(oldest)) if oldest else 0
+
+
+def _arriving(topic: Topic) -> tuple[int, int]:
+    """Messages and bytes that are routed to the topic and not appended yet."""
+    messages = size = 0
+    for queue in topic.queues:
+        for parcel in queue.inbox:
+            messages += sum(each.record.messages for each in parcel.publications)
+            size += parcel.size
+    return messages, size
+
+
+def _drop_order(subscription: Subscription, topic: Topic) -> list[Queue]:
+    """Lowest priority first; without priorities the fullest queue first."""
+    if topic.policy.max_priority:
+        return list(topic.queues)
+    return sorted(topic.queues, key=lambda queue: -subscription.ready(queue.queue_id))
+
+
+def _drop(subscription: Subscription, topic: Topic, messages: int) -> int:
+    dropped = 0
+    for queue in _drop_order(subscription, topic):
+        if dropped >= messages:
+            break
+        dropped += subscription.drop_head(queue.queue_id, messages - dropped)
+    return dropped
+
+
+def _drop_bytes(subscription: Subscription, topic: Topic, bytes_max: int) -> bool:
+    while _backlog(subscription, topic) > bytes_max:
+        if _drop(subscription, topic, 1) == 0:
+            return False
+    return True
+
+
+def _drop_older(subscription: Subscription, topic: Topic, store_ms: int) -> None:
+    for queue in topic.queues:
+        upto = queue.index.search_time(store_ms)
+        messages = upto - subscription.low_mark(queue.queue_id)
+        if messages > 0:
+            subscription.drop_head(queue.queue_id, messages)

@@ -1,0 +1,312 @@
+"""The journey in: what happens to a publish between its channel and the log.
+
+::
+
+    channel.publish(list)   arrived()   charged to the connection's share, one parcel per route,
+                                        into the channel's inbox; reader -> channel credit is spent
+    the turn                run()       channels take turns: route, admit, into the inbox of every
+                                        target queue; channel -> queue credit is spent
+                   collect.collect()    queues take turns: parcels at the head of all their inboxes
+                                        become one frame; queue -> log credit is spent
+    after the append  commit.append()   transient ones are confirmed
+    after the sync    commit.synced()   the rest is confirmed; queue -> log credit comes back
+
+Refusals are made before anything is stored (law 6) and told at the end of the turn, in one list per
+channel. Nothing is waited for inside: a channel that cannot go on is skipped, and whatever made it
+stop asks for a turn when it passes (law 4).
+
+Fairness (law 5): every channel with work gets its equal part of the turn first, at least one
+publish, and only then the rest of the turn goes to those who have more. A queue's inbox is never
+filled beyond one turn, so that the newcomer's message is in the next frame or the one after.
+
+Not here: what is refused or held and why (``admission.py``), the queues' part (``collect.py``),
+what happens after the append (``commit.py``).
+"""
+
+from __future__ import annotations
+
+from penstock.engine.admission import Admission
+from penstock.engine.answers import Answers
+from penstock.engine.chain import Chain
+from penstock.engine.collect import Collector
+from penstock.engine.connection import Channel
+from penstock.engine.delay import Delays
+from penstock.engine.hold import Hold
+from penstock.engine.parcel import Manner, Parcel, parcels_of
+from penstock.engine.ports import Publication
+from penstock.engine.queue import Queue
+from penstock.engine.statistics import Counters
+from penstock.model.refusal import Refusal, RefusalKind
+
+CLOSED = Refusal(RefusalKind.CLOSING, "channel", "the channel was closed while publishes were held")
+
+
+class Intake:
+    """All channels with publishes."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        admission: Admission,
+        collector: Collector,
+        *,
+        delays: Delays,
+        answers: Answers,
+        counters: Counters,
+    ) -> None:
+        self.chain = chain
+        self._admission = admission
+        self._collector = collector
+        self._delays = delays
+        self._answers = answers
+        self._counters = counters
+        # Channels with something in their inbox, in the order in which they take turns.
+        self._channels: dict[Channel, None] = {}
+
+    # Arrival.
+
+    def arrived(self, channel: Channel, publications: list[Publication]) -> None:
+        """Publishes came in on a channel."""
+        connection = channel.connection
+        messages = len(publications)
+        parcels = parcels_of(channel, publications, self.chain.clock.monotonic_ms())
+        self._counters.published += messages
+        for parcel in parcels:
+            connection.charge(parcel.charge)
+        channel.inbox.extend(parcels)
+        self._channels[channel] = None
+        channel.queued(messages)
+        connection.is_publisher = True
+        connection.refresh()
+        self.chain.is_stirred = True
+
+    def closed(self, channel: Channel) -> None:
+        """A channel was closed: what it sent goes on, unless it is held; nobody waits for it."""
+        channel.credit.close()
+        if channel.hold is not None:
+            while channel.inbox:
+                self._refuse(channel, channel.inbox.popleft(), CLOSED)
+            self._set_hold(channel, None)
+        self.chain.mark(channel.connection)
+        self._retire_if_done(channel)
+
+    # The turn.
+
+    def run(self, turn: int) -> None:
+        """Let every channel route its part of a turn."""
+        channels = list(self._channels)
+        if not channels:
+            return
+        self._admission.begin(turn)
+        flow = self.chain.flow
+        share = max(1, flow.turn_messages_max // len(channels))
+        share = min(share, flow.turn_channel_messages_max)
+        share_bytes = max(1, flow.turn_bytes_max // len(channels))
+        left, left_bytes = flow.turn_messages_max, flow.turn_bytes_max
+        for channel in channels:
+            steps, size = self._run_channel(channel, share, share_bytes)
+            left -= steps
+            left_bytes -= size
+        rest = flow.turn_channel_messages_max - share
+        for channel in channels:
+            if left <= 0 or left_bytes <= 0 or rest <= 0:
+                break
+            if self._can_run(channel):
+                steps, size = self._run_channel(channel, min(left, rest), left_bytes)
+                left -= steps
+                left_bytes -= size
+        # Whoever was first is last next time.
+        self._channels[channels[0]] = self._channels.pop(channels[0])
+        for channel in channels:
+            self._retire_if_done(channel)
+
+    def refuse_all(self, refusal: Refusal) -> None:
+        """Refuse everything that waits in channels: nothing can be stored any more."""
+        for channel in list(self._channels):
+            while channel.inbox:
+                self._refuse(channel, channel.inbox.popleft(), refusal)
+            self._set_hold(channel, None)
+            self._retire_if_done(channel)
+
+    def _run_channel(self, channel: Channel, steps_max: int, size_max: int) -> tuple[int, int]:
+        """Route parcels until the budget is used or something stops it; (steps, bytes) used."""
+        steps = size = 0
+        inbox = channel.inbox
+        alarm = self._admission.alarm
+        hold: Hold | None = None
+        channel.crowded_by = None
+        while inbox and steps < steps_max and size < size_max and not channel.stage.is_blocked:
+            parcel = inbox[0]
+            if alarm is not None:
+                refusal = self._admission.patience(channel, alarm, parcel)
+                if refusal is None:
+                    hold = alarm
+                    break
+                steps += len(parcel.publications)
+                self._refuse(channel, inbox.popleft(), refusal)
+                continue
+            cost = parcel.route.steps
+            count = _fitting(parcel, max(1, (steps_max - steps) // cost), size_max - size)
+            if count < len(parcel.publications):
+                parcel = parcel.split(count)
+            else:
+                inbox.popleft()
+            steps += cost * count
+            size += parcel.size
+            hold, rest = self._admit(channel, parcel)
+            inbox.extendleft(reversed(rest))
+            if hold is not None or channel.crowded_by is not None:
+                break
+        if hold != channel.hold:
+            self._set_hold(channel, hold)
+        return steps, size
+
+    def _admit(self, channel: Channel, parcel: Parcel) -> tuple[Hold | None, list[Parcel]]:
+        """Route a parcel and hand over what is admitted; what has to wait comes back."""
+        parts = [parcel] if parcel.queues is not None else routed(parcel)
+        for number, part in enumerate(parts):
+            queues = part.queues or ()
+            if any(queue.is_deleted for queue in queues):
+                queues = part.queues = tuple(each for each in queues if not each.is_deleted)
+            if not queues:
+                self.unroutable(part)
+                channel.left(len(part.publications))
+                continue
+            if self._is_crowded(channel, queues):
+                return None, parts[number:]
+            ruling = self._admission.judge(part)
+            if ruling is None:
+                self._hand_over(channel, part)
+                continue
+            for publication, refusal in ruling.refused:
+                self._refuse(channel, part.part([publication], queues), refusal)
+            if ruling.admitted is not None:
+                self._hand_over(channel, ruling.admitted)
+            if ruling.hold is not None and ruling.rest is not None:
+                overdue = self._admission.patience(channel, ruling.hold, ruling.rest)
+                if overdue is None:
+                    return ruling.hold, [ruling.rest, *parts[number + 1 :]]
+                self._refuse(channel, ruling.rest, overdue)
+        return None, []
+
+    def _hand_over(self, channel: Channel, parcel: Parcel) -> None:
+        """Put an admitted parcel into the inbox of every target queue."""
+        queues = parcel.queues or ()
+        messages = len(parcel.publications)
+        indexes = tuple([queue.index for queue in queues])
+        for publication in parcel.publications:
+            publication.queues = indexes
+        if parcel.manner is Manner.TIMED:
+            self._delays.judge(parcel)
+        for queue in queues:
+            channel.credit_to(queue).spend(messages)
+            self._collector.put(queue, parcel)
+        self._counters.routed += messages * len(queues)
+        self._counters.bytes_in += parcel.size
+        channel.connection.pending.add(messages)
+        if channel.connection.pending.is_held:
+            self.chain.mark(channel.connection)
+        channel.left(messages)
+
+    # Those who do not get through.
+
+    def unroutable(self, parcel: Parcel) -> None:
+        """No queue wants it: confirmed at once, or refused if the publisher insists on one."""
+        channel = parcel.channel
+        channel.connection.refund(parcel.charge)
+        mandatory = [each for each in parcel.publications if each.is_mandatory]
+        optional = [each for each in parcel.publications if not each.is_mandatory]
+        self._counters.unroutable += len(parcel.publications)
+        if mandatory:
+            text = "no queue is bound for this message and it is mandatory; nothing was stored"
+            self._answers.refuse(channel, mandatory, Refusal(RefusalKind.NO_ROUTE, "route", text))
+        if optional:
+            self._answers.confirm(channel, optional)
+
+    def _refuse(self, channel: Channel, parcel: Parcel, refusal: Refusal) -> None:
+        """Refuse what never left its channel."""
+        channel.left(len(parcel.publications))
+        channel.connection.refund(parcel.charge)
+        self._answers.refuse(channel, parcel.publications, refusal)
+
+    def _set_hold(self, channel: Channel, hold: Hold | None) -> None:
+        connection = channel.connection
+        channel.hold = hold
+        if hold is None:
+            connection.holds.pop(channel, None)
+        else:
+            connection.holds[channel] = hold
+            channel.hold_back()
+        self.chain.mark(connection)
+
+    def _is_crowded(self, channel: Channel, queues: tuple[Queue, ...]) -> bool:
+        for queue in queues:
+            if queue.inbox_messages >= self.chain.flow.turn_messages_max:
+                channel.crowded_by = queue
+                return True
+        return False
+
+    def _retire_if_done(self, channel: Channel) -> None:
+        if channel.inbox:
+            return
+        self._channels.pop(channel, None)
+        if channel.is_closed:
+            channel.retire()
+
+    # What is still to do.
+
+    @property
+    def can_move(self) -> bool:
+        """True when some channel could go on in the next turn (law 4)."""
+        return any(self._can_run(channel) for channel in self._channels)
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first hold passes, or has lasted as long as it may."""
+        held = [channel for channel in self._channels if channel.hold is not None]
+        times = [at_ms for channel in held for at_ms in self._admission.deadlines(channel)]
+        return min(times, default=None)
+
+    def _can_run(self, channel: Channel) -> bool:
+        crowd = channel.crowded_by
+        return (
+            bool(channel.inbox)
+            and channel.hold is None
+            and not channel.stage.is_blocked
+            and (crowd is None or crowd.inbox_messages < self.chain.flow.turn_messages_max)
+        )
+
+
+def routed(parcel: Parcel) -> list[Parcel]:
+    """The parcel with its targets, or one parcel for each set of targets, order per queue kept."""
+    route = parcel.route
+    if route.is_constant:
+        parcel.queues = route.targets(parcel.publications[0].record)
+        return [parcel]
+    parts: dict[tuple[Queue, ...], list[Publication]] = {}
+    done: list[Parcel] = []
+    for publication in parcel.publications:
+        queues = route.targets(publication.record)
+        group = parts.get(queues)
+        if group is not None:
+            group.append(publication)
+            continue
+        if parts and (len(queues) > 1 or len(next(iter(parts))) > 1):
+            # Sets of several queues may overlap: then only strict order keeps order per queue.
+            done += [parcel.part(group, targets) for targets, group in parts.items()]
+            parts.clear()
+        parts[queues] = [publication]
+    return done + [parcel.part(group, targets) for targets, group in parts.items()]
+
+
+def _fitting(parcel: Parcel, count_max: int, size_max: int) -> int:
+    """How many of a parcel's publications fit; one always does."""
+    publications = parcel.publications
+    count = min(len(publications), count_max)
+    if parcel.size <= size_max:
+        return count
+    size = 0
+    for number in range(count):
+        size += len(publications[number].record.origin)
+        if size > size_max:
+            return max(1, number)
+    return count

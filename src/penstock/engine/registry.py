@@ -1,0 +1,255 @@
+"""The registry: every topic, queue and subscription by name and by id, and their catalog rows (D6).
+
+Durable objects are rows in the catalog, written with the next commit; the others get transient ids
+and never leave memory. Ids and incarnations are never used twice (D17).
+
+Invariants: a queue is in exactly one topic; what is deleted is marked so first, because channels,
+routes and parcels may still hold it.
+Not here: what deletion means for parcels on their way (``broker.py``), restoring (``restart.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from penstock.engine.chain import Chain
+from penstock.engine.host import Host
+from penstock.engine.limits import TopicLimits, needs_limits
+from penstock.engine.queue import Queue
+from penstock.engine.subscription import Subscription
+from penstock.engine.subscription_options import Mode, SubscriptionOptions
+from penstock.engine.topic import Topic, TopicPolicy
+from penstock.flow.credit import Credit
+from penstock.log.store import Store
+from penstock.model.errors import AlreadyExists, NotFound
+from penstock.model.names import TopicName
+from penstock.model.position import QueueId, SubscriptionId, TopicId, is_transient_id
+
+TOPIC_KIND = "topic"
+SUBSCRIPTION_KIND = "subscription"
+SYSTEM_KINDS = (TOPIC_KIND, SUBSCRIPTION_KIND)
+
+
+class TopicRow(msgspec.Struct, frozen=True):
+    """A topic in the catalog; its key is the id."""
+
+    topic_id: int
+    space: str
+    name: str
+    queues: list[int]
+    policy: TopicPolicy
+
+
+class SubscriptionRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A subscription in the catalog; its key is the id. Filters come back with their adapters."""
+
+    subscription_id: int
+    topic_id: int
+    name: str
+    mode: Mode
+    holds_data: bool = True
+    sees_unsynced: bool = False
+    delivery_limit: int = 0
+    is_priority: bool = False
+
+
+class Registry:
+    """Everything that has a name."""
+
+    def __init__(self, store: Store, chain: Chain) -> None:
+        self._store = store
+        self._chain = chain
+        self._definitions = store.definitions
+        self.topics: dict[TopicName, Topic] = {}
+        self.queues: dict[QueueId, Queue] = {}
+        self.subscriptions: dict[SubscriptionId, Subscription] = {}
+        self.expiring: dict[TopicName, Topic] = {}
+        """Topics that go when nobody uses them."""
+
+    # Topics.
+
+    def create_topic(
+        self, name: TopicName, *, queues: int, policy: TopicPolicy, is_durable: bool
+    ) -> Topic:
+        """A new topic; a topic with priorities has a queue for each of them (D10)."""
+        if name in self.topics:
+            raise AlreadyExists(f"topic '{name}' exists; delete it first, or use another name")
+        if policy.max_priority:
+            queues = policy.max_priority + 1
+        self._check_room(queues)
+        new_id = self._definitions.new_id if is_durable else self._definitions.new_transient_id
+        topic = Topic(TopicId(new_id("topic")), name, policy, is_durable=is_durable)
+        topic.touch(self._chain.now_ms)
+        for _ in range(queues):
+            self._add_queue(topic)
+        self.add_topic(topic)
+        self.save_topic(topic)
+        return topic
+
+    def grow_topic(self, name: TopicName, queues: int) -> Topic:
+        """More queues for a topic, up to that number in all; it never has fewer."""
+        topic = self.topic(name)
+        self._check_room(queues - len(topic.queues))
+        while len(topic.queues) < queues:
+            queue = self._add_queue(topic)
+            self.queues[queue.queue_id] = queue
+            for subscription in topic.subscriptions.values():
+                subscription.add_queue(queue)
+        self.save_topic(topic)
+        return topic
+
+    def set_policy(self, name: TopicName, policy: TopicPolicy) -> Topic:
+        """Other rules for a topic, from the next publish on; its priorities cannot change."""
+        topic = self.topic(name)
+        if policy.max_priority != topic.policy.max_priority:
+            raise AlreadyExists(
+                f"topic '{name}' has priorities up to {topic.policy.max_priority}; "
+                "to change that, delete it and make it anew"
+            )
+        topic.policy = policy
+        self._set_limits(topic)
+        self.save_topic(topic)
+        return topic
+
+    def topic(self, name: TopicName) -> Topic:
+        """The topic of that name; raises ``NotFound``."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise NotFound(f"there is no topic '{name}'; create it first")
+        return topic
+
+    def add_topic(self, topic: Topic) -> None:
+        """Make a topic findable."""
+        self.topics[topic.name] = topic
+        for queue in topic.queues:
+            self.queues[queue.queue_id] = queue
+        self._set_limits(topic)
+
+    def remove_topic(self, topic: Topic) -> None:
+        """Forget a topic, its queues and what the catalog knows of them."""
+        topic.is_deleted = True
+        del self.topics[topic.name]
+        self.expiring.pop(topic.name, None)
+        for subscription in list(topic.subscriptions.values()):
+            self.remove_subscription(topic, subscription)
+        for queue in topic.queues:
+            queue.is_deleted = True
+            del self.queues[queue.queue_id]
+            queue.log_credit.close()
+            queue.stage.close()
+            self._store.drop_queue(queue.queue_id)
+        self._definitions.delete(TOPIC_KIND, str(topic.topic_id))
+
+    def save_topic(self, topic: Topic) -> None:
+        """Put a topic's row into the next transaction, if it is durable."""
+        if topic.is_durable:
+            row = TopicRow(
+                topic.topic_id,
+                topic.name.space,
+                topic.name.name,
+                [queue.queue_id for queue in topic.queues],
+                topic.policy,
+            )
+            self._definitions.put(TOPIC_KIND, str(topic.topic_id), msgspec.json.encode(row))
+            self._chain.stir()
+
+    def make_queue(self, topic: Topic, queue_id: int) -> Queue:
+        """The queue over an index that the store has; it becomes the topic's next one."""
+        index = self._store.queue(queue_id)
+        number = len(topic.queues)
+        name = f"{topic.name}" if number == 0 else f"{topic.name}/{number}"
+        stage = self._chain.stage("queue", name)
+        stage.wake = self._chain.stir
+        flow = self._chain.flow
+        credit = Credit(
+            stage, self._chain.log, initial=flow.queue_log_credit, more=flow.queue_log_more
+        )
+        queue = Queue(topic, number, index, stage=stage, log_credit=credit)
+        topic.queues = (*topic.queues, queue)
+        return queue
+
+    # Subscriptions.
+
+    def create_subscription(
+        self, topic: Topic, name: str, options: SubscriptionOptions, host: Host
+    ) -> Subscription:
+        """A new subscription; one of a topic that does not last does not last either."""
+        if name in topic.subscriptions:
+            raise AlreadyExists(f"topic '{topic.name}' has a subscription '{name}' already")
+        limit = self._chain.topics.subscriptions_per_topic_max
+        if len(topic.subscriptions) >= limit:
+            raise AlreadyExists(
+                f"topic '{topic.name}' has {limit} subscriptions "
+                "(topics.subscriptions_per_topic_max); delete one first"
+            )
+        is_durable = options.is_durable and topic.is_durable
+        options = replace(
+            options,
+            is_durable=is_durable,
+            is_priority=options.is_priority or topic.policy.max_priority > 0,
+        )
+        new_id = self._definitions.new_id if is_durable else self._definitions.new_transient_id
+        subscription_id = SubscriptionId(new_id("subscription"))
+        subscription = Subscription(subscription_id, name, topic.queues, options, host)
+        self.add_subscription(topic, subscription)
+        if is_durable:
+            row = SubscriptionRow(
+                subscription_id,
+                topic.topic_id,
+                name,
+                options.mode,
+                options.holds_data,
+                options.sees_unsynced,
+                options.delivery_limit,
+                options.is_priority,
+            )
+            body = msgspec.json.encode(row)
+            self._definitions.put(SUBSCRIPTION_KIND, str(subscription_id), body)
+            self._chain.stir()
+        return subscription
+
+    def subscription(self, subscription_id: int) -> Subscription | None:
+        """The subscription with that id, if there is one."""
+        return self.subscriptions.get(SubscriptionId(subscription_id))
+
+    def add_subscription(self, topic: Topic, subscription: Subscription) -> None:
+        """Make a subscription findable."""
+        topic.subscriptions[subscription.name] = subscription
+        self.subscriptions[subscription.subscription_id] = subscription
+
+    def remove_subscription(self, topic: Topic, subscription: Subscription) -> None:
+        """Forget a subscription and what the catalog knows of it."""
+        subscription_id = subscription.subscription_id
+        topic.subscriptions.pop(subscription.name, None)
+        self.subscriptions.pop(subscription_id, None)
+        if not is_transient_id(subscription_id):
+            self._definitions.delete(SUBSCRIPTION_KIND, str(subscription_id))
+            for queue in topic.queues:
+                self._store.drop_cursor(subscription_id, queue.queue_id)
+        self._chain.stir()
+
+    def _add_queue(self, topic: Topic) -> Queue:
+        is_durable = topic.is_durable
+        new_id = self._definitions.new_id if is_durable else self._definitions.new_transient_id
+        queue_id = new_id("queue")
+        # Incarnations of queues that do not last come from the same counter: peers may see them.
+        self._store.create_queue(queue_id, self._definitions.new_id("incarnation"))
+        return self.make_queue(topic, queue_id)
+
+    def _set_limits(self, topic: Topic) -> None:
+        if topic.policy.expires_ms:
+            self.expiring[topic.name] = topic
+        else:
+            self.expiring.pop(topic.name, None)
+        is_limited = needs_limits(topic.policy)
+        topic.limits = TopicLimits(topic, self._chain.now_ms) if is_limited else None
+
+    def _check_room(self, queues: int) -> None:
+        limit = self._chain.topics.queues_max
+        if len(self.queues) + queues > limit:
+            raise AlreadyExists(
+                f"there are {len(self.queues)} queues and {limit} are allowed "
+                "(topics.queues_max); delete some first"
+            )

@@ -1,0 +1,144 @@
+"""Numbers for observers: frozen snapshots of plain integers, made when somebody asks.
+
+``Counters`` only ever grow and are written in the hot path; everything else is looked up at the
+moment of asking. Telemetry reads these from above; nothing here knows of metrics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.engine.limits import backlog_bytes, oldest_age_ms, ready_messages
+from penstock.engine.subscription_statistics import SubscriptionStatistics
+from penstock.engine.topic import Topic
+from penstock.model.refusal import RefusalKind
+
+if TYPE_CHECKING:
+    from penstock.engine.parts import Parts
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened since the start."""
+
+    published: int = 0
+    """Publishes that came in, whatever became of them."""
+    confirmed: int = 0
+    refused: dict[RefusalKind, int] = field(default_factory=dict)
+    routed: int = 0
+    """Copies handed to queues: a publish to three queues counts three."""
+    unroutable: int = 0
+    bytes_in: int = 0
+    """Origin bytes of admitted publishes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStatistics:
+    """One topic now."""
+
+    name: str
+    is_durable: bool
+    queues: int
+    messages_in: int
+    """Messages ever appended, all queues together."""
+    messages_kept: int
+    """Of those, how many can still be read."""
+    ready: int
+    """Messages the slowest holder has not been given yet."""
+    unacked: int
+    """Delivered and not settled, all subscriptions together."""
+    backlog_bytes: int
+    """Log bytes from the slowest holder's low mark to the end."""
+    oldest_age_ms: int
+    """Age of the oldest message some holder has not settled."""
+    subscriptions: tuple[SubscriptionStatistics, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """The whole engine now."""
+
+    published: int
+    confirmed: int
+    refused: dict[RefusalKind, int]
+    routed: int
+    unroutable: int
+    bytes_in: int
+    turns: int
+    settlements: int
+    released: int
+    """Delayed messages that got their offsets."""
+    delayed: int
+    """Delayed messages held in memory."""
+    dead_letters: int
+    deaths_dropped: int
+    """Deaths without a dead-letter target."""
+    connections: int
+    channels: int
+    connections_held: int
+    """Connections whose gate is closed."""
+    inflight_bytes: int
+    """Used of the pool ``flow.inflight_bytes_max`` (D22)."""
+    unsynced_messages: int
+    unsynced_bytes: int
+    free_buffers: int
+    is_memory_alarmed: bool
+    is_disk_alarmed: bool
+    is_log_held: bool
+    is_store_busy: bool
+    is_failed: bool
+    topics: tuple[TopicStatistics, ...]
+
+
+def topic_statistics(topic: Topic, wall_ms: int) -> TopicStatistics:
+    """A topic's numbers."""
+    subscriptions = tuple(each.statistics() for each in topic.subscriptions.values())
+    return TopicStatistics(
+        name=str(topic.name),
+        is_durable=topic.is_durable,
+        queues=len(topic.queues),
+        messages_in=sum(queue.index.next_offset for queue in topic.queues),
+        messages_kept=sum(
+            queue.index.next_offset - queue.index.min_offset for queue in topic.queues
+        ),
+        ready=ready_messages(topic),
+        unacked=sum(each.unacked for each in subscriptions),
+        backlog_bytes=backlog_bytes(topic),
+        oldest_age_ms=oldest_age_ms(topic, wall_ms),
+        subscriptions=subscriptions,
+    )
+
+
+def engine_statistics(parts: Parts) -> EngineStatistics:
+    """Everything."""
+    chain, commits, counters = parts.chain, parts.commits, parts.counters
+    connections = chain.connections.values()
+    wall_ms = chain.clock.wall_ms()
+    return EngineStatistics(
+        published=counters.published,
+        confirmed=counters.confirmed,
+        refused=dict(counters.refused),
+        routed=counters.routed,
+        unroutable=counters.unroutable,
+        bytes_in=counters.bytes_in,
+        turns=parts.turns.turns,
+        settlements=parts.settling.settlements,
+        released=parts.delays.released,
+        delayed=parts.delays.waiting,
+        dead_letters=parts.dead_letters.buried,
+        deaths_dropped=parts.dead_letters.dropped,
+        connections=len(connections),
+        channels=sum(len(each.channels) for each in connections),
+        connections_held=sum(not each.gate.is_open for each in connections),
+        inflight_bytes=chain.pool.used,
+        unsynced_messages=commits.unsynced_messages,
+        unsynced_bytes=parts.store.unsynced_bytes,
+        free_buffers=commits.buffers.free_buffers,
+        is_memory_alarmed=chain.alarms.memory.is_raised,
+        is_disk_alarmed=chain.alarms.disk.is_raised,
+        is_log_held=commits.is_held,
+        is_store_busy=commits.busy.is_busy(chain.now_ms),
+        is_failed=commits.failure is not None,
+        topics=tuple(topic_statistics(each, wall_ms) for each in parts.registry.topics.values()),
+    )

@@ -1,0 +1,213 @@
+"""One turn: everything that arrived is moved one stage on, and one frame is appended.
+
+A turn is a function of the state, the clock and the store's answers; it never waits. Its order::
+
+    timers      subscriptions, held pulls, waiting requests, chores whose time has come
+    channels    route and admit (publish.py)
+    frame       releases, settlements, dead letters, then what the queues give (collect.py)
+    append      one write (commit.py); transient publishes are confirmed
+    make room   topics above a length limit or quota let their oldest messages go (limits.py)
+    snapshot    cursors are offered while nothing is unsaved (housekeeping.py)
+    dispatch    subscriptions that were woken hand out messages (deliver.py)
+    answers     refusals and confirms leave, gates open and close
+
+Invariant (law 4): when a turn ends it looks at what is left, not at what happened. Whatever could
+move now asks for the next turn; whatever waits for time is in ``next_deadline_ms``; whatever waits
+for the disk is stirred by ``synced``. So no wake-up can be lost.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from penstock.engine.frame import Frame
+from penstock.engine.subscription import Subscription
+from penstock.engine.topic import Topic
+
+if TYPE_CHECKING:
+    from penstock.engine.parts import Parts
+    from penstock.engine.queue import Queue
+
+RETRY_MS = 100
+"""After a write the disk refused, settlements and dead letters wait this long for the next try."""
+
+
+class TurnRunner:
+    """Runs turns over the parts of an engine."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._chain = parts.chain
+        self._woken: dict[Subscription, None] = {}
+        self._deadlines: list[tuple[int, int]] = []
+        self._armed: dict[int, int] = {}
+        self._overfull: dict[Topic, None] = {}
+        self._retry_ms = 0
+        self.turns = 0
+
+    def wake(self, subscription: Subscription) -> None:
+        """Dispatch this subscription in this turn or the next."""
+        self._woken[subscription] = None
+        self._chain.is_stirred = True
+
+    def watch(self, topic: Topic) -> None:
+        """Look after the next append whether the topic is above a limit."""
+        self._overfull[topic] = None
+
+    def forget(self, subscription: Subscription) -> None:
+        """A subscription is gone."""
+        self._woken.pop(subscription, None)
+        self._armed.pop(subscription.subscription_id, None)
+
+    def run(self) -> None:
+        """One turn."""
+        parts = self._parts
+        self.turns += 1
+        self._chain.is_stirred = False
+        self._chain.journal.tick(self._chain.now_ms)
+        self._timers()
+        if parts.commits.failure is not None:
+            parts.intake.refuse_all(parts.commits.failure)
+            parts.refuse_collected(parts.commits.failure)
+        else:
+            parts.intake.run(self.turns)
+            is_saved = self._append()
+            self._make_room()
+            if is_saved:
+                parts.housekeeping.snapshot()
+                parts.commits.arm_callbacks()
+        self._dispatch()
+        parts.commits.run_idle_callbacks()
+        parts.answers.say()
+        self._chain.refresh_gates()
+        self._chain.is_stirred = self._can_move()
+
+    def arrived(self, queue: Queue, *, is_durable: bool) -> None:
+        """A queue has new messages; those who may see them now (D7) are told."""
+        for subscription in queue.topic.subscriptions.values():
+            if subscription.options.sees_unsynced is not is_durable:
+                subscription.arrived(queue.queue_id)
+        if is_durable:
+            self._parts.pulls.arrived(queue)
+        self._chain.is_stirred = True
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first thing that waits for time is due."""
+        parts = self._parts
+        times = [
+            self._deadlines[0][0] if self._deadlines else None,
+            self._retry_ms or None,
+            self._chain.journal.next_deadline_ms,
+            parts.intake.next_deadline_ms(),
+            parts.delays.next_deadline_ms(),
+            parts.waiting.next_deadline_ms(),
+            parts.pulls.next_deadline_ms(),
+            parts.housekeeping.next_deadline_ms(),
+        ]
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
+
+    # Parts of a turn.
+
+    def _timers(self) -> None:
+        parts = self._parts
+        now_ms = self._chain.now_ms
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            at_ms, subscription_id = heappop(self._deadlines)
+            if self._armed.get(subscription_id) != at_ms:
+                continue
+            del self._armed[subscription_id]
+            subscription = parts.registry.subscription(subscription_id)
+            if subscription is not None:
+                subscription.due(now_ms)
+                self._arm(subscription)
+        if self._retry_ms and now_ms >= self._retry_ms:
+            self._retry_ms = 0
+        parts.pulls.due(now_ms)
+        parts.housekeeping.run(parts.expire)
+        parts.waiting.turn()
+
+    def _append(self) -> bool:
+        """Append what there is; True when nothing that was settled is left unsaved."""
+        parts = self._parts
+        settling, dead_letters, delays = parts.settling, parts.dead_letters, parts.delays
+        if parts.commits.is_held:
+            return False
+        frame = Frame()
+        parts.collector.collect(frame)
+        # After a refused write only publishers try the disk at once: they are answered by it.
+        if self._retry_ms and not frame.parcels:
+            return False
+        released = delays.due(frame, self._chain.flow.turn_messages_max)
+        settled = settling.put(frame)
+        buried = dead_letters.put(frame)
+        if not frame.batch:
+            return True
+        if not parts.commits.append(frame, self._chain.clock.wall_ms()):
+            settling.failed(settled)
+            dead_letters.failed(buried)
+            delays.failed(released)
+            self._retry_ms = self._chain.now_ms + RETRY_MS
+            return False
+        self._retry_ms = 0
+        settling.saved(settled)
+        delays.stored(frame)
+        parts.housekeeping.appended()
+        for queue in frame.queues:
+            self.arrived(queue, is_durable=False)
+            limits = queue.topic.limits
+            if limits is not None and limits.evicts:
+                self._overfull[queue.topic] = None
+        return True
+
+    def _make_room(self) -> None:
+        if not self._overfull or self._parts.dead_letters.is_crowded:
+            return
+        wall_ms = self._chain.clock.wall_ms()
+        watched, self._overfull = self._overfull, {}
+        for topic in watched:
+            if topic.limits is None or topic.is_deleted:
+                continue
+            if not topic.limits.make_room(wall_ms):
+                self._overfull[topic] = None
+
+    def _dispatch(self) -> None:
+        if not self._woken or self._parts.dead_letters.is_crowded:
+            return
+        woken, self._woken = self._woken, {}
+        flow = self._chain.flow
+        share = max(1, flow.turn_messages_max // len(woken))
+        for subscription in woken:
+            # The part of a turn that this one leaves is not shared out: it comes again at once.
+            if subscription.dispatch(share) >= share:
+                self._woken[subscription] = None
+            self._arm(subscription)
+
+    def _arm(self, subscription: Subscription) -> None:
+        at_ms = subscription.next_deadline_ms()
+        subscription_id = subscription.subscription_id
+        if at_ms is None:
+            self._armed.pop(subscription_id, None)
+        elif self._armed.get(subscription_id) != at_ms:
+            self._armed[subscription_id] = at_ms
+            heappush(self._deadlines, (at_ms, subscription_id))
+
+    def _can_move(self) -> bool:
+        parts = self._parts
+        if self._woken and not parts.dead_letters.is_crowded:
+            return True
+        if parts.commits.failure is not None:
+            return False
+        if parts.intake.can_move or parts.waiting.can_move:
+            return True
+        if parts.commits.is_held:
+            return False
+        if parts.collector.can_move:
+            return True
+        wants_frame = settling_waits(parts) or parts.commits.is_asked
+        return wants_frame and not self._retry_ms
+
+
+def settling_waits(parts: Parts) -> bool:
+    """True when a frame is wanted for something else than publishes."""
+    return parts.settling.is_waiting or parts.dead_letters.is_waiting or parts.delays.is_asked

@@ -1,0 +1,97 @@
+"""The waiting room of requests that fail fast (F5, F6, D24).
+
+A protocol that answers "busy" rather than late gives its requests in here. While the log takes
+what it gets and the turn has room, a request is run at once. Else it waits in its class, round
+robin by key (topic), and leaves in one of three ways: run, refused because it waited too long, or
+refused because the store is busy. A refused request was never run, so nothing of it is stored.
+
+Not here: queues and ages (``flow/fast_fail.py``), the protocol's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, Protocol
+
+from penstock.engine.chain import Chain
+from penstock.engine.commit import Commits
+from penstock.flow.fast_fail import REQUEST_CLASSES, Busy, FastFailQueues
+
+STORING: Final = frozenset(("send", "end-transaction"))
+"""Classes that write to the log: only they have to wait for it."""
+
+
+class Request(Protocol):
+    """Something a peer asked for."""
+
+    def run(self) -> None:
+        """Serve it now."""
+        ...
+
+    def refuse(self, busy: Busy) -> None:
+        """It is not served; the numbers are for the answer."""
+        ...
+
+
+class WaitingRoom:
+    """Requests between decoding and the engine."""
+
+    def __init__(self, chain: Chain, commits: Commits) -> None:
+        self._chain = chain
+        self._commits = commits
+        self._queues: FastFailQueues[Request] = FastFailQueues(REQUEST_CLASSES)
+        self._ran = 0
+
+    def submit(self, class_name: str, key: Hashable, request: Request) -> None:
+        """Run a request now, let it wait, or refuse it because its class is full."""
+        if not self._queues.count(class_name) and self._may_run(class_name):
+            self._ran += 1
+            request.run()
+            return
+        busy = self._queues.offer(class_name, key, request, self._chain.now_ms)
+        if busy is not None:
+            request.refuse(busy)
+        self._chain.stir()
+
+    def turn(self) -> None:
+        """Refuse what waited too long; run what the log can take."""
+        self._ran = 0
+        if self._queues.is_empty:
+            return
+        now_ms = self._chain.now_ms
+        refused = self._queues.sweep(now_ms)
+        if self._commits.busy.is_busy(now_ms):
+            for class_name in sorted(STORING):
+                refused += self._queues.drain(class_name, now_ms)
+        for request, busy in refused:
+            request.refuse(busy)
+        for request_class in REQUEST_CLASSES:
+            while self._queues.count(request_class.name) and self._may_run(request_class.name):
+                for request in self._queues.take(request_class.name, 1):
+                    self._ran += 1
+                    request.run()
+
+    @property
+    def queues(self) -> FastFailQueues[Request]:
+        """Counts and ages, for observers."""
+        return self._queues
+
+    @property
+    def can_move(self) -> bool:
+        """True when something waits that could be run in the next turn."""
+        return not self._queues.is_empty and any(
+            self._queues.count(each.name) and self._is_free(each.name) for each in REQUEST_CLASSES
+        )
+
+    def next_deadline_ms(self) -> int | None:
+        """When a waiting request becomes too old, or the store counts as busy."""
+        if self._queues.is_empty:
+            return None
+        times = (self._queues.next_deadline_ms, self._commits.busy.next_deadline_ms())
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
+
+    def _may_run(self, class_name: str) -> bool:
+        return self._ran < self._chain.flow.turn_messages_max and self._is_free(class_name)
+
+    def _is_free(self, class_name: str) -> bool:
+        return class_name not in STORING or not self._commits.is_held
