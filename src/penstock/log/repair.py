@@ -27,10 +27,15 @@ _COPY_BYTES: Final = 1024 * 1024
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
-def cut_tail(storage: Storage, segments: SegmentSet, segment: Segment, at: int) -> list[str]:
-    """Cut ``segment`` at byte ``at`` and take away all segments behind it; the files kept."""
+def cut_tail(
+    storage: Storage, segments: SegmentSet, segment: Segment, at: int, *, keeps_name: bool = True
+) -> list[str]:
+    """Cut ``segment`` at byte ``at`` and take away all segments behind it; the files kept.
+
+    Without ``keeps_name`` all of ``segment`` goes too.
+    """
     kept: list[str] = []
-    doomed = [s for s in segments if s.base > segment.base or (s is segment and at == 0)]
+    doomed = [s for s in segments if s.base > segment.base or (s is segment and not keeps_name)]
     for later in reversed(doomed):  # from the end, so that a crash leaves no hole
         if later.size_bytes:
             storage.make_dir(CUT_DIR)
@@ -42,7 +47,7 @@ def cut_tail(storage: Storage, segments: SegmentSet, segment: Segment, at: int) 
         segments.discard(later)
     if doomed:
         storage.sync_dir(LOG_DIR)
-    if segment.size_bytes > at > 0:
+    if segment not in doomed and segment.size_bytes > at:
         kept.append(_cut_end(storage, segment, at))
     return sorted(kept)
 

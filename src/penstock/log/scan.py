@@ -100,7 +100,9 @@ class LogScan:
         for segment, spans in self._torn.items():
             report.kept_as += drop_frames(storage, segment, spans, durable_upto=report.durable_mark)
         if self._tail is not None:
-            report.kept_as += cut_tail(storage, segments, *self._tail)
+            segment, at = self._tail
+            keeps_name = report.end_position >= segment.base
+            report.kept_as += cut_tail(storage, segments, segment, at, keeps_name=keeps_name)
         self._sync_above_mark()
         return report
 
@@ -249,15 +251,48 @@ class LogScan:
 
     def _conclude(self) -> None:
         """The end of the log as this scan sees it."""
-        report, last = self.report, self._segments.last
-        end = report.from_position if last is None else last.end
+        report = self.report
+        self._widen_tail()
+        end = report.from_position
         if self._tail is not None:
-            end = self._tail[0].base + self._tail[1]
+            end = self._end_before_tail(*self._tail)
+        elif self._segments.last is not None:
+            end = self._segments.last.end
         if end < report.durable_mark:
             report.missing_tail = (end, report.durable_mark)
         # Positions that were durable once are never given to other bytes.
         report.end_position = (max(end, report.durable_mark) + 7) & -8
         self._is_complete = True
+
+    def _widen_tail(self) -> None:
+        """Empty segments at the end, behind bytes that never reached the disk, are tail as well."""
+        segments = list(self._segments)
+        first = len(segments)
+        if self._tail is not None:
+            if self._tail[1]:
+                return
+            first = segments.index(self._tail[0])
+        at = first - 1
+        while at > 0 and segments[at].size_bytes == 0:
+            if self.report.durable_mark <= segments[at - 1].end < segments[at].base:
+                first = at
+            at -= 1
+        if first < len(segments):
+            self._tail = (segments[first], 0)
+
+    def _end_before_tail(self, segment: Segment, at: int) -> int:
+        """Where the log will end once the tail is cut.
+
+        If all of a segment goes, what is missing before it goes with it, unless it was durable or
+        removed: then the segment stays, empty, and its name says which positions were given away.
+        """
+        earlier = [s for s in self._segments if s.base < segment.base]
+        if at or not earlier or earlier[-1].end < self.report.durable_mark:
+            return segment.base + at
+        gaps = self.report.gaps
+        while gaps and gaps[-1][1] <= segment.base and gaps[-1][0] >= earlier[-1].end:
+            gaps.pop()
+        return earlier[-1].end
 
     def _sync_above_mark(self) -> None:
         """What a killed process wrote is in the page cache only: make it as good as it looks."""

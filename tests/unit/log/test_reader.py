@@ -149,7 +149,7 @@ def test_a_sector_that_cannot_be_read_is_damage_other_errors_are_not(maker, read
 def test_open_files_are_bounded(storage, maker, monkeypatch):
     made = fill(maker)
     closed = []
-    monkeypatch.setattr(MemoryFile, "close", closed.append)
+    monkeypatch.setattr(MemoryFile, "close", lambda self: closed.append(id(self)))
     reader = LogReader(storage, maker.segments, files_max=2)
     reader.read_many(wanted(made))
     assert len(closed) == len(maker.segments) - 2

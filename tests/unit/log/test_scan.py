@@ -201,6 +201,30 @@ def test_an_empty_last_segment_behind_a_torn_one_goes_too(storage, maker):
     assert report.end_position == maker.frame_positions[1]
 
 
+def test_a_tail_that_begins_with_a_segment_ends_where_the_one_before_it_does(storage, maker):
+    fill(maker, frames=30)
+    *_, before, torn = maker.segments
+    last = max(p for p in maker.frame_positions if p < torn.base)
+    del storage.files[before.path][last - before.base :]
+    del storage.files[torn.path][40:]
+    found, report = recover(storage)
+    assert found == [p for p in positions_of(maker.records) if p < last]
+    assert report.end_position == last
+    assert report.gaps == []
+    assert recover(storage)[1].end_position == last
+
+
+def test_a_torn_first_segment_keeps_its_name_so_that_positions_are_not_reused(storage, maker):
+    fill(maker, frames=30)
+    *earlier, torn = maker.segments
+    for segment in earlier:
+        storage.remove(segment.path)
+    del storage.files[torn.path][40:]
+    for _ in range(2):
+        found, report = recover(storage)
+        assert (found, report.end_position) == ([], torn.base)
+
+
 def test_the_first_segment_of_all_may_be_torn(storage, maker):
     maker.append(b"torn")
     del storage.files[segment_path(0)][30:]
@@ -403,7 +427,7 @@ def test_a_torn_frame_at_the_end_of_a_full_segment_is_cut_off(storage, maker):
 def test_what_was_found_above_the_mark_is_synced(storage, maker, monkeypatch):
     fill(maker, frames=3)
     synced = []
-    monkeypatch.setattr(MemoryFile, "sync", synced.append)
+    monkeypatch.setattr(MemoryFile, "sync", lambda self: synced.append(id(self)))
     monkeypatch.setattr(MemoryStorage, "sync_dir", lambda self, path: synced.append(path))
     recover(storage)
     assert len(synced) == 2
