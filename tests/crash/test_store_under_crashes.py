@@ -187,3 +187,20 @@ def test_whatever_was_synced_is_found_again_in_its_place(first_seed, chosen_seed
         except Exception as error:
             error.add_note(f"seed {seed}: add --seed {seed} to see it again")
             raise
+
+
+def test_entries_appended_between_a_sweep_and_a_snapshot_are_in_that_snapshot():
+    world = StoreWorld(0)
+    while world.store.log_bytes < 3 * 64 * KIB:
+        world.append()
+        world.clock.advance(60)
+        world.snapshot()
+        world.sync()
+        world.sync()
+    world.sweep()
+    for _ in range(4):
+        world.append()
+        world.snapshot()
+        world.sync()
+        world.sync()
+    world.restart()

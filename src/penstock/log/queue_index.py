@@ -230,7 +230,6 @@ class QueueIndex:
         if min_offset <= self.min_offset:
             return
         self.min_offset = min(min_offset, self.next_offset)
-        self.is_dirty = True
         # The newest file stays: it is still being appended to.
         while len(self._firsts) > 1 and self._firsts[1] <= self.min_offset:
             self._files.remove(self._path(self._firsts.pop(0)))
