@@ -21,7 +21,6 @@ class Figures(NamedTuple):
     memory_limit: int
     disk_free: int
     disk_limit: int
-    start_seconds: float
     is_rss_exact: bool = True
 
 
@@ -49,11 +48,16 @@ def amber_marks(settings: Settings) -> list[str]:
 
 
 def banner_lines(
-    settings: Settings, data: Path, endpoints: Mapping[str, str], figures: Figures
+    settings: Settings,
+    data: Path,
+    endpoints: Mapping[str, str],
+    figures: Figures,
+    *,
+    start_seconds: float,
 ) -> list[str]:
     """The lines, without colour."""
     flow, storage = settings.flow, settings.storage
-    lines = [f"Penstock {__version__} is ready after {figures.start_seconds:.2f} s"]
+    lines = [f"Penstock {__version__} is ready after {start_seconds:.2f} s"]
     lines += [f"  {name:<16} {SCHEMES.get(name, '')}{at}" for name, at in endpoints.items()]
     if not endpoints:
         lines.append("  no listener is on")

@@ -21,7 +21,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -36,6 +36,18 @@ LOG_FOLDER: Final = "log/"
 """Only writes to segments fail on purpose; the catalog and side files have tests of their own."""
 
 
+class QueueHolder(Protocol):
+    """Holds queues by the name of their topic (``queue_hold.py``)."""
+
+    def hold(self, topic: str, ms: int) -> None:
+        """For so long."""
+        ...
+
+    def clear(self) -> None:
+        """No longer."""
+        ...
+
+
 class FaultOrder(msgspec.Struct, forbid_unknown_fields=True):
     """One order as ``POST /api/faults`` takes it."""
 
@@ -45,6 +57,10 @@ class FaultOrder(msgspec.Struct, forbid_unknown_fields=True):
     error: str = "enospc"
     bytes: int = 0
     topic: str = ""
+
+
+def _nothing() -> None:
+    """Until somebody wants to hear of orders."""
 
 
 class Faults:
@@ -58,8 +74,10 @@ class Faults:
         self.write_errno = errno.ENOSPC
         self.memory_bytes: int | None = None
         self.disk_bytes: int | None = None
-        self.hold_topic: Callable[[str, int], None] | None = None
-        """Set by the lifecycle: (topic, ms) -> its queues take nothing in for so long."""
+        self.queue_hold: QueueHolder | None = None
+        """Set once there is an engine with queues to hold."""
+        self.changed: Callable[[], None] = _nothing
+        """Called after every order, so that pretended figures are seen at once."""
 
     def order(self, order: FaultOrder) -> str:
         """Do as ordered and say what is in force now, in one sentence."""
@@ -68,7 +86,9 @@ class Faults:
             raise SettingsError(f"fault {order.fault!r} is unknown; use one of {', '.join(_VERBS)}")
         if not 0 <= order.ms <= HOLD_MS_MAX or order.count < 0 or order.bytes < 0:
             raise SettingsError(f"ms must be 0 to {HOLD_MS_MAX}, count and bytes at least 0")
-        return verb(self, order)
+        done = verb(self, order)
+        self.changed()
+        return done
 
     def view(self) -> dict[str, object]:
         """What is in force, for ``GET /api/faults``."""
@@ -118,9 +138,9 @@ class Faults:
     def _queue_delay(self, order: FaultOrder) -> str:
         if not order.topic:
             raise SettingsError("queue-delay needs a topic")
-        if self.hold_topic is None:
-            raise NotFound("this broker cannot delay a queue")
-        self.hold_topic(order.topic, order.ms)
+        if self.queue_hold is None:
+            raise NotFound("this broker has no queues yet")
+        self.queue_hold.hold(order.topic, order.ms)
         return f"the queues of topic {order.topic!r} take nothing in for {order.ms} ms"
 
     def _memory(self, order: FaultOrder) -> str:
@@ -137,6 +157,8 @@ class Faults:
         self.write_errors_left = 0
         self.memory_bytes = self.disk_bytes = None
         self._released.set()
+        if self.queue_hold is not None:
+            self.queue_hold.clear()
         return "no fault is in force"
 
 

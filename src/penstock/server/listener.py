@@ -122,6 +122,7 @@ class Listener:
         self._resting: dict[socket.socket, asyncio.TimerHandle] = {}
         self._arriving: set[asyncio.Task[None]] = set()
         self._quiet_until = 0.0
+        self._is_stopped = False
 
     @property
     def endpoint(self) -> str:
@@ -135,7 +136,10 @@ class Listener:
             self._loop.add_reader(listening, self._accept, listening)
 
     def stop(self) -> None:
-        """Accept no more; connections live on."""
+        """Accept no more; connections live on. A second call does nothing."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
         for timer in self._resting.values():
             timer.cancel()
         self._resting.clear()

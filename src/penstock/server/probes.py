@@ -50,8 +50,8 @@ class Probes:
         self._loop = loop
         self._rss_bytes = rss_bytes
         self._free_bytes = free_bytes
-        self._memory_limit = memory_limit
-        self._disk_limit = disk_limit
+        self.memory_limit: Final = memory_limit
+        self.disk_limit: Final = disk_limit
         self._check_ms = check_ms
         self._looked = looked
         self._timer: asyncio.TimerHandle | None = None
@@ -72,7 +72,7 @@ class Probes:
     def look(self) -> None:
         """Read both figures, tell the engine, arm the next look."""
         self.stop()
-        self.memory_used = self._read("memory", self._rss_bytes, self._memory_limit + 1)
+        self.memory_used = self._read("memory", self._rss_bytes, self.memory_limit + 1)
         self.disk_free = self._read("disk", self._free_bytes, 0)
         self._engine.set_alarm("memory", self.memory_used)
         self._engine.set_alarm("disk", self.disk_free)
@@ -83,8 +83,8 @@ class Probes:
     @property
     def is_near(self) -> bool:
         """True when one of the figures could cross its limit before an ordinary next look."""
-        near_disk = max(self._disk_limit / NEAR_RATIO, self._disk_limit + NEAR_DISK_BYTES)
-        is_memory_near = self.memory_used > self._memory_limit * NEAR_RATIO
+        near_disk = max(self.disk_limit / NEAR_RATIO, self.disk_limit + NEAR_DISK_BYTES)
+        is_memory_near = self.memory_used > self.memory_limit * NEAR_RATIO
         return is_memory_near or self.disk_free < near_disk
 
     def _read(self, name: str, probe: Callable[[], int], worst: int) -> int:

@@ -22,6 +22,7 @@ class Pumps:
         self.places: Final = places
         self.live: set[Pump] = set()
         self._ids = itertools.count(1)
+        self._is_hurried = False
 
     def maker(self, factory: AdapterFactory) -> MakeProtocol:
         """What a listener calls for each connection of this protocol."""
@@ -39,13 +40,17 @@ class Pumps:
             pump.stop(reason)
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds_max
-        while self.live and loop.time() < until:
+        while self.live and loop.time() < until and not self._is_hurried:
             await asyncio.sleep(LOOK_SECONDS)
         for pump in list(self.live):
             pump.abort(reason)
         # Aborted transports report their loss in the next iterations.
         for _ in range(3):
             await asyncio.sleep(0)
+
+    def hurry(self) -> None:
+        """Wait for nobody any longer."""
+        self._is_hurried = True
 
     def _lost(self, pump: Pump) -> None:
         self.live.discard(pump)

@@ -4,8 +4,6 @@ Reads, never changes; called on the loop between two turns, so everything fits t
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -60,21 +58,20 @@ class BrokerView:
         self.state = "starting"
 
     def take_events(self) -> None:
-        """Log and remember the flow edges since the last call; once per look of the probes."""
+        """Log and remember the flow edges since the last call."""
         self.events.note(self._engine.take_flow_edges())
 
     def readiness(self) -> Readiness:
         """Whether the broker takes work."""
-        statistics = self._engine.alarms
-        alarms = [reason.value for reason in statistics.raised]
+        alarms = [reason.value for reason in self._engine.alarms.raised]
         return Readiness(self.state == "running", self.state, alarms, self._marks)
 
     def flow_page(self) -> dict[str, Any]:
         """Who is slow, who waits for whom, and why."""
         self.take_events()
         return flow_page(
-            self._engine.flow_views(),
-            limits=self._limits(self._engine.statistics()),
+            self._engine.flow_views(self._clock.monotonic_ms()),
+            limits=self._limits(),
             events=self.events.recent,
             clock=self._clock,
         )
@@ -85,3 +82,77 @@ class BrokerView:
             metrics = await asyncio.to_thread(import_module, "penstock.telemetry.metrics")
             self._exposition = metrics.Exposition(self._gather)
         return self._exposition.page()
+
+    def _limits(self) -> list[LimitView]:
+        engine, probes, flow = self._engine, self._probes, self._settings.flow
+        alarms, places = engine.alarms, self._pumps.places
+        storage = self._settings.storage
+        free_buffers = engine.free_buffers
+        return [
+            LimitView(
+                "resident memory",
+                "flow.memory_limit",
+                probes.memory_limit,
+                probes.memory_used,
+                is_reached=alarms.memory.is_raised,
+            ),
+            LimitView(
+                "free disk",
+                "flow.disk_free_limit",
+                probes.disk_limit,
+                probes.disk_free,
+                is_reached=alarms.disk.is_raised,
+            ),
+            LimitView(
+                "in-flight pool",
+                "flow.inflight_bytes_max",
+                flow.inflight_bytes_max,
+                engine.inflight_bytes,
+                is_reached=engine.inflight_bytes >= flow.inflight_bytes_max,
+            ),
+            LimitView(
+                "write buffers",
+                "storage.write_buffers_max",
+                storage.write_buffers_max,
+                storage.write_buffers_max - free_buffers,
+                unit="buffers",
+                is_reached=free_buffers == 0,
+            ),
+            LimitView(
+                "connections",
+                "listeners.connections_max",
+                places.places_max,
+                places.taken,
+                unit="connections",
+                is_reached=places.taken >= places.places_max,
+            ),
+        ]
+
+    def _gather(self) -> tuple[EngineStatistics, ProcessStatistics]:
+        self.take_events()
+        probes, places, store = self._probes, self._pumps.places, self._store
+        unfinished = self._engine.unfinished_episodes()
+        return self._engine.statistics(), ProcessStatistics(
+            durability=self._settings.storage.durability,
+            memory_used=probes.memory_used,
+            memory_limit=probes.memory_limit,
+            disk_free=probes.disk_free,
+            disk_limit=probes.disk_limit,
+            inflight_bytes_max=self._settings.flow.inflight_bytes_max,
+            unsynced_bytes_max=self._settings.storage.unsynced_bytes_max,
+            connections=places.taken,
+            connections_max=places.places_max,
+            accepted_total=places.accepted,
+            refused_total=places.refused,
+            aborted_total=self._pumps.around.aborted,
+            http_connections=self._http_places.taken,
+            log_bytes=store.log_bytes,
+            log_bytes_appended_total=store.counters.bytes_appended,
+            append_failures_total=store.counters.append_failures,
+            corrupt_records_total=store.corrupt_records,
+            stalled_ms_total=self.events.stalled_ms_with(unfinished),
+            episodes_total=self.events.episodes,
+            sync_seconds=self._turns.sync_seconds,
+            commit_messages=self._turns.commit_messages,
+            lag_seconds=self._lag.histogram,
+        )

@@ -12,7 +12,7 @@ from penstock.settings.load import Settings
 from penstock.settings.storage import StorageSettings
 
 GIB = 1 << 30
-FIGURES = Figures(20 * GIB, 12 * GIB, 100 * GIB, GIB, 0.31)
+FIGURES = Figures(20 * GIB, 12 * GIB, 100 * GIB, GIB)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,9 @@ def test_sizes_read_well(count, text):
 
 
 def test_endpoints_and_limits_are_shown():
-    text = "\n".join(banner_lines(Settings(), Path("d"), {"http": "127.0.0.1:1"}, FIGURES))
+    text = "\n".join(
+        banner_lines(Settings(), Path("d"), {"http": "127.0.0.1:1"}, FIGURES, start_seconds=0.3)
+    )
     for part in ("http://127.0.0.1:1", "12 GiB of 20 GiB", "1 GiB free", "256 MiB", "5 of 16 MiB"):
         assert part in text
 
