@@ -9,6 +9,8 @@ everything below it is delivered as "possibly again" (D13).
 Not here: choosing consumers (``dispatch/``), reading records (``pick``), limits (``consumer``).
 """
 
+from typing import Final
+
 from penstock.engine.cursor import Cursor
 from penstock.engine.dispatch.dispatcher import Dispatcher
 from penstock.engine.host import SubscribedQueue
@@ -19,11 +21,15 @@ from penstock.log.cursors import CursorState
 from penstock.model.position import QueueId, QueueOffset, SubscriptionId
 from penstock.model.settlement import Cause, QueueSettlement
 
+COUNTS_KEPT: Final = 1000
+"""Delivery counts a replay collects before it looks which of them are still wanted."""
+
 
 class Lane:
     """The state of one subscription in one queue."""
 
     __slots__ = (
+        "_counts_max",
         "cursor",
         "delivered_mark",
         "dispatcher",
@@ -65,6 +71,7 @@ class Lane:
         self.next_offset = low_mark
         self.delivered_mark = low_mark
         """No offset at or above was delivered; -1 with nothing reserved yet."""
+        self._counts_max = COUNTS_KEPT
         self.flagged_below = 0
         """Offsets below may have been delivered by a process that is gone."""
         self.head_offset = -1
@@ -88,6 +95,12 @@ class Lane:
         cursor = self.cursor
         unsettled = self.end - cursor.low_mark - cursor.settled_above
         return max(0, unsettled - self.pending.messages - self.redelivery.delayed_messages)
+
+    def floor(self) -> int:
+        """The first offset of the oldest entry that is not wholly settled."""
+        low = self.cursor.low_mark
+        found = self.queue.index.entries(low, 1)
+        return min(low, found[0][1]) if found else low
 
     def settle(self, cause: Cause, start: int, end: int) -> int:
         """[start, end) is done; returns how many offsets were not before."""
@@ -153,22 +166,27 @@ class Lane:
         for start, end in part.ranges:
             cursor.settle(start, end)
         redelivery.counts.update(part.counts)
+        if len(redelivery.counts) > self._counts_max:
+            # Now and then only: a replay of a million settlements must stay linear.
+            redelivery.forget_below(self.floor())
+            self._counts_max = 2 * len(redelivery.counts) + COUNTS_KEPT
         self.delivered_mark = max(self.delivered_mark, part.delivered_mark)
         self._restored()
 
     def state(self, subscription_id: SubscriptionId, *, is_final: bool) -> CursorState:
         """A snapshot; a final one knows exactly what was delivered and reserves nothing."""
         mark = self.delivered_mark
+        counts = self.redelivery.counts
+        floor = self.floor() if counts else 0
         if is_final:
             mark = max(self.next_offset, self.flagged_below)
-        low = self.cursor.low_mark
         return CursorState(
             subscription_id,
             self.queue_id,
-            QueueOffset(low),
+            QueueOffset(self.cursor.low_mark),
             self.cursor.ranges,
             mark,
-            [(at, count) for at, count in self.redelivery.counts.items() if count and at >= low],
+            [(at, count) for at, count in counts.items() if count and at >= floor],
         )
 
     def _restored(self) -> None:

@@ -82,9 +82,8 @@ class Notes:
             if not parts:
                 parts.append((Cause.DELIVERED, _part(queue_id, -1)))
             parts[-1][1].delivered_mark = self._mark
-            parts[-1][1].counts = [
-                (offset, count) for offset, count in self._counts.items() if offset >= low_mark
-            ]
+            # Also below the low mark: it may stand inside a batch that came back.
+            parts[-1][1].counts = list(self._counts.items())
         self.reset(low_mark)
         return parts
 

@@ -2,7 +2,7 @@
 
 ``PullDesk.read`` answers from the index and the log at once; ``PullDesk.pull`` holds a request that
 found nothing new until something arrives that suits it, or its deadline. A pull keeps no state in
-the broker but the hold: where the reader stands is its own business until it commits (subscription).
+the broker but the hold: where the reader stands is its own business until it commits.
 
 Only what is durable is shown, or a crash would hand a seen offset to another message (D7). The tag
 hash in the index is asked before a record is read.
@@ -162,7 +162,7 @@ class PullDesk:
             scanned += SCAN_CHUNK
             found, is_unreadable = self._readable(pull, entries)
             if found:
-                return self._answer(pull, found)
+                return self._answer(pull, found, start)
             is_removed = is_removed or is_unreadable
         pull.scanned_to = start
         if start == pull.offset:
@@ -208,13 +208,14 @@ class PullDesk:
                 found.append((entry, record))
         return found, is_unreadable
 
-    def _answer(self, pull: Pull, found: list[tuple[IndexEntry, Record]]) -> PullResult:
-        last = found[-1][0]
+    def _answer(
+        self, pull: Pull, found: list[tuple[IndexEntry, Record]], next_offset: int
+    ) -> PullResult:
         return PullResult(
             PullStatus.FOUND,
             [record for _, record in found],
             [entry for entry, _ in found],
-            last[1] + last[5],
+            next_offset,
             pull.queue.index.min_offset,
             pull.queue.visible_end(False),
         )

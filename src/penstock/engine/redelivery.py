@@ -34,6 +34,11 @@ class Redelivery:
         """True when no further delayed message may be skipped: the reader waits."""
         return len(self.delayed) >= self.delayed_max
 
+    @property
+    def is_empty(self) -> bool:
+        """True when nothing waits and nothing is remembered."""
+        return not (self.again or self.counts or self.delayed)
+
     def back(self, offset: int) -> None:
         """An entry waits in its original place."""
         heappush(self.again, offset)

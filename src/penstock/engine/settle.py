@@ -75,7 +75,8 @@ class Settler:
         settled = self._settle_runs(lane, offsets, odd, cause)
         counts = lane.redelivery.counts
         if counts:
-            for offset in offsets:
+            # A batch keeps its count until all of it is settled (``_shrink``).
+            for offset in set(offsets).difference(odd):
                 counts.pop(offset, None)
         return settled
 
@@ -95,7 +96,8 @@ class Settler:
         self.settled_messages += fresh
         for offset in inside:
             self._shrink(lane, offset)
-        lane.redelivery.forget_below(end)
+        if not lane.redelivery.is_empty:
+            lane.redelivery.forget_below(lane.floor())
         lane.next_offset = max(lane.next_offset, min(end, lane.end))
         return fresh
 

@@ -1,0 +1,179 @@
+"""The cursor against a plain set of offsets, and what is saved of it against what it was."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.engine.cursor import Cursor
+from penstock.engine.subscription import Subscription, SubscriptionOptions
+from penstock.flow.prefetch import Window
+from penstock.log.cursors import decode_cursor, decode_settlement, encode_cursor, encode_settlement
+from penstock.model.position import SubscriptionId
+from penstock.model.record import Record
+from penstock.settings.topics import TopicSettings
+from penstock.testing.queues import MemoryHost, MemoryQueue
+
+END = 60
+QUEUE = 1
+
+offsets = st.integers(0, END)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("one"), offsets, st.just(0)),
+        st.tuples(st.just("range"), offsets, st.integers(0, 12)),
+        st.tuples(st.just("upto"), offsets, st.just(0)),
+        st.tuples(st.just("seek"), offsets, st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+def check_shape(cursor):
+    """Ranges neither touch each other nor the low mark, and the count is kept."""
+    edges = [cursor.low_mark]
+    for start, end in cursor.ranges:
+        edges += [start, end]
+    assert edges == sorted(set(edges))
+    assert cursor.settled_above == sum(end - start for start, end in cursor.ranges)
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps)
+def test_the_cursor_settles_what_a_set_of_offsets_would(script):
+    cursor = Cursor()
+    model = set()
+    for verb, offset, length in script:
+        if verb == "seek":
+            cursor.seek(offset)
+            model = set(range(offset))
+        else:
+            start = 0 if verb == "upto" else offset
+            end = {"one": offset + 1, "range": offset + length, "upto": offset}[verb]
+            fresh = set(range(start, end)) - model
+            settled = cursor.settle_upto(end) if verb == "upto" else cursor.settle(start, end)
+            assert settled == len(fresh)
+            model |= fresh
+        check_shape(cursor)
+        assert [cursor.is_settled(at) for at in range(END + 20)] == [
+            at in model for at in range(END + 20)
+        ]
+        assert cursor.settled_in(7, 41) == len(model & set(range(7, 41)))
+        gaps = {at for start, end in cursor.unsettled_in(7, 41) for at in range(start, end)}
+        assert gaps == set(range(7, 41)) - model
+        assert cursor.next_unsettled(offset) == min(set(range(offset, END + 30)) - model)
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps)
+def test_a_cursor_restored_from_its_state_settles_the_same(script):
+    cursor = Cursor()
+    for verb, offset, length in script:
+        if verb == "seek":
+            cursor.seek(offset)
+        elif verb == "upto":
+            cursor.settle_upto(offset)
+        else:
+            cursor.settle(offset, offset + max(1, length))
+    again = Cursor()
+    again.restore(cursor.low_mark, cursor.ranges)
+    check_shape(again)
+    assert (again.low_mark, again.ranges) == (cursor.low_mark, cursor.ranges)
+
+
+class Outlet:
+    """A peer that takes everything at once."""
+
+    def deliver(self, consumer, deliveries):
+        consumer.unsent.sent_all()
+
+
+class SavedSubscription:
+    """A subscription that is used while its settlements are saved; any moment may be the last.
+
+    The law: snapshot plus replay gives the cursor, the counts and the delivered mark as they were
+    at the last save.
+    """
+
+    def __init__(self, batches):
+        self.host = MemoryHost(topics=TopicSettings(delivered_reserve=8))
+        self.queue = MemoryQueue(self.host, QUEUE)
+        self.queue.append(Record(b"x", messages=messages) for messages in batches)
+        self.subscription = Subscription(
+            SubscriptionId(1), "s", [self.queue], SubscriptionOptions(), self.host
+        )
+        self.lane = self.subscription.lane(QUEUE)
+        self.subscription.attach(Outlet(), Window(6), name="c")
+        self.snapshot = encode_cursor(self.subscription.state(QUEUE))
+        self.log = []
+        self.save()
+
+    def some_held(self, picks):
+        held = sorted(self.lane.pending.entries)
+        return [held[pick % len(held)] + pick % 3 for pick in picks] if held else []
+
+    def do(self, verb, picks, flag):
+        subscription = self.subscription
+        match verb:
+            case "settle":
+                subscription.settle(QUEUE, self.some_held(picks))
+            case "requeue":
+                subscription.requeue(QUEUE, self.some_held(picks), count=flag)
+            case "reject":
+                subscription.reject(QUEUE, self.some_held(picks))
+            case "upto":
+                subscription.settle_upto(QUEUE, self.lane.cursor.low_mark + picks[0] % 4)
+            case "seek":
+                subscription.seek(QUEUE, picks[0] % 40)
+            case "purge":
+                subscription.purge(QUEUE)
+            case "save":
+                self.save()
+        self.host.run(5)
+        if flag and verb == "save":
+            self.save()
+            self.snapshot = encode_cursor(subscription.state(QUEUE))
+            self.log.clear()
+
+    def save(self):
+        self.log += [encode_settlement(each) for each in self.host.save()]
+        self.as_saved = visible(self.lane)
+
+    def check_recovery(self):
+        again = Subscription(
+            SubscriptionId(1), "s", [self.queue], SubscriptionOptions(), MemoryHost(), is_new=False
+        )
+        again.restore(decode_cursor(self.snapshot))
+        for record in self.log:
+            again.apply(decode_settlement(record))
+        lane = again.lane(QUEUE)
+        assert visible(lane) == self.as_saved
+        assert lane.flagged_below == lane.delivered_mark
+
+
+def visible(lane):
+    """What must survive: the cursor, the counts of open messages, the mark."""
+    ends = {entry[1]: entry[1] + entry[5] for entry in lane.queue.index.all}
+    counts = {
+        at: count
+        for at, count in lane.redelivery.counts.items()
+        if count and lane.cursor.unsettled_in(at, ends[at])
+    }
+    return lane.cursor.low_mark, lane.cursor.ranges, counts, lane.delivered_mark
+
+
+use = st.tuples(
+    st.sampled_from(["settle"] * 4 + ["requeue"] * 3 + ["save"] * 3 + ["reject", "upto", "seek"]),
+    st.lists(st.integers(0, 60), min_size=1, max_size=4),
+    st.booleans(),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=5, max_size=25), st.lists(use, max_size=40))
+def test_snapshot_and_replay_give_back_what_was_saved(batches, script):
+    saved = SavedSubscription(batches)
+    for step in script:
+        saved.do(*step)
+        saved.check_recovery()
+    saved.do("purge", [0], False)
+    saved.do("save", [0], False)
+    saved.check_recovery()
