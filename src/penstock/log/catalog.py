@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from google_crc32c import value as crc32c
 
-from penstock.model.errors import LogCorrupt
+from penstock.model.errors import AppendFailed, LogCorrupt
 
 CATALOG_NAME: Final = "catalog.db"
 
@@ -37,7 +37,10 @@ class Catalog(Protocol):
         ...
 
     def apply(self, ops: Sequence[Op]) -> None:
-        """Make all of ``ops`` durable, in order, or none of them (then raise)."""
+        """Make all of ``ops`` durable, in order, or none of them (then raise).
+
+        ``AppendFailed`` says that the disk is full and the same call may work later.
+        """
         ...
 
     def close(self) -> None:
@@ -73,9 +76,11 @@ class SqliteCatalog:
                         (kind, key, body, _row_crc(kind, key, body)),
                     )
             connection.execute("COMMIT")
-        except sqlite3.Error:
+        except sqlite3.Error as problem:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+            if problem.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                raise AppendFailed(f"no room for {self._path}; nothing stored") from problem
             raise
 
     def close(self) -> None:

@@ -34,6 +34,7 @@ _SETTLE: Final = int(RecordKind.SETTLE)
 _RELEASE: Final = int(RecordKind.RELEASE)
 _DELAYED: Final = int(RecordFlag.DELAYED)
 _TRANSIENT: Final = int(RecordFlag.TRANSIENT)
+_NO_QUEUE: Final = -1
 
 
 class Replay:
@@ -54,7 +55,7 @@ class Replay:
         self._definitions = definitions
         self._covered = covered
         self._floors: dict[int, int] = {}
-        self._touched: list[QueueIndex] = []
+        self._touched: dict[QueueIndex, None] = {}
         self.index_ms = 0
         self.settlements: list[Settlement] = []
         """Of the records at or behind ``covered``: what lies before is in the snapshot."""
@@ -69,9 +70,12 @@ class Replay:
         """Make again what the append of this frame made."""
         if not batch:
             return
-        by_id = self._indexes.by_id
-        touched = self._touched
         pack = ENTRY.pack
+        index_ms = self.index_ms
+        # Offset and bytes of the queue at hand are kept here and written back when it changes.
+        index: QueueIndex | None = None
+        current = _NO_QUEUE
+        expected = bytes_before = 0
         for scanned in batch:
             # fmt: off
             (
@@ -79,30 +83,40 @@ class Replay:
                 targets, _,
             ) = scanned
             # fmt: on
-            index_ms = self.index_ms
-            if store_ms != index_ms:
-                self.index_ms = index_ms = max(store_ms, index_ms)
+            if store_ms > index_ms:
+                self.index_ms = index_ms = store_ms
             if kind != _MESSAGE or flags or expire_ms or deliver_ms or len(targets) != 1:
+                if index is not None:
+                    index.staged_offset, index.staged_bytes = expected, bytes_before
+                index, current = None, _NO_QUEUE
                 self._take_special(scanned)
                 continue
-            ((queue_id, offset),) = targets
-            index = by_id.get(queue_id)
-            if index is None or offset < index.staged_offset:
-                self._skip(queue_id)
+            queue_id, offset = targets[0]
+            if queue_id != current:
+                if index is not None:
+                    index.staged_offset, index.staged_bytes = expected, bytes_before
+                index, current = self._touch(queue_id), queue_id
+                if index is not None:
+                    expected, bytes_before = index.staged_offset, index.staged_bytes
+                    add = index.staged.append
+            if index is None or offset < expected:
                 continue
-            staged = index.staged
-            if not staged:
-                touched.append(index)
-            bytes_before = index.staged_bytes
-            index.staged_bytes = bytes_before + length
-            index.staged_offset = offset + messages
-            staged.append(pack(position, offset, bytes_before, index_ms, length, messages, tag, 0))
+            add(pack(position, offset, bytes_before, index_ms, length, messages, tag, 0))
+            expected = offset + messages
+            bytes_before += length
+        if index is not None:
+            index.staged_offset, index.staged_bytes = expected, bytes_before
+        self._take_in(batch)
+
+    def _take_in(self, batch: list[ScannedRecord]) -> None:
+        """The end of a frame: its entries become part of the indexes."""
+        touched = [index for index in self._touched if index.staged]
+        self._touched.clear()
         last = batch[-1][0]
         for index in touched:
             index.take_staged(last)
         self._indexes.note(touched, len(batch) * ENTRY_BYTES)
         self._retention.note_at(last, touched, self.index_ms)
-        touched.clear()
 
     def end(self) -> None:
         """Nothing more comes: offsets go on where the snapshot or the log says, if later."""
@@ -146,12 +160,9 @@ class Replay:
     def _enter(self, targets: Targets, facts: tuple[int, int, int, int, int]) -> None:
         position, length, messages, tag, flags = facts
         for queue_id, offset in targets:
-            index = self._indexes.by_id.get(queue_id)
+            index = self._touch(queue_id)
             if index is None or offset < index.staged_offset:
-                self._skip(queue_id)
                 continue
-            if not index.staged:
-                self._touched.append(index)
             if flags & INDEX_TRANSIENT and index.transient_from < 0:
                 index.transient_from = offset
             before = index.staged_bytes
@@ -161,7 +172,12 @@ class Replay:
             index.staged_bytes = before + length
             index.staged_offset = offset + messages
 
-    def _skip(self, queue_id: int) -> None:
-        """A queue that is not (or not any more) in the catalog, or an offset known already."""
-        if queue_id not in self._indexes.by_id and not is_transient_id(queue_id):
-            self._definitions.lift_id("queue", queue_id)
+    def _touch(self, queue_id: int) -> QueueIndex | None:
+        """The index that gets an entry; None when the queue is not (or not any more) known."""
+        index = self._indexes.by_id.get(queue_id)
+        if index is None:
+            if not is_transient_id(queue_id):
+                self._definitions.lift_id("queue", queue_id)
+        elif not index.staged:
+            self._touched[index] = None
+        return index

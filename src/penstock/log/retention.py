@@ -102,6 +102,8 @@ class Retention:
         self._uses: dict[int, SegmentUse] = {}
         self._changed: set[int] = set()
         self._active: SegmentUse | None = None
+        # The segment whose row was last written without its queues, because it was the last one.
+        self._bare: int | None = None
 
     def note(self, touched: Iterable[QueueIndex], store_ms: int) -> None:
         """A frame with entries for these queues was written into the last segment."""
@@ -146,6 +148,9 @@ class Retention:
         active = self._segments.last
         if active is not None:
             self._changed.add(active.base)
+            if self._bare is not None and self._bare != active.base:
+                self._changed.add(self._bare)
+            self._bare = active.base
         for base in sorted(self._changed):
             use = self._uses.get(base)
             if use is None:
@@ -181,6 +186,10 @@ class Retention:
                 excess -= segment.size_bytes
         return removed, self._trims(removed)
 
+    def last_ms(self, segment: Segment) -> int:
+        """When the segment was last written to (wall time)."""
+        return self._use(segment.base).last_ms
+
     def forget(self, segment: Segment) -> None:
         """The segment is gone."""
         self._uses.pop(segment.base, None)
@@ -197,6 +206,7 @@ class Retention:
             self._use(base).restore(row)
         holder = self._segments.find(covered - 1) if covered else None
         if holder is not None:
+            self._bare = holder.base
             for index in indexes:
                 if index.last_position >= holder.base:
                     self._use(holder.base).fresh[index.queue_id] = index.next_offset

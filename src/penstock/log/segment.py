@@ -86,6 +86,11 @@ class SegmentSet:
         return len(self._segments)
 
     @property
+    def first(self) -> Segment | None:
+        """The oldest segment."""
+        return self._segments[0] if self._segments else None
+
+    @property
     def last(self) -> Segment | None:
         """The segment that grows."""
         return self._segments[-1] if self._segments else None

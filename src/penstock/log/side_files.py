@@ -4,8 +4,9 @@ One rule for all of them: bytes are handed over with ``append`` in the loop and 
 commit thread, in order; a catalog row per file says how long it was and what its crc32c was when
 the last snapshot was taken. At open every file is cut back to its row and checked against it, so
 nothing that was written after the snapshot, or never reached the disk, is believed; files without
-a row go. Hence side files need no sync of their own to be safe: a power cut costs a rebuild, not
-data.
+a row go. So correctness never rests on a sync of theirs; yet a power cut would cost a rebuild, and
+therefore the files a snapshot describes are synced before it, a few with each commit, as long as
+they are not too many (``SYNCS_MAX``).
 
 A write that fails (disk full) stays first in line and is tried again with the next commit.
 
@@ -14,6 +15,7 @@ Not here: what is in the files (``queue_index.py``, ``delayed_files.py``, ``key_
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
+from enum import Enum
 from typing import Final, Protocol
 
 import msgspec
@@ -29,6 +31,10 @@ HANDLES_MAX: Final = 64
 JOB_STEPS_MAX: Final = 1000
 JOB_BYTES_MAX: Final = 4 * 1024 * 1024
 """What one commit writes into side files at most, so that confirms do not wait long for it."""
+JOB_SYNCS_MAX: Final = 4
+"""Side files synced in one commit: each costs about as much as the sync of the log itself."""
+SYNCS_MAX: Final = 64
+"""With more changed files than this a snapshot syncs none: it would take longer than a rebuild."""
 CHECK_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -40,14 +46,34 @@ class Owner(Protocol):
         ...
 
 
+class Action(Enum):
+    """What a step does to its file."""
+
+    WRITE = 1
+    REMOVE = 2
+    SYNC = 3
+    SYNC_NAMES = 4
+    """Sync the directory ``path``."""
+
+
 class Step:
-    """One thing for the commit thread to do: append ``data`` at ``at``, or remove the file."""
+    """One thing for the commit thread to do."""
 
-    __slots__ = ("at", "data", "owner", "path")
+    __slots__ = ("action", "at", "data", "owner", "path")
 
-    def __init__(self, path: str, at: int, data: bytes | None, owner: Owner | None) -> None:
+    def __init__(
+        self,
+        action: Action,
+        path: str,
+        *,
+        at: int = 0,
+        data: bytes = b"",
+        owner: Owner | None = None,
+    ) -> None:
+        self.action = action
         self.path = path
         self.at = at
+        """Where ``data`` begins: the size of the file before."""
         self.data = data
         self.owner = owner
 
@@ -62,6 +88,7 @@ class SideFiles:
         self._steps: deque[Step] = deque()
         self._handles: OrderedDict[str, File] = OrderedDict()
         self._known_dirs: set[str] = set()
+        self._new_names_in: set[str] = set()
         self.steps_planned = 0
         self.steps_done = 0
         self.write_failures = 0
@@ -69,17 +96,17 @@ class SideFiles:
     def append(self, path: str, data: bytes, owner: Owner | None = None) -> None:
         """Plan to write ``data`` at the end of ``path``."""
         size, crc = self._states.get(path, (0, 0))
-        self._steps.append(Step(path, size, data, owner))
+        self._plan(Step(Action.WRITE, path, at=size, data=data, owner=owner))
         self._states[path] = (size + len(data), crc32c_extend(crc, data))
         self._changed.add(path)
-        self.steps_planned += 1
+        if not size:
+            self._new_names_in.add(path.rpartition("/")[0])
 
     def remove(self, path: str) -> None:
         """Plan to remove ``path``; it may be gone already."""
         self._states.pop(path, None)
         self._changed.add(path)
-        self._steps.append(Step(path, 0, None, None))
-        self.steps_planned += 1
+        self._plan(Step(Action.REMOVE, path))
 
     def planned_size(self, path: str) -> int:
         """Bytes the file has once every step is done."""
@@ -90,7 +117,14 @@ class SideFiles:
         return sorted(path for path in self._states if path.startswith(prefix))
 
     def take_rows(self) -> list[Op]:
-        """Catalog operations that describe every file changed since the last call."""
+        """Plan the syncs a snapshot wants and give the rows of files changed since the last one."""
+        living = [path for path in sorted(self._changed) if path in self._states]
+        if len(living) <= SYNCS_MAX:
+            for path in living:
+                self._plan(Step(Action.SYNC, path))
+            for directory in sorted(self._new_names_in):
+                self._plan(Step(Action.SYNC_NAMES, directory))
+        self._new_names_in.clear()
         ops: list[Op] = []
         for path in sorted(self._changed):
             state = self._states.get(path)
@@ -101,12 +135,13 @@ class SideFiles:
     def steps(self) -> list[Step]:
         """The next steps, as many as one commit should do."""
         taken: list[Step] = []
-        size = 0
+        size = syncs = 0
         for step in self._steps:
-            if len(taken) >= JOB_STEPS_MAX or size >= JOB_BYTES_MAX:
+            if len(taken) >= JOB_STEPS_MAX or size >= JOB_BYTES_MAX or syncs >= JOB_SYNCS_MAX:
                 break
             taken.append(step)
-            size += len(step.data) if step.data is not None else 0
+            size += len(step.data)
+            syncs += step.action in (Action.SYNC, Action.SYNC_NAMES)
         return taken
 
     @property
@@ -115,10 +150,19 @@ class SideFiles:
         return len(self._steps)
 
     def run(self, steps: list[Step]) -> int:
-        """Commit thread: do ``steps`` in order; how many were done before one failed."""
+        """Commit thread: do ``steps`` in order; how many were done before one failed.
+
+        A failed sync is not tried again and called good: it raises (P4).
+        """
         for done, step in enumerate(steps):
+            if step.action is Action.SYNC:
+                self._sync(step.path)
+                continue
+            if step.action is Action.SYNC_NAMES:
+                self._storage.sync_dir(step.path)
+                continue
             try:
-                if step.data is None:
+                if step.action is Action.REMOVE:
                     self._unlink(step.path)
                 else:
                     self._write(step.path, step.at, step.data)
@@ -132,7 +176,7 @@ class SideFiles:
         for _ in range(count):
             step = self._steps.popleft()
             self.steps_done += 1
-            if step.data is None:
+            if step.action is Action.REMOVE:
                 self._forget_handle(step.path)
             elif step.owner is not None:
                 step.owner.written(step.path, len(step.data))
@@ -201,6 +245,10 @@ class SideFiles:
         while self._handles:
             self._handles.popitem()[1].close()
 
+    def _plan(self, step: Step) -> None:
+        self._steps.append(step)
+        self.steps_planned += 1
+
     def _cut_and_check(self, path: str, size: int, crc: int) -> bool:
         try:
             file = self._storage.open(path, create=False)
@@ -234,6 +282,16 @@ class SideFiles:
                 if taken <= 0:
                     raise OSError(f"{path} took no bytes")
                 data = data[taken:]
+        finally:
+            file.close()
+
+    def _sync(self, path: str) -> None:
+        try:
+            file = self._storage.open(path, create=False)
+        except FileNotFoundError:  # removed by a later step of an earlier, failed round
+            return
+        try:
+            file.sync()
         finally:
             file.close()
 

@@ -309,10 +309,13 @@ class Store:
         """
         lowest = {index.queue_id: index.min_offset for index in self._indexes.by_id.values()}
         lowest.update(needs)
+        segments = self._parts.segments
         removed, trims = self._retention.sweep(lowest, now_ms, self._snapshots.position)
         for segment in removed:
+            if segment is segments.first:  # nothing stored before its end is left
+                self.keys.trim(self._retention.last_ms(segment))
             self._reader.forget(segment)
-            self._parts.segments.discard(segment)
+            segments.discard(segment)
             self._retention.forget(segment)
             self._commit.removals.append(segment.path)
         for queue_id, min_offset in trims.items():

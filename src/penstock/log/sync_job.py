@@ -65,12 +65,12 @@ class SyncJob:
             return
         except Exception as problem:
             raise SyncFailed(f"the catalog transaction failed: {problem}; {_ADVICE}") from problem
-        self.steps_done = self._side_files.run(self.steps)
         try:
+            self.steps_done = self._side_files.run(self.steps)
             for unsynced in self.unsynced:
                 unsynced.run()
         except OSError as problem:
-            raise SyncFailed(f"the sync of the log failed: {problem}; {_ADVICE}") from problem
+            raise SyncFailed(f"a sync failed: {problem}; {_ADVICE}") from problem
         if self.removals:
             self._remove()
 
@@ -83,7 +83,7 @@ class SyncJob:
         try:
             self._storage.sync_dir(LOG_DIR)
         except OSError as problem:
-            raise SyncFailed(f"the sync of the log failed: {problem}; {_ADVICE}") from problem
+            raise SyncFailed(f"a sync failed: {problem}; {_ADVICE}") from problem
 
 
 _ADVICE = "what was not confirmed may be lost; check the disk and start the broker again"
