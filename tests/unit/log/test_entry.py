@@ -11,6 +11,7 @@ from penstock.log.entry import (
     encode,
     encode_batch,
     record_length,
+    template,
 )
 from penstock.model.errors import FormatTooNew, InvariantBroken
 from penstock.model.position import UNASSIGNED_OFFSET
@@ -136,6 +137,18 @@ def test_records_survive_the_round_trip(batch, position, store_ms):
         assert decode_record(data, at, position + at) == record
         at += length
     assert at == len(data)
+
+
+@given(record=records(), target=st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)))
+def test_a_template_makes_the_same_bytes(record, target):
+    common = template(record)
+    if common is None:
+        assert record.messages > record_length(neutral_record(record.origin), 1)
+        return
+    head, tail, pack, length = common
+    sealed = pack(head, 4096, 777, record.born_ms, tail, *target, record.origin)
+    assert encode(record, [target], 4096, 777)[4:] == sealed
+    assert len(sealed) == length - 4
 
 
 def test_a_large_origin_makes_the_same_bytes_as_a_small_one(monkeypatch):
