@@ -1,0 +1,160 @@
+"""A whole engine on a simulated disk, in a test's hands: no loop, no thread, no sleeping.
+
+``Workbench`` opens a store, makes the engine, and offers what a test wants to say in one word: run
+turns until nothing moves, sync, let time pass, pull the plug and start again.
+"""
+
+from __future__ import annotations
+
+from penstock.engine.broker import Engine
+from penstock.engine.connection import Channel, Connection, ConnectionOptions
+from penstock.engine.ports import Publication, Route
+from penstock.engine.routing import route_to
+from penstock.engine.topic import Topic, TopicPolicy
+from penstock.log.store import Store, SyncJob
+from penstock.model.errors import InvariantBroken
+from penstock.model.names import topic_name
+from penstock.model.position import ConnectionId
+from penstock.model.record import Record, neutral_record
+from penstock.settings.load import Settings
+from penstock.testing.catalog import MemoryCatalog
+from penstock.testing.clock import ManualClock
+from penstock.testing.outlet import RecordingOutlet
+from penstock.testing.storage import SimulatedStorage
+
+TURNS_MAX = 10_000
+"""An engine that still wants turns after this many is spinning."""
+
+
+class Workbench:
+    """An engine and everything around it."""
+
+    def __init__(self, settings: Settings | None = None, *, seed: int = 0) -> None:
+        self.settings = settings or Settings()
+        self.clock = ManualClock()
+        self.storage = SimulatedStorage(seed)
+        self.catalog = MemoryCatalog()
+        self.outlet = RecordingOutlet()
+        self.store: Store
+        self.engine: Engine
+        self._connections = 0
+        self._tokens = 0
+        self._open()
+
+    def _open(self) -> None:
+        self.store, recovered = Store.open(
+            self.storage, self.catalog, self.settings.storage, self.clock
+        )
+        self.engine = Engine(self.store, recovered, self.clock, self.settings)
+
+    # Peers.
+
+    def connect(
+        self, options: ConnectionOptions | None = None, outlet: RecordingOutlet | None = None
+    ) -> Connection:
+        """A new connection; without an outlet of its own it speaks to ``self.outlet``."""
+        self._connections += 1
+        number = self._connections
+        return self.engine.connect(
+            ConnectionId(number), outlet or self.outlet, f"c{number}", options
+        )
+
+    def channel(
+        self, options: ConnectionOptions | None = None, outlet: RecordingOutlet | None = None
+    ) -> Channel:
+        """A channel of a new connection."""
+        return self.connect(options, outlet).open_channel()
+
+    def topic(
+        self,
+        name: str = "orders",
+        policy: TopicPolicy | None = None,
+        *,
+        queues: int = 1,
+        is_durable: bool = True,
+    ) -> Topic:
+        """A new topic."""
+        return self.engine.create_topic(
+            topic_name(name), queues=queues, policy=policy, is_durable=is_durable
+        )
+
+    def publish(
+        self, channel: Channel, target: Topic | Route, *records: Record | bytes
+    ) -> list[int]:
+        """Publish records, or bodies; the tokens they got."""
+        route = route_to(target) if isinstance(target, Topic) else target
+        first = self._tokens
+        publications = []
+        for each in records:
+            record = each if isinstance(each, Record) else neutral_record(each)
+            publications.append(Publication(record, route=route, token=self._tokens))
+            self._tokens += 1
+        channel.publish(publications)
+        return list(range(first, self._tokens))
+
+    # Time and disk.
+
+    def turns(self) -> int:
+        """Run turns until nothing moves; how many."""
+        for count in range(TURNS_MAX):
+            if not self.engine.needs_turn:
+                return count
+            self.engine.turn()
+        raise InvariantBroken(f"the engine still wants turns after {TURNS_MAX}")
+
+    def sync(self) -> bool:
+        """One commit, if there is anything to commit."""
+        job = self.engine.take_sync_job()
+        if job is not None:
+            self.finish(job)
+        return job is not None
+
+    def finish(self, job: SyncJob) -> None:
+        """Run a commit that was taken, and tell the engine what became of it."""
+        error: Exception | None = None
+        try:
+            job.run()
+        except Exception as problem:
+            error = problem
+        self.engine.synced(job, error)
+
+    def settle(self) -> None:
+        """Turns and commits until nothing moves and everything is durable."""
+        for _ in range(TURNS_MAX):
+            moved = self.turns() > 0
+            if not self.sync() and not moved:
+                return
+        raise InvariantBroken(f"the engine is not at rest after {TURNS_MAX} rounds")
+
+    def advance(self, ms: int) -> None:
+        """Let time pass, taking every turn that falls due on the way."""
+        end_ms = self.clock.monotonic_ms() + ms
+        for _ in range(TURNS_MAX):
+            due_ms = self.engine.next_deadline_ms()
+            if due_ms is None or due_ms > end_ms:
+                self.clock.advance(end_ms - self.clock.monotonic_ms())
+                self.turns()
+                return
+            self.clock.advance(max(0, due_ms - self.clock.monotonic_ms()))
+            self.engine.turn()
+            self.turns()
+        raise InvariantBroken(f"more than {TURNS_MAX} deadlines within {ms} ms")
+
+    # Ends.
+
+    def stop(self) -> None:
+        """A clean stop and a new start."""
+        self.settle()
+        self.store.close(self.engine.final_cursors())
+        self.storage, self.catalog = self.storage.kill(), self.catalog.kill()
+        self._open()
+
+    def kill(self) -> None:
+        """``kill -9`` and a new start: the kernel still has what was written."""
+        self.storage, self.catalog = self.storage.kill(), self.catalog.kill()
+        self._open()
+
+    def cut_power(self) -> None:
+        """A power cut and a new start: only what was synced is sure."""
+        self.storage, self.catalog = self.storage.crash(), self.catalog.crash()
+        self._open()
