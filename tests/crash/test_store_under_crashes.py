@@ -189,18 +189,75 @@ def test_whatever_was_synced_is_found_again_in_its_place(first_seed, chosen_seed
             raise
 
 
+class Small:
+    """A store with one queue, driven by hand."""
+
+    def __init__(self):
+        self.clock = ManualClock()
+        self.storage = SimulatedStorage(1)
+        self.catalog = MemoryCatalog()
+        self.settings = StorageSettings(segment_bytes_max=64 * KIB, snapshot_interval_ms=50)
+        self.open()
+        self.queue = self.store.create_queue(1, 1)
+
+    def open(self):
+        self.store, _ = Store.open(self.storage, self.catalog, self.settings, self.clock)
+
+    def append(self, size=1000):
+        item = Appending(neutral_record(b"x" * size), (self.queue,))
+        self.store.append([item], self.clock.wall_ms())
+        self.commit()
+
+    def commit(self):
+        job = self.store.take_sync_job()
+        if job is not None:
+            job.run()
+            self.store.synced(job, None)
+
+    def snapshot(self):
+        self.clock.advance(60)
+        self.store.offer_snapshot(self.store.end_position, [])
+        while self.store.snapshot_position < self.store.end_position:
+            self.commit()
+
+    def kill(self):
+        self.storage, self.catalog = self.storage.kill(), self.catalog.kill()
+        self.open()
+        self.queue = self.store.queue(1)
+
+    def sweep(self, needed):
+        self.clock.advance(4_000_000)
+        self.store.sweep({1: needed}, self.clock.wall_ms())
+        self.commit()
+
+
 def test_entries_appended_between_a_sweep_and_a_snapshot_are_in_that_snapshot():
-    world = StoreWorld(0)
-    while world.store.log_bytes < 3 * 64 * KIB:
-        world.append()
-        world.clock.advance(60)
-        world.snapshot()
-        world.sync()
-        world.sync()
-    world.sweep()
-    for _ in range(4):
-        world.append()
-        world.snapshot()
-        world.sync()
-        world.sync()
-    world.restart()
+    small = Small()
+    while small.store.log_bytes < 150 * KIB:
+        small.append()
+    small.snapshot()
+    small.sweep(70)
+    assert small.queue.min_offset > 0
+    small.append()
+    end = small.queue.next_offset
+    small.snapshot()
+    small.append()
+    small.kill()
+    assert small.queue.next_offset == end + 1
+    assert [entry[1] for entry in small.queue.entries(end - 1, 10)] == [end - 1, end]
+
+
+def test_a_segment_that_was_the_last_one_at_a_snapshot_is_not_taken_for_empty_later():
+    small = Small()
+    while small.store.log_bytes < 60 * KIB:
+        small.append()
+    small.snapshot()
+    small.kill()
+    small.append(size=20 * KIB)  # does not fit: a new segment begins at once
+    small.snapshot()
+    small.kill()
+    small.append()
+    small.snapshot()
+    small.sweep(10)
+    (entry,) = small.queue.entries(10, 1)
+    assert small.store.read([(entry[0], entry[4])]) != [None]
