@@ -38,7 +38,7 @@ def cut_tail(
     doomed = [s for s in segments if s.base > segment.base or (s is segment and not keeps_name)]
     for later in reversed(doomed):  # from the end, so that a crash leaves no hole
         if later.size_bytes:
-            storage.make_dir(CUT_DIR)
+            _make_cut_dir(storage)
             kept.append(_cut_path(later.base))
             storage.rename(later.path, kept[-1])
             storage.sync_dir(CUT_DIR)
@@ -111,13 +111,18 @@ def remove_leftovers(storage: Storage) -> None:
                 storage.remove(f"{LOG_DIR}/{name}")
 
 
+def _make_cut_dir(storage: Storage) -> None:
+    storage.make_dir(CUT_DIR)
+    storage.sync_dir("")
+
+
 def _cut_path(position: int) -> str:
     return f"{CUT_DIR}/{position:020d}"
 
 
 def _keep(storage: Storage, file: File, segment: Segment, span: tuple[int, int]) -> str:
     """Copy bytes aside; as many as fit when the disk is full, for the broker must start."""
-    storage.make_dir(CUT_DIR)
+    _make_cut_dir(storage)
     path = _cut_path(segment.base + span[0])
     kept = storage.open(path, create=True)
     try:

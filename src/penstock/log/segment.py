@@ -127,10 +127,12 @@ class SegmentSet:
 
 
 def make_log_dir(storage: Storage) -> None:
-    """Make the directory of the log, durably, if it is not there yet."""
-    if not storage.exists(LOG_DIR):
-        storage.make_dir(LOG_DIR)
-        storage.sync_dir("")
+    """Make the directory of the log if it is not there yet, durably in any case.
+
+    A process that was killed may have made it without living to see it durable.
+    """
+    storage.make_dir(LOG_DIR)
+    storage.sync_dir("")
 
 
 def remove_segment(storage: Storage, segments: SegmentSet, segment: Segment) -> None:
