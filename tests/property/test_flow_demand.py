@@ -123,9 +123,9 @@ class PulsarConsumer(RuleBasedStateMachine):
 
 
 TestConsumers = Consumers.TestCase
-TestConsumers.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestConsumers.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestPulsarConsumer = PulsarConsumer.TestCase
-TestPulsarConsumer.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPulsarConsumer.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 STEPS = st.lists(st.integers(-20, 20), max_size=60)
 

@@ -74,4 +74,4 @@ class SendQueue(RuleBasedStateMachine):
 
 
 TestSendQueue = SendQueue.TestCase
-TestSendQueue.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestSendQueue.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)

@@ -100,4 +100,4 @@ class LongPolling(RuleBasedStateMachine):
 
 
 TestLongPolling = LongPolling.TestCase
-TestLongPolling.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestLongPolling.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)

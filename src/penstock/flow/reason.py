@@ -24,6 +24,10 @@ class Reason(Enum):
     HELD = "held"
     """A target is full and its policy is to hold the publisher (length limit with hold)."""
 
+    # Members are singletons, so identity is enough, and Enum's own hash is a Python call that every
+    # stall would pay for several times.
+    __hash__ = object.__hash__
+
     @property
     def is_resource(self) -> bool:
         """True for an alarm: it concerns publishers only and is announced to them."""

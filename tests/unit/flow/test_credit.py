@@ -45,6 +45,15 @@ def test_grants_come_in_steps_of_more():
     assert (credit.available, sender.is_blocked) == (2, False)
 
 
+def test_what_is_left_of_a_step_counts_towards_the_next_grant():
+    _, _, credit = hop()
+    credit.spend(4)
+    credit.processed(3)
+    assert (credit.available, credit.in_flight) == (2, 1)
+    credit.processed(1)
+    assert (credit.available, credit.in_flight) == (4, 0)
+
+
 def test_an_overdrawn_sender_stays_blocked_until_its_credit_is_positive():
     sender, _, credit = hop()
     credit.spend(10)
@@ -121,11 +130,12 @@ def test_death_of_a_side_unblocks_the_sender_and_forgets_what_is_owed():
 
 
 def test_a_credit_closed_while_its_grant_is_deferred_grants_nothing_later():
-    (reader, _, _), (first, second) = chain("reader", "channel", "queue")
+    (reader, channel, _), (first, second) = chain("reader", "channel", "queue")
     first.spend(2)
     second.spend(4)
     first.processed(2)
     first.close()
+    assert channel.take_deferred() == []
     available = first.available
     second.processed(4)
     assert first.available == available

@@ -93,9 +93,9 @@ def test_unsent_resumes_when_both_figures_are_at_half():
     unsent = UnsentLimit(200, 1000)
     assert not unsent.queued(199, 999)
     assert unsent.queued(1, 1)
-    assert not unsent.sent(100, 0)
-    assert not unsent.sent(0, 499)
-    assert unsent.sent(0, 1)
+    assert not unsent.sent(99, 0)
+    assert not unsent.sent(0, 500)
+    assert unsent.sent(1, 0)
     assert not unsent.sent(1, 1)
 
 

@@ -62,6 +62,27 @@ def test_a_stage_that_spends_in_its_wake_is_blocked_again_and_woken_again():
     assert not sender.is_blocked
 
 
+def test_a_stage_blocked_again_while_relief_is_on_its_way_keeps_its_grants_deferred():
+    log, alarm = Stage("log", "log"), Stage("alarm", "disk")
+    first, second = Stage("queue", "first"), Stage("queue", "second")
+    channel = Stage("channel", "1")
+    to_log = [Credit(queue, log, initial=1, more=1) for queue in (first, second)]
+    inbound = Credit(channel, first, initial=1, more=1)
+    inbound.spend()
+    for credit in to_log:
+        credit.spend()
+        log.block(alarm)
+        credit.processed()
+    inbound.processed()
+    # The relief reaches the second queue first; what it wakes holds the first one again.
+    second.wake = lambda: first.block(alarm)
+    log.unblock(alarm)
+    assert first.blocked_by == {alarm}
+    assert channel.is_blocked
+    first.unblock(alarm)
+    assert not channel.is_blocked
+
+
 def test_a_stall_is_remembered_with_the_time_of_the_turn_and_the_name_of_the_blocker():
     journal = Journal(100)
     stage, log = Stage("queue", "orders", journal), Stage("log", "main", journal)
@@ -69,7 +90,8 @@ def test_a_stall_is_remembered_with_the_time_of_the_turn_and_the_name_of_the_blo
     journal.tick(350)
     assert stage.episodes.reasons(350) == {Reason.FLOW: "log main"}
     stage.unblock(log)
-    assert stage.episodes.stalled_ms(Reason.FLOW, 350) == 250
+    journal.tick(900)
+    assert stage.episodes.stalled_ms(Reason.FLOW, 900) == 250
 
 
 def test_a_closed_stage_ends_its_episode_and_is_not_woken():
