@@ -123,7 +123,7 @@ class LogScan:
                         at,
                         self._window(file, segment, at, max(WINDOW_BYTES, head.frame_len)),
                     )
-                batch = self._whole_frame(buffer, at - start, head)
+                batch = _whole_frame(buffer, at - start, head)
             if head is None or batch is None:
                 at = yield from self._damaged(file, segment, at, head)
                 continue
@@ -140,15 +140,6 @@ class LogScan:
         if self._progress is not None:
             self._progress(self.report.bytes_read)
         return data
-
-    def _whole_frame(self, buffer: bytes, at: int, head: FrameHead) -> list[ScannedRecord] | None:
-        """The records of a frame if all of it is good, else None."""
-        if at + head.frame_len > len(buffer):
-            return None
-        if head.is_void:
-            return []
-        records = read_frame(buffer, at + HEAD_BYTES, at + head.frame_len, head.base_position - at)
-        return None if records is None or len(records) != head.records else records
 
     def _note_head(self, head: FrameHead) -> None:
         """Take mark, epoch and chain from a good head."""
@@ -209,17 +200,11 @@ class LogScan:
                     places.append(head.base_position - segment.base)
                     report.durable_mark = max(report.durable_mark, head.durable_upto)
                 for place in reversed(places):
-                    if self._is_whole(file, segment, place):
+                    if _is_whole(file, segment, place):
                         self._last_whole = segment.base + place
                         return
             finally:
                 file.close()
-
-    def _is_whole(self, file: File, segment: Segment, at: int) -> bool:
-        head = parse_head(file.read(at, HEAD_BYTES), 0, segment.base + at)
-        if head is None or at + head.frame_len > segment.size_bytes:
-            return False
-        return self._whole_frame(file.read(at, head.frame_len), 0, head) is not None
 
     def _salvaged(
         self, data: bytes, segment: Segment, at: int, head: FrameHead | None
@@ -252,7 +237,7 @@ class LogScan:
     def _conclude(self) -> None:
         """The end of the log as this scan sees it."""
         report = self.report
-        self._widen_tail()
+        self._tail = _widened(self._tail, list(self._segments), report.durable_mark)
         end = report.from_position
         if self._tail is not None:
             end = self._end_before_tail(*self._tail)
@@ -263,22 +248,6 @@ class LogScan:
         # Positions that were durable once are never given to other bytes.
         report.end_position = (max(end, report.durable_mark) + 7) & -8
         self._is_complete = True
-
-    def _widen_tail(self) -> None:
-        """Empty segments at the end, behind bytes that never reached the disk, are tail as well."""
-        segments = list(self._segments)
-        first = len(segments)
-        if self._tail is not None:
-            if self._tail[1]:
-                return
-            first = segments.index(self._tail[0])
-        at = first - 1
-        while at > 0 and segments[at].size_bytes == 0:
-            if self.report.durable_mark <= segments[at - 1].end < segments[at].base:
-                first = at
-            at -= 1
-        if first < len(segments):
-            self._tail = (segments[first], 0)
 
     def _end_before_tail(self, segment: Segment, at: int) -> int:
         """Where the log will end once the tail is cut.
@@ -304,3 +273,37 @@ class LogScan:
                 file.close()
         if len(self._segments):
             self._storage.sync_dir(LOG_DIR)
+
+
+def _whole_frame(buffer: bytes, at: int, head: FrameHead) -> list[ScannedRecord] | None:
+    """The records of a frame if all of it is good, else None."""
+    if at + head.frame_len > len(buffer):
+        return None
+    if head.is_void:
+        return []
+    records = read_frame(buffer, at + HEAD_BYTES, at + head.frame_len, head.base_position - at)
+    return None if records is None or len(records) != head.records else records
+
+
+def _is_whole(file: File, segment: Segment, at: int) -> bool:
+    head = parse_head(file.read(at, HEAD_BYTES), 0, segment.base + at)
+    if head is None or at + head.frame_len > segment.size_bytes:
+        return False
+    return _whole_frame(file.read(at, head.frame_len), 0, head) is not None
+
+
+def _widened(
+    tail: tuple[Segment, int] | None, segments: list[Segment], mark: int
+) -> tuple[Segment, int] | None:
+    """Empty segments at the end, behind bytes that never reached the disk, are tail as well."""
+    first = len(segments)
+    if tail is not None:
+        if tail[1]:
+            return tail
+        first = segments.index(tail[0])
+    at = first - 1
+    while at > 0 and segments[at].size_bytes == 0:
+        if mark <= segments[at - 1].end < segments[at].base:
+            first = at
+        at -= 1
+    return (segments[first], 0) if first < len(segments) else None
