@@ -91,6 +91,8 @@ class Journal:
 
     def entered(self, episodes: Episodes, reason: Reason, culprit: str, at_ms: int) -> None:
         """An episode began (called by ``Episodes``)."""
+        if not self._open:
+            self._settle_at_ms = at_ms + SETTLE_EVERY_MS
         self._open[episodes] = None
         self._note(FlowEdge(episodes.kind, episodes.name, reason, culprit, at_ms))
 

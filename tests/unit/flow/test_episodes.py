@@ -140,6 +140,25 @@ def test_the_journal_reports_each_edge_once():
     assert journal.next_deadline_ms is None
 
 
+def test_time_held_is_known_while_it_is_still_going_on():
+    journal = Journal(0, memory_ms=1000)
+    queue, connection = journal.episodes("queue", "q"), journal.episodes("connection", "c")
+    queue.entered(FLOW, "log", 10)
+    connection.entered(DISK, "disk", 20)
+    connection.left(DISK, 50)
+    assert journal.unfinished(110) == [("queue", FLOW, 100), ("connection", DISK, 30)]
+    queue.left(FLOW, 110)
+    journal.tick(2000)
+    assert journal.unfinished(2000) == []
+
+
+def test_the_journal_asks_for_a_turn_only_when_an_episode_may_end():
+    journal = Journal(0, memory_ms=1000)
+    journal.tick(5000)
+    journal.episodes("queue", "q").entered(FLOW, "log", 5000)
+    assert journal.next_deadline_ms == 5100
+
+
 def test_journal_time_never_goes_back():
     journal = Journal(100)
     journal.tick(50)
