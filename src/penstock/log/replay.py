@@ -18,6 +18,7 @@ from penstock.log.cursors import (
     decode_settlement,
 )
 from penstock.log.definitions import Definitions
+from penstock.log.delay_notes import DelayNotes
 from penstock.log.delayed_files import DelayedFiles
 from penstock.log.entry import Targets
 from penstock.log.index_set import IndexSet
@@ -51,7 +52,7 @@ class Replay:
     ) -> None:
         self._indexes = indexes
         self._retention = retention
-        self._delayed = delayed
+        self._delays = DelayNotes(delayed, retention)
         self._definitions = definitions
         self._covered = covered
         self._floors: dict[int, int] = {}
@@ -138,18 +139,15 @@ class Replay:
             return
         if kind == _RELEASE:
             release = decode_release(payload)
-            self._delayed.remove(deliver_ms, release.position)
-            self._retention.note_delayed(release.position, -1)
             ends = [(queue_id, offset + messages) for queue_id, offset in targets]
-            self._retention.note_released(release.position, ends)
+            self._delays.released(deliver_ms, release, ends)
             position, length = release.position, release.length
             tag, entry_flags = release.tag_hash, release.flags | INDEX_RELEASED
         elif kind != _MESSAGE:
             return
         elif flags & UNINDEXED:
             if flags & _DELAYED:
-                self._delayed.add(deliver_ms, position, length)
-                self._retention.note_delayed(position, 1)
+                self._delays.delayed(deliver_ms, position, length)
             return
         else:
             entry_flags = INDEX_TRANSIENT if flags & _TRANSIENT else 0

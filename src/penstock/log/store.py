@@ -19,10 +19,11 @@ import msgspec
 
 from penstock.log.catalog import Catalog
 from penstock.log.commit import Commit
-from penstock.log.cursors import CursorState, Release
+from penstock.log.cursors import CursorState
+from penstock.log.delay_notes import DelayNotes
 from penstock.log.hot_tail import HotTail
 from penstock.log.index_set import QUEUE_KIND
-from penstock.log.intake import Appending, Staged, stage
+from penstock.log.intake import Appending, Special, Staged, stage
 from penstock.log.queue_index import ENTRY_BYTES, QueueIndex
 from penstock.log.reader import Located
 from penstock.log.recovery import Recovered, StoreParts, recover
@@ -37,6 +38,7 @@ from penstock.log.snapshot import (
     meta_op,
 )
 from penstock.log.storage import Storage
+from penstock.log.sweep import sweep
 from penstock.log.sync_job import SyncJob
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantBroken
@@ -91,6 +93,7 @@ class Store:
             bytes_max=settings.hot_tail_bytes_max, records_max=settings.hot_tail_records_max
         )
         self._commit = Commit(parts, self._snapshots, settings, clock)
+        self._delays = DelayNotes(parts.delayed, parts.retention)
         self._index_ms = parts.index_ms
         self._content_end = parts.writer.end_position
         self.definitions: Final = parts.definitions
@@ -193,8 +196,8 @@ class Store:
         self._indexes.note(staged.touched, len(batch) * ENTRY_BYTES)
         self._retention.note(staged.touched, index_ms)
         self._hot.add(records, end - base)
-        for special in staged.special:
-            self._note_special(*special)
+        if staged.special:
+            self._note_special(staged.special)
         self._content_end = end
         counters = self.counters
         counters.frames += 1
@@ -307,19 +310,8 @@ class Store:
         ``needs`` maps queue ids to the lowest offset that is still needed; a queue that is not in
         it needs everything it has. ``now_ms`` is wall time.
         """
-        lowest = {index.queue_id: index.min_offset for index in self._indexes.by_id.values()}
-        lowest.update(needs)
-        segments = self._parts.segments
-        removed, trims = self._retention.sweep(lowest, now_ms, self._snapshots.position)
-        for segment in removed:
-            if segment is segments.first:  # nothing stored before its end is left
-                self.keys.trim(self._retention.last_ms(segment))
-            self._reader.forget(segment)
-            segments.discard(segment)
-            self._retention.forget(segment)
-            self._commit.removals.append(segment.path)
-        for queue_id, min_offset in trims.items():
-            self._indexes.trim(queue_id, min_offset)
+        removed = sweep(self._parts, needs, now_ms, self._snapshots.position)
+        self._commit.removals += [segment.path for segment in removed]
         self.counters.segments_removed += len(removed)
         return removed
 
@@ -342,17 +334,14 @@ class Store:
         self._side_files.close()
         self._parts.catalog.close()
 
-    def _note_special(self, appending: Appending, length: int, release: Release | None) -> None:
-        record = appending.record
-        if release is None:
-            if record.flags & _DELAYED:
-                self.delayed.add(record.deliver_ms, record.position, length)
-                self._retention.note_delayed(record.position, 1)
-            return
-        self.delayed.remove(record.deliver_ms, release.position)
-        self._retention.note_delayed(release.position, -1)
-        ends = [
-            (index.queue_id, offset + record.messages)
-            for index, offset in zip(appending.queues, appending.first_offsets, strict=True)
-        ]
-        self._retention.note_released(release.position, ends)
+    def _note_special(self, specials: Sequence[Special]) -> None:
+        for appending, length, release in specials:
+            record = appending.record
+            if release is not None:
+                ends = [
+                    (index.queue_id, offset + record.messages)
+                    for index, offset in zip(appending.queues, appending.first_offsets, strict=True)
+                ]
+                self._delays.released(record.deliver_ms, release, ends)
+            elif record.flags & _DELAYED:
+                self._delays.delayed(record.deliver_ms, record.position, length)

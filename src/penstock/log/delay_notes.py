@@ -1,0 +1,32 @@
+"""What a delayed or release record changes besides indexes, in the append and in recovery alike.
+
+A delayed record is noted under its hour and pins its segment; a release (or cancel, with no
+targets) ends both, and its entries keep the original's segment as long as they are needed.
+"""
+
+from collections.abc import Iterable
+
+from penstock.log.cursors import Release
+from penstock.log.delayed_files import DelayedFiles
+from penstock.log.retention import Retention
+
+
+class DelayNotes:
+    """Keeps hour files and segment uses in step."""
+
+    __slots__ = ("_delayed", "_retention")
+
+    def __init__(self, delayed: DelayedFiles, retention: Retention) -> None:
+        self._delayed = delayed
+        self._retention = retention
+
+    def delayed(self, deliver_ms: int, position: int, length: int) -> None:
+        """A record that gets its offsets later was stored."""
+        self._delayed.add(deliver_ms, position, length)
+        self._retention.note_delayed(position, 1)
+
+    def released(self, deliver_ms: int, release: Release, ends: Iterable[tuple[int, int]]) -> None:
+        """It got offsets up to these (queue_id, end offset)s, or none and never will."""
+        self._delayed.remove(deliver_ms, release.position)
+        self._retention.note_delayed(release.position, -1)
+        self._retention.note_released(release.position, ends)
