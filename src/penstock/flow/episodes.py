@@ -86,12 +86,12 @@ class Episodes:
     __slots__ = (
         "_counts",
         "_held",
+        "_history",
         "_open",
         "_share",
         "_sink",
         "_stalled_ms",
         "_stalled_since_ms",
-        "history",
         "kind",
         "memory_ms",
         "name",
@@ -109,12 +109,13 @@ class Episodes:
         self.kind = kind
         self.name = name
         self.memory_ms = memory_ms
-        self.history: deque[Episode] = deque(maxlen=HISTORY_MAX)
+        # Made at the first stall, like the share: most stages never stall, an empty deque is 600
+        # bytes, and there may be 100,000 stages.
+        self._history: deque[Episode] | None = None
         self._sink = sink
         self._open: dict[Reason, _Open] = {}
         self._held = 0
         self._stalled_since_ms: int | None = None
-        # Made at the first stall: most stages never stall, and there may be 100,000 of them.
         self._share: StallShare | int = window_ms
         self._counts: dict[Reason, int] = {}
         self._stalled_ms: dict[Reason, int] = {}
@@ -216,6 +217,11 @@ class Episodes:
         return self._stalled_ms.get(reason, 0) + running
 
     @property
+    def history(self) -> tuple[Episode, ...]:
+        """The last ended episodes, oldest first."""
+        return () if self._history is None else tuple(self._history)
+
+    @property
     def seen(self) -> tuple[Reason, ...]:
         """Every reason that ever held the stage: the label values of its metrics."""
         return tuple(self._counts)
@@ -247,7 +253,9 @@ class Episodes:
         episode = Episode(
             reason, open_.culprit, open_.since_ms, open_.left_ms, open_.stalled_ms, open_.stalls
         )
-        self.history.append(episode)
+        if self._history is None:
+            self._history = deque(maxlen=HISTORY_MAX)
+        self._history.append(episode)
         if self._sink is not None:
             self._sink.ended(self, episode)
         return episode
