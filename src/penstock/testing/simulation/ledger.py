@@ -43,6 +43,8 @@ class Sent(msgspec.Struct, gc=False):
     """It may be gone without a breach: transient, expiring, or in a topic that drops."""
     is_ordered: bool = True
     """False for a delayed message: it is not where it was sent."""
+    is_transient: bool = False
+    """Confirmed before its sync: its offset is nobody's to rely on (D7)."""
     places: tuple[Place, ...] = ()
 
     @property
@@ -61,7 +63,7 @@ class Ledger:
         self.dead_queues: set[int] = set()
         """Queues of dead-letter topics: what was refused elsewhere may end here."""
         self._at: dict[Place, str] = {}
-        self._last_offset: dict[tuple[str, int], int] = {}
+        self._last: dict[tuple[str, int], tuple[int, int]] = {}
         self.confirmed_count = 0
         self.refused_count = 0
         self.received_count = 0
@@ -83,15 +85,25 @@ class Ledger:
         sent.places = places
         self.confirmed_count += 1
         for queue_id, offset in places:
-            self.visible(queue_id, offset, sent)
+            if not sent.is_transient:
+                self.visible(queue_id, offset, sent)
             if sent.is_ordered:
-                lane = (sent.publisher, queue_id)
-                if offset <= self._last_offset.get(lane, -1):
-                    raise LawBroken(
-                        f"{sent.value} got offset {offset} of queue {queue_id} after "
-                        f"{sent.publisher} had got {self._last_offset[lane]}"
-                    )
-                self._last_offset[lane] = offset
+                self._check_order(sent, queue_id, offset)
+
+    def _check_order(self, sent: Sent, queue_id: int, offset: int) -> None:
+        """Offsets of one publisher in one queue rise with its numbers (P5).
+
+        Confirms may overtake each other: a transient message does not wait for the sync.
+        """
+        lane = (sent.publisher, queue_id)
+        number, last = self._last.get(lane, (-1, -1))
+        if (sent.number > number) is not (offset > last):
+            raise LawBroken(
+                f"{sent.value} got offset {offset} of queue {queue_id}, "
+                f"{sent.publisher}:{number} got {last} (P5)"
+            )
+        if offset > last:
+            self._last[lane] = (sent.number, offset)
 
     def refused(self, sent: Sent, *, is_certain: bool) -> None:
         """The broker says it is not stored; uncertain after a failed sync."""
@@ -157,7 +169,7 @@ class Ledger:
         """A restart: queues that are not durable are gone, and their ids start over (D6)."""
         for place in [place for place in self._at if place[0] >= TRANSIENT_ID_MIN]:
             del self._at[place]
-        for lane in [lane for lane in self._last_offset if lane[1] >= TRANSIENT_ID_MIN]:
-            del self._last_offset[lane]
+        for lane in [lane for lane in self._last if lane[1] >= TRANSIENT_ID_MIN]:
+            del self._last[lane]
         for queue_id in [q for q in self.topics if q >= TRANSIENT_ID_MIN]:
             del self.topics[queue_id]

@@ -135,7 +135,7 @@ class Following:
     seen: set[str] = field(default_factory=set)
     in_flight: dict[Place, SimConsumer] = field(default_factory=dict)
     settled: set[Place] = field(default_factory=set)
-    last_first: dict[tuple[str, int], int] = field(default_factory=dict)
+    last_first: dict[tuple[str, int, str], int] = field(default_factory=dict)
     mode: Mode = Mode.SHARED
     messages: dict[Place, int] = field(default_factory=dict)
     """Offsets that a batch record covers, where it is more than one."""
@@ -172,15 +172,22 @@ class Following:
         if not delivery.is_redelivered:
             if sent.value in self.seen and not self.is_loose:
                 raise LawBroken(f"{self.name} gave {sent.value} again without saying so (P2)")
-            lane = (sent.publisher, delivery.queue_id)
-            if sent.is_ordered and sent.number <= self.last_first.get(lane, -1):
-                raise LawBroken(f"{self.name} gave {sent.value} out of order (P5)")
-            if sent.is_ordered:
+            scope = self._order_scope(taker, delivery)
+            if scope is not None and sent.is_ordered:
+                lane = (sent.publisher, delivery.queue_id, scope)
+                if sent.number <= self.last_first.get(lane, -1):
+                    raise LawBroken(f"{self.name} gave {sent.value} out of order (P5)")
                 self.last_first[lane] = sent.number
         self.seen.add(sent.value)
         if delivery.record.messages > 1:
             self.messages[place] = delivery.record.messages
         return sent
+
+    def _order_scope(self, taker: SimConsumer, delivery: Delivery) -> str | None:
+        """Among whom order is promised: one consumer, one key, all, or nobody."""
+        if self.mode is Mode.KEY_SHARED:
+            return delivery.record.key.decode() or None
+        return taker.name if self.mode is Mode.SHARED else ""
 
 
 class SimConsumer(Peer):
@@ -211,7 +218,10 @@ class SimConsumer(Peer):
                 self.held[place] = self.now_ms + self.visibility_ms if self.visibility_ms else 0
         places = ",".join(f"{d.queue_id}@{d.offset}" for d in deliveries)
         self.trace.note(f"{self.name} got {places}")
-        consumer.sent(len(deliveries), sum(delivery.size for delivery in deliveries))
+        consumer.sent(
+            sum(delivery.messages for delivery in deliveries),
+            sum(delivery.size for delivery in deliveries),
+        )
 
     def cancelled(self, consumer: Consumer, cause: str) -> None:
         """It takes no more, and what it held is no longer its own."""

@@ -23,9 +23,7 @@ def publish(world: World) -> None:
     if not topics:
         create_topic(world)
         return
-    if len(world.publishers) < PUBLISHERS_MAX and rng.random() < 0.2:
-        connect_publisher(world)
-    if not world.publishers:
+    if not world.publishers or rng.random() < 0.1:
         connect_publisher(world)
     publisher = rng.choice(world.publishers)
     if not publisher.connection.may_read:
@@ -59,7 +57,7 @@ def _message(world: World, publisher: SimPublisher, sim_topic: SimTopic) -> tupl
     chance = rng.random()
     if chance < 0.04:
         record.flags |= RecordFlag.TRANSIENT
-        sent.may_vanish = True
+        sent.may_vanish = sent.is_transient = True
     elif chance < 0.08:
         record.expire_ms = world.clock.wall_ms() + rng.randrange(1, 3000)
         sent.may_vanish = True
@@ -74,6 +72,8 @@ def _message(world: World, publisher: SimPublisher, sim_topic: SimTopic) -> tupl
 
 def connect_publisher(world: World) -> None:
     """A new publisher, one in four of them quiet."""
+    if len(world.publishers) >= PUBLISHERS_MAX:
+        return
     publisher = SimPublisher(
         world.fresh("p"), world.ledger, world.trace, is_quiet=world.rng.random() < 0.25
     )

@@ -65,7 +65,7 @@ def small_settings(rng: random.Random) -> Settings:
             snapshot_interval_ms=200,
             idle_mark_ms=500,
             settled_keep_ms=rng.choice((500, 3_600_000)),
-            settled_keep_bytes_max=rng.choice((100 * KIB, 1 << 30)),
+            settled_keep_bytes_max=rng.choice((30 * KIB, 1 << 30)),
             retention_sweep_ms=500,
         ),
         flow=FlowSettings(
