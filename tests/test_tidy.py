@@ -61,6 +61,16 @@ def place(path, line=0):
     return f"{path.relative_to(ROOT)}:{line}" if line else str(path.relative_to(ROOT))
 
 
+def none_of(offences):
+    """Fail with one line per offence; pytest's own diff would hide most of them."""
+    if offences:
+        pytest.fail("\n".join(" ".join(map(str, each)) for each in rows(offences)), pytrace=False)
+
+
+def rows(offences):
+    return [each if isinstance(each, tuple) else (each,) for each in offences]
+
+
 def lines_without_docstring(node):
     """Lines of a function or class, from its first decorator-free line, docstring not counted."""
     docstring = node.body[0] if ast.get_docstring(node) is not None else None
@@ -70,7 +80,7 @@ def lines_without_docstring(node):
 
 def test_no_file_is_longer_than_400_lines():
     counted = {path: len(path.read_text("utf-8").splitlines()) for path in SOURCE + TESTS}
-    assert [(place(p), n) for p, n in counted.items() if n > FILE_LINES_MAX] == []
+    none_of([(place(p), n) for p, n in counted.items() if n > FILE_LINES_MAX])
 
 
 @pytest.mark.parametrize(
@@ -84,7 +94,7 @@ def test_no_file_is_longer_than_400_lines():
 def test_no_class_or_function_is_longer_than_its_limit(kinds, limit):
     found = nodes(SOURCE + TESTS, *kinds)
     measured = [(place(p, n.lineno), n.name, lines_without_docstring(n)) for p, n in found]
-    assert [each for each in measured if each[2] > limit] == []
+    none_of([each for each in measured if each[2] > limit])
 
 
 def test_functions_take_at_most_five_positional_parameters():
@@ -93,12 +103,12 @@ def test_functions_take_at_most_five_positional_parameters():
         names = [each.arg for each in node.args.posonlyargs + node.args.args]
         if len([name for name in names if name not in ("self", "cls")]) > POSITIONAL_MAX:
             offences.append((place(path, node.lineno), node.name))
-    assert offences == []
+    none_of(offences)
 
 
 def test_no_module_or_folder_has_a_name_that_says_nothing():
     parts = {path: {path.stem, *path.relative_to(ROOT).parts[:-1]} for path in SOURCE + TESTS}
-    assert [place(path) for path, names in parts.items() if names & BANNED_MODULES] == []
+    none_of([place(path) for path, names in parts.items() if names & BANNED_MODULES])
 
 
 def test_no_class_has_a_suffix_that_says_nothing():
@@ -117,7 +127,7 @@ def test_no_leftover_marker_escape_or_machine_path_is_in_any_text(pattern):
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
             if pattern.search(line):
                 offences.append((place(path, number), line.strip()[:80]))
-    assert offences == []
+    none_of(offences)
 
 
 def tracked_text():
@@ -131,7 +141,7 @@ def tracked_text():
 
 
 def test_every_source_file_opens_with_a_docstring_that_says_its_purpose():
-    assert [place(p) for p in SOURCE if len(ast.get_docstring(parsed(p)) or "") < 20] == []
+    none_of([place(p) for p in SOURCE if len(ast.get_docstring(parsed(p)) or "") < 20])
 
 
 def test_model_flow_and_engine_never_say_any():
@@ -139,7 +149,7 @@ def test_model_flow_and_engine_never_say_any():
     imports = nodes(paths, ast.ImportFrom)
     offences = [(p, n) for p, n in imports if "Any" in [each.name for each in n.names]]
     offences += [(p, n) for p, n in nodes(paths, ast.Attribute) if n.attr == "Any"]
-    assert [place(path, node.lineno) for path, node in offences] == []
+    none_of([place(path, node.lineno) for path, node in offences])
 
 
 def test_imports_for_annotations_follow_the_layers_too():
@@ -154,7 +164,7 @@ def test_imports_for_annotations_follow_the_layers_too():
             is_outside = bool(target) and folder in RANKS and target[0] != folder
             if is_outside and RANKS[target[0]] >= RANKS[folder]:
                 offences.append((place(path, node.lineno), module))
-    assert offences == []
+    none_of(offences)
 
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported():
@@ -182,4 +192,4 @@ def top_level(requirement):
 def test_unit_and_property_tests_do_not_sleep():
     paths = [p for p in TESTS if p.relative_to(ROOT / "tests").parts[0] in ("unit", "property")]
     calls = [(p, n) for p, n in nodes(paths, ast.Call) if ast.unparse(n.func) == "time.sleep"]
-    assert [place(path, node.lineno) for path, node in calls] == []
+    none_of([place(path, node.lineno) for path, node in calls])
