@@ -18,6 +18,7 @@ from penstock.engine.frame import Frame
 from penstock.engine.parcel import Parcel
 from penstock.engine.queue import Queue
 from penstock.flow.buffer_pool import BufferPool
+from penstock.flow.stage import Stage
 
 
 class Collector:
@@ -27,6 +28,7 @@ class Collector:
         self._turn_bytes_max = turn_bytes_max
         self._buffers = buffers
         self._queues: dict[Queue, None] = {}
+        self._held: dict[Queue, None] = {}
 
     def put(self, queue: Queue, parcel: Parcel) -> None:
         """A channel routed a parcel to this queue."""
@@ -48,6 +50,19 @@ class Collector:
         if self._queues:
             first = next(iter(self._queues))
             self._queues[first] = self._queues.pop(first)
+
+    def hold(self, log: Stage) -> None:
+        """Nothing may be written: queues with parcels wait for the log, and are seen to."""
+        for queue in self._queues:
+            if queue not in self._held:
+                queue.stage.block(log, self)
+                self._held[queue] = None
+
+    def let_go(self, log: Stage) -> None:
+        """The log takes frames again."""
+        held, self._held = self._held, {}
+        for queue in held:
+            queue.stage.unblock(log, self)
 
     @property
     def can_move(self) -> bool:

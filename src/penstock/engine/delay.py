@@ -172,13 +172,17 @@ class Delays:
             self._send_back()
 
     def _send_back(self) -> None:
-        """Too many are armed: the later half rests in the files again."""
+        """Too many are armed: all but the first rest in the files again.
+
+        Only those due in the very same millisecond cannot be told apart by time and stay.
+        """
         alive = sorted(armed for armed in self._armed if armed[2] in self._positions)
-        cut_ms = max(alive[len(alive) // 2][1], alive[0][1] + 1)
+        cut_ms = max(alive[self._armed_max // 2][1], alive[0][1] + 1)
         self._armed = [armed for armed in alive if armed[1] < cut_ms]
         heapify(self._armed)
         self._positions = {armed[2] for armed in self._armed}
         self._store.delayed.horizon_ms = min(cut_ms, self._store.delayed.horizon_ms)
+        self._look_before_horizon()
 
     def _refill(self, now_ms: int) -> None:
         """Take the next stretch out of the files, well before its first record is due."""
@@ -188,9 +192,13 @@ class Delays:
         wall_ms = self._chain.clock.wall_ms()
         if len(self._positions) < self._armed_max // 2:
             self._arm(self._store.delayed.due(wall_ms + self._horizon_ms))
-        # Records sent back to the files may be due before the ordinary next look.
-        ahead_ms = self._store.delayed.horizon_ms - wall_ms
-        self._refill_ms = min(self._refill_ms, now_ms + max(RETRY_MS, ahead_ms // 2))
+        self._look_before_horizon()
+
+    def _look_before_horizon(self) -> None:
+        """Records sent back to the files may be due before the ordinary next look."""
+        ahead_ms = self._store.delayed.horizon_ms - self._chain.clock.wall_ms()
+        soon_ms = self._chain.now_ms + max(RETRY_MS, ahead_ms // 2)
+        self._refill_ms = min(self._refill_ms, soon_ms)
 
     def _decide(self, position: int, *, is_let_go: bool) -> bool:
         if position in self._positions:

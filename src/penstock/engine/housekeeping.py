@@ -43,14 +43,15 @@ class Housekeeping:
         self._registry = registry
         self._settling = settling
         self._sweep_ms = chain.now_ms + settings.retention_sweep_ms
-        self._snapshot_ms: int | None = None
+        self.snapshot_ms: int | None = None
+        """When the next snapshot is wanted; None while nothing happened since the last."""
         self._mark_ms: int | None = None
 
     def appended(self) -> None:
         """A frame was written: a snapshot and, once it is quiet, a mark will be wanted."""
         now_ms = self._chain.now_ms
-        if self._snapshot_ms is None:
-            self._snapshot_ms = now_ms + self._settings.snapshot_interval_ms
+        if self.snapshot_ms is None:
+            self.snapshot_ms = now_ms + self._settings.snapshot_interval_ms
         self._mark_ms = now_ms + self._settings.idle_mark_ms
 
     def snapshot(self) -> None:
@@ -59,12 +60,12 @@ class Housekeeping:
         Only right after an append that left nothing unsaved: rows must not run ahead of the log.
         """
         now_ms = self._chain.now_ms
-        if self._snapshot_ms is None or now_ms < self._snapshot_ms:
+        if self.snapshot_ms is None or now_ms < self.snapshot_ms:
             return
         if not self._store.is_snapshot_due():
-            self._snapshot_ms = now_ms + self._settings.snapshot_interval_ms
+            self.snapshot_ms = now_ms + self._settings.snapshot_interval_ms
             return
-        self._snapshot_ms = None
+        self.snapshot_ms = None
         states: list[CursorState] = []
         for subscription_id, queue_id in self._settling.take_changed():
             subscription = self._registry.subscriptions.get(SubscriptionId(subscription_id))
@@ -99,7 +100,8 @@ class Housekeeping:
     def next_deadline_ms(self) -> int:
         """When the next chore is due."""
         times = [self._sweep_ms]
-        times += [at_ms for at_ms in (self._snapshot_ms, self._mark_ms) if at_ms is not None]
+        if self._mark_ms is not None:
+            times.append(self._mark_ms)
         for topic in self._registry.expiring.values():
             since_ms = self._chain.now_ms if _is_used(topic) else topic.last_used_ms
             times.append(since_ms + topic.policy.expires_ms)

@@ -100,11 +100,13 @@ class TurnRunner:
             self._retry_ms or None,
             self._chain.journal.next_deadline_ms,
             parts.intake.next_deadline_ms(),
-            parts.delays.next_deadline_ms(),
             parts.waiting.next_deadline_ms(),
             parts.pulls.next_deadline_ms(),
             parts.housekeeping.next_deadline_ms(),
         ]
+        if not (self._retry_ms or parts.commits.is_held or parts.commits.failure):
+            # What needs a frame cannot be done before there can be one.
+            times += [parts.delays.next_deadline_ms(), parts.housekeeping.snapshot_ms]
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     # Parts of a turn.
@@ -132,7 +134,9 @@ class TurnRunner:
         parts = self._parts
         settling, dead_letters, delays = parts.settling, parts.dead_letters, parts.delays
         if parts.commits.is_held:
+            parts.collector.hold(self._chain.log)
             return False
+        parts.collector.let_go(self._chain.log)
         frame = Frame()
         parts.collector.collect(frame)
         # After a refused write only publishers try the disk at once: they are answered by it.

@@ -87,7 +87,11 @@ class WaitingRoom:
         """When a waiting request becomes too old, or the store counts as busy."""
         if self._queues.is_empty:
             return None
-        times = (self._queues.next_deadline_ms, self._commits.busy.next_deadline_ms())
+        times = [self._queues.next_deadline_ms]
+        busy_ms = self._commits.busy.next_deadline_ms()
+        # It counts as busy after that moment, not at it; once it is, only the disk ends it.
+        if busy_ms is not None and busy_ms + 1 > self._chain.now_ms:
+            times.append(busy_ms + 1)
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def _may_run(self, class_name: str) -> bool:

@@ -1,0 +1,155 @@
+"""Dead letters: one new record with the cause, in the frame that removes the original."""
+
+import pytest
+
+from penstock.engine.dead_letter import NeutralBurial
+from penstock.engine.ports import Death
+from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.engine.topic import Overflow, TopicPolicy
+from penstock.flow.prefetch import Window
+from penstock.model.record import neutral_record
+from penstock.model.refusal import RefusalKind
+from penstock.model.settlement import Cause
+from penstock.testing.faults import FaultKind
+from penstock.testing.workbench import Workbench
+
+
+@pytest.fixture
+def bench():
+    return Workbench()
+
+
+def read(bench, topic):
+    entries = topic.queues[0].index.entries(0, 1000)
+    return bench.store.read([(e[0], e[4]) for e in entries])
+
+
+def properties(record):
+    pairs = [pair.split(b"\x01") for pair in record.properties.split(b"\x02") if pair]
+    return {name.decode(): value.decode() for name, value in pairs}
+
+
+def with_consumer(bench, topic):
+    subscription = bench.engine.create_subscription(
+        topic.name, "s", SubscriptionOptions(sees_unsynced=True)
+    )
+    subscription.attach(bench.outlet, Window(0), name="c")
+    return subscription
+
+
+def test_a_rejected_message_becomes_a_dead_letter_that_says_why_and_whence(bench):
+    grave = bench.topic("grave")
+    topic = bench.topic(policy=TopicPolicy(dead_letter_topic="grave"))
+    subscription = with_consumer(bench, topic)
+    record = neutral_record(b"bad", properties=b"a\x011\x02", key=b"k", tag=b"t")
+    bench.publish(bench.channel(), topic, record)
+    bench.settle()
+    bench.outlet.reject_all(subscription)
+    bench.settle()
+    (letter,) = read(bench, grave)
+    assert (letter.body, letter.key, letter.tag) == (b"bad", b"k", b"t")
+    facts = properties(letter)
+    assert facts["a"] == "1"
+    assert facts["dead.cause"] == "rejected"
+    assert (facts["dead.topic"], facts["dead.offset"]) == ("orders", "0")
+    assert subscription.low_mark(topic.queues[0].queue_id) == 1
+
+
+def test_the_letter_and_the_settlement_are_in_one_frame(bench):
+    grave = bench.topic("grave")
+    topic = bench.topic(policy=TopicPolicy(dead_letter_topic="grave"))
+    subscription = with_consumer(bench, topic)
+    bench.publish(bench.channel(), topic, b"bad")
+    bench.settle()
+    frames = bench.store.counters.frames
+    bench.outlet.reject_all(subscription)
+    bench.turns()
+    assert bench.store.counters.frames == frames + 1
+    assert len(read(bench, grave)) == 1
+
+
+def test_after_a_refused_write_letter_and_settlement_are_stored_together_later(bench):
+    grave = bench.topic("grave")
+    topic = bench.topic(policy=TopicPolicy(dead_letter_topic="grave"))
+    subscription = with_consumer(bench, topic)
+    bench.publish(bench.channel(), topic, b"bad")
+    bench.settle()
+    bench.storage.plan.fail_next("write", FaultKind.ENOSPC)
+    bench.outlet.reject_all(subscription)
+    bench.turns()
+    assert read(bench, grave) == []
+    bench.advance(200)
+    bench.settle()
+    bench.kill()
+    topics = {topic.name.name: topic for topic in bench.engine.topics()}
+    assert len(read(bench, topics["grave"])) == 1
+    restored = topics["orders"].subscriptions["s"]
+    assert restored.low_mark(topics["orders"].queues[0].queue_id) == 1
+
+
+def test_a_dropped_head_is_buried_with_its_cause(bench):
+    grave = bench.topic("grave")
+    topic = bench.topic(policy=TopicPolicy(length_max=1, dead_letter_topic="grave"))
+    bench.engine.create_subscription(topic.name, "s", SubscriptionOptions(sees_unsynced=True))
+    bench.publish(bench.channel(), topic, b"a", b"b", b"c")
+    bench.settle()
+    letters = read(bench, grave)
+    assert [letter.body for letter in letters] == [b"a", b"b"]
+    assert {properties(letter)["dead.cause"] for letter in letters} == {"dropped_head"}
+
+
+def test_a_publish_refused_by_length_is_buried_if_the_policy_says_so(bench):
+    grave = bench.topic("grave")
+    topic = bench.topic(
+        policy=TopicPolicy(
+            length_max=1, overflow=Overflow.REJECT_DEAD_LETTER, dead_letter_topic="grave"
+        )
+    )
+    bench.engine.create_subscription(topic.name, "s", SubscriptionOptions(sees_unsynced=True))
+    bench.publish(bench.channel(), topic, b"a", b"b")
+    bench.settle()
+    assert [refusal.kind for _, refusal in bench.outlet.refusals] == [RefusalKind.LENGTH_LIMIT]
+    assert [letter.body for letter in read(bench, grave)] == [b"b"]
+
+
+def test_an_expired_message_is_buried(bench):
+    grave = bench.topic("grave")
+    topic = bench.topic(policy=TopicPolicy(message_ttl_ms=1_000, dead_letter_topic="grave"))
+    bench.engine.create_subscription(topic.name, "s", SubscriptionOptions(sees_unsynced=True))
+    bench.publish(bench.channel(), topic, b"old")
+    bench.settle()
+    bench.advance(1_001)
+    bench.settle()
+    (letter,) = read(bench, grave)
+    assert properties(letter)["dead.cause"] == "expired"
+
+
+def test_without_a_target_or_with_a_missing_one_a_death_is_only_counted(bench):
+    topic = bench.topic(policy=TopicPolicy(dead_letter_topic="nowhere"))
+    subscription = with_consumer(bench, topic)
+    bench.publish(bench.channel(), topic, b"bad")
+    bench.settle()
+    bench.outlet.reject_all(subscription)
+    bench.settle()
+    assert bench.engine.statistics().deaths_dropped == 1
+
+
+def test_a_second_death_replaces_the_first_in_the_properties():
+    burial = NeutralBurial()
+
+    def death(topic):
+        return Death(
+            cause=int(Cause.EXPIRED),
+            space="",
+            topic=topic,
+            queue=0,
+            offset=7,
+            attempts=2,
+            time_ms=5,
+        )
+
+    once = burial.bury(neutral_record(b"body", properties=b"x\x01y\x02"), death("first"))
+    twice = burial.bury(once, death("second"))
+    assert properties(twice)["dead.topic"] == "second"
+    assert twice.properties.count(b"dead.topic") == 1
+    assert twice.body == b"body"

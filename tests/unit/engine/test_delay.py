@@ -1,0 +1,203 @@
+"""Topic-level delay: stored at once, delivered at its time, through restarts and clock jumps."""
+
+import pytest
+
+from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.engine.topic import TopicPolicy
+from penstock.flow.prefetch import Window
+from penstock.model.record import RecordFlag, neutral_record
+from penstock.settings.load import Settings
+from penstock.settings.topics import TopicSettings
+from penstock.testing.faults import FaultKind
+from penstock.testing.workbench import Workbench
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def bench():
+    return Workbench()
+
+
+def delayed(bench, body, ms):
+    record = neutral_record(body, tag=b"t")
+    record.flags |= RecordFlag.DELAYED
+    record.deliver_ms = bench.clock.wall_ms() + ms
+    return record
+
+
+def undecided(body):
+    record = neutral_record(body)
+    record.flags |= RecordFlag.DELAYED
+    return record
+
+
+def stored(bench, topic):
+    entries = topic.queues[0].index.entries(0, 1000)
+    return [record.body for record in bench.store.read([(e[0], e[4]) for e in entries])]
+
+
+def again(bench, name="orders"):
+    return next(topic for topic in bench.engine.topics() if topic.name.name == name)
+
+
+def test_a_delayed_message_is_confirmed_at_once_and_gets_its_offset_when_due(bench):
+    topic, channel = bench.topic(), bench.channel()
+    tokens = bench.publish(channel, topic, delayed(bench, b"later", 5_000), b"now")
+    bench.settle()
+    assert sorted(bench.outlet.confirmed_tokens) == tokens
+    assert stored(bench, topic) == [b"now"]
+    bench.advance(4_999)
+    assert stored(bench, topic) == [b"now"]
+    bench.advance(1)
+    assert stored(bench, topic) == [b"now", b"later"]
+    bench.advance(60_000)
+    assert stored(bench, topic) == [b"now", b"later"]
+
+
+def test_a_delayed_message_wakes_its_consumers_when_it_is_due(bench):
+    topic, channel = bench.topic(), bench.channel()
+    subscription = bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    subscription.attach(bench.outlet, Window(0), name="c")
+    bench.publish(channel, topic, delayed(bench, b"later", 1_000))
+    bench.settle()
+    bench.advance(1_000)
+    bench.settle()
+    assert bench.outlet.bodies == [b"later"]
+
+
+def test_a_time_that_has_passed_delays_nothing(bench):
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, delayed(bench, b"past", -1))
+    bench.turns()
+    assert stored(bench, topic) == [b"past"]
+
+
+def test_without_the_flag_a_deliver_time_is_left_to_the_subscriptions(bench):
+    record = neutral_record(b"theirs")
+    record.deliver_ms = bench.clock.wall_ms() + 1_000
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, record)
+    bench.turns()
+    assert stored(bench, topic) == [b"theirs"]
+
+
+def test_a_topic_may_delay_every_message_that_has_a_deliver_time(bench):
+    record = neutral_record(b"ours")
+    record.deliver_ms = bench.clock.wall_ms() + 1_000
+    topic = bench.topic(policy=TopicPolicy(is_delaying=True))
+    bench.publish(bench.channel(), topic, record)
+    bench.settle()
+    assert stored(bench, topic) == []
+    bench.advance(1_000)
+    assert stored(bench, topic) == [b"ours"]
+
+
+@pytest.mark.parametrize("ms", [5_000, 2 * HOUR_MS])
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_delay_survives_a_restart(bench, ms, end):
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, delayed(bench, b"later", ms))
+    bench.settle()
+    getattr(bench, end)()
+    topic = again(bench)
+    assert stored(bench, topic) == []
+    bench.advance(ms)
+    assert stored(bench, topic) == [b"later"]
+
+
+def test_a_release_survives_a_restart_and_is_not_repeated(bench):
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, delayed(bench, b"later", 1_000))
+    bench.settle()
+    bench.advance(1_000)
+    bench.settle()
+    bench.kill()
+    bench.advance(10_000)
+    assert stored(bench, again(bench)) == [b"later"]
+
+
+@pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS, 86_400_000, -86_400_000])
+def test_a_jump_of_the_wall_clock_neither_frees_nor_keeps_what_is_armed(bench, jump_ms):
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, delayed(bench, b"later", 10_000))
+    bench.settle()
+    bench.clock.jump_wall(jump_ms)
+    bench.advance(9_999)
+    assert stored(bench, topic) == []
+    bench.advance(1)
+    assert stored(bench, topic) == [b"later"]
+
+
+def test_a_release_that_the_disk_refused_is_tried_again(bench):
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, delayed(bench, b"later", 500))
+    bench.settle()
+    bench.storage.plan.fail_next("write", FaultKind.ENOSPC)
+    bench.advance(500)
+    assert stored(bench, topic) == []
+    bench.advance(1_000)
+    assert stored(bench, topic) == [b"later"]
+
+
+def test_many_delayed_messages_keep_only_a_bounded_number_in_memory():
+    settings = Settings(topics=TopicSettings(delayed_in_memory_max=50))
+    bench = Workbench(settings)
+    topic, channel = bench.topic(), bench.channel()
+    for second in range(1, 201):
+        bench.publish(channel, topic, delayed(bench, b"%d" % second, second * 1_000))
+        bench.settle()
+        assert bench.engine.statistics().delayed <= 50
+    for _ in range(220):
+        bench.advance(1_000)
+        bench.settle()
+        assert bench.engine.statistics().delayed <= 50
+    assert stored(bench, topic) == [b"%d" % second for second in range(1, 201)]
+
+
+def test_a_record_that_waits_for_a_decision_is_let_go_once(bench):
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, undecided(b"half"))
+    bench.settle()
+    position = bench.outlet.events[0].confirmations[0].position
+    bench.advance(60_000)
+    assert stored(bench, topic) == []
+    assert bench.engine.release(position)
+    assert not bench.engine.release(position)
+    bench.settle()
+    assert stored(bench, topic) == [b"half"]
+    assert not bench.engine.release(position)
+
+
+def test_a_record_that_waits_for_a_decision_may_be_dropped(bench):
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, undecided(b"half"))
+    bench.settle()
+    position = bench.outlet.events[0].confirmations[0].position
+    assert bench.engine.cancel_delayed(position)
+    bench.settle()
+    bench.kill()
+    assert not bench.engine.release(position)
+    assert stored(bench, again(bench)) == []
+
+
+def test_a_decision_may_come_after_a_restart(bench):
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, undecided(b"half"))
+    bench.settle()
+    position = bench.outlet.events[0].confirmations[0].position
+    bench.kill()
+    assert bench.engine.release(position)
+    bench.settle()
+    assert stored(bench, again(bench)) == [b"half"]
+
+
+def test_a_delayed_message_of_a_deleted_topic_is_forgotten(bench):
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, delayed(bench, b"later", 1_000))
+    bench.settle()
+    bench.engine.delete_topic(topic.name)
+    bench.settle()
+    bench.advance(5_000)
+    bench.settle()
+    assert bench.engine.statistics().delayed == 0

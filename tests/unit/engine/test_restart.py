@@ -1,0 +1,201 @@
+"""What a restart brings back, and what it must not."""
+
+import msgspec
+import pytest
+
+from penstock.engine.registry import TOPIC_KIND
+from penstock.engine.subscription_options import Mode, SubscriptionOptions
+from penstock.engine.topic import Overflow, TopicPolicy
+from penstock.flow.prefetch import Window
+from penstock.model.errors import AlreadyExists, LogCorrupt
+from penstock.model.names import topic_name
+from penstock.model.position import is_transient_id
+from penstock.model.record import RecordFlag, neutral_record
+from penstock.testing.workbench import Workbench
+
+POLICY = TopicPolicy(length_max=10, overflow=Overflow.REJECT, retention_ms=5, max_priority=2)
+
+
+@pytest.fixture
+def bench():
+    return Workbench()
+
+
+def by_name(bench):
+    return {topic.name.name: topic for topic in bench.engine.topics()}
+
+
+@pytest.mark.parametrize("end", ["stop", "kill", "cut_power"])
+def test_topics_policies_and_subscriptions_come_back(bench, end):
+    topic = bench.topic(policy=POLICY)
+    options = SubscriptionOptions(mode=Mode.FAILOVER, holds_data=False, delivery_limit=3)
+    bench.engine.create_subscription(topic.name, "s", options)
+    ids = [queue.queue_id for queue in topic.queues]
+    bench.settle()
+    getattr(bench, end)()
+    found = by_name(bench)["orders"]
+    assert (found.topic_id, found.policy) == (topic.topic_id, POLICY)
+    assert [queue.queue_id for queue in found.queues] == ids
+    restored = found.subscriptions["s"].options
+    assert (restored.mode, restored.holds_data, restored.delivery_limit) == (
+        Mode.FAILOVER,
+        False,
+        3,
+    )
+    assert restored.is_priority
+
+
+def test_what_does_not_last_is_gone_and_its_ids_are_transient(bench):
+    topic = bench.topic("passing", is_durable=False)
+    subscription = bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    assert is_transient_id(topic.topic_id)
+    assert is_transient_id(subscription.subscription_id)
+    bench.publish(bench.channel(), topic, b"a")
+    bench.settle()
+    bench.kill()
+    assert bench.engine.topics() == []
+
+
+def test_a_deleted_topic_stays_deleted_and_its_ids_are_not_used_again(bench):
+    old = bench.topic()
+    bench.settle()
+    bench.engine.delete_topic(old.name)
+    bench.settle()
+    bench.kill()
+    assert bench.engine.topics() == []
+    new = bench.topic()
+    assert new.topic_id != old.topic_id
+    assert new.queues[0].queue_id != old.queues[0].queue_id
+    assert new.queues[0].incarnation > old.queues[0].incarnation
+
+
+@pytest.mark.parametrize("end", ["stop", "kill", "cut_power"])
+def test_settled_messages_stay_settled(bench, end):
+    topic = bench.topic()
+    subscription = bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    bench.publish(bench.channel(), topic, *[b"%d" % number for number in range(6)])
+    bench.settle()
+    queue_id = topic.queues[0].queue_id
+    subscription.attach(bench.outlet, Window(0), name="c")
+    bench.settle()
+    subscription.settle(queue_id, [0, 1, 4])
+    bench.settle()
+    getattr(bench, end)()
+    bench.outlet.clear()
+    topic = by_name(bench)["orders"]
+    restored = topic.subscriptions["s"]
+    restored.attach(bench.outlet, Window(0), name="c")
+    bench.settle()
+    assert bench.outlet.bodies == [b"2", b"3", b"5"]
+    redelivered = {delivery.is_redelivered for delivery in bench.outlet.deliveries}
+    assert redelivered == {True}
+
+
+def test_cursors_come_back_from_a_snapshot_and_the_settlements_after_it(bench):
+    topic, channel = bench.topic(), bench.channel()
+    subscription = bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    queue_id = topic.queues[0].queue_id
+    for number in range(8):
+        bench.publish(channel, topic, b"%d" % number)
+        bench.settle()
+        subscription.settle_upto(queue_id, number + 1)
+        bench.settle()
+        bench.advance(bench.settings.storage.snapshot_interval_ms)
+        bench.settle()
+    assert bench.store.snapshot_position > 0
+    bench.kill()
+    assert by_name(bench)["orders"].subscriptions["s"].low_mark(queue_id) == 8
+
+
+def test_transient_messages_are_dropped_and_counted_out(bench):
+    topic = bench.topic()
+    bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    quick = neutral_record(b"quick")
+    quick.flags |= RecordFlag.TRANSIENT
+    bench.publish(bench.channel(), topic, quick, b"kept")
+    bench.settle()
+    bench.kill()
+    topic = by_name(bench)["orders"]
+    subscription = topic.subscriptions["s"]
+    assert subscription.ready(topic.queues[0].queue_id) == 1
+    subscription.attach(bench.outlet, Window(0), name="c")
+    bench.outlet.clear()
+    bench.settle()
+    assert bench.outlet.bodies == [b"kept"]
+
+
+def test_rows_of_adapters_come_back(bench):
+    bench.engine.define("binding", "a", b"1")
+    bench.engine.define("binding", "b", b"2")
+    bench.engine.define("binding", "a", None)
+    called = []
+    bench.engine.after_durable(lambda: called.append(True))
+    assert called == []
+    bench.settle()
+    assert called == [True]
+    bench.kill()
+    assert bench.engine.definitions("binding") == {"b": b"2"}
+    with pytest.raises(AlreadyExists):
+        bench.engine.define(TOPIC_KIND, "1", b"")
+
+
+def test_after_durable_calls_back_even_when_there_is_nothing_to_write(bench):
+    bench.settle()
+    called = []
+    bench.engine.after_durable(lambda: called.append(True))
+    bench.turns()
+    assert called == [True]
+
+
+def test_after_durable_waits_for_the_settlements_before_it(bench):
+    topic = bench.topic()
+    subscription = bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    bench.publish(bench.channel(), topic, b"a")
+    bench.settle()
+    called = []
+    subscription.settle_upto(topic.queues[0].queue_id, 1)
+    bench.engine.after_durable(lambda: called.append(bench.store.durable_position))
+    end = bench.store.end_position
+    bench.turns()
+    assert called == []
+    bench.settle()
+    assert called[0] > end
+
+
+def test_an_unreadable_definition_is_named(bench):
+    bench.topic()
+    bench.settle()
+    bench.store.definitions.put(TOPIC_KIND, "1", b"not json")
+    bench.settle()
+    with pytest.raises(LogCorrupt, match="topic 1"):
+        bench.kill()
+
+
+def test_a_policy_is_stored_as_readable_json(bench):
+    bench.topic(policy=TopicPolicy(length_max=5))
+    (row,) = bench.engine.definitions(TOPIC_KIND).values()
+    assert msgspec.json.decode(row)["policy"] == {"length_max": 5}
+
+
+def test_names_are_taken_once_and_priorities_do_not_change(bench):
+    topic = bench.topic(policy=POLICY)
+    with pytest.raises(AlreadyExists):
+        bench.topic()
+    with pytest.raises(AlreadyExists):
+        bench.engine.set_policy(topic_name("orders"), TopicPolicy(max_priority=1))
+    bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    with pytest.raises(AlreadyExists):
+        bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+
+
+def test_a_topic_can_grow_and_its_subscriptions_read_the_new_queues(bench):
+    topic = bench.topic()
+    subscription = bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    subscription.attach(bench.outlet, Window(0), name="c")
+    bench.engine.grow_topic(topic.name, 3)
+    assert len(topic.queues) == 3
+    bench.publish(bench.channel(), topic, b"a", b"b", b"c")
+    bench.settle()
+    assert sorted(bench.outlet.bodies) == [b"a", b"b", b"c"]
+    bench.kill()
+    assert len(by_name(bench)["orders"].queues) == 3
