@@ -103,8 +103,12 @@ class Journey:
         for taker in keys.takers():
             if keys.has_parked(taker) and moved < messages_max:
                 room = min(taker.room(), messages_max - moved)
-                offsets = keys.take_parked(taker, room)
+                parked = keys.take_parked(taker, room)
+                offsets = [offset for offset, _ in parked]
                 picked = self.picker.again(lane, offsets, room, taker.room_bytes())
+                slots = dict(parked)
+                for offset in picked.left_over:
+                    keys.park(offset, slots[offset])
                 moved += picked.moved
                 self._hand_owner(lane, keys, taker, picked.deliveries, outbox)
         while moved < messages_max and lane.has_ready:

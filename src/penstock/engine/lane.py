@@ -119,6 +119,13 @@ class Lane:
         if is_counted and self.is_saved:
             self.notes.counted(offset, attempts)
 
+    def back(self, offset: int, slot: int) -> None:
+        """An entry waits for its turn in its original place, among its key if it has one."""
+        if slot:
+            self.dispatcher.park(offset, slot)
+        else:
+            self.redelivery.back(offset)
+
     def mark_delivered(self, end: int) -> None:
         """Offsets below ``end`` are about to be handed over."""
         # Renewed at half, so that the new mark is usually durable before it is needed.

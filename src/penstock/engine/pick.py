@@ -42,6 +42,8 @@ class Picked(msgspec.Struct, gc=False):
     deliveries: list[Delivery]
     moved: int = 0
     """Messages that left the queue's backlog: picked, settled or delayed; 0 = nothing is ready."""
+    left_over: list[int] = []
+    """First offsets that were too much."""
     is_plain: bool = False
     """True when every delivery is a single message that was never delivered before."""
 
@@ -67,13 +69,15 @@ class Picker:
         """About as much as asked for; one batch may cross the line. ``is_reading``: also unread."""
         if lane.redelivery.again:
             offsets = lane.redelivery.take(min(messages_max, CHUNK_ENTRIES_MAX))
-            return self.again(lane, offsets, messages_max, min(bytes_max, CHUNK_BYTES_MAX))
+            picked = self.again(lane, offsets, messages_max, min(bytes_max, CHUNK_BYTES_MAX))
+            lane.redelivery.put_back(picked.left_over)
+            return picked
         if not is_reading or lane.redelivery.is_full:
             return Picked([])
         return self._unread(lane, messages_max, min(bytes_max, CHUNK_BYTES_MAX))
 
     def again(self, lane: Lane, offsets: list[int], messages_max: int, bytes_max: int) -> Picked:
-        """Entries at these first offsets, ascending; what is too much goes back."""
+        """Entries at these first offsets, ascending; what is too much is the caller's again."""
         index = lane.queue.index
         found: dict[int, IndexEntry] = {}
         for at, count in _runs(offsets):
@@ -82,13 +86,14 @@ class Picker:
         # Above a hole the index answers with a later entry, which is not meant.
         entries = [found[offset] for offset in offsets if offset in found]
         wanted = _cut(entries, messages_max, bytes_max, lane.end)
-        lane.redelivery.put_back([entry[1] for entry in entries[len(wanted) :]])
         moved = sum(entry[5] for entry in wanted)
         for offset in offsets:
             if offset not in found:
                 self._gone(lane, offset, offset + 1)
                 moved += 1
-        return self._sift(lane, wanted, is_fresh=False, moved=moved)
+        picked = self._sift(lane, wanted, is_fresh=False, moved=moved)
+        picked.left_over = [entry[1] for entry in entries[len(wanted) :]]
+        return picked
 
     def _unread(self, lane: Lane, messages_max: int, bytes_max: int) -> Picked:
         index = lane.queue.index
@@ -142,7 +147,7 @@ class Picker:
             delivery = self._examine(lane, entry, record, now_ms)
             if delivery is not None:
                 keep(delivery)
-        return Picked(deliveries, moved, is_plain)
+        return Picked(deliveries, moved, is_plain=is_plain)
 
     def _examine(
         self, lane: Lane, entry: IndexEntry, record: Record | None, now_ms: int

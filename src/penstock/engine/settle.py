@@ -123,7 +123,7 @@ class Settler:
                 lane.redelivery.delay(start, due_ms, held.messages)
             else:
                 lane.remember(start, attempts, is_counted=is_counted)
-                lane.redelivery.back(start)
+                lane.back(start, held.slot)
         self.bury(lane, dying, Cause.DELIVERY_LIMIT)
         return moved
 

@@ -36,6 +36,10 @@ class Dispatcher(Protocol):
         """The round ended with this one."""
         ...
 
+    def park(self, offset: int, slot: int) -> None:
+        """An entry of this key slot waits for its turn (key_shared only)."""
+        ...
+
     def released(self, slot: int) -> None:
         """An entry of this key slot is no longer in flight (key_shared only)."""
         ...

@@ -38,6 +38,9 @@ class Exclusive:
     def served(self, last: Consumer) -> None:
         """There is no round."""
 
+    def park(self, offset: int, slot: int) -> None:
+        """Keys play no part."""
+
     def released(self, slot: int) -> None:
         """Keys play no part."""
 

@@ -8,8 +8,8 @@ A key falls into a slot, a slot has an owner (``key_slots``). Three things keep 
   for keys whose owners have room. Whatever is parked for a consumer goes to it before anything new.
 * *Bounded look-ahead*: so many are parked at most; then reading stops until some are taken.
 
-Parked offsets count as waiting to be delivered again; they were never handed over, so they carry no
-count and no flag. Invariant: an offset is parked at most once, for its owner or for its slot.
+What comes back is parked, too, and so takes its place among the waiting messages of its key.
+Invariant: an offset is parked at most once, for its owner or for its slot.
 """
 
 from heapq import heapify, heappop, heappush
@@ -87,16 +87,18 @@ class KeyShared:
 
         ``rooms`` says how much each taker may still get; who is not in it gets nothing.
         """
-        owner = self.owners.owner(slot)
-        held = self._held.get(slot)
-        if owner is None or (held is not None and held[0] != owner.consumer_id):
-            self._park(self._waiting, slot, (offset, slot))
-            return 0
-        owner_id = owner.consumer_id
-        if rooms.get(owner_id, 0) <= 0 or self._parked.get(owner_id):
-            self._park(self._parked, owner_id, (offset, slot))
+        owner_id = self._free_owner(slot)
+        if not owner_id or rooms.get(owner_id, 0) <= 0 or owner_id in self._parked:
+            self.park(offset, slot)
             return 0
         return owner_id
+
+    def park(self, offset: int, slot: int) -> None:
+        """Set an entry aside, for the owner of its slot or until the slot is drained."""
+        owner_id = self._free_owner(slot)
+        heap = self._parked if owner_id else self._waiting
+        heappush(heap.setdefault(owner_id or slot, []), (offset, slot))
+        self.parked_count += 1
 
     def handed(self, slot: int, consumer_id: int) -> None:
         """An entry of the slot is in flight now."""
@@ -121,10 +123,10 @@ class KeyShared:
             for parked in waiting:
                 heappush(heap, parked)
 
-    def take_parked(self, consumer: Consumer, count_max: int) -> list[int]:
-        """The oldest offsets parked for a consumer; they are the caller's now."""
+    def take_parked(self, consumer: Consumer, count_max: int) -> list[Parked]:
+        """The oldest entries parked for a consumer; they are the caller's now."""
         heap = self._parked.get(consumer.consumer_id)
-        taken: list[int] = []
+        taken: list[Parked] = []
         while heap and len(taken) < count_max:
             offset, slot = heap[0]
             held = self._held.get(slot)
@@ -133,7 +135,7 @@ class KeyShared:
                 # The slot went to another owner and came back while it drains.
                 heappush(self._waiting.setdefault(slot, []), (offset, slot))
             else:
-                taken.append(offset)
+                taken.append((offset, slot))
         if heap is not None and not heap:
             del self._parked[consumer.consumer_id]
         self.parked_count -= len(taken)
@@ -158,9 +160,13 @@ class KeyShared:
         """Slots whose messages wait for a former owner."""
         return len(self._waiting)
 
-    def _park(self, table: dict[int, list[Parked]], key: int, parked: Parked) -> None:
-        heappush(table.setdefault(key, []), parked)
-        self.parked_count += 1
+    def _free_owner(self, slot: int) -> int:
+        """The id of the consumer that may have messages of the slot now; 0 = nobody may."""
+        owner = self.owners.owner(slot)
+        held = self._held.get(slot)
+        if owner is None or (held is not None and held[0] != owner.consumer_id):
+            return 0
+        return owner.consumer_id
 
     def _settle_owners(self) -> None:
         """After consumers came or went, sort what is parked by its owners of today."""
@@ -173,12 +179,8 @@ class KeyShared:
         self._parked.clear()
         self._waiting.clear()
         for parked in everything:
-            slot = parked[1]
-            owner = self.owners.owner(slot)
-            held = self._held.get(slot)
-            if owner is None or (held is not None and held[0] != owner.consumer_id):
-                self._waiting.setdefault(slot, []).append(parked)
-            else:
-                self._parked.setdefault(owner.consumer_id, []).append(parked)
+            owner_id = self._free_owner(parked[1])
+            heaps = self._parked if owner_id else self._waiting
+            heaps.setdefault(owner_id or parked[1], []).append(parked)
         for heap in (*self._parked.values(), *self._waiting.values()):
             heapify(heap)

@@ -73,6 +73,9 @@ class Shared:
             level, at = place
             level.next = (at + 1) % len(level.members)
 
+    def park(self, offset: int, slot: int) -> None:
+        """Keys play no part."""
+
     def released(self, slot: int) -> None:
         """Keys play no part."""
 

@@ -1,0 +1,337 @@
+"""The laws of delivery, on random scripts in every mode.
+
+* An offset is at any time exactly one of settled, in flight, coming back, delayed and unread.
+* Nothing is lost: once consumers behave, everything is delivered and settled.
+* Nothing is handed over twice without being flagged, nor while somebody has it in flight.
+* First deliveries of a queue are in order, delayed messages apart (shared: for each
+  consumer; key_shared: for each key).
+* What is charged to demand and limits is what is in flight; a stuck consumer holds only itself.
+"""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.engine.subscription import Subscription, SubscriptionOptions
+from penstock.engine.subscription_options import Mode
+from penstock.flow.demand import Unlimited
+from penstock.flow.permits import Permits
+from penstock.flow.prefetch import Window
+from penstock.model.position import SubscriptionId
+from penstock.model.record import neutral_record
+from penstock.model.settlement import Cause
+from penstock.settings.flow import FlowSettings
+from penstock.testing.queues import MemoryHost, MemoryQueue
+
+QUEUES = (1, 2)
+CONSUMERS_MAX = 4
+UNACKED_CONSUMER_MAX = 20
+UNACKED_SUBSCRIPTION_MAX = 40
+
+
+class Peer:
+    """A consumer's side of the wire, with a memory for everything that may not happen."""
+
+    def __init__(self, world):
+        self.world = world
+        self.consumer = None
+        self.held = {}
+        self.active = False
+
+    def deliver(self, consumer, deliveries):
+        assert deliveries, "an empty list was handed over"
+        for delivery in deliveries:
+            self.world.handed(self, delivery)
+        consumer.unsent.sent_all()
+
+    def active_changed(self, consumer, is_active):
+        assert self.active is not is_active
+        self.active = is_active
+
+    def cancelled(self, consumer, cause):
+        raise AssertionError("nobody deleted the subscription")
+
+
+class World:
+    """One subscription of two queues, its peers, and what the laws remember."""
+
+    def __init__(self, mode, *, delivery_limit=0):
+        self.mode = mode
+        self.host = MemoryHost(
+            flow=FlowSettings(
+                unacked_consumer_max=UNACKED_CONSUMER_MAX,
+                unacked_subscription_max=UNACKED_SUBSCRIPTION_MAX,
+            )
+        )
+        self.queues = {queue_id: MemoryQueue(self.host, queue_id) for queue_id in QUEUES}
+        self.subscription = Subscription(
+            SubscriptionId(1),
+            "s",
+            list(self.queues.values()),
+            SubscriptionOptions(mode=mode, delivery_limit=delivery_limit),
+            self.host,
+        )
+        self.peers = []
+        self.seen = set()
+        self.returned = set()
+        self.first_seen = {}
+        self.names = 0
+        self.permits_left = {}
+
+    # What may happen
+
+    def handed(self, peer, delivery, *, is_ordered=True):
+        key = (delivery.queue_id, delivery.offset)
+        owners = [each for each in self.peers if key in each.held]
+        assert not owners, "a message is in flight twice"
+        assert delivery.is_redelivered == (key in self.seen), "seen before if and only if flagged"
+        if is_ordered and key not in self.seen and not delivery.record.deliver_ms:
+            group = None
+            if self.mode is Mode.KEY_SHARED:
+                group = delivery.record.key
+            elif self.mode is Mode.SHARED:
+                group = peer
+            last = self.first_seen.get((delivery.queue_id, group), -1)
+            assert delivery.offset > last, "first deliveries are in order"
+            self.first_seen[delivery.queue_id, group] = delivery.offset
+        if self.mode is Mode.KEY_SHARED:
+            for other in self.peers:
+                keys = {(held[0], record.key) for held, record in other.held.items()}
+                mine = (delivery.queue_id, delivery.record.key)
+                assert other is peer or mine not in keys, "a key has two owners"
+        self.seen.add(key)
+        peer.held[key] = delivery.record
+
+    def do(self, verb, pick, count, flag):
+        peer = self.peers[pick % len(self.peers)] if self.peers else None
+        match verb:
+            case "publish":
+                self.publish(pick, count, is_delayed=flag)
+            case "attach" if len(self.peers) < CONSUMERS_MAX:
+                self.attach(pick, is_permits=flag)
+            case "detach" if peer:
+                self.leave(peer)
+            case "settle" | "requeue" | "reject" if peer:
+                self.answer(verb, peer, pick, count, flag)
+            case "settle one" if peer and peer.held:
+                queue_id, offset = sorted(peer.held)[pick % len(peer.held)]
+                span = self.span(queue_id, offset)
+                self.subscription.settle(queue_id, [span[pick % len(span)]])
+                self.forget_what_is_not_in_flight()
+            case "settle upto":
+                queue_id = QUEUES[pick % 2]
+                low = self.subscription.low_mark(queue_id)
+                self.subscription.settle_upto(queue_id, low + count)
+                self.forget_what_is_not_in_flight()
+            case "purge":
+                self.subscription.purge(QUEUES[pick % 2])
+            case "drop head":
+                self.subscription.drop_head(QUEUES[pick % 2], count)
+            case "seek":
+                self.seek(QUEUES[pick % 2], pick)
+            case "take" if peer and self.mode is not Mode.KEY_SHARED:
+                for delivery in self.subscription.take(peer.consumer, count):
+                    self.handed(peer, delivery, is_ordered=False)
+                peer.consumer.unsent.sent_all()
+            case "grant" if peer and isinstance(peer.consumer.demand, Permits):
+                peer.consumer.demand.add(count)
+            case "wait":
+                self.host.clock.advance(count * 100)
+                self.subscription.due(self.host.clock.monotonic_ms())
+        self.host.run(7)
+
+    def publish(self, pick, count, *, is_delayed):
+        queue = self.queues[QUEUES[pick % 2]]
+        records = [neutral_record(b"x", key=b"k%d" % ((pick + at) % 5)) for at in range(count)]
+        for at, record in enumerate(records):
+            record.messages = 1 + (pick + at) % 3
+            if is_delayed and at % 2:
+                record.deliver_ms = self.host.clock.wall_ms() + 100 * count
+        queue.append(records)
+        self.subscription.arrived(queue.queue_id)
+
+    def attach(self, pick, *, is_permits):
+        if self.mode is Mode.EXCLUSIVE and self.peers:
+            return
+        peer = Peer(self)
+        self.names += 1
+        self.peers.append(peer)
+        demand = Permits(3) if is_permits else Window(1 + pick % 9)
+        peer.consumer = self.subscription.attach(
+            peer, demand, name=f"c{(self.names * 7) % 10}-{self.names}", priority=pick % 2
+        )
+        # Joining may displace the active one: what it has goes to its successor.
+        self.forget_what_is_not_in_flight()
+
+    def leave(self, peer):
+        self.peers.remove(peer)
+        self.subscription.detach(peer.consumer)
+
+    def answer(self, verb, peer, pick, count, flag):
+        for queue_id in QUEUES:
+            mine = sorted(offset for held_id, offset in peer.held if held_id == queue_id)
+            some = mine[pick % 3 :: 1 + pick % 2][:count]
+            if not some:
+                continue
+            for offset in some:
+                del peer.held[queue_id, offset]
+            if verb == "settle":
+                spans = [self.span(queue_id, offset) for offset in some]
+                self.subscription.settle(queue_id, [at for span in spans for at in span])
+            elif verb == "requeue":
+                delay_ms = 150 if flag else 0
+                self.subscription.requeue(queue_id, some, delay_ms=delay_ms, count=count > 3)
+            else:
+                self.subscription.reject(queue_id, some)
+
+    def seek(self, queue_id, offset):
+        """Afterwards everything is new again, and nobody has anything."""
+        self.subscription.seek(queue_id, offset)
+        self.seen = {key for key in self.seen if key[0] != queue_id}
+        self.first_seen = {k: last for k, last in self.first_seen.items() if k[0] != queue_id}
+        self.forget_what_is_not_in_flight()
+
+    def span(self, queue_id, offset):
+        entry = self.queues[queue_id].index.entries(offset, 1)[0]
+        return range(entry[1], entry[1] + entry[5])
+
+    def forget_what_is_not_in_flight(self):
+        for peer in self.peers:
+            for queue_id, offset in list(peer.held):
+                held = self.subscription.held(queue_id, offset)
+                if held is None or held.consumer_id != peer.consumer.consumer_id:
+                    del peer.held[queue_id, offset]
+
+    # What must be true
+
+    def check(self):
+        for queue_id in QUEUES:
+            self.check_partition(self.subscription.lane(queue_id))
+        for peer in self.peers:
+            consumer = peer.consumer
+            held = [self.subscription.held(*key) for key in peer.held]
+            assert consumer.inflight.messages == sum(each.messages for each in held)
+            assert consumer.inflight.bytes == sum(each.size for each in held)
+            if isinstance(consumer.demand, Window):
+                assert consumer.demand.unsettled == consumer.inflight.messages
+        total = sum(self.subscription.unacked(queue_id) for queue_id in QUEUES)
+        assert total == sum(peer.consumer.inflight.messages for peer in self.peers)
+        assert total == self.subscription.statistics().unacked
+
+    def check_partition(self, lane):
+        """Settled, in flight, coming back (or parked), delayed, unread: each offset once."""
+        where = Counter()
+        waiting = list(lane.redelivery.again)
+        if self.mode is Mode.KEY_SHARED:
+            waiting += lane.dispatcher.parked_offsets()
+        for start in (*lane.pending.entries, *waiting, *lane.redelivery.delayed):
+            where.update(self.span(lane.queue_id, start))
+        where.update(range(lane.next_offset, lane.end))
+        assert not where or max(where.values()) == 1, "an offset is in two places"
+        settled = {at for at in range(lane.end) if lane.cursor.is_settled(at)}
+        assert settled | set(where) == set(range(lane.end)), "an offset is nowhere"
+        both = [at for at in lane.pending.entries if set(self.span(lane.queue_id, at)) <= settled]
+        assert not both, "in flight though wholly settled"
+
+    def finish(self):
+        """Everybody behaves from now on: then nothing may be left."""
+        for peer in list(self.peers):
+            self.leave(peer)
+        last = Peer(self)
+        self.peers.append(last)
+        last.consumer = self.subscription.attach(last, Unlimited(), name="last")
+        self.host.clock.advance(60_000)
+        self.subscription.due(self.host.clock.monotonic_ms())
+        for _ in range(200):
+            self.host.run(50)
+            if not last.held:
+                break
+            self.answer("settle", last, 0, 1000, False)
+        self.check()
+        for queue_id, queue in self.queues.items():
+            assert self.subscription.low_mark(queue_id) == queue.index.next_offset
+            assert self.subscription.ready(queue_id) == 0
+        statistics = self.subscription.statistics()
+        assert (statistics.unacked, statistics.delayed, statistics.lost) == (0, 0, 0)
+        assert statistics.unknown_settles == 0
+
+
+verbs = ["publish"] * 5 + ["settle"] * 5 + ["attach", "requeue", "wait", "settle one"] * 2
+rare = ["detach", "reject", "grant", "settle upto", "purge", "drop head", "seek", "take"]
+steps = st.lists(
+    st.tuples(
+        st.sampled_from([*verbs, *rare]),
+        st.integers(0, 30),
+        st.integers(1, 8),
+        st.booleans(),
+    ),
+    min_size=5,
+    max_size=60,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.sampled_from(list(Mode)), steps)
+def test_every_offset_is_in_one_place_and_none_is_lost(mode, script):
+    world = World(mode)
+    for step in script:
+        world.do(*step)
+        world.check()
+    world.finish()
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps)
+def test_with_a_delivery_limit_every_message_ends_settled_or_as_a_dead_letter(script):
+    world = World(Mode.SHARED, delivery_limit=1)
+    for step in script:
+        world.do(*step)
+        world.check()
+    world.finish()
+    causes = {burial.cause for burial in world.host.burials}
+    assert causes <= {Cause.DELIVERY_LIMIT, Cause.REJECTED, Cause.DROPPED_HEAD}
+    for burial in world.host.burials:
+        assert burial.cause is not Cause.DELIVERY_LIMIT or burial.attempts == 2
+    if not any(step[0] == "seek" for step in script):
+        keys = [(burial.queue_id, burial.offset) for burial in world.host.burials]
+        assert len(keys) == len(set(keys)), "one dead letter per message"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from([Mode.SHARED, Mode.KEY_SHARED]), st.integers(1, 12), st.integers(2, 60))
+def test_one_stuck_consumer_holds_only_what_it_has_and_its_own_subscription(mode, window, count):
+    host = MemoryHost()
+    queue = MemoryQueue(host)
+    options = SubscriptionOptions(mode=mode)
+    first = Subscription(SubscriptionId(1), "first", [queue], options, host)
+    second = Subscription(SubscriptionId(2), "second", [queue], options, host)
+    got = {"stuck": [], "well": [], "other": []}
+
+    class Taker:
+        def __init__(self, name, subscription, *, settles):
+            self.name, self.subscription, self.settles = name, subscription, settles
+
+        def deliver(self, consumer, deliveries):
+            consumer.unsent.sent_all()
+            got[self.name] += [delivery.offset for delivery in deliveries]
+            if self.settles:
+                self.subscription.settle(1, [delivery.offset for delivery in deliveries])
+
+    first.attach(Taker("stuck", first, settles=False), Window(window), name="stuck")
+    first.attach(Taker("well", first, settles=True), Window(3), name="well")
+    second.attach(Taker("other", second, settles=True), Window(2), name="other")
+    queue.append(neutral_record(b"x", key=b"%d" % at) for at in range(count))
+    for subscription in (first, second):
+        subscription.arrived(1)
+    host.run(5)
+    assert got["other"] == list(range(count))
+    assert len(got["stuck"]) <= window
+    if mode is Mode.SHARED:
+        assert sorted(got["stuck"] + got["well"]) == list(range(count))
+    else:
+        keys = first.lane(1).dispatcher
+        parked = set(keys.parked_offsets())
+        owners = {keys.owners.owner(keys.slot(b"%d" % at, at)).name for at in parked}
+        assert owners <= {"stuck"}
+        assert sorted([*got["stuck"], *got["well"], *parked]) == list(range(count))
