@@ -61,7 +61,14 @@ class Engine:
         self._commits = self._parts.commits
         self.facts: Mapping[int, FactsReader] = facts or {}
         """Readers of origin bytes by wire (D15), for filters and observers."""
-        restore(self._registry, store, recovered, self._parts.delays, self._parts.host)
+        restore(
+            self._registry,
+            store,
+            recovered,
+            delays=self._parts.delays,
+            settling=self._parts.settling,
+            host=self._parts.host,
+        )
         for topic in self._registry.topics.values():
             topic.touch(self._chain.now_ms)
             self._parts.turns.watch(topic)

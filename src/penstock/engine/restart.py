@@ -24,6 +24,7 @@ from penstock.engine.registry import (
     SubscriptionRow,
     TopicRow,
 )
+from penstock.engine.settling import Settling
 from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import Topic
@@ -39,12 +40,18 @@ RowT = TypeVar("RowT")
 
 
 def restore(
-    registry: Registry, store: Store, recovered: Recovered, delays: Delays, host: Host
+    registry: Registry,
+    store: Store,
+    recovered: Recovered,
+    *,
+    delays: Delays,
+    settling: Settling,
+    host: Host,
 ) -> None:
     """Make the registry what it was."""
     topics = _restore_topics(registry, store)
     _restore_subscriptions(registry, store, topics, host)
-    _restore_cursors(registry, recovered)
+    _restore_cursors(registry, recovered, settling)
     _drop_orphan_queues(registry, store)
     delays.restore(store.delayed.pending(NEVER_MS))
 
@@ -91,7 +98,7 @@ def _restore_subscriptions(
         registry.add_subscription(topic, subscription)
 
 
-def _restore_cursors(registry: Registry, recovered: Recovered) -> None:
+def _restore_cursors(registry: Registry, recovered: Recovered, settling: Settling) -> None:
     for (subscription_id, _), state in recovered.cursors.items():
         subscription = registry.subscription(subscription_id)
         if subscription is not None:
@@ -100,6 +107,7 @@ def _restore_cursors(registry: Registry, recovered: Recovered) -> None:
         subscription = registry.subscription(settlement.subscription_id)
         if subscription is not None:
             subscription.apply(settlement)
+            settling.replayed(settlement)
     for queue_id, ranges in recovered.transient:
         queue = registry.queues.get(QueueId(queue_id))
         if queue is None:

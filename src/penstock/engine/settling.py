@@ -65,6 +65,11 @@ class Settling:
             for part in settlement.queues:
                 self._changed[settlement.subscription_id, part.queue_id] = None
 
+    def replayed(self, settlement: Settlement) -> None:
+        """Recovery applied it from the log: the next snapshot, which covers it, has to show it."""
+        for part in settlement.queues:
+            self._changed[settlement.subscription_id, part.queue_id] = None
+
     def failed(self, taken: list[Settlement]) -> None:
         """The frame was refused: the same goes into the next one."""
         self._again = taken + self._again
