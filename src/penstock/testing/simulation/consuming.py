@@ -15,6 +15,9 @@ FOLLOWINGS_MAX: Final = 3
 CONSUMERS_MAX: Final = 5
 READERS_MAX: Final = 2
 
+FAR_AHEAD: Final = 1000
+"""Reserved deliveries that no run makes between two syncs."""
+
 
 def act(world: World) -> None:
     """A consumer settles, gives back, refuses or grants."""
@@ -89,6 +92,7 @@ def subscribe(world: World) -> Following | None:
         start={q: subscription.low_mark(q) for q in sim_topic.queue_ids},
         is_loose=sim_topic.kind == "dead",
         mode=options.mode,
+        is_flagged=world.settings.topics.delivered_reserve >= FAR_AHEAD,
     )
     sim_topic.followings[name] = following
     if is_durable:

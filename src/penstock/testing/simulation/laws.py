@@ -111,7 +111,9 @@ def _check_consumer(world: World, peer: SimConsumer) -> None:
     if consumer is None:
         return
     flow = world.settings.flow
-    if consumer.inflight.messages > flow.unacked_consumer_max + BURST_MAX:
+    # Who takes by itself (pop) is bound by the subscription's limit only.
+    limit = flow.unacked_subscription_max if consumer.is_passive else flow.unacked_consumer_max
+    if consumer.inflight.messages > limit + BURST_MAX:
         raise LawBroken(f"{peer.name} has {consumer.inflight.messages} in flight (law 2)")
     if consumer.inflight.bytes > flow.unacked_consumer_bytes_max + 4 * MESSAGE_BYTES_MAX:
         raise LawBroken(f"{peer.name} has {consumer.inflight.bytes} bytes in flight (law 2)")

@@ -139,6 +139,8 @@ class Following:
     mode: Mode = Mode.SHARED
     messages: dict[Place, int] = field(default_factory=dict)
     """Offsets that a batch record covers, where it is more than one."""
+    is_flagged: bool = False
+    """The delivered mark is reserved far enough ahead that every second delivery is flagged."""
     is_loose: bool = False
     """It was moved on purpose (seek, purge): it need not see everything any more."""
 
@@ -170,7 +172,7 @@ class Following:
         if self.sees_offsets:
             taker.ledger.visible(delivery.queue_id, delivery.offset, sent)
         if not delivery.is_redelivered:
-            if sent.value in self.seen and not self.is_loose:
+            if sent.value in self.seen and self.is_flagged and not self.is_loose:
                 raise LawBroken(f"{self.name} gave {sent.value} again without saying so (P2)")
             scope = self._order_scope(taker, delivery)
             if scope is not None and sent.is_ordered:
