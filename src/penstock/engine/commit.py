@@ -110,7 +110,7 @@ class Commits:
     def _refused(self, frame: Frame, problem: LogError) -> None:
         if isinstance(problem, AppendFailed):
             self.busy.append_failed(self._chain.now_ms)
-            refusal = Refusal(RefusalKind.WRITE_FAILED, "disk", f"{problem}; nothing was stored")
+            refusal = Refusal(RefusalKind.WRITE_FAILED, "disk", str(problem))
         else:
             refusal = self._fail(problem)
         for parcel in frame.parcels:

@@ -15,6 +15,7 @@ from typing import Final
 from penstock.flow.reason import Reason
 from penstock.flow.watermark import Watermark
 from penstock.model.errors import SettingsError
+from penstock.model.sizes import size_text
 
 _UNITS: Final = {
     "b": 1,
@@ -77,7 +78,7 @@ class Alarm:
     def culprit(self) -> str:
         """The figure and its limit, for people."""
         word = "free" if self._watermark.is_floor else "used"
-        return f"{self.name}: {self.value} bytes {word}, limit {self.limit}"
+        return f"{size_text(self.value)} {word}, limit {size_text(self.limit)}"
 
     def update(self, value: int, now_ms: int) -> Edge | None:
         """Look at a new figure; the edge if it changed the alarm."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from penstock.flow.reason import Reason
+from penstock.flow.stage import stage_label
 
 State = Literal["running", "flow", "blocking", "blocked"]
 
@@ -45,7 +46,7 @@ class StageView:
     @property
     def label(self) -> str:
         """How other stages name it."""
-        return f"{self.kind} {self.name}"
+        return stage_label(self.kind, self.name)
 
     @property
     def is_held(self) -> bool:
@@ -138,7 +139,8 @@ _CHAIN_MAX: Final = 16
 
 
 def _publishers(held: list[StageView]) -> str:
-    blocked = sum(stage.state == "blocked" for stage in held)
+    # Channels of a held connection wait with it; people count connections.
+    blocked = sum(stage.state == "blocked" for stage in held if stage.kind == "connection")
     if blocked == 0:
         return "nobody yet (no connection that it concerns has published)"
     return "1 publishing connection" if blocked == 1 else f"{blocked} publishing connections"

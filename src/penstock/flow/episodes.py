@@ -179,11 +179,15 @@ class Episodes:
         return [episode for episode in ended if episode is not None] + rest
 
     def reasons(self, now_ms: int) -> dict[Reason, str]:
-        """Reason -> culprit of what holds the stage now or held it within the memory."""
+        """Reason -> culprit of what holds the stage now or held it within the memory.
+
+        Alarms are told apart from credit: they do not flicker, so they are shown as they are.
+        """
         return {
             reason: open_.culprit
             for reason, open_ in self._open.items()
-            if open_.held_since_ms is not None or now_ms - open_.left_ms < self.memory_ms
+            if open_.held_since_ms is not None
+            or (now_ms - open_.left_ms < self.memory_ms and not reason.is_resource)
         }
 
     def state(self, now_ms: int) -> str:

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from penstock.flow.credit import Credit
 
 
+def stage_label(kind: str, name: str) -> str:
+    """How others name a stage; the one log is called "log", not "log log"."""
+    return name if name == kind else f"{kind} {name}"
+
+
 class Stage:
     """One node of the chain: a connection, channel, queue, log, subscription or consumer."""
 
@@ -30,7 +35,7 @@ class Stage:
     def __init__(self, kind: str, name: str, journal: Journal | None = None) -> None:
         self.kind = kind
         self.name = name
-        self.label = f"{kind} {name}"
+        self.label = stage_label(kind, name)
         """What others call it when they say who holds them back."""
         self.wake: Callable[[], None] | None = None
         """Called when the last blocker went away; must only mark the owner as having work."""

@@ -76,11 +76,11 @@ class SqliteCatalog:
                         (kind, key, body, _row_crc(kind, key, body)),
                     )
             connection.execute("COMMIT")
-        except sqlite3.Error as problem:
+        except Exception as problem:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            if problem.sqlite_errorcode == sqlite3.SQLITE_FULL:
-                raise AppendFailed(f"no room for {self._path}; nothing stored") from problem
+            if getattr(problem, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                raise AppendFailed(f"no room for {self._path}; nothing was stored") from problem
             raise
 
     def close(self) -> None:

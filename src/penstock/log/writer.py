@@ -203,4 +203,4 @@ class LogWriter:
                 f"log segment {segment.path}: {reason}, and cutting it back to "
                 f"{segment.size_bytes} bytes failed: {error.strerror}; restart the broker"
             ) from error
-        raise AppendFailed(f"log segment {segment.path}: {reason}; nothing stored") from cause
+        raise AppendFailed(f"log segment {segment.path}: {reason}; nothing was stored") from cause

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Final, NamedTuple, TextIO
 
 from penstock import __version__
+from penstock.model.sizes import size_text
 from penstock.settings.load import Settings
 
 AMBER: Final = "\x1b[33m"
 PLAIN: Final = "\x1b[0m"
 SCHEMES: Final = {"http": "http://", "amqp": "amqp://", "pulsar": "pulsar://"}
-_STEPS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Figures(NamedTuple):
@@ -22,16 +22,6 @@ class Figures(NamedTuple):
     disk_free: int
     disk_limit: int
     is_rss_exact: bool = True
-
-
-def size_text(count: int) -> str:
-    """Bytes for people: 16 MiB, 1.5 GiB."""
-    value = float(count)
-    for step in _STEPS[:-1]:
-        if value < 1024:
-            return f"{value:.{0 if value == int(value) else 1}f} {step}"
-        value /= 1024
-    return f"{value:.1f} {_STEPS[-1]}"
 
 
 def amber_marks(settings: Settings) -> list[str]:

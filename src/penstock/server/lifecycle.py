@@ -69,6 +69,10 @@ class Broker:
         """The engine, once started."""
         return self._opened.engine
 
+    def wake(self) -> None:
+        """Something was asked of the engine on this loop, not through a socket: take a turn."""
+        self._running.turns.request()
+
     async def start(self) -> None:
         """Open everything; when that fails, all that was opened is closed again."""
         self._end = asyncio.get_running_loop().create_future()

@@ -214,7 +214,7 @@ def test_the_flow_map_follows_the_chain_to_the_log():
     assert held == {
         "connection": "channel c1/1",
         "channel": "queue orders",
-        "queue": "log log",
+        "queue": "log",
     }
     assert diagnose(views).kind == "log"
     bench.settle()

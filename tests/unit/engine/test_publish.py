@@ -423,7 +423,7 @@ def test_a_flood_stops_at_the_credit_of_its_hop_and_goes_on_after_the_sync():
     flow = bench.settings.flow
     limit = flow.queue_log_credit + flow.channel_queue_credit + flow.reader_channel_credit
     assert lists * 100 <= limit + 300
-    assert connection.gate.reasons == {Reason.FLOW: "log log"}
+    assert connection.gate.reasons == {Reason.FLOW: "log"}
     assert topic.queues[0].stage.is_blocked
     bench.settle()
     assert connection.gate.is_open

@@ -73,8 +73,8 @@ def test_the_board_speaks_rabbitmq_words():
     board.memory.update(5000, 2)
     assert board.text == "low on memory & low on disk"
     assert board.raised == {
-        Reason.MEMORY: "memory: 5000 bytes used, limit 1000",
-        Reason.DISK: "disk: 0 bytes free, limit 1000",
+        Reason.MEMORY: "4.9 KiB used, limit 1000 B",
+        Reason.DISK: "0 B free, limit 1000 B",
     }
 
 

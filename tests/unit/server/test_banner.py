@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.server.banner import Figures, amber_marks, banner_lines, print_banner, size_text
+from penstock.model.sizes import size_text
+from penstock.server.banner import Figures, amber_marks, banner_lines, print_banner
 from penstock.settings.broker import BrokerSettings
 from penstock.settings.listeners import ListenerSettings
 from penstock.settings.load import Settings

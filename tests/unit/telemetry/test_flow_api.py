@@ -22,7 +22,7 @@ def page():
     return make
 
 
-HELD = StageView("connection", "1", "flow", Reason.FLOW, "log log", 4000, 0.5)
+HELD = StageView("connection", "1", "flow", Reason.FLOW, "log", 4000, 0.5)
 LOG = StageView("log", "log")
 
 
@@ -40,7 +40,7 @@ def test_a_held_stage_has_state_reason_culprit_since_and_share(page):
     stage = page(LOG, HELD)["stages"][0]
     assert stage["state"] == "flow"
     assert stage["reason"] == "flow"
-    assert stage["culprit"] == "log log"
+    assert stage["culprit"] == "log"
     assert stage["since_ms"] == 999_000
     assert stage["share"] == 0.5
 

@@ -1,0 +1,201 @@
+"""The house a scene is played in: a private broker, a narrator, a ticker and the checks.
+
+The broker is the real one, with faults allowed, on free ports and a directory that is thrown away.
+Twice a second the ticker prints one line: what was confirmed, refused and consumed, which stages
+are held, and what the broker itself says is the bottleneck, read from ``/api/flow`` like any
+operator would. A scene fails when a check fails or when it takes longer than it may.
+"""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from penstock.cli.scenes import SCENES, Play
+from penstock.cli.scenes.actors import Consuming, Publishing
+from penstock.engine.topic import Topic
+from penstock.model.names import topic_name
+from penstock.server.faults import FaultOrder
+from penstock.server.lifecycle import Broker
+from penstock.settings.load import Given, load_settings
+
+SCENE_SECONDS_MAX: Final = 30.0
+"""D27: whoever wants to see one mechanism does not want to wait."""
+
+TICK_SECONDS: Final = 0.5
+
+
+class House:
+    """One performance of one scene."""
+
+    broker: Broker
+
+    def __init__(self, name: str, *, is_silent: bool = False) -> None:
+        self.name: Final = name
+        self.checks: list[tuple[str, bool, str]] = []
+        """(what was claimed, whether it was so, the figures)."""
+        self.diagnoses: list[str] = []
+        """What the broker named as the bottleneck at each tick."""
+        self._publishing: list[Publishing] = []
+        self._consuming: list[Consuming] = []
+        self._is_silent = is_silent
+        self._began = 0.0
+
+    async def play(self, scene: Play) -> bool:
+        """Start the broker, play, judge; True when every check holds."""
+        logging.getLogger("penstock").setLevel(logging.ERROR)
+        with tempfile.TemporaryDirectory(prefix="penstock-scene-") as directory:
+            self.broker = Broker(_settings(Path(directory)), listening=())
+            await self.broker.start()
+            self._began = time.monotonic()
+            self.say(f"{SCENES[self.name]}; a private broker listens on {self._http}")
+            ticker = asyncio.create_task(self._tick())
+            try:
+                await asyncio.wait_for(scene(self), SCENE_SECONDS_MAX)
+            except TimeoutError:
+                self.check("the scene ends in time", False, f"over {SCENE_SECONDS_MAX:.0f} s")
+            finally:
+                ticker.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await ticker
+                self._clear_the_stage()
+                await self.broker.stop()
+        return self._judge()
+
+    # What a scene uses.
+
+    def topic(self, name: str) -> Topic:
+        """A new topic with one queue."""
+        return self.broker.engine.create_topic(topic_name(name))
+
+    def publisher(
+        self, name: str, topic: Topic, *, per_second: int, is_fast_failing: bool = False
+    ) -> Publishing:
+        """A publisher with its own connection, publishing from now on."""
+        actor = Publishing(
+            self.broker, name, topic, per_second=per_second, is_fast_failing=is_fast_failing
+        )
+        self._publishing.append(actor)
+        return actor
+
+    def consumer(self, name: str, topic: Topic, *, prefetch: int = 100) -> Consuming:
+        """A consumer with its own connection that settles what it gets."""
+        actor = Consuming(self.broker, name, topic, prefetch=prefetch)
+        self._consuming.append(actor)
+        return actor
+
+    def order(self, order: FaultOrder) -> None:
+        """Make a mechanism act; what ``penstock fault`` does."""
+        assert self.broker.faults is not None
+        self.say(click.style(f"fault: {self.broker.faults.order(order)}", fg="yellow"))
+
+    async def wait(self, seconds: float) -> None:
+        """Let it go on for a while."""
+        await asyncio.sleep(seconds)
+
+    async def until(self, condition: Callable[[], bool], seconds_max: float) -> bool:
+        """Wait for a condition; False when it did not come true in time."""
+        end = time.monotonic() + seconds_max
+        while not condition():
+            if time.monotonic() > end:
+                return False
+            await asyncio.sleep(0.02)
+        return True
+
+    async def flow(self) -> dict[str, Any]:
+        """What ``/api/flow`` says now."""
+        return await asyncio.to_thread(_get_json, self._http, "/api/flow")
+
+    def say(self, text: str) -> None:
+        """One line of narration."""
+        if not self._is_silent:
+            click.echo(f"{self._at()}  {text}")
+
+    def check(self, claim: str, is_true: bool, figures: str = "") -> None:
+        """Something the scene claims; told at the end."""
+        self.checks.append((claim, is_true, figures))
+
+    # The house's own business.
+
+    @property
+    def _http(self) -> str:
+        return self.broker.endpoints["http"]
+
+    def _at(self) -> str:
+        return f"{time.monotonic() - self._began:5.1f} s"
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            page = await self.flow()
+            diagnosis = page["diagnosis"]
+            self.diagnoses.append(diagnosis["kind"])
+            held = [stage for stage in page["stages"] if stage["state"] != "running"]
+            states = ", ".join(
+                f"{each['kind']} {each['name']} {each['state']}"
+                + (f" ({each['reason']}: {each['culprit']})" if each["reason"] else "")
+                for each in held[:3]
+            )
+            figures = [actor.figures(TICK_SECONDS) for actor in self._publishing + self._consuming]
+            self.say("  ".join(figures) + (click.style(f"  {states}", fg="cyan") if states else ""))
+            if held:
+                self.say(click.style(f"         {diagnosis['sentence']}", dim=True))
+
+    def _clear_the_stage(self) -> None:
+        for actor in self._publishing + self._consuming:
+            actor.leave()
+
+    def verdict(self) -> dict[str, Any]:
+        """The outcome, ready for JSON."""
+        return {
+            "scene": self.name,
+            "is_good": all(is_true for _, is_true, _ in self.checks) and bool(self.checks),
+            "checks": [
+                {"claim": claim, "is_true": is_true, "figures": figures}
+                for claim, is_true, figures in self.checks
+            ],
+        }
+
+    def _judge(self) -> bool:
+        for claim, is_true, figures in self.checks:
+            mark = click.style("yes", fg="green") if is_true else click.style("NO ", fg="red")
+            if not self._is_silent:
+                click.echo(f"  {mark}  {claim}" + (f"  ({figures})" if figures else ""))
+        is_good = bool(self.verdict()["is_good"])
+        if not is_good:
+            failed = sum(not is_true for _, is_true, _ in self.checks)
+            click.echo(
+                f"scene {self.name}: {failed} of {len(self.checks)} checks failed", sys.stderr
+            )
+        return is_good
+
+
+def _settings(directory: Path) -> Any:
+    given = {
+        "broker.data": str(directory / "data"),
+        "broker.faults": True,
+        "listeners.http": "0",
+        "broker.log_level": "error",
+    }
+    flags = tuple(Given(key, value, "scene") for key, value in given.items())
+    return load_settings(flags, environ={}, config=None)
+
+
+def _get_json(endpoint: str, path: str) -> dict[str, Any]:
+    host, _, port = endpoint.rpartition(":")
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=5)
+    try:
+        connection.request("GET", path)
+        page: dict[str, Any] = json.loads(connection.getresponse().read())
+        return page
+    finally:
+        connection.close()
