@@ -15,6 +15,9 @@ FOLLOWINGS_MAX: Final = 3
 CONSUMERS_MAX: Final = 5
 READERS_MAX: Final = 2
 
+APPETITES: Final = ("window", "window", "permits", "pop", "auto")
+"""How a consumer asks for messages."""
+
 FAR_AHEAD: Final = 1000
 """Reserved deliveries that no run makes between two syncs."""
 
@@ -92,6 +95,7 @@ def subscribe(world: World) -> Following | None:
         start={q: subscription.low_mark(q) for q in sim_topic.queue_ids},
         is_loose=sim_topic.kind == "dead",
         mode=options.mode,
+        is_dropping=sim_topic.kind == "short",
         is_flagged=world.settings.topics.delivered_reserve >= FAR_AHEAD,
     )
     sim_topic.followings[name] = following
@@ -119,7 +123,9 @@ def attach(world: World) -> None:
     consumer = SimConsumer(world.fresh("c"), world.ledger, world.trace, following)
     consumer.subscription = subscription
     consumer.now_ms = world.clock.monotonic_ms()
-    appetite = rng.choice(("window", "window", "permits", "pop", "auto"))
+    appetite = rng.choice(APPETITES)
+    if appetite == "pop" and following.mode is Mode.KEY_SHARED:
+        appetite = "window"
     demand: Window | Permits | Unlimited = Window(rng.choice((1, 4, 20)))
     if appetite == "permits":
         demand = consumer.permits = Permits(rng.randint(1, 10))
@@ -200,13 +206,12 @@ def move(world: World) -> None:
     sim_topic, following = world.rng.choice(choices)
     queue = world.rng.choice(sim_topic.topic.queues)
     subscription = sim_topic.topic.subscriptions[following.name]
-    for consumer in world.consumers:
-        if consumer.following is following:
-            consumer.forget_all()
-    following.moved()
     if world.rng.random() < 0.5:
+        # What is in flight stays with its consumers; the rest is settled unseen.
+        following.is_loose = True
         subscription.purge(queue.queue_id)
     else:
         low, high = queue.index.min_offset, queue.visible_end(False)
+        following.sought(queue.queue_id)
         subscription.seek(queue.queue_id, world.rng.randint(low, max(low, high)))
     world.trace.note(f"move {following.name} in {queue.queue_id}")

@@ -141,6 +141,8 @@ class Following:
     """Offsets that a batch record covers, where it is more than one."""
     is_flagged: bool = False
     """The delivered mark is reserved far enough ahead that every second delivery is flagged."""
+    is_dropping: bool = False
+    """Its topic drops messages by itself."""
     is_loose: bool = False
     """It was moved on purpose (seek, purge): it need not see everything any more."""
 
@@ -148,12 +150,17 @@ class Following:
         """The broker is another one: acks may be forgotten (P2), nothing is in flight."""
         self.in_flight.clear()
         self.settled.clear()
+        if self.is_loose or self.is_dropping:
+            # What was skipped unseen may be back: the settlement that said so was not awaited.
+            self.last_first.clear()
 
-    def moved(self) -> None:
-        """Seek or purge: what was settled may come again, what was not may be skipped."""
+    def sought(self, queue_id: int) -> None:
+        """A seek: what was settled may come again, what was not may be skipped."""
         self.is_loose = True
-        self.settled.clear()
-        self.last_first.clear()
+        self.settled = {place for place in self.settled if place[0] != queue_id}
+        self.last_first = {lane: n for lane, n in self.last_first.items() if lane[1] != queue_id}
+        for place in [place for place in self.in_flight if place[0] == queue_id]:
+            self.in_flight[place].forget([place])
 
     def received(self, taker: SimConsumer, delivery: Delivery, now_ms: int) -> Sent:
         """Check one delivery against everything known."""
@@ -172,18 +179,24 @@ class Following:
         if self.sees_offsets:
             taker.ledger.visible(delivery.queue_id, delivery.offset, sent)
         if not delivery.is_redelivered:
-            if sent.value in self.seen and self.is_flagged and not self.is_loose:
+            if sent.value not in self.seen:
+                self._check_order(taker, delivery, sent)
+            elif self.is_flagged and not self.is_loose:
                 raise LawBroken(f"{self.name} gave {sent.value} again without saying so (P2)")
-            scope = self._order_scope(taker, delivery)
-            if scope is not None and sent.is_ordered:
-                lane = (sent.publisher, delivery.queue_id, scope)
-                if sent.number <= self.last_first.get(lane, -1):
-                    raise LawBroken(f"{self.name} gave {sent.value} out of order (P5)")
-                self.last_first[lane] = sent.number
         self.seen.add(sent.value)
         if delivery.record.messages > 1:
             self.messages[place] = delivery.record.messages
         return sent
+
+    def _check_order(self, taker: SimConsumer, delivery: Delivery, sent: Sent) -> None:
+        scope = self._order_scope(taker, delivery)
+        is_dead = delivery.queue_id in taker.ledger.dead_queues
+        if scope is None or is_dead or not sent.is_ordered:
+            return
+        lane = (sent.publisher, delivery.queue_id, scope)
+        if sent.number <= self.last_first.get(lane, -1):
+            raise LawBroken(f"{self.name} gave {sent.value} out of order (P5)")
+        self.last_first[lane] = sent.number
 
     def _order_scope(self, taker: SimConsumer, delivery: Delivery) -> str | None:
         """Among whom order is promised: one consumer, one key, all, or nobody."""
@@ -224,6 +237,12 @@ class SimConsumer(Peer):
             sum(delivery.messages for delivery in deliveries),
             sum(delivery.size for delivery in deliveries),
         )
+
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
+        """Another one took over, and got back what this one had."""
+        super().active_changed(consumer, is_active)
+        if not is_active:
+            self.forget_all()
 
     def cancelled(self, consumer: Consumer, cause: str) -> None:
         """It takes no more, and what it held is no longer its own."""

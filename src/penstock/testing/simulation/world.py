@@ -88,7 +88,9 @@ def small_settings(rng: random.Random) -> Settings:
             turn_channel_messages_max=8,
             turn_bytes_max=16 * KIB,
         ),
-        topics=TopicSettings(message_bytes_max=4 * KIB, delivered_reserve=rng.choice((1, 20, 1000))),
+        topics=TopicSettings(
+            message_bytes_max=4 * KIB, delivered_reserve=rng.choice((1, 20, 1000))
+        ),
     )
 
 
