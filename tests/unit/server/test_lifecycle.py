@@ -1,0 +1,299 @@
+"""A whole broker in this process, spoken to over sockets in the line protocol."""
+
+import asyncio
+import contextlib
+import errno
+
+import pytest
+
+from penstock.log.storage import DiskFile
+from penstock.model.errors import StartRefused, SyncFailed
+from penstock.server.faults import FaultOrder
+from penstock.server.lifecycle import Broker
+from penstock.server.protocols import Listening
+from penstock.settings.broker import BrokerSettings
+from penstock.settings.flow import FlowSettings
+from penstock.settings.listeners import ListenerSettings
+from penstock.settings.load import Settings
+from penstock.testing.line_protocol import LineFactory
+
+WAIT_SECONDS_MAX = 20
+
+
+class Client:
+    """Says lines and waits for answers."""
+
+    def __init__(self, reader, writer):
+        self.reader = reader
+        self.writer = writer
+        self.unheard = []
+
+    def say(self, *lines):
+        self.writer.write("".join(f"{line}\n" for line in lines).encode())
+
+    async def hear(self, *words):
+        """The next line that begins with these words; others wait for their turn."""
+        for at, heard in enumerate(self.unheard):
+            if heard[: len(words)] == list(words):
+                return self.unheard.pop(at)
+        while True:
+            line = await asyncio.wait_for(self.reader.readline(), WAIT_SECONDS_MAX)
+            assert line, f"connection ended while waiting for {words}"
+            heard = line.decode().split()
+            if heard[: len(words)] == list(words):
+                return heard
+            self.unheard.append(heard)
+
+    async def ask(self, line, *answer):
+        self.say(line)
+        return await self.hear(*answer)
+
+    async def close(self):
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
+
+
+class House:
+    """A broker on a directory and its clients."""
+
+    def __init__(self, directory, **more):
+        self.settings = Settings(
+            broker=BrokerSettings(data=str(directory), faults=True, stop_ms_max=5000),
+            flow=more.pop("flow", FlowSettings(disk_free_limit="1KiB")),
+            listeners=ListenerSettings(http="0", **more),
+        )
+        self.broker = Broker(self.settings, listening=[Listening(LineFactory(), 0)])
+        self.clients = []
+
+    async def connect(self):
+        host, port = self.broker.endpoints["line"].rsplit(":", 1)
+        self.clients.append(Client(*await asyncio.open_connection(host, int(port))))
+        return self.clients[-1]
+
+    async def leave(self):
+        for client in self.clients:
+            await client.close()
+        await self.broker.stop()
+
+    async def get(self, path):
+        host, port = self.broker.endpoints["http"].rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+        answer = await asyncio.wait_for(reader.read(), WAIT_SECONDS_MAX)
+        writer.close()
+        return answer.decode()
+
+    def order(self, fault, **more):
+        self.broker.faults.order(FaultOrder(fault, **more))
+
+
+@pytest.fixture
+def in_house(tmp_path):
+    """Runs a scene in a started broker and stops it afterwards."""
+
+    def run(scene, **more):
+        async def play():
+            house = House(tmp_path / "data", **more)
+            await house.broker.start()
+            try:
+                return await scene(house)
+            finally:
+                await house.leave()
+
+        return asyncio.run(play())
+
+    return run
+
+
+def test_a_publish_is_confirmed_and_delivered(in_house):
+    async def scene(house):
+        client = await house.connect()
+        await client.ask("TOPIC orders", "TOPIC", "orders")
+        await client.ask("SUB orders s 10", "SUB", "orders", "s")
+        confirm = await client.ask("PUB orders 7 hello", "CONFIRM", "7")
+        message = await client.hear("MSG", "orders", "s")
+        return confirm[3], message[-1]
+
+    assert in_house(scene) == ("0", "hello")
+
+
+def test_what_was_confirmed_is_there_after_a_clean_stop(in_house):
+    async def publish(house):
+        client = await house.connect()
+        await client.ask("TOPIC orders", "TOPIC", "orders")
+        client.say(*[f"PUB orders {number} m{number}" for number in range(100)])
+        await client.hear("CONFIRM", "99")
+
+    async def consume(house):
+        client = await house.connect()
+        await client.ask("SUB orders s 1000", "SUB")
+        return [(await client.hear("MSG"))[-1] for _ in range(100)]
+
+    in_house(publish)
+    assert in_house(consume) == [f"m{number}" for number in range(100)]
+
+
+def test_a_stopping_broker_says_goodbye_to_its_peers(tmp_path):
+    async def play():
+        house = House(tmp_path / "data")
+        await house.broker.start()
+        client = await house.connect()
+        await client.ask("PING x", "PONG", "x")
+        await house.broker.stop()
+        goodbye = await client.hear("ERROR")
+        await client.close()
+        return goodbye
+
+    assert asyncio.run(play())[1:] == ["the", "broker", "is", "stopping"]
+
+
+def test_confirms_wait_while_the_store_is_held_and_http_does_not(in_house):
+    async def scene(house):
+        client = await house.connect()
+        await client.ask("TOPIC orders", "TOPIC")
+        house.order("store-hold", ms=60_000)
+        client.say("PUB orders 1 a")
+        await client.ask("PING x", "PONG")
+        answer = await house.get("/api/flow")
+        metrics = await house.get("/metrics")
+        unsynced = house.broker.engine.unsynced_messages
+        house.order("clear")
+        await client.hear("CONFIRM", "1")
+        return answer, metrics, unsynced
+
+    answer, metrics, unsynced = in_house(scene)
+    assert answer.startswith("HTTP/1.1 200")
+    assert "penstock_unsynced_messages 1.0" in metrics
+    assert unsynced == 1
+
+
+def test_a_write_that_the_disk_refuses_is_refused_to_the_publisher_and_the_next_one_taken(in_house):
+    async def scene(house):
+        client = await house.connect()
+        await client.ask("TOPIC orders", "TOPIC")
+        house.order("write-error", count=1)
+        refused = await client.ask("PUB orders 1 a", "REFUSED", "1")
+        confirmed = await client.ask("PUB orders 2 b", "CONFIRM", "2")
+        return refused[2], confirmed[3]
+
+    assert in_house(scene) == ("write-failed", "0")
+
+
+def test_a_failed_sync_is_told_to_the_publisher_and_ends_the_broker(in_house, monkeypatch, caplog):
+    def fail(self):
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def scene(house):
+        client = await house.connect()
+        await client.ask("TOPIC orders", "TOPIC")
+        monkeypatch.setattr(DiskFile, "sync", fail)
+        refused = await client.ask("PUB orders 1 a", "REFUSED", "1")
+        with pytest.raises(SyncFailed):
+            await asyncio.wait_for(house.broker.wait(), WAIT_SECONDS_MAX)
+        return refused[2]
+
+    assert in_house(scene) == "sync-failed"
+
+
+def test_a_full_disk_blocks_publishers_by_name_until_there_is_room(in_house):
+    async def scene(house):
+        client = await house.connect()
+        await client.ask("TOPIC orders", "TOPIC")
+        await client.ask("PUB orders 1 a", "CONFIRM", "1")
+        house.order("disk", bytes=0)
+        blocked = await client.hear("BLOCKED")
+        client.say("PUB orders 2 b")
+        await client.ask("PING x", "PONG")
+        house.order("clear")
+        await client.hear("UNBLOCKED")
+        await client.hear("CONFIRM", "2")
+        return blocked[1]
+
+    assert in_house(scene) == "disk"
+
+
+def test_a_delayed_queue_holds_only_its_own_publishers(in_house):
+    async def scene(house):
+        slow, quick = await house.connect(), await house.connect()
+        await slow.ask("TOPIC slow", "TOPIC")
+        await quick.ask("TOPIC quick", "TOPIC")
+        house.order("queue-delay", topic="slow", ms=60_000)
+        slow.say("PUB slow 1 a")
+        await quick.ask("PUB quick 1 b", "CONFIRM", "1")
+        waiting = house.broker.engine.statistics().topics[0].messages_in
+        house.order("clear")
+        await slow.hear("CONFIRM", "1")
+        return waiting
+
+    assert in_house(scene) == 0
+
+
+def test_a_peer_that_does_not_read_stops_only_itself(in_house):
+    async def scene(house):
+        publisher, stuck, quick = [await house.connect() for _ in range(3)]
+        await publisher.ask("TOPIC orders", "TOPIC")
+        await stuck.ask("SUB orders stuck 100000", "SUB")
+        await quick.ask("SUB orders quick 100000", "SUB")
+        stuck.reader._transport.pause_reading()
+        body = "x" * 20_000
+        count = 1500
+        for number in range(count):
+            publisher.say(f"PUB orders {number} {body}")
+        seen = [await quick.hear("MSG") for _ in range(count)]
+        await publisher.hear("CONFIRM", str(count - 1))
+        topic = house.broker.engine.topics()[0]
+        unacked = topic.subscriptions["stuck"].statistics().unacked
+        return len(seen), unacked
+
+    seen, unacked = in_house(scene)
+    assert seen == 1500
+    assert unacked < 1500, "the socket of the stuck peer cannot have taken 30 MB"
+
+
+def test_more_peers_than_places_are_turned_away_and_counted(in_house):
+    async def scene(house):
+        first = await house.connect()
+        await first.ask("PING x", "PONG")
+        second = await house.connect()
+        ending = await asyncio.wait_for(second.reader.read(), WAIT_SECONDS_MAX)
+        metrics = await house.get("/metrics")
+        return ending, metrics
+
+    ending, metrics = in_house(scene, connections_max=1)
+    assert ending == b""
+    assert 'penstock_connections_refused_total{reason="too many connections"} 1.0' in metrics
+
+
+def test_a_start_that_fails_half_way_leaves_nothing_behind(tmp_path):
+    async def play():
+        broken = Settings(
+            broker=BrokerSettings(data=str(tmp_path / "data"), ready_file=str(tmp_path / "no/x")),
+            listeners=ListenerSettings(http="0"),
+        )
+        with pytest.raises(StartRefused, match="--ready-file"):
+            await Broker(broken).start()
+        house = House(tmp_path / "data")
+        await house.broker.start()
+        await house.broker.stop()
+
+    asyncio.run(play())
+    assert not (tmp_path / "data" / "ready.json").exists()
+
+
+def test_flow_control_shows_in_the_flow_map_with_a_culprit(in_house):
+    async def scene(house):
+        client = await house.connect()
+        await client.ask("TOPIC orders", "TOPIC")
+        await client.ask("PUB orders 1 a", "CONFIRM", "1")
+        house.order("disk", bytes=0)
+        await client.hear("BLOCKED")
+        client.say("PUB orders 2 b")
+        await client.ask("PING x", "PONG")
+        return house.broker._running.view.flow_page()
+
+    page = in_house(scene)
+    held = [stage for stage in page["stages"] if stage["reason"] == "disk"]
+    assert held
+    assert "disk alarm" in page["diagnosis"]["sentence"]
+    assert any(limit["is_reached"] for limit in page["limits"])
