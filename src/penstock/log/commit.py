@@ -113,6 +113,7 @@ class Commit:
         self.definitions_durable = job.sequence
         if job.snapshot_ops:
             self._snapshots.written()
+            self._parts.side_files.snapshot_written()
         if job.upto is not None:
             self.synced_position = job.upto
             self._synced_ms = now_ms

@@ -5,10 +5,15 @@ targets) ends both, and its entries keep the original's segment as long as they 
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from penstock.log.cursors import Release
 from penstock.log.delayed_files import DelayedFiles
+from penstock.log.intake import Special
 from penstock.log.retention import Retention
+from penstock.model.record import RecordFlag
+
+_DELAYED: Final = int(RecordFlag.DELAYED)
 
 
 class DelayNotes:
@@ -19,6 +24,19 @@ class DelayNotes:
     def __init__(self, delayed: DelayedFiles, retention: Retention) -> None:
         self._delayed = delayed
         self._retention = retention
+
+    def note(self, specials: Iterable[Special]) -> None:
+        """Delayed and release records were appended."""
+        for appending, length, release in specials:
+            record = appending.record
+            if release is not None:
+                ends = [
+                    (index.queue_id, offset + record.messages)
+                    for index, offset in zip(appending.queues, appending.first_offsets, strict=True)
+                ]
+                self.released(record.deliver_ms, release, ends)
+            elif record.flags & _DELAYED:
+                self.delayed(record.deliver_ms, record.position, length)
 
     def delayed(self, deliver_ms: int, position: int, length: int) -> None:
         """A record that gets its offsets later was stored."""

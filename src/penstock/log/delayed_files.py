@@ -1,9 +1,9 @@
 """Delayed records that have no offset yet, by the hour they are due in (D14).
 
-``delayed/<hour>.due`` is an append-only list of 24 byte notes: ``deliver_ms i64, position u64,
-length u32, kind u32`` (1 = delayed, 2 = released or cancelled). What is pending in an hour is what
-was delayed and not released. Only hours that someone asks about are read; the timer wheel asks for
-the next ten minutes at a time through ``due``.
+``delayed/<hour>-<number>.due`` is an append-only list of 24 byte notes: ``deliver_ms i64,
+position u64, length u32, kind u32`` (1 = delayed, 2 = released or cancelled). What is pending in an
+hour is what was delayed and not released. Only hours that someone asks about are read; the timer
+wheel asks for the next ten minutes at a time through ``due``.
 
 * Everything below ``horizon_ms`` has been given out by ``due``: whoever appends a record that is
   due before it must arm it directly.
@@ -39,129 +39,146 @@ Due = tuple[int, int, int]
 """(deliver_ms, position, length)"""
 
 
+class Hour:
+    """The notes of one hour: those on file, and those that are not there yet."""
+
+    __slots__ = ("buffer", "live", "number", "path", "planned_bytes", "written_bytes")
+
+    def __init__(self, number: int, path: str, *, written_bytes: int = 0) -> None:
+        self.number: Final = number
+        self.path = path
+        self.written_bytes = written_bytes
+        self.buffer = bytearray()
+        """Notes not on file; the first ``planned_bytes`` are on their way there."""
+        self.planned_bytes = 0
+        self.live: int | None = None if written_bytes else 0
+        """How many are pending; None for files that nobody has read yet."""
+
+    @property
+    def is_on_file(self) -> bool:
+        """True when there is, or will soon be, a file."""
+        return self.written_bytes > 0 or self.planned_bytes > 0
+
+
 class DelayedFiles:
-    """Notes by hour: those on file, those not written yet, and how many are pending."""
+    """Pending delayed records by the hour they are due in."""
 
     def __init__(self, files: SideFiles) -> None:
         self._files = files
-        self._buffers: dict[int, bytearray] = {}
-        self._planned: dict[int, int] = {}
-        self._written: dict[int, int] = {}
-        # hour -> how many are pending; absent for hours on file that nobody has read yet.
-        self._live: dict[int, int] = {}
+        self._hours: dict[int, Hour] = {}
+        self._by_path: dict[str, Hour] = {}
+        self._files_begun = 0
         self._unplanned_bytes = 0
         self.horizon_ms = 0
         """Everything due before this was given out."""
 
     def add(self, deliver_ms: int, position: int, length: int) -> None:
         """A delayed record was appended."""
-        self._note(deliver_ms, position, length, _DELAYED)
+        hour = self._note(deliver_ms, position, length, _DELAYED)
+        if hour.live is not None:
+            hour.live += 1
 
     def remove(self, deliver_ms: int, position: int) -> None:
         """It was released or cancelled."""
-        self._note(deliver_ms, position, 0, _RELEASED)
-        self._drop_if_over(deliver_ms // HOUR_MS)
+        hour = self._note(deliver_ms, position, 0, _RELEASED)
+        if hour.live is not None:
+            hour.live -= 1
+            self._drop_if_over(hour)
 
     def due(self, upto_ms: int) -> list[Due]:
         """Pending records due before ``upto_ms`` and not given out yet, earliest first."""
         found: list[Due] = []
         if upto_ms <= self.horizon_ms:
             return found
-        for hour in self._hours():
-            if (hour + 1) * HOUR_MS <= self.horizon_ms or hour * HOUR_MS >= upto_ms:
-                continue
-            pending = self._pending(hour)
-            found += [due for due in pending if self.horizon_ms <= due[0] < upto_ms]
-            self._drop_if_over(hour)
+        for hour in [*self._hours.values()]:
+            begin_ms = hour.number * HOUR_MS
+            if begin_ms < upto_ms and begin_ms + HOUR_MS > self.horizon_ms:
+                pending = self._pending(hour)
+                found += [due for due in pending if self.horizon_ms <= due[0] < upto_ms]
+                self._drop_if_over(hour)
         self.horizon_ms = upto_ms
         found.sort()
         return found
 
     def pending(self, deliver_ms: int) -> list[Due]:
         """What is pending in the hour of that time; it counts as neither due nor given out."""
-        return self._pending(deliver_ms // HOUR_MS)
+        hour = self._hours.get(deliver_ms // HOUR_MS)
+        return self._pending(hour) if hour is not None else []
 
     def plan_flush(self) -> None:
         """Hand every note that is not on file to the commit thread."""
-        for hour in [*self._buffers]:
+        for hour in self._hours.values():
             self._compact_if_stale(hour)
-            buffer, planned = self._buffers[hour], self._planned[hour]
-            if planned < len(buffer):
-                self._files.append(_path(hour), bytes(buffer[planned:]), self)
-                self._planned[hour] = len(buffer)
+            if hour.planned_bytes < len(hour.buffer):
+                self._files.append(hour.path, bytes(hour.buffer[hour.planned_bytes :]), self)
+                hour.planned_bytes = len(hour.buffer)
         self._unplanned_bytes = 0
 
     def written(self, path: str, size: int) -> None:
         """Notes are on file now."""
-        hour = _hour_of(path)
-        self._written[hour] = self._written.get(hour, 0) + size
-        buffer = self._buffers.get(hour)
-        if buffer is None:  # the hour went in the meantime
-            return
-        del buffer[:size]
-        self._planned[hour] -= size
-        if not buffer:
-            del self._buffers[hour], self._planned[hour]
+        hour = self._by_path.get(path)
+        if hour is not None:  # else the file is about to go
+            hour.written_bytes += size
+            del hour.buffer[:size]
+            hour.planned_bytes -= size
 
     def restore(self, paths: Sequence[str]) -> None:
         """Go on from files that were checked against their rows."""
         for path in paths:
-            self._written[_hour_of(path)] = self._files.planned_size(path)
+            number, _, begun = path.rpartition("/")[2].removesuffix(".due").partition("-")
+            hour = Hour(int(number), path, written_bytes=self._files.planned_size(path))
+            self._hours[hour.number] = self._by_path[path] = hour
+            self._files_begun = max(self._files_begun, int(begun))
 
     @property
     def hours(self) -> int:
         """Hours with notes."""
-        return len(self._hours())
+        return len(self._hours)
 
-    def _note(self, deliver_ms: int, position: int, length: int, kind: int) -> None:
-        hour = deliver_ms // HOUR_MS
-        buffer = self._buffers.get(hour)
-        if buffer is None:
-            if hour not in self._written:
-                self._live[hour] = 0
-            buffer = self._buffers[hour] = bytearray()
-            self._planned[hour] = 0
-        buffer += NOTE.pack(deliver_ms, position, length, kind)
-        if hour in self._live:
-            self._live[hour] += 1 if kind == _DELAYED else -1
+    def _note(self, deliver_ms: int, position: int, length: int, kind: int) -> Hour:
+        number = deliver_ms // HOUR_MS
+        hour = self._hours.get(number)
+        if hour is None:
+            path = self._new_path(number)
+            hour = self._hours[number] = self._by_path[path] = Hour(number, path)
+        hour.buffer += NOTE.pack(deliver_ms, position, length, kind)
         self._unplanned_bytes += NOTE.size
         if self._unplanned_bytes >= FLUSH_BYTES:
             self.plan_flush()
+        return hour
 
-    def _hours(self) -> list[int]:
-        return sorted(self._written.keys() | self._buffers.keys())
+    def _new_path(self, number: int) -> str:
+        # Never the name of a file that went: it stays until a snapshot says that it is gone.
+        self._files_begun += 1
+        return f"{DELAYED_DIRECTORY}/{number:010d}-{self._files_begun:010d}.due"
 
-    def _pending(self, hour: int) -> list[Due]:
+    def _pending(self, hour: Hour) -> list[Due]:
         pending: dict[int, Due] = {}
-        on_file = self._written.get(hour, 0)
+        on_file = hour.written_bytes
         for at in range(0, on_file, READ_BYTES):
-            _apply(self._files.read(_path(hour), at, min(READ_BYTES, on_file - at)), pending)
-        _apply(bytes(self._buffers.get(hour, b"")), pending)
-        self._live[hour] = len(pending)
+            _apply(self._files.read(hour.path, at, min(READ_BYTES, on_file - at)), pending)
+        _apply(bytes(hour.buffer), pending)
+        hour.live = len(pending)
         return list(pending.values())
 
-    def _drop_if_over(self, hour: int) -> None:
-        if self._live.get(hour, 1) > 0:
-            return
-        is_on_file = hour in self._written or self._planned.get(hour, 0) > 0
-        for by_hour in (self._live, self._buffers, self._planned, self._written):
-            by_hour.pop(hour, None)
-        if is_on_file:
-            self._files.remove(_path(hour))
+    def _drop_if_over(self, hour: Hour) -> None:
+        if hour.live == 0:
+            del self._hours[hour.number], self._by_path[hour.path]
+            if hour.is_on_file:
+                self._files.remove(hour.path)
 
-    def _compact_if_stale(self, hour: int) -> None:
+    def _compact_if_stale(self, hour: Hour) -> None:
         """Write the pending notes of a file anew when they are the least part of it."""
-        on_file = self._written.get(hour, 0)
-        live = self._live.get(hour)
-        if live is None or self._planned[hour] or on_file < COMPACT_BYTES:
+        on_file = hour.written_bytes
+        if hour.live is None or hour.planned_bytes or on_file < COMPACT_BYTES:
             return
-        if on_file > live * NOTE.size * COMPACT_SHARE:
-            pending = self._pending(hour)
-            self._files.remove(_path(hour))
-            del self._written[hour]
-            self._buffers[hour] = bytearray(
-                b"".join([NOTE.pack(*due, _DELAYED) for due in pending])
-            )
+        if on_file > hour.live * NOTE.size * COMPACT_SHARE:
+            notes = [NOTE.pack(*due, _DELAYED) for due in self._pending(hour)]
+            self._files.remove(hour.path)
+            del self._by_path[hour.path]
+            hour.path = self._new_path(hour.number)
+            self._by_path[hour.path] = hour
+            hour.buffer, hour.written_bytes = bytearray(b"".join(notes)), 0
 
 
 def _apply(notes: bytes, pending: dict[int, Due]) -> None:
@@ -170,11 +187,3 @@ def _apply(notes: bytes, pending: dict[int, Due]) -> None:
             pending[position] = (deliver_ms, position, length)
         else:
             pending.pop(position, None)
-
-
-def _path(hour: int) -> str:
-    return f"{DELAYED_DIRECTORY}/{hour:010d}.due"
-
-
-def _hour_of(path: str) -> int:
-    return int(path.rpartition("/")[2].removesuffix(".due"))

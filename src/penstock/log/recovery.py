@@ -114,12 +114,24 @@ class StoreParts:
         self.snapshot_position = 0
         self.index_ms = 0
 
+    def capture(self, row: SnapshotRow) -> list[Op]:
+        """Everything a snapshot has to say but cursors; hands all tails over for writing."""
+        self.delayed.plan_flush()
+        ops = self.indexes.capture() + self.retention.capture()
+        # After the tails were handed over: the rows describe the files with them.
+        ops += self.side_files.take_rows()
+        ops.append(meta_op(SNAPSHOT_KEY, row))
+        return ops
+
 
 def recover(
     storage: Storage, catalog: Catalog, settings: StorageSettings, *, boot_id: str
 ) -> tuple[StoreParts, Recovered]:
     """Open what is there; see the module's text."""
-    storage.make_dir(LOG_DIR)
+    for directory in (LOG_DIR, INDEX_DIRECTORY, DELAYED_DIRECTORY, KEYS_DIRECTORY):
+        if not storage.exists(directory):
+            storage.make_dir(directory)
+            storage.sync_dir("")
     note = check_format(storage)
     rows = catalog.load()
     parts = StoreParts(storage, catalog, settings, rows)
@@ -183,27 +195,32 @@ def _may_have_lost(run: RunRow, boot_id: str) -> bool:
 def _restore_side_files(parts: StoreParts, rows: dict[RowKey, bytes], recovered: Recovered) -> bool:
     """Go on from checked index and delay files; False when they must be made again."""
     files = parts.side_files
-    by_queue: dict[int, list[str]] = {}
     for (kind, key), body in rows.items():
         if kind == QUEUE_KIND:
             state = msgspec.json.decode(body, type=QueueState)
             parts.indexes.make(int(key), state.incarnation)
-    damaged = files.restore(
-        (path, body) for (kind, path), body in sorted(rows.items()) if kind == FILE_KIND
-    )
+    known: list[tuple[str, bytes]] = []
+    for (kind, path), body in sorted(rows.items()):
+        if kind != FILE_KIND:
+            continue
+        if path.startswith(INDEX_DIRECTORY) and queue_of(path) not in parts.indexes.by_id:
+            files.forget_row(path)  # the queue was deleted since the snapshot
+        else:
+            known.append((path, body))
+    damaged = files.restore(known)
     lost_keys = [path for path in damaged if path.startswith(KEYS_DIRECTORY)]
     lost = [path for path in damaged if not path.startswith(KEYS_DIRECTORY)]
     for path in lost_keys:
-        files.remove(path)
-        recovered.notes.append(f"{path} is missing or damaged: messages are not found by their key")
-    parts.keys.restore(files.paths(f"{KEYS_DIRECTORY}/"))
-    for path in files.paths(f"{INDEX_DIRECTORY}/"):
-        by_queue.setdefault(queue_of(path), []).append(path)
-    for queue_id in by_queue.keys() - parts.indexes.by_id.keys():
-        for path in by_queue[queue_id]:
-            files.remove(path)
+        files.forget_row(path)
+        recovered.notes.append(
+            f"{path} is missing or damaged: some messages are not found by their key"
+        )
     for directory in (INDEX_DIRECTORY, DELAYED_DIRECTORY, KEYS_DIRECTORY):
         files.clear(directory)
+    parts.keys.restore(files.paths(f"{KEYS_DIRECTORY}/"))
+    by_queue: dict[int, list[str]] = {}
+    for path in files.paths(f"{INDEX_DIRECTORY}/"):
+        by_queue.setdefault(queue_of(path), []).append(path)
     for index in parts.indexes.by_id.values():
         body = rows[QUEUE_KIND, str(index.queue_id)]
         state = msgspec.json.decode(body, type=QueueState)

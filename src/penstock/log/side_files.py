@@ -8,7 +8,9 @@ a row go. So correctness never rests on a sync of theirs; yet a power cut would 
 therefore the files a snapshot describes are synced before it, a few with each commit, as long as
 they are not too many (``SYNCS_MAX``).
 
-A write that fails (disk full) stays first in line and is tried again with the next commit.
+A write that fails (disk full) stays first in line and is tried again with the next commit. A
+removed file stays on disk until a snapshot without its row is durable: until then recovery might
+want it. Hence a name is used once.
 
 Not here: what is in the files (``queue_index.py``, ``delayed_files.py``, ``key_index.py``).
 """
@@ -89,6 +91,10 @@ class SideFiles:
         self._handles: OrderedDict[str, File] = OrderedDict()
         self._known_dirs: set[str] = set()
         self._new_names_in: set[str] = set()
+        self._doomed: list[str] = []
+        """Removed since the last snapshot was captured."""
+        self._captured_doomed: list[str] = []
+        """Removed before that: unlinked when it is durable."""
         self.steps_planned = 0
         self.steps_done = 0
         self.write_failures = 0
@@ -103,10 +109,14 @@ class SideFiles:
             self._new_names_in.add(path.rpartition("/")[0])
 
     def remove(self, path: str) -> None:
-        """Plan to remove ``path``; it may be gone already."""
+        """Unlink ``path`` once a snapshot without it is durable; it may be gone already."""
         self._states.pop(path, None)
         self._changed.add(path)
-        self._plan(Step(Action.REMOVE, path))
+        self._doomed.append(path)
+
+    def forget_row(self, path: str) -> None:
+        """At open: the row of ``path`` is of no use and goes with the next snapshot."""
+        self._changed.add(path)
 
     def planned_size(self, path: str) -> int:
         """Bytes the file has once every step is done."""
@@ -125,12 +135,19 @@ class SideFiles:
             for directory in sorted(self._new_names_in):
                 self._plan(Step(Action.SYNC_NAMES, directory))
         self._new_names_in.clear()
+        self._captured_doomed, self._doomed = self._doomed, []
         ops: list[Op] = []
         for path in sorted(self._changed):
             state = self._states.get(path)
             ops.append((FILE_KIND, path, msgspec.json.encode(state) if state else None))
         self._changed.clear()
         return ops
+
+    def snapshot_written(self) -> None:
+        """The rows of the last ``take_rows`` are durable."""
+        for path in self._captured_doomed:
+            self._plan(Step(Action.REMOVE, path))
+        self._captured_doomed = []
 
     def steps(self) -> list[Step]:
         """The next steps, as many as one commit should do."""

@@ -23,19 +23,17 @@ from penstock.log.cursors import CursorState
 from penstock.log.delay_notes import DelayNotes
 from penstock.log.hot_tail import HotTail
 from penstock.log.index_set import QUEUE_KIND
-from penstock.log.intake import Appending, Special, Staged, stage
+from penstock.log.intake import Appending, Staged, stage
 from penstock.log.queue_index import ENTRY_BYTES, QueueIndex
 from penstock.log.reader import Located
 from penstock.log.recovery import Recovered, StoreParts, recover
 from penstock.log.segment import Segment
 from penstock.log.snapshot import (
     CURSOR_KIND,
-    SNAPSHOT_KEY,
     SnapshotRow,
     Snapshots,
     cursor_key,
     cursor_op,
-    meta_op,
 )
 from penstock.log.storage import Storage
 from penstock.log.sweep import sweep
@@ -144,11 +142,6 @@ class Store:
         return self._commit.failure is not None
 
     @property
-    def failure(self) -> Exception | None:
-        """Why the store takes nothing any more."""
-        return self._commit.failure
-
-    @property
     def definitions_durable(self) -> int:
         """Changes up to this ``definitions.sequence`` are in the catalog for good."""
         return self._commit.definitions_durable
@@ -197,7 +190,7 @@ class Store:
         self._retention.note(staged.touched, index_ms)
         self._hot.add(records, end - base)
         if staged.special:
-            self._note_special(staged.special)
+            self._delays.note(staged.special)
         self._content_end = end
         counters = self.counters
         counters.frames += 1
@@ -286,12 +279,8 @@ class Store:
                 f"snapshot offered for position {position}, the log ends at {self.end_position}"
                 + (" and one is on its way" if self._snapshots.is_pending else "")
             )
-        self.delayed.plan_flush()
-        ops = self._indexes.capture()
-        ops += self._retention.capture()
-        ops += self._side_files.take_rows()
+        ops = self._parts.capture(SnapshotRow(int(position), self._index_ms))
         ops += map(cursor_op, cursors)
-        ops.append(meta_op(SNAPSHOT_KEY, SnapshotRow(int(position), self._index_ms)))
         self._snapshots.capture(
             position,
             ops,
@@ -333,15 +322,3 @@ class Store:
         self._reader.close()
         self._side_files.close()
         self._parts.catalog.close()
-
-    def _note_special(self, specials: Sequence[Special]) -> None:
-        for appending, length, release in specials:
-            record = appending.record
-            if release is not None:
-                ends = [
-                    (index.queue_id, offset + record.messages)
-                    for index, offset in zip(appending.queues, appending.first_offsets, strict=True)
-                ]
-                self._delays.released(record.deliver_ms, release, ends)
-            elif record.flags & _DELAYED:
-                self._delays.delayed(record.deliver_ms, record.position, length)
