@@ -8,8 +8,8 @@ Who drives it (``server/turns.py`` or a test)::
     while engine.needs_turn or a deadline is due: engine.turn()
     job = engine.take_sync_job(); job.run() anywhere; engine.synced(job, error)
 
-Not here: one turn (``turn.py``), the journey in (``publish.py``) and out (``deliver.py``), how the
-parts are put together (``parts.py``).
+Not here: what can be seen of it (``gauges.py``), one turn (``turn.py``), the journey in
+(``publish.py``) and out (``deliver.py``), how the parts are put together (``parts.py``).
 """
 
 from __future__ import annotations
@@ -17,21 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from penstock.engine.connection import Connection, ConnectionOptions
-from penstock.engine.flow_map import flow_views
+from penstock.engine.gauges import Gauges
 from penstock.engine.parts import Parts
 from penstock.engine.ports import Burial, FactsReader, Outlet
 from penstock.engine.pull import PullDesk
 from penstock.engine.registry import SYSTEM_KINDS
 from penstock.engine.restart import restore
-from penstock.engine.statistics import EngineStatistics, engine_statistics
 from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import Topic, TopicPolicy
 from penstock.engine.waiting import WaitingRoom
-from penstock.flow.alarm import AlarmBoard
-from penstock.flow.diagnosis import StageView
-from penstock.flow.journal import FlowEdge
-from penstock.flow.reason import Reason
 from penstock.log.store import CursorState, Recovered, Store, SyncJob
 from penstock.model.clock import Clock
 from penstock.model.errors import AlreadyExists, InvariantBroken, NotFound
@@ -41,7 +36,7 @@ from penstock.model.refusal import Refusal
 from penstock.settings.load import Settings
 
 
-class Engine:
+class Engine(Gauges):
     """The broker without its sockets."""
 
     def __init__(
@@ -54,11 +49,8 @@ class Engine:
         facts: Mapping[int, FactsReader] | None = None,
         burials: Mapping[int, Burial] | None = None,
     ) -> None:
-        self._parts = Parts(store, recovered, clock, settings, burials or {})
-        self._store = store
+        super().__init__(Parts(store, recovered, clock, settings, burials or {}))
         self._registry = self._parts.registry
-        self._chain = self._parts.chain
-        self._commits = self._parts.commits
         self.facts: Mapping[int, FactsReader] = facts or {}
         """Readers of origin bytes by wire (D15), for filters and observers."""
         restore(
@@ -233,71 +225,3 @@ class Engine:
     def final_cursors(self) -> list[CursorState]:
         """Cursors for ``Store.close``, after the last turn of a clean stop."""
         return self._parts.housekeeping.final_cursors()
-
-    # Looking at it.
-
-    @property
-    def is_failed(self) -> bool:
-        """True for good after a failed sync: nothing is stored any more (P4)."""
-        return self._commits.failure is not None
-
-    @property
-    def log_is_held(self) -> bool:
-        """True while nothing is written, because the disk is behind (D8)."""
-        return self._commits.is_held
-
-    @property
-    def is_store_busy(self) -> bool:
-        """True while the commit under way takes longer than ``flow.store_busy_ms`` (F6)."""
-        return self._commits.busy.is_busy(self._chain.now_ms)
-
-    @property
-    def unsynced_messages(self) -> int:
-        """Publishes appended and not durable."""
-        return self._commits.unsynced_messages
-
-    @property
-    def unsynced_bytes(self) -> int:
-        """Log bytes appended and not durable."""
-        return self._store.unsynced_bytes
-
-    @property
-    def is_durability_awaited(self) -> bool:
-        """True when somebody waits for a definition or settlement to become durable (D6)."""
-        return self._commits.is_awaited
-
-    @property
-    def alarms(self) -> AlarmBoard:
-        """Memory and disk (F3)."""
-        return self._chain.alarms
-
-    @property
-    def inflight_bytes(self) -> int:
-        """Used of the pool ``flow.inflight_bytes_max`` (D22)."""
-        return self._chain.pool.used
-
-    @property
-    def free_buffers(self) -> int:
-        """Write buffers with nothing unsynced in them (F7)."""
-        return self._commits.buffers.free_buffers
-
-    @property
-    def connections(self) -> list[Connection]:
-        """Every connection."""
-        return list(self._chain.connections.values())
-
-    def take_flow_edges(self) -> list[FlowEdge]:
-        """Episodes that began or ended since the last call, for logs and events."""
-        return self._chain.journal.take_edges()
-
-    def unfinished_episodes(self) -> list[tuple[str, Reason, int]]:
-        """(kind of stage, reason, time held so far) of every episode that goes on now."""
-        return self._chain.journal.unfinished(self._chain.now_ms)
-
-    def flow_views(self, now_ms: int) -> list[StageView]:
-        """Every stage with state, reason, culprit, since and share."""
-        return flow_views(self._parts, now_ms)
-
-    def statistics(self) -> EngineStatistics:
-        """All numbers at this moment."""
-        return engine_statistics(self._parts)

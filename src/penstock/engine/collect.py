@@ -1,15 +1,14 @@
-"""The queues' part of the journey in: parcels at the head of their inboxes become one frame.
+"""The queues' part of the journey in: parcels at the head of their lanes become one frame.
 
 Who spends: the queue, credit towards the log, when a parcel is taken. Who grants: the log, when the
 sync that covers it returned (``commit.py``). Who stops: a queue without credit; all of them while
 no write buffer is free. What wakes them: that sync.
 
-A parcel for several queues is taken when it is at the head of all of them and none of them is
-stopped. It cannot wait for ever: every inbox holds parcels in the order they were routed, so the
-oldest parcel of all is always at the head of each of its inboxes.
+A parcel for several queues is taken when it is at the head of its lane in all of them and none of
+them is stopped. It cannot wait for ever: a channel's parcels are in the same order in every inbox.
 
-Fairness (law 5): past the turn's bytes every queue still takes one parcel, and who was first is
-last next time.
+Fairness (law 5): first every newcomer of every queue, then all lanes in turn until the turn's bytes
+are used; and which queue was first is last next time.
 """
 
 from __future__ import annotations
@@ -32,21 +31,27 @@ class Collector:
 
     def put(self, queue: Queue, parcel: Parcel) -> None:
         """A channel routed a parcel to this queue."""
-        queue.inbox.append(parcel)
-        queue.inbox_messages += len(parcel.publications)
+        queue.inbox.put(parcel)
         self._queues[queue] = None
 
     def collect(self, frame: Frame) -> None:
-        """Move parcels into the frame as far as credit and buffers reach."""
-        is_moving = bool(self._queues)
-        # A parcel for several queues may come free only when another queue has moved on.
-        while is_moving:
+        """Move parcels into the frame as far as credit, buffers and the turn reach."""
+        if not self._queues:
+            return
+        for queue in list(self._queues):
+            for parcel in queue.inbox.newcomers():
+                self._take_if_free(queue, parcel, frame)
+        is_moving = True
+        while is_moving and frame.size < self._turn_bytes_max:
             is_moving = False
             for queue in list(self._queues):
-                if self._run(queue, frame):
-                    is_moving = True
-                if not queue.inbox:
-                    self._queues.pop(queue, None)
+                # A parcel for several queues may be gone by now, or come free by the next round.
+                for parcel in queue.inbox.heads():
+                    if frame.size >= self._turn_bytes_max:
+                        break
+                    is_moving |= self._take_if_free(queue, parcel, frame)
+        for queue in [each for each in self._queues if not each.inbox]:
+            del self._queues[queue]
         if self._queues:
             first = next(iter(self._queues))
             self._queues[first] = self._queues.pop(first)
@@ -67,7 +72,12 @@ class Collector:
     @property
     def can_move(self) -> bool:
         """True when some queue has a parcel that could be taken now (law 4)."""
-        return any(self._is_free(queue, 0) for queue in self._queues)
+        return any(
+            self._is_free(queue, parcel, 0)
+            for queue in self._queues
+            if not queue.stage.is_blocked
+            for parcel in queue.inbox.heads()
+        )
 
     def take_all(self) -> list[Parcel]:
         """Empty every inbox: nothing can be appended any more."""
@@ -75,20 +85,15 @@ class Collector:
         for queue in self._queues:
             for parcel in queue.inbox:
                 parcels[parcel] = None
-                credit = parcel.channel.queue_credits.get(queue)
-                if credit is not None:
-                    credit.processed(len(parcel.publications))
+                _processed(queue, parcel)
             queue.inbox.clear()
-            queue.inbox_messages = 0
         self._queues.clear()
         return list(parcels)
 
     def remove(self, queue: Queue) -> list[Parcel]:
-        """A queue was deleted: its parcels are taken out of it; those left without any come back.
-
-        They are untouched by any other queue, because they were still in this one's inbox.
-        """
+        """A queue was deleted: empty its inbox; parcels that go nowhere else come back."""
         self._queues.pop(queue, None)
+        self._held.pop(queue, None)
         orphans = []
         for parcel in queue.inbox:
             parcel.queues = tuple(each for each in parcel.queues or () if each is not queue)
@@ -97,35 +102,32 @@ class Collector:
             if not parcel.queues:
                 orphans.append(parcel)
         queue.inbox.clear()
-        queue.inbox_messages = 0
         return orphans
 
-    def _run(self, queue: Queue, frame: Frame) -> bool:
-        took = False
-        inbox = queue.inbox
-        while inbox and self._is_free(queue, frame.size):
-            if frame.size >= self._turn_bytes_max and queue in frame.queues:
-                break
-            parcel = inbox[0]
-            for each in parcel.queues or ():
-                each.inbox.popleft()
-                each.inbox_messages -= len(parcel.publications)
-                each.log_credit.spend(len(parcel.publications))
-                frame.queues[each] = None
-                # The channel may be gone, and its credit with it.
-                credit = parcel.channel.queue_credits.get(each)
-                if credit is not None:
-                    credit.processed(len(parcel.publications))
-            frame.add(parcel)
-            took = True
-        return took
+    def _take_if_free(self, queue: Queue, parcel: Parcel, frame: Frame) -> bool:
+        if not self._is_free(queue, parcel, frame.size):
+            return False
+        messages = len(parcel.publications)
+        for each in parcel.queues or ():
+            each.inbox.take(parcel)
+            each.log_credit.spend(messages)
+            frame.queues[each] = None
+            _processed(each, parcel)
+        frame.add(parcel)
+        return True
 
-    def _is_free(self, queue: Queue, waiting_bytes: int) -> bool:
-        """True when the queue's first parcel could be taken."""
-        parcel = queue.inbox[0]
-        queues = parcel.queues or ()
+    def _is_free(self, queue: Queue, parcel: Parcel, waiting_bytes: int) -> bool:
+        """True when the parcel could be taken."""
         if queue.stage.is_blocked or not self._buffers.can_take(parcel.size, waiting_bytes):
             return False
-        return len(queues) == 1 or all(
-            each.inbox[0] is parcel and not each.stage.is_blocked for each in queues
-        )
+        queues = parcel.queues or ()
+        if len(queues) == 1:
+            return queue.inbox.is_head(parcel)
+        return all(each.inbox.is_head(parcel) and not each.stage.is_blocked for each in queues)
+
+
+def _processed(queue: Queue, parcel: Parcel) -> None:
+    # The channel may be gone, and its credit with it.
+    credit = parcel.channel.queue_credits.get(queue)
+    if credit is not None:
+        credit.processed(len(parcel.publications))

@@ -65,7 +65,6 @@ class Channel:
         "channel_id",
         "connection",
         "credit",
-        "crowded_by",
         "hold",
         "inbox",
         "inbox_messages",
@@ -93,8 +92,6 @@ class Channel:
         self.inbox_messages = 0
         self.hold: Hold | None = None
         """Why its first parcel is not admitted."""
-        self.crowded_by: Queue | None = None
-        """The queue whose inbox has no room for its first parcel."""
         self.is_closed = False
         # Messages at the head of the inbox whose credit went back early because they are held.
         self._early = 0
@@ -277,8 +274,6 @@ class Connection:
             credit = channel.queue_credits.pop(queue, None)
             if credit is not None:
                 credit.close()
-            if channel.crowded_by is queue:
-                channel.crowded_by = None
 
     def charge(self, size: int) -> None:
         """Publish bytes came in (D22)."""

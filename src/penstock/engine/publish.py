@@ -16,8 +16,8 @@ channel. Nothing is waited for inside: a channel that cannot go on is skipped, a
 stop asks for a turn when it passes (law 4).
 
 Fairness (law 5): every channel with work gets its equal part of the turn first, at least one
-publish, and only then the rest of the turn goes to those who have more. A queue's inbox is never
-filled beyond one turn, so that the newcomer's message is in the next frame or the one after.
+publish, and only then the rest of the turn goes to those who have more; a queue takes newcomers
+first (``inbox.py``). So a quiet publish is in the next frame or the one after.
 
 Not here: what is refused or held and why (``admission.py``), the queues' part (``collect.py``),
 what happens after the append (``commit.py``).
@@ -134,7 +134,6 @@ class Intake:
         inbox = channel.inbox
         alarm = self._admission.alarm
         hold: Hold | None = None
-        channel.crowded_by = None
         while inbox and steps < steps_max and size < size_max and not channel.stage.is_blocked:
             parcel = inbox[0]
             if alarm is not None:
@@ -155,7 +154,7 @@ class Intake:
             size += parcel.size
             hold, rest = self._admit(channel, parcel)
             inbox.extendleft(reversed(rest))
-            if hold is not None or channel.crowded_by is not None:
+            if hold is not None:
                 break
         if hold != channel.hold:
             self._set_hold(channel, hold)
@@ -172,8 +171,6 @@ class Intake:
                 self.unroutable(part)
                 channel.left(len(part.publications))
                 continue
-            if self._is_crowded(channel, queues):
-                return None, parts[number:]
             ruling = self._admission.judge(part)
             if ruling is None:
                 self._hand_over(channel, part)
@@ -239,13 +236,6 @@ class Intake:
             channel.hold_back()
         self.chain.mark(connection)
 
-    def _is_crowded(self, channel: Channel, queues: tuple[Queue, ...]) -> bool:
-        for queue in queues:
-            if queue.inbox_messages >= self.chain.flow.turn_messages_max:
-                channel.crowded_by = queue
-                return True
-        return False
-
     def _retire_if_done(self, channel: Channel) -> None:
         if channel.inbox:
             return
@@ -267,13 +257,7 @@ class Intake:
         return min(times, default=None)
 
     def _can_run(self, channel: Channel) -> bool:
-        crowd = channel.crowded_by
-        return (
-            bool(channel.inbox)
-            and channel.hold is None
-            and not channel.stage.is_blocked
-            and (crowd is None or crowd.inbox_messages < self.chain.flow.turn_messages_max)
-        )
+        return bool(channel.inbox) and channel.hold is None and not channel.stage.is_blocked
 
 
 def routed(parcel: Parcel) -> list[Parcel]:

@@ -1,9 +1,6 @@
 """A queue: one ordered lane of a topic over the log, and the last stage before it.
 
-It owns the credit towards the log and an inbox of parcels that channels routed to it. A parcel
-for several queues is the same object in each of their inboxes and is taken only when it stands at
-the head of all of them: order per queue, one record for all copies, and no deadlock, because every
-inbox holds the parcels in the order in which they were routed.
+It owns the credit towards the log and the inbox of parcels that channels routed to it.
 
 Invariants: offsets below ``durable_end`` survive a crash; ``durable_end <= index.next_offset``.
 Not here: who reads (``subscription.py``), where entries are kept (``log/queue_index.py``).
@@ -11,16 +8,15 @@ Not here: who reads (``subscription.py``), where entries are kept (``log/queue_i
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
+from penstock.engine.inbox import Inbox
 from penstock.flow.credit import Credit
 from penstock.flow.stage import Stage
 from penstock.log.queue_index import QueueIndex
 from penstock.model.position import QueueId
 
 if TYPE_CHECKING:
-    from penstock.engine.parcel import Parcel
     from penstock.engine.topic import Topic
 
 
@@ -30,7 +26,6 @@ class Queue:
     __slots__ = (
         "durable_end",
         "inbox",
-        "inbox_messages",
         "index",
         "is_deleted",
         "log_credit",
@@ -55,8 +50,7 @@ class Queue:
         self.queue_id = QueueId(index.queue_id)
         self.stage = stage
         self.log_credit = log_credit
-        self.inbox: deque[Parcel] = deque()
-        self.inbox_messages = 0
+        self.inbox = Inbox()
         self.durable_end: int = index.next_offset
         self.is_deleted = False
 

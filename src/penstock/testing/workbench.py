@@ -10,12 +10,15 @@ from penstock.engine.broker import Engine
 from penstock.engine.connection import Channel, Connection, ConnectionOptions
 from penstock.engine.ports import Publication, Route
 from penstock.engine.routing import route_to
+from penstock.engine.subscription import Subscription
+from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import Topic, TopicPolicy
 from penstock.log.store import Store, SyncJob
 from penstock.model.errors import InvariantBroken
 from penstock.model.names import topic_name
 from penstock.model.position import ConnectionId
 from penstock.model.record import Record, neutral_record
+from penstock.model.refusal import RefusalKind
 from penstock.settings.load import Settings
 from penstock.testing.catalog import MemoryCatalog
 from penstock.testing.clock import ManualClock
@@ -91,6 +94,27 @@ class Workbench:
             self._tokens += 1
         channel.publish(publications)
         return list(range(first, self._tokens))
+
+    def reader(self, topic: Topic, name: str = "reader") -> Subscription:
+        """A subscription without consumers that sees everything appended."""
+        return self.engine.create_subscription(
+            topic.name, name, SubscriptionOptions(sees_unsynced=True)
+        )
+
+    def records(self, topic: Topic, queue: int = 0) -> list[Record]:
+        """Everything one queue of a topic has."""
+        entries = topic.queues[queue].index.entries(0, 1 << 30)
+        found = self.store.read([(entry[0], entry[4]) for entry in entries])
+        return [record for record in found if record is not None]
+
+    def bodies(self, topic: Topic, queue: int = 0) -> list[bytes]:
+        """The bodies of everything one queue of a topic has."""
+        return [record.body for record in self.records(topic, queue)]
+
+    @property
+    def refusal_kinds(self) -> list[RefusalKind]:
+        """Why publishes of the common outlet were refused, in order."""
+        return [refusal.kind for _, refusal in self.outlet.refusals]
 
     # Time and disk.
 

@@ -19,11 +19,6 @@ def bench():
     return Workbench()
 
 
-def read(bench, topic):
-    entries = topic.queues[0].index.entries(0, 1000)
-    return bench.store.read([(e[0], e[4]) for e in entries])
-
-
 def properties(record):
     pairs = [pair.split(b"\x01") for pair in record.properties.split(b"\x02") if pair]
     return {name.decode(): value.decode() for name, value in pairs}
@@ -46,7 +41,7 @@ def test_a_rejected_message_becomes_a_dead_letter_that_says_why_and_whence(bench
     bench.settle()
     bench.outlet.reject_all(subscription)
     bench.settle()
-    (letter,) = read(bench, grave)
+    (letter,) = bench.records(grave)
     assert (letter.body, letter.key, letter.tag) == (b"bad", b"k", b"t")
     facts = properties(letter)
     assert facts["a"] == "1"
@@ -65,7 +60,7 @@ def test_the_letter_and_the_settlement_are_in_one_frame(bench):
     bench.outlet.reject_all(subscription)
     bench.turns()
     assert bench.store.counters.frames == frames + 1
-    assert len(read(bench, grave)) == 1
+    assert len(bench.records(grave)) == 1
 
 
 def test_after_a_refused_write_letter_and_settlement_are_stored_together_later(bench):
@@ -77,12 +72,12 @@ def test_after_a_refused_write_letter_and_settlement_are_stored_together_later(b
     bench.storage.plan.fail_next("write", FaultKind.ENOSPC)
     bench.outlet.reject_all(subscription)
     bench.turns()
-    assert read(bench, grave) == []
+    assert bench.records(grave) == []
     bench.advance(200)
     bench.settle()
     bench.kill()
     topics = {topic.name.name: topic for topic in bench.engine.topics()}
-    assert len(read(bench, topics["grave"])) == 1
+    assert len(bench.records(topics["grave"])) == 1
     restored = topics["orders"].subscriptions["s"]
     assert restored.low_mark(topics["orders"].queues[0].queue_id) == 1
 
@@ -93,7 +88,7 @@ def test_a_dropped_head_is_buried_with_its_cause(bench):
     bench.engine.create_subscription(topic.name, "s", SubscriptionOptions(sees_unsynced=True))
     bench.publish(bench.channel(), topic, b"a", b"b", b"c")
     bench.settle()
-    letters = read(bench, grave)
+    letters = bench.records(grave)
     assert [letter.body for letter in letters] == [b"a", b"b"]
     assert {properties(letter)["dead.cause"] for letter in letters} == {"dropped_head"}
 
@@ -109,7 +104,7 @@ def test_a_publish_refused_by_length_is_buried_if_the_policy_says_so(bench):
     bench.publish(bench.channel(), topic, b"a", b"b")
     bench.settle()
     assert [refusal.kind for _, refusal in bench.outlet.refusals] == [RefusalKind.LENGTH_LIMIT]
-    assert [letter.body for letter in read(bench, grave)] == [b"b"]
+    assert [letter.body for letter in bench.records(grave)] == [b"b"]
 
 
 def test_an_expired_message_is_buried(bench):
@@ -120,7 +115,7 @@ def test_an_expired_message_is_buried(bench):
     bench.settle()
     bench.advance(1_001)
     bench.settle()
-    (letter,) = read(bench, grave)
+    (letter,) = bench.records(grave)
     assert properties(letter)["dead.cause"] == "expired"
 
 

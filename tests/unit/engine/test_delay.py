@@ -32,11 +32,6 @@ def undecided(body):
     return record
 
 
-def stored(bench, topic):
-    entries = topic.queues[0].index.entries(0, 1000)
-    return [record.body for record in bench.store.read([(e[0], e[4]) for e in entries])]
-
-
 def again(bench, name="orders"):
     return next(topic for topic in bench.engine.topics() if topic.name.name == name)
 
@@ -46,13 +41,13 @@ def test_a_delayed_message_is_confirmed_at_once_and_gets_its_offset_when_due(ben
     tokens = bench.publish(channel, topic, delayed(bench, b"later", 5_000), b"now")
     bench.settle()
     assert sorted(bench.outlet.confirmed_tokens) == tokens
-    assert stored(bench, topic) == [b"now"]
+    assert bench.bodies(topic) == [b"now"]
     bench.advance(4_999)
-    assert stored(bench, topic) == [b"now"]
+    assert bench.bodies(topic) == [b"now"]
     bench.advance(1)
-    assert stored(bench, topic) == [b"now", b"later"]
+    assert bench.bodies(topic) == [b"now", b"later"]
     bench.advance(60_000)
-    assert stored(bench, topic) == [b"now", b"later"]
+    assert bench.bodies(topic) == [b"now", b"later"]
 
 
 def test_a_delayed_message_wakes_its_consumers_when_it_is_due(bench):
@@ -70,7 +65,7 @@ def test_a_time_that_has_passed_delays_nothing(bench):
     topic = bench.topic()
     bench.publish(bench.channel(), topic, delayed(bench, b"past", -1))
     bench.turns()
-    assert stored(bench, topic) == [b"past"]
+    assert bench.bodies(topic) == [b"past"]
 
 
 def test_without_the_flag_a_deliver_time_is_left_to_the_subscriptions(bench):
@@ -79,7 +74,7 @@ def test_without_the_flag_a_deliver_time_is_left_to_the_subscriptions(bench):
     topic = bench.topic()
     bench.publish(bench.channel(), topic, record)
     bench.turns()
-    assert stored(bench, topic) == [b"theirs"]
+    assert bench.bodies(topic) == [b"theirs"]
 
 
 def test_a_topic_may_delay_every_message_that_has_a_deliver_time(bench):
@@ -88,9 +83,9 @@ def test_a_topic_may_delay_every_message_that_has_a_deliver_time(bench):
     topic = bench.topic(policy=TopicPolicy(is_delaying=True))
     bench.publish(bench.channel(), topic, record)
     bench.settle()
-    assert stored(bench, topic) == []
+    assert bench.bodies(topic) == []
     bench.advance(1_000)
-    assert stored(bench, topic) == [b"ours"]
+    assert bench.bodies(topic) == [b"ours"]
 
 
 @pytest.mark.parametrize("ms", [5_000, 2 * HOUR_MS])
@@ -101,9 +96,9 @@ def test_a_delay_survives_a_restart(bench, ms, end):
     bench.settle()
     getattr(bench, end)()
     topic = again(bench)
-    assert stored(bench, topic) == []
+    assert bench.bodies(topic) == []
     bench.advance(ms)
-    assert stored(bench, topic) == [b"later"]
+    assert bench.bodies(topic) == [b"later"]
 
 
 def test_a_release_survives_a_restart_and_is_not_repeated(bench):
@@ -114,7 +109,7 @@ def test_a_release_survives_a_restart_and_is_not_repeated(bench):
     bench.settle()
     bench.kill()
     bench.advance(10_000)
-    assert stored(bench, again(bench)) == [b"later"]
+    assert bench.bodies(again(bench)) == [b"later"]
 
 
 @pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS, 86_400_000, -86_400_000])
@@ -124,9 +119,9 @@ def test_a_jump_of_the_wall_clock_neither_frees_nor_keeps_what_is_armed(bench, j
     bench.settle()
     bench.clock.jump_wall(jump_ms)
     bench.advance(9_999)
-    assert stored(bench, topic) == []
+    assert bench.bodies(topic) == []
     bench.advance(1)
-    assert stored(bench, topic) == [b"later"]
+    assert bench.bodies(topic) == [b"later"]
 
 
 def test_a_release_that_the_disk_refused_is_tried_again(bench):
@@ -135,9 +130,9 @@ def test_a_release_that_the_disk_refused_is_tried_again(bench):
     bench.settle()
     bench.storage.plan.fail_next("write", FaultKind.ENOSPC)
     bench.advance(500)
-    assert stored(bench, topic) == []
+    assert bench.bodies(topic) == []
     bench.advance(1_000)
-    assert stored(bench, topic) == [b"later"]
+    assert bench.bodies(topic) == [b"later"]
 
 
 def test_many_delayed_messages_keep_only_a_bounded_number_in_memory():
@@ -152,7 +147,7 @@ def test_many_delayed_messages_keep_only_a_bounded_number_in_memory():
         bench.advance(1_000)
         bench.settle()
         assert bench.engine.statistics().delayed <= 50
-    assert stored(bench, topic) == [b"%d" % second for second in range(1, 201)]
+    assert bench.bodies(topic) == [b"%d" % second for second in range(1, 201)]
 
 
 def test_a_record_that_waits_for_a_decision_is_let_go_once(bench):
@@ -161,11 +156,11 @@ def test_a_record_that_waits_for_a_decision_is_let_go_once(bench):
     bench.settle()
     position = bench.outlet.events[0].confirmations[0].position
     bench.advance(60_000)
-    assert stored(bench, topic) == []
+    assert bench.bodies(topic) == []
     assert bench.engine.release(position)
     assert not bench.engine.release(position)
     bench.settle()
-    assert stored(bench, topic) == [b"half"]
+    assert bench.bodies(topic) == [b"half"]
     assert not bench.engine.release(position)
 
 
@@ -178,7 +173,7 @@ def test_a_record_that_waits_for_a_decision_may_be_dropped(bench):
     bench.settle()
     bench.kill()
     assert not bench.engine.release(position)
-    assert stored(bench, again(bench)) == []
+    assert bench.bodies(again(bench)) == []
 
 
 def test_a_decision_may_come_after_a_restart(bench):
@@ -189,7 +184,7 @@ def test_a_decision_may_come_after_a_restart(bench):
     bench.kill()
     assert bench.engine.release(position)
     bench.settle()
-    assert stored(bench, again(bench)) == [b"half"]
+    assert bench.bodies(again(bench)) == [b"half"]
 
 
 def test_a_delayed_message_of_a_deleted_topic_is_forgotten(bench):

@@ -1,0 +1,195 @@
+"""What is refused or held at the door, for how long, and what lets it in again."""
+
+import pytest
+
+from penstock.engine.connection import ConnectionOptions
+from penstock.engine.topic import Overflow, TopicPolicy
+from penstock.flow.quota import QuotaPolicy
+from penstock.flow.reason import Reason
+from penstock.model.refusal import RefusalKind
+from penstock.settings.flow import FlowSettings
+from penstock.settings.load import Settings
+from penstock.testing.workbench import Workbench
+
+
+@pytest.fixture
+def bench():
+    return Workbench()
+
+
+def flow_bench(**flow):
+    return Workbench(Settings(flow=FlowSettings(**flow)))
+
+
+def test_a_full_queue_rejects_the_new_message_and_admits_again_after_a_settlement(bench):
+    topic = bench.topic(policy=TopicPolicy(length_max=2, overflow=Overflow.REJECT))
+    subscription = bench.reader(topic)
+    channel = bench.channel()
+    bench.publish(channel, topic, b"a", b"b", b"c")
+    bench.settle()
+    assert bench.outlet.confirmed_tokens == [0, 1]
+    assert bench.refusal_kinds == [RefusalKind.LENGTH_LIMIT]
+    assert bench.bodies(topic) == [b"a", b"b"]
+    subscription.settle_upto(topic.queues[0].queue_id, 1)
+    tokens = bench.publish(channel, topic, b"d")
+    bench.settle()
+    assert bench.outlet.confirmed_tokens == [0, 1, *tokens]
+
+
+def test_a_full_queue_that_drops_its_head_keeps_the_newest(bench):
+    topic = bench.topic(policy=TopicPolicy(length_max=2))
+    subscription = bench.reader(topic)
+    bench.publish(bench.channel(), topic, *[b"%d" % number for number in range(5)])
+    bench.settle()
+    assert subscription.ready(topic.queues[0].queue_id) == 2
+    assert subscription.low_mark(topic.queues[0].queue_id) == 3
+
+
+def test_a_full_queue_that_holds_lets_the_publisher_wait_and_reads_its_acks(bench):
+    topic = bench.topic(policy=TopicPolicy(length_max=1, overflow=Overflow.HOLD))
+    subscription = bench.reader(topic)
+    channel = bench.channel()
+    bench.publish(channel, topic, b"a", b"b")
+    bench.settle()
+    connection = channel.connection
+    assert list(connection.gate.reasons) == [Reason.HELD]
+    assert connection.may_read
+    assert bench.outlet.confirmed_tokens == [0]
+    subscription.settle_upto(topic.queues[0].queue_id, 1)
+    bench.settle()
+    assert bench.outlet.confirmed_tokens == [0, 1]
+    assert connection.gate.is_open
+    assert [event.is_open for event in bench.outlet.gates] == [False, True]
+
+
+def test_a_hold_is_refused_when_it_lasted_too_long(bench):
+    topic = bench.topic(policy=TopicPolicy(length_max=1, overflow=Overflow.HOLD))
+    bench.reader(topic)
+    channel = bench.channel()
+    bench.publish(channel, topic, b"a", b"b")
+    bench.settle()
+    bench.advance(bench.settings.flow.hold_ms_max - 1)
+    assert bench.outlet.refusals == []
+    bench.advance(1)
+    assert bench.refusal_kinds == [RefusalKind.HELD_TOO_LONG]
+    assert channel.connection.gate.is_open
+    assert channel.connection.bytes_held == 0
+
+
+def test_a_held_channel_keeps_its_order_and_holds_no_other_channel(bench):
+    full = bench.topic("full", TopicPolicy(length_max=1, overflow=Overflow.HOLD))
+    free = bench.topic("free")
+    bench.reader(full)
+    held, other = bench.channel(), bench.channel()
+    bench.publish(held, full, b"a", b"b")
+    bench.publish(held, free, b"behind")
+    bench.publish(other, free, b"beside")
+    bench.settle()
+    assert bench.bodies(free) == [b"beside"]
+
+
+def test_a_protocol_that_fails_fast_is_refused_instead_of_held(bench):
+    topic = bench.topic(policy=TopicPolicy(length_max=1, overflow=Overflow.HOLD))
+    bench.reader(topic)
+    channel = bench.channel(ConnectionOptions(is_fast_failing=True))
+    bench.publish(channel, topic, b"a", b"b")
+    bench.settle()
+    assert bench.refusal_kinds == [RefusalKind.LENGTH_LIMIT]
+
+
+def test_a_publish_rate_pauses_reading_and_lets_go_by_time(bench):
+    topic = bench.topic(policy=TopicPolicy(publish_messages_per_s=10))
+    channel = bench.channel()
+    bench.publish(channel, topic, *[b"x"] * 12)
+    bench.settle()
+    assert len(bench.outlet.confirmed_tokens) == 10
+    assert Reason.RATE in channel.connection.gate.reasons
+    assert not channel.connection.may_read
+    bench.advance(200)
+    bench.settle()
+    assert len(bench.outlet.confirmed_tokens) == 12
+    assert channel.connection.gate.is_open
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind"), [(QuotaPolicy.EXCEPTION, RefusalKind.QUOTA), (QuotaPolicy.HOLD, None)]
+)
+def test_a_backlog_quota_refuses_or_holds_at_the_very_publish(bench, policy, kind):
+    topic = bench.topic(policy=TopicPolicy(quota_bytes_max=300, quota_policy=policy))
+    subscription = bench.reader(topic)
+    channel = bench.channel()
+    for _ in range(4):
+        bench.publish(channel, topic, b"x" * 100)
+        bench.settle()
+    if kind is None:
+        assert Reason.QUOTA in channel.connection.gate.reasons
+        subscription.settle_upto(topic.queues[0].queue_id, 2)
+        bench.settle()
+        assert channel.connection.gate.is_open
+        assert bench.outlet.refusals == []
+    else:
+        assert set(bench.refusal_kinds) == {kind}
+    assert bench.outlet.confirmed_tokens
+
+
+def test_a_backlog_quota_that_evicts_lets_the_oldest_go(bench):
+    policy = TopicPolicy(quota_bytes_max=1000, quota_policy=QuotaPolicy.EVICT)
+    topic = bench.topic(policy=policy)
+    subscription = bench.reader(topic)
+    channel = bench.channel()
+    for _ in range(20):
+        bench.publish(channel, topic, b"x" * 100)
+        bench.settle()
+    assert len(bench.outlet.confirmed_tokens) == 20
+    assert subscription.backlog_bytes(topic.queues[0].queue_id) <= 1000
+
+
+def test_an_alarm_holds_connections_that_publish_and_no_others(bench):
+    topic, channel = bench.topic(), bench.channel()
+    idle = bench.connect()
+    bench.publish(channel, topic, b"before")
+    bench.settle()
+    bench.engine.set_alarm("memory", 1 << 50)
+    assert Reason.MEMORY in channel.connection.gate.reasons
+    assert idle.gate.is_open
+    bench.publish(channel, topic, b"during")
+    bench.settle()
+    assert bench.outlet.confirmed_tokens == [0]
+    assert channel.connection.may_read
+    bench.advance(60_000)
+    assert bench.outlet.refusals == []
+    bench.engine.set_alarm("memory", 0)
+    bench.settle()
+    assert bench.outlet.confirmed_tokens == [0, 1]
+    assert channel.connection.gate.is_open
+
+
+def test_an_alarm_concerns_a_connection_from_its_first_publish_on(bench):
+    topic, channel = bench.topic(), bench.channel()
+    bench.engine.set_alarm("disk", 0)
+    assert channel.connection.gate.is_open
+    bench.publish(channel, topic, b"a")
+    assert list(channel.connection.gate.reasons) == [Reason.DISK]
+
+
+def test_an_alarm_with_a_time_limit_refuses_what_it_held_too_long():
+    bench = flow_bench(alarm_hold_ms_max=500)
+    topic, channel = bench.topic(), bench.channel()
+    bench.engine.set_alarm("disk", 0)
+    bench.publish(channel, topic, b"a")
+    bench.advance(499)
+    assert bench.outlet.refusals == []
+    bench.advance(1)
+    assert bench.refusal_kinds == [RefusalKind.DISK_ALARM]
+
+
+def test_a_channel_closed_while_held_takes_its_held_publishes_with_it(bench):
+    topic = bench.topic(policy=TopicPolicy(length_max=1, overflow=Overflow.HOLD))
+    bench.reader(topic)
+    channel = bench.channel()
+    bench.publish(channel, topic, b"a", b"b")
+    bench.settle()
+    channel.connection.close()
+    bench.settle()
+    assert bench.bodies(topic) == [b"a"]
+    assert bench.engine.statistics().inflight_bytes == 0

@@ -1,0 +1,91 @@
+"""Credit, shares and gates: where the pressure of a slow disk ends."""
+
+import pytest
+
+from penstock.flow.reason import Reason
+from penstock.settings.flow import FlowSettings
+from penstock.settings.load import Settings
+from penstock.testing.workbench import Workbench
+
+
+@pytest.fixture
+def bench():
+    return Workbench()
+
+
+def flow_bench(**flow):
+    return Workbench(Settings(flow=FlowSettings(**flow)))
+
+
+def test_a_flood_stops_at_the_credit_of_its_hop_and_goes_on_after_the_sync():
+    bench = flow_bench(pending_publishes_max=0)
+    topic, channel = bench.topic(), bench.channel()
+    connection = channel.connection
+    lists = 0
+    while connection.may_read:
+        bench.publish(channel, topic, *[b"x"] * 100)
+        bench.turns()
+        lists += 1
+        assert lists < 100
+    flow = bench.settings.flow
+    limit = flow.queue_log_credit + flow.channel_queue_credit + flow.reader_channel_credit
+    assert lists * 100 <= limit + 300
+    assert connection.gate.reasons == {Reason.FLOW: "log"}
+    assert topic.queues[0].stage.is_blocked
+    bench.settle()
+    assert connection.gate.is_open
+    assert len(bench.outlet.confirmed_tokens) == lists * 100
+
+
+def test_unconfirmed_publishes_are_limited_and_reading_resumes_at_half():
+    bench = flow_bench(pending_publishes_max=10)
+    topic, channel = bench.topic(), bench.channel()
+    bench.publish(channel, topic, *[b"x"] * 10)
+    bench.turns()
+    assert Reason.PENDING in channel.connection.gate.reasons
+    assert not channel.connection.may_read
+    bench.sync()
+    assert channel.connection.gate.is_open
+
+
+def test_large_messages_count_by_their_bytes():
+    bench = flow_bench(connection_bytes_max=10_000, inflight_bytes_max=1_000_000)
+    topic, channel = bench.topic(), bench.channel()
+    bench.publish(channel, topic, b"x" * 4_000, b"x" * 4_000)
+    assert channel.connection.may_read
+    bench.publish(channel, topic, b"x" * 4_000)
+    assert not channel.connection.may_read
+    bench.settle()
+    assert channel.connection.may_read
+    assert len(bench.outlet.confirmed_tokens) == 3
+
+
+def test_when_the_pool_is_used_up_everybody_who_publishes_waits_for_it():
+    bench = flow_bench(connection_bytes_max=10_000, inflight_bytes_max=10_000)
+    topic = bench.topic()
+    first, second = bench.channel(), bench.channel()
+    bench.publish(first, topic, b"x" * 9_000)
+    bench.publish(second, topic, b"x" * 2_000)
+    assert first.connection.may_read
+    assert not second.connection.may_read
+    bench.settle()
+    assert second.connection.may_read
+    assert bench.engine.statistics().inflight_bytes == 0
+
+
+def test_a_deleted_topic_lets_go_of_everybody_who_waits_for_it(bench):
+    topic, channel = bench.topic(), bench.channel()
+    bench.publish(channel, topic, b"a")
+    bench.turns()
+    job = bench.engine.take_sync_job()
+    bench.clock.advance(bench.settings.storage.sync_hold_ms + 1)
+    bench.publish(channel, topic, *[b"x"] * 500)
+    bench.turns()
+    assert channel.stage.is_blocked
+    bench.engine.delete_topic(topic.name)
+    bench.finish(job)
+    bench.settle()
+    assert not channel.stage.is_blocked
+    assert channel.connection.gate.is_open
+    assert len(bench.outlet.confirmed_tokens) == 501
+    assert bench.engine.statistics().inflight_bytes == 0
