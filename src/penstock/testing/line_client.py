@@ -24,6 +24,7 @@ class LineClient:
         self._socket.setblocking(False)
         self._inbox = b""
         self._outbox = bytearray()
+        self._heard: list[list[str]] = []
         self.is_over = False
 
     def fileno(self) -> int:
@@ -68,17 +69,22 @@ class LineClient:
                 self.is_over = True
             chunks.append(chunk)
         *lines, self._inbox = b"".join(chunks).split(b"\n")
-        return [line.decode().split(" ") for line in lines]
+        heard, self._heard = self._heard, []
+        return heard + [line.decode().split(" ") for line in lines]
 
     def wait_for(self, *words: str, seconds_max: float = WAIT_SECONDS_MAX) -> list[str]:
-        """The first line that begins with ``words``; lines before it are dropped."""
+        """The first line that begins with ``words``; the others are heard again later."""
         until = time.monotonic() + seconds_max
+        others: list[list[str]] = []
         while True:
-            for line in self.hear():
+            heard = self.hear()
+            for at, line in enumerate(heard):
                 if tuple(line[: len(words)]) == words:
+                    self._heard = others + heard[at + 1 :]
                     return line
                 if line[0] == "ERROR":
                     raise ConnectionError(f"broker said {' '.join(line)} instead of {words}")
+                others.append(line)
             left = until - time.monotonic()
             if self.is_over or left <= 0:
                 why = "connection lost" if self.is_over else f"silence for {seconds_max} s"

@@ -26,7 +26,7 @@ START_SECONDS_MAX: Final = 30.0
 STOP_SECONDS_MAX: Final = 10.0
 POLL_SECONDS: Final = 0.005
 
-LINE_BROKER: Final = (sys.executable, "-m", "penstock.testing.line_broker")
+LINE_BROKER: Final = (sys.executable, "-m", "penstock.testing.line_broker", "--http", "off")
 UP: Final = (
     sys.executable, "-m", "penstock", "up", "--bind", "127.0.0.1",
     "--amqp", "0", "--pulsar", "0", "--rocketmq", "0", "--rocketmq-broker", "0",

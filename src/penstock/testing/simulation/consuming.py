@@ -8,6 +8,7 @@ from penstock.engine.subscription_options import Mode, Start, SubscriptionOption
 from penstock.flow.demand import Unlimited
 from penstock.flow.permits import Permits
 from penstock.flow.prefetch import Window
+from penstock.model.position import QueueId
 from penstock.testing.simulation.peers import Following, SimConsumer, SimReader
 from penstock.testing.simulation.world import World
 
@@ -48,9 +49,9 @@ def hand_back(
     world: World, consumer: SimConsumer, places: list[tuple[int, int]], verb: str
 ) -> None:
     """Settle, requeue or reject what a consumer holds."""
-    by_queue: dict[int, list[int]] = {}
+    by_queue: dict[QueueId, list[int]] = {}
     for queue_id, offset in places:
-        by_queue.setdefault(queue_id, []).append(offset)
+        by_queue.setdefault(QueueId(queue_id), []).append(offset)
     consumer.forget(places)
     for queue_id, firsts in by_queue.items():
         offsets = [
@@ -71,11 +72,11 @@ def hand_back(
             consumer.following.settled.update((queue_id, offset) for offset in firsts)
 
 
-def subscribe(world: World) -> Following | None:
+def subscribe(world: World) -> None:
     """A new subscription of some topic."""
     topics = [t for t in world.live_topics if len(t.followings) < FOLLOWINGS_MAX]
     if not topics:
-        return None
+        return
     rng = world.rng
     sim_topic = rng.choice(topics)
     is_durable = sim_topic.kind != "transient" and rng.random() < 0.8
@@ -102,7 +103,6 @@ def subscribe(world: World) -> Following | None:
     if is_durable:
         world.engine.after_durable(lambda: sim_topic.durable_followings.add(name))
     world.trace.note(f"subscribe {name} to {sim_topic.label} {options.mode.value}")
-    return following
 
 
 def attach(world: World) -> None:

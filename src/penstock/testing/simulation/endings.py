@@ -11,6 +11,7 @@ from typing import Final
 from penstock.engine.consumer import Consumer
 from penstock.engine.pull import Pull, PullStatus
 from penstock.flow.demand import Unlimited
+from penstock.model.position import QueueId
 from penstock.testing.simulation.committing import finish_job, run_job, start_job, turn
 from penstock.testing.simulation.consuming import hand_back, leave
 from penstock.testing.simulation.laws import check_step
@@ -100,7 +101,7 @@ def audit(world: World) -> None:
                     )
 
 
-def _kept_from(world: World, sim_topic: SimTopic, queue_id: int) -> int:
+def _kept_from(world: World, sim_topic: SimTopic, queue_id: QueueId) -> int:
     """The first offset that retention may not have taken (D11)."""
     storage = world.settings.storage
     if (

@@ -8,6 +8,7 @@ A place is (queue id, offset): queue ids are never used again (D17), so a place 
 must mean the same message for ever.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 import msgspec
@@ -142,7 +143,7 @@ class Ledger:
                     found.setdefault(queue_id, []).append((offset, sent))
         return found
 
-    def is_owed(self, queue_ids: tuple[int, ...]) -> bool:
+    def is_owed(self, queue_ids: Sequence[int]) -> bool:
         """True when something confirmed in these queues may not be lost."""
         wanted = set(queue_ids)
         return any(
@@ -152,7 +153,7 @@ class Ledger:
             for sent in self.sent.values()
         )
 
-    def excuse(self, queue_ids: tuple[int, ...]) -> None:
+    def excuse(self, queue_ids: Sequence[int]) -> None:
         """Nothing is promised any more about messages of these queues (their topic is deleted)."""
         wanted = set(queue_ids)
         for sent in self.sent.values():

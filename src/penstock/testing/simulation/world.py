@@ -14,7 +14,7 @@ from penstock.engine.broker import Engine
 from penstock.engine.topic import Overflow, Topic, TopicPolicy
 from penstock.log.store import Store, SyncJob
 from penstock.model.names import TopicName, topic_name
-from penstock.model.position import ConnectionId
+from penstock.model.position import ConnectionId, QueueId
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 from penstock.settings.storage import StorageSettings
@@ -40,7 +40,7 @@ class SimTopic:
     name: TopicName
     kind: str
     topic: Topic
-    queue_ids: tuple[int, ...]
+    queue_ids: tuple[QueueId, ...]
     is_known_durable: bool = False
     """The broker said that its definition is on disk."""
     is_deleted: bool = False
