@@ -20,11 +20,24 @@ steps = st.lists(
     st.one_of(
         st.tuples(st.just("one"), offsets, st.just(0)),
         st.tuples(st.just("range"), offsets, st.integers(0, 12)),
+        st.tuples(st.just("many"), offsets, st.integers(1, 9)),
         st.tuples(st.just("upto"), offsets, st.just(0)),
         st.tuples(st.just("seek"), offsets, st.just(0)),
     ),
     max_size=60,
 )
+
+
+def settle(cursor, verb, offset, length):
+    """Do it; returns the offsets meant and how many the cursor says were new."""
+    if verb == "upto":
+        return set(range(offset)), cursor.settle_upto(offset)
+    if verb == "many":
+        starts = range(offset, offset + 3 * length, 3)
+        runs = [(start, start + 1 + start % 2) for start in starts]
+        return {at for run in runs for at in range(*run)}, cursor.settle_runs(runs)
+    end = offset + (1 if verb == "one" else length)
+    return set(range(offset, end)), cursor.settle(offset, end)
 
 
 def check_shape(cursor):
@@ -46,10 +59,8 @@ def test_the_cursor_settles_what_a_set_of_offsets_would(script):
             cursor.seek(offset)
             model = set(range(offset))
         else:
-            start = 0 if verb == "upto" else offset
-            end = {"one": offset + 1, "range": offset + length, "upto": offset}[verb]
-            fresh = set(range(start, end)) - model
-            settled = cursor.settle_upto(end) if verb == "upto" else cursor.settle(start, end)
+            wanted, settled = settle(cursor, verb, offset, length)
+            fresh = wanted - model
             assert settled == len(fresh)
             model |= fresh
         check_shape(cursor)
@@ -59,7 +70,7 @@ def test_the_cursor_settles_what_a_set_of_offsets_would(script):
         assert cursor.settled_in(7, 41) == len(model & set(range(7, 41)))
         gaps = {at for start, end in cursor.unsettled_in(7, 41) for at in range(start, end)}
         assert gaps == set(range(7, 41)) - model
-        assert cursor.next_unsettled(offset) == min(set(range(offset, END + 30)) - model)
+        assert cursor.next_unsettled(offset) == min(set(range(offset, END + 60)) - model)
 
 
 @settings(max_examples=200, deadline=None)

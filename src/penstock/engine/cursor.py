@@ -11,6 +11,10 @@ Not here: who holds an unsettled offset (``pending``, ``redelivery``), saving (`
 """
 
 from bisect import bisect_left, bisect_right
+from typing import Final
+
+SPARSE: Final = 8
+"""Ranges in a stretch, for each one added to it, from which on they are added one by one."""
 
 
 class Cursor:
@@ -93,6 +97,29 @@ class Cursor:
         self.settled_above += fresh
         return fresh
 
+    def settle_runs(self, runs: list[tuple[int, int]]) -> int:
+        """Settle ascending, disjoint ranges at once; returns how many were not settled before."""
+        fresh = at = 0
+        while at < len(runs) and runs[at][0] <= self.low_mark:
+            fresh += self.settle(*runs[at])
+            at += 1
+        runs = runs[at:]
+        if not runs:
+            return fresh
+        first = bisect_left(self.ends, runs[0][0])
+        last = bisect_right(self.starts, runs[-1][1])
+        # Rebuilding the stretch pays only while it is not much longer than what is added to it.
+        if last - first > SPARSE * len(runs):
+            return fresh + sum([self.settle(start, end) for start, end in runs])
+        there = list(zip(self.starts[first:last], self.ends[first:last], strict=True))
+        joined = joined_ranges(there + runs)
+        before = sum([end - start for start, end in there])
+        added = sum([end - start for start, end in joined]) - before
+        self.starts[first:last] = [start for start, _ in joined]
+        self.ends[first:last] = [end for _, end in joined]
+        self.settled_above += added
+        return fresh + added
+
     def settle_upto(self, end: int) -> int:
         """Settle everything below ``end``; returns how many were not settled before."""
         return self._raise_low(end) if end > self.low_mark else 0
@@ -137,3 +164,19 @@ class Cursor:
         starts[first:last] = [new_start]
         ends[first:last] = [new_end]
         return end - start - covered
+
+
+def joined_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same offsets as sorted ranges that do not touch."""
+    joined: list[tuple[int, int]] = []
+    last_start = last_end = -1
+    for start, end in sorted(ranges):
+        if start <= last_end:
+            last_end = max(end, last_end)
+        else:
+            if last_end >= 0:
+                joined.append((last_start, last_end))
+            last_start, last_end = start, end
+    if last_end >= 0:
+        joined.append((last_start, last_end))
+    return joined

@@ -13,6 +13,8 @@ that can be done per list.
 Not here: who is next (``dispatch/``), what is next (``pick``), where a lane stands (``lane``).
 """
 
+from itertools import repeat
+
 from penstock.engine.consumer import Consumer
 from penstock.engine.dispatch.deal import deal
 from penstock.engine.dispatch.key_shared import KeyShared
@@ -100,6 +102,7 @@ class Journey:
 
     def _serve_keys(self, lane: Lane, keys: KeyShared, messages_max: int, outbox: Outbox) -> int:
         moved = 0
+        key_of = self._options.ordering_key
         for taker in keys.takers():
             if keys.has_parked(taker) and moved < messages_max:
                 room = min(taker.room(), messages_max - moved)
@@ -109,6 +112,8 @@ class Journey:
                 slots = dict(parked)
                 for offset in picked.left_over:
                     keys.park(offset, slots[offset])
+                for delivery in picked.deliveries:
+                    delivery.slot = slots[delivery.offset]
                 moved += picked.moved
                 self._hand_owner(lane, keys, taker, picked.deliveries, outbox)
         while moved < messages_max and lane.has_ready:
@@ -123,7 +128,8 @@ class Journey:
             moved += picked.moved
             shares: dict[int, list[Delivery]] = {}
             for delivery in picked.deliveries:
-                slot = keys.slot(self._options.ordering_key(delivery.record), delivery.offset)
+                slot = keys.slot(key_of(delivery.record), delivery.offset)
+                delivery.slot = slot
                 consumer_id = keys.place(delivery.offset, slot, rooms)
                 if consumer_id:
                     rooms[consumer_id] -= delivery.messages
@@ -145,9 +151,7 @@ class Journey:
             return
         if not owner.is_auto_settled:
             for delivery in deliveries:
-                slot = keys.slot(self._options.ordering_key(delivery.record), delivery.offset)
-                delivery.slot = slot
-                keys.handed(slot, owner.consumer_id)
+                keys.handed(delivery.slot, owner.consumer_id)
         self._hand(lane, owner, deliveries, outbox, is_plain=False)
 
     def _hand(
@@ -161,14 +165,13 @@ class Journey:
     ) -> None:
         """Charge a list to its consumer and hold it in flight; the outlet gets it afterwards."""
         if is_plain and not consumer.visibility_ms and not consumer.is_auto_settled:
-            entries = lane.pending.entries
-            consumer_id = consumer.consumer_id
-            size = 0
-            for delivery in deliveries:
-                entries[delivery.offset] = Held(consumer_id, delivery.size)
-                size += delivery.size
+            offsets = [delivery.offset for delivery in deliveries]
+            sizes = [delivery.size for delivery in deliveries]
+            held = map(Held, repeat(consumer.consumer_id), sizes)
+            lane.pending.entries.update(zip(offsets, held, strict=True))
             messages = len(deliveries)
             lane.pending.messages += messages
+            size = sum(sizes)
         else:
             messages = sum(delivery.messages for delivery in deliveries)
             size = sum(delivery.size for delivery in deliveries)

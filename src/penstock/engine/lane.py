@@ -96,6 +96,11 @@ class Lane:
         unsettled = self.end - cursor.low_mark - cursor.settled_above
         return max(0, unsettled - self.pending.messages - self.redelivery.delayed_messages)
 
+    @property
+    def backlog_bytes(self) -> int:
+        """Log bytes from the low mark to the end."""
+        return self.queue.index.bytes_between(self.cursor.low_mark, self.end)
+
     def floor(self) -> int:
         """The first offset of the oldest entry that is not wholly settled."""
         low = self.cursor.low_mark
@@ -107,6 +112,13 @@ class Lane:
         fresh = self.cursor.settle(start, end)
         if fresh and self.is_saved:
             self.notes.settled(cause, start, end)
+        return fresh
+
+    def settle_runs(self, cause: Cause, runs: list[tuple[int, int]]) -> int:
+        """Ascending, disjoint ranges are done; returns how many offsets were not before."""
+        fresh = self.cursor.settle_runs(runs)
+        if fresh and self.is_saved:
+            self.notes.settled_runs(cause, runs)
         return fresh
 
     def settle_upto(self, cause: Cause, end: int) -> int:

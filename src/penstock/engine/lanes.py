@@ -6,7 +6,9 @@ Not here: anything that moves a message (``subscription.py`` and the journey).
 """
 
 from penstock.engine.lane import Lane
+from penstock.engine.pending import Held
 from penstock.log.cursors import CursorState
+from penstock.model.errors import NotFound
 from penstock.model.position import QueueId, SubscriptionId
 from penstock.model.settlement import Cause, QueueSettlement, Settlement
 
@@ -14,16 +16,29 @@ from penstock.model.settlement import Cause, QueueSettlement, Settlement
 class Lanes:
     """The lanes of one subscription, in the order in which they are served."""
 
-    __slots__ = ("_lanes", "_order", "subscription_id")
+    __slots__ = ("_lanes", "_order", "name", "subscription_id")
 
-    def __init__(self, subscription_id: SubscriptionId) -> None:
+    def __init__(self, subscription_id: SubscriptionId, name: str) -> None:
         self.subscription_id = subscription_id
+        self.name = name
         self._lanes: dict[QueueId, Lane] = {}
         self._order: list[Lane] = []
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} {self.subscription_id}>"
+
     def lane(self, queue_id: QueueId) -> Lane:
         """The place in one queue: cursor, in flight, coming back, delayed, unread."""
-        return self._lanes[queue_id]
+        lane = self._lanes.get(queue_id)
+        if lane is None:
+            raise NotFound(f"subscription {self.name!r} does not read a queue with id {queue_id}")
+        return lane
+
+    def held(self, queue_id: QueueId, offset: int) -> Held | None:
+        """Who has this offset in flight, since which attempt; None = nobody."""
+        pending = self.lane(queue_id).pending
+        start = pending.first_offset(offset)
+        return pending.entries[start] if start is not None else None
 
     def take_settlements(self) -> list[Settlement]:
         """Everything to be saved since the last call: one settlement per cause."""
@@ -51,7 +66,7 @@ class Lanes:
 
     def state(self, queue_id: QueueId, *, is_final: bool = False) -> CursorState:
         """A snapshot of one queue; ``is_final`` when nothing will be delivered after it."""
-        return self._lanes[queue_id].state(self.subscription_id, is_final=is_final)
+        return self.lane(queue_id).state(self.subscription_id, is_final=is_final)
 
     def next_deadline_ms(self) -> int | None:
         """When ``due`` has something to do; whatever brings it nearer wakes the subscription."""
@@ -60,17 +75,16 @@ class Lanes:
 
     def low_mark(self, queue_id: QueueId) -> int:
         """Everything below is settled."""
-        return self._lanes[queue_id].cursor.low_mark
+        return self.lane(queue_id).cursor.low_mark
 
     def ready(self, queue_id: QueueId) -> int:
         """Messages that wait to be delivered."""
-        return self._lanes[queue_id].ready_messages
+        return self.lane(queue_id).ready_messages
 
     def unacked(self, queue_id: QueueId) -> int:
         """Messages in flight."""
-        return self._lanes[queue_id].pending.messages
+        return self.lane(queue_id).pending.messages
 
     def backlog_bytes(self, queue_id: QueueId) -> int:
         """Log bytes from the low mark to the end."""
-        lane = self._lanes[queue_id]
-        return lane.queue.index.bytes_between(lane.cursor.low_mark, lane.end)
+        return self.lane(queue_id).backlog_bytes

@@ -8,6 +8,7 @@ makes the state at the moment of the take.
 Not here: the encoding (``log/cursors.py``).
 """
 
+from penstock.engine.cursor import joined_ranges
 from penstock.model.position import QueueId, QueueOffset
 from penstock.model.settlement import Cause, QueueSettlement
 
@@ -40,6 +41,11 @@ class Notes:
             ranges[-1] = (ranges[-1][0], end)
         else:
             ranges.append((start, end))
+
+    def settled_runs(self, cause: Cause, runs: list[tuple[int, int]]) -> None:
+        """All of these are done."""
+        self._is_empty = False
+        self._ranges.setdefault(cause, []).extend(runs)
 
     def counted(self, offset: int, attempts: int) -> None:
         """A message came back, for the ``attempts``-th time."""
@@ -74,7 +80,8 @@ class Notes:
             parts.append((Cause.SOUGHT, _part(queue_id, self._sought)))
         for cause, ranges in self._ranges.items():
             part = _part(queue_id, low_mark if low_mark != self._saved_low else -1)
-            part.ranges = _above(ranges, low_mark)
+            above = [each for each in ranges if each[1] > low_mark]
+            part.ranges = joined_ranges(above) if len(above) > 1 else above
             self._saved_low = low_mark
             if part.low_mark >= 0 or part.ranges:
                 parts.append((cause, part))
@@ -90,16 +97,3 @@ class Notes:
 
 def _part(queue_id: QueueId, low_mark: int) -> QueueSettlement:
     return QueueSettlement(queue_id, QueueOffset(low_mark))
-
-
-def _above(ranges: list[tuple[int, int]], low_mark: int) -> list[tuple[int, int]]:
-    """The ranges that the low mark does not already say, joined where they touch."""
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if end <= low_mark:
-            continue
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
-            joined.append((start, end))
-    return joined

@@ -12,6 +12,7 @@ Not here: the way out (``deliver``), the cursor (``cursor``), saving (``notes``)
 from collections.abc import Iterable, Sequence
 
 from penstock.engine.consumer import Consumer
+from penstock.engine.cursor import joined_ranges
 from penstock.engine.host import Host
 from penstock.engine.lane import Lane
 from penstock.engine.pending import Held
@@ -56,11 +57,12 @@ class Settler:
         entries = lane.pending.entries
         pop = entries.pop
         odd: list[int] = []
+        slots: list[int] = []
         messages = size = 0
         holder = 0
         for offset in offsets:
             held = pop(offset, None)
-            if held is None or held.span != 1 or held.slot:
+            if held is None or held.span != 1:
                 if held is not None:
                     entries[offset] = held
                 odd.append(offset)
@@ -70,8 +72,12 @@ class Settler:
                 holder, messages, size = held.consumer_id, 0, 0
             messages += 1
             size += held.size
+            if held.slot:
+                slots.append(held.slot)
         self._return(holder, messages, size)
         lane.pending.messages -= len(offsets) - len(odd)
+        for slot in slots:
+            lane.dispatcher.released(slot)
         settled = self._settle_runs(lane, offsets, odd, cause)
         counts = lane.redelivery.counts
         if counts:
@@ -153,26 +159,31 @@ class Settler:
         if not offsets:
             return 0
         ordered = sorted(offsets)
-        fresh = 0
         if not odd and ordered[-1] - ordered[0] + 1 == len(ordered):
             # All of them were in flight, hence all different: this is one run.
             fresh = lane.settle(cause, ordered[0], ordered[-1] + 1)
         else:
-            # Never delivered by anyone, not even by the process before: a peer's mistake, and
-            # the one way in which it could make the ranges grow without bound.
-            known = max(lane.next_offset, lane.flagged_below)
-            for offset in ordered:
-                if offset < known:
-                    fresh += lane.settle(cause, offset, offset + 1)
-                else:
-                    self.unknown_settles += 1
+            if odd:
+                ordered = self._known(lane, ordered)
+            runs = joined_ranges([(offset, offset + 1) for offset in ordered])
+            fresh = lane.settle_runs(cause, runs) if runs else 0
             for offset in odd:
                 self._shrink(lane, offset)
         self.settled_messages += fresh
         return fresh
 
+    def _known(self, lane: Lane, ordered: list[int]) -> list[int]:
+        """Without what nobody ever delivered, not even the process before.
+
+        Settling that is a peer's mistake, and the one way to make the ranges grow without bound.
+        """
+        end = max(lane.next_offset, lane.flagged_below)
+        known = [offset for offset in ordered if offset < end]
+        self.unknown_settles += len(ordered) - len(known)
+        return known
+
     def _shrink(self, lane: Lane, offset: int) -> None:
-        """An offset was settled that is no plain in-flight entry: in a batch, keyed, or waiting."""
+        """An offset was settled that is no plain in-flight entry: in a batch, or waiting."""
         start = lane.pending.first_offset(offset)
         if start is None:
             lane.redelivery.undelay(offset)

@@ -28,7 +28,7 @@ from penstock.engine.dispatch.shared import Shared
 from penstock.engine.host import Host, SubscribedQueue
 from penstock.engine.lane import Lane
 from penstock.engine.lanes import Lanes
-from penstock.engine.pending import Delivery, Held
+from penstock.engine.pending import Delivery
 from penstock.engine.roster import Roster
 from penstock.engine.subscription_options import Mode, Start, SubscriptionOptions
 from penstock.engine.subscription_statistics import SubscriptionStatistics, snapshot, stage_view
@@ -65,7 +65,6 @@ class Subscription(Lanes):
         "_settler",
         "_turn",
         "is_closed",
-        "name",
         "options",
         "roster",
     )
@@ -81,8 +80,7 @@ class Subscription(Lanes):
         is_new: bool = True,
     ) -> None:
         """``is_new``: its start is saved with the next append; else it is restored from a state."""
-        super().__init__(subscription_id)
-        self.name = name
+        super().__init__(subscription_id, name)
         self.options = options
         self.is_closed = False
         self._host = host
@@ -93,9 +91,6 @@ class Subscription(Lanes):
         self._turn = 0
         for queue in queues:
             self.add_queue(queue, _start(options.start, queue), is_new=is_new)
-
-    def __repr__(self) -> str:
-        return f"<Subscription {self.name} {self.subscription_id}>"
 
     def add_queue(self, queue: SubscribedQueue, start: int = 0, *, is_new: bool = True) -> None:
         """The topic has one queue more; consumers of the whole topic take from it too."""
@@ -170,7 +165,7 @@ class Subscription(Lanes):
         for lane in self._order:
             if lane.has_ready:
                 self._journey.picker.watch_head(lane)
-        self._note()
+        self._note(self._order)
         if moved >= messages_max:
             self._host.wake(self)
         # Last, and with everything in order: an outlet may settle while it is called.
@@ -184,7 +179,7 @@ class Subscription(Lanes):
         for lane in self._order:
             if len(taken) < messages_max and consumer.takes_from(lane.queue_id):
                 taken += self._journey.take(lane, consumer, messages_max - len(taken))
-        self._note()
+        self._note(self._order)
         return taken
 
     def due(self, now_ms: int) -> None:
@@ -198,82 +193,61 @@ class Subscription(Lanes):
                 self._journey.picker.expire_head(lane, EXPIRE_ENTRIES_MAX)
         self._changed()
 
-    # Settlement: unknown queues and offsets are ignored, peers may be late
+    # Settlement: offsets that mean nothing any more are ignored, peers may be late
 
     def settle(self, queue_id: QueueId, offsets: Sequence[int]) -> int:
         """These offsets are done, whoever had them; returns how many were not before."""
-        lane = self._lanes.get(queue_id)
-        settled = self._settler.settle(lane, offsets) if lane is not None else 0
-        self._changed()
+        lane = self.lane(queue_id)
+        settled = self._settler.settle(lane, offsets)
+        self._changed(lane)
         return settled
 
     def settle_upto(self, queue_id: QueueId, offset: int) -> int:
         """Everything below ``offset`` is done."""
-        lane = self._lanes.get(queue_id)
-        settled = self._settler.settle_upto(lane, offset) if lane is not None else 0
-        self._changed()
+        lane = self.lane(queue_id)
+        settled = self._settler.settle_upto(lane, offset)
+        self._changed(lane)
         return settled
 
     def commit(self, queue_id: QueueId, offset: int) -> None:
         """A reader that counts by itself stands at ``offset``; going back is obeyed, too."""
-        lane = self._lanes[queue_id]
-        low = lane.cursor.low_mark
-        if offset < low:
-            _log.info(
-                "a reader went back",
-                extra={
-                    "subscription": self.name,
-                    "queue": lane.queue.name,
-                    "from": low,
-                    "to": offset,
-                },
-            )
-            self.seek(queue_id, offset)
-        else:
+        low = self.low_mark(queue_id)
+        if offset >= low:
             self.settle_upto(queue_id, offset)
+            return
+        where = {"subscription": self.name, "queue": queue_id, "from": low, "to": offset}
+        _log.info("a reader went back", extra=where)
+        self.seek(queue_id, offset)
 
     def requeue(
-        self,
-        queue_id: QueueId,
-        offsets: Sequence[int],
-        *,
-        delay_ms: int = 0,
-        count: bool = True,
+        self, queue_id: QueueId, offsets: Sequence[int], *, delay_ms: int = 0, count: bool = True
     ) -> int:
         """Back to their original places, counted as an attempt or not; returns how many entries."""
-        lane = self._lanes.get(queue_id)
-        moved = 0
-        if lane is not None:
-            moved = self._settler.requeue(lane, offsets, delay_ms=delay_ms, is_counted=count)
-        self._changed()
+        lane = self.lane(queue_id)
+        moved = self._settler.requeue(lane, offsets, delay_ms=delay_ms, is_counted=count)
+        self._changed(lane)
         return moved
 
     def reject(self, queue_id: QueueId, offsets: Sequence[int]) -> int:
         """Refused for good: dead letters, if the topic has a place for them."""
-        lane = self._lanes.get(queue_id)
-        rejected = self._settler.reject(lane, offsets) if lane is not None else 0
-        self._changed()
+        lane = self.lane(queue_id)
+        rejected = self._settler.reject(lane, offsets)
+        self._changed(lane)
         return rejected
 
     def extend(self, queue_id: QueueId, offset: int, deadline_ms: int) -> bool:
         """Move the monotonic moment at which an in-flight entry goes back; 0 = never."""
-        lane = self._lanes.get(queue_id)
-        is_extended = lane is not None and lane.pending.extend(offset, deadline_ms)
+        is_extended = self.lane(queue_id).pending.extend(offset, deadline_ms)
         self._host.wake(self)
         return is_extended
-
-    def held(self, queue_id: QueueId, offset: int) -> Held | None:
-        """Who has this offset in flight, since which attempt; None = nobody."""
-        lane = self._lanes.get(queue_id)
-        start = lane.pending.first_offset(offset) if lane is not None else None
-        return lane.pending.entries[start] if lane is not None and start is not None else None
 
     # Moving on purpose
 
     def seek(self, queue_id: QueueId, offset: int) -> None:
         """Deliver from ``offset`` on, as if nothing at or above had ever been settled."""
-        moves.seek(self._settler, self._lanes[queue_id], offset)
-        self._changed()
+        lane = self.lane(queue_id)
+        moves.seek(self._settler, lane, offset)
+        self._changed(lane)
 
     def seek_time(self, store_ms: int) -> None:
         """Deliver from the first message stored at or after that wall time on, in every queue."""
@@ -283,24 +257,25 @@ class Subscription(Lanes):
 
     def purge(self, queue_id: QueueId) -> int:
         """Settle everything that is not in flight; returns how many messages."""
-        purged = moves.purge(self._lanes[queue_id])
-        self._changed()
+        lane = self.lane(queue_id)
+        purged = moves.purge(lane)
+        self._changed(lane)
         return purged
 
     def drop_head(self, queue_id: QueueId, messages: int, cause: Cause = Cause.DROPPED_HEAD) -> int:
         """Settle the oldest ready messages, as dead letters; returns how many went."""
-        lane = self._lanes[queue_id]
+        lane = self.lane(queue_id)
         dropped = moves.drop_head(self._host, self._journey.picker, lane, messages, cause)
-        self._changed()
+        self._changed(lane)
         return dropped
 
     def statistics(self) -> SubscriptionStatistics:
         """Everything worth knowing, at this moment."""
-        return snapshot(self.name, self._order, self._journey, self.roster)
+        return snapshot(self.name, self._order, self._journey, list(self.roster))
 
     def view(self) -> StageView:
         """Itself as a stage of the delivery side, for the diagnosis."""
-        return stage_view(self.name, self._order, self._journey, self.roster)
+        return stage_view(self.name, self._order, self._journey, list(self.roster))
 
     # Parts
 
@@ -322,12 +297,14 @@ class Subscription(Lanes):
             idle = 0 if here else idle + 1
         return moved
 
-    def _changed(self) -> None:
-        self._note()
-        self._host.wake(self)
+    def _changed(self, lane: Lane | None = None) -> None:
+        """After a verb: save what it changed (in one lane or in any), and look what can go now."""
+        if not self.is_closed:
+            self._note([lane] if lane is not None else self._order)
+            self._host.wake(self)
 
-    def _note(self) -> None:
-        for lane in self._order:
+    def _note(self, lanes: list[Lane]) -> None:
+        for lane in lanes:
             if not lane.notes.is_empty:
                 self._host.note_settlement(self)
                 return

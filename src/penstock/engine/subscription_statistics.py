@@ -1,6 +1,5 @@
 """What a subscription looks like from outside: snapshots for operators and for the diagnosis."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.engine.consumer import Consumer
@@ -47,7 +46,10 @@ class SubscriptionStatistics:
     """Settlements of offsets that had never been delivered; ignored."""
     is_blocked: bool
     """At its own limit of unsettled messages (F13)."""
-    consumers: tuple[ConsumerStatistics, ...]
+    backlog_bytes: int
+    """Log bytes from its low marks on."""
+    consumers: int
+    each_consumer: tuple[ConsumerStatistics, ...]
 
 
 def consumer_statistics(consumer: Consumer) -> ConsumerStatistics:
@@ -83,7 +85,7 @@ def consumer_view(consumer: Consumer) -> ConsumerView:
 
 
 def snapshot(
-    name: str, lanes: list[Lane], journey: Journey, consumers: Iterable[Consumer]
+    name: str, lanes: list[Lane], journey: Journey, consumers: list[Consumer]
 ) -> SubscriptionStatistics:
     """A subscription's snapshot."""
     return SubscriptionStatistics(
@@ -98,12 +100,14 @@ def snapshot(
         skipped=journey.picker.skipped,
         unknown_settles=journey.settler.unknown_settles,
         is_blocked=journey.settler.inflight.is_blocked,
-        consumers=tuple(consumer_statistics(consumer) for consumer in consumers),
+        backlog_bytes=sum(lane.backlog_bytes for lane in lanes),
+        consumers=len(consumers),
+        each_consumer=tuple(consumer_statistics(consumer) for consumer in consumers),
     )
 
 
 def stage_view(
-    name: str, lanes: list[Lane], journey: Journey, consumers: Iterable[Consumer]
+    name: str, lanes: list[Lane], journey: Journey, consumers: list[Consumer]
 ) -> StageView:
     """A subscription as a stage of the delivery side."""
     is_blocked = journey.settler.inflight.is_blocked

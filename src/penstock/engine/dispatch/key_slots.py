@@ -45,7 +45,7 @@ class SlotOwners(Protocol):
 class SlotRing:
     """Shares by consistent hashing."""
 
-    __slots__ = ("_at", "_indexes", "_points", "_ring")
+    __slots__ = ("_at", "_indexes", "_known", "_points", "_ring")
 
     def __init__(self) -> None:
         # Several points may fall on one slot: the first by name and id owns it.
@@ -53,6 +53,8 @@ class SlotRing:
         self._ring: list[int] | None = []
         self._indexes: dict[str, list[int]] = {}
         self._points: dict[int, tuple[int, list[int]]] = {}
+        # Slot -> owner as far as asked for since the last change: at most one per slot.
+        self._known: dict[int, Consumer] = {}
 
     def slot(self, key: bytes) -> int:
         """1..65535."""
@@ -60,13 +62,18 @@ class SlotRing:
 
     def owner(self, slot: int) -> Consumer | None:
         """The consumer of the next point at or above the slot."""
+        known = self._known.get(slot)
+        if known is not None:
+            return known
         ring = self._ring
         if ring is None:
             ring = self._ring = sorted(self._at)
         if not ring:
             return None
         at = bisect_left(ring, slot)
-        return self._at[ring[at if at < len(ring) else 0]][0][2]
+        owner = self._at[ring[at if at < len(ring) else 0]][0][2]
+        self._known[slot] = owner
+        return owner
 
     def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
         """Only consumers without ranges of their own may join."""
@@ -89,6 +96,7 @@ class SlotRing:
             )
         self._points[consumer.consumer_id] = (index, points)
         self._ring = None
+        self._known.clear()
 
     def remove(self, consumer: Consumer) -> None:
         """Its slots fall to the next points."""
@@ -103,6 +111,7 @@ class SlotRing:
         if not taken:
             del self._indexes[consumer.name]
         self._ring = None
+        self._known.clear()
 
 
 class SlotClaims:
