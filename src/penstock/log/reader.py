@@ -133,8 +133,8 @@ class LogReader:
     ) -> list[Record | None]:
         """Neighbours by one call, if they share a segment."""
         segment = self._segments.find(start)
-        if segment is not None and end > segment.end and len(wanted) > 1:
-            # The run goes on in the next segment, or some of it is not there: one by one.
+        if (segment is None or end > segment.end) and len(wanted) > 1:
+            # The run begins or goes on in another segment, or some of it is gone: one by one.
             return [self._read_run((pair,), pair[0], sum(pair))[0] for pair in wanted]
         file = self._open(segment) if segment is not None else None
         if segment is None or file is None:

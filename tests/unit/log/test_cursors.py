@@ -19,7 +19,9 @@ from penstock.model.record import RecordFlag, RecordKind, neutral_record, tag_ha
 from penstock.model.settlement import Cause, QueueSettlement, Settlement
 
 SETTLEMENT = Settlement(
-    5, int(Cause.ACKED), [QueueSettlement(1, 10, [(12, 14)], 1000, [(15, 2)]), QueueSettlement(2, 0)]
+    5,
+    int(Cause.ACKED),
+    [QueueSettlement(1, 10, [(12, 14)], 1000, [(15, 2)]), QueueSettlement(2, 0)],
 )
 
 

@@ -29,9 +29,7 @@ def fill(keys, count):
 
 
 @pytest.mark.parametrize("is_written", [False, True])
-def test_positions_of_a_key_come_newest_first_whether_in_memory_or_on_file(
-    keys, files, is_written
-):
+def test_positions_of_a_key_come_newest_first_whether_in_memory_or_on_file(keys, files, is_written):
     fill(keys, 450)
     if is_written:
         files.run_all()
@@ -46,7 +44,13 @@ def test_positions_of_a_key_come_newest_first_whether_in_memory_or_on_file(
 def test_a_lookup_is_bounded_by_time(keys, files):
     fill(keys, 450)
     files.run_all()
-    assert keys.lookup(1, b"k0", begin_ms=100, end_ms=140, count_max=100) == [140, 130, 120, 110, 100]
+    assert keys.lookup(1, b"k0", begin_ms=100, end_ms=140, count_max=100) == [
+        140,
+        130,
+        120,
+        110,
+        100,
+    ]
 
 
 def test_a_message_may_have_several_keys(keys):

@@ -166,9 +166,7 @@ def test_trimming_removes_whole_files_and_a_dropped_queue_leaves_none():
     files.run_all()
     index.trim(17)
     snapshot(files)
-    assert storage.list("index") == [
-        f"0000000003-{first:020d}.idx" for first in (16, 24)
-    ]
+    assert storage.list("index") == [f"0000000003-{first:020d}.idx" for first in (16, 24)]
     assert index.entries(0, 1)[0][1] == 17
     put(index, entry(index))
     index.plan_flush()

@@ -1,0 +1,170 @@
+"""What is staged must be exactly what the plain encoder writes and a plain count numbers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.log.cursors import INDEX_RELEASED, entry_flags, release_record
+from penstock.log.entry import decode, encode
+from penstock.log.intake import Appending, Staged, stage
+from penstock.log.queue_index import QueueIndex
+from penstock.log.side_files import SideFiles
+from penstock.model.errors import InvariantBroken
+from penstock.model.position import UNASSIGNED_OFFSET
+from penstock.model.record import Record, RecordFlag, neutral_record, tag_hash
+from penstock.testing.storage import MemoryStorage
+
+BASE = 4096
+
+
+def new_queues(count):
+    files = SideFiles(MemoryStorage())
+    return [QueueIndex(number, 1, files) for number in range(1, count + 1)]
+
+
+def staged(batch, position=BASE, store_ms=500, index_ms=600):
+    done = Staged()
+    stage(batch, done, position, store_ms, index_ms)
+    return done
+
+
+RECORDS = st.builds(
+    lambda body, key, tag, messages, flags, expire_ms, deliver_ms, stamp: _with(
+        neutral_record(bytes(body) + bytes(24), key=key, tag=tag),
+        messages=messages,
+        flags=flags,
+        expire_ms=expire_ms,
+        deliver_ms=deliver_ms,
+        stamp_offset_at=stamp,
+        stamp_position_at=-1 if stamp < 0 else stamp + 8,
+    ),
+    st.sampled_from((0, 1, 7, 128, 128, 128, 20_000)),
+    st.sampled_from((b"", b"key")),
+    st.sampled_from((b"", b"red", b"blue")),
+    st.sampled_from((1, 1, 1, 3, 5000)),
+    st.sampled_from((0, 0, 0, int(RecordFlag.TRANSIENT), int(RecordFlag.COMPRESSED))),
+    st.sampled_from((0, 0, 9)),
+    st.sampled_from((0, 0, 8)),
+    st.sampled_from((-1, -1, -1, 4)),
+)
+
+
+def _with(record, **facts):
+    for name, value in facts.items():
+        setattr(record, name, value)
+    return record
+
+
+def copy_of(record):
+    return Record(*[getattr(record, name) for name in record.__struct_fields__])
+
+
+@given(st.lists(st.tuples(RECORDS, st.sampled_from(((0,), (0,), (1,), (0, 2), (2, 1, 0), ())))))
+def test_a_batch_is_staged_as_if_record_by_record(plan):
+    queues = new_queues(3)
+    batch = [Appending(record, tuple(queues[i] for i in where)) for record, where in plan]
+    originals = [copy_of(record) for record, _ in plan]
+    done = staged(batch)
+    data = b"".join(done.parts)
+    done.take_in(BASE)
+    offsets = [0, 0, 0]
+    entries = [[], [], []]
+    bytes_before = [0, 0, 0]
+    at = 0
+    for original, appending, (_, where) in zip(originals, batch, plan, strict=True):
+        targets = [(i + 1, offsets[i]) for i in where]
+        expected = encode(original, targets, BASE + at, 500)
+        assert data[at : at + len(expected)] == expected
+        record = appending.record
+        assert (record.position, record.store_ms) == (BASE + at, 500)
+        assert record.origin == original.origin
+        assert appending.first_offsets == tuple(offsets[i] for i in where)
+        for i in where:
+            hashed = tag_hash(record.tag) if record.tag_len else 0
+            entries[i].append(
+                (
+                    BASE + at, offsets[i], bytes_before[i], 600, len(expected), record.messages,
+                    hashed, entry_flags(record),
+                )
+            )  # fmt: skip
+            offsets[i] += record.messages
+            bytes_before[i] += len(expected)
+        at += len(expected)
+    assert at == len(data)
+    for index, wanted in zip(queues, entries, strict=True):
+        assert index.entries(0, 1000) == wanted
+        assert index.next_offset == (wanted[-1][1] + wanted[-1][5] if wanted else 0)
+
+
+def test_undo_leaves_no_trace():
+    first, second = new_queues(2)
+    before = [Appending(neutral_record(b"0"), (first,))]
+    staged(before).take_in(BASE)
+    batch = [
+        Appending(neutral_record(b"1"), (first,)),
+        Appending(neutral_record(b"2"), (first, second)),
+    ]
+    staged(batch).undo(batch)
+    assert [(q.next_offset, q.staged_offset, q.staged_bytes) for q in (first, second)] == [
+        (1, 1, first.end_bytes),
+        (0, 0, 0),
+    ]
+    assert [(each.first_offsets, each.record.position) for each in batch] == [((), -1), ((), -1)]
+    staged(batch).take_in(BASE)
+    assert [entry[1] for entry in first.entries(0, 10)] == [0, 1, 2]
+
+
+def test_a_delayed_record_names_its_queues_and_gets_no_entry():
+    (queue,) = new_queues(1)
+    record = _with(neutral_record(b"later"), flags=int(RecordFlag.DELAYED), deliver_ms=10**6)
+    batch = [Appending(record, (queue,))]
+    done = staged(batch)
+    assert done.touched == []
+    assert decode(b"".join(done.parts), 0, BASE)[1] == ((1, UNASSIGNED_OFFSET),)
+    assert batch[0].first_offsets == (UNASSIGNED_OFFSET,)
+    (special,) = done.special
+    assert (special.appending, special.release) == (batch[0], None)
+
+
+def test_the_stamp_of_a_delayed_record_leaves_out_the_offset_it_does_not_have():
+    (queue,) = new_queues(1)
+    record = _with(
+        neutral_record(bytes(24)),
+        flags=int(RecordFlag.DELAYED),
+        stamp_offset_at=0,
+        stamp_position_at=8,
+        stamp_store_ms_at=16,
+    )
+    staged([Appending(record, (queue,))])
+    assert record.origin == bytes(8) + BASE.to_bytes(8) + (500).to_bytes(8)
+
+
+def test_a_release_gives_the_original_its_offsets():
+    first, second = new_queues(2)
+    original = _with(
+        neutral_record(b"later", tag=b"red"),
+        flags=int(RecordFlag.DELAYED),
+        deliver_ms=7,
+        messages=2,
+        position=512,
+    )
+    batch = [
+        Appending(neutral_record(b"before"), (first,)),
+        Appending(release_record(original, 128), (first, second)),
+        Appending(neutral_record(b"after"), (first,)),
+    ]
+    done = staged(batch)
+    done.take_in(BASE)
+    length = first.entries(0, 1)[0][4]
+    assert first.entries(1, 1) == [(512, 1, length, 600, 128, 2, tag_hash(b"red"), INDEX_RELEASED)]
+    assert second.entries(0, 9)[0][:2] == (512, 0)
+    assert [entry[1] for entry in first.entries(0, 9)] == [0, 1, 3]
+    assert done.special[0].release.position == 512
+
+
+def test_a_record_that_contradicts_itself_is_our_own_mistake():
+    (queue,) = new_queues(1)
+    record = neutral_record(b"body")
+    record.body_len = 99
+    with pytest.raises(InvariantBroken):
+        staged([Appending(record, (queue,))])

@@ -1,0 +1,51 @@
+import pytest
+
+from penstock.log.snapshot import Snapshots
+
+
+@pytest.fixture
+def snapshots():
+    return Snapshots(0, interval_ms=1000)
+
+
+def capture(snapshots, *, now_ms=5000):
+    snapshots.capture(100, [("queue", "1", b"a"), ("cursor", "7/1", b"b")], steps=3, now_ms=now_ms)
+
+
+def test_rows_wait_for_the_log_and_for_the_files(snapshots):
+    capture(snapshots)
+    assert snapshots.take_ops(99, 3) == []
+    assert snapshots.take_ops(100, 2) == []
+    assert len(snapshots.take_ops(100, 3)) == 2
+    assert snapshots.position == 0
+    snapshots.written()
+    assert snapshots.position == 100
+
+
+def test_rows_are_taken_once_unless_their_transaction_was_deferred(snapshots):
+    capture(snapshots)
+    assert len(snapshots.take_ops(100, 3)) == 2
+    assert snapshots.take_ops(100, 3) == []
+    snapshots.deferred()
+    assert len(snapshots.take_ops(100, 3)) == 2
+
+
+def test_rows_of_things_deleted_in_the_meantime_are_left_out(snapshots):
+    capture(snapshots)
+    snapshots.discard("queue", "1")
+    assert snapshots.take_ops(100, 3) == [("cursor", "7/1", b"b")]
+    snapshots.written()
+    capture(snapshots)
+    assert len(snapshots.take_ops(100, 3)) == 2
+
+
+def test_the_next_is_due_after_the_interval_and_later_when_many_queues_changed(snapshots):
+    assert snapshots.is_due(0, 0)
+    capture(snapshots)
+    assert not snapshots.is_due(9000, 0)
+    snapshots.take_ops(100, 3)
+    snapshots.written()
+    assert not snapshots.is_due(5999, 0)
+    assert snapshots.is_due(6000, 0)
+    assert not snapshots.is_due(6000, 50_000)
+    assert snapshots.is_due(6000 + 25_000, 50_000)
