@@ -2,14 +2,21 @@
 
 ``MemoryHost`` satisfies ``engine.host.Host``: it keeps records by position, remembers dead letters
 and settlements, and calls ``dispatch`` only when a test says ``run``. ``MemoryQueue`` satisfies
-``engine.host.SubscribedQueue`` with an index that knows batches, holes and trimming.
+``engine.host.SubscribedQueue`` with an index that knows batches, holes and trimming. ``consume``
+attaches a ``Taker``, a peer that remembers what it was given.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Unpack
 
+from penstock.engine.consumer import Consumer, ConsumerKeywords
 from penstock.engine.host import Awaiting, IndexEntry, SubscribedQueue
+from penstock.engine.pending import Delivery
+from penstock.engine.subscription import Subscription
+from penstock.flow.demand import Demand, Unlimited
+from penstock.flow.unsent import UnsentLimit
 from penstock.log.cursors import entry_flags
 from penstock.model.position import QueueId
 from penstock.model.record import Record, neutral_record, tag_hash
@@ -201,3 +208,70 @@ class MemoryHost:
         taken = [each for subscription in noted for each in subscription.take_settlements()]
         self.saved += taken
         return taken
+
+
+class Taker:
+    """A consumer's peer that keeps what it was given and, if told so, settles it at once."""
+
+    def __init__(self, subscription: Subscription, *, settles: bool = False) -> None:
+        self.subscription = subscription
+        self.settles = settles
+        self.reads = True
+        """False: its socket takes nothing."""
+        self.lists: list[list[Delivery]] = []
+        self.active: list[bool] = []
+        self.cancelled_by = ""
+        self.consumer: Consumer | None = None
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """Everything it was given, in order."""
+        return [delivery for each in self.lists for delivery in each]
+
+    @property
+    def offsets(self) -> list[int]:
+        """The first offsets of everything it was given, in order."""
+        return [delivery.offset for delivery in self.deliveries]
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """As ``Outlet.deliver``."""
+        self.lists.append(deliveries)
+        if self.reads:
+            consumer.unsent.sent_all()
+        if self.settles:
+            self.settle(*deliveries)
+
+    def cancelled(self, consumer: Consumer, cause: str) -> None:
+        """As ``Outlet.cancelled``."""
+        self.cancelled_by = cause
+
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
+        """As ``Outlet.active_changed``."""
+        self.active.append(is_active)
+
+    def settle(self, *deliveries: Delivery) -> None:
+        """Settle these, whole batches and all."""
+        by_queue: dict[QueueId, list[int]] = {}
+        for delivery in deliveries:
+            span = range(delivery.offset, delivery.offset + delivery.record.messages)
+            by_queue.setdefault(delivery.queue_id, []).extend(span)
+        for queue_id, offsets in by_queue.items():
+            self.subscription.settle(queue_id, offsets)
+
+
+def consume(
+    subscription: Subscription,
+    demand: Demand | None = None,
+    *,
+    settles: bool = False,
+    unsent: UnsentLimit | None = None,
+    **keywords: Unpack[ConsumerKeywords],
+) -> Taker:
+    """Attach a ``Taker``; it must be welcome."""
+    taker = Taker(subscription, settles=settles)
+    attached = subscription.attach(
+        taker, demand if demand is not None else Unlimited(), unsent=unsent, **keywords
+    )
+    assert isinstance(attached, Consumer), attached
+    taker.consumer = attached
+    return taker

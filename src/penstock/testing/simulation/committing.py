@@ -1,5 +1,6 @@
 """Steps of the broker itself: turns, the commit thread, and time going by."""
 
+from penstock.testing.simulation.fairness import check_turn, free_queues
 from penstock.testing.simulation.ledger import LawBroken
 from penstock.testing.simulation.world import World
 
@@ -9,8 +10,10 @@ def turn(world: World) -> None:
     now_ms = world.clock.monotonic_ms()
     for consumer in world.consumers:
         consumer.now_ms = now_ms
+    free_before = free_queues(world)
     world.engine.turn()
     world.turns += 1
+    check_turn(world, free_before)
     world.trace.note(f"turn {world.store.end_position} {world.store.durable_position}")
 
 

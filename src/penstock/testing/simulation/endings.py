@@ -27,7 +27,7 @@ ROUNDS_MAX: Final = 100
 ROUND_MS: Final = 20
 """Time that passes per round: holds, delays and invisible times are over before the rounds are."""
 
-LONG_MS: Final = 3_600_000
+LONG_MS: Final = 1 << 40
 NOTHING_NEEDED: Final = 1 << 62
 
 VANISHING: Final = ("short", "transient", "dead")

@@ -29,7 +29,7 @@ def publish(world: World) -> None:
     if not publisher.connection.may_read:
         return
     sim_topic = rng.choice(topics)
-    count = 1 if publisher.is_quiet else rng.randint(1, BURST_MAX)
+    count = 1 if publisher.is_quiet else min(rng.randint(1, BURST_MAX), rng.randint(1, BURST_MAX))
     route = route_to(sim_topic.topic)
     publications = []
     for _ in range(count):

@@ -1,0 +1,41 @@
+"""Law 5, counted in turns: beside any flood, a quiet peer is served within two turns.
+
+A turn counts for a waiting publish only when its queue could be taken from as the turn began: while
+the disk is behind, an alarm is raised or the topic is full, everybody waits and nobody is unfair.
+"""
+
+from typing import Final
+
+from penstock.engine.queue import Queue
+from penstock.testing.simulation.ledger import LawBroken
+from penstock.testing.simulation.world import World
+
+FAIR_TURNS: Final = 2
+
+
+def check_turn(world: World, free_before: set[Queue]) -> None:
+    """Law 5, after a turn; ``free_before`` are the queues that could take when it began."""
+    for publisher in world.publishers:
+        for token, (publication, queue, turns) in list(publisher.waiting.items()):
+            if publication.record.position >= 0:
+                del publisher.waiting[token]
+            elif queue in free_before and publisher.connection.gate.is_open:
+                if turns + 1 > FAIR_TURNS:
+                    raise LawBroken(
+                        f"{publisher.name}:{token} waits for its append since {turns + 1} turns "
+                        "in which it could be taken (law 5)"
+                    )
+                publisher.waiting[token] = (publication, queue, turns + 1)
+
+
+def free_queues(world: World) -> set[Queue]:
+    """Queues that the log would take from now."""
+    engine = world.engine
+    if engine.log_is_held or engine.is_failed:
+        return set()
+    return {
+        queue
+        for sim_topic in world.live_topics
+        for queue in sim_topic.topic.queues
+        if not queue.stage.is_blocked and sim_topic.topic.limits is None
+    }
