@@ -295,7 +295,7 @@ class Publishing(RuleBasedStateMachine):
 
 
 Publishing.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, print_blob=True
+    max_examples=60, stateful_step_count=40, deadline=None, print_blob=True
 )
 TestPublishing = Publishing.TestCase
 

@@ -63,9 +63,10 @@ class Admission:
     @property
     def alarm(self) -> Hold | None:
         """What a raised alarm means for every channel that publishes (F3)."""
-        for reason, culprit in self._alarms.raised.items():
-            return Hold(reason, culprit)
-        return None
+        if not self._alarms.is_raised:
+            return None
+        reason, culprit = next(iter(self._alarms.raised.items()))
+        return Hold(reason, culprit)
 
     def judge(self, parcel: Parcel) -> Ruling | None:
         """None = let all of it in."""

@@ -41,7 +41,7 @@ class Collector:
         for queue in list(self._queues):
             for parcel in queue.inbox.newcomers():
                 self._take_if_free(queue, parcel, frame)
-        is_moving = True
+        is_moving = any(queue.inbox for queue in self._queues)
         while is_moving and frame.size < self._turn_bytes_max:
             is_moving = False
             for queue in list(self._queues):

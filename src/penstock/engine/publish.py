@@ -250,6 +250,11 @@ class Intake:
         """True when some channel could go on in the next turn (law 4)."""
         return any(self._can_run(channel) for channel in self._channels)
 
+    @property
+    def has_holds(self) -> bool:
+        """True when some channel waits for room."""
+        return any(channel.hold is not None for channel in self._channels)
+
     def next_deadline_ms(self) -> int | None:
         """When the first hold passes, or has lasted as long as it may."""
         held = [channel for channel in self._channels if channel.hold is not None]

@@ -44,6 +44,7 @@ class TurnRunner:
         self._armed: dict[int, int] = {}
         self._overfull: dict[Topic, None] = {}
         self._retry_ms = 0
+        self._has_drained = False
         self.turns = 0
 
     def wake(self, subscription: Subscription) -> None:
@@ -64,6 +65,7 @@ class TurnRunner:
         """One turn."""
         parts = self._parts
         self.turns += 1
+        self._has_drained = False
         self._chain.is_stirred = False
         self._chain.journal.tick(self._chain.now_ms)
         self._timers()
@@ -77,7 +79,7 @@ class TurnRunner:
             if is_saved:
                 parts.housekeeping.snapshot()
                 parts.commits.arm_callbacks()
-        self._dispatch()
+        self._has_drained |= self._dispatch()
         parts.commits.run_idle_callbacks()
         parts.answers.say()
         self._chain.refresh_gates()
@@ -152,6 +154,7 @@ class TurnRunner:
             dead_letters.failed(buried)
             delays.failed(released)
             self._retry_ms = self._chain.now_ms + RETRY_MS
+            self._has_drained = True
             return False
         self._retry_ms = 0
         settling.saved(settled)
@@ -172,20 +175,28 @@ class TurnRunner:
         for topic in watched:
             if topic.limits is None or topic.is_deleted:
                 continue
-            if not topic.limits.make_room(wall_ms):
+            if topic.limits.make_room(wall_ms):
+                self._has_drained = True
+            else:
+                # Its readers may not drop what is not durable yet: after the next sync they may.
                 self._overfull[topic] = None
 
-    def _dispatch(self) -> None:
+    def _dispatch(self) -> bool:
+        """Hand out messages; True when any queue has fewer of them ready now."""
         if not self._woken or self._parts.dead_letters.is_crowded:
-            return
+            return False
+        moved = 0
         woken, self._woken = self._woken, {}
         flow = self._chain.flow
         share = max(1, flow.turn_messages_max // len(woken))
         for subscription in woken:
             # The part of a turn that this one leaves is not shared out: it comes again at once.
-            if subscription.dispatch(share) >= share:
+            here = subscription.dispatch(share)
+            moved += here
+            if here >= share:
                 self._woken[subscription] = None
             self._arm(subscription)
+        return moved > 0
 
     def _arm(self, subscription: Subscription) -> None:
         at_ms = subscription.next_deadline_ms()
@@ -203,6 +214,10 @@ class TurnRunner:
         if parts.commits.failure is not None:
             return False
         if parts.intake.can_move or parts.waiting.can_move:
+            return True
+        if self._has_drained and parts.intake.has_holds:
+            # What was handed out, dropped or refused after the channels had their turn may have
+            # made room for them.
             return True
         if parts.commits.is_held:
             return False

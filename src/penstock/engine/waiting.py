@@ -41,6 +41,8 @@ class WaitingRoom:
         self._commits = commits
         self._queues: FastFailQueues[Request] = FastFailQueues(REQUEST_CLASSES)
         self._ran = 0
+        # False saves an idle room from being looked into several times a turn.
+        self._is_used = False
 
     def submit(self, class_name: str, key: Hashable, request: Request) -> None:
         """Run a request now, let it wait, or refuse it because its class is full."""
@@ -48,6 +50,7 @@ class WaitingRoom:
             self._ran += 1
             request.run()
             return
+        self._is_used = True
         busy = self._queues.offer(class_name, key, request, self._chain.now_ms)
         if busy is not None:
             request.refuse(busy)
@@ -56,7 +59,7 @@ class WaitingRoom:
     def turn(self) -> None:
         """Refuse what waited too long; run what the log can take."""
         self._ran = 0
-        if self._queues.is_empty:
+        if not self._is_used:
             return
         now_ms = self._chain.now_ms
         refused = self._queues.sweep(now_ms)
@@ -70,6 +73,7 @@ class WaitingRoom:
                 for request in self._queues.take(request_class.name, 1):
                     self._ran += 1
                     request.run()
+        self._is_used = not self._queues.is_empty
 
     @property
     def queues(self) -> FastFailQueues[Request]:
@@ -79,13 +83,13 @@ class WaitingRoom:
     @property
     def can_move(self) -> bool:
         """True when something waits that could be run in the next turn."""
-        return not self._queues.is_empty and any(
+        return self._is_used and any(
             self._queues.count(each.name) and self._is_free(each.name) for each in REQUEST_CLASSES
         )
 
     def next_deadline_ms(self) -> int | None:
         """When a waiting request becomes too old, or the store counts as busy."""
-        if self._queues.is_empty:
+        if not self._is_used:
             return None
         times = [self._queues.next_deadline_ms]
         busy_ms = self._commits.busy.next_deadline_ms()
