@@ -231,6 +231,7 @@ class Turns:
                 self._linger_until(max(due_ms, now_ms + 1), now_ms)
             return
         self._is_committing = True
+        self._policy.started(messages, self._clock.monotonic_ms())
         self.commit_messages.observe(messages)
         self._commits.submit(job)
 

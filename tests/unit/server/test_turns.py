@@ -53,11 +53,14 @@ class Scene:
             self.commits = HandCommits(*arguments)
             return self.commits
 
+        policy = CommitPolicy(StorageSettings(**storage))
+        for _ in range(20):  # a rate at which a linger finds company
+            policy.started(100, clock.monotonic_ms())
         self.turns = Turns(
             engine,
             loop,
             clock,
-            CommitPolicy(StorageSettings(**storage)),
+            policy,
             failed=self.failures.append,
             make_commits=make,
         )
