@@ -22,7 +22,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from penstock import __version__
-from penstock.engine.statistics import EngineStatistics, SubscriptionStatistics, TopicStatistics
+from penstock.engine.statistics import EngineStatistics, TopicStatistics
+from penstock.engine.subscription_statistics import SubscriptionStatistics
 from penstock.telemetry.histogram import Histogram
 from penstock.telemetry.process_statistics import ProcessStatistics
 
@@ -216,6 +217,9 @@ _SUBSCRIPTION_FIGURES: Final[tuple[Figure, ...]] = (
     ("penstock_subscription_messages_unacked", "Delivered, not settled", GaugeMetricFamily, sum),
     ("penstock_subscription_backlog_bytes", "Bytes from its low mark on", GaugeMetricFamily, sum),
     ("penstock_subscription_consumers", "Consumers attached", GaugeMetricFamily, sum),
+    ("penstock_subscription_settled", "Messages settled", CounterMetricFamily, sum),
+    ("penstock_subscription_redelivered", "Handed over again", CounterMetricFamily, sum),
+    ("penstock_subscription_lost", "Records that could not be read", CounterMetricFamily, sum),
 )
 
 
@@ -225,7 +229,15 @@ def _topic_row(topic: TopicStatistics) -> tuple[float, ...]:
 
 
 def _subscription_row(each: SubscriptionStatistics) -> tuple[float, ...]:
-    return (each.ready, each.unacked, each.backlog_bytes, each.consumers)
+    return (
+        each.ready,
+        each.unacked,
+        each.backlog_bytes,
+        each.consumers,
+        each.settled,
+        each.redelivered,
+        each.lost,
+    )
 
 
 def _labelled(

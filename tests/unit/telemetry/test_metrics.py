@@ -3,7 +3,8 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.engine.statistics import EngineStatistics, SubscriptionStatistics, TopicStatistics
+from penstock.engine.statistics import EngineStatistics, TopicStatistics
+from penstock.engine.subscription_statistics import SubscriptionStatistics
 from penstock.model.refusal import RefusalKind
 from penstock.telemetry.histogram import COMMIT_MESSAGES, LAG_SECONDS, SYNC_SECONDS, Histogram
 from penstock.telemetry.metrics import SERIES_MAX, Exposition
@@ -94,9 +95,11 @@ def test_topics_beyond_the_limit_are_added_up_under_other(samples):
 
 
 def test_subscriptions_carry_both_names(samples):
-    each = SubscriptionStatistics("s", "shared", True, 2, 10, 3, 400)
+    figures = dict.fromkeys(SubscriptionStatistics.__dataclass_fields__, 0)
+    each = SubscriptionStatistics(**(figures | {"name": "s", "unacked": 3, "settled": 9}))
     seen = samples(engine([topic("orders", subscriptions=[each])]), process())
     assert seen["penstock_subscription_messages_unacked", ("s", "orders")] == 3
+    assert seen["penstock_subscription_settled_total", ("s", "orders")] == 9
 
 
 def test_names_with_quotes_and_newlines_do_not_break_the_page(samples):
