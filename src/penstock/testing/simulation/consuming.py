@@ -10,7 +10,7 @@ from penstock.flow.permits import Permits
 from penstock.flow.prefetch import Window
 from penstock.model.position import QueueId
 from penstock.testing.simulation.peers import Following, SimConsumer, SimReader
-from penstock.testing.simulation.world import World
+from penstock.testing.simulation.world import World, kept_from
 
 FOLLOWINGS_MAX: Final = 3
 CONSUMERS_MAX: Final = 5
@@ -88,12 +88,13 @@ def subscribe(world: World) -> None:
         delivery_limit=3 if sim_topic.kind == "limited" else 0,
     )
     name = world.fresh("s")
+    kept = {q.queue_id: kept_from(world, sim_topic, q) for q in sim_topic.topic.queues}
     subscription = world.engine.create_subscription(sim_topic.name, name, options)
     following = Following(
         sim_topic.label,
         name,
         sees_offsets=not options.sees_unsynced,
-        start={q: subscription.low_mark(q) for q in sim_topic.queue_ids},
+        start={q: max(kept[q], subscription.low_mark(q)) for q in sim_topic.queue_ids},
         is_loose=sim_topic.kind == "dead",
         mode=options.mode,
         is_dropping=sim_topic.kind == "short",

@@ -11,14 +11,13 @@ from typing import Final
 from penstock.engine.consumer import Consumer
 from penstock.engine.pull import Pull, PullStatus
 from penstock.flow.demand import Unlimited
-from penstock.model.position import QueueId
 from penstock.testing.simulation.committing import finish_job, run_job, start_job, turn
 from penstock.testing.simulation.consuming import hand_back, leave
 from penstock.testing.simulation.laws import check_step
 from penstock.testing.simulation.ledger import LawBroken, Sent
 from penstock.testing.simulation.operating import raise_or_clear
 from penstock.testing.simulation.peers import Following, SimConsumer, SimReader
-from penstock.testing.simulation.world import SimTopic, World
+from penstock.testing.simulation.world import SimTopic, World, kept_from
 from penstock.testing.storage import NO_CAPACITY
 
 ROUNDS_MAX: Final = 100
@@ -26,9 +25,6 @@ ROUNDS_MAX: Final = 100
 
 ROUND_MS: Final = 20
 """Time that passes per round: holds, delays and invisible times are over before the rounds are."""
-
-LONG_MS: Final = 1 << 40
-NOTHING_NEEDED: Final = 1 << 62
 
 VANISHING: Final = ("short", "transient", "dead")
 """Kinds of topics from which messages may go unseen."""
@@ -93,28 +89,12 @@ def audit(world: World) -> None:
             reader.queue = queue
             reader.offset = queue.index.min_offset
             found = _read_all(world, reader)
-            kept_from = _kept_from(world, sim_topic, queue.queue_id)
+            kept = kept_from(world, sim_topic, queue)
             for offset, sent in confirmed.get(queue.queue_id, ()):
-                if offset >= kept_from and offset not in found and not sent.may_vanish:
+                if offset >= kept and offset not in found and not sent.may_vanish:
                     raise LawBroken(
                         f"{sent.value} was confirmed at {queue.queue_id}@{offset} and is gone (P1)"
                     )
-
-
-def _kept_from(world: World, sim_topic: SimTopic, queue_id: QueueId) -> int:
-    """The first offset that retention may not have taken (D11)."""
-    storage = world.settings.storage
-    if (
-        storage.settled_keep_ms >= LONG_MS
-        and storage.settled_keep_bytes_max > storage.segment_bytes_max
-    ):
-        return 0
-    needed = [
-        subscription.low_mark(queue_id)
-        for subscription in sim_topic.topic.subscriptions.values()
-        if subscription.options.holds_data
-    ]
-    return min(needed, default=NOTHING_NEEDED)
 
 
 def _read_all(world: World, reader: SimReader) -> set[int]:

@@ -7,7 +7,9 @@ the disk is behind, an alarm is raised or the topic is full, everybody waits and
 from typing import Final
 
 from penstock.engine.queue import Queue
+from penstock.engine.subscription_options import Mode
 from penstock.testing.simulation.ledger import LawBroken
+from penstock.testing.simulation.peers import SimConsumer
 from penstock.testing.simulation.world import World
 
 FAIR_TURNS: Final = 2
@@ -15,6 +17,24 @@ FAIR_TURNS: Final = 2
 
 def check_turn(world: World, free_before: set[Queue]) -> None:
     """Law 5, after a turn; ``free_before`` are the queues that could take when it began."""
+    _check_publishers(world, free_before)
+    for consumer in world.consumers:
+        _check_served(world, consumer)
+
+
+def _check_served(world: World, peer: SimConsumer) -> None:
+    """A subscription with messages and a consumer with room gets something every other turn."""
+    following = peer.following
+    turns, before = following.hungry
+    if following.received_count != before or not is_starved(peer) or not world.is_disk_well:
+        following.hungry = (0, following.received_count)
+    elif turns >= FAIR_TURNS:
+        raise LawBroken(f"{peer.name} has room, {following.name} has messages: {turns} turns")
+    else:
+        following.hungry = (turns + 1, before)
+
+
+def _check_publishers(world: World, free_before: set[Queue]) -> None:
     for publisher in world.publishers:
         for token, (publication, queue, turns) in list(publisher.waiting.items()):
             if publication.record.position >= 0:
@@ -39,3 +59,15 @@ def free_queues(world: World) -> set[Queue]:
         for queue in sim_topic.topic.queues
         if not queue.stage.is_blocked and sim_topic.topic.limits is None
     }
+
+
+def is_starved(peer: SimConsumer) -> bool:
+    """True when it has room and its subscription has something for it."""
+    consumer = peer.consumer
+    if consumer is None or consumer.is_passive or consumer.room() <= 0:
+        return False
+    # Who of these gets a message depends on more than room: the active one, the owner of the key.
+    if peer.following.mode in (Mode.FAILOVER, Mode.KEY_SHARED):
+        return False
+    statistics = peer.subscription.statistics()
+    return statistics.ready > 0 and not statistics.is_blocked

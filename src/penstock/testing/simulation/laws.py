@@ -9,8 +9,8 @@ objects it keeps. A law names the figure that broke it.
 
 from typing import Final
 
-from penstock.engine.subscription_options import Mode
 from penstock.flow.credit import Credit
+from penstock.testing.simulation.fairness import is_starved
 from penstock.testing.simulation.ledger import LawBroken
 from penstock.testing.simulation.peers import SimConsumer
 from penstock.testing.simulation.publishing import BURST_MAX
@@ -38,7 +38,7 @@ def check_step(world: World) -> None:
     for publisher in world.publishers:
         if publisher.reasons.keys() != publisher.connection.gate.reasons.keys():
             raise LawBroken(f"{publisher.name} was not told what its gate says (law 7)")
-    if not engine.needs_turn:
+    if world.is_disk_well and not engine.needs_turn:
         _check_idle(world)
 
 
@@ -104,20 +104,9 @@ def _check_idle(world: World) -> None:
                     if queue.inbox and not queue.stage.is_blocked:
                         idle = f"{queue.name} has parcels and credit"
     for consumer in world.consumers:
-        if _is_starved(consumer):
+        if is_starved(consumer):
             idle = f"{consumer.name} has room and its subscription has messages"
     if idle:
         deadline_ms = engine.next_deadline_ms()
         if deadline_ms is None or deadline_ms > world.clock.monotonic_ms():
             raise LawBroken(f"{idle}, and no turn is asked for (law 4)")
-
-
-def _is_starved(peer: SimConsumer) -> bool:
-    consumer = peer.consumer
-    if consumer is None or consumer.is_passive or consumer.room() <= 0:
-        return False
-    # Who of these gets a message depends on more than room: the active one, the owner of the key.
-    if peer.following.mode in (Mode.FAILOVER, Mode.KEY_SHARED):
-        return False
-    statistics = peer.subscription.statistics()
-    return statistics.ready > 0 and not statistics.is_blocked

@@ -139,6 +139,9 @@ class Following:
     mode: Mode = Mode.SHARED
     messages: dict[Place, int] = field(default_factory=dict)
     """Offsets that a batch record covers, where it is more than one."""
+    received_count: int = 0
+    hungry: tuple[int, int] = (0, 0)
+    """(turns in which it could have got something and did not, received_count before them)."""
     is_flagged: bool = False
     """The delivered mark is reserved far enough ahead that every second delivery is flagged."""
     is_dropping: bool = False
@@ -165,6 +168,7 @@ class Following:
     def received(self, taker: SimConsumer, delivery: Delivery, now_ms: int) -> Sent:
         """Check one delivery against everything known."""
         place = (delivery.queue_id, delivery.offset)
+        self.received_count += 1
         sent = taker.ledger.received(delivery.queue_id, delivery.record.body)
         if place in self.settled:
             raise LawBroken(f"{self.name} gave {sent.value} again after it was settled")
@@ -175,7 +179,7 @@ class Following:
             is_over = bool(deadline_ms) and now_ms >= deadline_ms
             if not is_over and self.mode is not Mode.FAILOVER:
                 raise LawBroken(f"{self.name} gave {sent.value} to {taker.name} and {holder.name}")
-            del holder.held[place]
+            holder.forget([place])
         if self.sees_offsets:
             taker.ledger.visible(delivery.queue_id, delivery.offset, sent)
         if not delivery.is_redelivered:

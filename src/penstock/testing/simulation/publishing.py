@@ -26,7 +26,9 @@ def publish(world: World) -> None:
     if not world.publishers or rng.random() < 0.1:
         connect_publisher(world)
     publisher = rng.choice(world.publishers)
-    if not publisher.connection.may_read:
+    # A quiet one has at most one publish on its way; what it could not say it says later.
+    is_busy = publisher.is_quiet and (publisher.waiting or publisher.channel.inbox)
+    if is_busy or not publisher.connection.may_read:
         return
     sim_topic = rng.choice(topics)
     count = 1 if publisher.is_quiet else min(rng.randint(1, BURST_MAX), rng.randint(1, BURST_MAX))

@@ -11,6 +11,7 @@ import random
 from dataclasses import dataclass, field
 
 from penstock.engine.broker import Engine
+from penstock.engine.queue import Queue
 from penstock.engine.topic import Overflow, Topic, TopicPolicy
 from penstock.log.store import Store, SyncJob
 from penstock.model.names import TopicName, topic_name
@@ -28,6 +29,13 @@ from penstock.testing.simulation.trace import Trace
 from penstock.testing.storage import NO_CAPACITY, SimulatedStorage
 
 KIB = 1024
+LONG_MS = 1 << 40
+PLENTY_BYTES = 1 << 40
+"""Retention settings under which nothing is ever removed, whatever the clock does."""
+
+RETRY_MS = 200
+"""Longer than the engine waits before it tries a refused write again."""
+
 DEAD = "dead"
 """The dead-letter topic; it takes what is refused or given up elsewhere."""
 
@@ -64,8 +72,8 @@ def small_settings(rng: random.Random) -> Settings:
             index_file_entries_max=64,
             snapshot_interval_ms=200,
             idle_mark_ms=500,
-            settled_keep_ms=rng.choice((500, 1 << 40)),
-            settled_keep_bytes_max=rng.choice((30 * KIB, 1 << 30)),
+            settled_keep_ms=rng.choice((500, LONG_MS)),
+            settled_keep_bytes_max=rng.choice((30 * KIB, PLENTY_BYTES)),
             retention_sweep_ms=500,
         ),
         flow=FlowSettings(
@@ -111,6 +119,8 @@ class World:
         self.names = 0
         self.lives = 0
         self.turns = 0
+        self._refused_ms = -RETRY_MS
+        self._struck = 0
 
     # Lives of the broker.
 
@@ -190,6 +200,15 @@ class World:
         return f"{prefix}{self.names}"
 
     @property
+    def is_disk_well(self) -> bool:
+        """False while the disk refuses writes, and until what it refused was tried again."""
+        now_ms = self.clock.monotonic_ms()
+        if self.storage.capacity_bytes != NO_CAPACITY or self.storage.plan.struck != self._struck:
+            self._struck = self.storage.plan.struck
+            self._refused_ms = now_ms
+        return now_ms - self._refused_ms > RETRY_MS
+
+    @property
     def live_topics(self) -> list[SimTopic]:
         """Topics that exist now, in order of creation."""
         return [sim_topic for sim_topic in self.topics.values() if not sim_topic.is_deleted]
@@ -232,3 +251,16 @@ class World:
         if kind == "limited":
             return TopicPolicy(delivery_limit=3, dead_letter_topic=dead_letter)
         return TopicPolicy()
+
+
+def kept_from(world: World, sim_topic: SimTopic, queue: Queue) -> int:
+    """The first offset that retention may not have taken (D11)."""
+    storage = world.settings.storage
+    if storage.settled_keep_ms >= LONG_MS and storage.settled_keep_bytes_max >= PLENTY_BYTES:
+        return 0
+    needed = [
+        subscription.low_mark(queue.queue_id)
+        for subscription in sim_topic.topic.subscriptions.values()
+        if subscription.options.holds_data
+    ]
+    return min(needed, default=queue.index.next_offset)
