@@ -1,5 +1,8 @@
 """Listening sockets: which addresses, which ports, and an accept loop that nothing can kill.
 
+Ports are bound early and listen late: a taken port is told before a long recovery, and until it is
+done peers are refused instead of waiting in a queue that nobody serves.
+
 The loop's own ``create_server`` stops listening for good under uvloop, and for a second under
 asyncio, when file handles run out; this one counts, turns the peer away with a spare handle, rests
 for a moment and goes on (T9). A peer without a place is closed before any object is made for it.
@@ -41,7 +44,7 @@ MakeProtocol = Callable[[Peer], asyncio.BaseProtocol]
 def open_sockets(
     name: str, hosts: Sequence[str], port: int, *, receive_bytes: int = 0
 ) -> list[socket.socket]:
-    """Listening sockets of one listener, all on one port; ``StartRefused`` when it is taken."""
+    """Bound sockets of one listener, all on one port; ``StartRefused`` when it is taken."""
     for attempt in range(1, PORT_TRIES_MAX + 1):
         opened: list[socket.socket] = []
         try:
@@ -64,7 +67,7 @@ def open_sockets(
 
 
 def _open(host: str, port: int, receive_bytes: int) -> socket.socket | None:
-    """One listening socket; None when the machine has no such address family at all."""
+    """One bound socket; None when the machine has no such address family at all."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.socket(family, socket.SOCK_STREAM)
@@ -73,13 +76,12 @@ def _open(host: str, port: int, receive_bytes: int) -> socket.socket | None:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if receive_bytes:
-            # Inherited by every connection; set before listen, so that the window is scaled for it.
+            # Inherited by every connection; before listen, so that the window is scaled for it.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.setblocking(False)
         listening.bind((host, port))
-        listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRNOTAVAIL and host == "::1":
@@ -131,8 +133,13 @@ class Listener:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def start(self) -> None:
-        """Begin to accept."""
+        """Begin to accept; ``StartRefused`` when somebody else listens there since it was bound."""
         for listening in self._sockets:
+            host, port = listening.getsockname()[:2]
+            try:
+                listening.listen(BACKLOG)
+            except OSError as error:
+                raise _refused(self.name, (host,), port, error) from None
             self._loop.add_reader(listening, self._accept, listening)
 
     def stop(self) -> None:

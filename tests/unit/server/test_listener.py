@@ -66,12 +66,36 @@ def test_localhost_is_both_loopbacks_on_the_same_free_port():
 
 
 def test_a_taken_port_is_refused_in_a_sentence_that_names_it():
-    holder = open_sockets("amqp", LOCALHOST, 0)
-    port = holder[0].getsockname()[1]
-    with pytest.raises(StartRefused, match=rf"port {port} for amqp .* taken .*--amqp"):
-        open_sockets("amqp", LOCALHOST, port)
-    for each in holder:
-        each.close()
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        with pytest.raises(StartRefused, match=rf"port {port} for amqp .* taken .*--amqp"):
+            open_sockets("amqp", LOCALHOST, port)
+
+
+def test_a_port_that_somebody_took_between_bind_and_listen_is_refused_in_the_same_words():
+    async def scene():
+        places = Places(1, per_address_max=1)
+        with listening(places) as (_, port):
+            pass
+        sockets = open_sockets("amqp", ("127.0.0.1",), port)
+        others = open_sockets("amqp", ("127.0.0.1",), port)
+        others[0].listen()
+        loop = asyncio.get_running_loop()
+        late = Listener("amqp", sockets, places, lambda peer: Echo(peer, places), loop=loop)
+        try:
+            with pytest.raises(StartRefused, match=rf"port {port} for amqp .* taken"):
+                late.start()
+        finally:
+            late.stop()
+            others[0].close()
+
+    asyncio.run(scene())
+
+
+def test_before_it_listens_peers_are_refused_and_do_not_wait():
+    (bound,) = open_sockets("amqp", ("127.0.0.1",), 0)
+    with bound, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(bound.getsockname())
 
 
 def test_an_address_of_another_machine_is_refused():
@@ -167,6 +191,7 @@ def test_the_endpoint_is_what_a_client_dials():
 
 def test_a_small_receive_buffer_reaches_the_connections():
     sockets = open_sockets("amqp", ("127.0.0.1",), 0, receive_bytes=65536)
+    sockets[0].listen()
     with sockets[0] as server, socket.create_connection(server.getsockname()) as client:
         server.setblocking(True)
         accepted, _ = server.accept()
