@@ -183,6 +183,17 @@ class Engine(Gauges):
         """Drop a delayed record; False when it waits no more."""
         return self._parts.delays.cancel(position)
 
+    def positions_of(
+        self, topic: Topic, key: bytes, *, begin_ms: int, end_ms: int, count_max: int
+    ) -> list[int]:
+        """Where messages stored in that time may lie that were published with the key.
+
+        Newest first; hashes may collide, so whoever reads compares the real key.
+        """
+        return self._store.keys.lookup(
+            topic.topic_id, key, begin_ms=begin_ms, end_ms=end_ms, count_max=count_max
+        )
+
     # Driving it.
 
     def turn(self) -> None:

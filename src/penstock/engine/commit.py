@@ -102,10 +102,22 @@ class Commits:
         self._frames.append(frame)
         for parcel in frame.parcels:
             self.unsynced_messages += len(parcel.publications)
+            if parcel.has_keys:
+                self._note_keys(parcel)
             if is_transient(parcel):
                 self._answers.confirm(parcel.channel, parcel.publications)
         self.release()
         return True
+
+    def _note_keys(self, parcel: Parcel) -> None:
+        for queue in parcel.queues or ():
+            topic_id = queue.topic.topic_id
+            for publication in parcel.publications:
+                record = publication.record
+                if publication.keys:
+                    self._store.keys.add(
+                        topic_id, publication.keys, record.position, record.store_ms
+                    )
 
     def _refused(self, frame: Frame, problem: LogError) -> None:
         if isinstance(problem, AppendFailed):

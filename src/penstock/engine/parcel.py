@@ -41,7 +41,16 @@ class Manner(Enum):
 class Parcel:
     """A run of publishes."""
 
-    __slots__ = ("arrived_ms", "channel", "manner", "publications", "queues", "route", "size")
+    __slots__ = (
+        "arrived_ms",
+        "channel",
+        "has_keys",
+        "manner",
+        "publications",
+        "queues",
+        "route",
+        "size",
+    )
 
     def __init__(
         self,
@@ -63,6 +72,8 @@ class Parcel:
         self.arrived_ms = arrived_ms
         self.queues = queues
         """None until it is routed."""
+        self.has_keys = False
+        """True when some of it can be looked up by key."""
 
     def __len__(self) -> int:
         return len(self.publications)
@@ -72,9 +83,9 @@ class Parcel:
         """Bytes the pool pays for it (D22)."""
         return self.size + PUBLICATION_BYTES * len(self.publications)
 
-    def part(self, publications: list[Publication], queues: tuple[Queue, ...]) -> Parcel:
+    def part(self, publications: list[Publication], queues: tuple[Queue, ...] | None) -> Parcel:
         """Some of its publications, routed to ``queues``."""
-        return Parcel(
+        part = Parcel(
             self.channel,
             publications,
             self.route,
@@ -83,21 +94,14 @@ class Parcel:
             arrived_ms=self.arrived_ms,
             queues=queues,
         )
+        part.has_keys = self.has_keys
+        return part
 
     def split(self, count: int) -> Parcel:
         """Cut off and return the first ``count`` publications; this one keeps the rest."""
         if not 0 < count < len(self.publications):
             raise InvariantBroken(f"a parcel of {len(self)} cannot be split at {count}")
-        head = self.publications[:count]
-        first = Parcel(
-            self.channel,
-            head,
-            self.route,
-            size_of(head),
-            manner=self.manner,
-            arrived_ms=self.arrived_ms,
-            queues=self.queues,
-        )
+        first = self.part(self.publications[:count], self.queues)
         del self.publications[:count]
         self.size -= first.size
         return first
@@ -109,7 +113,12 @@ def parcels_of(channel: Channel, publications: list[Publication], now_ms: int) -
     size = 0
     for publication in publications:
         record = publication.record
-        if publication.route is not route or record.deliver_ms or record.flags & _ODD_FLAGS:
+        if (
+            publication.route is not route
+            or record.deliver_ms
+            or record.flags & _ODD_FLAGS
+            or publication.keys
+        ):
             return _mixed(channel, publications, now_ms)
         size += len(record.origin)
     return [Parcel(channel, publications, _checked(route), size, arrived_ms=now_ms)]
@@ -130,6 +139,7 @@ def _mixed(channel: Channel, publications: list[Publication], now_ms: int) -> li
             last = Parcel(channel, [], route, 0, manner=manner, arrived_ms=now_ms)
             parcels.append(last)
         last.publications.append(publication)
+        last.has_keys |= bool(publication.keys)
         last.size += len(publication.record.origin)
     return parcels
 

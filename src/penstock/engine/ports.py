@@ -60,6 +60,8 @@ class Publication(Appending, gc=False):
     """The adapter's own number for it, unique on its channel; the engine only gives it back."""
     is_mandatory: bool = False
     """Unroutable is refused with NO_ROUTE instead of being confirmed."""
+    keys: tuple[bytes, ...] = ()
+    """Under which it can be looked up later (``Engine.positions_of``)."""
 
     @property
     def queue_id(self) -> QueueId:

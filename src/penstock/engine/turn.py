@@ -208,25 +208,26 @@ class TurnRunner:
             heappush(self._deadlines, (at_ms, subscription_id))
 
     def _can_move(self) -> bool:
+        """True when the next turn would move something (law 4)."""
         parts = self._parts
         if self._woken and not parts.dead_letters.is_crowded:
             return True
         if parts.commits.failure is not None:
             return False
-        if parts.intake.can_move or parts.waiting.can_move:
+        # What was handed out, dropped or refused after the channels had their turn may have made
+        # room for those that are held.
+        is_freed = self._has_drained and parts.intake.has_holds
+        if is_freed or parts.intake.can_move or parts.waiting.can_move:
             return True
-        if self._has_drained and parts.intake.has_holds:
-            # What was handed out, dropped or refused after the channels had their turn may have
-            # made room for them.
-            return True
-        if parts.commits.is_held:
-            return False
-        if parts.collector.can_move:
-            return True
-        wants_frame = settling_waits(parts) or parts.commits.is_asked
-        return wants_frame and not self._retry_ms
+        return not parts.commits.is_held and (parts.collector.can_move or self._wants_frame)
 
-
-def settling_waits(parts: Parts) -> bool:
-    """True when a frame is wanted for something else than publishes."""
-    return parts.settling.is_waiting or parts.dead_letters.is_waiting or parts.delays.is_asked
+    @property
+    def _wants_frame(self) -> bool:
+        """True when something else than publishes is to be appended, and may be tried now."""
+        parts = self._parts
+        return not self._retry_ms and (
+            parts.settling.is_waiting
+            or parts.dead_letters.is_waiting
+            or parts.delays.is_asked
+            or parts.commits.is_asked
+        )

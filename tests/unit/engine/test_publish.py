@@ -267,3 +267,25 @@ def test_keys_stay_in_their_queue_and_keyless_messages_go_round(bench):
     bench.settle()
     after = [queue.index.next_offset for queue in topic.queues]
     assert [new - old for new, old in zip(after, before, strict=True)] == [3, 3, 3]
+
+
+def test_messages_published_with_keys_can_be_looked_up(bench):
+    topic, channel = bench.topic(), bench.channel()
+    route = DirectRoute(topic.queues[0])
+    channel.publish(
+        [
+            Publication(neutral_record(b"a"), route=route, token=1, keys=(b"k1", b"k2")),
+            Publication(neutral_record(b"b"), route=route, token=2, keys=(b"k2",)),
+            Publication(neutral_record(b"c"), route=route, token=3),
+        ]
+    )
+    bench.settle()
+    now_ms = bench.clock.wall_ms()
+
+    def found(key):
+        places = bench.engine.positions_of(topic, key, begin_ms=0, end_ms=now_ms, count_max=9)
+        return {bench.store.locate(place).record.body for place in places}
+
+    assert found(b"k1") == {b"a"}
+    assert found(b"k2") == {b"a", b"b"}
+    assert found(b"k3") == set()
