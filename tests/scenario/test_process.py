@@ -12,15 +12,18 @@ import sys
 import pytest
 
 READY_SECONDS_MAX = 30
+UP = (sys.executable, "-m", "penstock", "up")
+LINE = (sys.executable, "-m", "penstock.testing.line_broker")
+"""The same process with one protocol more."""
 
 
 class Process:
     """One ``penstock up`` on free ports."""
 
-    def __init__(self, data, *flags):
+    def __init__(self, data, *flags, command=UP):
         self.data = data
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "penstock", "up", "--data", str(data), "--http", "0", *flags],
+            [*command, "--data", str(data), "--http", "0", *flags],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -64,8 +67,8 @@ class Process:
 def start(tmp_path):
     processes = []
 
-    def make(*flags, data=None):
-        processes.append(Process(data or tmp_path / "data", *flags))
+    def make(*flags, data=None, command=UP):
+        processes.append(Process(data or tmp_path / "data", *flags, command=command))
         return processes[-1]
 
     yield make
@@ -207,3 +210,47 @@ def test_an_order_to_a_broker_without_faults_is_refused_with_a_sentence(start):
     )
     assert refused.returncode == 1
     assert "--faults" in refused.stderr
+
+
+def test_without_file_handles_peers_are_turned_away_and_the_broker_lives_on(start):
+    few_files = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh", *LINE)
+    process = start(command=few_files)
+    host, port = process.wait_ready()["endpoints"]["line"].rsplit(":", 1)
+    address = (host, int(port))
+    with contextlib.ExitStack() as peers:
+        flood = []
+        for _ in range(300):
+            peer = peers.enter_context(socket.create_connection(address, timeout=10))
+            flood.append(peer)
+        served = [peer for peer in flood if is_served(peer)]
+        assert 0 < len(served) < 256
+        assert says(served[0], "TOPIC orders", "TOPIC orders")
+        assert says(served[-1], "PUB orders 1 body", "CONFIRM 1"), "the log still has its files"
+        status, text = process.ask("/metrics")
+        assert status == 200
+        refused = 'penstock_connections_refused_total{reason="too many connections"}'
+        assert f"{refused} {300 - len(served)}.0" in text
+    while True:  # until the broker has noticed that the others are gone
+        with socket.create_connection(address, timeout=10) as later:
+            if is_served(later):
+                break
+    assert process.end()[0] == 0
+
+
+def is_served(peer):
+    """True when the broker speaks to this peer, False when it was turned away."""
+    try:
+        return says(peer, "PING x", "PONG x")
+    except OSError:
+        return False
+
+
+def says(peer, line, answer):
+    peer.sendall(f"{line}\n".encode())
+    heard = b""
+    while not heard.endswith(b"\n"):
+        chunk = peer.recv(4096)
+        if not chunk:
+            return False
+        heard += chunk
+    return heard.decode().startswith(answer)

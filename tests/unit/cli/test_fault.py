@@ -1,0 +1,44 @@
+"""``penstock fault``: where it looks for the broker and what it says when there is none."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli.fault import command
+from penstock.model.errors import NotFound, PenstockError, SettingsError
+
+
+def run(*arguments):
+    return CliRunner().invoke(command, arguments, catch_exceptions=True)
+
+
+def test_without_a_ready_broker_it_says_how_to_start_one(tmp_path):
+    result = run("clear", "--data", str(tmp_path))
+    assert isinstance(result.exception, NotFound)
+    assert "penstock up" in str(result.exception)
+
+
+def test_a_broker_without_http_cannot_be_told(tmp_path):
+    (tmp_path / "ready.json").write_text(json.dumps({"pid": 1, "endpoints": {}}))
+    result = run("clear", "--data", str(tmp_path))
+    assert "no HTTP port" in str(result.exception)
+
+
+@pytest.mark.parametrize("endpoint", ["here", "host:port", ":80"])
+def test_an_endpoint_that_is_none_is_refused(endpoint):
+    assert isinstance(run("clear", "--endpoint", endpoint).exception, SettingsError)
+
+
+def test_a_broker_that_does_not_answer_is_named():
+    result = run("clear", "--endpoint", "127.0.0.1:1")
+    assert isinstance(result.exception, PenstockError)
+    assert "127.0.0.1:1" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("store-hold",), ("store-hold", "--ms", "-1"), ("write-error", "--error", "epipe"), ("disk",)],
+)
+def test_a_verb_without_its_figures_is_a_usage_error(arguments):
+    assert run(*arguments).exit_code == 2
