@@ -34,7 +34,7 @@ class DelayNotes:
                     (index.queue_id, offset + record.messages)
                     for index, offset in zip(appending.queues, appending.first_offsets, strict=True)
                 ]
-                self.released(record.deliver_ms, release, ends)
+                self.released(record.deliver_ms, release, record.position, ends)
             elif record.flags & _DELAYED:
                 self.delayed(record.deliver_ms, record.position, length)
 
@@ -43,8 +43,12 @@ class DelayNotes:
         self._delayed.add(deliver_ms, position, length)
         self._retention.note_delayed(position, 1)
 
-    def released(self, deliver_ms: int, release: Release, ends: Iterable[tuple[int, int]]) -> None:
-        """It got offsets up to these (queue_id, end offset)s, or none and never will."""
+    def released(
+        self, deliver_ms: int, release: Release, position: int, ends: Iterable[tuple[int, int]]
+    ) -> None:
+        """It got offsets up to these (queue_id, end offset)s, or none and never will.
+
+        ``position`` is that of the release record.
+        """
         self._delayed.remove(deliver_ms, release.position)
-        self._retention.note_delayed(release.position, -1)
-        self._retention.note_released(release.position, ends)
+        self._retention.note_released(release.position, position, ends)

@@ -51,8 +51,8 @@ class Hour:
         self.buffer = bytearray()
         """Notes not on file; the first ``planned_bytes`` are on their way there."""
         self.planned_bytes = 0
-        self.live: int | None = None if written_bytes else 0
-        """How many are pending; None for files that nobody has read yet."""
+        self.live: int | None = None
+        """How many are pending; None until someone has read what was there before."""
 
     @property
     def is_on_file(self) -> bool:
@@ -69,6 +69,8 @@ class DelayedFiles:
         self._by_path: dict[str, Hour] = {}
         self._files_begun = 0
         self._unplanned_bytes = 0
+        self.is_counting = True
+        """False in recovery, where releases are met of records whose segment is gone."""
         self.horizon_ms = 0
         """Everything due before this was given out."""
 
@@ -141,6 +143,7 @@ class DelayedFiles:
         if hour is None:
             path = self._new_path(number)
             hour = self._hours[number] = self._by_path[path] = Hour(number, path)
+            hour.live = 0 if self.is_counting else None
         hour.buffer += NOTE.pack(deliver_ms, position, length, kind)
         self._unplanned_bytes += NOTE.size
         if self._unplanned_bytes >= FLUSH_BYTES:

@@ -249,12 +249,13 @@ def _read_log(parts: StoreParts, recovered: Recovered) -> None:
     replay = Replay(
         parts.indexes, parts.retention, parts.delayed, parts.definitions, covered=covered
     )
-    replay.index_ms = parts.index_ms
     if recovered.is_rebuilt:
         parts.side_files.drop(f"{INDEX_DIRECTORY}/")
         parts.side_files.drop(f"{DELAYED_DIRECTORY}/")
         parts.retention.clear()
         replay.begin_rebuild()
+    else:
+        replay.index_ms = parts.index_ms
     scan = LogScan(
         parts.storage,
         parts.segments,
@@ -268,7 +269,7 @@ def _read_log(parts: StoreParts, recovered: Recovered) -> None:
     recovered.report = scan.finish()
     replay.end()
     parts.side_files.run_all()
-    parts.index_ms = replay.index_ms
+    parts.index_ms = max(replay.index_ms, parts.index_ms)
     recovered.settlements = replay.settlements
 
 

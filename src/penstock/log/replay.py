@@ -52,7 +52,9 @@ class Replay:
     ) -> None:
         self._indexes = indexes
         self._retention = retention
+        self._delayed = delayed
         self._delays = DelayNotes(delayed, retention)
+        delayed.is_counting = False
         self._definitions = definitions
         self._covered = covered
         self._floors: dict[int, int] = {}
@@ -121,6 +123,7 @@ class Replay:
 
     def end(self) -> None:
         """Nothing more comes: offsets go on where the snapshot or the log says, if later."""
+        self._delayed.is_counting = True
         for queue_id, floor in self._floors.items():
             self._indexes.by_id[queue_id].lift(floor)
 
@@ -136,11 +139,12 @@ class Replay:
                 settlement = decode_settlement(payload)
                 self._definitions.lift_id("subscription", settlement.subscription_id)
                 self.settlements.append(settlement)
+                self._note_floors(settlement)
             return
         if kind == _RELEASE:
             release = decode_release(payload)
             ends = [(queue_id, offset + messages) for queue_id, offset in targets]
-            self._delays.released(deliver_ms, release, ends)
+            self._delays.released(deliver_ms, release, position, ends)
             position, length = release.position, release.length
             tag, entry_flags = release.tag_hash, release.flags | INDEX_RELEASED
         elif kind != _MESSAGE:
@@ -169,6 +173,16 @@ class Replay:
             )
             index.staged_bytes = before + length
             index.staged_offset = offset + messages
+
+    def _note_floors(self, settlement: Settlement) -> None:
+        """Offsets that were settled were given out, though a power cut may have lost the records.
+
+        Given out once more they would be settled before anybody saw them.
+        """
+        for part in settlement.queues:
+            end = max([part.low_mark, *(end for _, end in part.ranges)])
+            if part.queue_id in self._indexes.by_id:
+                self._floors[part.queue_id] = max(end, self._floors.get(part.queue_id, 0))
 
     def _touch(self, queue_id: int) -> QueueIndex | None:
         """The index that gets an entry; None when the queue is not (or not any more) known."""

@@ -6,7 +6,9 @@ when it was last written to. A segment is *dead* when
 
 * it is not the last one, and the last durable snapshot covers all of it (its settle records are
   replayed by nobody),
-* no delayed record in it is pending, and
+* no delayed record in it is pending,
+* the segments of the delayed records that were released in it are gone (else a rebuild would find
+  these pending again), and
 * every queue's lowest needed offset is at or past that queue's end offset in it.
 
 A dead segment stays for ``settled_keep_ms`` while all dead ones together have at most
@@ -43,12 +45,14 @@ class SegmentRow(msgspec.Struct, frozen=True):
     last_ms: int
     ends: bytes
     """Packed (queue_id u32, end_offset u64) pairs."""
+    origins: list[int] = []
+    """Bases of segments with delayed records that were released in this one."""
 
 
 class SegmentUse:
     """What one segment is needed for."""
 
-    __slots__ = ("_packed", "base", "delayed", "fresh", "last_ms")
+    __slots__ = ("_packed", "base", "delayed", "fresh", "last_ms", "origins")
 
     def __init__(self, base: int) -> None:
         self.base: Final = base
@@ -56,6 +60,8 @@ class SegmentUse:
         self.last_ms = 0
         self.fresh: dict[int, int] = {}
         """queue_id -> end offset, noted since the pairs were packed."""
+        self.origins: set[int] = set()
+        """Bases of older segments whose delayed records were released in this one."""
         self._packed = b""
 
     def ends(self) -> Iterable[tuple[int, int]]:
@@ -72,18 +78,21 @@ class SegmentUse:
             self._packed = b"".join([_PAIR.pack(*pair) for pair in ends.items()])
             self.fresh = {}
 
-    def row(self) -> Op:
-        """The catalog row as of now."""
-        self.pack()
-        durable = b"".join(
-            [_PAIR.pack(*pair) for pair in self.ends() if not is_transient_id(pair[0])]
-        )
-        body = msgspec.json.encode(SegmentRow(self.delayed, self.last_ms, durable))
-        return (SEGMENT_KIND, str(self.base), body)
+    def row(self, *, has_ends: bool) -> Op:
+        """The catalog row as of now; the ends of the last segment's queues are left out."""
+        durable = b""
+        if has_ends:
+            self.pack()
+            durable = b"".join(
+                [_PAIR.pack(*pair) for pair in self.ends() if not is_transient_id(pair[0])]
+            )
+        row = SegmentRow(self.delayed, self.last_ms, durable, sorted(self.origins))
+        return (SEGMENT_KIND, str(self.base), msgspec.json.encode(row))
 
     def restore(self, row: SegmentRow) -> None:
         """Go on from a catalog row."""
         self.delayed, self.last_ms, self._packed = row.delayed, row.last_ms, row.ends
+        self.origins = set(row.origins)
 
     def is_needed(self, needs: Mapping[int, int]) -> bool:
         """True when a queue or a pending delay needs a record in it; unknown queues need none."""
@@ -134,13 +143,22 @@ class Retention:
             use.delayed += change
             self._changed.add(use.base)
 
-    def note_released(self, position: int, ends: Iterable[tuple[int, int]]) -> None:
-        """Entries up to these (queue_id, end offset) point back at the record at ``position``."""
-        use = self._at(position)
-        if use is not None:
-            for queue_id, end in ends:
-                use.fresh[queue_id] = max(end, use.fresh.get(queue_id, 0))
-            self._changed.add(use.base)
+    def note_released(
+        self, position: int, released_at: int, ends: Iterable[tuple[int, int]]
+    ) -> None:
+        """The delayed record at ``position`` was released by the one at ``released_at``.
+
+        Entries up to these (queue_id, end offset) point back at it.
+        """
+        self.note_delayed(position, -1)
+        use, releasing = self._at(position), self._at(released_at)
+        if use is None:
+            return
+        for queue_id, end in ends:
+            use.fresh[queue_id] = max(end, use.fresh.get(queue_id, 0))
+        if releasing is not None and releasing is not use:
+            releasing.origins.add(use.base)
+            self._changed.add(releasing.base)
 
     def capture(self) -> list[Op]:
         """Rows of every segment whose use changed, without the last one's queues."""
@@ -155,11 +173,8 @@ class Retention:
             use = self._uses.get(base)
             if use is None:
                 ops.append((SEGMENT_KIND, str(base), None))
-            elif active is None or base != active.base:
-                ops.append(use.row())
             else:
-                body = msgspec.json.encode(SegmentRow(use.delayed, use.last_ms, b""))
-                ops.append((SEGMENT_KIND, str(base), body))
+                ops.append(use.row(has_ends=active is None or base != active.base))
         self._changed.clear()
         return ops
 
@@ -179,10 +194,14 @@ class Retention:
             and not self._use(segment.base).is_needed(needs)
         ]
         excess = sum(segment.size_bytes for segment in dead) - self._keep_bytes_max
+        alive = {segment.base for segment in self._segments}
         removed: list[Segment] = []
         for segment in dead:
-            if excess > 0 or self._use(segment.base).last_ms <= now_ms - self._keep_ms:
+            use = self._use(segment.base)
+            is_over = excess > 0 or use.last_ms <= now_ms - self._keep_ms
+            if is_over and use.origins.isdisjoint(alive):
                 removed.append(segment)
+                alive.remove(segment.base)
                 excess -= segment.size_bytes
         return removed, self._trims(removed)
 

@@ -93,7 +93,7 @@ class StoreBox:
         return CursorState(7, queue_id, low_mark, **more)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_box():
     return StoreBox
 
