@@ -79,3 +79,28 @@ def test_what_was_replayed_after_a_kill_is_in_the_next_snapshot():
     assert life.core.store.snapshot_position > 0
     life.kill()
     assert life.subscription.low_mark(life.queue_id) == 3
+
+
+def test_offsets_that_were_settled_are_not_given_to_new_messages_when_their_records_are_lost():
+    life = Life()
+    options = SubscriptionOptions(sees_unsynced=True)
+    life.core.engine.create_subscription(NAME, "early", options)
+    life.publish(b"1", b"2")
+    life.subscription.attach(life.peer, Window(100), name="c")
+    early = life.topic.subscriptions["early"]
+    early.attach(life.peer, Window(100), name="e", is_auto_settled=True)
+    life.core.settle()
+    # Two frames: messages, and the settlement of what was seen before its sync. Then the power
+    # goes, and only the later frame has reached the disk.
+    base = life.core.store.end_position
+    life.publish(b"3", b"4")
+    assert early.low_mark(life.queue_id) == 4
+    file = life.storage.open("log/00000000000000000000.seg", create=False)
+    file._node.content[base : base + 200] = bytes(200)
+    life.kill()
+    life.publish(b"5")
+    assert life.peer.confirmed_tokens == [0]
+    early = life.topic.subscriptions["early"]
+    early.attach(life.peer, Window(100), name="e")
+    life.core.settle()
+    assert life.peer.bodies == [b"5"]
