@@ -119,10 +119,11 @@ class Journey:
         while moved < messages_max and lane.has_ready:
             rooms: dict[int, int] = {each.consumer_id: each.room() for each in keys.takers()}
             room = min(sum(rooms.values()), messages_max - moved)
-            is_reading = keys.may_look_ahead and not self.settler.inflight.is_blocked
+            if not lane.redelivery.again:
+                room = min(room, keys.look_ahead_left)
             if room <= 0:
                 break
-            picked = self.picker.pick(lane, room, UNLIMITED, is_reading=is_reading)
+            picked = self._pick(lane, room, UNLIMITED)
             if not picked.moved:
                 break
             moved += picked.moved

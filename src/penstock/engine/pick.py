@@ -2,9 +2,9 @@
 
 Index entries are read in chunks, records in one call for the chunk, and nothing is looked at one by
 one that the index can say of all of them. A chunk is *plain* when its entries cover exactly as
-many offsets as there are entries: no batch, no hole. What cannot be delivered is dealt with here:
-settled with its cause (expired, corrupt, unwanted, gone) or put aside (delayed), never blocking
-what is behind it.
+many offsets as there are entries, from the first one on: no batch, no hole. What cannot be
+delivered is dealt with here: settled with its cause (expired, corrupt, unwanted, gone) or put aside
+(delayed), never blocking what is behind it.
 
 Invariant: an offset that leaves ``again`` or the unread here is afterwards in a returned delivery,
 settled, or delayed.
@@ -111,11 +111,11 @@ class Picker:
             lane.next_offset = end
             return Picked([], end - start)
         first, last = entries[0], entries[-1]
-        is_plain = last[1] + last[5] - start == len(entries)
+        is_plain = first[1] == start and last[1] + last[5] - start == len(entries)
         if not is_plain or last[2] + last[4] - first[2] > bytes_max or last[1] >= end:
             entries = _cut(entries, messages_max, bytes_max, end)
             last = entries[-1]
-            is_plain = last[1] + last[5] - start == len(entries)
+            is_plain = first[1] == start and last[1] + last[5] - start == len(entries)
             if not is_plain:
                 self._fill_holes(lane, start, entries)
         lane.next_offset = last[1] + last[5]

@@ -146,11 +146,6 @@ class Subscription(Lanes):
         self.is_closed = True
         self.roster.close(self._order, cause)
 
-    @property
-    def consumers(self) -> list[Consumer]:
-        """Those who are attached."""
-        return list(self.roster)
-
     # The engine's turn
 
     def arrived(self, queue_id: QueueId) -> None:
@@ -160,8 +155,10 @@ class Subscription(Lanes):
 
     def dispatch(self, messages_max: int) -> int:
         """One round: hand out what is ready, at most so many; returns messages moved."""
+        if self.is_closed:
+            return 0
         outbox: Outbox = {}
-        moved = 0 if self.is_closed else self._serve(messages_max, outbox)
+        moved = self._serve(messages_max, outbox)
         for lane in self._order:
             if lane.has_ready:
                 self._journey.picker.watch_head(lane)
@@ -269,13 +266,18 @@ class Subscription(Lanes):
         self._changed(lane)
         return dropped
 
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Those who are attached."""
+        return list(self.roster)
+
     def statistics(self) -> SubscriptionStatistics:
         """Everything worth knowing, at this moment."""
-        return snapshot(self.name, self._order, self._journey, list(self.roster))
+        return snapshot(self.name, self._order, self._journey, self.consumers)
 
     def view(self) -> StageView:
         """Itself as a stage of the delivery side, for the diagnosis."""
-        return stage_view(self.name, self._order, self._journey, list(self.roster))
+        return stage_view(self.name, self._order, self._journey, self.consumers)
 
     # Parts
 

@@ -46,10 +46,10 @@ class KeyShared:
         self._is_stale = False
 
     @property
-    def may_look_ahead(self) -> bool:
-        """Whether more may be parked."""
+    def look_ahead_left(self) -> int:
+        """How many more entries may be parked."""
         per_consumer = LOOK_AHEAD_PER_CONSUMER_MAX * len(self.consumers)
-        return self.parked_count < min(LOOK_AHEAD_MAX, per_consumer)
+        return max(0, min(LOOK_AHEAD_MAX, per_consumer) - self.parked_count)
 
     def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
         """The first consumer decides how keys are shared out; the others must fit in."""

@@ -1,0 +1,166 @@
+"""Key_shared: one key, one consumer at a time, in order, and no key waits for another for long."""
+
+import pytest
+
+from penstock.engine.consumer import ConsumerRefusal
+from penstock.engine.dispatch import key_shared
+from penstock.engine.subscription import Subscription, SubscriptionOptions
+from penstock.engine.subscription_options import Mode
+from penstock.flow.demand import Unlimited
+from penstock.flow.prefetch import Window
+from penstock.model.record import neutral_record
+from penstock.testing.queues import MemoryHost, MemoryQueue, consume
+
+KEYS = [b"k%d" % number for number in range(40)]
+
+
+@pytest.fixture
+def host():
+    return MemoryHost()
+
+
+@pytest.fixture
+def queue(host):
+    return MemoryQueue(host)
+
+
+@pytest.fixture
+def subscription(host, queue):
+    options = SubscriptionOptions(mode=Mode.KEY_SHARED)
+    return Subscription(1, "s", [queue], options, host)
+
+
+def publish(host, subscription, queue, keys):
+    queue.append(neutral_record(b"x", key=key) for key in keys)
+    subscription.arrived(1)
+    host.run()
+
+
+def keys_of(taker):
+    return [delivery.record.key for delivery in taker.deliveries]
+
+
+def test_each_key_goes_to_one_consumer_and_all_consumers_get_keys(host, subscription, queue):
+    takers = [consume(subscription, settles=True, name=name) for name in "abc"]
+    publish(host, subscription, queue, KEYS * 3)
+    sets = [set(keys_of(taker)) for taker in takers]
+    assert all(sets)
+    assert sum(len(each) for each in sets) == len(KEYS)
+
+
+def test_a_busy_owner_does_not_hold_other_keys(host, subscription, queue):
+    busy = consume(subscription, Window(1), name="busy")
+    free = consume(subscription, settles=True, name="free")
+    publish(host, subscription, queue, KEYS * 2)
+    assert len(busy.offsets) == 1
+    lane = subscription.lane(1)
+    assert lane.next_offset == 80, "everything was looked at"
+    owned = [
+        key
+        for key in KEYS
+        if lane.dispatcher.owners.owner(lane.dispatcher.slot(key, 0)) is free.consumer
+    ]
+    assert keys_of(free) == owned * 2
+    assert subscription.ready(1) == 80 - len(free.offsets) - 1
+
+
+def test_what_is_parked_goes_out_in_order_when_its_owner_has_room(host, subscription, queue):
+    busy = consume(subscription, Window(1), name="busy")
+    consume(subscription, settles=True, name="free")
+    publish(host, subscription, queue, KEYS * 2)
+    while len(busy.offsets) < len(set(busy.offsets)) + 1 and subscription.unacked(1):
+        busy.settle(busy.deliveries[-1])
+        host.run()
+    assert busy.offsets == sorted(busy.offsets)
+    assert subscription.low_mark(1) == 80
+
+
+def test_a_key_that_moves_waits_until_its_former_owner_has_none_left(host, subscription, queue):
+    old = consume(subscription, name="old")
+    publish(host, subscription, queue, KEYS)
+    assert len(old.offsets) == 40
+    new = consume(subscription, settles=True, name="new")
+    publish(host, subscription, queue, KEYS)
+    assert new.offsets == [], "every key is still in flight at the old owner"
+    keys = subscription.lane(1).dispatcher
+    moved = [key for key in KEYS if keys.owners.owner(keys.slot(key, 0)) is new.consumer]
+    assert moved
+    assert keys.draining_slots() == len(moved)
+    first = next(each for each in old.deliveries if each.record.key == moved[0])
+    old.settle(first)
+    host.run()
+    assert keys_of(new) == [moved[0]]
+
+
+def test_what_comes_back_goes_before_later_messages_of_its_key(host, subscription, queue):
+    taker = consume(subscription, Window(1), name="c")
+    publish(host, subscription, queue, [b"k"] * 3)
+    subscription.requeue(1, [0])
+    host.run()
+    for _ in range(2):
+        taker.settle(taker.deliveries[-1])
+        host.run()
+    assert taker.offsets == [0, 0, 1, 2]
+
+
+def test_when_an_owner_leaves_its_keys_and_messages_go_to_others_in_order(
+    host, subscription, queue
+):
+    first = consume(subscription, Window(5), name="a")
+    second = consume(subscription, Window(5), name="b")
+    publish(host, subscription, queue, KEYS)
+    subscription.detach(first.consumer)
+    for _ in range(40):
+        second.settle(*second.deliveries)
+        host.run()
+    assert sorted(set(second.offsets)) == list(range(40))
+    for key in KEYS:
+        mine = [each.offset for each in second.deliveries if each.record.key == key]
+        assert mine == sorted(mine)
+
+
+def test_looking_ahead_is_bounded(host, subscription, queue, monkeypatch):
+    monkeypatch.setattr(key_shared, "LOOK_AHEAD_PER_CONSUMER_MAX", 10)
+    consume(subscription, Window(1), name="busy")
+    free = consume(subscription, settles=True, name="free")
+    keys = subscription.lane(1).dispatcher
+    mine = next(key for key in KEYS if keys.owners.owner(keys.slot(key, 0)) is not free.consumer)
+    publish(host, subscription, queue, [mine] * 60 + KEYS)
+    assert 20 <= keys.parked_count < 60
+    assert free.offsets == []
+    assert subscription.ready(1) == 99
+
+
+def test_messages_without_a_key_go_anywhere(host, subscription, queue):
+    takers = [consume(subscription, name=name) for name in "abcd"]
+    publish(host, subscription, queue, [b""] * 200)
+    assert sum(len(taker.offsets) for taker in takers) == 200
+    assert min(len(taker.offsets) for taker in takers) > 10
+
+
+def test_a_slot_that_nobody_claims_waits_for_somebody_who_does(host, subscription, queue):
+    keys = subscription.lane(1).dispatcher
+    consumer = consume(subscription, name="low", key_ranges=[(0, 32767)])
+    publish(host, subscription, queue, KEYS)
+    low = [key for key in KEYS if keys.slot(key, 0) <= 32767]
+    assert keys_of(consumer) == low
+    other = consume(subscription, name="high", key_ranges=[(32768, 65535)])
+    host.run()
+    assert sorted(keys_of(other)) == sorted(set(KEYS) - set(low))
+
+
+def test_claims_that_overlap_are_refused(host, subscription):
+    consume(subscription, name="a", key_ranges=[(0, 100)])
+    refusal = subscription.attach(None, Unlimited(), name="b", key_ranges=[(100, 200)])
+    assert isinstance(refusal, ConsumerRefusal)
+    assert "overlaps" in refusal.text
+
+
+def test_the_order_of_keys_may_be_read_from_elsewhere(host, queue):
+    options = SubscriptionOptions(mode=Mode.KEY_SHARED, ordering_key=lambda record: record.tag)
+    subscription = Subscription(1, "s", [queue], options, host)
+    takers = [consume(subscription, name=name) for name in "abc"]
+    queue.append(neutral_record(b"x", key=key, tag=b"one") for key in KEYS)
+    subscription.arrived(1)
+    host.run()
+    assert sorted(len(taker.offsets) for taker in takers) == [0, 0, 40]

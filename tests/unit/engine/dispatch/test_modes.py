@@ -1,0 +1,168 @@
+"""Exclusive, failover and shared: who gets the next message."""
+
+import pytest
+
+from penstock.engine.consumer import ConsumerRefusal, RefusalReason
+from penstock.engine.dispatch.shared import TAKERS_MAX, Shared
+from penstock.engine.subscription import Subscription, SubscriptionOptions
+from penstock.engine.subscription_options import Mode
+from penstock.flow.demand import Unlimited
+from penstock.flow.permits import Permits
+from penstock.flow.prefetch import Window
+from penstock.model.record import neutral_record
+from penstock.settings.flow import FlowSettings
+from penstock.testing.queues import MemoryHost, MemoryQueue, consume
+
+
+@pytest.fixture
+def host():
+    return MemoryHost()
+
+
+@pytest.fixture
+def queue(host):
+    return MemoryQueue(host)
+
+
+def subscribe(host, queue, mode):
+    return Subscription(1, "s", [queue], SubscriptionOptions(mode=mode), host)
+
+
+def publish(host, subscription, queue, count):
+    queue.fill(count)
+    subscription.arrived(1)
+    host.run()
+
+
+def test_a_second_exclusive_consumer_is_refused_until_the_first_has_left(host, queue):
+    subscription = subscribe(host, queue, Mode.EXCLUSIVE)
+    first = consume(subscription, name="a")
+    refusal = subscription.attach(first, Unlimited(), name="b")
+    assert isinstance(refusal, ConsumerRefusal)
+    assert refusal.reason is RefusalReason.BUSY
+    assert "'a'" in refusal.text
+    subscription.detach(first.consumer)
+    second = consume(subscription, name="b")
+    publish(host, subscription, queue, 2)
+    assert (first.offsets, second.offsets) == ([], [0, 1])
+
+
+def test_a_refused_consumer_leaves_no_trace(host, queue):
+    subscription = subscribe(host, queue, Mode.EXCLUSIVE)
+    first = consume(subscription, name="a")
+    demand = Unlimited()
+    subscription.attach(first, demand, name="b")
+    assert demand.wake is None
+    assert [each.name for each in subscription.consumers] == ["a"]
+
+
+def test_the_active_one_is_of_the_highest_priority_then_of_the_first_name(host, queue):
+    subscription = subscribe(host, queue, Mode.FAILOVER)
+    low = consume(subscription, name="a", priority=0)
+    late = consume(subscription, name="z", priority=1)
+    early = consume(subscription, name="b", priority=1)
+    publish(host, subscription, queue, 3)
+    assert (low.offsets, late.offsets, early.offsets) == ([], [], [0, 1, 2])
+    assert (low.active, late.active, early.active) == ([True, False], [True, False], [True])
+
+
+def test_those_who_wait_keep_their_permits(host, queue):
+    subscription = subscribe(host, queue, Mode.FAILOVER)
+    active = consume(subscription, name="a")
+    waiting = consume(subscription, Permits(2), name="b")
+    publish(host, subscription, queue, 3)
+    subscription.detach(active.consumer)
+    host.run()
+    assert waiting.offsets == [0, 1]
+
+
+def test_a_consumer_of_several_queues_hears_once_that_it_is_active(host, queue):
+    other = MemoryQueue(host, 2)
+    options = SubscriptionOptions(mode=Mode.FAILOVER)
+    subscription = Subscription(1, "s", [queue, other], options, host)
+    first = consume(subscription, name="b")
+    second = consume(subscription, name="a", queue_ids=[2])
+    assert (first.active, second.active) == ([True], [True]), "it is still active in the other"
+
+
+def test_few_messages_go_round_one_by_one(host, queue):
+    subscription = subscribe(host, queue, Mode.SHARED)
+    takers = [consume(subscription, name=name) for name in "abc"]
+    publish(host, subscription, queue, 4)
+    publish(host, subscription, queue, 3)
+    assert [taker.offsets for taker in takers] == [[0, 3, 6], [1, 4], [2, 5]]
+
+
+def test_many_messages_go_round_in_blocks_just_as_evenly(host, queue):
+    subscription = subscribe(host, queue, Mode.SHARED)
+    takers = [consume(subscription, name=name) for name in "abc"]
+    publish(host, subscription, queue, 100)
+    assert sorted(len(taker.offsets) for taker in takers) == [33, 33, 34]
+    for taker in takers:
+        assert taker.offsets == list(range(taker.offsets[0], taker.offsets[-1] + 1))
+
+
+def test_a_consumer_without_room_is_passed_over(host, queue):
+    subscription = subscribe(host, queue, Mode.SHARED)
+    full = consume(subscription, Window(1), name="full")
+    free = consume(subscription, name="free")
+    publish(host, subscription, queue, 6)
+    assert (full.offsets, free.offsets) == ([0], [1, 2, 3, 4, 5])
+
+
+def test_a_lower_priority_is_served_only_while_the_higher_has_no_room(host, queue):
+    subscription = subscribe(host, queue, Mode.SHARED)
+    low = consume(subscription, name="low", priority=1)
+    high = consume(subscription, Window(2), name="high", priority=5)
+    publish(host, subscription, queue, 4)
+    assert (high.offsets, low.offsets) == ([0, 1], [2, 3])
+    high.settle(*high.deliveries)
+    publish(host, subscription, queue, 1)
+    assert high.offsets == [0, 1, 4]
+
+
+def test_rooms_of_different_size_are_filled_and_never_passed(host, queue):
+    subscription = subscribe(host, queue, Mode.SHARED)
+    takers = [consume(subscription, Window(size), name=f"w{size}") for size in (1, 5, 3)]
+    publish(host, subscription, queue, 20)
+    assert [len(taker.offsets) for taker in takers] == [1, 5, 3]
+    assert sorted(offset for taker in takers for offset in taker.offsets) == list(range(9))
+
+
+def test_what_nobody_has_bytes_for_stays_in_its_place(host):
+    host = MemoryHost(flow=FlowSettings(unacked_consumer_bytes_max=300))
+    queue = MemoryQueue(host)
+    subscription = subscribe(host, queue, Mode.SHARED)
+    takers = [consume(subscription, name=name) for name in "ab"]
+    queue.append(neutral_record(b"x" * 112) for _ in range(6))
+    subscription.arrived(1)
+    host.run()
+    assert [len(taker.offsets) for taker in takers] == [2, 2]
+    takers[0].settle(*takers[0].deliveries)
+    host.run()
+    assert takers[0].offsets == [0, 2, 4, 5]
+    assert not takers[0].deliveries[-1].is_redelivered
+
+
+def test_the_round_goes_on_where_it_was_when_somebody_leaves(host, queue):
+    subscription = subscribe(host, queue, Mode.SHARED)
+    takers = {name: consume(subscription, name=name) for name in "abcd"}
+    publish(host, subscription, queue, 2)
+    subscription.detach(takers["a"].consumer)
+    host.run()
+    assert takers["c"].offsets == [0]
+    publish(host, subscription, queue, 1)
+    assert takers["d"].offsets == [2]
+
+
+def test_ten_thousand_consumers_do_not_all_have_to_be_asked(host, queue):
+    subscription = subscribe(host, queue, Mode.SHARED)
+    for number in range(200):
+        consume(subscription, name=f"c{number}")
+    shared = subscription.lane(1).dispatcher
+    assert isinstance(shared, Shared)
+    assert len(shared.takers()) == TAKERS_MAX
+    for _ in range(4):
+        publish(host, subscription, queue, TAKERS_MAX)
+    served = [each for each in subscription.consumers if each.delivered_messages]
+    assert len(served) == 200

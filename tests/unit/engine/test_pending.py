@@ -1,0 +1,68 @@
+"""In-flight entries: found by any offset they cover, and by their deadline."""
+
+from penstock.engine.pending import STALE_DEADLINES_MIN, Held, Pending
+
+
+def test_a_batch_is_found_by_every_offset_it_covers():
+    pending = Pending()
+    pending.add(10, Held(1, 100, 0, 4, 4))
+    pending.add(14, Held(1, 100))
+    assert [pending.first_offset(at) for at in range(9, 16)] == [None, 10, 10, 10, 10, 14, None]
+    assert pending.messages == 5
+
+
+def test_popping_a_batch_forgets_its_offsets():
+    pending = Pending()
+    pending.add(0, Held(1, 100, 0, 3, 3))
+    pending.add(3, Held(2, 100, 0, 3, 3))
+    pending.pop(0)
+    assert pending.first_offset(1) is None
+    assert pending.first_offset(4) == 3
+    assert pending.pop(7) is None
+    assert pending.messages == 3
+
+
+def test_a_batch_shrinks_as_its_messages_are_settled():
+    pending = Pending()
+    held = Held(1, 100, 0, 3, 3)
+    pending.add(0, held)
+    pending.shrink(held, 2)
+    assert (held.messages, pending.messages, held.span) == (1, 1, 3)
+
+
+def test_an_entry_is_overdue_once_its_deadline_has_come_and_not_before():
+    pending = Pending()
+    pending.add(5, Held(1, 100, deadline_ms=300))
+    pending.add(6, Held(1, 100, deadline_ms=200))
+    pending.add(7, Held(1, 100))
+    assert pending.next_deadline_ms() == 200
+    assert pending.overdue(199) == []
+    assert pending.overdue(300) == [6, 5]
+
+
+def test_a_moved_deadline_counts_and_the_old_one_does_not():
+    pending = Pending()
+    pending.add(5, Held(1, 100, deadline_ms=100))
+    assert pending.extend(5, 500)
+    assert pending.overdue(100) == []
+    assert pending.next_deadline_ms() == 500
+    assert pending.extend(5, 0)
+    assert pending.next_deadline_ms() is None
+    assert not pending.extend(99, 500)
+
+
+def test_the_deadline_of_a_settled_entry_is_forgotten():
+    pending = Pending()
+    pending.add(5, Held(1, 100, deadline_ms=100))
+    pending.pop(5)
+    assert pending.next_deadline_ms() is None
+    assert pending.overdue(1000) == []
+
+
+def test_deadlines_moved_again_and_again_do_not_pile_up():
+    pending = Pending()
+    pending.add(5, Held(1, 100, deadline_ms=100))
+    for step in range(10_000):
+        pending.extend(5, 200 + step)
+    assert len(pending._deadlines) <= 2 + STALE_DEADLINES_MIN + 1
+    assert pending.next_deadline_ms() == 10_199
