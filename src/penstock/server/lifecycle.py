@@ -83,7 +83,6 @@ class Broker:
         except BaseException:
             self._undo.close()
             raise
-        settle_heap()
 
     async def wait(self) -> None:
         """Until a stop is wanted; raises when the disk or the engine failed."""
@@ -110,16 +109,16 @@ class Broker:
         for listener in self._listeners:
             if listener.name != HTTP:  # /readyz says "stopping" as long as there is something left
                 listener.stop()
-        # Half of the time for the peers, the other half for the disk.
-        await running.pumps.stop(STOP_REASON, left() / 2)
-        is_drained = not self.engine.is_failed and await running.turns.drain(left())
-        is_quiet = running.stop(left())
-        if is_drained and is_quiet:
-            self._opened.store.close(self.engine.final_cursors())
-            logger.info("stopped cleanly")
-        else:
-            logger.warning("stopped without a last snapshot; the next start recovers the log")
-        self._undo.close()
+        with self._undo:
+            # Half of the time for the peers, the other half for the disk.
+            await running.pumps.stop(STOP_REASON, left() / 2)
+            is_drained = not self.engine.is_failed and await running.turns.drain(left())
+            is_quiet = running.stop(left())
+            if is_drained and is_quiet:
+                self._opened.store.close(self.engine.final_cursors())
+                logger.info("stopped cleanly")
+            else:
+                logger.warning("stopped without a last snapshot; the next start recovers the log")
 
     # The start, step by step.
 
@@ -229,6 +228,7 @@ def run(settings: Settings, *, listening: Sequence[Listening] | None = None) -> 
 async def _run(broker: Broker, began: float) -> None:
     loop = asyncio.get_running_loop()
     await broker.start()
+    settle_heap()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, broker.request_stop)
     broker.banner(time.perf_counter() - began)

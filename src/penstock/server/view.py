@@ -15,6 +15,7 @@ from penstock.server.loop_lag import LoopLag
 from penstock.server.places import Places
 from penstock.server.probes import Probes
 from penstock.server.pumps import Pumps
+from penstock.server.rationed import Rationed
 from penstock.server.readiness import Readiness
 from penstock.server.turns import Turns
 from penstock.settings.load import Settings
@@ -53,7 +54,8 @@ class BrokerView:
         self._lag = lag
         self._http_places = http_places
         self._marks = marks
-        self._exposition: Exposition | None = None
+        self._flow = Rationed(self._make_flow_page)
+        self._metrics: Rationed[bytes] | None = None
         self.events = FlowEvents(clock)
         self.state = "starting"
 
@@ -68,6 +70,17 @@ class BrokerView:
 
     def flow_page(self) -> dict[str, Any]:
         """Who is slow, who waits for whom, and why."""
+        return self._flow.get()
+
+    async def metrics_page(self) -> bytes:
+        """All metrics; the first call imports the library, beside the loop."""
+        if self._metrics is None:
+            metrics = await asyncio.to_thread(import_module, "penstock.telemetry.metrics")
+            exposition: Exposition = metrics.Exposition(self._gather)
+            self._metrics = Rationed(exposition.page)
+        return self._metrics.get()
+
+    def _make_flow_page(self) -> dict[str, Any]:
         self.take_events()
         return flow_page(
             self._engine.flow_views(self._clock.monotonic_ms()),
@@ -75,13 +88,6 @@ class BrokerView:
             events=self.events.recent,
             clock=self._clock,
         )
-
-    async def metrics_page(self) -> bytes:
-        """All metrics; the first call imports the library, beside the loop."""
-        if self._exposition is None:
-            metrics = await asyncio.to_thread(import_module, "penstock.telemetry.metrics")
-            self._exposition = metrics.Exposition(self._gather)
-        return self._exposition.page()
 
     def _limits(self) -> list[LimitView]:
         engine, probes, flow = self._engine, self._probes, self._settings.flow

@@ -60,6 +60,8 @@ def set_up_logging(level: str, *, is_json: bool) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
+    # Every port scan is a warning to uvicorn; it is none to an operator.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     logging.getLogger("penstock").setLevel(level.upper())
 
 
