@@ -167,8 +167,9 @@ def reopened(directory):
     return store, recovered, found
 
 
-@HARMS
-@pytest.mark.parametrize("number", [0, 3, -1])
+@pytest.mark.parametrize(
+    ("harm", "number"), [(delete, 0), (delete, -1), (scramble, 3), (flip, 0), (cut, -1), (empty, 5)]
+)
 def test_a_harmed_index_file_is_made_again(made, harmed, harm, number):
     harm(sorted((harmed / "index").iterdir())[number])
     store, recovered, found = reopened(harmed)

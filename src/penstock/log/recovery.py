@@ -211,7 +211,6 @@ def _restore_side_files(parts: StoreParts, rows: dict[RowKey, bytes], recovered:
     lost_keys = [path for path in damaged if path.startswith(KEYS_DIRECTORY)]
     lost = [path for path in damaged if not path.startswith(KEYS_DIRECTORY)]
     for path in lost_keys:
-        files.forget_row(path)
         recovered.notes.append(
             f"{path} is missing or damaged: some messages are not found by their key"
         )

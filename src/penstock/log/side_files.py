@@ -30,7 +30,7 @@ from penstock.model.errors import LogCorrupt
 FILE_KIND: Final = "file"
 HANDLES_MAX: Final = 64
 """Open side files kept for reading, whatever the number of queues."""
-JOB_STEPS_MAX: Final = 1000
+JOB_STEPS_MAX: Final = 250
 JOB_BYTES_MAX: Final = 4 * 1024 * 1024
 """What one commit writes into side files at most, so that confirms do not wait long for it."""
 JOB_SYNCS_MAX: Final = 4
@@ -235,6 +235,7 @@ class SideFiles:
                 self._states[path] = (size, crc)
             else:
                 damaged.append(path)
+                self._changed.add(path)  # whatever becomes of it, the row is not right any more
         return damaged
 
     def clear(self, directory: str) -> None:
