@@ -26,10 +26,10 @@ Rules:
   itself. When anything changes at another time (the engine called the outlet), the adapter calls
   the ``wake`` it was made with: once or a hundred times, the connection is looked at once, at the
   end of the running turn. Forgetting it means bytes that stay until somebody else stirs.
-* **Gate.** ``is_reading`` is the valve of F2: False stops the socket. Turn it off when the
-  connection's gate is closed, except while held publishes still fit the connection's share: acks
-  and requests behind them must be served as long as there is room (D23). ``receive`` is never
-  called again before it is True, but bytes already given must be kept.
+* **Gate.** ``is_reading`` is the valve of F2: False stops the socket. The engine's
+  ``Connection.may_read`` knows when: not while the gate is closed, except that held publishes which
+  still fit the connection's share do not stop the acks and requests behind them (D23). ``receive``
+  is not called again before it is True, but bytes already given must be kept.
 * **Bounds.** Anything a peer can make grow needs a named limit. The pump stops reading by itself
   while the peer does not take its answers, so an adapter may answer every request it gets.
 * **Errors of the peer** are answered in the protocol's own words: queue the bytes, set
