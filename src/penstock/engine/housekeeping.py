@@ -92,8 +92,11 @@ class Housekeeping:
             self._sweep_ms = now_ms + self._settings.retention_sweep_ms
             self._sweep()
         for topic in list(self._registry.expiring.values()):
-            if _is_used(topic):
+            is_used = _is_used(topic)
+            if is_used or topic.was_used:
+                # Whoever leaves makes a turn, so this is the moment of leaving.
                 topic.touch(now_ms)
+                topic.was_used = is_used
             elif now_ms >= topic.last_used_ms + topic.policy.expires_ms:
                 expire(topic)
 

@@ -91,6 +91,7 @@ class Topic:
         "queues",
         "subscriptions",
         "topic_id",
+        "was_used",
     )
 
     def __init__(
@@ -105,6 +106,8 @@ class Topic:
         self.limits: TopicLimits | None = None
         """None when the policy asks for nothing that a publish must be judged by: the fast way."""
         self.last_used_ms = 0
+        self.was_used = False
+        """True when somebody consumed from it at the last look."""
         self.is_deleted = False
 
     def __repr__(self) -> str:

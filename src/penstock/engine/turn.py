@@ -18,7 +18,7 @@ for the disk is stirred by ``synced``. So no wake-up can be lost.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from penstock.engine.frame import Frame
@@ -28,6 +28,9 @@ from penstock.engine.topic import Topic
 if TYPE_CHECKING:
     from penstock.engine.parts import Parts
     from penstock.engine.queue import Queue
+
+STALE_DEADLINES_MAX = 64
+"""Outdated deadlines kept beside one per subscription before they are cleared out."""
 
 RETRY_MS = 100
 """After a write the disk refused, settlements and dead letters wait this long for the next try."""
@@ -206,6 +209,9 @@ class TurnRunner:
         elif self._armed.get(subscription_id) != at_ms:
             self._armed[subscription_id] = at_ms
             heappush(self._deadlines, (at_ms, subscription_id))
+            if len(self._deadlines) > 2 * len(self._armed) + STALE_DEADLINES_MAX:
+                self._deadlines = [(when_ms, each) for each, when_ms in self._armed.items()]
+                heapify(self._deadlines)
 
     def _can_move(self) -> bool:
         """True when the next turn would move something (law 4)."""

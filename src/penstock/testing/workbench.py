@@ -151,7 +151,8 @@ class Workbench:
         raise InvariantBroken(f"the engine is not at rest after {TURNS_MAX} rounds")
 
     def advance(self, ms: int) -> None:
-        """Let time pass, taking every turn that falls due on the way."""
+        """Let time pass, taking every turn that is wanted or falls due on the way."""
+        self.turns()
         end_ms = self.clock.monotonic_ms() + ms
         for _ in range(TURNS_MAX):
             due_ms = self.engine.next_deadline_ms()
