@@ -158,7 +158,25 @@ class BrokerView:
             corrupt_records_total=store.corrupt_records,
             stalled_ms_total=self.events.stalled_ms_with(unfinished),
             episodes_total=self.events.episodes,
+            credit_min=self._credit_min(),
             sync_seconds=self._turns.sync_seconds,
             commit_messages=self._turns.commit_messages,
             lag_seconds=self._lag.histogram,
         )
+
+    def _credit_min(self) -> dict[str, int]:
+        flow = self._settings.flow
+        least = {
+            "reader_channel": flow.reader_channel_credit,
+            "channel_queue": flow.channel_queue_credit,
+            "queue_log": flow.queue_log_credit,
+        }
+        for connection in self._engine.connections:
+            for channel in connection.channels.values():
+                least["reader_channel"] = min(least["reader_channel"], channel.credit.available)
+                for credit in channel.queue_credits.values():
+                    least["channel_queue"] = min(least["channel_queue"], credit.available)
+        for topic in self._engine.topics():
+            for queue in topic.queues:
+                least["queue_log"] = min(least["queue_log"], queue.log_credit.available)
+        return least

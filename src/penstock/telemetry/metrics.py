@@ -141,6 +141,14 @@ def _flow(engine: EngineStatistics, process: ProcessStatistics) -> Iterator[Metr
     yield _gauge(
         "penstock_connections_held", "Connections whose gate is closed", engine.connections_held
     )
+    credit = GaugeMetricFamily(
+        "penstock_flow_credit",
+        "Least credit left on a hop (F1); 0 = somebody waits",
+        labels=["hop"],
+    )
+    for hop, available in process.credit_min.items():
+        credit.add_metric([hop], available)
+    yield credit
     labels = ["stage", "reason"]
     stalled = CounterMetricFamily(
         "penstock_flow_stalled_seconds", "Time stages were held", labels=labels

@@ -31,6 +31,8 @@ class ProcessStatistics:
     stalled_ms_total: Mapping[tuple[str, str], int]
     """(kind of stage, reason) -> time held, the episode that goes on now included."""
     episodes_total: Mapping[tuple[str, str], int]
+    credit_min: Mapping[str, int]
+    """Hop of F1 -> the least credit anybody on it has left; 0 or less = somebody waits."""
     sync_seconds: Histogram
     commit_messages: Histogram
     lag_seconds: Histogram

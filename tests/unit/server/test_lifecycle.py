@@ -165,6 +165,7 @@ def test_confirms_wait_while_the_store_is_held_and_http_does_not(in_house):
     answer, metrics, unsynced = in_house(scene)
     assert answer.startswith("HTTP/1.1 200")
     assert "penstock_unsynced_messages 1.0" in metrics
+    assert 'penstock_flow_credit{hop="queue_log"} 3999.0' in metrics
     assert unsynced == 1
 
 

@@ -23,6 +23,7 @@ def process(**more):
         "refused_total": {},
         "stalled_ms_total": {},
         "episodes_total": {},
+        "credit_min": {"queue_log": 3},
         "sync_seconds": Histogram(SYNC_SECONDS),
         "commit_messages": Histogram(COMMIT_MESSAGES),
         "lag_seconds": Histogram(LAG_SECONDS),
@@ -67,6 +68,10 @@ def test_counters_of_messages_are_there_with_their_reasons(samples):
 def test_stalled_time_is_in_seconds_by_stage_and_reason(samples):
     seen = samples(engine(), process(stalled_ms_total={("queue", "flow"): 2500}))
     assert seen["penstock_flow_stalled_seconds_total", ("flow", "queue")] == 2.5
+
+
+def test_the_least_credit_of_a_hop_is_shown(samples):
+    assert samples(engine(), process())["penstock_flow_credit", ("queue_log",)] == 3
 
 
 def test_durability_and_alarms_can_be_alerted_on(samples):
