@@ -26,12 +26,14 @@ def _check_served(world: World, peer: SimConsumer) -> None:
     """A subscription with messages and a consumer with room gets something every other turn."""
     following = peer.following
     turns, before = following.hungry
-    if following.received_count != before or not is_starved(peer) or not world.is_disk_well:
-        following.hungry = (0, following.received_count)
+    # Records that are gone are stepped over: that is progress, too.
+    progress = following.received_count + sum(map(peer.subscription.low_mark, following.start))
+    if progress != before or not is_starved(peer) or not world.is_disk_well:
+        following.hungry = (0, progress)
     elif turns >= FAIR_TURNS:
         raise LawBroken(f"{peer.name} has room, {following.name} has messages: {turns} turns")
     else:
-        following.hungry = (turns + 1, before)
+        following.hungry = (turns + 1, progress)
 
 
 def _check_publishers(world: World, free_before: set[Queue]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.engine.ports import Publication
 from penstock.engine.pull import Pull, PullResult, PullStatus
 from penstock.engine.subscription_options import Mode
+from penstock.model.position import QueueId
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.testing.simulation.ledger import LawBroken, Ledger, Place, Sent, State
 from penstock.testing.simulation.trace import Trace
@@ -130,7 +131,7 @@ class Following:
     """Incarnation of its topic."""
     name: str
     sees_offsets: bool
-    start: dict[int, int]
+    start: dict[QueueId, int]
     """Queue id -> first offset it must see."""
     seen: set[str] = field(default_factory=set)
     in_flight: dict[Place, SimConsumer] = field(default_factory=dict)
@@ -141,7 +142,7 @@ class Following:
     """Offsets that a batch record covers, where it is more than one."""
     received_count: int = 0
     hungry: tuple[int, int] = (0, 0)
-    """(turns in which it could have got something and did not, received_count before them)."""
+    """(turns in which it could have got something and did not, its progress before them)."""
     is_flagged: bool = False
     """The delivered mark is reserved far enough ahead that every second delivery is flagged."""
     is_dropping: bool = False

@@ -121,6 +121,7 @@ class World:
         self.turns = 0
         self._refused_ms = -RETRY_MS
         self._struck = 0
+        self._was_unwell = False
 
     # Lives of the broker.
 
@@ -148,6 +149,10 @@ class World:
         for sim_topic in self.topics.values():
             for following in sim_topic.followings.values():
                 following.restarted()
+                if self._was_unwell:
+                    # Deliveries went on while the disk refused to remember them.
+                    following.is_flagged = False
+        self._was_unwell = False
         self.ledger.forget_transient()
         self.storage.capacity_bytes = NO_CAPACITY
         self.storage = self.storage.crash() if is_power_cut else self.storage.kill()
@@ -206,6 +211,7 @@ class World:
         if self.storage.capacity_bytes != NO_CAPACITY or self.storage.plan.struck != self._struck:
             self._struck = self.storage.plan.struck
             self._refused_ms = now_ms
+            self._was_unwell = True
         return now_ms - self._refused_ms > RETRY_MS
 
     @property
