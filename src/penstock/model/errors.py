@@ -10,6 +10,7 @@ PenstockError
  |    +-- FormatTooNew    written by a newer Penstock; never rewritten
  +-- NotFound             a named topic, queue, subscription or consumer does not exist
  +-- AlreadyExists        the name is taken by something different
+ +-- SelectorInvalid      a filter expression cannot be compiled; nothing was subscribed
  +-- InvariantBroken      our own mistake: logged, and the process stops rather than lies
 
 A message says what happened, to which named thing, and what to do next. Refusals under load are
@@ -55,6 +56,10 @@ class NotFound(PenstockError):
 
 class AlreadyExists(PenstockError):
     """The name is taken by something different."""
+
+
+class SelectorInvalid(PenstockError):
+    """A filter expression cannot be compiled; the text says where and why."""
 
 
 class InvariantBroken(PenstockError):

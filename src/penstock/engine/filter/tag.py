@@ -1,0 +1,67 @@
+"""Tag filters: a message is wanted when its one tag is among those named.
+
+An expression is ``*`` (or nothing) for all messages, else tags separated by ``||``, trimmed. The
+hash in the index entry is asked first, so an unwanted message is not read; the tag itself is
+compared after, because two tags may share a hash.
+
+Invariant: a message without a tag matches only ``*``.
+Not here: the hash (``model.record.tag_hash``), filters over properties (``sql92.py``).
+"""
+
+from typing import Final
+
+from penstock.model.errors import SelectorInvalid
+from penstock.model.record import Record, tag_hash
+
+EVERYTHING: Final = "*"
+
+SEPARATOR: Final = "||"
+
+TAGS_MAX: Final = 1_000
+"""Tags in one expression; a filter is a set, so this bounds memory, not time."""
+
+EXPRESSION_CHARS_MAX: Final = 32_768
+"""Longer tag expressions are refused: more than a header of any client carries."""
+
+
+class TagFilter:
+    """Wants messages with one of these tags."""
+
+    __slots__ = ("_hashes", "_tags")
+
+    def __init__(self, tags: frozenset[str]) -> None:
+        self._tags = frozenset(tag.encode() for tag in tags)
+        self._hashes = frozenset(tag_hash(tag) for tag in self._tags)
+
+    def matches_entry(self, tag_hash: int) -> bool:
+        """Whether a message with this tag hash can match at all."""
+        return tag_hash in self._hashes
+
+    def matches_record(self, record: Record) -> bool:
+        """Whether its tag is one of those wanted."""
+        return record.tag_len > 0 and record.tag in self._tags
+
+
+def tag_filter(expression: str) -> TagFilter | None:
+    """The filter of an expression; None when it wants everything."""
+    tags = parse_tags(expression)
+    return TagFilter(tags) if tags is not None else None
+
+
+def parse_tags(expression: str) -> frozenset[str] | None:
+    """The tags of an expression; None = every message, with or without a tag."""
+    if len(expression) > EXPRESSION_CHARS_MAX:
+        raise SelectorInvalid(
+            f"the tag expression has {len(expression)} characters, limit {EXPRESSION_CHARS_MAX}; "
+            "name fewer tags"
+        )
+    if expression.strip() in ("", EVERYTHING):
+        return None
+    tags = frozenset(tag for tag in map(str.strip, expression.split(SEPARATOR)) if tag)
+    if not tags:
+        raise SelectorInvalid(
+            f"the tag expression {expression[:40]!r} names no tag; use '*' or 'A'"
+        )
+    if len(tags) > TAGS_MAX:
+        raise SelectorInvalid(f"the tag expression names {len(tags)} tags, limit {TAGS_MAX}")
+    return tags
