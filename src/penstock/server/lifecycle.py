@@ -4,10 +4,10 @@ Start: data directory and lock, ports bound (so that a taken one is told before 
 recovery, engine, turns, protocol listeners, HTTP, ready file. Until the ready file is there nothing
 has been promised. The HTTP stack is imported last: it is the dearest part of the start.
 
-Stop, on SIGTERM, Ctrl-C or ``request_stop``: accept nobody, let connections say goodbye, take turns
-and commits until nothing is left, write the last snapshot, remove the ready file, unlock. A second
-signal ends the waiting. A broker that is killed instead loses nothing that was confirmed; the clean
-stop only saves the next start its recovery.
+Stop, on SIGTERM, Ctrl-C or ``request_stop``: remove the ready file, accept nobody, read no more,
+finish and confirm what was received, let connections say goodbye, write the last snapshot, unlock.
+A second signal ends the waiting for peers. A broker that is killed instead loses nothing that was
+confirmed; the clean stop only saves the next start its recovery.
 
 A failed sync (P4) or a mistake of our own stops it, too, and ``run`` raises what happened.
 """
@@ -110,7 +110,11 @@ class Broker:
             if listener.name != HTTP:  # /readyz says "stopping" as long as there is something left
                 listener.stop()
         with self._undo:
-            # Half of the time for the peers, the other half for the disk.
+            # What was received is finished and confirmed first; then everybody is told. A third of
+            # the time for each: that, the peers, and the last of the disk.
+            running.pumps.hush()
+            if not self.engine.is_failed:
+                await running.turns.drain(left() / 3)
             await running.pumps.stop(STOP_REASON, left() / 2)
             is_drained = not self.engine.is_failed and await running.turns.drain(left())
             is_quiet = running.stop(left())

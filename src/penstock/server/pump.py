@@ -87,6 +87,8 @@ class Pump(asyncio.Protocol):
         """We stopped reading."""
         self._is_choked = False
         """The socket did not take all of the last write."""
+        self._is_hushed = False
+        """The broker stops: no further byte is read, what came before is still answered."""
         self._is_over = False
         """Closed, aborted or lost: the adapter hears ``closed`` and nothing else any more."""
         self._reason = "the connection was closed"
@@ -177,17 +179,27 @@ class Pump(asyncio.Protocol):
             if adapter.wants_close:
                 self._close()
                 return
-            is_stopped = not adapter.is_reading or self._untaken_bytes() > UNTAKEN_BYTES_MAX
+            is_stopped = (
+                self._is_hushed
+                or not adapter.is_reading
+                or self._untaken_bytes() > UNTAKEN_BYTES_MAX
+            )
             if is_stopped != self._is_paused:
                 self._pause(is_stopped)
             self._arm()
         except Exception as error:
             self._fail(error)
 
+    def hush(self) -> None:
+        """Read no more; what was read is finished and answered."""
+        self._is_hushed = True
+        self._stir()
+
     def stop(self, reason: str) -> None:
-        """The broker goes down: let the adapter say so, then close."""
+        """The broker goes down: let the adapter say so, then close; needs no further turn."""
         self._reason = reason
         self._call(lambda: self._adapter.stopping(reason))
+        self.flush()
 
     def abort(self, reason: str) -> None:
         """End it now, whatever is still unsent."""

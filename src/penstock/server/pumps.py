@@ -34,6 +34,11 @@ class Pumps:
 
         return make
 
+    def hush(self) -> None:
+        """Read nothing more from anybody."""
+        for pump in self.live:
+            pump.hush()
+
     async def stop(self, reason: str, seconds_max: float) -> None:
         """Let every connection say goodbye; cut off those that take too long."""
         for pump in list(self.live):

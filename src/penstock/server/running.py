@@ -5,10 +5,12 @@ after the last connection is gone.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
 from penstock.flow.alarm import parse_limit
+from penstock.flow.reason import Reason
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.server.banner import Figures, amber_marks
@@ -25,6 +27,8 @@ from penstock.server.queue_hold import QueueHold
 from penstock.server.turns import Turns
 from penstock.server.view import BrokerView
 from penstock.settings.load import Settings
+
+logger = logging.getLogger(__name__)
 
 
 class Running:
@@ -46,6 +50,7 @@ class Running:
         self._loop = loop
         self._faults = faults
         self._machine = Machine()
+        self._alarms: set[Reason] = set()
         self.turns: Final = Turns(
             engine,
             loop,
@@ -122,8 +127,19 @@ class Running:
         )
 
     def _looked(self) -> None:
+        self._tell_alarms()
         self.view.take_events()
         self.turns.request()
+
+    def _tell_alarms(self) -> None:
+        """One line when an alarm is raised and one when it is over, also with nobody connected."""
+        raised = self._opened.engine.alarms.raised
+        for reason in raised.keys() - self._alarms:
+            extra = {"alarm": reason.value, "culprit": raised[reason]}
+            logger.warning("alarm raised, publishers wait", extra=extra)
+        for reason in self._alarms - raised.keys():
+            logger.info("alarm cleared", extra={"alarm": reason.value})
+        self._alarms = set(raised)
 
     def _rss_bytes(self) -> int:
         faults = self._faults

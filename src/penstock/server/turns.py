@@ -134,7 +134,9 @@ class Turns:
             self._loop.call_soon(self._turn)
 
     async def drain(self, seconds_max: float) -> bool:
-        """Take turns and commits until nothing is left; False when the disk did not answer."""
+        """Take turns and commits until nothing is left; False when that cannot be had."""
+        if self._is_stopped:
+            return False
         self._idle = self._loop.create_future()
         self._waiting_since_ms = None
         self.request()

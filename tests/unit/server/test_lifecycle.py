@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from penstock.log.storage import DiskFile
-from penstock.model.errors import StartRefused, SyncFailed
+from penstock.model.errors import InvariantBroken, StartRefused, SyncFailed
 from penstock.server.faults import FaultOrder
 from penstock.server.lifecycle import Broker
 from penstock.server.protocols import Listening
@@ -148,6 +148,23 @@ def test_a_stopping_broker_says_goodbye_to_its_peers(tmp_path):
     assert asyncio.run(play())[1:] == ["the", "broker", "is", "stopping"]
 
 
+def test_what_was_received_before_a_stop_is_confirmed_before_the_goodbye(tmp_path):
+    async def play():
+        house = House(tmp_path / "data")
+        await house.broker.start()
+        client = await house.connect()
+        await client.ask("TOPIC orders", "TOPIC")
+        house.order("store-hold", ms=200)
+        client.say("PUB orders 1 a")
+        await client.ask("PING x", "PONG")
+        await house.broker.stop()
+        heard = [await client.hear("CONFIRM", "1"), await client.hear("ERROR")]
+        await client.close()
+        return [words[0] for words in heard], client.unheard
+
+    assert asyncio.run(play()) == (["CONFIRM", "ERROR"], [])
+
+
 def test_confirms_wait_while_the_store_is_held_and_http_does_not(in_house):
     async def scene(house):
         client = await house.connect()
@@ -197,6 +214,25 @@ def test_a_failed_sync_is_told_to_the_publisher_and_ends_the_broker(in_house, mo
     assert in_house(scene) == "sync-failed"
 
 
+def test_a_mistake_of_the_engine_ends_the_broker_without_a_last_snapshot(
+    in_house, monkeypatch, caplog
+):
+    def broken():
+        raise InvariantBroken("credit is negative")
+
+    async def scene(house):
+        client = await house.connect()
+        await client.ask("TOPIC orders", "TOPIC")
+        monkeypatch.setattr(house.broker.engine, "turn", broken)
+        client.say("PUB orders 1 a")
+        with pytest.raises(InvariantBroken):
+            await asyncio.wait_for(house.broker.wait(), WAIT_SECONDS_MAX)
+
+    in_house(scene)
+    assert "without a last snapshot" in caplog.text
+    assert "credit is negative" in caplog.text
+
+
 def test_a_full_disk_blocks_publishers_by_name_until_there_is_room(in_house):
     async def scene(house):
         client = await house.connect()
@@ -212,6 +248,19 @@ def test_a_full_disk_blocks_publishers_by_name_until_there_is_room(in_house):
         return blocked[1]
 
     assert in_house(scene) == "disk"
+
+
+def test_an_alarm_is_one_line_in_the_log_when_raised_and_one_when_cleared(in_house, caplog):
+    caplog.set_level("INFO")
+
+    async def scene(house):
+        for _ in range(3):
+            house.order("memory", bytes=1 << 50)
+        house.order("clear")
+
+    in_house(scene)
+    told = [record.message for record in caplog.records if hasattr(record, "alarm")]
+    assert told == ["alarm raised, publishers wait", "alarm cleared"]
 
 
 def test_a_delayed_queue_holds_only_its_own_publishers(in_house):

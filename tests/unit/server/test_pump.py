@@ -299,9 +299,16 @@ def test_a_deadline_that_moved_away_is_not_kept_at_the_old_time(scene):
     assert len(scene.adapter.dues) == 1
 
 
-def test_a_stopping_broker_lets_the_adapter_say_goodbye(scene):
-    scene.pump.stop("the broker stops")
+def test_a_hushed_connection_is_not_read_but_still_answered(scene):
+    scene.pump.hush()
+    scene.adapter.to_send = [b"confirm"]
     scene.turns.end_of_turn()
+    assert not scene.transport.is_reading
+    assert scene.transport.written == [b"confirm"]
+
+
+def test_a_stopping_broker_lets_the_adapter_say_goodbye_without_another_turn(scene):
+    scene.pump.stop("the broker stops")
     assert scene.transport.written == [b"the broker stops"]
     assert scene.transport.is_closed
     scene.pump.connection_lost(None)
