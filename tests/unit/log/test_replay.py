@@ -65,7 +65,9 @@ class Life:
             self.box.append_records((release_record(record, length[record.position]), queues))
 
     def settle(self):
-        settlement = Settlement(7, int(Cause.ACKED), [QueueSettlement(1, self.rng.randrange(99))])
+        (index,) = self.queues()
+        part = QueueSettlement(index.queue_id, self.rng.randint(0, index.next_offset))
+        settlement = Settlement(7, int(Cause.ACKED), [part])
         self.box.append_records((settlement_record(settlement), ()))
         self.settlements.append((self.box.store.end_position, settlement))
 
@@ -141,3 +143,14 @@ def test_a_killed_store_knows_everything_again(make_box, seed, chosen_seed):
     for _ in range(120):
         life.step()
     life.kill()
+
+
+def test_settled_offsets_are_not_given_out_again_though_their_records_are_lost(make_box):
+    box = make_box()
+    box.queue()
+    settlement = Settlement(7, int(Cause.ACKED), [QueueSettlement(1, 5, [(7, 9)])])
+    box.append_records((settlement_record(settlement), ()))
+    box.commit()
+    box.kill()
+    (appending,) = box.append(b"x")
+    assert appending.first_offsets == (9,)
