@@ -1,0 +1,1 @@
+"""RocketMQ's remoting protocol as bytes: frames, headers, bodies, stored messages; both ways."""

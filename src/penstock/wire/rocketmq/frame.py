@@ -1,0 +1,292 @@
+"""Remoting frames: bytes in, commands out, and back.
+
+    byte  0         4      5            8                8+h           4+length
+          | length  | type | header h   | header (h)     | body        |
+            u32       u8     u24          type 0: JSON, type 1: below
+
+    type 1 (big-endian; a string of length 0 is null):
+          | code i16 | language i8 | version i16 | opaque i32 | flag i32 |
+          | remark length i32 | remark | ext length i32 | ext |
+    ext, repeated: | key length i16 | key | value length i32 | value |
+
+``length`` counts everything behind itself. Sheet: rocketmq.md 1.1-1.3.
+
+Nothing is allocated for a length before it was compared with its limit (T12). Values of ``ext``
+arrive as strings, numbers or booleans and leave as strings; nulls and nested values are dropped.
+
+Not here: what the fields mean (``headers.py``), short cuts for the hot codes (``hot_frames.py``).
+"""
+
+from struct import Struct, error
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from penstock.wire.inbox import FRAME_BYTES_MAX, FrameTooLarge, FrameTooSmall, Inbox
+from penstock.wire.rocketmq.command import Command, Language, Malformed, Serialization
+
+HEADER_BYTES_MAX: Final = 64 * 1024
+"""Twice the longest properties string a send may carry; RocketMQ itself has no limit."""
+EXT_FIELDS_MAX: Final = 256
+"""The largest request of the protocol has 20."""
+BINARY_CODE_MAX: Final = 32767
+
+_LENGTH: Final = Struct(">I")
+_PREFIX: Final = Struct(">II")
+_BINARY_HEAD: Final = Struct(">hbhiii")
+_LENGTH_16: Final = Struct(">h")
+_LENGTH_32: Final = Struct(">i")
+_JSON_MARK: Final = Serialization.JSON << 24
+_BINARY_MARK: Final = Serialization.BINARY << 24
+_LANGUAGES: Final = {language.name: int(language) for language in Language}
+_LANGUAGE_NAMES: Final = {int(language): language.name for language in Language}
+
+I32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Scalar = str | int | float | bool | None
+
+
+class _JsonHeader(msgspec.Struct, gc=False):
+    code: I32
+    opaque: I32 = 0
+    flag: I32 = 0
+    version: I32 = 0
+    language: str | int | None = None
+    remark: str | None = None
+    ext: dict[str, Scalar] | None = msgspec.field(default=None, name="extFields")
+
+
+class _JsonOut(msgspec.Struct, gc=False, omit_defaults=True):
+    code: int
+    language: str
+    version: int
+    opaque: int
+    flag: int
+    ext: dict[str, str] = msgspec.field(name="extFields")
+    remark: str | None = None
+    serialization: str = msgspec.field(name="serializeTypeCurrentRPC", default="")
+
+
+_DECODE: Final = msgspec.json.Decoder(_JsonHeader).decode
+_ENCODE: Final = msgspec.json.Encoder().encode
+
+
+class RemotingFrames:
+    """The bytes of one connection, cut into frames and read."""
+
+    __slots__ = ("_broken", "_inbox")
+
+    def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._inbox = Inbox(_LENGTH, frame_bytes_max=frame_bytes_max, least_bytes=4)
+        self._broken: Malformed | None = None
+
+    def __len__(self) -> int:
+        """Bytes fed and not handed out yet."""
+        return len(self._inbox)
+
+    def feed(self, data: bytes) -> None:
+        """Take what the socket gave."""
+        self._inbox.feed(data)
+
+    def frames(self, count_max: int = 1 << 30) -> list[bytes]:
+        """Whole frames as they came, for ``hot_frames.parse_send`` and ``decode``."""
+        try:
+            return self._inbox.frames(count_max)
+        except (FrameTooLarge, FrameTooSmall) as problem:
+            raise Malformed(str(problem)) from None
+
+    def commands(self, count_max: int = 1 << 30) -> list[Command]:
+        """Every whole command so far.
+
+        Raises ``Malformed`` when the next one cannot be read; commands before it are handed out
+        first, by this call, and the error comes with the next one and with every later one.
+        """
+        if self._broken is not None:
+            raise self._broken
+        found: list[Command] = []
+        for frame in self.frames(count_max):
+            try:
+                found.append(decode(frame))
+            except Malformed as problem:
+                self._broken = problem
+                if found:
+                    break
+                raise
+        return found
+
+
+def decode(frame: bytes) -> Command:
+    """The command in a whole frame, its length field included."""
+    if len(frame) < 8:
+        raise Malformed(f"frame of {len(frame)} bytes has no header mark")
+    length, mark = _PREFIX.unpack_from(frame)
+    header_bytes = mark & 0xFFFFFF
+    if length != len(frame) - 4 or header_bytes > len(frame) - 8:
+        raise Malformed(f"header of {header_bytes} bytes in a frame of {len(frame)}")
+    if header_bytes > HEADER_BYTES_MAX:
+        raise Malformed(f"header of {header_bytes} bytes, limit {HEADER_BYTES_MAX}")
+    header = frame[8 : 8 + header_bytes]
+    body = frame[8 + header_bytes :]
+    kind = mark >> 24
+    if kind == Serialization.JSON:
+        return _decode_json(header, body)
+    if kind == Serialization.BINARY:
+        return _decode_binary(header, body)
+    raise Malformed(f"header serialization {kind} is unknown; 0 is JSON, 1 is binary")
+
+
+def _decode_json(header: bytes, body: bytes) -> Command:
+    try:
+        head = _DECODE(header)
+    except (ValueError, RecursionError):
+        head = _decode_odd_json(header)
+    ext = head.ext
+    if ext is None:
+        ext = {}
+    elif len(ext) > EXT_FIELDS_MAX:
+        raise Malformed(f"{len(ext)} ext fields, limit {EXT_FIELDS_MAX}", opaque=head.opaque)
+    return Command(
+        head.code,
+        _texts(ext),
+        body,
+        head.opaque,
+        head.flag,
+        head.remark,
+        _language(head.language),
+        head.version,
+    )
+
+
+def _decode_odd_json(header: bytes) -> _JsonHeader:
+    """A header with what strict reading refuses: quoted numbers, nested values, broken UTF-8."""
+    try:
+        text = header.decode("utf-8", "replace")
+        found: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
+        ext = found.get("extFields")
+        if isinstance(ext, dict):
+            plain = {k: v for k, v in ext.items() if not isinstance(v, (dict, list))}
+            found["extFields"] = plain
+        return msgspec.convert(found, _JsonHeader, strict=False)
+    except (ValueError, RecursionError) as problem:
+        raise Malformed(f"JSON header cannot be read: {problem}") from None
+
+
+def _texts(ext: dict[str, Scalar]) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for name, value in ext.items():
+        if type(value) is str:
+            texts[name] = value
+        elif value is not None:
+            texts[name] = _text(value)
+    return texts
+
+
+def _text(value: str | float | bool) -> str:
+    """A number or boolean as Java would have written it into a string map."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 63:
+        return str(int(value))
+    return str(value)
+
+
+def _language(name: str | int | None) -> int:
+    if isinstance(name, int):
+        return name if name in _LANGUAGE_NAMES else Language.OTHER
+    return _LANGUAGES.get(name or "JAVA", Language.OTHER)
+
+
+def _decode_binary(header: bytes, body: bytes) -> Command:
+    try:
+        code, language, version, opaque, flag, remark_bytes = _BINARY_HEAD.unpack_from(header)
+        at = _BINARY_HEAD.size
+        remark = _string(header, at, remark_bytes)
+        at += remark_bytes
+        (ext_bytes,) = _LENGTH_32.unpack_from(header, at)
+        at += 4
+        if not 0 <= ext_bytes <= len(header) - at:
+            raise Malformed(f"ext of {ext_bytes} bytes, {len(header) - at} left", opaque=opaque)
+        ext = _binary_ext(header, at, at + ext_bytes, opaque)
+    except error as problem:
+        raise Malformed(f"binary header ends early: {problem}") from None
+    language = language if language in _LANGUAGE_NAMES else Language.OTHER
+    return Command(
+        code, ext, body, opaque, flag, remark or None, language, version, Serialization.BINARY
+    )
+
+
+def _binary_ext(header: bytes, at: int, end: int, opaque: int) -> dict[str, str]:
+    ext: dict[str, str] = {}
+    fields = 0
+    while at < end:
+        fields += 1
+        if fields > EXT_FIELDS_MAX:
+            raise Malformed(f"more than {EXT_FIELDS_MAX} ext fields", opaque=opaque)
+        (size,) = _LENGTH_16.unpack_from(header, at)
+        name = _string(header, at + 2, size)
+        at += 2 + size
+        (size,) = _LENGTH_32.unpack_from(header, at)
+        value = _string(header, at + 4, size)
+        at += 4 + size
+        if name and value:
+            ext[name] = value
+    if at != end:
+        raise Malformed(f"ext fields run {at - end} bytes past their end", opaque=opaque)
+    return ext
+
+
+def _string(header: bytes, at: int, size: int) -> str:
+    if not 0 <= size <= len(header) - at:
+        raise Malformed(f"string of {size} bytes in a binary header, {len(header) - at} left")
+    return header[at : at + size].decode("utf-8", "replace")
+
+
+def encode(command: Command) -> bytes:
+    """The frame of a command, in its own serialization."""
+    try:
+        if command.serialization == Serialization.BINARY:
+            header, mark = _encode_binary(command), _BINARY_MARK
+        else:
+            header, mark = _encode_json(command), _JSON_MARK
+    except (error, UnicodeEncodeError) as problem:
+        raise Malformed(f"command {command.code} does not fit its header: {problem}") from None
+    body = command.body
+    size = len(header)
+    if size > 0xFFFFFF:
+        raise Malformed(f"header of {size} bytes does not fit a frame")
+    return b"".join((_PREFIX.pack(4 + size + len(body), mark | size), header, body))
+
+
+def _encode_json(command: Command) -> bytes:
+    return _ENCODE(
+        _JsonOut(
+            command.code,
+            _LANGUAGE_NAMES.get(command.language, "OTHER"),
+            command.version,
+            command.opaque,
+            command.flag,
+            command.ext,
+            command.remark,
+            "JSON",
+        )
+    )
+
+
+def _encode_binary(command: Command) -> bytes:
+    if not -BINARY_CODE_MAX <= command.code <= BINARY_CODE_MAX:
+        raise Malformed(f"code {command.code} does not fit a binary header; use JSON")
+    remark = (command.remark or "").encode()
+    pieces: list[bytes] = []
+    for name, value in command.ext.items():
+        if name and value:
+            key, text = name.encode(), value.encode()
+            pieces += (_LENGTH_16.pack(len(key)), key, _LENGTH_32.pack(len(text)), text)
+    ext = b"".join(pieces)
+    head = _BINARY_HEAD.pack(
+        command.code,
+        command.language,
+        command.version,
+        command.opaque,
+        command.flag,
+        len(remark),
+    )
+    return b"".join((head, remark, _LENGTH_32.pack(len(ext)), ext))

@@ -1,0 +1,105 @@
+"""JSON bodies as real peers write them: nulls, quoted numbers, fastjson's keys.
+
+Standard JSON of the right shape is read directly. What that refuses is tried again: nulls are
+taken for absent, and keys that are no strings (old fastjson writes ``{0:"host:port"}`` and
+even ``{{"queueId":1}:5}``) become strings of the same text. C++ ends bodies with a newline.
+
+Time and memory are linear in the size of the body, which is bounded.
+
+Not here: the shapes (``bodies.py``, ``route_bodies.py``).
+"""
+
+import re
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from penstock.wire.rocketmq.command import Malformed
+
+BODY_BYTES_MAX: Final = 1 << 20
+"""Largest JSON body a broker reads: a heartbeat of 5,000 subscriptions has half of it."""
+NESTING_MAX: Final = 64
+
+T = TypeVar("T")
+
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s"{}\[\]:,]+', re.DOTALL)
+_BRACKETS: Final = {b"}": b"{", b"]": b"["}
+_ENCODE: Final = msgspec.json.Encoder().encode
+_DECODERS: Final[dict[Any, Any]] = {}
+"""One per shape; shapes are ours, peers cannot add any."""
+
+
+def decode_body(data: bytes, kind: type[T], *, bytes_max: int = BODY_BYTES_MAX) -> T:
+    """The body of a command; raises ``Malformed`` naming the place that is wrong."""
+    if len(data) > bytes_max:
+        raise Malformed(f"{kind.__name__} of {len(data)} bytes, limit {bytes_max}")
+    try:
+        return _decoder(kind).decode(data)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return msgspec.convert(_without_nulls(_parse(data)), kind, strict=False)
+    except (ValueError, RecursionError) as problem:
+        raise Malformed(f"{kind.__name__} cannot be read: {problem}") from None
+
+
+def encode_body(body: object) -> bytes:
+    """Standard JSON: every client known reads it."""
+    return _ENCODE(body)
+
+
+def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    found = _DECODERS.get(kind)
+    if found is None:
+        found = _DECODERS[kind] = msgspec.json.Decoder(kind, strict=False)
+    return found
+
+
+def _parse(data: bytes) -> Any:
+    text = data.strip(b"\0 \r\n\t").decode("utf-8", "replace")
+    try:
+        return msgspec.json.decode(text)
+    except ValueError:
+        return msgspec.json.decode(standard_json(text.encode()))
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value if each is not None]
+    return value
+
+
+def standard_json(data: bytes) -> bytes:
+    """The same JSON with every key a string: numbers are quoted, objects become their text."""
+    out: list[bytes] = []
+    open_brackets: list[tuple[bytes, int]] = []
+    """Each open bracket, and where in ``out`` it begins if it is (part of) a key, else -1."""
+    wants_key = False
+    for token in _TOKEN.findall(data):
+        if token in (b"{", b"["):
+            if len(open_brackets) >= NESTING_MAX:
+                raise Malformed(f"JSON nested deeper than {NESTING_MAX}")
+            open_brackets.append((token, len(out) if wants_key else -1))
+            out.append(token)
+            wants_key = token == b"{"
+        elif token in _BRACKETS:
+            if not open_brackets or open_brackets[-1][0] != _BRACKETS[token]:
+                raise Malformed("JSON brackets do not match")
+            _, key_at = open_brackets.pop()
+            out.append(token)
+            if key_at >= 0:
+                out[key_at:] = [_ENCODE(b"".join(out[key_at:]).decode())]
+            wants_key = False
+        elif token == b",":
+            out.append(token)
+            wants_key = bool(open_brackets) and open_brackets[-1][0] == b"{"
+        elif token == b":":
+            out.append(token)
+            wants_key = False
+        else:
+            is_bare_key = wants_key and not token.startswith(b'"')
+            out.append(b'"%b"' % token if is_bare_key else token)
+            wants_key = False
+    return b"".join(out)

@@ -1,0 +1,300 @@
+"""The stored message: what the log keeps of a RocketMQ send and what pull and pop give out (D3).
+
+    byte   0            4        8          12        16     20            28
+           | totalSize  | magic  | bodyCRC  | queueId | flag | queueOffset | commitLogOffset |
+           36        40              48             56                64             72
+           | sysFlag | bornTimestamp | bornHost (8) | storeTimestamp  | storeHost (8) |
+           72               76                      84        88
+           | reconsumeTimes | preparedTransaction   | bodyLen | body |
+           | topicLen (1, V2: 2) | topic | propLen (2) | properties |
+
+Big-endian. A host is ip and port i32; with its V6 bit in sysFlag the ip has 16 bytes, and all
+behind it moves on by 12. Sheet: rocketmq.md 1.10.
+
+A ``Record`` is built once, at the send. What only the append knows (queueOffset, commitLogOffset
+and storeTimestamp) is left zero and stamped by the log (``Record.stamp_*_at``): the record's
+position is its commitLogOffset. A pull then is a concatenation of origins.
+
+Invariants: spans of a record lie in its origin; ``decode_stored(encode_stored(m))`` is ``m``.
+
+Not here: batch bodies (``batch.py``), changing stored bytes (``patch.py``), facts (``facts.py``).
+"""
+
+from enum import IntFlag
+from functools import lru_cache
+from struct import Struct, error
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from penstock.model.record import Record, RecordFlag, RecordKind, Wire
+from penstock.wire.rocketmq.command import Malformed
+from penstock.wire.rocketmq.message_id import HOST_V4_BYTES, HOST_V6_BYTES, NO_HOST
+from penstock.wire.rocketmq.message_id import offset_message_id as offset_id
+from penstock.wire.rocketmq.properties import PROPERTIES_BYTES_MAX, parse_properties, value_span
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+"""The topic's length takes two bytes."""
+MAGIC_BLANK: Final = 0xCBD43194
+"""Fills the end of a commit log file; nothing behind it is a message."""
+
+TOPIC_V1_BYTES_MAX: Final = 127
+TOPIC_BYTES_MAX: Final = 255
+"""Retry and dead-letter topics; the format would take 32767."""
+
+QUEUE_ID_AT: Final = 12
+QUEUE_OFFSET_AT: Final = 20
+POSITION_AT: Final = 28
+SYS_FLAG_AT: Final = 36
+
+
+class SysFlag(IntFlag):
+    """``sysFlag`` of a message."""
+
+    COMPRESSED = 0x1
+    MULTI_TAGS = 0x2
+    TRANSACTION_PREPARED = 0x4
+    TRANSACTION_COMMIT = 0x8
+    TRANSACTION_ROLLBACK = 0xC
+    BORN_HOST_V6 = 0x10
+    STORE_HOST_V6 = 0x20
+    NEED_UNWRAP = 0x40
+    INNER_BATCH = 0x80
+    COMPRESSION_TYPE = 0x700
+
+
+HOST_BITS: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+HEADS: Final = {
+    bits: Struct(
+        f">IIIiiqqiq{20 if bits & SysFlag.BORN_HOST_V6 else 8}sq"
+        f"{20 if bits & SysFlag.STORE_HOST_V6 else 8}siqi"
+    )
+    for bits in (0, 0x10, 0x20, 0x30)
+}
+"""Everything in front of the body, by the V6 bits of sysFlag."""
+
+_HOST_BITS_OF: Final = {
+    (HOST_V4_BYTES, HOST_V4_BYTES): 0,
+    (HOST_V6_BYTES, HOST_V4_BYTES): int(SysFlag.BORN_HOST_V6),
+    (HOST_V4_BYTES, HOST_V6_BYTES): int(SysFlag.STORE_HOST_V6),
+    (HOST_V6_BYTES, HOST_V6_BYTES): HOST_BITS,
+}
+_BLANK: Final = MAGIC_BLANK.to_bytes(4, "big")
+_SYS_FLAG: Final = Struct(">i")
+_U16: Final = Struct(">H")
+_I16: Final = Struct(">h")
+_TAGS: Final = b"TAGS\x01"
+_KEYS: Final = b"KEYS\x01"
+_SHARDING: Final = b"__SHARDINGKEY\x01"
+_ROCKETMQ: Final = int(Wire.ROCKETMQ)
+_MESSAGE: Final = int(RecordKind.MESSAGE)
+_COMPRESSED: Final = int(RecordFlag.COMPRESSED)
+
+
+class StoredMessage(msgspec.Struct, gc=False, kw_only=True):
+    """One stored message, read; hosts and properties still as bytes."""
+
+    topic: str
+    body: bytes = b""
+    properties: bytes = b""
+    queue_id: int = 0
+    queue_offset: int = 0
+    commit_log_offset: int = 0
+    flag: int = 0
+    sys_flag: int = 0
+    """Without the V6 bits: the hosts say it themselves."""
+    born_ms: int = 0
+    born_host: bytes = NO_HOST
+    store_ms: int = 0
+    store_host: bytes = NO_HOST
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    body_crc: int = -1
+    """As it was read; -1 on the way out: computed."""
+
+    @property
+    def is_intact(self) -> bool:
+        """True when the body is the one whose checksum was stored."""
+        return self.body_crc in (-1, crc32(self.body) & 0x7FFFFFFF)
+
+    @property
+    def offset_message_id(self) -> str:
+        """The broker's id for it."""
+        return offset_id(self.store_host, self.commit_log_offset)
+
+    def property_map(self) -> dict[str, str]:
+        """All properties, system ones included."""
+        return parse_properties(self.properties)
+
+
+def stored_record(
+    topic: str,
+    queue_id: int,
+    body: bytes,
+    properties: bytes = b"",
+    *,
+    born_ms: int = 0,
+    born_host: bytes = NO_HOST,
+    store_host: bytes = NO_HOST,
+    flag: int = 0,
+    sys_flag: int = 0,
+    reconsume_times: int = 0,
+    prepared_offset: int = 0,
+    deliver_ms: int = 0,
+    expire_ms: int = 0,
+) -> Record:
+    """A record for the log; offset, position and store time are stamped by the append."""
+    magic, name_field = topic_field(topic)
+    size, props_len = len(body), len(properties)
+    if props_len > PROPERTIES_BYTES_MAX:
+        raise _too_long(props_len)
+    try:
+        bits = _HOST_BITS_OF[len(born_host), len(store_host)]
+        head = HEADS[bits]
+        body_at = head.size
+        props_at = body_at + size + len(name_field) + 2
+        front = head.pack(
+            props_at + props_len, magic, crc32(body) & 0x7FFFFFFF, queue_id, flag, 0, 0,
+            sys_flag & ~HOST_BITS | bits, born_ms, born_host, 0, store_host, reconsume_times,
+            prepared_offset, size,
+        )  # fmt: skip
+    except (error, KeyError) as problem:
+        raise Malformed(f"message for {topic!r} has a field out of range: {problem}") from None
+    origin = b"".join((front, body, name_field, _U16.pack(props_len), properties))
+    key_at, key_len = value_span(properties, _SHARDING)
+    if not key_len:
+        key_at, key_len = _first_key(properties)
+    tag_at, tag_len = value_span(properties, _TAGS)
+    return Record(
+        origin, _ROCKETMQ, _MESSAGE, _COMPRESSED if sys_flag & 1 else 0, 0, 1, born_ms, expire_ms,
+        deliver_ms, props_at + key_at if key_len else 0, key_len,
+        props_at + tag_at if tag_len else 0, tag_len, props_at, props_len, body_at, size,
+        stamp_offset_at=QUEUE_OFFSET_AT, stamp_position_at=POSITION_AT,
+        stamp_store_ms_at=68 if bits & 0x10 else 56,
+    )  # fmt: skip
+
+
+def record_of(message: StoredMessage, *, deliver_ms: int = 0, expire_ms: int = 0) -> Record:
+    """The record that stores this message anew; its old offset, position and store time are lost.
+
+    A wrong ``body_crc`` does not survive either: what is stored is what is checked from here on.
+    """
+    return stored_record(
+        message.topic,
+        message.queue_id,
+        message.body,
+        message.properties,
+        born_ms=message.born_ms,
+        born_host=message.born_host,
+        store_host=message.store_host,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        reconsume_times=message.reconsume_times,
+        prepared_offset=message.prepared_offset,
+        deliver_ms=deliver_ms,
+        expire_ms=expire_ms,
+    )
+
+
+def encode_stored(message: StoredMessage) -> bytes:
+    """The bytes of a message with everything as it says, for answers and tests."""
+    magic, name_field = topic_field(message.topic)
+    body, properties = message.body, message.properties
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        raise _too_long(len(properties))
+    crc = crc32(body) & 0x7FFFFFFF if message.body_crc < 0 else message.body_crc
+    try:
+        bits = _HOST_BITS_OF[len(message.born_host), len(message.store_host)]
+        head = HEADS[bits]
+        total = head.size + len(body) + len(name_field) + 2 + len(properties)
+        front = head.pack(
+            total, magic, crc, message.queue_id, message.flag, message.queue_offset,
+            message.commit_log_offset, message.sys_flag & ~HOST_BITS | bits, message.born_ms,
+            message.born_host, message.store_ms, message.store_host, message.reconsume_times,
+            message.prepared_offset, len(body),
+        )  # fmt: skip
+    except (error, KeyError) as problem:
+        raise Malformed(f"message for {message.topic!r} out of range: {problem}") from None
+    return b"".join((front, body, name_field, _U16.pack(len(properties)), properties))
+
+
+def decode_stored(data: bytes, at: int = 0) -> tuple[StoredMessage, int]:
+    """The message at ``data[at:]`` and where the next one begins."""
+    try:
+        bits = _SYS_FLAG.unpack_from(data, at + SYS_FLAG_AT)[0] & HOST_BITS
+        head = HEADS[bits]
+        (
+            total, magic, crc, queue_id, flag, queue_offset, position, sys_flag, born_ms, born_host,
+            store_ms, store_host, reconsume_times, prepared_offset, body_len,
+        ) = head.unpack_from(data, at)  # fmt: skip
+        end = at + total
+        if magic not in (MAGIC_V1, MAGIC_V2) or end > len(data) or body_len < 0:
+            raise Malformed(f"no stored message at byte {at}: magic {magic:#x}, {total} bytes")
+        body_at = at + head.size
+        topic_at = body_at + body_len
+        topic_len = data[topic_at] if magic == MAGIC_V1 else _I16.unpack_from(data, topic_at)[0]
+        topic_at += 1 if magic == MAGIC_V1 else 2
+        props_at = topic_at + topic_len + 2
+        (props_len,) = _I16.unpack_from(data, props_at - 2)
+    except (error, IndexError):
+        raise Malformed(f"stored message at byte {at} ends early") from None
+    if topic_len < 0 or props_len < 0 or props_at + props_len > end:
+        raise Malformed(f"stored message at byte {at}: its parts are longer than {total} bytes")
+    message = StoredMessage(
+        topic=data[topic_at : topic_at + topic_len].decode("utf-8", "replace"),
+        body=data[body_at : body_at + body_len],
+        properties=data[props_at : props_at + props_len],
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        commit_log_offset=position,
+        flag=flag,
+        sys_flag=sys_flag & ~HOST_BITS,
+        born_ms=born_ms,
+        born_host=born_host,
+        store_ms=store_ms,
+        store_host=store_host,
+        reconsume_times=reconsume_times,
+        prepared_offset=prepared_offset,
+        body_crc=crc,
+    )
+    return message, end
+
+
+def decode_all(data: bytes) -> list[StoredMessage]:
+    """The messages of an answer's body, one behind the other."""
+    found: list[StoredMessage] = []
+    at = 0
+    while at < len(data) and data[at + 4 : at + 8] != _BLANK:
+        message, at = decode_stored(data, at)
+        found.append(message)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def topic_field(topic: str) -> tuple[int, bytes]:
+    """(magic, length and name): the short form as long as it can say it."""
+    try:
+        name = topic.encode()
+    except UnicodeEncodeError:
+        raise Malformed(f"topic {topic!r} is not Unicode text") from None
+    if len(name) > TOPIC_BYTES_MAX:
+        raise Malformed(f"topic of {len(name)} bytes, limit {TOPIC_BYTES_MAX}")
+    if len(name) > TOPIC_V1_BYTES_MAX:
+        return MAGIC_V2, _U16.pack(len(name)) + name
+    return MAGIC_V1, bytes((len(name),)) + name
+
+
+def _first_key(properties: bytes) -> tuple[int, int]:
+    """The first of KEYS, which are separated by spaces."""
+    at, size = value_span(properties, _KEYS)
+    end = at + size
+    while at < end and properties[at] == 32:
+        at += 1
+    space = properties.find(b" ", at, end)
+    return at, (end if space < 0 else space) - at
+
+
+def _too_long(props_len: int) -> Malformed:
+    return Malformed(f"properties of {props_len} bytes, limit {PROPERTIES_BYTES_MAX}")
