@@ -271,7 +271,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.sampled_from(list(Mode)), steps)
 def test_every_offset_is_in_one_place_and_none_is_lost(mode, script):
     world = World(mode)

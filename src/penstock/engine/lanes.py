@@ -40,6 +40,11 @@ class Lanes:
         start = pending.first_offset(offset)
         return pending.entries[start] if start is not None else None
 
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether ``take_settlements`` would give anything."""
+        return any(not lane.notes.is_empty for lane in self._order)
+
     def take_settlements(self) -> list[Settlement]:
         """Everything to be saved since the last call: one settlement per cause."""
         by_cause: dict[Cause, list[QueueSettlement]] = {}

@@ -59,15 +59,7 @@ _DISPATCHERS: Final[dict[Mode, type[Exclusive | Failover | Shared | KeyShared]]]
 class Subscription(Lanes):
     """One named reader."""
 
-    __slots__ = (
-        "_host",
-        "_journey",
-        "_settler",
-        "_turn",
-        "is_closed",
-        "options",
-        "roster",
-    )
+    __slots__ = ("_host", "_journey", "_settler", "_turn", "is_closed", "options", "roster")
 
     def __init__(
         self,
@@ -126,7 +118,10 @@ class Subscription(Lanes):
         unsent: UnsentLimit | None = None,
         **keywords: Unpack[ConsumerKeywords],
     ) -> Consumer | ConsumerRefusal:
-        """A new consumer, of all queues or of some, or why not. ``unsent``: its connection's."""
+        """A new consumer, of all queues or of some, or why not.
+
+        ``unsent`` may be its connection's: whoever reports what a socket took then wakes them all.
+        """
         consumer = self.roster.attach(self._order, outlet, demand, unsent, **keywords)
         self._changed()
         return consumer
@@ -162,7 +157,8 @@ class Subscription(Lanes):
         for lane in self._order:
             if lane.has_ready:
                 self._journey.picker.watch_head(lane)
-        self._note(self._order)
+        if self.has_unsaved:
+            self._host.note_settlement(self)
         if moved >= messages_max:
             self._host.wake(self)
         # Last, and with everything in order: an outlet may settle while it is called.
@@ -176,7 +172,7 @@ class Subscription(Lanes):
         for lane in self._order:
             if len(taken) < messages_max and consumer.takes_from(lane.queue_id):
                 taken += self._journey.take(lane, consumer, messages_max - len(taken))
-        self._note(self._order)
+        self._changed()
         return taken
 
     def due(self, now_ms: int) -> None:
@@ -301,15 +297,11 @@ class Subscription(Lanes):
 
     def _changed(self, lane: Lane | None = None) -> None:
         """After a verb: save what it changed (in one lane or in any), and look what can go now."""
-        if not self.is_closed:
-            self._note([lane] if lane is not None else self._order)
-            self._host.wake(self)
-
-    def _note(self, lanes: list[Lane]) -> None:
-        for lane in lanes:
-            if not lane.notes.is_empty:
-                self._host.note_settlement(self)
-                return
+        if self.is_closed:
+            return
+        if self.has_unsaved if lane is None else not lane.notes.is_empty:
+            self._host.note_settlement(self)
+        self._host.wake(self)
 
 
 def _start(start: Start | int, queue: SubscribedQueue) -> int:
