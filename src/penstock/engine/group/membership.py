@@ -1,0 +1,260 @@
+"""Who is in which group: heartbeats in, notices out.
+
+A client that sends heartbeats is a member, of as many groups as it names. It leaves by saying so,
+by the end of its connection (at once), or by silence (``MEMBER_MS_MAX``, looked at every
+``SCAN_MS``). A group that nobody is in is remembered for ``GROUP_KEPT_MS``, so that a client which
+comes back finds what was known about it.
+
+One registry serves members that read, another one those that send (they want no topics, and nobody
+is told of them). Time comes in; nothing here is told to a peer but through the returned notices.
+
+Invariants: a connection is at most one member of a group; ``CHANGED`` comes at most once for a
+group and call, and never for a broadcasting group; groups, members of one, topics of one and groups
+of one connection are bounded.
+Not here: one group's state (``group.py``), what operators turned off (``switches.py``).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.engine.group.group import Client, Group, Member, Traits, Wanted
+from penstock.engine.group.notices import Notice, NoticeKind
+
+MEMBER_MS_MAX: Final = 120_000
+"""Silence after which a member is gone; clients send every 30 s."""
+
+SCAN_MS: Final = 10_000
+"""How often the silent are looked for."""
+
+GROUP_KEPT_MS: Final = 600_000
+"""How long a group without members is remembered after its last change."""
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipLimits:
+    """Bounds of one registry."""
+
+    groups_max: int = 10_000
+    members_per_group_max: int = 10_000
+    topics_per_group_max: int = 1_000
+    groups_per_connection_max: int = 1_000
+
+
+class Membership:
+    """The groups of one kind."""
+
+    __slots__ = ("_connections", "_groups", "_is_notified", "_scan_ms", "limits")
+
+    def __init__(
+        self,
+        limits: MembershipLimits | None = None,
+        *,
+        is_notified: Callable[[str], bool] = lambda _group: True,
+    ) -> None:
+        self.limits = limits or MembershipLimits()
+        self._is_notified = is_notified
+        self._groups: dict[str, Group] = {}
+        # connection -> the groups it is in
+        self._connections: dict[int, set[str]] = {}
+        self._scan_ms: int | None = None
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(list(self._groups.values()))
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    # Reading.
+
+    def group(self, name: str) -> Group | None:
+        """A group that has members, or had some not long ago."""
+        return self._groups.get(name)
+
+    def client_ids(self, name: str) -> list[str] | None:
+        """The members' ids, sorted; None when there are none."""
+        group = self._groups.get(name)
+        return None if group is None or group.is_empty else group.client_ids
+
+    def wanted(self, name: str, topic: str) -> Wanted | None:
+        """What a group wants of a topic."""
+        group = self._groups.get(name)
+        return None if group is None else group.wanted.get(topic)
+
+    def groups_wanting(self, topic: str) -> list[str]:
+        """The groups with members that read a topic."""
+        return [each.name for each in self if topic in each.wanted and not each.is_empty]
+
+    def groups_of(self, connection: int) -> frozenset[str]:
+        """The groups a connection is in."""
+        return frozenset(self._connections.get(connection, ()))
+
+    def pick(self, name: str) -> Member | None:
+        """Some member of a group, another one each time; None when there is none."""
+        group = self._groups.get(name)
+        return None if group is None else group.pick()
+
+    # Coming.
+
+    def heartbeat(
+        self,
+        name: str,
+        client: Client,
+        now_ms: int,
+        *,
+        wanted: Sequence[Wanted] | None = None,
+        traits: Traits | None = None,
+    ) -> list[Notice]:
+        """A client says that it is a member, and what the group wants (None: nothing new)."""
+        refusal = self._refusal(name, client, wanted)
+        if refusal:
+            return [Notice(NoticeKind.REFUSED, name, *_who(client), text=refusal)]
+        forgotten: list[Notice] = []
+        group = self._groups.get(name)
+        if group is None:
+            if len(self._groups) >= self.limits.groups_max:
+                forgotten = self._make_room()
+                if not forgotten:
+                    text = f"there are {self.limits.groups_max} groups, and no room for '{name}'"
+                    return [Notice(NoticeKind.REFUSED, name, *_who(client), text=text)]
+            group = self._groups[name] = Group(name, now_ms)
+        if group.is_empty and wanted is not None:
+            group.wanted = _versions_forgotten(group.wanted)
+        if self._scan_ms is None:
+            self._scan_ms = now_ms + SCAN_MS
+        if traits is not None:
+            group.traits = traits
+        heard, is_changed = self._heard(group, client, now_ms)
+        notices = forgotten + heard
+        if wanted is not None:
+            touched, is_new = group.want(wanted)
+            is_changed |= is_new
+            if touched:
+                notices.append(Notice(NoticeKind.WANTS, name, topics=tuple(touched)))
+        group.changed_ms = now_ms
+        return notices + self._changed(group) if is_changed else notices
+
+    def _heard(self, group: Group, client: Client, now_ms: int) -> tuple[list[Notice], bool]:
+        member = group.members.get(client.connection)
+        notices = []
+        if member is not None and member.client_id == client.client_id:
+            member.client = client
+            member.seen_ms = now_ms
+            return [], False
+        if member is not None:
+            notices.append(Notice(NoticeKind.LEFT, group.name, *_who(member.client)))
+        if group.by_client_id(client.client_id) is not None:
+            text = f"the client id '{client.client_id}' is used by more than one connection"
+            notices.append(Notice(NoticeKind.DUPLICATE, group.name, *_who(client), text=text))
+        group.members[client.connection] = Member(client, now_ms, now_ms)
+        self._connections.setdefault(client.connection, set()).add(group.name)
+        notices.append(Notice(NoticeKind.JOINED, group.name, *_who(client)))
+        return notices, True
+
+    # Going.
+
+    def leave(self, name: str, connection: int, now_ms: int) -> list[Notice]:
+        """A member says good-bye."""
+        group = self._groups.get(name)
+        if group is None or connection not in group.members:
+            return []
+        return self._gone(group, [connection], NoticeKind.LEFT, now_ms)
+
+    def disconnected(self, connection: int, now_ms: int) -> list[Notice]:
+        """A connection is closed: whoever was behind it is gone from all groups at once."""
+        notices = []
+        for name in sorted(self._connections.get(connection, ())):
+            notices += self._gone(self._groups[name], [connection], NoticeKind.LEFT, now_ms)
+        return notices
+
+    def forget(self, name: str) -> list[Notice]:
+        """A group is deleted, whoever is in it."""
+        group = self._groups.pop(name, None)
+        if group is None:
+            return []
+        for connection in group.connections:
+            self._drop_connection(connection, name)
+        return [Notice(NoticeKind.FORGOTTEN, name, audience=group.connections)]
+
+    # Time.
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When ``due`` has something to look at; None while there are no groups."""
+        return self._scan_ms
+
+    def due(self, now_ms: int) -> list[Notice]:
+        """Look for the silent, and for groups that nobody came back to."""
+        if self._scan_ms is None or now_ms < self._scan_ms:
+            return []
+        notices: list[Notice] = []
+        for group in self:
+            silent = [
+                connection
+                for connection, member in group.members.items()
+                if now_ms - member.seen_ms > MEMBER_MS_MAX
+            ]
+            if silent:
+                notices += self._gone(group, silent, NoticeKind.EXPIRED, now_ms)
+            elif group.is_empty and now_ms - group.changed_ms > GROUP_KEPT_MS:
+                notices += self.forget(group.name)
+        self._scan_ms = now_ms + SCAN_MS if self._groups else None
+        return notices
+
+    def _gone(
+        self, group: Group, connections: list[int], kind: NoticeKind, now_ms: int
+    ) -> list[Notice]:
+        notices = []
+        for connection in connections:
+            member = group.members.pop(connection)
+            self._drop_connection(connection, group.name)
+            notices.append(Notice(kind, group.name, *_who(member.client)))
+        group.changed_ms = now_ms
+        return notices + self._changed(group)
+
+    def _changed(self, group: Group) -> list[Notice]:
+        is_told = not group.traits.is_broadcast and self._is_notified(group.name)
+        if group.is_empty or not is_told:
+            return []
+        return [Notice(NoticeKind.CHANGED, group.name, audience=group.connections)]
+
+    def _drop_connection(self, connection: int, name: str) -> None:
+        names = self._connections[connection]
+        names.discard(name)
+        if not names:
+            del self._connections[connection]
+
+    def _refusal(self, name: str, client: Client, wanted: Sequence[Wanted] | None) -> str | None:
+        """Which bound is reached, if one is."""
+        limits = self.limits
+        group = self._groups.get(name)
+        topics_max = limits.topics_per_group_max
+        if wanted is not None and len(wanted) > topics_max:
+            return f"the group '{name}' wants {len(wanted)} topics, limit {topics_max}"
+        if group is not None and client.connection in group.members:
+            return None
+        if group is not None and len(group.members) >= limits.members_per_group_max:
+            return (
+                f"the group '{name}' has {limits.members_per_group_max} members; no more can join"
+            )
+        groups_max = limits.groups_per_connection_max
+        if len(self._connections.get(client.connection, ())) >= groups_max:
+            return f"the connection is in {groups_max} groups, and can join no other"
+        return None
+
+    def _make_room(self) -> list[Notice]:
+        """Forget the group that has been empty for longest; whoever lives is not pushed out."""
+        empty = [group for group in self._groups.values() if group.is_empty]
+        return self.forget(min(empty, key=lambda each: each.changed_ms).name) if empty else []
+
+
+def _who(client: Client) -> tuple[str, int]:
+    return client.client_id, client.connection
+
+
+def _versions_forgotten(wanted: dict[str, Wanted]) -> dict[str, Wanted]:
+    lowest = -(1 << 63)
+    return {
+        topic: Wanted(topic, each.expression, each.language, lowest)
+        for topic, each in wanted.items()
+    }
