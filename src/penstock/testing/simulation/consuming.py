@@ -12,10 +12,6 @@ from penstock.model.position import QueueId
 from penstock.testing.simulation.peers import Following, SimConsumer, SimReader
 from penstock.testing.simulation.world import World, kept_from
 
-FOLLOWINGS_MAX: Final = 3
-CONSUMERS_MAX: Final = 5
-READERS_MAX: Final = 2
-
 APPETITES: Final = ("window", "window", "permits", "pop", "auto")
 """How a consumer asks for messages."""
 
@@ -30,8 +26,6 @@ def act(world: World) -> None:
         return
     consumer = world.rng.choice(world.consumers)
     consumer.now_ms = world.clock.monotonic_ms()
-    if consumer.permits is not None and world.rng.random() < 0.5:
-        consumer.permits.add(world.rng.randint(1, 8))
     if consumer.visibility_ms and consumer.consumer is not None:
         deliveries = consumer.subscription.take(consumer.consumer, world.rng.randint(1, 8))
         if deliveries:
@@ -43,6 +37,24 @@ def act(world: World) -> None:
         chance = world.rng.random()
         verb = "settle" if chance < 0.85 else "requeue" if chance < 0.95 else "reject"
         hand_back(world, consumer, places, verb)
+
+
+def grant(world: World) -> None:
+    """A consumer asks for more, its socket takes what lay there, or it needs more time."""
+    if not world.consumers:
+        return
+    consumer = world.rng.choice(world.consumers)
+    consumer.now_ms = now_ms = world.clock.monotonic_ms()
+    consumer.flush()
+    if consumer.permits is not None:
+        consumer.permits.add(world.rng.randint(1, 8))
+    if consumer.visibility_ms:
+        consumer.give_up_overdue()
+        for place in list(consumer.held)[:1]:
+            deadline_ms = now_ms + 2 * consumer.visibility_ms
+            if consumer.subscription.extend(QueueId(place[0]), place[1], deadline_ms):
+                consumer.held[place] = deadline_ms
+    world.trace.note(f"{consumer.name} asks for more")
 
 
 def hand_back(
@@ -74,7 +86,7 @@ def hand_back(
 
 def subscribe(world: World) -> None:
     """A new subscription of some topic."""
-    topics = [t for t in world.live_topics if len(t.followings) < FOLLOWINGS_MAX]
+    topics = [t for t in world.live_topics if len(t.followings) < world.crowd.followings_max]
     if not topics:
         return
     rng = world.rng
@@ -108,7 +120,7 @@ def subscribe(world: World) -> None:
 
 def attach(world: World) -> None:
     """A new consumer of some subscription: window, permits, pop or unlimited; perhaps stuck."""
-    if len(world.consumers) >= CONSUMERS_MAX:
+    if len(world.consumers) >= world.crowd.consumers_max:
         return
     rng = world.rng
     choices = [
@@ -135,6 +147,7 @@ def attach(world: World) -> None:
     elif appetite == "pop":
         consumer.visibility_ms = rng.choice((50, 500))
     consumer.is_stuck = appetite != "auto" and rng.random() < 0.15
+    consumer.is_slow = rng.random() < 0.2
     attached = subscription.attach(
         consumer,
         demand,
@@ -168,7 +181,7 @@ def leave(world: World, consumer: SimConsumer) -> None:
 def read(world: World) -> None:
     """A reader with visible offsets pulls, and may wait for more."""
     rng = world.rng
-    if len(world.readers) < READERS_MAX and rng.random() < 0.2:
+    if len(world.readers) < world.crowd.readers_max and rng.random() < 0.2:
         topics = [t for t in world.live_topics if t.kind != "transient"]
         if topics:
             reader = SimReader(world.fresh("r"), world.ledger, world.trace)

@@ -67,8 +67,8 @@ def drain(world: World) -> None:
             _attach_drain(world, sim_topic, following)
     _settle_until(world, _undrained, "cannot be drained")
     # Delayed messages and those given back with a delay arrive by time, not by turns.
-    for _ in range(20):
-        world.clock.advance(100)
+    for _ in range(8):
+        world.clock.advance(250)
         _round(world)
     _settle_until(world, _undrained, "cannot be drained")
     confirmed = world.ledger.confirmed_by_queue()
@@ -149,6 +149,7 @@ def _round(world: World) -> None:
     now_ms = world.clock.monotonic_ms()
     for consumer in world.consumers:
         consumer.now_ms = now_ms
+        consumer.flush()
         if consumer.is_stuck or consumer.consumer is None:
             continue
         if consumer.permits is not None and consumer.permits.available_messages() == 0:

@@ -71,5 +71,7 @@ def is_starved(peer: SimConsumer) -> bool:
     # Who of these gets a message depends on more than room: the active one, the owner of the key.
     if peer.following.mode in (Mode.FAILOVER, Mode.KEY_SHARED):
         return False
-    statistics = peer.subscription.statistics()
-    return statistics.ready > 0 and not statistics.is_blocked
+    subscription = peer.subscription
+    if not any(map(subscription.ready, peer.following.start)):
+        return False
+    return not subscription.statistics().is_blocked

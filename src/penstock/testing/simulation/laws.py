@@ -13,8 +13,7 @@ from penstock.flow.credit import Credit
 from penstock.testing.simulation.fairness import is_starved
 from penstock.testing.simulation.ledger import LawBroken
 from penstock.testing.simulation.peers import SimConsumer
-from penstock.testing.simulation.publishing import BURST_MAX
-from penstock.testing.simulation.world import World
+from penstock.testing.simulation.world import BURST_MAX, World
 
 MESSAGE_BYTES_MAX: Final = 1024
 """What one message of a simulation weighs at most, the broker's own overhead included."""
@@ -78,7 +77,7 @@ def _check_hop(credit: Credit) -> None:
 
 def _check_consumer(world: World, peer: SimConsumer) -> None:
     consumer = peer.consumer
-    if consumer is None:
+    if consumer is None or consumer.inflight.messages == 0:
         return
     flow = world.settings.flow
     # Who takes by itself (pop) is bound by the subscription's limit only.

@@ -7,13 +7,12 @@ from penstock.testing.simulation.peers import Following
 from penstock.testing.simulation.world import SimTopic, World
 from penstock.testing.storage import NO_CAPACITY
 
-TOPICS_MAX: Final = 4
 KINDS: Final = ("plain", "plain", "lanes", "short", "limited", "transient", "dead")
 
 
 def create_topic(world: World) -> None:
     """A new topic."""
-    if len(world.live_topics) >= TOPICS_MAX:
+    if len(world.live_topics) >= world.crowd.topics_max:
         return
     kind = world.rng.choice(KINDS)
     if kind == "dead" and any(t.kind == "dead" for t in world.live_topics):
@@ -29,6 +28,7 @@ def delete_topic(world: World) -> None:
     sim_topic = world.rng.choice(topics)
     world.trace.note(f"delete {sim_topic.label}")
     sim_topic.is_deleted = True
+    world.note_topics()
     sim_topic.may_be_back = sim_topic.kind != "transient"
     world.ledger.excuse(sim_topic.queue_ids)
     world.ledger.excuse_topic(sim_topic.label)

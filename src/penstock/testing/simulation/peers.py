@@ -221,6 +221,9 @@ class SimConsumer(Peer):
         self.permits: Permits | None = None
         self.visibility_ms = 0
         self.is_stuck = False
+        self.is_slow = False
+        """Its socket takes deliveries only when ``flush`` is called (F14)."""
+        self._unsent = (0, 0)
         self.now_ms = 0
         self.held: dict[Place, int] = {}
         """What it has and did not settle -> when it goes back by itself (0 = never)."""
@@ -238,10 +241,19 @@ class SimConsumer(Peer):
                 self.held[place] = self.now_ms + self.visibility_ms if self.visibility_ms else 0
         places = ",".join(f"{d.queue_id}@{d.offset}" for d in deliveries)
         self.trace.note(f"{self.name} got {places}")
-        consumer.sent(
-            sum(delivery.messages for delivery in deliveries),
-            sum(delivery.size for delivery in deliveries),
+        messages, size = self._unsent
+        self._unsent = (
+            messages + sum(delivery.messages for delivery in deliveries),
+            size + sum(delivery.size for delivery in deliveries),
         )
+        if not self.is_slow:
+            self.flush()
+
+    def flush(self) -> None:
+        """The socket takes what was handed over."""
+        (messages, size), self._unsent = self._unsent, (0, 0)
+        if messages and self.consumer is not None:
+            self.consumer.sent(messages, size)
 
     def active_changed(self, consumer: Consumer, is_active: bool) -> None:
         """Another one took over, and got back what this one had."""

@@ -1,7 +1,5 @@
 """Steps of publishers: connect, publish lists of all kinds, leave."""
 
-from typing import Final
-
 from penstock.engine.ports import Publication
 from penstock.engine.routing import route_to
 from penstock.model.record import Record, RecordFlag, neutral_record
@@ -9,11 +7,6 @@ from penstock.testing.simulation.ledger import Sent
 from penstock.testing.simulation.operating import create_topic
 from penstock.testing.simulation.peers import SimPublisher
 from penstock.testing.simulation.world import SimTopic, World
-
-BURST_MAX: Final = 12
-"""Messages of one publish list: the "one batch" by which a hop may pass its credit (law 1)."""
-
-PUBLISHERS_MAX: Final = 4
 
 
 def publish(world: World) -> None:
@@ -31,7 +24,7 @@ def publish(world: World) -> None:
     if is_busy or not publisher.connection.may_read:
         return
     sim_topic = rng.choice(topics)
-    count = 1 if publisher.is_quiet else min(rng.randint(1, BURST_MAX), rng.randint(1, BURST_MAX))
+    count = 1 if publisher.is_quiet else rng.randint(1, rng.randint(1, world.crowd.burst_max))
     route = route_to(sim_topic.topic)
     publications = []
     for _ in range(count):
@@ -74,7 +67,7 @@ def _message(world: World, publisher: SimPublisher, sim_topic: SimTopic) -> tupl
 
 def connect_publisher(world: World) -> None:
     """A new publisher, one in four of them quiet."""
-    if len(world.publishers) >= PUBLISHERS_MAX:
+    if len(world.publishers) >= world.crowd.publishers_max:
         return
     publisher = SimPublisher(
         world.fresh("p"), world.ledger, world.trace, is_quiet=world.rng.random() < 0.25

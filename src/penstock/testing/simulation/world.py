@@ -9,6 +9,7 @@ Not here: what is done next (``steps.py``), what must hold (``laws.py``).
 
 import random
 from dataclasses import dataclass, field
+from typing import Final
 
 from penstock.engine.broker import Engine
 from penstock.engine.queue import Queue
@@ -38,6 +39,25 @@ RETRY_MS = 200
 
 DEAD = "dead"
 """The dead-letter topic; it takes what is refused or given up elsewhere."""
+
+
+BURST_MAX: Final = 12
+"""Messages of one publish list: the "one batch" by which a hop may pass its credit (law 1)."""
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """How many of everything there are at most: small worlds are fast, large ones are mixed."""
+
+    publishers_max: int = 3
+    topics_max: int = 2
+    followings_max: int = 2
+    consumers_max: int = 3
+    readers_max: int = 1
+    burst_max: int = BURST_MAX
+
+
+LARGE = Crowd(publishers_max=4, topics_max=4, followings_max=3, consumers_max=6, readers_max=2)
 
 
 @dataclass
@@ -110,12 +130,15 @@ class World:
         self.rng = random.Random(seed)
         self.clock = ManualClock()
         self.settings = small_settings(self.rng)
+        self.crowd = LARGE if self.rng.random() < 0.2 else Crowd()
         self.storage = SimulatedStorage(random.Random(self.rng.random()), plan=plan)
         self.catalog = MemoryCatalog()
         self.trace = Trace()
         self.ledger = Ledger()
         self.topics: dict[str, SimTopic] = {}
         """By label, the deleted ones included: a crash may bring one back."""
+        self.live_topics: list[SimTopic] = []
+        """Topics that exist now, in order of creation."""
         self.names = 0
         self.lives = 0
         self.turns = 0
@@ -179,6 +202,7 @@ class World:
                 raise LawBroken(f"topic {label} was durable and is gone (D6)")
             sim_topic.is_deleted = True
             sim_topic.may_be_back = False
+        self.note_topics()
 
     def _found_again(self, sim_topic: SimTopic, topic: Topic) -> None:
         if sim_topic.is_deleted and not sim_topic.may_be_back:
@@ -214,10 +238,9 @@ class World:
             self._was_unwell = True
         return now_ms - self._refused_ms > RETRY_MS
 
-    @property
-    def live_topics(self) -> list[SimTopic]:
-        """Topics that exist now, in order of creation."""
-        return [sim_topic for sim_topic in self.topics.values() if not sim_topic.is_deleted]
+    def note_topics(self) -> None:
+        """Topics came or went."""
+        self.live_topics = [each for each in self.topics.values() if not each.is_deleted]
 
     def create_topic(self, kind: str) -> SimTopic:
         """A new topic of a kind; its definition becomes durable with a later sync."""
@@ -232,6 +255,7 @@ class World:
         label = f"{name}#{queue_ids[0]}"
         sim_topic = SimTopic(label, name, kind, topic, queue_ids)
         self.topics[label] = sim_topic
+        self.note_topics()
         for queue_id in queue_ids:
             self.ledger.topics[queue_id] = label
         if kind == "dead":
