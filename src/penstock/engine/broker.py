@@ -14,7 +14,7 @@ Not here: what can be seen of it (``gauges.py``), one turn (``turn.py``), the jo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock.engine.connection import Connection, ConnectionOptions
 from penstock.engine.gauges import Gauges
@@ -27,7 +27,7 @@ from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import Topic, TopicPolicy
 from penstock.engine.waiting import WaitingRoom
-from penstock.log.store import CursorState, Recovered, Store, SyncJob
+from penstock.log.store import Appending, CursorState, Recovered, Store, SyncJob
 from penstock.model.clock import Clock
 from penstock.model.errors import AlreadyExists, InvariantBroken, NotFound
 from penstock.model.names import TopicName
@@ -142,6 +142,13 @@ class Engine(Gauges):
         Never called after a failed sync.
         """
         self._commits.after_durable(callback)
+
+    def watch_appends(self, watcher: Callable[[Sequence[Appending]], None]) -> None:
+        """Call with everything that is appended, in log order, before anybody can read it.
+
+        It runs inside the turn, once per frame: what it costs, every publisher waits for.
+        """
+        self._commits.append_watchers.append(watcher)
 
     # Peers.
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock.engine.answers import Answers
 from penstock.engine.chain import Chain
@@ -24,7 +24,7 @@ from penstock.engine.frame import Frame
 from penstock.engine.parcel import Manner, Parcel
 from penstock.flow.buffer_pool import BufferPool
 from penstock.flow.store_busy import StoreBusy
-from penstock.log.store import Store, SyncJob
+from penstock.log.store import Appending, Store, SyncJob
 from penstock.model.errors import AppendFailed, LogError
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.settings.load import Settings
@@ -48,6 +48,8 @@ class Commits:
         """Set for good when a sync has failed."""
         self.unsynced_messages = 0
         """Publishes appended and not durable."""
+        self.append_watchers: list[Callable[[Sequence[Appending]], None]] = []
+        """Called with what a frame appended, in log order, before anybody can read it."""
         self._store = store
         self._chain = chain
         self._answers = answers
@@ -94,6 +96,8 @@ class Commits:
         except LogError as problem:
             self._refused(frame, problem)
             return False
+        for watcher in self.append_watchers:
+            watcher(frame.batch)
         self.busy.append_succeeded()
         frame.end_position = self._store.end_position
         frame.store_bytes = frame.end_position - before

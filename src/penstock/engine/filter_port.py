@@ -8,6 +8,14 @@ from typing import Protocol
 from penstock.model.record import Record
 
 
+class Prefilter(Protocol):
+    """Judges a message by its offset alone, before it is read; knows less, asks earlier."""
+
+    def may_match(self, first_offset: int) -> bool:
+        """False only when the reader's filter was not true for this message."""
+        ...
+
+
 class Filter(Protocol):
     """Decides whether a reader wants a message; wrong "yes" is allowed, wrong "no" never."""
 

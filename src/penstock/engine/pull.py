@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from penstock.engine.filter_port import Filter
+from penstock.engine.filter_port import Filter, Prefilter
 from penstock.engine.host import Host, IndexEntry, SubscribedQueue
 from penstock.flow.held_pull import HeldPulls
 from penstock.log.queue_index import IndexFlag
@@ -60,6 +60,8 @@ class Pull(msgspec.Struct, eq=False):
     bytes_max: int = 256 * 1024
     """At least one record is given, whatever its size."""
     filter: Filter | None = None
+    prefilter: Prefilter | None = None
+    """Spares reading what the filter would refuse; never changes the answer."""
     deadline_ms: int = 0
     """Monotonic time until which it may be held; 0 = answer at once."""
     token: int = 0
@@ -176,10 +178,11 @@ class PullDesk:
         wanted: list[IndexEntry] = []
         size = messages = 0
         matches = pull.filter.matches_entry if pull.filter is not None else None
+        judge = pull.prefilter.may_match if pull.prefilter is not None else None
         for entry in entries:
             if entry[1] >= end:
                 break
-            if matches is None or matches(entry[6]):
+            if (matches is None or matches(entry[6])) and (judge is None or judge(entry[1])):
                 if wanted and (size + entry[4] > pull.bytes_max or messages >= pull.messages_max):
                     return wanted, entry[1]
                 wanted.append(entry)

@@ -5,8 +5,8 @@ append, and its answer is a few bits. They only ever save work. A map says "mayb
 it cannot judge: a message stored before the selector was registered, one without a map (older than
 what is kept, stored by a path that makes none, before a restart), a map of another size.
 
-Who makes them: ``appended(batch)``, called with what was appended, before it is visible.
-Who asks: a reader's ``Prefilter.may_match(first_offset)``, before the record is read.
+Who makes them: ``appended(batch)``, through ``Engine.watch_appends``, before anybody can read it.
+Who asks: ``OffsetJudge.may_match(first_offset)``, a ``Pull.prefilter``, before the record is read.
 
 Invariants: a map without a reader's bits means that its selector was asked and was not true; maps
 of one queue lie in one block of bytes by offset, at most ``maps_per_queue_max`` of them; a gap is
@@ -20,7 +20,7 @@ from typing import Final
 from penstock.engine.filter.bloom import BloomShape
 from penstock.engine.filter.sql92 import PropertiesReader, Selector
 from penstock.log.store import Appending
-from penstock.model.record import Record
+from penstock.model.record import Record, RecordKind
 
 MAPS_PER_QUEUE_MAX: Final = 65_536
 """Maps kept of one queue, the newest: 0.9 MiB of 112-bit maps."""
@@ -47,7 +47,7 @@ class Registration:
         self.is_live = True
 
 
-class Prefilter:
+class OffsetJudge:
     """What a reader asks before it reads a record of one queue."""
 
     __slots__ = ("_maps", "_queue_id", "_registration")
@@ -138,20 +138,22 @@ class BitMaps:
         if not self._by_queue:
             return
         for appending in batch:
-            # A delayed record has no offset yet; when it is released it goes without a map.
+            # A delayed message has no offset yet, and its release no properties: "maybe" then.
+            if appending.record.kind != RecordKind.MESSAGE:
+                continue
             for queue, offset in zip(appending.queues, appending.first_offsets, strict=False):
                 maps = self._by_queue.get(queue.queue_id)
                 if maps is not None:
                     made = self._made(appending.record, maps.registrations)
                     maps.put(offset, made, queue.queue_id)
 
-    def prefilter(self, name: str, queue_id: int) -> Prefilter | None:
+    def judge(self, name: str, queue_id: int) -> OffsetJudge | None:
         """What the reader of this name asks about a queue; None when nothing is mapped for it."""
         registration = self._registrations.get(name)
         maps = self._by_queue.get(queue_id)
         if registration is None or maps is None or registration not in maps.registrations:
             return None
-        return Prefilter(self, registration, queue_id)
+        return OffsetJudge(self, registration, queue_id)
 
     def bit_map(self, queue_id: int, offset: int) -> bytearray | None:
         """The map of one message; None when there is none."""
