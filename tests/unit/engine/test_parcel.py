@@ -1,0 +1,73 @@
+"""Parcels: runs of publishes that travel together, cut without losing a byte."""
+
+import pytest
+
+from penstock.engine.parcel import PUBLICATION_BYTES, Manner, Parcel, parcels_of
+from penstock.engine.ports import Publication
+from penstock.model.errors import InvariantBroken
+from penstock.model.record import RecordFlag, neutral_record
+
+HERE, THERE = object(), object()
+
+
+def publication(body, route=HERE, *, flags=0, deliver_ms=0, keys=()):
+    record = neutral_record(body)
+    record.flags |= flags
+    record.deliver_ms = deliver_ms
+    return Publication(record, route=route, keys=keys)
+
+
+def shapes(publications):
+    return [
+        (parcel.manner, len(parcel), parcel.size) for parcel in parcels_of(None, publications, 5)
+    ]
+
+
+def test_publishes_of_one_route_are_one_parcel():
+    assert shapes([publication(b"a"), publication(b"bb")]) == [(Manner.PLAIN, 2, 3)]
+
+
+def test_another_route_or_manner_begins_another_parcel():
+    publications = [
+        publication(b"a"),
+        publication(b"b", THERE),
+        publication(b"c", THERE, flags=RecordFlag.TRANSIENT),
+        publication(b"d", THERE, deliver_ms=9),
+        publication(b"e", THERE, flags=RecordFlag.DELAYED),
+        publication(b"f", THERE, flags=RecordFlag.COMPRESSED),
+    ]
+    assert shapes(publications) == [
+        (Manner.PLAIN, 1, 1),
+        (Manner.PLAIN, 1, 1),
+        (Manner.TRANSIENT, 1, 1),
+        (Manner.TIMED, 2, 2),
+        (Manner.PLAIN, 1, 1),
+    ]
+
+
+def test_a_parcel_knows_whether_anything_in_it_has_keys():
+    (parcel,) = parcels_of(None, [publication(b"a"), publication(b"b", keys=(b"k",))], 5)
+    assert parcel.has_keys
+    assert parcel.split(1).has_keys
+
+
+def test_what_is_split_weighs_together_what_it_weighed_before():
+    (parcel,) = parcels_of(None, [publication(b"x" * size) for size in (1, 20, 300)], 5)
+    charge = parcel.charge
+    assert charge == 321 + 3 * PUBLICATION_BYTES
+    first = parcel.split(2)
+    assert (first.size, parcel.size) == (21, 300)
+    assert first.charge + parcel.charge == charge
+    assert first.arrived_ms == 5
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_parcel_is_never_split_into_nothing(count):
+    parcel = Parcel(None, [publication(b"a"), publication(b"b")], HERE, 2)
+    with pytest.raises(InvariantBroken):
+        parcel.split(count)
+
+
+def test_a_publication_without_a_route_is_our_own_mistake():
+    with pytest.raises(InvariantBroken):
+        parcels_of(None, [publication(b"a", None)], 5)

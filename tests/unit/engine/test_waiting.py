@@ -1,0 +1,74 @@
+"""Requests of protocols that fail fast: run, refused for age, or drained by a busy store."""
+
+import pytest
+
+from penstock.flow.fast_fail import BusyCause
+from penstock.testing.workbench import Workbench
+
+KIB = 1024
+
+
+@pytest.fixture
+def bench():
+    return Workbench()
+
+
+class Recorder:
+    def __init__(self):
+        self.ran = 0
+        self.refused = []
+
+    def run(self):
+        self.ran += 1
+
+    def refuse(self, busy):
+        self.refused.append(busy)
+
+
+def test_a_request_runs_at_once_while_the_log_takes_what_it_gets(bench):
+    request = Recorder()
+    bench.engine.waiting.submit("send", "orders", request)
+    assert request.ran == 1
+
+
+def test_a_waiting_request_runs_when_the_sync_returned(bench):
+    job = held_log(bench)
+    send, ack = Recorder(), Recorder()
+    bench.engine.waiting.submit("send", "orders", send)
+    bench.engine.waiting.submit("ack", "orders", ack)
+    bench.turns()
+    assert (send.ran, ack.ran) == (0, 1)
+    bench.finish(job)
+    bench.turns()
+    assert send.ran == 1
+
+
+def test_a_request_that_waited_too_long_is_refused_with_its_numbers(bench):
+    held_log(bench)
+    request = Recorder()
+    bench.engine.waiting.submit("send", "orders", request)
+    bench.advance(199)
+    assert request.refused == []
+    bench.advance(1)
+    (busy,) = request.refused
+    assert (busy.cause, busy.waited_ms, busy.queued) == (BusyCause.AGE, 200, 1)
+    assert request.ran == 0
+
+
+def test_a_busy_store_drains_the_sends_that_wait(bench):
+    held_log(bench)
+    bench.clock.advance(bench.settings.flow.store_busy_ms - 150)
+    request = Recorder()
+    bench.engine.waiting.submit("send", "orders", request)
+    bench.advance(100)
+    (busy,) = request.refused
+    assert busy.cause is BusyCause.STORE
+
+
+def held_log(bench):
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, b"a")
+    bench.turns()
+    job = bench.engine.take_sync_job()
+    bench.clock.advance(bench.settings.storage.sync_hold_ms + 1)
+    return job
