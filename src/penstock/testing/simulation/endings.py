@@ -64,7 +64,7 @@ def drain(world: World) -> None:
     world.publishers = []
     for sim_topic in world.live_topics:
         for following in sim_topic.followings.values():
-            _attach_drain(world, sim_topic, following)
+            attach_drain(world, sim_topic, following)
     _settle_until(world, _undrained, "cannot be drained")
     # Delayed messages and those given back with a delay arrive by time, not by turns.
     for _ in range(8):
@@ -108,7 +108,8 @@ def _read_all(world: World, reader: SimReader) -> set[int]:
         found.update(entry[1] for entry in result.entries)
 
 
-def _attach_drain(world: World, sim_topic: SimTopic, following: Following) -> None:
+def attach_drain(world: World, sim_topic: SimTopic, following: Following) -> None:
+    """A consumer that takes whatever there is."""
     consumer = SimConsumer(world.fresh("drain"), world.ledger, world.trace, following)
     consumer.subscription = sim_topic.topic.subscriptions[following.name]
     consumer.now_ms = world.clock.monotonic_ms()

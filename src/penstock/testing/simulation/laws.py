@@ -13,7 +13,7 @@ from penstock.flow.credit import Credit
 from penstock.testing.simulation.fairness import is_starved
 from penstock.testing.simulation.ledger import LawBroken
 from penstock.testing.simulation.peers import SimConsumer
-from penstock.testing.simulation.world import BURST_MAX, World
+from penstock.testing.simulation.world import BATCH_MAX, BURST_MAX, World
 
 MESSAGE_BYTES_MAX: Final = 1024
 """What one message of a simulation weighs at most, the broker's own overhead included."""
@@ -82,7 +82,7 @@ def _check_consumer(world: World, peer: SimConsumer) -> None:
     flow = world.settings.flow
     # Who takes by itself (pop) is bound by the subscription's limit only.
     limit = flow.unacked_subscription_max if consumer.is_passive else flow.unacked_consumer_max
-    if consumer.inflight.messages > limit + BURST_MAX:
+    if consumer.inflight.messages > limit + BURST_MAX + BATCH_MAX:
         raise LawBroken(f"{peer.name} has {consumer.inflight.messages} in flight (law 2)")
     if consumer.inflight.bytes > flow.unacked_consumer_bytes_max + 4 * MESSAGE_BYTES_MAX:
         raise LawBroken(f"{peer.name} has {consumer.inflight.bytes} bytes in flight (law 2)")

@@ -6,7 +6,7 @@ from penstock.model.record import Record, RecordFlag, neutral_record
 from penstock.testing.simulation.ledger import Sent
 from penstock.testing.simulation.operating import create_topic
 from penstock.testing.simulation.peers import SimPublisher
-from penstock.testing.simulation.world import SimTopic, World
+from penstock.testing.simulation.world import BATCH_MAX, SimTopic, World
 
 
 def publish(world: World) -> None:
@@ -61,7 +61,7 @@ def _message(world: World, publisher: SimPublisher, sim_topic: SimTopic) -> tupl
         record.deliver_ms = world.clock.wall_ms() + rng.randrange(1, 1500)
         sent.is_ordered = False
     elif chance < 0.16:
-        record.messages = rng.randint(2, 4)
+        record.messages = rng.randint(2, BATCH_MAX)
     return sent, record
 
 

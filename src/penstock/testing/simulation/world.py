@@ -44,6 +44,9 @@ DEAD = "dead"
 BURST_MAX: Final = 12
 """Messages of one publish list: the "one batch" by which a hop may pass its credit (law 1)."""
 
+BATCH_MAX: Final = 4
+"""Messages of one batch record: delivered whole, however little room is left."""
+
 
 @dataclass(frozen=True)
 class Crowd:
@@ -145,6 +148,7 @@ class World:
         self._refused_ms = -RETRY_MS
         self._struck = 0
         self._was_unwell = False
+        self._forget_peers()
 
     # Lives of the broker.
 
@@ -155,14 +159,17 @@ class World:
             self.storage, self.catalog, self.settings.storage, self.clock
         )
         self.engine = Engine(self.store, recovered, self.clock, self.settings)
+        self._forget_peers()
+        self.trace.note(f"boot {self.lives} end {self.store.end_position}")
+        self._find_topics()
+
+    def _forget_peers(self) -> None:
         self.publishers: list[SimPublisher] = []
         self.consumers: list[SimConsumer] = []
         self.readers: list[SimReader] = []
         self.job: SyncJob | None = None
         self.job_error: Exception | None = None
         self.is_job_run = False
-        self.trace.note(f"boot {self.lives} end {self.store.end_position}")
-        self._find_topics()
 
     def restart(self, *, is_power_cut: bool) -> None:
         """The process dies, perhaps with the power, and another one starts."""
