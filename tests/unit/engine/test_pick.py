@@ -240,3 +240,12 @@ def test_a_large_message_is_delivered_alone(host, queue):
     taker = consume(subscription, name="c")
     subscription.dispatch(100)
     assert taker.offsets == [0]
+
+
+def test_a_message_is_not_expired_in_the_very_millisecond_of_its_end(host, queue):
+    subscription = subscribe(host, queue)
+    taker = consume(subscription, name="c")
+    queue.append([expiring(host, b"a", 0)])
+    subscription.arrived(1)
+    host.run()
+    assert taker.offsets == [0], "no time to live still means: to whoever waits for it now"

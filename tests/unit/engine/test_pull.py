@@ -201,3 +201,20 @@ def test_whoever_waits_for_a_deleted_queue_is_told(host, desk, queue, reader):
     desk.pull(Pull(reader, queue, 0, deadline_ms=host.clock.monotonic_ms() + 1000))
     desk.deleted(queue)
     assert reader.answers == [(0, PullStatus.CANCELLED, [])]
+
+
+def test_what_did_not_match_is_not_looked_at_again(host, desk, queue, reader):
+    class CountingTag(Tag):
+        looked = 0
+
+        def matches_entry(self, hashed):
+            self.looked += 1
+            return super().matches_entry(hashed)
+
+    wanted = CountingTag(b"a")
+    later = host.clock.monotonic_ms() + 1000
+    desk.pull(Pull(reader, queue, 0, filter=wanted, deadline_ms=later))
+    for _ in range(20):
+        queue.append([neutral_record(b"x", tag=b"b")])
+        desk.arrived(queue)
+    assert wanted.looked == 20

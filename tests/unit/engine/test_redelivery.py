@@ -55,3 +55,12 @@ def test_what_lies_below_the_low_mark_is_forgotten():
     redelivery.forget_below(5)
     assert (redelivery.again, redelivery.counts) == ([5, 9], {5: 1, 9: 1})
     assert list(redelivery.delayed) == [6]
+
+
+def test_an_earlier_moment_that_was_given_up_does_not_fire():
+    redelivery = Redelivery(delayed_max=10)
+    redelivery.delay(4, due_ms=100, messages=1)
+    redelivery.undelay(4)
+    redelivery.delay(4, due_ms=300, messages=1)
+    assert redelivery.ripen(200) == 0
+    assert redelivery.next_due_ms() == 300

@@ -241,3 +241,37 @@ def test_a_cancelled_consumer_gets_nothing_more_but_may_settle_what_it_has(
     subscription.detach(taker.consumer)
     assert subscription.unacked(1) == 0
     assert subscription.ready(1) == 4
+
+
+def test_settling_a_message_that_waits_for_its_delay_ends_the_wait(host, subscription, taker):
+    subscription.requeue(1, [0], delay_ms=500)
+    assert subscription.settle(1, [0]) == 1
+    assert subscription.statistics().delayed == 0
+    assert subscription.next_deadline_ms() is None
+
+
+def test_a_batch_settled_halfway_before_it_was_read_is_delivered_for_its_rest(host):
+    queue = MemoryQueue(host)
+    subscription = Subscription(1, "s", [queue], SubscriptionOptions(), host)
+    queue.append([Record(b"x", messages=3)])
+    subscription.settle_upto(1, 2)
+    taker = consume(subscription, Window(5), name="c")
+    host.run()
+    (delivery,) = taker.deliveries
+    assert (delivery.offset, delivery.messages) == (0, 1)
+    subscription.settle(1, [2])
+    assert subscription.unacked(1) == 0
+    assert subscription.low_mark(1) == 3
+
+
+def test_what_was_committed_before_it_became_visible_is_not_delivered(host):
+    queue = MemoryQueue(host)
+    subscription = Subscription(1, "s", [queue], SubscriptionOptions(), host)
+    taker = consume(subscription, name="c")
+    queue.fill(2)
+    queue.append([Record(b"x"), Record(b"y")], is_synced=False)
+    subscription.settle_upto(1, 3)
+    queue.sync()
+    subscription.arrived(1)
+    host.run()
+    assert taker.offsets == [3]

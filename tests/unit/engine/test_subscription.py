@@ -12,7 +12,7 @@ from penstock.flow.diagnosis import diagnose
 from penstock.flow.prefetch import Window
 from penstock.flow.unsent import UnsentLimit
 from penstock.model.errors import NotFound
-from penstock.model.record import neutral_record
+from penstock.model.record import Record, neutral_record
 from penstock.model.settlement import Cause
 from penstock.settings.topics import TopicSettings
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume
@@ -277,3 +277,32 @@ def test_a_message_with_a_key_and_no_consumer_waits(host):
     subscription.arrived(1)
     host.run()
     assert subscription.ready(1) == 1
+
+
+def test_a_purge_spares_every_message_of_a_batch_in_flight(host):
+    queue = MemoryQueue(host)
+    queue.append([Record(b"x", messages=3), Record(b"y")])
+    subscription = subscribe(host, queue)
+    consume(subscription, Window(1), name="c")
+    host.run()
+    assert subscription.purge(1) == 1
+    assert subscription.lane(1).cursor.ranges == [(3, 4)]
+
+
+def test_seeking_forgets_what_was_parked_for_busy_keys(host):
+    queue = MemoryQueue(host)
+    subscription = subscribe(host, queue, mode=Mode.KEY_SHARED)
+    taker = consume(subscription, Window(1), name="busy")
+    consume(subscription, name="free")
+    queue.append(neutral_record(b"x", key=b"k%d" % at) for at in range(40))
+    subscription.arrived(1)
+    host.run()
+    assert subscription.lane(1).dispatcher.parked_count > 0
+    subscription.detach(taker.consumer)
+    for consumer in subscription.consumers:
+        subscription.detach(consumer)
+    subscription.seek(1, 0)
+    assert subscription.lane(1).dispatcher.parked_count == 0
+    fresh = consume(subscription, name="fresh")
+    host.run()
+    assert sorted(fresh.offsets) == list(range(40))

@@ -8,6 +8,7 @@ from penstock.engine.subscription import Subscription, SubscriptionOptions
 from penstock.engine.subscription_options import Mode
 from penstock.flow.demand import Unlimited
 from penstock.flow.prefetch import Window
+from penstock.flow.unsent import UnsentLimit
 from penstock.model.record import neutral_record
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume
 
@@ -164,3 +165,36 @@ def test_the_order_of_keys_may_be_read_from_elsewhere(host, queue):
     subscription.arrived(1)
     host.run()
     assert sorted(len(taker.offsets) for taker in takers) == [0, 0, 40]
+
+
+def test_nothing_overtakes_what_is_parked_for_want_of_bytes(host, subscription, queue):
+    limit = UnsentLimit(0, 250)
+    taker = consume(subscription, name="c", unsent=limit)
+    taker.reads = False
+    queue.append([neutral_record(b"x" * 111, key=b"k"), neutral_record(b"x" * 211, key=b"k")])
+    subscription.arrived(1)
+    host.run()
+    assert taker.offsets == [0, 1], "the one that crosses the line still goes"
+    publish(host, subscription, queue, [b"k"])
+    taker.settle(*taker.deliveries)
+    taker.consumer.sent(2, sum(each.size for each in taker.deliveries))
+    host.run()
+    assert taker.offsets == [0, 1, 2]
+
+
+def test_a_small_message_does_not_slip_past_a_large_parked_one(host, subscription, queue):
+    taker = consume(subscription, Window(1), name="c", unsent=UnsentLimit(0, 1000))
+    publish(host, subscription, queue, [b"k"])
+    bodies = (b"x" * 400, b"y" * 400, b"z")
+    queue.append(neutral_record(body, key=b"k") for body in bodies)
+    subscription.arrived(1)
+    host.run()
+    subscription.lane(1).dispatcher.park(1, subscription.lane(1).dispatcher.slot(b"k", 1))
+    subscription.lane(1).dispatcher.park(2, subscription.lane(1).dispatcher.slot(b"k", 2))
+    subscription.lane(1).next_offset = 3
+    taker.reads = False
+    taker.consumer.demand.resize(10)
+    taker.consumer.unsent.bytes_max = 700
+    taker.settle(taker.deliveries[0])
+    subscription.dispatch(100)
+    assert taker.offsets == [0, 1], "500 of 700 bytes: the second does not fit, the third may not"

@@ -9,6 +9,7 @@ from penstock.engine.subscription_options import Mode
 from penstock.flow.demand import Unlimited
 from penstock.flow.permits import Permits
 from penstock.flow.prefetch import Window
+from penstock.flow.unsent import UnsentLimit
 from penstock.model.record import neutral_record
 from penstock.settings.flow import FlowSettings
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume
@@ -166,3 +167,19 @@ def test_ten_thousand_consumers_do_not_all_have_to_be_asked(host, queue):
         publish(host, subscription, queue, TAKERS_MAX)
     served = [each for each in subscription.consumers if each.delivered_messages]
     assert len(served) == 200
+
+
+def test_what_is_left_when_one_lacks_bytes_and_the_other_messages_goes_out_later(host, queue):
+    subscription = subscribe(host, queue, Mode.SHARED)
+    small = consume(subscription, Window(10), name="small", unsent=UnsentLimit(0, 100))
+    single = consume(subscription, Window(1), name="single")
+    small.reads = False
+    queue.append(neutral_record(b"x" * 12) for _ in range(5))
+    subscription.arrived(1)
+    host.run()
+    assert (small.offsets, single.offsets) == ([0], [1])
+    assert subscription.ready(1) == 3
+    single.settle(*single.deliveries)
+    host.run()
+    assert single.offsets == [1, 2]
+    assert not single.deliveries[-1].is_redelivered
