@@ -10,7 +10,7 @@ from penstock.flow.permits import Permits
 from penstock.flow.prefetch import Window
 from penstock.model.position import QueueId
 from penstock.testing.simulation.peers import Following, SimConsumer, SimReader
-from penstock.testing.simulation.world import World, kept_from
+from penstock.testing.simulation.world import SimTopic, World, kept_from
 
 APPETITES: Final = ("window", "window", "permits", "pop", "auto")
 """How a consumer asks for messages."""
@@ -110,12 +110,19 @@ def subscribe(world: World) -> None:
         is_loose=sim_topic.kind == "dead",
         mode=options.mode,
         is_dropping=sim_topic.kind == "short",
-        is_flagged=world.settings.topics.delivered_reserve >= FAR_AHEAD,
+        is_flagged=not is_durable,
     )
     sim_topic.followings[name] = following
     if is_durable:
-        world.engine.after_durable(lambda: sim_topic.durable_followings.add(name))
+        world.engine.after_durable(lambda: _now_durable(world, sim_topic, following))
     world.trace.note(f"subscribe {name} to {sim_topic.label} {options.mode.value}")
+
+
+def _now_durable(world: World, sim_topic: SimTopic, following: Following) -> None:
+    """The broker says that a subscription, its start and its delivered mark are on disk."""
+    if sim_topic.followings.get(following.name) is following:
+        sim_topic.durable_followings.add(following.name)
+        following.is_flagged = world.settings.topics.delivered_reserve >= FAR_AHEAD
 
 
 def attach(world: World) -> None:

@@ -196,7 +196,8 @@ class Following:
     def _check_order(self, taker: SimConsumer, delivery: Delivery, sent: Sent) -> None:
         scope = self._order_scope(taker, delivery)
         is_dead = delivery.queue_id in taker.ledger.dead_queues
-        if scope is None or is_dead or not sent.is_ordered:
+        # What expired may be back when the settlement that said so was lost: it is behind then.
+        if scope is None or is_dead or sent.may_vanish or not sent.is_ordered:
             return
         lane = (sent.publisher, delivery.queue_id, scope)
         if sent.number <= self.last_first.get(lane, -1):
