@@ -36,8 +36,9 @@ _PREFIX: Final = Struct(">II")
 _BINARY_HEAD: Final = Struct(">hbhiii")
 _LENGTH_16: Final = Struct(">h")
 _LENGTH_32: Final = Struct(">i")
-_JSON_MARK: Final = Serialization.JSON << 24
-_BINARY_MARK: Final = Serialization.BINARY << 24
+_JSON: Final = int(Serialization.JSON)
+_BINARY: Final = int(Serialization.BINARY)
+_ALL_TEXT: Final = frozenset((str,))
 _LANGUAGES: Final = {language.name: int(language) for language in Language}
 _LANGUAGE_NAMES: Final = {int(language): language.name for language in Language}
 
@@ -127,9 +128,9 @@ def decode(frame: bytes) -> Command:
     header = frame[8 : 8 + header_bytes]
     body = frame[8 + header_bytes :]
     kind = mark >> 24
-    if kind == Serialization.JSON:
+    if kind == _JSON:
         return _decode_json(header, body)
-    if kind == Serialization.BINARY:
+    if kind == _BINARY:
         return _decode_binary(header, body)
     raise Malformed(f"header serialization {kind} is unknown; 0 is JSON, 1 is binary")
 
@@ -170,7 +171,9 @@ def _decode_odd_json(header: bytes) -> _JsonHeader:
         raise Malformed(f"JSON header cannot be read: {problem}") from None
 
 
-def _texts(ext: dict[str, Scalar]) -> dict[str, str]:
+def _texts(ext: dict[str, Any]) -> dict[str, str]:
+    if set(map(type, ext.values())) <= _ALL_TEXT:
+        return ext
     texts: dict[str, str] = {}
     for name, value in ext.items():
         if type(value) is str:
@@ -217,20 +220,20 @@ def _decode_binary(header: bytes, body: bytes) -> Command:
 def _binary_ext(header: bytes, at: int, end: int, opaque: int) -> dict[str, str]:
     ext: dict[str, str] = {}
     fields = 0
+    # Slices past the end are short, never large: one check after each field is enough.
     while at < end:
         fields += 1
         if fields > EXT_FIELDS_MAX:
             raise Malformed(f"more than {EXT_FIELDS_MAX} ext fields", opaque=opaque)
-        (size,) = _LENGTH_16.unpack_from(header, at)
-        name = _string(header, at + 2, size)
-        at += 2 + size
-        (size,) = _LENGTH_32.unpack_from(header, at)
-        value = _string(header, at + 4, size)
-        at += 4 + size
-        if name and value:
-            ext[name] = value
-    if at != end:
-        raise Malformed(f"ext fields run {at - end} bytes past their end", opaque=opaque)
+        name_end = at + 2 + int.from_bytes(header[at : at + 2], "big")
+        value_at = name_end + 4
+        value_end = value_at + int.from_bytes(header[name_end:value_at], "big")
+        if value_end > end:
+            raise Malformed(f"ext fields run {value_end - end} bytes too far", opaque=opaque)
+        if name_end > at + 2 and value_end > value_at:
+            name = header[at + 2 : name_end].decode("utf-8", "replace")
+            ext[name] = header[value_at:value_end].decode("utf-8", "replace")
+        at = value_end
     return ext
 
 
@@ -243,17 +246,17 @@ def _string(header: bytes, at: int, size: int) -> str:
 def encode(command: Command) -> bytes:
     """The frame of a command, in its own serialization."""
     try:
-        if command.serialization == Serialization.BINARY:
-            header, mark = _encode_binary(command), _BINARY_MARK
+        if command.serialization == _BINARY:
+            header, kind = _encode_binary(command), _BINARY
         else:
-            header, mark = _encode_json(command), _JSON_MARK
+            header, kind = _encode_json(command), _JSON
     except (error, UnicodeEncodeError) as problem:
         raise Malformed(f"command {command.code} does not fit its header: {problem}") from None
     body = command.body
     size = len(header)
     if size > 0xFFFFFF:
         raise Malformed(f"header of {size} bytes does not fit a frame")
-    return b"".join((_PREFIX.pack(4 + size + len(body), mark | size), header, body))
+    return b"".join((_PREFIX.pack(4 + size + len(body), kind << 24 | size), header, body))
 
 
 def _encode_json(command: Command) -> bytes:

@@ -74,7 +74,11 @@ def value_span(properties: bytes, mark: bytes) -> tuple[int, int]:
 
     ``mark`` is the name with ``NAME_END`` behind it. Linear, and no copy of the string.
     """
-    at = properties.rfind(mark)
+    return span_at(properties, mark, properties.rfind(mark))
+
+
+def span_at(properties: bytes, mark: bytes, at: int) -> tuple[int, int]:
+    """The same for a caller that has looked for the last mark itself and found it (or -1)."""
     while at >= 0:
         if at == 0 or properties[at - 1] == 2:
             start = at + len(mark)

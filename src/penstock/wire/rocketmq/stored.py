@@ -28,11 +28,12 @@ from zlib import crc32
 
 import msgspec
 
+from penstock.model.position import LogPosition
 from penstock.model.record import Record, RecordFlag, RecordKind, Wire
 from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.message_id import HOST_V4_BYTES, HOST_V6_BYTES, NO_HOST
 from penstock.wire.rocketmq.message_id import offset_message_id as offset_id
-from penstock.wire.rocketmq.properties import PROPERTIES_BYTES_MAX, parse_properties, value_span
+from penstock.wire.rocketmq.properties import PROPERTIES_BYTES_MAX, parse_properties, span_at
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -88,6 +89,7 @@ _I16: Final = Struct(">h")
 _TAGS: Final = b"TAGS\x01"
 _KEYS: Final = b"KEYS\x01"
 _SHARDING: Final = b"__SHARDINGKEY\x01"
+_NOT_STORED: Final = LogPosition(-1)
 _ROCKETMQ: Final = int(Wire.ROCKETMQ)
 _MESSAGE: Final = int(RecordKind.MESSAGE)
 _COMPRESSED: Final = int(RecordFlag.COMPRESSED)
@@ -163,16 +165,23 @@ def stored_record(
     except (error, KeyError) as problem:
         raise Malformed(f"message for {topic!r} has a field out of range: {problem}") from None
     origin = b"".join((front, body, name_field, _U16.pack(props_len), properties))
-    key_at, key_len = value_span(properties, _SHARDING)
+    key_at = key_len = tag_at = tag_len = 0
+    # Looking here and not in a call: most messages have no sharding key, many no tag or keys.
+    at = properties.rfind(_SHARDING)
+    if at >= 0:
+        key_at, key_len = span_at(properties, _SHARDING, at)
     if not key_len:
-        key_at, key_len = _first_key(properties)
-    tag_at, tag_len = value_span(properties, _TAGS)
+        at = properties.rfind(_KEYS)
+        if at >= 0:
+            key_at, key_len = _first_key(properties, at)
+    at = properties.rfind(_TAGS)
+    if at >= 0:
+        tag_at, tag_len = span_at(properties, _TAGS, at)
     return Record(
         origin, _ROCKETMQ, _MESSAGE, _COMPRESSED if sys_flag & 1 else 0, 0, 1, born_ms, expire_ms,
         deliver_ms, props_at + key_at if key_len else 0, key_len,
         props_at + tag_at if tag_len else 0, tag_len, props_at, props_len, body_at, size,
-        stamp_offset_at=QUEUE_OFFSET_AT, stamp_position_at=POSITION_AT,
-        stamp_store_ms_at=68 if bits & 0x10 else 56,
+        _NOT_STORED, 0, QUEUE_OFFSET_AT, POSITION_AT, 68 if bits & 0x10 else 56,
     )  # fmt: skip
 
 
@@ -286,9 +295,9 @@ def topic_field(topic: str) -> tuple[int, bytes]:
     return MAGIC_V1, bytes((len(name),)) + name
 
 
-def _first_key(properties: bytes) -> tuple[int, int]:
+def _first_key(properties: bytes, at: int) -> tuple[int, int]:
     """The first of KEYS, which are separated by spaces."""
-    at, size = value_span(properties, _KEYS)
+    at, size = span_at(properties, _KEYS, at)
     end = at + size
     while at < end and properties[at] == 32:
         at += 1
