@@ -1,11 +1,12 @@
-"""When messages and idle objects run out of time.
+"""When messages run out of time.
 
 A message expires at the head of its subscription only: either it is about to be delivered, or it
 has been the next one for long enough. Whichever comes first of its own ``expire_ms`` and the
 topic's time to live counts. The moment is wall time in the record and becomes monotonic when it is
 armed (D14).
 
-Not here: what becomes of an expired message (``pick``, the host's dead letters).
+Not here: what becomes of an expired message (``pick``, the host's dead letters), unused topics
+(``housekeeping``).
 """
 
 from penstock.engine.host import IndexEntry
@@ -26,26 +27,3 @@ def head_of(lane: Lane) -> int:
     """The next offset to deliver; the lane's end when there is none."""
     again = lane.redelivery.again
     return again[0] if again else lane.next_offset
-
-
-class IdleExpiry:
-    """An object that goes when nobody used it for so long."""
-
-    __slots__ = ("_used_ms", "idle_ms_max")
-
-    def __init__(self, idle_ms_max: int, now_ms: int) -> None:
-        self.idle_ms_max = idle_ms_max
-        """0 = it never goes."""
-        self._used_ms = now_ms
-
-    def used(self, now_ms: int) -> None:
-        """Somebody used it."""
-        self._used_ms = now_ms
-
-    def deadline_ms(self) -> int | None:
-        """When it goes unless it is used before."""
-        return self._used_ms + self.idle_ms_max if self.idle_ms_max else None
-
-    def is_over(self, now_ms: int) -> bool:
-        """Whether its time is up."""
-        return bool(self.idle_ms_max) and now_ms >= self._used_ms + self.idle_ms_max

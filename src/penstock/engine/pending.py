@@ -10,7 +10,6 @@ Not here: limits (``flow/inflight.py``), what comes back (``redelivery.py``).
 """
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 import msgspec
@@ -69,15 +68,6 @@ class Pending:
         # First offsets of entries that span several, sorted: the way from an offset to its entry.
         self._batches: list[int] = []
         self._deadlines: list[tuple[int, int]] = []
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __contains__(self, offset: int) -> bool:
-        return offset in self.entries
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.entries)
 
     def add(self, offset: int, held: Held) -> None:
         """An entry was handed to a consumer (plain lists are added in bulk by ``deliver``)."""
@@ -153,10 +143,3 @@ class Pending:
                 return deadline_ms
             heappop(deadlines)
         return None
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self.entries.clear()
-        self.messages = 0
-        self._batches.clear()
-        self._deadlines.clear()
