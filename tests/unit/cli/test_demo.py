@@ -1,0 +1,30 @@
+import json
+
+from click.testing import CliRunner
+
+from penstock.cli.demo import command
+from penstock.cli.scenes import SCENES, load_scene
+
+
+def test_without_a_name_the_scenes_are_listed_with_what_they_show():
+    result = CliRunner().invoke(command, [])
+    assert result.exit_code == 0
+    for name, summary in SCENES.items():
+        assert name in result.output
+        assert summary in result.output
+
+
+def test_the_list_is_there_as_json():
+    result = CliRunner().invoke(command, ["--json"])
+    assert [each["name"] for each in json.loads(result.output)] == list(SCENES)
+
+
+def test_an_unknown_scene_is_a_usage_error_that_names_the_known_ones():
+    result = CliRunner().invoke(command, ["store-held"])
+    assert result.exit_code == 2
+    assert "store-hold" in result.output
+
+
+def test_every_scene_has_a_file_that_can_be_played():
+    for name in SCENES:
+        assert callable(load_scene(name))
