@@ -1,13 +1,13 @@
 """Numbers of the process around the engine, gathered by the server when somebody asks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from penstock.telemetry.histogram import Histogram
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessStatistics:
+class ProcessStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The process now; what ends in ``_total`` only ever grows."""
 
     durability: str

@@ -17,7 +17,7 @@ def engine(topics=(), **more):
 
 
 def process(**more):
-    figures = dict.fromkeys(ProcessStatistics.__dataclass_fields__, 0)
+    figures = dict.fromkeys(ProcessStatistics.__struct_fields__, 0)
     figures |= {
         "durability": "fsync",
         "refused_total": {},
