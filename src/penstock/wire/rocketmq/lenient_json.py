@@ -22,7 +22,8 @@ NESTING_MAX: Final = 64
 
 T = TypeVar("T")
 
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s"{}\[\]:,]+', re.DOTALL)
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]+|\\.)*+"?|[{}\[\]:,]|[^\s"{}\[\]:,]++', re.DOTALL)
+"""A string without its end reaches to the end of the text: looking for it again would be slow."""
 _BRACKETS: Final = {b"}": b"{", b"]": b"["}
 _ENCODE: Final = msgspec.json.Encoder().encode
 _DECODERS: Final[dict[Any, Any]] = {}
@@ -74,27 +75,34 @@ def _without_nulls(value: Any) -> Any:
 def standard_json(data: bytes) -> bytes:
     """The same JSON with every key a string: numbers are quoted, objects become their text."""
     out: list[bytes] = []
-    open_brackets: list[tuple[bytes, int]] = []
-    """Each open bracket, and where in ``out`` it begins if it is (part of) a key, else -1."""
+    open_brackets: list[bytes] = []
+    key_at, key_depth = -1, 0
+    """Where in ``out`` the object begins that is a key, and how deep; -1: none is open."""
     wants_key = False
-    for token in _TOKEN.findall(data):
+    for match in _TOKEN.finditer(data):
+        token = match.group()
         if token in (b"{", b"["):
             if len(open_brackets) >= NESTING_MAX:
                 raise Malformed(f"JSON nested deeper than {NESTING_MAX}")
-            open_brackets.append((token, len(out) if wants_key else -1))
+            if wants_key:
+                # Each level would double the backslashes; no peer has more than one.
+                if key_at >= 0:
+                    raise Malformed("JSON object as key inside a key")
+                key_at, key_depth = len(out), len(open_brackets)
+            open_brackets.append(token)
             out.append(token)
             wants_key = token == b"{"
         elif token in _BRACKETS:
-            if not open_brackets or open_brackets[-1][0] != _BRACKETS[token]:
+            if not open_brackets or open_brackets.pop() != _BRACKETS[token]:
                 raise Malformed("JSON brackets do not match")
-            _, key_at = open_brackets.pop()
             out.append(token)
-            if key_at >= 0:
-                out[key_at:] = [_ENCODE(b"".join(out[key_at:]).decode())]
+            if key_at >= 0 and key_depth == len(open_brackets):
+                out[key_at:] = [_ENCODE(b"".join(out[key_at:]).decode("utf-8", "replace"))]
+                key_at = -1
             wants_key = False
         elif token == b",":
             out.append(token)
-            wants_key = bool(open_brackets) and open_brackets[-1][0] == b"{"
+            wants_key = bool(open_brackets) and open_brackets[-1] == b"{"
         elif token == b":":
             out.append(token)
             wants_key = False
