@@ -48,6 +48,7 @@ class TurnRunner:
         self._overfull: dict[Topic, None] = {}
         self._retry_ms = 0
         self._has_drained = False
+        self._is_stuffed = False
         self.turns = 0
 
     def wake(self, subscription: Subscription) -> None:
@@ -78,6 +79,8 @@ class TurnRunner:
         else:
             parts.intake.run(self.turns)
             is_saved = self._append()
+            # Those left over from a frame that could not be written; newer ones are this turn's.
+            self._is_stuffed = parts.dead_letters.is_crowded
             self._make_room()
             if is_saved:
                 parts.housekeeping.snapshot()
@@ -171,7 +174,7 @@ class TurnRunner:
         return True
 
     def _make_room(self) -> None:
-        if not self._overfull or self._parts.dead_letters.is_crowded:
+        if not self._overfull or self._is_stuffed:
             return
         wall_ms = self._chain.clock.wall_ms()
         watched, self._overfull = self._overfull, {}
@@ -186,7 +189,7 @@ class TurnRunner:
 
     def _dispatch(self) -> bool:
         """Hand out messages; True when any queue has fewer of them ready now."""
-        if not self._woken or self._parts.dead_letters.is_crowded:
+        if not self._woken or self._is_stuffed:
             return False
         moved = 0
         woken, self._woken = self._woken, {}
@@ -216,7 +219,7 @@ class TurnRunner:
     def _can_move(self) -> bool:
         """True when the next turn would move something (law 4)."""
         parts = self._parts
-        if self._woken and not parts.dead_letters.is_crowded:
+        if self._woken and not self._is_stuffed:
             return True
         if parts.commits.failure is not None:
             return False

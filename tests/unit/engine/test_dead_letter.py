@@ -10,6 +10,8 @@ from penstock.flow.prefetch import Window
 from penstock.model.record import neutral_record
 from penstock.model.refusal import RefusalKind
 from penstock.model.settlement import Cause
+from penstock.settings.flow import FlowSettings
+from penstock.settings.load import Settings
 from penstock.testing.faults import FaultKind
 from penstock.testing.workbench import Workbench
 
@@ -148,3 +150,19 @@ def test_a_second_death_replaces_the_first_in_the_properties():
     assert properties(twice)["dead.topic"] == "second"
     assert twice.properties.count(b"dead.topic") == 1
     assert twice.body == b"body"
+
+
+def test_a_topic_that_overflows_all_the_time_does_not_stop_dispatch():
+    flow = FlowSettings(turn_messages_max=4, turn_channel_messages_max=4)
+    bench = Workbench(Settings(flow=flow))
+    bench.topic("grave")
+    full = bench.topic("full", TopicPolicy(length_max=1, dead_letter_topic="grave"))
+    bench.reader(full)
+    calm, channel = bench.topic("calm"), bench.channel()
+    bench.reader(calm).attach(bench.outlet, Window(0), name="c")
+    for _ in range(6):
+        bench.publish(channel, full, *[b"x"] * 8)
+        bench.publish(channel, calm, b"calm")
+        bench.engine.turn()
+        bench.sync()
+    assert bench.outlet.bodies
