@@ -158,11 +158,19 @@ def test_a_topic_that_overflows_all_the_time_does_not_stop_dispatch():
     bench.topic("grave")
     full = bench.topic("full", TopicPolicy(length_max=1, dead_letter_topic="grave"))
     bench.reader(full)
-    calm, channel = bench.topic("calm"), bench.channel()
+    calm = bench.topic("calm")
     bench.reader(calm).attach(bench.outlet, Window(0), name="c")
-    for _ in range(6):
-        bench.publish(channel, full, *[b"x"] * 8)
-        bench.publish(channel, calm, b"calm")
+    flooders, quiet = [bench.channel() for _ in range(8)], bench.channel()
+
+    def flood():
+        for flooder in flooders:
+            bench.publish(flooder, full, b"x")
         bench.engine.turn()
         bench.sync()
-    assert bench.outlet.bodies
+
+    for _ in range(3):
+        flood()
+    bench.publish(quiet, calm, b"calm")
+    flood()
+    flood()
+    assert bench.outlet.bodies == [b"calm"]
