@@ -1,5 +1,6 @@
 """Steps of consumers and readers: subscribe, attach, settle, give back, pull, seek, leave."""
 
+from functools import partial
 from typing import Final
 
 from penstock.engine.consumer import Consumer
@@ -9,6 +10,7 @@ from penstock.flow.demand import Unlimited
 from penstock.flow.permits import Permits
 from penstock.flow.prefetch import Window
 from penstock.model.position import QueueId
+from penstock.testing.simulation.ledger import Place
 from penstock.testing.simulation.peers import Following, SimConsumer, SimReader
 from penstock.testing.simulation.world import SimTopic, World, kept_from
 
@@ -81,7 +83,15 @@ def hand_back(
                 subscription.settle(queue_id, offsets)
             else:
                 subscription.reject(queue_id, offsets)
-            consumer.following.settled.update((queue_id, offset) for offset in firsts)
+            following, places = consumer.following, [(queue_id, offset) for offset in firsts]
+            following.settled.update(places)
+            if world.rng.random() < 0.3:
+                world.engine.after_durable(partial(_receipted, following, places))
+
+
+def _receipted(following: Following, places: list[Place]) -> None:
+    """The broker says that these acks are durable; a seek in between makes that worthless."""
+    following.receipted.update(place for place in places if place in following.settled)
 
 
 def subscribe(world: World) -> None:

@@ -67,7 +67,7 @@ def _forget_followers(world: World, sim_topic: SimTopic, following: Following | 
 def alarm(world: World) -> None:
     """Memory or disk runs short, or is well again."""
     name = world.rng.choice(("memory", "disk"))
-    raise_or_clear(world, name, is_raised=world.rng.random() < 0.4)
+    raise_or_clear(world, name, is_raised=world.rng.random() < 0.2)
 
 
 def raise_or_clear(world: World, name: str, *, is_raised: bool) -> None:

@@ -83,6 +83,7 @@ class SimPublisher(Peer):
         self.connection: Connection
         self.channel: Channel
         self.is_quiet = is_quiet
+        self.is_flood = False
         self.next_number = 0
         self.pending: dict[int, Sent] = {}
         self.waiting: dict[int, tuple[Publication, Queue, int]] = {}
@@ -136,6 +137,8 @@ class Following:
     seen: set[str] = field(default_factory=set)
     in_flight: dict[Place, SimConsumer] = field(default_factory=dict)
     settled: set[Place] = field(default_factory=set)
+    receipted: set[Place] = field(default_factory=set)
+    """Settled, and the broker said that this is durable: no crash brings them back."""
     last_first: dict[tuple[str, int, str], int] = field(default_factory=dict)
     mode: Mode = Mode.SHARED
     messages: dict[Place, int] = field(default_factory=dict)
@@ -162,6 +165,7 @@ class Following:
         """A seek: what was settled may come again, what was not may be skipped."""
         self.is_loose = True
         self.settled = {place for place in self.settled if place[0] != queue_id}
+        self.receipted = {place for place in self.receipted if place[0] != queue_id}
         self.last_first = {lane: n for lane, n in self.last_first.items() if lane[1] != queue_id}
         for place in [place for place in self.in_flight if place[0] == queue_id]:
             self.in_flight[place].forget([place])
@@ -171,6 +175,8 @@ class Following:
         place = (delivery.queue_id, delivery.offset)
         self.received_count += 1
         sent = taker.ledger.received(delivery.queue_id, delivery.record.body)
+        if place in self.receipted:
+            raise LawBroken(f"{self.name} gave {sent.value} again after its ack was durable (P1)")
         if place in self.settled:
             raise LawBroken(f"{self.name} gave {sent.value} again after it was settled")
         holder = self.in_flight.get(place)

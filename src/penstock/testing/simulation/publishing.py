@@ -1,5 +1,7 @@
 """Steps of publishers: connect, publish lists of all kinds, leave."""
 
+from typing import Final
+
 from penstock.engine.ports import Publication
 from penstock.engine.routing import route_to
 from penstock.model.record import Record, RecordFlag, neutral_record
@@ -7,6 +9,9 @@ from penstock.testing.simulation.ledger import Sent
 from penstock.testing.simulation.operating import create_topic
 from penstock.testing.simulation.peers import SimPublisher
 from penstock.testing.simulation.world import BATCH_MAX, SimTopic, World
+
+FLOOD_LISTS: Final = 4
+"""Lists that a flooding publisher sends in a row, unless its gate closes."""
 
 
 def publish(world: World) -> None:
@@ -24,7 +29,16 @@ def publish(world: World) -> None:
     if is_busy or not publisher.connection.may_read:
         return
     sim_topic = rng.choice(topics)
-    count = 1 if publisher.is_quiet else rng.randint(1, rng.randint(1, world.crowd.burst_max))
+    if publisher.is_quiet:
+        _publish_list(world, publisher, sim_topic, 1)
+        return
+    for _ in range(FLOOD_LISTS if publisher.is_flood else 1):
+        if publisher.connection.may_read:
+            count = rng.randint(1, rng.randint(1, world.crowd.burst_max))
+            _publish_list(world, publisher, sim_topic, count)
+
+
+def _publish_list(world: World, publisher: SimPublisher, sim_topic: SimTopic, count: int) -> None:
     route = route_to(sim_topic.topic)
     publications = []
     for _ in range(count):
@@ -66,12 +80,12 @@ def _message(world: World, publisher: SimPublisher, sim_topic: SimTopic) -> tupl
 
 
 def connect_publisher(world: World) -> None:
-    """A new publisher, one in four of them quiet."""
+    """A new publisher: one in four is quiet, one in four floods."""
     if len(world.publishers) >= world.crowd.publishers_max:
         return
-    publisher = SimPublisher(
-        world.fresh("p"), world.ledger, world.trace, is_quiet=world.rng.random() < 0.25
-    )
+    temper = world.rng.random()
+    publisher = SimPublisher(world.fresh("p"), world.ledger, world.trace, is_quiet=temper < 0.25)
+    publisher.is_flood = temper > 0.75
     publisher.connection = world.engine.connect(world.connect(publisher), publisher, publisher.name)
     publisher.channel = publisher.connection.open_channel()
     world.publishers.append(publisher)

@@ -115,9 +115,9 @@ def small_settings(rng: random.Random) -> Settings:
             unacked_consumer_bytes_max=16 * KIB,
             unsent_messages_max=16,
             unsent_bytes_max=8 * KIB,
-            turn_messages_max=rng.choice((16, 64)),
-            turn_channel_messages_max=8,
-            turn_bytes_max=16 * KIB,
+            turn_messages_max=rng.choice((4, 16, 64)),
+            turn_channel_messages_max=rng.choice((2, 8)),
+            turn_bytes_max=rng.choice((300, 2 * KIB, 16 * KIB)),
         ),
         topics=TopicSettings(
             message_bytes_max=4 * KIB, delivered_reserve=rng.choice((1, 20, 1000))

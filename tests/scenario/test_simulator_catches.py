@@ -1,0 +1,91 @@
+"""The simulator must be able to fail: mistakes planted in the core, and the law that names each."""
+
+import logging
+
+import pytest
+
+from penstock.engine.connection import Connection
+from penstock.engine.consumer import Consumer
+from penstock.engine.publish import Intake
+from penstock.engine.settling import Settling
+from penstock.engine.turn import TurnRunner
+from penstock.flow.credit import Credit
+from penstock.flow.gate import Gate
+from penstock.log.store import Store
+from penstock.testing.simulator import SimulationFailed, simulate
+
+SEEDS = 25
+STEPS = 700
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def first_failure():
+    for seed in range(SEEDS):
+        try:
+            simulate(seed, STEPS)
+        except SimulationFailed as failure:
+            return str(failure)
+    pytest.fail(f"{SEEDS} seeds did not notice it")
+
+
+def nothing(*_, **__):
+    return None
+
+
+def test_confirms_before_the_sync_are_noticed(monkeypatch):
+    monkeypatch.setattr(Store, "durable_position", property(lambda store: store.end_position))
+    assert "(P1)" in (text := first_failure()) or "(D7)" in text or "was durable" in text
+
+
+def test_acks_forgotten_by_a_second_restart_are_noticed(monkeypatch):
+    monkeypatch.setattr(Settling, "replayed", nothing)
+    text = first_failure()
+    assert "(P2)" in text or "its ack was durable (P1)" in text
+
+
+def test_a_consumer_that_is_not_woken_is_noticed(monkeypatch):
+    monkeypatch.setattr(TurnRunner, "wake", nothing)
+    assert "(law 4)" in (text := first_failure()) or "(law 8)" in text
+
+
+def test_a_socket_that_drains_without_a_wake_up_is_noticed(monkeypatch):
+    monkeypatch.setattr(Consumer, "wake", nothing)
+    assert "(law 4)" in first_failure()
+
+
+def test_bytes_that_never_come_back_are_noticed(monkeypatch):
+    monkeypatch.setattr(Connection, "refund", nothing)
+    text = first_failure()
+    assert "(law 3)" in text or "(law 2)" in text
+
+
+def test_credit_that_is_given_twice_is_noticed(monkeypatch):
+    processed = Credit.processed
+    monkeypatch.setattr(Credit, "processed", lambda credit, n=1: processed(credit, 2 * n))
+    text = first_failure()
+    assert "(law 1)" in text or "processed more than" in text
+
+
+def test_a_gate_that_does_not_tell_is_noticed(monkeypatch):
+    monkeypatch.setattr(Gate, "open", lambda gate, reason, now_ms: False)
+    text = first_failure()
+    assert "(law 7)" in text or "(law 3)" in text
+
+
+def test_a_channel_passed_over_for_busier_ones_is_noticed(monkeypatch):
+    run_channel = Intake._run_channel
+
+    def busy_first(intake, channel, *budget):
+        is_quiet = channel.inbox_messages == 1
+        if is_quiet and any(other.inbox_messages > 1 for other in intake._channels):
+            return 0, 0
+        return run_channel(intake, channel, *budget)
+
+    monkeypatch.setattr(Intake, "_run_channel", busy_first)
+    assert "(law 5)" in first_failure()
