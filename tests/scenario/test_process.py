@@ -254,3 +254,13 @@ def says(peer, line, answer):
             return False
         heard += chunk
     return heard.decode().startswith(answer)
+
+
+def test_a_stop_asked_for_as_soon_as_the_ready_file_is_there_is_clean(start, tmp_path):
+    ready = tmp_path / "ready"
+    broker = start("--ready-file", str(ready))
+    while not ready.exists():
+        assert broker.popen.poll() is None
+    code, output = broker.end()
+    assert code == 0, output
+    assert not ready.exists()

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from penstock.engine.connection import Channel, Connection
 from penstock.engine.parts import Parts
-from penstock.engine.queue import Queue
 from penstock.flow.diagnosis import StageView
 from penstock.flow.reason import Reason
 from penstock.flow.stage import Stage
@@ -22,7 +21,8 @@ def flow_views(parts: Parts, now_ms: int) -> list[StageView]:
     for connection in parts.chain.connections.values():
         views.append(_connection(connection, parts, now_ms))
         views += [_channel(channel, now_ms) for channel in connection.channels.values()]
-    views += [_queue(queue, now_ms) for queue in parts.registry.queues.values()]
+    log = (parts.chain.log.label,)
+    views += [_stage(queue.stage, now_ms, log) for queue in parts.registry.queues.values()]
     views.append(_log(parts, now_ms))
     for topic in parts.registry.topics.values():
         views += [
@@ -70,10 +70,6 @@ def _channel(channel: Channel, now_ms: int) -> StageView:
         culprit=hold.culprit,
         since_ms=channel.inbox[0].arrived_ms if channel.inbox else None,
     )
-
-
-def _queue(queue: Queue, now_ms: int) -> StageView:
-    return _stage(queue.stage, now_ms, ("log log",))
 
 
 def _log(parts: Parts, now_ms: int) -> StageView:

@@ -73,12 +73,14 @@ class Broker:
         """Something was asked of the engine on this loop, not through a socket: take a turn."""
         self._running.turns.request()
 
-    async def start(self) -> None:
+    async def start(self, before_ready: Callable[[], None] | None = None) -> None:
         """Open everything; when that fails, all that was opened is closed again."""
         self._end = asyncio.get_running_loop().create_future()
         try:
             self._open()
             self._serve()
+            if before_ready is not None:
+                before_ready()
             self._announce()
         except BaseException:
             self._undo.close()
@@ -231,10 +233,15 @@ def run(settings: Settings, *, listening: Sequence[Listening] | None = None) -> 
 
 async def _run(broker: Broker, began: float) -> None:
     loop = asyncio.get_running_loop()
-    await broker.start()
+
+    def take_signals() -> None:
+        # Not earlier: a long recovery may be interrupted at once. Not later: whoever saw the ready
+        # file may ask for a clean stop.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, broker.request_stop)
+
+    await broker.start(take_signals)
     settle_heap()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, broker.request_stop)
     broker.banner(time.perf_counter() - began)
     try:
         await broker.wait()

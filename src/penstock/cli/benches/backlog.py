@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.cli.benches.core import BenchCore, BenchOutlet, bench_settings
+from penstock.cli.benches.bench_engine import BenchCore, BenchOutlet, bench_settings
 from penstock.engine.connection import ConnectionOptions
 from penstock.engine.ports import Publication
 from penstock.engine.routing import DirectRoute

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.cli.benches.core import BenchCore, BenchOutlet, bench_settings
+from penstock.cli.benches.bench_engine import BenchCore, BenchOutlet, bench_settings
 from penstock.engine.connection import ConnectionOptions
 from penstock.engine.consumer import ConsumerRefusal
 from penstock.engine.ports import Publication

@@ -8,7 +8,9 @@ and the broker goes on.
 
 from typing import Final
 
+from penstock.cli.scenes.actors import Consuming, Publishing
 from penstock.cli.scenes.house import House
+from penstock.engine.topic import Topic
 from penstock.model.refusal import RefusalKind
 from penstock.server.faults import FaultOrder
 
@@ -21,7 +23,13 @@ async def play(house: House) -> None:
     topic = house.topic("orders")
     publisher = house.publisher("publisher", topic, per_second=PER_SECOND)
     await house.wait(1.5)
+    consumer = await _alarm(house, topic, publisher)
+    await _failing_writes(house, publisher)
+    publisher.stop()
+    await house.check_nothing_lost([publisher], consumer)
 
+
+async def _alarm(house: House, topic: Topic, publisher: Publishing) -> Consuming:
     house.order(FaultOrder("disk", bytes=0))
     is_held = await house.until(lambda: "disk" in " ".join(publisher.gates), 3)
     await house.wait(0.5)
@@ -31,43 +39,32 @@ async def play(house: House) -> None:
     await house.wait(1.0)
     page = await house.flow()
     during = len(publisher.confirmed_numbers)
-    house.say(f"the broker says: {page['diagnosis']['sentence']}")
-
+    sentence = page["diagnosis"]["sentence"]
+    house.say(f"the broker says: {sentence}")
     house.order(FaultOrder("clear"))
     is_resumed = await house.until(lambda: len(publisher.confirmed_numbers) > during + 1000, 5)
-    await house.wait(0.5)
-
-    house.order(FaultOrder("write-error", count=FAILING_WRITES, error="enospc"))
-    has_failed = await house.until(lambda: bool(publisher.refusals), 3)
-    await house.wait(1.0)
-    after_errors = len(publisher.confirmed_numbers)
-    is_going_on = await house.until(lambda: len(publisher.confirmed_numbers) > after_errors, 3)
-    publisher.stop()
-    is_settled = await house.until(lambda: not publisher.outstanding, 5)
-    stored = len(publisher.confirmed_numbers)
-    is_complete = await house.until(lambda: len(consumer.bodies) >= stored, 5)
-
     house.check(
         "the alarm held the publisher",
         is_held and during == before,
         f"{during - before} confirmed during the alarm",
     )
-    house.check(
-        "the broker named the disk",
-        "disk" in page["diagnosis"]["sentence"],
-        page["diagnosis"]["sentence"],
-    )
+    house.check("the broker named the disk", "disk" in sentence, sentence)
     house.check("the consumer drained meanwhile", is_drained, f"{before:,} messages")
     house.check("publishing resumed by itself", is_resumed)
+    return consumer
+
+
+async def _failing_writes(house: House, publisher: Publishing) -> None:
+    await house.wait(0.5)
+    house.order(FaultOrder("write-error", count=FAILING_WRITES, error="enospc"))
+    has_failed = await house.until(lambda: bool(publisher.refusals), 3)
+    await house.wait(1.0)
+    after_errors = len(publisher.confirmed_numbers)
+    is_going_on = await house.until(lambda: len(publisher.confirmed_numbers) > after_errors, 3)
     house.check(
         "failing writes were refused, in words",
         has_failed and {each.kind for each in publisher.refusals} == {RefusalKind.WRITE_FAILED},
         f"{len(publisher.refusals):,} refusals: "
         + (publisher.refusals[0].text if publisher.refusals else "-"),
     )
-    house.check("the broker went on afterwards", is_going_on and is_settled)
-    house.check(
-        "consumed = confirmed; nothing refused was stored",
-        is_complete and len(consumer.bodies) == len(set(consumer.bodies)) == stored,
-        f"{len(consumer.bodies):,} consumed, {stored:,} confirmed",
-    )
+    house.check("the broker went on afterwards", is_going_on)

@@ -52,7 +52,10 @@ class House:
 
     async def play(self, scene: Play) -> bool:
         """Start the broker, play, judge; True when every check holds."""
-        logging.getLogger("penstock").setLevel(logging.ERROR)
+        # The scene speaks for itself; the broker's own lines would come in between.
+        logger = logging.getLogger("penstock")
+        level = logger.level
+        logger.setLevel(logging.ERROR)
         with tempfile.TemporaryDirectory(prefix="penstock-scene-") as directory:
             self.broker = Broker(_settings(Path(directory)), listening=())
             await self.broker.start()
@@ -69,6 +72,7 @@ class House:
                     await ticker
                 self._clear_the_stage()
                 await self.broker.stop()
+                logger.setLevel(level)
         return self._judge()
 
     # What a scene uses.
@@ -123,6 +127,18 @@ class House:
     def check(self, claim: str, is_true: bool, figures: str = "") -> None:
         """Something the scene claims; told at the end."""
         self.checks.append((claim, is_true, figures))
+
+    async def check_nothing_lost(self, publishers: list[Publishing], consumer: Consuming) -> None:
+        """The check every scene ends with: what was confirmed was consumed, once, and no more."""
+        is_answered = await self.until(lambda: not any(each.outstanding for each in publishers), 5)
+        stored = sum(len(each.confirmed_numbers) for each in publishers)
+        is_drained = await self.until(lambda: len(consumer.bodies) >= stored, 5)
+        self.check("every publish was answered", is_answered)
+        self.check(
+            "consumed = confirmed; nothing refused was stored",
+            is_drained and len(consumer.bodies) == len(set(consumer.bodies)) == stored,
+            f"{len(consumer.bodies):,} consumed, {stored:,} confirmed",
+        )
 
     # The house's own business.
 
