@@ -1,5 +1,7 @@
 """With and without bit maps a reader gets the same messages, whatever happened when."""
 
+from itertools import chain
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,15 +15,16 @@ from penstock.testing.workbench import Workbench
 SELECTORS = [compile_selector(text) for text in ("n = 1", "n > 1", "n IS NOT NULL AND n <> 2", "m")]
 READERS = ["g0#t", "g1#t", "g2#t"]
 
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("publish"), st.lists(st.integers(-1, 4), min_size=1, max_size=6)),
-        st.tuples(st.just("register"), st.sampled_from(READERS), st.sampled_from(SELECTORS)),
-        st.tuples(st.just("unregister"), st.sampled_from(READERS)),
-        st.tuples(st.just("restart")),
-    ),
-    max_size=14,
+PUBLISH = st.tuples(st.just("publish"), st.lists(st.integers(-1, 4), min_size=2, max_size=6))
+REGISTER = st.tuples(st.just("register"), st.sampled_from(READERS), st.sampled_from(SELECTORS))
+SELDOM = st.sampled_from(
+    [()] * 8 + [(("unregister", reader),) for reader in READERS] + [(("restart",),)]
 )
+# Phases, because what can go wrong is between a registration and the next message.
+PHASE = st.tuples(st.lists(REGISTER, max_size=2), PUBLISH, SELDOM).map(
+    lambda phase: [*phase[0], phase[1], *phase[2]]
+)
+STEPS = st.lists(PHASE, min_size=2, max_size=6).map(lambda phases: list(chain(*phases)))
 
 
 def properties(record):
@@ -76,7 +79,7 @@ class World:
             offset = result.next_offset
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(STEPS, st.sampled_from([BloomShape(), BloomShape(50, 1)]), st.sampled_from([4, 100]))
 def test_the_same_messages_with_and_without_maps(steps, shape, maps_per_queue_max):
     world = World(shape, maps_per_queue_max)
