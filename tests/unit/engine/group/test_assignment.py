@@ -1,0 +1,59 @@
+"""What the broker answers a member that asks for its queues: some, none, or "keep yours"."""
+
+import pytest
+
+from penstock.engine.group.assignment import allot
+from penstock.engine.group.consume_mode import ConsumeMode, ModeSetting
+from penstock.model.assignment import ALL_QUEUES, AVG, AVG_BY_CIRCLE, CONSISTENT_HASH, QueueRef
+
+QUEUES = [QueueRef("t", "b", number) for number in range(4)]
+PULL = ModeSetting()
+POP_ALL = ModeSetting(ConsumeMode.POP, -1)
+
+
+def ask(member="c1", queues=QUEUES, members=("c0", "c1"), strategy=AVG, setting=PULL, **options):
+    return allot(member, queues, members, strategy=strategy, setting=setting, **options)
+
+
+def numbers(allotment):
+    return [queue.queue for queue in allotment.queues]
+
+
+def test_a_member_gets_its_part_by_the_strategy_it_names():
+    assert numbers(ask()) == [2, 3]
+    assert numbers(ask(strategy=AVG_BY_CIRCLE)) == [1, 3]
+    assert len(numbers(ask(strategy=CONSISTENT_HASH, members=("c1",)))) == 4
+
+
+def test_a_stranger_gets_none_and_is_not_told_to_keep():
+    allotment = ask(member="x")
+    assert (allotment.queues, allotment.is_keep) == ((), False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"queues": None}, "topic"),
+        ({"members": None}, "group"),
+        ({"strategy": "MACHINE_ROOM"}, "known are AVG"),
+        ({"members": ()}, "no members"),
+        ({"queues": []}, "no queues"),
+        ({"member": ""}, "without an id"),
+    ],
+)
+def test_a_broker_that_does_not_know_enough_says_keep(changes, reason):
+    allotment = ask(**changes)
+    assert allotment.is_keep
+    assert reason in allotment.reason
+
+
+def test_who_broadcasts_reads_everything_and_so_does_everybody_without_balancing():
+    assert numbers(ask(is_broadcast=True, members=None)) == [0, 1, 2, 3]
+    assert numbers(ask(is_balanced=False, members=None)) == [0, 1, 2, 3]
+
+
+def test_with_pop_queues_are_shared():
+    assert numbers(ask(setting=POP_ALL)) == [ALL_QUEUES]
+    one = ModeSetting(ConsumeMode.POP, 1)
+    allotment = ask(setting=one, members=("c0", "c1", "c2"))
+    assert (numbers(allotment), allotment.mode) == ([2, 3], ConsumeMode.POP)
