@@ -104,18 +104,13 @@ class Journey:
         moved = 0
         key_of = self._options.ordering_key
         for taker in keys.takers():
-            if keys.has_parked(taker) and moved < messages_max:
-                room = min(taker.room(), messages_max - moved)
-                parked = keys.take_parked(taker, room)
-                offsets = [offset for offset, _ in parked]
-                picked = self.picker.again(lane, offsets, room, taker.room_bytes())
-                slots = dict(parked)
-                for offset in picked.left_over:
-                    keys.park(offset, slots[offset])
-                for delivery in picked.deliveries:
-                    delivery.slot = slots[delivery.offset]
-                moved += picked.moved
-                self._hand_owner(lane, keys, taker, picked.deliveries, outbox)
+            # Again while something moves: what was parked may have expired or be gone meanwhile,
+            # and leave the room for what is parked behind it (law 4).
+            while keys.has_parked(taker) and moved < messages_max:
+                here = self._serve_parked(lane, keys, taker, messages_max - moved, outbox)
+                moved += here
+                if not here:
+                    break
         while moved < messages_max and lane.has_ready:
             rooms: dict[int, int] = {each.consumer_id: each.room() for each in keys.takers()}
             room = min(sum(rooms.values()), messages_max - moved)
@@ -138,6 +133,20 @@ class Journey:
             for consumer_id, share in shares.items():
                 self._hand_owner(lane, keys, self._consumers[consumer_id], share, outbox)
         return moved
+
+    def _serve_parked(
+        self, lane: Lane, keys: KeyShared, taker: Consumer, messages_max: int, outbox: Outbox
+    ) -> int:
+        room = min(taker.room(), messages_max)
+        parked = keys.take_parked(taker, room)
+        picked = self.picker.again(lane, [offset for offset, _ in parked], room, taker.room_bytes())
+        slots = dict(parked)
+        for offset in picked.left_over:
+            keys.park(offset, slots[offset])
+        for delivery in picked.deliveries:
+            delivery.slot = slots[delivery.offset]
+        self._hand_owner(lane, keys, taker, picked.deliveries, outbox)
+        return picked.moved
 
     def _hand_owner(
         self,
