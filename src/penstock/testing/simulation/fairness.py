@@ -18,20 +18,25 @@ FAIR_TURNS: Final = 2
 def check_turn(world: World, free_before: set[Queue]) -> None:
     """Law 5, after a turn; ``free_before`` are the queues that could take when it began."""
     _check_publishers(world, free_before)
-    for consumer in world.consumers:
-        _check_served(world, consumer)
+    # One consumer with room is enough to call its subscription served or not.
+    hungry = {each.following.name: each for each in world.consumers if is_starved(each)}
+    fed = {each.following.name: each for each in world.consumers}
+    for name, consumer in fed.items():
+        _check_served(world, hungry.get(name), consumer)
 
 
-def _check_served(world: World, peer: SimConsumer) -> None:
+def _check_served(world: World, starved: SimConsumer | None, peer: SimConsumer) -> None:
     """A subscription with messages and a consumer with room gets something every other turn."""
     following = peer.following
     turns, before = following.hungry
     # Records that are gone are stepped over: that is progress, too.
     progress = following.received_count + sum(map(peer.subscription.low_mark, following.start))
-    if progress != before or not is_starved(peer) or not world.is_disk_well:
+    if progress != before or starved is None or not world.is_disk_well:
         following.hungry = (0, progress)
     elif turns >= FAIR_TURNS:
-        raise LawBroken(f"{peer.name} has room, {following.name} has messages: {turns} turns")
+        raise LawBroken(
+            f"{starved.name} has room and {following.name} has messages for {turns} turns (law 5)"
+        )
     else:
         following.hungry = (turns + 1, progress)
 
