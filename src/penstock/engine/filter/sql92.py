@@ -25,7 +25,7 @@ SELECTORS_MAX: Final = 500
 """Compiled expressions kept, whoever uses them; the least recently asked for goes first."""
 
 SELECTORS_CHARS_MAX: Final = 256 * 1024
-"""Characters of all of them together; a compiled selector takes up to 50 bytes for each."""
+"""Characters of all of them together; a compiled selector takes up to 100 bytes for each."""
 
 PropertiesReader = Callable[[Record], Properties]
 """A record's properties as texts, the tag included under its usual name."""
