@@ -26,6 +26,9 @@ ROUNDS_MAX: Final = 100
 ROUND_MS: Final = 20
 """Time that passes per round: holds, delays and invisible times are over before the rounds are."""
 
+LONG_ENOUGH_MS: Final = 20 * 3_600_000
+"""More than all the hours by which a run may have set the wall clock back."""
+
 VANISHING: Final = ("short", "transient", "dead")
 """Kinds of topics from which messages may go unseen."""
 
@@ -66,16 +69,19 @@ def drain(world: World) -> None:
         for following in sim_topic.followings.values():
             attach_drain(world, sim_topic, following)
     _settle_until(world, _undrained, "cannot be drained")
-    # Delayed messages and those given back with a delay arrive by time, not by turns.
-    for _ in range(8):
+    # Delayed messages arrive by time, not by turns; the wall clock may have been set back.
+    world.clock.advance(LONG_ENOUGH_MS)
+    for _ in range(4):
         world.clock.advance(250)
         _round(world)
     _settle_until(world, _undrained, "cannot be drained")
     confirmed = world.ledger.confirmed_by_queue()
+    delayed = world.ledger.delayed_by_topic()
     for sim_topic in world.live_topics:
         if sim_topic.kind not in VANISHING:
             for following in sim_topic.followings.values():
                 _check_seen(sim_topic, following, confirmed)
+                _check_delayed(following, delayed.get(sim_topic.label, []))
 
 
 def audit(world: World) -> None:
@@ -134,6 +140,15 @@ def _check_seen(
                 raise LawBroken(
                     f"{following.name} never got {sent.value}, confirmed at {queue_id}@{offset}"
                 )
+
+
+def _check_delayed(following: Following, delayed: list[Sent]) -> None:
+    """Whoever reads from the very beginning gets every delayed message in the end."""
+    if following.is_loose or any(following.start.values()):
+        return
+    for sent in delayed:
+        if sent.value not in following.seen:
+            raise LawBroken(f"{following.name} never got {sent.value}, which was delayed (P1)")
 
 
 def _settle_until(world: World, find: Callable[[World], str], complaint: str) -> None:

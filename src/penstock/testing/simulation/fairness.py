@@ -29,9 +29,13 @@ def _check_served(world: World, starved: SimConsumer | None, peer: SimConsumer) 
     """A subscription with messages and a consumer with room gets something every other turn."""
     following = peer.following
     turns, before = following.hungry
-    # Records that are gone are stepped over: that is progress, too.
+    # Records that are gone or not due yet are stepped over: that is progress, too.
     progress = following.received_count + sum(map(peer.subscription.low_mark, following.start))
-    if progress != before or starved is None or not world.is_disk_well:
+    if starved is not None:
+        statistics = peer.subscription.statistics()
+        progress += statistics.delayed + statistics.skipped + statistics.settled
+    is_excused = world.engine.log_is_held or not world.is_disk_well
+    if progress != before or starved is None or is_excused:
         following.hungry = (0, progress)
     elif turns >= FAIR_TURNS:
         raise LawBroken(

@@ -102,7 +102,8 @@ def _check_idle(world: World) -> None:
                 for queue in sim_topic.topic.queues:
                     if queue.inbox and not queue.stage.is_blocked:
                         idle = f"{queue.name} has parcels and credit"
-    for consumer in world.consumers:
+    # While the log is held, dead letters that wait for it may hold up deliveries, too.
+    for consumer in [] if engine.log_is_held else world.consumers:
         if is_starved(consumer):
             idle = f"{consumer.name} has room and its subscription has messages"
     if idle:

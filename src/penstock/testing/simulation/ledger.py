@@ -143,6 +143,14 @@ class Ledger:
                     found.setdefault(queue_id, []).append((offset, sent))
         return found
 
+    def delayed_by_topic(self) -> dict[str, list[Sent]]:
+        """Topic -> the delayed messages that were confirmed and may not be lost."""
+        found: dict[str, list[Sent]] = {}
+        for sent in self.sent.values():
+            if sent.state == State.CONFIRMED and not sent.is_ordered and not sent.may_vanish:
+                found.setdefault(sent.topic, []).append(sent)
+        return found
+
     def is_owed(self, queue_ids: Sequence[int]) -> bool:
         """True when something confirmed in these queues may not be lost."""
         wanted = set(queue_ids)
