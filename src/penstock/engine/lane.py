@@ -11,6 +11,7 @@ Not here: choosing consumers (``dispatch/``), reading records (``pick``), limits
 
 from typing import Final
 
+from penstock.engine.consumer import Consumer
 from penstock.engine.cursor import Cursor
 from penstock.engine.dispatch.dispatcher import Dispatcher
 from penstock.engine.host import SubscribedQueue
@@ -133,10 +134,20 @@ class Lane:
 
     def back(self, offset: int, slot: int) -> None:
         """An entry waits for its turn in its original place, among its key if it has one."""
-        if slot:
+        if slot and self.dispatcher.consumers:
             self.dispatcher.park(offset, slot)
         else:
             self.redelivery.back(offset)
+
+    def leave(self, consumer: Consumer) -> None:
+        """A consumer takes no more; when it was the last, nothing waits for its key any longer.
+
+        Whoever takes by hand finds it in its place then, and so does the next who joins.
+        """
+        if consumer in self.dispatcher.consumers:
+            self.dispatcher.leave(consumer)
+            if not self.dispatcher.consumers:
+                self.redelivery.put_back(self.dispatcher.unpark())
 
     def mark_delivered(self, end: int) -> None:
         """Offsets below ``end`` are about to be handed over."""
@@ -159,7 +170,7 @@ class Lane:
         assert not self.pending.entries, "a seek while messages are in flight"
         self.cursor.seek(offset)
         self.redelivery.clear()
-        self.dispatcher.forget_parked()
+        self.dispatcher.unpark()
         self.next_offset = offset
         self.head_offset = -1
         if self.is_saved:

@@ -31,7 +31,7 @@ def purge(lane: Lane) -> int:
     in_flight = {at: count for at, count in counts.items() if at in lane.pending.entries}
     lane.redelivery.clear()
     lane.redelivery.counts.update(in_flight)
-    lane.dispatcher.forget_parked()
+    lane.dispatcher.unpark()
     lane.next_offset = max(lane.next_offset, end)
     return purged
 

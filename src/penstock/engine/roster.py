@@ -103,8 +103,7 @@ class Roster:
         consumer.is_attached = False
         consumer.demand.wake = None
         for lane in lanes:
-            if consumer in lane.dispatcher.consumers:
-                lane.dispatcher.leave(consumer)
+            lane.leave(consumer)
         if not consumer.inflight.messages:
             self._members.pop(consumer.consumer_id, None)
 

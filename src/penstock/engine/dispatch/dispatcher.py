@@ -44,6 +44,6 @@ class Dispatcher(Protocol):
         """An entry of this key slot is no longer in flight (key_shared only)."""
         ...
 
-    def forget_parked(self) -> None:
-        """The cursor moved: offsets set aside for busy keys mean nothing any more."""
+    def unpark(self) -> list[int]:
+        """Give up everything set aside for busy keys; its first offsets are the caller's now."""
         ...

@@ -44,5 +44,6 @@ class Exclusive:
     def released(self, slot: int) -> None:
         """Keys play no part."""
 
-    def forget_parked(self) -> None:
+    def unpark(self) -> list[int]:
         """Nothing is parked."""
+        return []

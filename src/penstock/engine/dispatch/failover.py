@@ -56,8 +56,9 @@ class Failover:
     def released(self, slot: int) -> None:
         """Keys play no part."""
 
-    def forget_parked(self) -> None:
+    def unpark(self) -> list[int]:
         """Nothing is parked."""
+        return []
 
     @staticmethod
     def _tell(before: Consumer | None, after: Consumer | None) -> None:

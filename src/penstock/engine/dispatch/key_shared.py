@@ -150,11 +150,13 @@ class KeyShared:
         heaps = [*self._parked.values(), *self._waiting.values()]
         return [offset for heap in heaps for offset, _ in heap]
 
-    def forget_parked(self) -> None:
-        """The cursor moved."""
+    def unpark(self) -> list[int]:
+        """The cursor moved, or nobody is left to take it: everything parked, in no order."""
+        offsets = self.parked_offsets()
         self._parked.clear()
         self._waiting.clear()
         self.parked_count = 0
+        return offsets
 
     def draining_slots(self) -> int:
         """Slots whose messages wait for a former owner."""

@@ -79,8 +79,9 @@ class Shared:
     def released(self, slot: int) -> None:
         """Keys play no part."""
 
-    def forget_parked(self) -> None:
+    def unpark(self) -> list[int]:
         """Nothing is parked."""
+        return []
 
 
 class _Level:

@@ -197,4 +197,49 @@ def test_a_small_message_does_not_slip_past_a_large_parked_one(host, subscriptio
     taker.consumer.unsent.bytes_max = 700
     taker.settle(taker.deliveries[0])
     subscription.dispatch(100)
-    assert taker.offsets == [0, 1], "500 of 700 bytes: the second does not fit, the third may not"
+    assert taker.offsets == [0, 1, 2], "500 of 700 bytes: one may cross the line, in its turn"
+    taker.consumer.unsent.sent_all()
+    subscription.dispatch(100)
+    assert taker.offsets == [0, 1, 2, 3]
+
+
+def test_what_was_parked_is_taken_by_hand_when_the_last_owner_has_left(host, subscription, queue):
+    pop = consume(subscription, name="pop", is_passive=True)
+    busy = consume(subscription, Window(1), name="busy")
+    free = consume(subscription, settles=True, name="free")
+    publish(host, subscription, queue, KEYS * 2)
+    left = sorted(set(range(80)) - set(free.offsets))
+    assert subscription.lane(1).dispatcher.parked_count == len(left) - 1
+    subscription.detach(free.consumer)
+    subscription.detach(busy.consumer)
+    taken = subscription.take(pop.consumer, 80)
+    assert [each.offset for each in taken] == left
+    assert [each.offset for each in taken if each.is_redelivered] == busy.offsets
+    assert subscription.ready(1) == 0
+
+
+def test_what_a_cancelled_owner_gives_back_is_taken_by_hand(host, subscription, queue):
+    pop = consume(subscription, name="pop", is_passive=True)
+    owner = consume(subscription, Window(2), name="owner")
+    publish(host, subscription, queue, [b"k"] * 3)
+    subscription.cancel(owner.consumer)
+    assert [each.offset for each in subscription.take(pop.consumer, 9)] == [2]
+    subscription.requeue(1, [0, 1])
+    assert [each.offset for each in subscription.take(pop.consumer, 9)] == [0, 1]
+
+
+def test_what_was_parked_goes_in_order_to_the_next_who_joins(host, subscription, queue):
+    busy = consume(subscription, Window(1), name="busy")
+    free = consume(subscription, settles=True, name="free")
+    publish(host, subscription, queue, KEYS * 2)
+    subscription.cancel(free.consumer)
+    subscription.cancel(busy.consumer)
+    heir = consume(subscription, settles=True, name="heir")
+    host.run()
+    held = busy.deliveries[0].record.key
+    assert heir.offsets == sorted(heir.offsets)
+    assert held not in keys_of(heir), "the key in flight drains first"
+    busy.settle(*busy.deliveries)
+    host.run()
+    assert keys_of(heir)[-1] == held
+    assert subscription.low_mark(1) == 80
