@@ -57,7 +57,8 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     max_priority: int = 0
     """Highest priority; the topic has one queue more than this (D10)."""
     delivery_limit: int = 0
-    """After this many deliveries a message is dead-lettered instead of delivered again."""
+    """A message that came back more often than this is a dead letter: at most one delivery more
+    than the limit, as RabbitMQ's quorum queues count. What came back uncounted does not count."""
     publish_messages_per_s: int = 0
     publish_bytes_per_s: int = 0
     quota_bytes_max: int = 0

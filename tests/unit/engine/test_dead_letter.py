@@ -52,6 +52,35 @@ def test_a_rejected_message_becomes_a_dead_letter_that_says_why_and_whence(bench
     assert subscription.low_mark(topic.queues[0].queue_id) == 1
 
 
+def test_a_message_comes_back_as_often_as_the_limit_says_and_then_is_a_dead_letter(bench):
+    grave = bench.topic("grave")
+    topic = bench.topic(policy=TopicPolicy(dead_letter_topic="grave", delivery_limit=2))
+    subscription = with_consumer(bench, topic)
+    bench.publish(bench.channel(), topic, b"poison")
+    for deliveries in (1, 2, 3):
+        bench.settle()
+        assert len(bench.outlet.deliveries) == deliveries
+        assert bench.records(grave) == []
+        subscription.requeue(topic.queues[0].queue_id, [0], count=True)
+    bench.settle()
+    assert len(bench.outlet.deliveries) == 3, "once, and then as often as the limit says"
+    (letter,) = bench.records(grave)
+    facts = properties(letter)
+    assert (facts["dead.cause"], facts["dead.attempts"]) == ("delivery_limit", "3")
+
+
+def test_what_comes_back_uncounted_does_not_reach_the_delivery_limit(bench):
+    grave = bench.topic("grave")
+    topic = bench.topic(policy=TopicPolicy(dead_letter_topic="grave", delivery_limit=1))
+    subscription = with_consumer(bench, topic)
+    bench.publish(bench.channel(), topic, b"innocent")
+    for _ in range(5):
+        bench.settle()
+        subscription.requeue(topic.queues[0].queue_id, [0], count=False)
+    bench.settle()
+    assert bench.records(grave) == []
+
+
 def test_the_letter_and_the_settlement_are_in_one_frame(bench):
     grave = bench.topic("grave")
     topic = bench.topic(policy=TopicPolicy(dead_letter_topic="grave"))
