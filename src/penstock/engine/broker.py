@@ -182,9 +182,12 @@ class Engine(Gauges):
         """Why a protocol that fails fast refuses a send that comes now (F6, F7), if it does."""
         return self._commits.refuse_now()
 
-    def release(self, position: int) -> bool:
-        """Give a delayed record its offsets now; False when it waits no more (D14)."""
-        return self._parts.delays.release(position)
+    def release(self, position: int, to: Topic | None = None) -> bool:
+        """Give a delayed record its offsets now; False when it waits no more (D14).
+
+        With ``to`` it goes to the first queue of that topic, whatever it was stored for.
+        """
+        return self._parts.delays.release(position, None if to is None else to.queues[:1])
 
     def cancel_delayed(self, position: int) -> bool:
         """Drop a delayed record; False when it waits no more."""

@@ -59,6 +59,9 @@ class Delays:
         self._undecided: dict[int, int] = {}
         # Asked for and not yet in a frame: (position, length, is it let go or dropped).
         self._asked: list[tuple[int, int, bool]] = []
+        # Let go into other queues than they were stored for; until the release is stored.
+        self._elsewhere: dict[int, tuple[Queue, ...]] = {}
+        self._moved: list[int] = []
         self._refill_ms = 0
         self.released = 0
 
@@ -81,6 +84,9 @@ class Delays:
 
     def stored(self, frame: Frame) -> None:
         """Arm what the frame delayed and what is due before the files give anything out again."""
+        for position in self._moved:
+            self._elsewhere.pop(position, None)
+        self._moved.clear()
         for parcel in frame.parcels:
             if parcel.manner is not Manner.TIMED:
                 continue
@@ -101,9 +107,20 @@ class Delays:
         """True while the record at ``position`` waits for a decision."""
         return position in self._undecided
 
-    def release(self, position: int) -> bool:
-        """Let a delayed record go now; False when there is none (any more) at that position."""
-        return self._decide(position, is_let_go=True)
+    @property
+    def undecided(self) -> list[int]:
+        """Positions of the records that wait for a decision, oldest first."""
+        return sorted(self._undecided)
+
+    def release(self, position: int, queues: tuple[Queue, ...] | None = None) -> bool:
+        """Let a delayed record go now; False when there is none (any more) at that position.
+
+        With ``queues`` it appears there and not where it was stored for.
+        """
+        is_found = self._decide(position, is_let_go=True)
+        if is_found and queues is not None:
+            self._elsewhere[position] = queues
+        return is_found
 
     def cancel(self, position: int) -> bool:
         """Drop a delayed record: it never gets an offset."""
@@ -130,6 +147,7 @@ class Delays:
 
     def failed(self, taken: list[Armed]) -> None:
         """The frame was refused: try again a little later."""
+        self._moved.clear()
         retry_ms = self._chain.now_ms + RETRY_MS
         for _, deliver_ms, position, length in taken:
             if deliver_ms == -NEVER_MS:
@@ -218,7 +236,10 @@ class Delays:
         if located is None:
             return
         queues: tuple[Queue, ...] = ()
-        if is_let_go:
+        if is_let_go and position in self._elsewhere:
+            queues = tuple([each for each in self._elsewhere[position] if not each.is_deleted])
+            self._moved.append(position)
+        elif is_let_go:
             found = [self._queue_of(queue_id) for queue_id, _ in located.targets]
             queues = tuple([queue for queue in found if queue is not None])
         record: Record = release_record(located.record, length)

@@ -6,13 +6,16 @@ Reading changes nothing, except that ``take_flow_edges`` hands its events over o
 from __future__ import annotations
 
 from penstock.engine.connection import Connection
-from penstock.engine.flow_map import flow_views
+from penstock.engine.flow_map import FlowMap, flow_map
 from penstock.engine.parts import Parts
+from penstock.engine.queue import Queue
 from penstock.engine.statistics import EngineStatistics, engine_statistics
 from penstock.flow.alarm import AlarmBoard
 from penstock.flow.diagnosis import StageView
 from penstock.flow.journal import FlowEdge
 from penstock.flow.reason import Reason
+from penstock.log.reader import Located
+from penstock.model.position import QueueId
 
 
 class Gauges:
@@ -74,6 +77,24 @@ class Gauges:
         """Every connection."""
         return list(self._chain.connections.values())
 
+    def locate(self, position: int) -> Located | None:
+        """The durable record around a position (D4, D7); None when there is none, or it is gone."""
+        return (
+            self._store.locate(position) if 0 <= position < self._store.durable_position else None
+        )
+
+    def undecided(self) -> list[int]:
+        """Positions of records that wait for ``release`` or ``cancel_delayed``, oldest first."""
+        return self._parts.delays.undecided
+
+    def is_undecided(self, position: int) -> bool:
+        """True while the record at a position waits for a decision (D14)."""
+        return self._parts.delays.is_undecided(position)
+
+    def queue(self, queue_id: int) -> Queue | None:
+        """The queue of that id, if it still exists."""
+        return self._parts.registry.queues.get(QueueId(queue_id))
+
     def take_flow_edges(self) -> list[FlowEdge]:
         """Episodes that began or ended since the last call, for logs and events."""
         return self._chain.journal.take_edges()
@@ -84,7 +105,11 @@ class Gauges:
 
     def flow_views(self, now_ms: int) -> list[StageView]:
         """Every stage with state, reason, culprit, since and share."""
-        return flow_views(self._parts, now_ms)
+        return flow_map(self._parts, now_ms).views
+
+    def flow_map(self, now_ms: int, running_max: int) -> FlowMap:
+        """The same of all held stages and of some others; all are counted."""
+        return flow_map(self._parts, now_ms, running_max)
 
     def statistics(self) -> EngineStatistics:
         """All numbers at this moment."""

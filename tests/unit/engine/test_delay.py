@@ -196,3 +196,37 @@ def test_a_delayed_message_of_a_deleted_topic_is_forgotten(bench):
     bench.advance(5_000)
     bench.settle()
     assert bench.engine.statistics().delayed == 0
+
+
+def test_a_record_that_waits_for_a_decision_may_be_let_go_elsewhere(bench):
+    topic, other = bench.topic(), bench.topic("given-up", queues=2)
+    bench.publish(bench.channel(), topic, undecided(b"half"))
+    bench.settle()
+    (position,) = bench.engine.undecided()
+    assert bench.engine.is_undecided(position)
+    bench.storage.plan.fail_next("write", FaultKind.ENOSPC)
+    assert bench.engine.release(position, to=other)
+    assert not bench.engine.is_undecided(position)
+    bench.settle()
+    bench.advance(1_000)
+    bench.settle()
+    assert (bench.bodies(topic), bench.bodies(other)) == ([], [b"half"])
+    bench.kill()
+    assert bench.engine.undecided() == []
+    assert bench.bodies(again(bench)) == []
+    assert bench.bodies(again(bench, "given-up")) == [b"half"]
+
+
+def test_a_message_is_found_by_its_position_once_it_is_durable(bench):
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, b"one")
+    bench.turns()
+    position = int(bench.records(topic)[0].position)
+    assert bench.engine.locate(position) is None
+    bench.settle()
+    located = bench.engine.locate(position)
+    assert located is not None and located.record.body == b"one"
+    queue = bench.engine.queue(located.targets[0][0])
+    assert queue is not None and queue.topic is topic
+    assert bench.engine.locate(-1) is None
+    assert bench.engine.locate(1 << 50) is None
