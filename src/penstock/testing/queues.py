@@ -163,6 +163,7 @@ class MemoryHost:
         self.awake: dict[Awaiting, None] = {}
         self.noted: dict[Awaiting, None] = {}
         self.burials: list[Burial] = []
+        self.carried: list[tuple[Record, int]] = []
         self.saved: list[Settlement] = []
         self._end = 0
 
@@ -191,6 +192,10 @@ class MemoryHost:
     ) -> None:
         """Remember a dead letter."""
         self.burials.append(Burial(queue.queue_id, offset, record, cause, attempts))
+
+    def carry(self, record: Record, target: SubscribedQueue) -> None:
+        """Remember where it goes."""
+        self.carried.append((record, target.queue_id))
 
     def run(self, messages_max: int = 1000, *, rounds_max: int = 1000) -> int:
         """Dispatch whoever is awake until nobody is; returns messages moved."""

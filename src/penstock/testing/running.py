@@ -74,7 +74,8 @@ class BrokerProcess:
             raise RuntimeError(f"a broker with pid {self._process.pid} runs on {self.data}")
         self._ready.unlink(missing_ok=True)
         flags = ("--data", str(self.data), "--ready-file", str(self._ready))
-        with self._output.open("wb") as output:
+        # Appended: a second process on the same directory must not write over the first one's.
+        with self._output.open("ab") as output:
             self._process = subprocess.Popen(
                 (*self._command, *flags),
                 stdin=subprocess.DEVNULL,

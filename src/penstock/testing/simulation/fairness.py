@@ -20,22 +20,23 @@ def check_turn(world: World, free_before: set[Queue]) -> None:
     _check_publishers(world, free_before)
     # One consumer with room is enough to call its subscription served or not.
     hungry = {each.following.name: each for each in world.consumers if is_starved(each)}
-    fed = {each.following.name: each for each in world.consumers}
-    for name, consumer in fed.items():
-        _check_served(world, hungry.get(name), consumer)
+    for consumer in world.consumers:
+        if consumer.following.name not in hungry:
+            consumer.following.hungry = (0, 0)
+    for consumer in hungry.values():
+        _check_served(world, consumer)
 
 
-def _check_served(world: World, starved: SimConsumer | None, peer: SimConsumer) -> None:
+def _check_served(world: World, starved: SimConsumer) -> None:
     """A subscription with messages and a consumer with room gets something every other turn."""
-    following = peer.following
+    following = starved.following
     turns, before = following.hungry
+    statistics = starved.subscription.statistics()
     # Records that are gone or not due yet are stepped over: that is progress, too.
-    progress = following.received_count + sum(map(peer.subscription.low_mark, following.start))
-    if starved is not None:
-        statistics = peer.subscription.statistics()
-        progress += statistics.delayed + statistics.skipped + statistics.settled
+    progress = following.received_count + statistics.delayed + statistics.skipped
+    progress += statistics.settled + sum(map(starved.subscription.low_mark, following.start))
     is_excused = world.engine.log_is_held or not world.is_disk_well
-    if progress != before or starved is None or is_excused:
+    if progress != before or is_excused:
         following.hungry = (0, progress)
     elif turns >= FAIR_TURNS:
         raise LawBroken(

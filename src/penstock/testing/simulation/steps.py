@@ -11,13 +11,13 @@ from penstock.testing.simulation import committing, consuming, operating, publis
 from penstock.testing.simulation.world import World
 
 STEPS: Final[tuple[tuple[float, Callable[[World], None]], ...]] = (
-    (16, publishing.publish),
-    (18, committing.turn),
-    (12, committing.sync),
+    (14, publishing.publish),
+    (15, committing.turn),
+    (10, committing.sync),
     (16, consuming.act),
-    (10, consuming.grant),
+    (12, consuming.grant),
     (4, consuming.read),
-    (12, committing.advance),
+    (16, committing.advance),
     (0.5, publishing.connect_publisher),
     (0.4, publishing.disconnect_publisher),
     (1.0, consuming.attach),

@@ -222,6 +222,10 @@ class World:
         sim_topic.is_known_durable = True
         for name, following in list(sim_topic.followings.items()):
             if name in topic.subscriptions:
+                if name not in sim_topic.durable_followings:
+                    # Its row survived, its start perhaps not: nobody was told that it is durable.
+                    following.is_loose = True
+                    following.last_first.clear()
                 sim_topic.durable_followings.add(name)
             elif name in sim_topic.durable_followings:
                 raise LawBroken(f"subscription {name} of {sim_topic.label} was durable and is gone")
