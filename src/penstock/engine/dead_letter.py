@@ -92,6 +92,8 @@ class DeadLetters:
         # Bounded by the in-flight limits of consumers and by what one turn drops or expires.
         self._waiting: list[Waiting] = []
         self.buried = 0
+        self.carried = 0
+        """Moved to another queue, alive."""
         self.dropped = 0
         """Deaths without a dead-letter target."""
 
@@ -119,6 +121,12 @@ class DeadLetters:
         for place in route_to(grave).targets(letter):
             self._waiting.append((letter, place))
         self.buried += 1
+        self._chain.stir()
+
+    def carry(self, record: Record, target: Queue) -> None:
+        """A message moves: its copy takes the way of a dead letter, to a queue that is named."""
+        self._waiting.append((record, target))
+        self.carried += 1
         self._chain.stir()
 
     def put(self, frame: Frame) -> list[Waiting]:

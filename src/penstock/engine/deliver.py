@@ -84,13 +84,26 @@ class Journey:
             lane.redelivery.put_back([delivery.offset for delivery in left_over])
         return moved
 
-    def take(self, lane: Lane, consumer: Consumer, messages_max: int) -> list[Delivery]:
-        """Hand over at once to a consumer that asks outside the round, whatever its demand."""
+    def take(
+        self,
+        lane: Lane,
+        consumer: Consumer,
+        messages_max: int,
+        *,
+        bytes_max: int = UNLIMITED,
+        scan_max: int = UNLIMITED,
+    ) -> list[Delivery]:
+        """Hand over at once to a consumer that asks outside the round, whatever its demand.
+
+        Ends when ``scan_max`` messages were passed over and none of them could be delivered.
+        """
         outbox: Outbox = {}
-        while lane.has_ready and not outbox:
-            picked = self._pick(lane, messages_max, UNLIMITED)
+        scanned = 0
+        while lane.has_ready and not outbox and scanned < scan_max:
+            picked = self._pick(lane, messages_max, bytes_max)
             if not picked.moved:
                 break
+            scanned += picked.moved
             if picked.deliveries:
                 self._hand(lane, consumer, picked.deliveries, outbox, is_plain=picked.is_plain)
         return outbox.get(consumer, [])

@@ -158,3 +158,7 @@ class Host(Protocol):
     ) -> None:
         """A message died: append a copy to the dead-letter target in the next frame, if any."""
         ...
+
+    def carry(self, record: Record, target: SubscribedQueue) -> None:
+        """Append a new record in the next frame, beside the settlement of what it replaces."""
+        ...

@@ -161,3 +161,7 @@ class EngineHost:
     ) -> None:
         """A message died."""
         self._parts.dead_letters.bury(cast("Queue", queue), offset, record, cause, attempts)
+
+    def carry(self, record: Record, target: SubscribedQueue) -> None:
+        """Append it in the next frame."""
+        self._parts.dead_letters.carry(record, cast("Queue", target))

@@ -54,6 +54,8 @@ class Held(msgspec.Struct, gc=False):
     slot: int = 0
     deadline_ms: int = 0
     """Monotonic time at which it goes back by itself; 0 = never."""
+    tag: int = 0
+    """The adapter's own number for this hand-over: what a receipt must name."""
 
 
 class Pending:

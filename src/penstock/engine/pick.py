@@ -51,11 +51,11 @@ class Picked(msgspec.Struct, gc=False):
 class Picker:
     """Takes what is next for one subscription."""
 
-    __slots__ = ("_filter", "_honours_delay", "_host", "dead_letters", "lost", "skipped")
+    __slots__ = ("_honours_delay", "_host", "dead_letters", "filter", "lost", "skipped")
 
     def __init__(self, host: Host, options: SubscriptionOptions) -> None:
         self._host = host
-        self._filter = options.filter
+        self.filter = options.filter
         self._honours_delay = options.mode.honours_delay
         self.dead_letters = 0
         self.lost = 0
@@ -66,7 +66,10 @@ class Picker:
     def pick(
         self, lane: Lane, messages_max: int, bytes_max: int, *, is_reading: bool = True
     ) -> Picked:
-        """About as much as asked for; one batch may cross the line. ``is_reading``: also unread."""
+        """About as much as asked for; one batch may cross the line. ``is_reading``: also unread.
+
+        What ``filter`` refuses is settled; whoever asks with another one sets it for the time.
+        """
         if lane.redelivery.again:
             offsets = lane.redelivery.take(min(messages_max, CHUNK_ENTRIES_MAX))
             picked = self.again(lane, offsets, messages_max, min(bytes_max, CHUNK_BYTES_MAX))
@@ -89,7 +92,7 @@ class Picker:
         moved = sum(entry[5] for entry in wanted)
         for offset in offsets:
             if offset not in found:
-                self._gone(lane, offset, offset + 1)
+                self.gone(lane, offset, offset + 1)
                 moved += 1
         picked = self._sift(lane, wanted, is_fresh=False, moved=moved)
         picked.left_over = [entry[1] for entry in entries[len(wanted) :]]
@@ -100,14 +103,14 @@ class Picker:
         start = lane.next_offset
         end = lane.end
         if start < index.min_offset and start < end:
-            self._gone(lane, start, min(index.min_offset, end))
+            self.gone(lane, start, min(index.min_offset, end))
             start = lane.next_offset = min(index.min_offset, end)
         count = min(messages_max, end - start, CHUNK_ENTRIES_MAX)
         if count <= 0:
             return Picked([])
         entries = index.entries(start, count)
         if not entries or entries[0][1] >= end:
-            self._gone(lane, start, end)
+            self.gone(lane, start, end)
             lane.next_offset = end
             return Picked([], end - start)
         first, last = entries[0], entries[-1]
@@ -122,7 +125,7 @@ class Picker:
         moved = lane.next_offset - start
         is_fresh = (
             is_plain
-            and self._filter is None
+            and self.filter is None
             and lane.flagged_below <= start
             and not lane.queue.topic.policy.message_ttl_ms
             and lane.cursor.top <= start
@@ -132,7 +135,7 @@ class Picker:
 
     def _sift(self, lane: Lane, entries: list[IndexEntry], *, is_fresh: bool, moved: int) -> Picked:
         """Read the records and keep what can be delivered."""
-        if self._filter is not None:
+        if self.filter is not None:
             entries = self._wanted(lane, entries)
         if not entries:
             return Picked([], moved)
@@ -159,13 +162,13 @@ class Picker:
         if not unsettled:
             lane.redelivery.counts.pop(offset, None)
         elif entry[7] & _TRANSIENT and entry[0] < self._host.transient_floor:
-            self._gone(lane, offset, offset + span)
+            self.gone(lane, offset, offset + span)
         elif record is None:
             self.lost += unsettled
             self._drop(lane, Cause.CORRUPT, offset, span)
         elif self._is_expired(lane, entry, record, now_ms):
             self.bury(lane, entry, record, Cause.EXPIRED)
-        elif self._filter is not None and not self._filter.matches_record(record):
+        elif self.filter is not None and not self.filter.matches_record(record):
             self._drop(lane, Cause.ACKED, offset, span)
         elif self._honours_delay and entry[7] & _DEFERRED and record.deliver_ms > now_ms:
             due_ms = self._host.clock.monotonic_ms() + record.deliver_ms - now_ms
@@ -248,8 +251,8 @@ class Picker:
         return 0 < expire_ms < now_ms
 
     def _wanted(self, lane: Lane, entries: list[IndexEntry]) -> list[IndexEntry]:
-        assert self._filter is not None
-        matches = self._filter.matches_entry
+        assert self.filter is not None
+        matches = self.filter.matches_entry
         wanted = []
         for entry in entries:
             if matches(entry[6]):
@@ -262,10 +265,11 @@ class Picker:
         """Offsets that no entry has are settled, or the low mark would wait for them for ever."""
         for entry in entries:
             if entry[1] > start:
-                self._gone(lane, start, entry[1])
+                self.gone(lane, start, entry[1])
             start = entry[1] + entry[5]
 
-    def _gone(self, lane: Lane, start: int, end: int) -> None:
+    def gone(self, lane: Lane, start: int, end: int) -> None:
+        """These offsets no longer exist: settled, or the low mark would wait for them."""
         self.skipped += self._drop(lane, Cause.COMMITTED, start, end - start)
 
     def _drop(self, lane: Lane, cause: Cause, offset: int, span: int) -> int:

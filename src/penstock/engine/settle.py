@@ -9,17 +9,21 @@ settled in one pass; the common one, consecutive offsets all in flight, is one s
 Not here: the way out (``deliver``), the cursor (``cursor``), saving (``notes``).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from penstock.engine.consumer import Consumer
 from penstock.engine.cursor import joined_ranges
-from penstock.engine.host import Host
+from penstock.engine.host import Host, SubscribedQueue
 from penstock.engine.lane import Lane
 from penstock.engine.pending import Held
 from penstock.engine.pick import Picker
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.flow.inflight import InflightLimit
+from penstock.model.record import Record
 from penstock.model.settlement import Cause
+
+Rewrite = Callable[[Record, list[int], int], Iterable[tuple[Record, SubscribedQueue]]]
+"""(record, its unsettled offsets, attempts so far) -> the copies and where they go."""
 
 
 class Settler:
@@ -142,6 +146,29 @@ class Settler:
                 lane.redelivery.counts[start] = held.attempts
         self.bury(lane, starts, Cause.REJECTED)
         return len(starts)
+
+    def move(self, lane: Lane, offsets: Iterable[int], rewrite: Rewrite) -> int:
+        """To other queues, as copies; what is gone or unreadable is only settled."""
+        copies = 0
+        for start in self._entries_of(lane, offsets):
+            held = self._out_of_flight(lane, start)
+            assert held is not None, "an entry that was just found"
+            span = range(start, start + held.span)
+            unsettled = [each for each in span if not lane.cursor.is_settled(each)]
+            found = lane.queue.index.entries(start, 1)
+            if not found or found[0][1] != start:
+                self.picker.gone(lane, start, span.stop)
+                continue
+            record = self._host.read([(found[0][0], found[0][4])])[0]
+            if record is None:
+                self.picker.bury(lane, found[0], None, Cause.CORRUPT)
+                continue
+            for copy, target in rewrite(record, unsettled, held.attempts):
+                self._host.carry(copy, target)
+                copies += 1
+            self.settled_messages += lane.settle(Cause.MOVED, start, span.stop)
+            lane.redelivery.counts.pop(start, None)
+        return copies
 
     def bury(self, lane: Lane, starts: list[int], cause: Cause) -> None:
         """Entries out of flight die; their records are read again, they were not kept."""

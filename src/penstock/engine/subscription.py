@@ -4,9 +4,9 @@ This is the door to the delivery side: everything that changes a subscription is
 that may let a message go, or bring a deadline nearer, wakes the subscription at its host (law 4); a
 verb that changes what must survive a restart announces settlements to it.
 
-Three kinds of customer, one engine: a pushed consumer brings a demand (window or permits); a pop is
-a consumer with ``visibility_ms`` and the demand of one request; a pull reads by itself
-(``pull.py``) and only commits here.
+Three kinds of customer, one engine: a pushed consumer brings a demand (window or permits); a pop
+takes for a limited time, when it asks (``taking.py``); a pull reads by itself (``pull.py``) and
+only commits here.
 
 Invariant: law 8, one stuck consumer holds only its own subscription.
 Not here: the journey (``deliver.py``), the consumers (``roster.py``), moving cursors
@@ -27,11 +27,10 @@ from penstock.engine.dispatch.key_shared import KeyShared
 from penstock.engine.dispatch.shared import Shared
 from penstock.engine.host import Host, SubscribedQueue
 from penstock.engine.lane import Lane
-from penstock.engine.lanes import Lanes
-from penstock.engine.pending import Delivery
 from penstock.engine.roster import Roster
 from penstock.engine.subscription_options import Mode, Start, SubscriptionOptions
 from penstock.engine.subscription_statistics import SubscriptionStatistics, snapshot, stage_view
+from penstock.engine.taking import Takes
 from penstock.flow.demand import Demand
 from penstock.flow.diagnosis import StageView
 from penstock.flow.unsent import UnsentLimit
@@ -56,10 +55,10 @@ _DISPATCHERS: Final[dict[Mode, type[Exclusive | Failover | Shared | KeyShared]]]
 }
 
 
-class Subscription(Lanes):
+class Subscription(Takes):
     """One named reader."""
 
-    __slots__ = ("_host", "_journey", "_settler", "_turn", "is_closed", "options", "roster")
+    __slots__ = ("_turn", "options", "roster")
 
     def __init__(
         self,
@@ -72,13 +71,9 @@ class Subscription(Lanes):
         is_new: bool = True,
     ) -> None:
         """``is_new``: its start is saved with the next append; else it is restored from a state."""
-        super().__init__(subscription_id, name)
-        self.options = options
-        self.is_closed = False
-        self._host = host
         members: dict[int, Consumer] = {}
-        self._journey = Journey(host, options, members)
-        self._settler = self._journey.settler
+        super().__init__(subscription_id, name, host, Journey(host, options, members))
+        self.options = options
         self.roster = Roster(host, self, self._settler, members)
         self._turn = 0
         for queue in queues:
@@ -164,24 +159,15 @@ class Subscription(Lanes):
         # Last, and with everything in order: an outlet may settle while it is called.
         for consumer, deliveries in outbox.items():
             consumer.outlet.deliver(consumer, deliveries)
+        if self.on_ready is not None and any(lane.has_ready for lane in self._order):
+            self.on_ready()
         return moved
-
-    def take(self, consumer: Consumer, messages_max: int) -> list[Delivery]:
-        """Hand over at once, beside demand, returning the list instead of calling the outlet."""
-        taken: list[Delivery] = []
-        for lane in self._order:
-            if len(taken) < messages_max and consumer.takes_from(lane.queue_id):
-                taken += self._journey.take(lane, consumer, messages_max - len(taken))
-        self._changed()
-        return taken
 
     def due(self, now_ms: int) -> None:
         """Monotonic time has come this far: delays end, visibility ends, heads expire."""
         for lane in self._order:
             lane.redelivery.ripen(now_ms)
-            overdue = lane.pending.overdue(now_ms)
-            if overdue:
-                self._settler.requeue(lane, overdue, is_counted=True)
+            self._expire_visibility(lane, now_ms)
             if 0 < lane.head_deadline_ms <= now_ms:
                 self._journey.picker.expire_head(lane, EXPIRE_ENTRIES_MAX)
         self._changed()
@@ -271,6 +257,13 @@ class Subscription(Lanes):
         """Everything worth knowing, at this moment."""
         return snapshot(self.name, self._order, self._journey, self.consumers)
 
+    @property
+    def is_noteworthy(self) -> bool:
+        """True when the diagnosis may have something to say about it."""
+        if self._settler.inflight.is_blocked:
+            return True
+        return any(lane.ready_messages for lane in self._order)
+
     def view(self) -> StageView:
         """Itself as a stage of the delivery side, for the diagnosis."""
         return stage_view(self.name, self._order, self._journey, self.consumers)
@@ -294,14 +287,6 @@ class Subscription(Lanes):
             moved += here
             idle = 0 if here else idle + 1
         return moved
-
-    def _changed(self, lane: Lane | None = None) -> None:
-        """After a verb: save what it changed (in one lane or in any), and look what can go now."""
-        if self.is_closed:
-            return
-        if self.has_unsaved if lane is None else not lane.notes.is_empty:
-            self._host.note_settlement(self)
-        self._host.wake(self)
 
 
 def _start(start: Start | int, queue: SubscribedQueue) -> int:

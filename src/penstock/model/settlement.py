@@ -30,6 +30,8 @@ class Cause(IntEnum):
     """The record cannot be read; counted and reported (P7)."""
     DELIVERED = 9
     """Nothing settled: only delivery counts or the delivered mark changed."""
+    MOVED = 10
+    """A copy went to another queue, in the same frame."""
 
     @property
     def is_dead_letter(self) -> bool:
