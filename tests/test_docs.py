@@ -41,5 +41,5 @@ def test_every_source_file_a_page_names_exists(page):
 
 def test_every_setting_named_in_the_mechanisms_exists():
     text = (ROOT / "docs/mechanisms.md").read_text("utf-8")
-    named = set(re.findall(r"`((?:flow|storage|topics|listeners|broker)\.[a-z_]+)`", text))
+    named = set(re.findall(r"`((?:flow|storage|topics|listeners|broker|rocketmq)\.[a-z_]+)`", text))
     assert named - set(KINDS) == set()

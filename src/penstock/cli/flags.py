@@ -19,7 +19,7 @@ from penstock.settings.load import Given, Settings, load_settings
 
 FLAGGED: Final = {
     each.flag.removeprefix("--").replace("-", "_"): each
-    for part in ("broker", "listeners", "storage", "flow")
+    for part in ("broker", "listeners", "storage", "flow", "rocketmq")
     for each in describe(Settings())
     if each.flag and each.part == part
 }
@@ -78,6 +78,9 @@ _METAVARS: Final = {
     "memory_limit": "AMOUNT",
     "disk_free_limit": "AMOUNT",
     "ready_file": "FILE",
+    "join": "HOST:PORT",
+    "broker_name": "NAME",
+    "advertise": "IP",
 }
 
 _CONFIG: Final = click.option(

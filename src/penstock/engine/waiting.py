@@ -56,6 +56,16 @@ class WaitingRoom:
             request.refuse(busy)
         self._chain.stir()
 
+    def admit(self, class_name: str, count: int) -> bool:
+        """True when so many requests may be run now, as a list: none of their class waits.
+
+        They are counted as run; else each has to ``submit``.
+        """
+        if self._queues.count(class_name) or not self._may_run(class_name):
+            return False
+        self._ran += count
+        return True
+
     def turn(self) -> None:
         """Refuse what waited too long; run what the log can take."""
         self._ran = 0

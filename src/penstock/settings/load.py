@@ -20,6 +20,7 @@ from penstock.settings.broker import BrokerSettings
 from penstock.settings.convert import convert
 from penstock.settings.flow import FlowSettings
 from penstock.settings.listeners import ListenerSettings
+from penstock.settings.rocketmq import RocketmqSettings
 from penstock.settings.storage import StorageSettings
 from penstock.settings.topics import TopicSettings
 
@@ -40,6 +41,7 @@ class Settings:
     topics: TopicSettings = field(default_factory=TopicSettings)
     listeners: ListenerSettings = field(default_factory=ListenerSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
+    rocketmq: RocketmqSettings = field(default_factory=RocketmqSettings)
     origins: Mapping[str, str] = field(
         default_factory=lambda: MappingProxyType({}), compare=False, repr=False
     )
@@ -56,6 +58,7 @@ PARTS: Final[Mapping[str, type]] = {
     "topics": TopicSettings,
     "listeners": ListenerSettings,
     "broker": BrokerSettings,
+    "rocketmq": RocketmqSettings,
 }
 
 KINDS: Final[Mapping[str, object]] = {
@@ -149,7 +152,15 @@ def _checked(given: Given) -> object:
 
 
 def _follow(values: dict[str, Any], origins: dict[str, str]) -> None:
-    """D21: without a name server the RocketMQ broker port is off too, unless it was asked for."""
+    """D21: without a name server the RocketMQ broker port is off too, unless it was asked for.
+
+    D20: a broker that joins a name server runs none of its own.
+    """
+    if values.get("rocketmq.join"):
+        if "listeners.rocketmq" not in values:
+            values["listeners.rocketmq"] = "off"
+            origins["listeners.rocketmq"] = "follows rocketmq.join"
+        return
     if values.get("listeners.rocketmq") == "off" and "listeners.rocketmq_broker" not in values:
         values["listeners.rocketmq_broker"] = "off"
         origins["listeners.rocketmq_broker"] = "follows listeners.rocketmq"

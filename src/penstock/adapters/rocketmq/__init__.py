@@ -1,0 +1,1 @@
+"""RocketMQ's remoting protocol: the broker (``session.py``) and the name server."""

@@ -1,0 +1,72 @@
+"""The broker listener's factory, and the one place where a house is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from penstock.adapters.contract import Peer
+from penstock.adapters.rocketmq.families import HANDLERS, open_parts
+from penstock.adapters.rocketmq.house import House
+from penstock.adapters.rocketmq.session import Session
+from penstock.adapters.rocketmq.timers import Timers
+from penstock.model.clock import Clock
+from penstock.model.errors import InvariantBroken
+from penstock.model.position import ConnectionId
+from penstock.settings.load import Settings
+
+if TYPE_CHECKING:
+    from penstock.engine.broker import Engine
+
+BROKER: Final = "rocketmq_broker"
+
+
+def open_house(
+    engine: Engine, clock: Clock, settings: Settings, *, broker_port: int = 10911
+) -> House:
+    """A house with everything in it; tests use it directly."""
+    house = House(engine, clock, settings, broker_port=broker_port)
+    open_parts(house)
+    return house
+
+
+class Household:
+    """Opens the house once the ports are known; shared by the factories of both listeners."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._house: House | None = None
+
+    def open(self, engine: Engine, clock: Clock, endpoints: Mapping[str, str]) -> Timers:
+        """The listeners are open, nobody is connected yet; what has to be driven from now on."""
+        port = int(endpoints.get(BROKER, ":0").rpartition(":")[2])
+        self._house = open_house(engine, clock, self._settings, broker_port=port)
+        return self._house.timers
+
+    @property
+    def house(self) -> House:
+        """The house, once open."""
+        if self._house is None:
+            raise InvariantBroken("a RocketMQ client came before the house was open")
+        return self._house
+
+
+class BrokerFactory:
+    """Makes sessions; satisfies ``adapters.contract.AdapterFactory``."""
+
+    protocol = BROKER
+
+    def __init__(self, household: Household) -> None:
+        self._household = household
+
+    def make(
+        self,
+        connection_id: ConnectionId,
+        peer: Peer,
+        engine: Engine,
+        clock: Clock,
+        wake: Callable[[], None],
+    ) -> Session:
+        """A session for a connection that was just accepted."""
+        del engine, clock
+        return Session(connection_id, peer, self._household.house, HANDLERS, wake)

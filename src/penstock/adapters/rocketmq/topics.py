@@ -1,0 +1,215 @@
+"""Topics as RocketMQ sees them: queue counts, permissions, attributes; and how they come to be.
+
+The engine's topic is the thing itself; its RocketMQ side is a ``TopicConfig`` kept as a definition
+of kind ``rocketmq.topic``. A topic that another protocol made has none and is shown with all its
+queues, readable and writable. ``TBW102`` is no topic: it is the model that new ones inherit from.
+
+Invariants: an engine topic has at least max(read, write) queues, and never fewer than it had; a
+topic made here keeps messages ``retention_ms`` (D11), since groups do not hold data.
+Not here: requests about topics (``topic_admin.py``), routes (``name_server/``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.adapters.rocketmq.naming import (
+    DEFAULT_TOPIC,
+    DLQ_PREFIX,
+    FORBIDDEN_TOPICS,
+    RETRY_PREFIX,
+    neutral_name,
+    problem_with,
+    wire_name,
+)
+from penstock.adapters.rocketmq.replies import Answer, no_permission, no_topic
+from penstock.engine.routing import DirectRoute
+from penstock.engine.topic import Topic, TopicPolicy
+from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
+from penstock.wire.rocketmq.route_bodies import DataVersion, Perm, TopicConfig
+from penstock.wire.rocketmq.send_headers import SendHeader
+
+if TYPE_CHECKING:
+    from penstock.adapters.rocketmq.house import House
+
+TOPIC_KIND: Final = "rocketmq.topic"
+QUEUES_MAX: Final = 1024
+"""Queues one request may give a topic; ``topics.queues_max`` holds for all together."""
+
+READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
+
+
+class Place:
+    """A topic that can be sent to and read from; valid while ``topic.is_deleted`` is False."""
+
+    __slots__ = ("config", "is_readable", "is_writable", "name", "queues", "routes", "topic")
+
+    def __init__(self, name: str, topic: Topic, config: TopicConfig) -> None:
+        self.name = name
+        """RocketMQ's spelling."""
+        self.topic = topic
+        self.config = config
+        self.queues = max(config.read_queue_nums, config.write_queue_nums)
+        """Queue numbers from 0 up to this are valid in requests."""
+        self.is_readable = bool(config.perm & Perm.READ)
+        self.is_writable = bool(config.perm & Perm.WRITE)
+        self.routes = tuple([DirectRoute(queue) for queue in topic.queues])
+
+
+class TopicBook:
+    """All topics of this broker, by RocketMQ's names."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._engine = house.engine
+        self._places: dict[str, Place] = {}
+        """Only topics that exist: bounded by ``topics.queues_max``."""
+        self._configs = {
+            name: decode_body(body, TopicConfig)
+            for name, body in house.engine.definitions(TOPIC_KIND).items()
+        }
+        self.version = DataVersion(timestamp=house.clock.wall_ms())
+        """Changes whenever a topic does: name servers compare it."""
+
+    # Looking.
+
+    def find(self, name: str) -> Place | None:
+        """The topic of that name, if there is one."""
+        place = self._places.get(name)
+        if place is not None and not place.topic.is_deleted:
+            return place
+        topic = self._engine.topic(neutral_name(name))
+        if topic is None:
+            self._places.pop(name, None)
+            return None
+        place = self._places[name] = Place(name, topic, self._config(name, topic))
+        return place
+
+    def require(self, name: str) -> Place:
+        """The topic of that name; raises ``Answer`` 17."""
+        place = self.find(name)
+        if place is None:
+            raise no_topic(name)
+        return place
+
+    @property
+    def model(self) -> TopicConfig:
+        """TBW102."""
+        queues = self._house.settings.default_topic_queues
+        inherit = int(Perm.INHERIT) if self._house.settings.is_auto_creating else 0
+        return TopicConfig(
+            topic_name=DEFAULT_TOPIC,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=READ_WRITE | inherit,
+        )
+
+    def config(self, name: str) -> TopicConfig | None:
+        """What is known of a topic, TBW102 included."""
+        if name == DEFAULT_TOPIC:
+            return self.model
+        place = self.find(name)
+        return None if place is None else place.config
+
+    def configs(self) -> dict[str, TopicConfig]:
+        """Every topic and TBW102, in order of creation."""
+        found = {DEFAULT_TOPIC: self.model} if self._house.settings.is_auto_creating else {}
+        for topic in self._engine.topics():
+            name = wire_name(topic.name)
+            found[name] = self._config(name, topic)
+        return found
+
+    # Making and changing.
+
+    def for_send(self, header: SendHeader) -> Place:
+        """The topic a send names, made if that is allowed; raises ``Answer``."""
+        name = header.topic
+        self.check_name(name)
+        if name in FORBIDDEN_TOPICS:
+            raise no_permission(f"Sending message to topic[{name}] is forbidden.")
+        place = self.find(name)
+        if place is None:
+            place = self._inherited(header) or self.for_group(name)
+        if place is None:
+            raise no_topic(name)
+        return place
+
+    def for_group(self, name: str) -> Place | None:
+        """A retry or dead-letter topic, made with one queue; None when it is neither."""
+        return self.ensure(name) if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) else None
+
+    def ensure(self, name: str, *, queues: int = 1, perm: int = READ_WRITE) -> Place:
+        """The topic of that name, made if there is none: for topics the broker itself needs."""
+        place = self.find(name)
+        if place is None:
+            place = self.put(
+                TopicConfig(
+                    topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
+                )
+            )
+        return place
+
+    def put(self, config: TopicConfig) -> Place:
+        """Make a topic, or change what RocketMQ says about one."""
+        name = config.topic_name
+        queues = max(1, config.read_queue_nums, config.write_queue_nums)
+        neutral = neutral_name(name)
+        topic = self._engine.topic(neutral)
+        if topic is None:
+            policy = TopicPolicy(retention_ms=self._house.settings.retention_ms)
+            topic = self._engine.create_topic(neutral, queues=queues, policy=policy)
+        elif len(topic.queues) < queues:
+            topic = self._engine.grow_topic(neutral, queues)
+        self._engine.define(TOPIC_KIND, name, encode_body(config))
+        self._configs[name] = config
+        self._changed()
+        place = self._places[name] = Place(name, topic, config)
+        return place
+
+    def delete(self, name: str) -> bool:
+        """A topic goes with its messages; False when there is none."""
+        place = self.find(name)
+        if place is None:
+            return False
+        self._engine.delete_topic(place.topic.name)
+        if self._configs.pop(name, None) is not None:
+            self._engine.define(TOPIC_KIND, name, None)
+        self._places.pop(name, None)
+        self._changed()
+        return True
+
+    def check_name(self, name: str) -> None:
+        """Raise ``Answer`` when RocketMQ does not allow the name."""
+        problem = problem_with(name)
+        if problem is not None:
+            raise Answer(self._house.settings.invalid_parameter_code, problem)
+
+    def _inherited(self, header: SendHeader) -> Place | None:
+        """A new topic after the model the send names, if that one lets itself be inherited."""
+        model = self.config(header.default_topic)
+        if model is None or not model.perm & Perm.INHERIT:
+            return None
+        if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return None
+        queues = max(1, min(header.default_topic_queue_nums, model.write_queue_nums))
+        return self.put(
+            TopicConfig(
+                topic_name=header.topic,
+                read_queue_nums=queues,
+                write_queue_nums=queues,
+                perm=model.perm & ~int(Perm.INHERIT),
+                topic_sys_flag=1 if header.unit_mode else 0,
+            )
+        )
+
+    def _config(self, name: str, topic: Topic) -> TopicConfig:
+        config = self._configs.get(name)
+        if config is None:
+            queues = len(topic.queues)
+            config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+        return config
+
+    def _changed(self) -> None:
+        self.version = DataVersion(
+            timestamp=self._house.clock.wall_ms(), counter=self.version.counter + 1
+        )

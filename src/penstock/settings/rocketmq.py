@@ -1,0 +1,74 @@
+"""Settings of the RocketMQ protocol: names, topics, limits; defaults follow RocketMQ 5.3 (D25)."""
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from penstock.model.errors import SettingsError
+from penstock.settings.declare import MIB, setting
+
+
+@dataclass(frozen=True, slots=True)
+class RocketmqSettings:
+    """Name server and broker."""
+
+    join: str = setting(
+        "", "D20: register with this name server (HOST:PORT) instead of running one", flag="--join"
+    )
+    broker_name: str = setting(
+        "", "Name of this broker in routes; empty = broker.name", flag="--broker-name"
+    )
+    advertise: str = setting(
+        "",
+        "D20: IP address in routes and message ids; empty = the one dialled, 127.0.0.1 in ids",
+        flag="--advertise",
+    )
+    cluster: str = setting("DefaultCluster", "Name of the cluster in routes")
+    register_ms: int = setting(30_000, "D20: how often a joined broker registers")
+    broker_silence_ms_max: int = setting(
+        120_000, "A registered broker leaves the routes after this much silence"
+    )
+    is_auto_creating: bool = setting(
+        True, "Unknown topics are made on their first send, after the model of TBW102"
+    )
+    default_topic_queues: int = setting(8, "Queues of TBW102: the most an auto-made topic gets")
+    is_creating_on_lookup: bool = setting(
+        False, "Unknown topics are made when a client asks for their route (ali-ons)"
+    )
+    retention_ms: int = setting(
+        72 * 3_600_000, "D11: messages of topics made by RocketMQ clients stay this long"
+    )
+    body_bytes_max: int = setting(4 * MIB, "Largest body of a send")
+    properties_bytes_max: int = setting(32_767, "Longest properties string of a send")
+    invalid_parameter_code: int = setting(
+        29, "Answer to bad topic names and queue ids: 29 as 5.3.2 and later, 1 as older ones"
+    )
+    pending_sends_max: int = setting(
+        10_000, "F9: sends of one connection that wait for the disk; resumes at half"
+    )
+    idle_ms_max: int = setting(120_000, "A connection that says nothing for this long is closed")
+
+    def __post_init__(self) -> None:
+        if self.join:
+            host, colon, port = self.join.rpartition(":")
+            if not (host and colon and port.isdecimal() and 0 < int(port) <= 65535):
+                raise SettingsError(
+                    f"rocketmq.join is {self.join!r}; name a host and a port, as 10.0.0.5:9876"
+                )
+        if self.advertise:
+            try:
+                ip_address(self.advertise)
+            except ValueError:
+                raise SettingsError(
+                    f"rocketmq.advertise is {self.advertise!r}; use an IP address, as 10.0.0.5"
+                ) from None
+        if self.invalid_parameter_code not in (1, 29):
+            raise SettingsError(
+                f"rocketmq.invalid_parameter_code is {self.invalid_parameter_code}; use 29 or 1"
+            )
+        if not 0 < self.properties_bytes_max <= 32_767:
+            raise SettingsError(
+                f"rocketmq.properties_bytes_max is {self.properties_bytes_max}; "
+                "the format allows 1 to 32767"
+            )
+        if self.default_topic_queues < 1:
+            raise SettingsError("rocketmq.default_topic_queues must be 1 or more")
