@@ -14,7 +14,7 @@ Not here: what can be seen of it (``gauges.py``), one turn (``turn.py``), the jo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.engine.connection import Connection, ConnectionOptions
 from penstock.engine.gauges import Gauges
@@ -192,6 +192,10 @@ class Engine(Gauges):
     def cancel_delayed(self, position: int) -> bool:
         """Drop a delayed record; False when it waits no more."""
         return self._parts.delays.cancel(position)
+
+    def note_keys(self, topic: Topic, keys: Iterable[bytes], position: int) -> None:
+        """Let a stored message be found by keys that it was published without."""
+        self._store.keys.add(topic.topic_id, keys, position, self._chain.clock.wall_ms())
 
     def positions_of(
         self, topic: Topic, key: bytes, *, begin_ms: int, end_ms: int, count_max: int

@@ -21,7 +21,7 @@ import msgspec
 
 from penstock.flow.gate import Reason
 from penstock.log.store import Appending
-from penstock.model.position import LogPosition, QueueId, QueueOffset
+from penstock.model.position import UNASSIGNED_OFFSET, LogPosition, QueueId, QueueOffset
 from penstock.model.record import Record
 from penstock.model.refusal import Refusal
 
@@ -71,7 +71,8 @@ class Publication(Appending, gc=False):
     @property
     def offset(self) -> QueueOffset:
         """Its (first) offset there; -1 when it has none (unroutable, or delayed)."""
-        return QueueOffset(self.first_offsets[0] if self.first_offsets else -1)
+        offset = self.first_offsets[0] if self.first_offsets else -1
+        return QueueOffset(-1 if offset == UNASSIGNED_OFFSET else offset)
 
     @property
     def position(self) -> LogPosition:

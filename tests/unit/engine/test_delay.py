@@ -225,8 +225,7 @@ def test_a_message_is_found_by_its_position_once_it_is_durable(bench):
     assert bench.engine.locate(position) is None
     bench.settle()
     located = bench.engine.locate(position)
-    assert located is not None and located.record.body == b"one"
-    queue = bench.engine.queue(located.targets[0][0])
-    assert queue is not None and queue.topic is topic
+    assert located.record.body == b"one"
+    assert bench.engine.queue(located.targets[0][0]).topic is topic
     assert bench.engine.locate(-1) is None
     assert bench.engine.locate(1 << 50) is None

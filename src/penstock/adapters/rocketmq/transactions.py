@@ -1,0 +1,323 @@
+"""Transactions: half messages, their decision, and asking back for it (sheet 2.9).
+
+A half message is stored once, for the topic it is meant for, as a record that waits for a decision
+(D14): no queue shows it. COMMIT lets it go into its queue, ROLLBACK drops it; both are one record
+in the log, so a crash leaves it decided or open and never both. Its bytes are those of the
+committed message from the start. The broker's numbers for it, ``tranStateTableOffset`` and
+``commitLogOffset``, are both its position.
+
+A half message that stays open is asked about (39), any living client of its producer group, first
+``IMMUNITY_MS`` after it was stored (or as long as it says itself), then every ``CHECK_MS``. After
+``CHECKS_MAX`` questions it goes to TRANS_CHECK_MAX_TIME_TOPIC; one older than what the broker keeps
+is dropped. How often was asked survives a restart (rows of kind ``rocketmq.half``).
+
+Who waits is what the engine says waits: a half message whose producer went before its answer is
+found by the next look all the same.
+
+Not here: making the record of a send (``send.py``), letting go and dropping (``engine/delay.py``).
+"""
+
+from __future__ import annotations
+
+import logging
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from penstock.adapters.rocketmq.naming import RETRY_PREFIX
+from penstock.adapters.rocketmq.replies import Answer, system_error
+from penstock.model.position import ConnectionId
+from penstock.model.record import Record, RecordFlag, Wire
+from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
+from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
+from penstock.wire.rocketmq.facts import RocketmqFacts, sys_flag_of
+from penstock.wire.rocketmq.headers import (
+    CheckTransactionHeader,
+    EndTransactionHeader,
+    fields,
+    parse,
+)
+from penstock.wire.rocketmq.message_id import offset_message_id
+from penstock.wire.rocketmq.patch import placed, retopic
+from penstock.wire.rocketmq.properties import UNIQ_KEY, value_of, with_property
+from penstock.wire.rocketmq.route_bodies import TopicConfig
+from penstock.wire.rocketmq.stored import SysFlag, decode_stored
+
+if TYPE_CHECKING:
+    from penstock.adapters.rocketmq.house import House
+    from penstock.adapters.rocketmq.requests import Handler
+    from penstock.adapters.rocketmq.session import Session
+
+logger = logging.getLogger(__name__)
+
+CHECK_MS: Final = 30_000
+IMMUNITY_MS: Final = 6_000
+CHECKS_MAX: Final = 15
+
+OPEN_MAX: Final = 100_000
+"""Half messages without a decision; beyond it producers are told to wait."""
+CHECKS_PER_LOOK_MAX: Final = 500
+
+HALF_KIND: Final = "rocketmq.half"
+MAX_CHECKS_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+
+TRAN_MSG: Final = "TRAN_MSG"
+PRODUCER_GROUP: Final = "PGROUP"
+TRANSACTION_ID: Final = "__transactionId__"
+IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+_IMMUNITY_DIGITS_MAX: Final = 9
+
+NO_HALF: Final = "Find prepared transaction message failed"
+WRONG_GROUP: Final = "The producer group wrong"
+WRONG_STATE_OFFSET: Final = "The transaction state table offset wrong"
+WRONG_LOG_OFFSET: Final = "The commit log offset wrong"
+
+_TRANSACTION_BITS: Final = int(SysFlag.TRANSACTION_ROLLBACK)
+_COMMIT: Final = int(SysFlag.TRANSACTION_COMMIT)
+_ROLLBACK: Final = int(SysFlag.TRANSACTION_ROLLBACK)
+_FACTS: Final = RocketmqFacts()
+
+
+# On the way in: what ``send.py`` asks.
+
+
+def is_half(topic: str, properties: bytes) -> bool:
+    """True for a message that is to wait for its producer's decision."""
+    if b"TRAN_MSG" not in properties or topic.startswith(RETRY_PREFIX):
+        return False
+    return value_of(properties, TRAN_MSG).lower() == b"true"
+
+
+def half_properties(properties: bytes) -> bytes:
+    """The properties of a half message as it is stored."""
+    unique_key = value_of(properties, UNIQ_KEY)
+    if not unique_key:
+        return properties
+    return with_property(properties, TRANSACTION_ID, unique_key.decode("utf-8", "replace"))
+
+
+def committed_flag(sys_flag: int) -> int:
+    """The sysFlag a half message is stored with: readers see it only once it is committed."""
+    return sys_flag & ~_TRANSACTION_BITS | _COMMIT
+
+
+def make_half(record: Record) -> None:
+    """Let the record of a half message wait for a decision and for no time."""
+    record.flags |= RecordFlag.DELAYED
+    record.deliver_ms = 0
+
+
+class Transactions:
+    """The half messages without a decision."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        # Position -> how often its producers were asked; bounded by OPEN_MAX.
+        self._open: dict[int, int] = {}
+        self._asks: list[tuple[int, int]] = []
+        """(when to ask next by monotonic time, position); what is closed meanwhile stays in it."""
+        self._look_ms = 0
+        self._recover()
+        house.timers.add(self)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # The sender's side.
+
+    def check_room(self) -> None:
+        """Refuse a half message when too many are open."""
+        if len(self._open) >= OPEN_MAX:
+            raise Answer(
+                ResponseCode.SYSTEM_BUSY,
+                f"[FLOW_CONTROL]broker busy: {OPEN_MAX} half messages wait for commit or rollback",
+            )
+
+    def stored(self, record: Record) -> None:
+        """A half message is durable."""
+        self._add(int(record.position), record)
+
+    def end(self, header: EndTransactionHeader) -> None:
+        """Commit or roll back; raises ``Answer`` when the half message is not the one meant."""
+        position = header.commit_log_offset
+        record = self._half(position)
+        if record is None:
+            raise system_error(NO_HALF)
+        if _group_of(record) != header.producer_group:
+            raise system_error(WRONG_GROUP)
+        if header.tran_state_table_offset != record.position:
+            raise system_error(WRONG_STATE_OFFSET)
+        if position != record.position:
+            raise system_error(WRONG_LOG_OFFSET)
+        engine = self._house.engine
+        if header.commit_or_rollback == _COMMIT:
+            self._note_keys(position, record)
+            engine.release(position)
+        else:
+            engine.cancel_delayed(position)
+        self._close(position)
+
+    # Asking back.
+
+    def next_deadline_ms(self) -> int:
+        """When the next question is due, or the next look at what is open."""
+        return min(self._look_ms, self._asks[0][0]) if self._asks else self._look_ms
+
+    def due(self, now_ms: int) -> None:
+        """Ask what is to be asked now."""
+        if now_ms >= self._look_ms:
+            self._look()
+        for _ in range(CHECKS_PER_LOOK_MAX):
+            if not self._asks or self._asks[0][0] > now_ms:
+                break
+            _, position = heappop(self._asks)
+            if position in self._open:
+                self._check(position, now_ms)
+
+    def _check(self, position: int, now_ms: int) -> None:
+        house = self._house
+        record = self._half(position)
+        if record is None:
+            self._close(position)
+            return
+        age_ms = house.clock.wall_ms() - record.store_ms
+        wait_ms = _immunity_ms(record) - age_ms
+        checks = self._open[position]
+        if age_ms > house.settings.retention_ms:
+            logger.warning("a half message was never decided and is too old to keep: dropped")
+            house.engine.cancel_delayed(position)
+            self._close(position)
+        elif checks == 0 and wait_ms > 0:
+            heappush(self._asks, (now_ms + wait_ms, position))
+        elif checks >= CHECKS_MAX:
+            self._give_up(position)
+        else:
+            self._open[position] = checks + 1
+            house.engine.define(HALF_KIND, str(position), b"%d" % (checks + 1))
+            heappush(self._asks, (now_ms + CHECK_MS, position))
+            self._ask(record)
+
+    def _ask(self, record: Record) -> None:
+        """Ask some living client of the producer group, if there is one."""
+        house = self._house
+        properties = record.properties
+        name = _group_of(record)
+        group = house.producers.group(name)
+        member = group.pick() if group is not None else None
+        session = (
+            house.sessions.get(ConnectionId(member.connection)) if member is not None else None
+        )
+        if session is None:
+            logger.info("nobody of a producer group can be asked", extra={"group": name})
+            return
+        position = int(record.position)
+        message, _ = decode_stored(record.origin)
+        unique_key = value_of(properties, UNIQ_KEY).decode("utf-8", "replace") or None
+        header = CheckTransactionHeader(
+            topic=message.topic,
+            tran_state_table_offset=position,
+            commit_log_offset=position,
+            msg_id=unique_key,
+            transaction_id=unique_key,
+            offset_msg_id=offset_message_id(message.store_host, position),
+            bname=house.broker_name,
+        )
+        body = retopic(
+            placed(record.origin, message.queue_id, position, position),
+            message.topic,
+            sys_flag=sys_flag_of(record.origin) & ~_TRANSACTION_BITS,
+        )
+        code = int(RequestCode.CHECK_TRANSACTION_STATE)
+        session.push(Command(code, fields(header), body, flag=FLAG_ONEWAY))
+
+    def _give_up(self, position: int) -> None:
+        """Asked often enough: an operator may look at it where such messages go."""
+        house = self._house
+        logger.warning(
+            "a half message was not decided after %d questions; it went to %s",
+            CHECKS_MAX,
+            MAX_CHECKS_TOPIC,
+            extra={"position": position},
+        )
+        place = house.topics.find(MAX_CHECKS_TOPIC) or house.topics.put(
+            TopicConfig(topic_name=MAX_CHECKS_TOPIC, read_queue_nums=1, write_queue_nums=1)
+        )
+        house.engine.release(position, to=place.topic)
+        self._close(position)
+
+    # What is open.
+
+    def _half(self, position: int) -> Record | None:
+        """The half message at exactly this position, if it waits for a decision."""
+        engine = self._house.engine
+        located = engine.locate(position) if engine.is_undecided(position) else None
+        if located is None or located.record.wire != Wire.ROCKETMQ:
+            return None
+        return located.record
+
+    def _add(self, position: int, record: Record | None) -> None:
+        if position in self._open:
+            return
+        self._open[position] = 0
+        wait_ms = IMMUNITY_MS if record is None else _immunity_ms(record)
+        heappush(self._asks, (self._house.clock.monotonic_ms() + wait_ms, position))
+        self._house.timers.stir()
+
+    def _close(self, position: int) -> None:
+        if self._open.pop(position, 0):
+            self._house.engine.define(HALF_KIND, str(position), None)
+
+    def _look(self) -> None:
+        """Bring what is open in line with what the engine holds."""
+        self._look_ms = self._house.clock.monotonic_ms() + CHECK_MS
+        waiting = self._house.engine.undecided()
+        for position in waiting:
+            self._add(position, None)
+        if len(self._open) > len(waiting):
+            for position in self._open.keys() - set(waiting):
+                self._close(position)
+        if len(self._asks) > 2 * len(self._open) + CHECKS_PER_LOOK_MAX:
+            self._asks = sorted(each for each in self._asks if each[1] in self._open)
+
+    def _recover(self) -> None:
+        engine = self._house.engine
+        self._look()
+        for key, text in engine.definitions(HALF_KIND).items():
+            if int(key) in self._open:
+                self._open[int(key)] = int(text)
+            else:
+                engine.define(HALF_KIND, key, None)
+
+    def _note_keys(self, position: int, record: Record) -> None:
+        """It can be looked up from now on; a half message that is rolled back never can."""
+        engine = self._house.engine
+        located = engine.locate(position)
+        for queue_id, _ in located.targets if located is not None else ():
+            queue = engine.queue(queue_id)
+            if queue is not None:
+                engine.note_keys(queue.topic, _FACTS.keys(record), position)
+
+
+def end_transaction(session: Session, command: Command) -> None:
+    """END_TRANSACTION; usually oneway."""
+    header = parse(EndTransactionHeader, command)
+    if header.commit_or_rollback not in (_COMMIT, _ROLLBACK):
+        session.answer(command)  # "unknown": the producer will be asked again
+        return
+    house = session.house
+    house.part(Transactions).end(header)
+    house.engine.after_durable(lambda: session.answer(command))
+
+
+def _group_of(record: Record) -> str:
+    return value_of(record.properties, PRODUCER_GROUP).decode("utf-8", "replace")
+
+
+def _immunity_ms(record: Record) -> int:
+    """How long after storing nobody is asked."""
+    text = value_of(record.properties, IMMUNITY)
+    if text.isdigit() and len(text) <= _IMMUNITY_DIGITS_MAX:
+        return int(text) * 1_000
+    return IMMUNITY_MS
+
+
+HANDLERS: Final[dict[int, Handler]] = {RequestCode.END_TRANSACTION: end_transaction}
