@@ -2,34 +2,142 @@
 
 Publish side: connections, channels, queues, the log. Delivery side: subscriptions (``view`` of
 each). A stage says whom it waits for by label, so that the diagnosis can walk the chain.
+
+Views are made of every stage that is held, of those it names (its channels, its queues), and of
+subscriptions with something ready; of the others only so many as somebody wants to see. All of
+them are counted. So ten thousand idle connections cost two looks each, not twenty thousand views.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from penstock.engine.connection import Channel, Connection
 from penstock.engine.parts import Parts
-from penstock.flow.diagnosis import StageView
+from penstock.engine.queue import Queue
+from penstock.engine.topic import Topic
+from penstock.flow.diagnosis import StageView, State
 from penstock.flow.reason import Reason
 from penstock.flow.stage import Stage
 
+EVERY_STAGE: Final = 1 << 62
 
-def flow_views(parts: Parts, now_ms: int) -> list[StageView]:
-    """Every stage now."""
+DETAILS_MAX: Final = 1000
+"""Held connections and their channels that are looked at closely; of more only what the diagnosis
+needs: ten thousand of them wait for the same few."""
+
+
+class FlowMap(msgspec.Struct):
+    """The stages at one moment."""
+
     views: list[StageView] = []
-    for connection in parts.chain.connections.values():
-        views.append(_connection(connection, parts, now_ms))
-        views += [_channel(channel, now_ms) for channel in connection.channels.values()]
-    log = (parts.chain.log.label,)
-    views += [_stage(queue.stage, now_ms, log) for queue in parts.registry.queues.values()]
-    views.append(_log(parts, now_ms))
-    for topic in parts.registry.topics.values():
-        views += [
-            replace(subscription.view(), name=f"{topic.name}/{subscription.name}")
-            for subscription in topic.subscriptions.values()
-        ]
-    return views
+    """All that are held or that a held one waits for, and some that run."""
+    stages_total: int = 0
+    stages_held: int = 0
+
+
+def flow_map(parts: Parts, now_ms: int, running_max: int = EVERY_STAGE) -> FlowMap:
+    """The stages now, with views of about ``running_max`` that nobody waits for."""
+    return _Mapper(parts, now_ms, running_max).made()
+
+
+class _Mapper:
+    """Makes one map."""
+
+    def __init__(self, parts: Parts, now_ms: int, running_max: int) -> None:
+        self._parts = parts
+        self._now_ms = now_ms
+        self._spare = running_max
+        # Held connections shown with their channels and every figure.
+        self._details = DETAILS_MAX
+        self._map = FlowMap()
+        # Queues that a held channel hands messages to: the diagnosis walks on to them.
+        self._named: set[Queue] = set()
+
+    def made(self) -> FlowMap:
+        self._connections()
+        self._queues()
+        self._add(_log(self._parts, self._now_ms))
+        for topic in self._parts.registry.topics.values():
+            self._subscriptions(topic)
+        return self._map
+
+    def _connections(self) -> None:
+        found, chain = self._map, self._parts.chain
+        is_alarmed = chain.alarms.is_raised
+        is_quiet = chain.journal.is_quiet
+        for connection in chain.connections.values():
+            channels = connection.channels
+            if is_quiet or not _is_held(connection):
+                if self._spare <= 0:
+                    found.stages_total += 1 + len(channels)
+                    found.stages_held += is_alarmed
+                    continue
+                self._spare -= 1 + len(channels)
+            elif self._details <= 0 and connection.gate.reasons:
+                self._brief(connection)
+                continue
+            else:
+                self._details -= 1 + len(channels)
+            self._add(_connection(connection, self._parts, self._now_ms))
+            for channel in channels.values():
+                view = _channel(channel, self._now_ms)
+                if view.is_held:
+                    self._named.update(channel.queue_credits)
+                self._add(view)
+
+    def _brief(self, connection: Connection) -> None:
+        """One of very many that are held: its weight and whom it waits for; channels counted."""
+        reason, culprit = _gate_reason(connection)
+        share = connection.stage.episodes.share(self._now_ms)
+        state: State = "blocked" if reason.is_resource else "flow"
+        self._add(
+            StageView("connection", connection.name, state, reason, culprit, None, share=share)
+        )
+        for channel in connection.channels.values():
+            if channel.stage.label == culprit:
+                self._add(_channel(channel, self._now_ms))
+                continue
+            self._map.stages_total += 1
+            if channel.stage.is_blocked:
+                self._named.update(channel.queue_credits)
+            self._map.stages_held += channel.stage.is_blocked or channel.hold is not None
+
+    def _queues(self) -> None:
+        downstream = (self._parts.chain.log.label,)
+        for queue in self._parts.registry.queues.values():
+            if queue.stage.episodes.is_lingering or queue in self._named or self._spare > 0:
+                self._spare -= 1
+                self._add(_stage(queue.stage, self._now_ms, downstream))
+            else:
+                self._map.stages_total += 1
+
+    def _subscriptions(self, topic: Topic) -> None:
+        for subscription in topic.subscriptions.values():
+            if self._spare > 0 or subscription.is_noteworthy:
+                self._spare -= 1
+                name = f"{topic.name}/{subscription.name}"
+                self._add(replace(subscription.view(), name=name))
+            else:
+                self._map.stages_total += 1
+
+    def _add(self, view: StageView) -> None:
+        self._map.views.append(view)
+        self._map.stages_total += 1
+        self._map.stages_held += view.is_held
+
+
+def _is_held(connection: Connection) -> bool:
+    """True when it, or a channel of it, is held or was a moment ago."""
+    if connection.gate.reasons or connection.stage.episodes.is_lingering:
+        return True
+    for channel in connection.channels.values():
+        if channel.hold is not None or channel.stage.episodes.is_lingering:
+            return True
+    return False
 
 
 def _connection(connection: Connection, parts: Parts, now_ms: int) -> StageView:
@@ -38,14 +146,13 @@ def _connection(connection: Connection, parts: Parts, now_ms: int) -> StageView:
         now_ms,
         tuple(channel.stage.label for channel in connection.channels.values()),
     )
-    reasons = connection.gate.reasons
-    if not reasons:
-        if parts.chain.alarms.is_raised:
-            return replace(view, state="blocking")
-        return view
-    reason, culprit = next(
-        ((why, who) for why, who in reasons.items() if why.is_resource), next(iter(reasons.items()))
-    )
+    if connection.gate.is_open:
+        raised = parts.chain.alarms.raised
+        if not raised:
+            return view
+        reason, culprit = next(iter(raised.items()))
+        return replace(view, state="blocking", reason=reason, culprit=culprit)
+    reason, culprit = _gate_reason(connection)
     if reason is Reason.FLOW and connection.stage.is_blocked:
         culprit = view.culprit
     return replace(
@@ -55,6 +162,12 @@ def _connection(connection: Connection, parts: Parts, now_ms: int) -> StageView:
         culprit=culprit,
         since_ms=connection.gate.since_ms,
     )
+
+
+def _gate_reason(connection: Connection) -> tuple[Reason, str]:
+    """What closed its gate; an alarm before anything else."""
+    gate = connection.gate
+    return next(iter((gate.resources or gate.reasons).items()))
 
 
 def _channel(channel: Channel, now_ms: int) -> StageView:

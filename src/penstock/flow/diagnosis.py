@@ -14,8 +14,9 @@ A pure function of views: the engine makes them (``engine/flow_map.py``), ``/api
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from penstock.flow.reason import Reason
 from penstock.flow.stage import stage_label
@@ -23,8 +24,7 @@ from penstock.flow.stage import stage_label
 State = Literal["running", "flow", "blocking", "blocked"]
 
 
-@dataclass(frozen=True, slots=True)
-class StageView:
+class StageView(msgspec.Struct, frozen=True):
     """One stage as an operator sees it now."""
 
     kind: str
@@ -54,8 +54,7 @@ class StageView:
         return self.state != "running"
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerView:
+class ConsumerView(msgspec.Struct, frozen=True):
     """One consumer of a subscription."""
 
     name: str
@@ -73,8 +72,7 @@ class ConsumerView:
         return self.unacked >= self.unacked_max > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(msgspec.Struct, frozen=True):
     """One finding."""
 
     kind: str
@@ -96,7 +94,7 @@ _STAGE_WORDS: Final = {
 
 _DELIVERY_KINDS: Final = ("subscription", "consumer")
 
-_NOTHING: Final = Diagnosis(
+NOTHING: Final = Diagnosis(
     "none",
     "",
     "Nothing is held back: the publishers, the network or their own limits set the pace.",
@@ -106,7 +104,7 @@ _NOTHING: Final = Diagnosis(
 def diagnose(stages: Sequence[StageView]) -> Diagnosis:
     """The most important finding."""
     findings = findings_of(stages)
-    return findings[0] if findings else _NOTHING
+    return findings[0] if findings else NOTHING
 
 
 def findings_of(stages: Sequence[StageView]) -> list[Diagnosis]:
@@ -151,13 +149,19 @@ def _publish_side(stages: Sequence[StageView]) -> list[Diagnosis]:
     # End of the walk -> (weight, share, chain) of all the walks that end there.
     weights: dict[tuple[str, str], float] = {}
     best: dict[tuple[str, str], Diagnosis] = {}
+    # Ten thousand connections that wait for the same stage take the same way: it is walked once.
+    walked: dict[tuple[str, Reason | None, str], tuple[str, str]] = {}
     for stage in stages:
         if not stage.is_held or (stage.reason is not None and stage.reason.is_resource):
+            continue
+        way = (stage.kind, stage.reason, stage.culprit)
+        if stage.culprit and way in walked:
+            weights[walked[way]] += stage.share
             continue
         finding = _walk(stage, by_label)
         if finding is None:
             continue
-        end = (finding.kind, finding.name)
+        end = walked[way] = (finding.kind, finding.name)
         weights[end] = weights.get(end, 0.0) + stage.share
         if end not in best or len(finding.chain) > len(best[end].chain):
             best[end] = finding

@@ -85,6 +85,11 @@ class Journal:
         ]
 
     @property
+    def is_quiet(self) -> bool:
+        """True while no stage is held, and none was a moment ago."""
+        return not self._open
+
+    @property
     def next_deadline_ms(self) -> int | None:
         """When ``tick`` has something to end; None while no episode is open."""
         return self._settle_at_ms if self._open else None

@@ -20,7 +20,7 @@ from penstock.server.readiness import Readiness
 from penstock.server.turns import Turns
 from penstock.settings.load import Settings
 from penstock.telemetry.events import FlowEvents
-from penstock.telemetry.flow_api import LimitView, flow_page
+from penstock.telemetry.flow_api import STAGES_MAX, LimitView, flow_page
 from penstock.telemetry.process_statistics import ProcessStatistics
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class BrokerView:
     def _make_flow_page(self) -> dict[str, Any]:
         self.take_events()
         return flow_page(
-            self._engine.flow_views(self._clock.monotonic_ms()),
+            self._engine.flow_map(self._clock.monotonic_ms(), STAGES_MAX),
             limits=self._limits(),
             events=self.events.recent,
             clock=self._clock,

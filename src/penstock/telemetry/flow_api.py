@@ -1,7 +1,8 @@
 """The flow map as ``/api/flow`` shows it: stages, findings, limits in force, recent events.
 
 The page is bounded however many connections there are: held stages come first, then the others up
-to ``STAGES_MAX``; what was left out is counted, never silently dropped.
+to ``STAGES_MAX``; what was left out is counted, never silently dropped. Findings are made from all
+held stages, shown or not.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.flow.diagnosis import Diagnosis, StageView, diagnose, findings_of
+from penstock.engine.flow_map import FlowMap
+from penstock.flow.diagnosis import NOTHING, Diagnosis, StageView, findings_of
 from penstock.model.clock import Clock
 from penstock.telemetry.events import FlowEvent
 
@@ -31,7 +33,7 @@ class LimitView(msgspec.Struct, frozen=True):
 
 
 def flow_page(
-    views: Sequence[StageView],
+    stages: FlowMap,
     *,
     limits: Iterable[LimitView],
     events: Sequence[FlowEvent],
@@ -39,17 +41,19 @@ def flow_page(
 ) -> dict[str, Any]:
     """Everything an operator asks about flow, ready for JSON."""
     offset_ms = clock.wall_ms() - clock.monotonic_ms()
+    views = stages.views
     held = [view for view in views if view.is_held]
     running = [view for view in views if not view.is_held]
     shown = (held + running)[:STAGES_MAX]
+    findings = findings_of(views)
     return {
         "at_ms": clock.wall_ms(),
-        "diagnosis": _finding(diagnose(views)),
-        "findings": [_finding(each) for each in findings_of(views)[:FINDINGS_MAX]],
+        "diagnosis": _finding(findings[0] if findings else NOTHING),
+        "findings": [_finding(each) for each in findings[:FINDINGS_MAX]],
         "stages": [_stage(view, offset_ms) for view in shown],
-        "stages_total": len(views),
-        "stages_held": len(held),
-        "stages_left_out": len(views) - len(shown),
+        "stages_total": stages.stages_total,
+        "stages_held": stages.stages_held,
+        "stages_left_out": stages.stages_total - len(shown),
         "limits": [msgspec.to_builtins(each) for each in limits],
         "events": [msgspec.to_builtins(each) for each in list(events)[-EVENTS_SHOWN_MAX:]],
     }

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
-from penstock.flow.diagnosis import diagnose
+from penstock.flow.diagnosis import diagnose, findings_of
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 from penstock.testing.workbench import Workbench
@@ -64,3 +64,74 @@ def test_the_flow_map_names_a_full_topic_and_an_alarm(bench):
     bench.engine.set_alarm("disk", 0)
     views = {view.kind: view for view in bench.engine.flow_views(bench.clock.monotonic_ms())}
     assert views["connection"].state == "blocked"
+
+
+def crowd(bench, count):
+    """Idle connections, each with a channel that has published."""
+    topic = bench.topic("crowded")
+    for _ in range(count):
+        bench.publish(bench.channel(), topic, b"x")
+    bench.settle()
+    bench.advance(5_000)
+
+
+def test_idle_stages_are_counted_and_only_some_of_them_are_shown(bench):
+    crowd(bench, 100)
+    now_ms = bench.clock.monotonic_ms()
+    everything = bench.engine.flow_views(now_ms)
+    found = bench.engine.flow_map(now_ms, 10)
+    assert len(found.views) <= 12
+    assert (found.stages_total, found.stages_held) == (len(everything), 0)
+    assert len(everything) == 100 + 100 + 1 + 1
+
+
+def test_the_diagnosis_of_a_crowd_is_that_of_all_its_stages():
+    bench = Workbench(Settings(flow=FlowSettings(pending_publishes_max=0)))
+    crowd(bench, 30)
+    topic, channel = bench.topic(), bench.channel()
+    subscription = bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    while channel.connection.may_read:
+        bench.publish(channel, topic, *[b"x"] * 100)
+        bench.turns()
+    now_ms = bench.clock.monotonic_ms()
+    everything = bench.engine.flow_views(now_ms)
+    found = bench.engine.flow_map(now_ms, 0)
+    assert findings_of(found.views) == findings_of(everything)
+    assert diagnose(found.views).kind == "log"
+    assert found.stages_held == sum(view.is_held for view in everything) == 3
+    assert found.stages_total == len(everything)
+    assert len(found.views) == 4
+    bench.settle()
+    found = bench.engine.flow_map(bench.clock.monotonic_ms(), 0)
+    assert [view.ready for view in found.views if view.kind == "subscription"] == [
+        subscription.ready(topic.queues[0].queue_id)
+    ]
+
+
+def test_of_very_many_held_connections_each_has_its_weight_in_the_diagnosis(monkeypatch):
+    bench = Workbench(Settings(flow=FlowSettings(pending_publishes_max=0)))
+    topic, channels = bench.topic(), [bench.channel() for _ in range(20)]
+    while any(channel.connection.may_read for channel in channels):
+        for channel in channels:
+            if channel.connection.may_read:
+                bench.publish(channel, topic, *[b"x"] * 100)
+        bench.turns()
+    now_ms = bench.clock.monotonic_ms()
+    everything = bench.engine.flow_views(now_ms)
+    monkeypatch.setattr("penstock.engine.flow_map.DETAILS_MAX", 0)
+    found = bench.engine.flow_map(now_ms, 0)
+    assert len(found.views) == 20 + 2, "connections, their queue, the log"
+    assert diagnose(found.views).kind == diagnose(everything).kind == "log"
+    assert found.stages_held == sum(view.is_held for view in everything) == 41
+    assert found.stages_total == len(everything) == 42
+
+
+def test_an_alarm_counts_the_connections_it_would_hold_and_says_so(bench):
+    bench.topic("orders")
+    for _ in range(50):
+        bench.channel()
+    bench.engine.set_alarm("disk", 0)
+    found = bench.engine.flow_map(bench.clock.monotonic_ms(), 10)
+    assert found.stages_held == 50
+    assert found.stages_total == 102
+    assert "holds nobody yet" in diagnose(found.views).sentence

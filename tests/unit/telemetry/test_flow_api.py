@@ -5,6 +5,7 @@ import json
 import msgspec
 import pytest
 
+from penstock.engine.flow_map import FlowMap
 from penstock.flow.diagnosis import ConsumerView, StageView
 from penstock.flow.reason import Reason
 from penstock.telemetry.flow_api import STAGES_MAX, LimitView, flow_page
@@ -15,8 +16,10 @@ from penstock.testing.clock import ManualClock
 def page():
     clock = ManualClock(wall_ms=1_000_000, monotonic_ms=5000)
 
-    def make(*views, limits=()):
-        made = flow_page(views, limits=limits, events=(), clock=clock)
+    def make(*views, limits=(), unseen=0):
+        held = sum(view.is_held for view in views)
+        stages = FlowMap(list(views), len(views) + unseen, held)
+        made = flow_page(stages, limits=limits, events=(), clock=clock)
         return json.loads(msgspec.json.encode(made))
 
     return make
@@ -52,6 +55,11 @@ def test_the_page_is_bounded_and_held_stages_come_first(page):
     assert shown["stages"][0]["state"] == "flow"
     assert shown["stages_left_out"] == 51
     assert shown["stages_held"] == 1
+
+
+def test_stages_without_a_view_are_counted_as_left_out(page):
+    shown = page(HELD, LOG, unseen=10_000)
+    assert (shown["stages_total"], shown["stages_left_out"]) == (10_002, 10_000)
 
 
 def test_consumers_of_a_subscription_are_shown(page):
