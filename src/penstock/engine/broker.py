@@ -106,7 +106,10 @@ class Engine(Gauges):
     def create_subscription(
         self, topic: TopicName, name: str, options: SubscriptionOptions
     ) -> Subscription:
-        """A new subscription; raises ``NotFound`` or ``AlreadyExists``."""
+        """A new subscription; raises ``NotFound`` or ``AlreadyExists``.
+
+        A durable one needs a topic that is durable itself.
+        """
         found = self._registry.topic(topic)
         found.touch(self._chain.now_ms)
         return self._registry.create_subscription(found, name, options, self._parts.host)

@@ -175,7 +175,11 @@ class Registry:
     def create_subscription(
         self, topic: Topic, name: str, options: SubscriptionOptions, host: Host
     ) -> Subscription:
-        """A new subscription; one of a topic that does not last does not last either."""
+        """A new subscription; a durable one is refused where the topic itself does not last (D6).
+
+        Records of such a topic name queue ids that mean nothing after a restart, so it cannot be
+        made durable under those who use it: its owner deletes it and makes it anew.
+        """
         if name in topic.subscriptions:
             raise AlreadyExists(f"topic '{topic.name}' has a subscription '{name}' already")
         limit = self._chain.topics.subscriptions_per_topic_max
@@ -184,12 +188,14 @@ class Registry:
                 f"topic '{topic.name}' has {limit} subscriptions "
                 "(topics.subscriptions_per_topic_max); delete one first"
             )
-        is_durable = options.is_durable and topic.is_durable
-        options = replace(
-            options,
-            is_durable=is_durable,
-            is_priority=options.is_priority or topic.policy.max_priority > 0,
-        )
+        if options.is_durable and not topic.is_durable:
+            raise AlreadyExists(
+                f"topic '{topic.name}' ends with the process and a durable subscription '{name}' "
+                "does not; delete the topic and make it durable, or subscribe without durability"
+            )
+        is_priority = options.is_priority or topic.policy.max_priority > 0
+        options = replace(options, is_priority=is_priority)
+        is_durable = options.is_durable
         new_id = self._definitions.new_id if is_durable else self._definitions.new_transient_id
         subscription_id = SubscriptionId(new_id("subscription"))
         subscription = Subscription(subscription_id, name, topic.queues, options, host)

@@ -47,13 +47,21 @@ def test_topics_policies_and_subscriptions_come_back(bench, end):
 
 def test_what_does_not_last_is_gone_and_its_ids_are_transient(bench):
     topic = bench.topic("passing", is_durable=False)
-    subscription = bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    options = SubscriptionOptions(is_durable=False)
+    subscription = bench.engine.create_subscription(topic.name, "s", options)
     assert is_transient_id(topic.topic_id)
     assert is_transient_id(subscription.subscription_id)
     bench.publish(bench.channel(), topic, b"a")
     bench.settle()
     bench.kill()
     assert bench.engine.topics() == []
+
+
+def test_a_durable_subscription_of_a_topic_that_does_not_last_is_refused(bench):
+    topic = bench.topic("passing", is_durable=False)
+    with pytest.raises(AlreadyExists, match="'passing' ends with the process"):
+        bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    assert topic.subscriptions == {}
 
 
 def test_a_deleted_topic_stays_deleted_and_its_ids_are_not_used_again(bench):
