@@ -5,31 +5,15 @@ The broker must have been started with ``--faults``. Each verb is one order post
 no such broker, or it refuses.
 """
 
-import http.client
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from penstock.model.errors import PenstockError, SettingsError
-
-ANSWER_SECONDS_MAX: Final = 10.0
+from penstock.cli.asking import address, send, takes_address
+from penstock.model.errors import PenstockError
 
 _MS: Final = click.option("--ms", required=True, type=click.IntRange(0), help="Milliseconds.")
-
-
-def _takes_address(verb: Callable[..., None]) -> Callable[..., None]:
-    """Where the broker is: options that every verb has."""
-    verb = click.option("--endpoint", default="", help="host:port of its HTTP port.")(verb)
-    return click.option(
-        "--data",
-        default="./penstock-data",
-        show_default=True,
-        type=click.Path(path_type=Path),
-        help="Data directory of the broker, where its endpoint is looked up.",
-    )(verb)
 
 
 @click.group("fault", short_help="Make a running broker's disk or queues misbehave on purpose.")
@@ -42,7 +26,7 @@ def command() -> None:
 
 @command.command("store-hold")
 @_MS
-@_takes_address
+@takes_address
 def store_hold(ms: int, **where: Any) -> None:
     """Let no sync return for a while: confirms wait, sends are refused as busy (F5, F6)."""
     _order({"fault": "store-hold", "ms": ms}, **where)
@@ -50,7 +34,7 @@ def store_hold(ms: int, **where: Any) -> None:
 
 @command.command("sync-delay")
 @_MS
-@_takes_address
+@takes_address
 def sync_delay(ms: int, **where: Any) -> None:
     """Make every sync slower, until cleared."""
     _order({"fault": "sync-delay", "ms": ms}, **where)
@@ -59,7 +43,7 @@ def sync_delay(ms: int, **where: Any) -> None:
 @command.command("write-error")
 @click.option("--count", default=1, type=click.IntRange(0), help="How many writes fail.")
 @click.option("--error", default="enospc", type=click.Choice(["enospc", "eio"]))
-@_takes_address
+@takes_address
 def write_error(count: int, error: str, **where: Any) -> None:
     """Let the next writes to the log fail: those publishes are refused, nothing is lost."""
     _order({"fault": "write-error", "count": count, "error": error}, **where)
@@ -68,7 +52,7 @@ def write_error(count: int, error: str, **where: Any) -> None:
 @command.command("queue-delay")
 @click.option("--topic", required=True, help="Topic whose queues stand still.")
 @_MS
-@_takes_address
+@takes_address
 def queue_delay(topic: str, ms: int, **where: Any) -> None:
     """Let the queues of one topic take nothing in: only its publishers wait (F1)."""
     _order({"fault": "queue-delay", "topic": topic, "ms": ms}, **where)
@@ -76,7 +60,7 @@ def queue_delay(topic: str, ms: int, **where: Any) -> None:
 
 @command.command("memory")
 @click.option("--bytes", "used", required=True, type=click.IntRange(0), help="Memory to pretend.")
-@_takes_address
+@takes_address
 def memory(used: int, **where: Any) -> None:
     """Pretend that so much memory is used (F3)."""
     _order({"fault": "memory", "bytes": used}, **where)
@@ -84,49 +68,23 @@ def memory(used: int, **where: Any) -> None:
 
 @command.command("disk")
 @click.option("--bytes", "free", required=True, type=click.IntRange(0), help="Space to pretend.")
-@_takes_address
+@takes_address
 def disk(free: int, **where: Any) -> None:
     """Pretend that only so much disk is free (F3)."""
     _order({"fault": "disk", "bytes": free}, **where)
 
 
 @command.command("clear")
-@_takes_address
+@takes_address
 def clear(**where: Any) -> None:
     """End all faults."""
     _order({"fault": "clear"}, **where)
 
 
 def _order(order: dict[str, object], data: Path, endpoint: str) -> None:
-    if not endpoint:
-        from penstock.server.ready_file import find_ready
-
-        endpoint = find_ready(data).endpoints.get("http", "")
-        if not endpoint:
-            raise PenstockError(f"the broker on {data} has no HTTP port; start it with --http")
-    host, _, port = endpoint.removeprefix("http://").rstrip("/").rpartition(":")
-    if not host or not port.isdecimal():
-        raise SettingsError(f"endpoint {endpoint!r} is not host:port, as 127.0.0.1:15672")
-    click.echo(_post(host.strip("[]"), int(port), order))
-
-
-def _post(host: str, port: int, order: dict[str, object]) -> str:
-    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS_MAX)
-    try:
-        connection.request(
-            "POST", "/api/faults", json.dumps(order), {"content-type": "application/json"}
-        )
-        response = connection.getresponse()
-        answer = json.loads(response.read() or b"{}")
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise PenstockError(
-            f"no broker answers at {host}:{port} ({error}); is it running, and is that its "
-            "HTTP port?"
-        ) from None
-    finally:
-        connection.close()
-    if response.status == 404:
+    status, answer = send("POST", "/api/faults", order, at=address(data, endpoint))
+    if status == 404:
         raise PenstockError("this broker takes no faults; start it with `penstock up --faults`")
-    if response.status != 200:
-        raise PenstockError(f"the broker refused: {answer.get('error', response.status)}")
-    return str(answer.get("done", ""))
+    if status != 200:
+        raise PenstockError(f"the broker refused: {answer.get('error', status)}")
+    click.echo(str(answer.get("done", "")))

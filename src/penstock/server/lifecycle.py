@@ -173,12 +173,14 @@ class Broker:
 
     def _serve_http(self, loop: asyncio.AbstractEventLoop) -> None:
         # Not before the protocol ports are open: this import costs more than all the rest.
+        from penstock.server.administration import Administration
         from penstock.server.http.app import make_app
         from penstock.server.http.server import HttpServer
 
         places = self._running.http_places
+        administration = Administration(self.engine, self.clock, self.wake)
         server = HttpServer(
-            make_app(self._running.view, self.faults),
+            make_app(self._running.view, self.faults, administration),
             places,
             loop=loop,
             request_ms_max=self.settings.listeners.handshake_ms_max,

@@ -5,6 +5,7 @@
 /readyz        200 while the broker takes work, 503 with the reason otherwise
 /metrics       Prometheus text
 /api/flow      who is slow, who waits for whom, and why (flow-control.md section 3)
+/api/topics    topics and groups, to see and to change (``admin.py``); /api/groups as well
 /api/faults    only with ``--faults`` (``faults_api.py``)
 =============  ======================================================================
 
@@ -20,7 +21,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from penstock.server.administration import Administration
 from penstock.server.faults import Faults
+from penstock.server.http.admin import AdminApi
 from penstock.server.http.faults_api import fault_routes
 from penstock.server.readiness import Readiness
 
@@ -53,7 +56,11 @@ class Json(Response):
         return _ENCODER.encode(content)
 
 
-def make_app(broker: Observed, faults: Faults | None = None) -> Starlette:
+def make_app(
+    broker: Observed,
+    faults: Faults | None = None,
+    administration: Administration | None = None,
+) -> Starlette:
     """The application for one broker."""
 
     async def livez(_request: Request) -> Response:
@@ -76,6 +83,8 @@ def make_app(broker: Observed, faults: Faults | None = None) -> Starlette:
         Route("/metrics", metrics),
         Route("/api/flow", flow),
     ]
+    if administration is not None:
+        routes += AdminApi(administration).routes()
     if faults is not None:
         routes += fault_routes(faults)
     return Starlette(routes=routes, exception_handlers={404: _not_found})
@@ -85,7 +94,7 @@ async def _not_found(request: Request, _error: Exception) -> Response:
     return Json(
         {
             "error": f"there is no {request.url.path} here",
-            "try": ["/readyz", "/metrics", "/api/flow"],
+            "try": ["/readyz", "/metrics", "/api/flow", "/api/topics", "/api/groups"],
         },
         404,
     )

@@ -1,0 +1,126 @@
+"""Asking a running broker over its HTTP port: where it is, and how its refusals are told.
+
+``@takes_address`` gives a verb ``--endpoint`` and ``--data``; ``asked(**where)`` sends the request.
+Every failure is one sentence: no broker there, no HTTP port, or what the broker said.
+"""
+
+import http.client
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import click
+
+from penstock.model.errors import NotFound, PenstockError, SettingsError
+
+ANSWER_SECONDS_MAX: Final = 15.0
+
+
+def takes_address(verb: Callable[..., None]) -> Callable[..., None]:
+    """Where the broker is: options that every such verb has."""
+    verb = click.option("--endpoint", default="", help="host:port of its HTTP port.")(verb)
+    return click.option(
+        "--data",
+        default="./penstock-data",
+        show_default=True,
+        type=click.Path(path_type=Path),
+        help="Data directory of the broker, where its endpoint is looked up.",
+    )(verb)
+
+
+as_json = click.option("--json", "is_json", is_flag=True, help="The answer as JSON.")
+
+
+def address(data: Path, endpoint: str) -> tuple[str, int]:
+    """Host and HTTP port of the broker that is meant."""
+    if not endpoint:
+        from penstock.server.ready_file import find_ready
+
+        endpoint = find_ready(data).endpoints.get("http", "")
+        if not endpoint:
+            raise PenstockError(f"the broker on {data} has no HTTP port; start it with --http")
+    host, _, port = endpoint.removeprefix("http://").rstrip("/").rpartition(":")
+    if not host or not port.isdecimal():
+        raise SettingsError(f"endpoint {endpoint!r} is not host:port, as 127.0.0.1:15672")
+    return host.strip("[]"), int(port)
+
+
+def send(
+    method: str, path: str, order: dict[str, Any] | None = None, *, at: tuple[str, int]
+) -> tuple[int, Any]:
+    """Status and JSON of an answer; raises when no broker answers there."""
+    host, port = at
+    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS_MAX)
+    body = None if order is None else json.dumps(order)
+    try:
+        connection.request(method, path, body, {"content-type": "application/json"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read() or b"{}")
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise PenstockError(
+            f"no broker answers at {host}:{port} ({error}); is it running, and is that its "
+            "HTTP port?"
+        ) from None
+    finally:
+        connection.close()
+
+
+def asked(
+    method: str, path: str, order: dict[str, Any] | None = None, *, data: Path, endpoint: str
+) -> Any:
+    """The JSON of a good answer; a refusal is raised in the broker's words."""
+    status, answer = send(method, path, order, at=address(data, endpoint))
+    if status == 200:
+        return answer
+    sentence = answer.get("error", f"status {status}") if isinstance(answer, dict) else str(status)
+    raise (NotFound if status == 404 else PenstockError)(sentence)
+
+
+def path_of(collection: str, name: str = "", **query: str) -> str:
+    """``/api/COLLECTION/NAME?query``, quoted; empty values of the query are left out."""
+    given = {key: value for key, value in query.items() if value}
+    path = f"/api/{collection}" + (f"/{quote(name, safe='')}" if name else "")
+    return path + (f"?{urlencode(given)}" if given else "")
+
+
+def all_rows(collection: str, *, contains: str, is_hidden: bool, **where: Any) -> list[Any]:
+    """Every row of a paged listing."""
+    rows: list[Any] = []
+    while True:
+        query = {"contains": contains, "hidden": "1" if is_hidden else "", "offset": str(len(rows))}
+        page = asked("GET", path_of(collection, **query), **where)
+        rows += page["rows"]
+        if not page["rows"] or len(rows) >= page["total"]:
+            return rows
+
+
+def print_json(value: Any) -> None:
+    """For programs."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """For people: the first column to the left, figures to the right."""
+    widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
+    for number, row in enumerate([head, *rows]):
+        cells = [
+            cell.ljust(width) if not _is_figure(cell, number) else cell.rjust(width)
+            for cell, width in zip(row, widths, strict=True)
+        ]
+        line = "  ".join(cells).rstrip()
+        click.echo(click.style(line, bold=True) if number == 0 else line)
+
+
+def _is_figure(cell: str, row: int) -> bool:
+    return row > 0 and cell[:1].isdigit()
+
+
+def age_text(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
