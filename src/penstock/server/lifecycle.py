@@ -28,6 +28,7 @@ from penstock.server.banner import amber_marks, banner_lines, print_banner
 from penstock.server.clock import SystemClock
 from penstock.server.faults import Faults
 from penstock.server.heap import settle_heap
+from penstock.server.household import Housekeeper
 from penstock.server.listener import Listener, MakeProtocol, open_sockets
 from penstock.server.opening import Opened, lock_directory, open_engine
 from penstock.server.places import Places
@@ -54,7 +55,7 @@ class Broker:
         self.faults: Final = Faults() if settings.broker.faults else None
         self.endpoints: dict[str, str] = {}
         """Name of a listener -> ``host:port``, once started."""
-        self._listening = built_in(settings.listeners) if listening is None else listening
+        self._listening = built_in(settings) if listening is None else listening
         self._sockets: dict[str, list[socket.socket]] = {}
         self._listeners: list[Listener] = []
         self._ready_files: list[Path] = []
@@ -166,10 +167,19 @@ class Broker:
         pumps = self._running.pumps
         for each in self._listening:
             self._listen(each.factory.protocol, pumps.places, pumps.maker(each.factory))
+        self._open_households(loop)
         if HTTP in self._sockets:
             self._serve_http(loop)
         if not self.settings.listeners.is_loopback:
             self._complain(loop)
+
+    def _open_households(self, loop: asyncio.AbstractEventLoop) -> None:
+        """What connections of a protocol share; nobody is accepted before the loop runs again."""
+        for each in self._listening:
+            if each.open is not None:
+                ticking = each.open(self.engine, self.clock, dict(self.endpoints))
+                keeper = Housekeeper(ticking, self.clock, loop, self._running.turns.request)
+                self._undo.callback(keeper.stop)
 
     def _serve_http(self, loop: asyncio.AbstractEventLoop) -> None:
         # Not before the protocol ports are open: this import costs more than all the rest.

@@ -1,13 +1,26 @@
 """The protocols a broker speaks: which adapter listens on which port.
 
 Adding a protocol is one line in ``built_in``: its factory and the setting of its port. Ports of
-protocols that are not built yet have settings already; they are simply not in the list.
+protocols that are not built yet have settings already; they are simply not in the list. A protocol
+whose connections share something opens it once all ports are known (``Listening.open``), before
+anybody is accepted; its readers of stored bytes and its burials are given to the engine (D15).
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.adapters.contract import AdapterFactory
-from penstock.settings.listeners import ListenerSettings
+from penstock.model.clock import Clock
+from penstock.server.household import Ticking
+from penstock.settings.load import Settings
+
+if TYPE_CHECKING:
+    from penstock.engine.broker import Engine
+
+Open = Callable[["Engine", Clock, Mapping[str, str]], Ticking]
+"""Called with the endpoints of all listeners; what it returns is driven until the broker stops."""
 
 
 class Listening(NamedTuple):
@@ -15,9 +28,29 @@ class Listening(NamedTuple):
 
     factory: AdapterFactory
     port: int
+    open: Open | None = None
 
 
-def built_in(settings: ListenerSettings) -> list[Listening]:
+def built_in(settings: Settings) -> list[Listening]:
     """Every protocol that is built and not switched off."""
-    del settings  # the first protocol reads its port from here
-    return []
+    return _rocketmq(settings)
+
+
+def _rocketmq(settings: Settings) -> list[Listening]:
+    listeners = settings.listeners
+    name_port, broker_port = listeners.port("rocketmq"), listeners.port("rocketmq_broker")
+    if name_port is None and broker_port is None:
+        return []
+    # Imported only here: a broker without RocketMQ does not pay for it.
+    from penstock.adapters.rocketmq.factory import BrokerFactory, Household
+    from penstock.adapters.rocketmq.name_server.factory import NameServerFactory
+
+    household = Household(settings)
+    found: list[Listening] = []
+    if broker_port is not None:
+        found.append(Listening(BrokerFactory(household), broker_port))
+    if name_port is not None:
+        found.append(Listening(NameServerFactory(lambda: household.house), name_port))
+    # The first to listen opens what both share.
+    found[0] = found[0]._replace(open=household.open)
+    return found

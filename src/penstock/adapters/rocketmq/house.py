@@ -18,6 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.adapters.rocketmq.draft import Special
+from penstock.adapters.rocketmq.key_values import KeyValues
 from penstock.adapters.rocketmq.timers import Timers
 from penstock.adapters.rocketmq.topics import TopicBook
 from penstock.engine.broker import Engine
@@ -77,6 +78,7 @@ class House:
             LOCALHOST, os.getpid(), clock, salt=int.from_bytes(self.store_host[:4], "big")
         )
         self.topics: Final = TopicBook(self)
+        self.key_values: Final = KeyValues(engine)
         self._parts: dict[object, Any] = {}
 
     def part(self, kind: Callable[[House], PartT]) -> PartT:

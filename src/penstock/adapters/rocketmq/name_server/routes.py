@@ -1,0 +1,226 @@
+"""The route book: which brokers there are, and which of them has a topic (sheet 1.5).
+
+The broker of this process is in it by itself; others register every 30 s and leave it when they say
+so, or after ``broker_silence_ms_max``. The order of entries is stable (this broker, then by name),
+because ali-ons compares routes as text.
+
+Invariants: a broker name is one entry, whatever its addresses; brokers and what each registers are
+bounded. Not here: requests (``questions.py``, ``registrations.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from penstock.adapters.rocketmq.naming import RETRY_PREFIX, problem_with
+from penstock.adapters.rocketmq.replies import system_error
+from penstock.wire.rocketmq.route_bodies import (
+    MASTER,
+    BrokerData,
+    Cluster,
+    DataVersion,
+    Perm,
+    QueueData,
+    TopicConfig,
+    TopicRouteData,
+)
+
+if TYPE_CHECKING:
+    from penstock.adapters.rocketmq.house import House
+
+BROKERS_MAX: Final = 1000
+ADDRESSES_MAX: Final = 16
+"""Addresses of one broker name: a master and its slaves."""
+
+GROUP_KIND: Final = "rocketmq.group"
+"""Definitions of consumer groups: their retry topics are made when somebody asks for the route."""
+
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+
+
+@dataclass(slots=True)
+class Registered:
+    """A broker of another process."""
+
+    name: str
+    cluster: str
+    addresses: dict[str, str] = field(default_factory=dict)
+    topics: dict[str, TopicConfig] = field(default_factory=dict)
+    version: DataVersion = field(default_factory=DataVersion)
+    heard_ms: int = 0
+    silence_ms_max: int = 0
+    is_wiped: bool = False
+    """Its topics are shown without permission to write."""
+
+
+class RouteBook:
+    """All brokers."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._others: dict[str, Registered] = {}
+        self._is_local_wiped = False
+        house.timers.add(self)
+
+    # Questions.
+
+    def route(self, topic: str, local_host: str) -> TopicRouteData | None:
+        """Who has this topic, for a client that reached us as ``local_host``."""
+        self._make_on_lookup(topic)
+        queues: list[QueueData] = []
+        brokers: list[BrokerData] = []
+        for broker, config, is_wiped in self._holders(topic, local_host):
+            queues.append(
+                QueueData(
+                    broker_name=broker.broker_name,
+                    read_queue_nums=config.read_queue_nums,
+                    write_queue_nums=config.write_queue_nums,
+                    perm=config.perm & ~int(Perm.WRITE) if is_wiped else config.perm,
+                    topic_sys_flag=config.topic_sys_flag,
+                )
+            )
+            brokers.append(broker)
+        if not queues:
+            return None
+        order = self._house.key_values.get(ORDER_NAMESPACE, topic)
+        return TopicRouteData(order_topic_conf=order, queue_datas=queues, broker_datas=brokers)
+
+    def cluster(self, local_host: str) -> Cluster:
+        """All brokers and their clusters."""
+        brokers = {each.broker_name: each for each in self._brokers(local_host)}
+        clusters: dict[str, list[str]] = {}
+        for name, broker in brokers.items():
+            clusters.setdefault(broker.cluster, []).append(name)
+        return Cluster(broker_addr_table=brokers, cluster_addr_table=clusters)
+
+    def topics(self, cluster: str | None = None) -> list[str]:
+        """Every topic of every broker (of a cluster)."""
+        found: dict[str, None] = {}
+        if self._has_local and cluster in (None, self._house.cluster):
+            found.update(dict.fromkeys(self._house.topics.configs()))
+        for other in self._sorted():
+            if cluster in (None, other.cluster):
+                found.update(dict.fromkeys(other.topics))
+        return list(found)
+
+    # Other brokers.
+
+    def broker(self, name: str) -> Registered | None:
+        """A registered broker."""
+        return self._others.get(name)
+
+    def enter(self, name: str, cluster: str, broker_id: str, address: str) -> Registered:
+        """A broker registers; raises ``Answer`` when that cannot be."""
+        if name == self._house.broker_name and self._has_local:
+            raise system_error(
+                f"broker name {name} is this broker's own; give the other one another --broker-name"
+            )
+        broker = self._others.get(name)
+        if broker is None:
+            if len(self._others) >= BROKERS_MAX:
+                raise system_error(f"there are {BROKERS_MAX} brokers already")
+            broker = self._others[name] = Registered(name, cluster)
+        broker.cluster = cluster
+        # An address that comes back under another id is a slave that became master, or the reverse.
+        for known in [each for each, at in broker.addresses.items() if at == address]:
+            del broker.addresses[known]
+        if broker_id not in broker.addresses and len(broker.addresses) >= ADDRESSES_MAX:
+            raise system_error(f"broker {name} has {ADDRESSES_MAX} addresses already")
+        broker.addresses[broker_id] = address
+        return self.heard(broker)
+
+    def heard(self, broker: Registered, silence_ms_max: int = 0) -> Registered:
+        """It is alive."""
+        broker.heard_ms = self._house.clock.monotonic_ms()
+        broker.silence_ms_max = silence_ms_max or self._house.settings.broker_silence_ms_max
+        self._house.timers.stir()
+        return broker
+
+    def leave(self, name: str, broker_id: str) -> None:
+        """One address of a broker goes, with the last one the broker."""
+        broker = self._others.get(name)
+        if broker is not None:
+            broker.addresses.pop(broker_id, None)
+            if not broker.addresses:
+                del self._others[name]
+
+    def set_wiped(self, name: str, is_wiped: bool) -> int:
+        """Show a broker's topics with or without permission to write; how many it has."""
+        if name == self._house.broker_name and self._has_local:
+            self._is_local_wiped = is_wiped
+            return len(self._house.topics.configs())
+        broker = self._others.get(name)
+        if broker is None:
+            return 0
+        broker.is_wiped = is_wiped
+        return len(broker.topics)
+
+    def forget_topic(self, topic: str, cluster: str = "") -> None:
+        """Other brokers' entries of a topic go; they come back with their next registration."""
+        for broker in self._others.values():
+            if cluster in ("", broker.cluster):
+                broker.topics.pop(topic, None)
+
+    # Deadlines (``timers.Task``).
+
+    def next_deadline_ms(self) -> int | None:
+        """When the next broker was silent for too long."""
+        return min(
+            [each.heard_ms + each.silence_ms_max for each in self._others.values()], default=None
+        )
+
+    def due(self, now_ms: int) -> None:
+        """Brokers that were silent for too long leave the routes."""
+        for name, broker in list(self._others.items()):
+            if now_ms >= broker.heard_ms + broker.silence_ms_max:
+                del self._others[name]
+
+    @property
+    def _has_local(self) -> bool:
+        return bool(self._house.broker_port)
+
+    def _sorted(self) -> list[Registered]:
+        return [self._others[name] for name in sorted(self._others)]
+
+    def _local(self, local_host: str) -> BrokerData:
+        return BrokerData(
+            cluster=self._house.cluster,
+            broker_name=self._house.broker_name,
+            broker_addrs={MASTER: self._house.address_for(local_host)},
+        )
+
+    def _brokers(self, local_host: str) -> Iterator[BrokerData]:
+        if self._has_local:
+            yield self._local(local_host)
+        for other in self._sorted():
+            yield _data(other)
+
+    def _holders(
+        self, topic: str, local_host: str
+    ) -> Iterator[tuple[BrokerData, TopicConfig, bool]]:
+        config = self._house.topics.config(topic) if self._has_local else None
+        if config is not None:
+            yield self._local(local_host), config, self._is_local_wiped
+        for other in self._sorted():
+            if topic in other.topics:
+                yield _data(other), other.topics[topic], other.is_wiped
+
+    def _make_on_lookup(self, topic: str) -> None:
+        """Make what the broker is willing to have before anybody sends to it."""
+        house = self._house
+        if not self._has_local or house.topics.config(topic) is not None:
+            return
+        if topic.startswith(RETRY_PREFIX):
+            group = topic.removeprefix(RETRY_PREFIX)
+            if group in house.engine.definitions(GROUP_KIND) or house.consumers.group(group):
+                house.topics.ensure(topic)
+        elif house.settings.is_creating_on_lookup and problem_with(topic) is None:
+            house.topics.ensure(topic, queues=house.settings.default_topic_queues)
+
+
+def _data(broker: Registered) -> BrokerData:
+    return BrokerData(
+        cluster=broker.cluster, broker_name=broker.name, broker_addrs=dict(broker.addresses)
+    )
