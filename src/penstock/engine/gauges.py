@@ -73,6 +73,11 @@ class Gauges:
         return self._commits.buffers.free_buffers
 
     @property
+    def log_end(self) -> int:
+        """Position at which the log ends: how far behind it a record lies tells how cold it is."""
+        return self._store.end_position
+
+    @property
     def connections(self) -> list[Connection]:
         """Every connection."""
         return list(self._chain.connections.values())

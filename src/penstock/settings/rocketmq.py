@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from penstock.model.errors import SettingsError
-from penstock.settings.declare import MIB, setting
+from penstock.settings.declare import GIB, KIB, MIB, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,36 @@ class RocketmqSettings:
     )
     pending_sends_max: int = setting(
         10_000, "F9: sends of one connection that wait for the disk; resumes at half"
+    )
+    is_readable: bool = setting(True, "False: every pull is refused with NO_PERMISSION")
+    is_auto_creating_groups: bool = setting(True, "Unknown consumer groups are made on first use")
+    is_notifying_members: bool = setting(
+        True, "Members of a group are told at once when others come or go (code 40)"
+    )
+    is_long_polling: bool = setting(
+        True, "False: pulls that find nothing wait short_polling_ms and are woken by sweeps only"
+    )
+    short_polling_ms: int = setting(1_000, "Wait and sweep of short polling")
+    suspend_ms_max: int = setting(120_000, "F12: longest wait a pull may ask for")
+    is_sql_allowed: bool = setting(True, "Consumers may filter by SQL92")
+    is_filtering_retries: bool = setting(
+        False, "Messages of retry topics are judged by the filter of the topic they came from"
+    )
+    is_bit_mapping: bool = setting(
+        False, "Bloom bit maps of SQL92 filters: asked at the append, saves reading later"
+    )
+    is_resetting_here: bool = setting(
+        True, "Offsets are reset by the broker, as 5.x does; False: by the clients, as 4.x did"
+    )
+    pull_messages_max: int = setting(32, "Messages of one answer to a pull")
+    pull_bytes_max: int = setting(256 * KIB, "Bytes of one answer to a pull; one message always")
+    pull_disk_messages_max: int = setting(8, "The same for what is not in memory any more")
+    pull_disk_bytes_max: int = setting(64 * KIB, "The same for what is not in memory any more")
+    resident_bytes: int = setting(
+        4 * GIB, "Messages further behind the end of the log than this count as on disk"
+    )
+    is_telling_offset_moves: bool = setting(
+        True, "Corrected offsets become messages of the topic OFFSET_MOVED_EVENT"
     )
     idle_ms_max: int = setting(120_000, "A connection that says nothing for this long is closed")
 

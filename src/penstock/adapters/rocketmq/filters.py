@@ -1,0 +1,129 @@
+"""Filters of pulls: what a subscription says, compiled once and kept (sheet 2.8).
+
+A pull brings its expression along, or the group registered one with a heartbeat; either way the
+same text gives the same filter object, so an expression is read once and not once per pull. Tags
+are judged by their hash in the index first, by the string after; SQL92 by all properties, whichever
+protocol sent the message (D15). A retry topic mixes messages of several topics: with the option
+on, each is judged by what its group wants of the topic it came from.
+
+Invariants: kept filters are bounded; a filter that cannot be built is an error with words for
+people, never a filter that lets everything through.
+Not here: which code a bad one gets (``pull_checks.py``), the languages (``engine/filter``).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from penstock.adapters.rocketmq.naming import RETRY_PREFIX
+from penstock.engine.filter.chosen import ChosenFilter
+from penstock.engine.filter.sql92 import SelectorCache, SqlFilter
+from penstock.engine.filter.tag import tag_filter
+from penstock.engine.filter_port import Filter
+from penstock.engine.group.group import Wanted
+from penstock.model.errors import SelectorInvalid
+from penstock.model.record import Record, Wire
+from penstock.wire.rocketmq.properties import TAGS, parse_properties
+
+if TYPE_CHECKING:
+    from penstock.adapters.rocketmq.house import House
+
+FILTERS_MAX: Final = 1_000
+"""Filters kept, whoever uses them; the least recently asked for goes first."""
+
+TAG: Final = "TAG"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+"""Property of a message that came back: where it was sent first."""
+
+WantedOf = Callable[[str, str], Wanted | None]
+"""(group, topic) -> what the group registered for it."""
+
+
+@runtime_checkable
+class PropertyReader(Protocol):
+    """The part of a protocol's facts that selectors need."""
+
+    def properties(self, record: Record) -> dict[str, str]:
+        """All properties as texts."""
+        ...
+
+
+def language_of(expression_type: str | None) -> str:
+    """The language as groups register it: nothing said means tags."""
+    return (expression_type or TAG).lower()
+
+
+class Filters:
+    """Builds filters and keeps them."""
+
+    __slots__ = ("_facts", "_kept", "_selectors", "is_filtering_retries", "is_sql_allowed")
+
+    def __init__(self, house: House) -> None:
+        self._facts: Mapping[int, object] = house.engine.facts
+        self._selectors = SelectorCache()
+        self._kept: OrderedDict[tuple[str, str], Filter | None] = OrderedDict()
+        self.is_sql_allowed = house.settings.is_sql_allowed
+        """RocketMQ's ``enablePropertyFilter``."""
+        self.is_filtering_retries = house.settings.is_filtering_retries
+        """RocketMQ's ``filterSupportRetry``."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def build(self, expression: str, language: str) -> Filter | None:
+        """The filter of an expression, None for everything; raises ``SelectorInvalid``."""
+        key = (language, expression)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        made = self._made(expression, language)
+        self._kept[key] = made
+        if len(self._kept) > FILTERS_MAX:
+            self._kept.popitem(last=False)
+        return made
+
+    def refusal(self, language: str) -> str | None:
+        """Why the broker takes no filters of this language; None when it does."""
+        if language == "tag" or self.is_sql_allowed:
+            return None
+        name = language.upper()
+        return f"The broker does not support consumer to filter message by {name}"
+
+    def for_topic(
+        self, topic: str, group: str, chosen: Filter | None, wanted: WantedOf
+    ) -> Filter | None:
+        """The filter that holds on a topic: on a retry topic it may be that of the origin."""
+        if not self.is_filtering_retries or not topic.startswith(RETRY_PREFIX):
+            return chosen
+
+        def choose(record: Record) -> Filter | None:
+            origin = self.properties(record).get(RETRY_TOPIC, "")
+            registered = wanted(group, origin)
+            if registered is None:
+                return None
+            try:
+                return self.build(registered.expression, registered.language)
+            except SelectorInvalid:
+                return None
+
+        return ChosenFilter(choose)
+
+    def properties(self, record: Record) -> Mapping[str, str]:
+        """What a selector may name, whichever protocol sent the message."""
+        if record.wire == Wire.ROCKETMQ:
+            return parse_properties(record.properties)
+        reader = self._facts.get(record.wire)
+        if isinstance(reader, PropertyReader):
+            return reader.properties(record)
+        return {TAGS: record.tag.decode("utf-8", "replace")} if record.tag_len else {}
+
+    def _made(self, expression: str, language: str) -> Filter | None:
+        if language == "tag":
+            return tag_filter(expression)
+        if language == "sql92":
+            return SqlFilter(self._selectors.selector(expression), self.properties)
+        raise SelectorInvalid(
+            f"the expression type {language[:40]!r} is not known; use TAG or SQL92"
+        )

@@ -1,0 +1,87 @@
+"""Stored records as the bytes a RocketMQ client reads: pulls, pops, look-ups.
+
+A record that came over this wire is its own answer, byte for byte. One that was released later
+(delay, transaction, retry) has its offset only since then, so its place is written into a copy; one
+that was released into another topic gets that topic's name, too (D14). Records of other protocols
+are presented as messages of this one (D16).
+
+Not here: the presenting (``present.py``), how bytes are changed (``wire/rocketmq/patch.py``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.adapters.rocketmq.naming import wire_name
+from penstock.engine.host import IndexEntry
+from penstock.engine.queue import Queue
+from penstock.log.queue_index import IndexFlag
+from penstock.model.record import Record, Wire
+from penstock.wire.rocketmq.message_id import NO_HOST
+from penstock.wire.rocketmq.patch import placed, retopic
+from penstock.wire.rocketmq.properties import KEYS, TAGS, format_properties
+from penstock.wire.rocketmq.stored import StoredMessage, encode_stored, topic_field
+
+if TYPE_CHECKING:
+    from penstock.adapters.rocketmq.house import House
+
+_ROCKETMQ: Final = int(Wire.ROCKETMQ)
+_RELEASED: Final = int(IndexFlag.RELEASED)
+
+
+def shown(house: House, queue: Queue, record: Record, entry: IndexEntry) -> list[bytes]:
+    """The stored messages of one index entry, as its queue shows them."""
+    if record.wire != _ROCKETMQ:
+        return _presented(house, queue, record, entry)
+    if entry[7] & _RELEASED:
+        return [shown_in(queue, record, entry[1])]
+    return [record.origin]
+
+
+def shown_in(queue: Queue, record: Record, offset: int) -> bytes:
+    """A record of this wire at a place that is not the one it was stored for."""
+    origin = record.origin
+    topic = wire_name(queue.topic.name)
+    _, field = topic_field(topic)
+    if not origin.startswith(field, record.body_at + record.body_len):
+        origin = retopic(origin, topic)
+    return placed(origin, queue.number, offset, record.position)
+
+
+def shown_at(house: House, position: int) -> bytes | None:
+    """The message that a commitLogOffset names, as its first queue shows it; None = not there."""
+    located = house.engine.locate(position)
+    if located is None or not located.targets:
+        return None
+    queue_id, offset = located.targets[0]
+    queue = house.engine.queue(queue_id)
+    record = located.record
+    if record.wire == _ROCKETMQ:
+        return record.origin
+    if queue is None:
+        return None
+    entry = (record.position, int(offset), 0, record.store_ms, 0, record.messages, 0, 0)
+    found = _presented(house, queue, record, entry)
+    return found[located.number] if located.number < len(found) else None
+
+
+def _presented(house: House, queue: Queue, record: Record, entry: IndexEntry) -> list[bytes]:
+    """A record of another protocol: its body, tag and key."""
+    pairs = {}
+    if record.tag_len:
+        pairs[TAGS] = record.tag.decode("utf-8", "replace")
+    if record.key_len:
+        pairs[KEYS] = record.key.decode("utf-8", "replace")
+    message = StoredMessage(
+        topic=wire_name(queue.topic.name),
+        body=record.body,
+        properties=format_properties(pairs),
+        queue_id=queue.number,
+        queue_offset=entry[1],
+        commit_log_offset=entry[0],
+        born_ms=record.born_ms,
+        born_host=NO_HOST,
+        store_ms=record.store_ms,
+        store_host=house.store_host,
+    )
+    return [encode_stored(message)]
