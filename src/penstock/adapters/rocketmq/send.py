@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.adapters.rocketmq.batch_send import send_batch
 from penstock.adapters.rocketmq.draft import Draft
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX
 from penstock.adapters.rocketmq.replies import Answer, no_permission
+from penstock.adapters.rocketmq.send_keys import keys_of
 from penstock.adapters.rocketmq.storing import Sending
 from penstock.adapters.rocketmq.topics import Place
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from penstock.adapters.rocketmq.session import Session
 
 _UNIQ: Final = b"UNIQ_KEY\x01"
-_KEYS: Final = b"KEYS\x01"
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 
 
@@ -40,7 +41,7 @@ class Sender:
 
     def __init__(self, session: Session, desk: SendDesk) -> None:
         house = session.house
-        self._session = session
+        self.session = session
         self._house = house
         self._desk = desk
         self._topics = house.topics
@@ -59,28 +60,31 @@ class Sender:
         body = send.body
         text = header.properties
         properties = text.encode()
-        self._check_sizes(len(body), len(properties))
+        self.check_sizes(len(body), len(properties))
         if send.code == _BATCH or header.batch:
-            raise Answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "batches are not built yet")
-        unique_key, properties = self._complete(properties)
+            self._desk.publish()
+            send_batch(self, send, place, number)
+            return None
+        unique_key, properties = self.complete(properties)
         if (
             "DELAY" in text
             or "DELIVER" in text
             or "TRAN_MSG" in text
             or name.startswith(RETRY_PREFIX)
         ):
-            draft = Draft(self._session, send, place, number, properties, unique_key)
+            # What came before it must not come behind it.
+            self._desk.publish()
+            draft = Draft(self.session, send, place, number, properties, unique_key)
             for special in self._house.specials:
                 if special(draft):
                     return None
-        session = self._session
         record = stored_record(
             name,
             number,
             body,
             properties,
             born_ms=header.born_timestamp,
-            born_host=session.born_host,
+            born_host=self.session.born_host,
             store_host=self._house.store_host,
             flag=header.flag,
             sys_flag=header.sys_flag,
@@ -104,13 +108,14 @@ class Sender:
             raise Answer(
                 self._house.settings.invalid_parameter_code,
                 f"request queueId[{number}] is illegal, topic[{place.name}] has "
-                f"{place.queues} queues, Producer: {self._session.peer}",
+                f"{place.queues} queues, Producer: {self.session.peer}",
             )
         if number < 0:
             return self._house.random.randrange(max(1, place.config.write_queue_nums))
         return number
 
-    def _check_sizes(self, body_bytes: int, properties_bytes: int) -> None:
+    def check_sizes(self, body_bytes: int, properties_bytes: int) -> None:
+        """Raise ``Answer`` 13 when a message is too large."""
         if body_bytes > self._body_bytes_max or properties_bytes > self._properties_bytes_max:
             raise Answer(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -120,7 +125,7 @@ class Sender:
                 f"{properties_bytes}B",
             )
 
-    def _complete(self, properties: bytes) -> tuple[bytes, bytes]:
+    def complete(self, properties: bytes) -> tuple[bytes, bytes]:
         """(unique key, properties with what the broker adds)."""
         at, size = span_at(properties, _UNIQ, properties.rfind(_UNIQ))
         if properties and properties[-1] != 2:
@@ -132,17 +137,8 @@ class Sender:
             unique_key = self._house.unique_keys.make().encode()
             properties = b"%b%b%b\x02%b" % (properties, _UNIQ, unique_key, self._cluster)
         if len(properties) > PROPERTIES_BYTES_MAX:
-            self._check_sizes(0, len(properties))
+            self.check_sizes(0, len(properties))
         return unique_key, properties
-
-
-def keys_of(properties: bytes, unique_key: bytes) -> tuple[bytes, ...]:
-    """Under which a message can be looked up: its unique key and each of KEYS."""
-    at = properties.rfind(_KEYS)
-    if at < 0:
-        return (unique_key,)
-    at, size = span_at(properties, _KEYS, at)
-    return (unique_key, *properties[at : at + size].split())
 
 
 def serve_send(session: Session, command: Command) -> None:

@@ -36,6 +36,7 @@ class SendDesk:
         self._house = session.house
         self._waiting = session.house.engine.waiting
         self._arrived: list[SendFrame] = []
+        self._checked: list[Publication] = []
         self._publisher = Publisher(session.channel, self._answer, self._refuse)
         self._sender = Sender(session, self)
 
@@ -99,8 +100,13 @@ class SendDesk:
             )
             self._session.write(encode(command))
 
+    def publish(self) -> None:
+        """Hand over what is checked so far; ``_run`` calls it at its end."""
+        if self._checked:
+            checked, self._checked = self._checked, []
+            self._publisher.put(checked)
+
     def _run(self, sends: list[SendFrame]) -> None:
-        sendings: list[Publication] = []
         prepare = self._sender.prepare
         for send in sends:
             try:
@@ -111,9 +117,8 @@ class SendDesk:
                 self.end(send, ResponseCode.SYSTEM_ERROR, str(problem))
             else:
                 if sending is not None:
-                    sendings.append(sending)
-        if sendings:
-            self._publisher.put(sendings)
+                    self._checked.append(sending)
+        self.publish()
 
     def _answer(self, sendings: list[Sending]) -> None:
         host_hex = self._house.store_host_hex
