@@ -55,6 +55,9 @@ class RocketmqSettings:
     )
     short_polling_ms: int = setting(1_000, "Wait and sweep of short polling")
     suspend_ms_max: int = setting(120_000, "F12: longest wait a pull may ask for")
+    is_balancing: bool = setting(
+        True, "QUERY_ASSIGNMENT divides queues; False: every member gets all of them"
+    )
     is_sql_allowed: bool = setting(True, "Consumers may filter by SQL92")
     is_filtering_retries: bool = setting(
         False, "Messages of retry topics are judged by the filter of the topic they came from"

@@ -195,7 +195,8 @@ class QueueAssignment(Body, gc=False, kw_only=True, rename="camel"):
 class QueryAssignmentAnswer(Body, gc=False, kw_only=True, rename="camel"):
     """What the asking client shall read."""
 
-    message_queue_assignments: list[QueueAssignment] = []
+    message_queue_assignments: list[QueueAssignment] | None = None
+    """None = keep what you have; empty = nothing for you."""
 
 
 class SetRequestModeBody(Body, gc=False, kw_only=True, rename="camel"):
