@@ -8,17 +8,67 @@ they have deadlines or something to recover.
 from collections.abc import Callable
 from typing import Final
 
-from penstock.adapters.rocketmq import send, topic_admin
+from penstock.adapters.rocketmq import (
+    ack,
+    assignment,
+    clients,
+    groups,
+    invisible,
+    locks,
+    lookup,
+    mode,
+    notification,
+    offsets,
+    peek,
+    pop,
+    pull,
+    relays,
+    reset_offsets,
+    send,
+    send_back,
+    special_sends,
+    stats,
+    topic_admin,
+    transactions,
+)
+from penstock.adapters.rocketmq.group_book import GroupBook
 from penstock.adapters.rocketmq.house import House
+from penstock.adapters.rocketmq.offset_book import OffsetBook
 from penstock.adapters.rocketmq.requests import Handler
 
 HANDLERS: Final[dict[int, Handler]] = {
     **send.HANDLERS,
+    **send_back.HANDLERS,
+    **transactions.HANDLERS,
+    **lookup.HANDLERS,
     **topic_admin.HANDLERS,
+    **clients.HANDLERS,
+    **groups.HANDLERS,
+    **locks.HANDLERS,
+    **offsets.HANDLERS,
+    **pull.HANDLERS,
+    **pop.HANDLERS,
+    **ack.HANDLERS,
+    **invisible.HANDLERS,
+    **peek.HANDLERS,
+    **notification.HANDLERS,
+    **assignment.HANDLERS,
+    **mode.HANDLERS,
+    **relays.HANDLERS,
+    **reset_offsets.HANDLERS,
+    **stats.HANDLERS,
 }
 """The broker's requests."""
 
-PARTS: Final[tuple[Callable[[House], object], ...]] = ()
+PARTS: Final[tuple[Callable[[House], object], ...]] = (
+    GroupBook,
+    OffsetBook,
+    clients.Clients,
+    pull.Pulls,
+    mode.Modes,
+    special_sends.install,
+    transactions.Transactions,
+)
 """Made when the house is opened, in this order."""
 
 

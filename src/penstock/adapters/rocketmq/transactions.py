@@ -180,7 +180,7 @@ class Transactions:
             self._close(position)
             return
         age_ms = house.clock.wall_ms() - record.store_ms
-        wait_ms = _immunity_ms(record) - age_ms
+        wait_ms = self._immunity_ms(record) - age_ms
         checks = self._open[position]
         if age_ms > house.settings.retention_ms:
             logger.warning("a half message was never decided and is too old to keep: dropped")
@@ -258,7 +258,7 @@ class Transactions:
         if position in self._open:
             return
         self._open[position] = 0
-        wait_ms = IMMUNITY_MS if record is None else _immunity_ms(record)
+        wait_ms = IMMUNITY_MS if record is None else self._immunity_ms(record)
         heappush(self._asks, (self._house.clock.monotonic_ms() + wait_ms, position))
         self._house.timers.stir()
 
@@ -287,6 +287,13 @@ class Transactions:
             else:
                 engine.define(HALF_KIND, key, None)
 
+    def _immunity_ms(self, record: Record) -> int:
+        """How long after storing nobody asks: never longer than it is kept."""
+        text = value_of(record.properties, IMMUNITY)
+        if text.isdigit() and len(text) <= _IMMUNITY_DIGITS_MAX:
+            return min(int(text) * 1_000, self._house.settings.retention_ms + 1)
+        return IMMUNITY_MS
+
     def _note_keys(self, position: int, record: Record) -> None:
         """It can be looked up from now on; a half message that is rolled back never can."""
         engine = self._house.engine
@@ -310,14 +317,6 @@ def end_transaction(session: Session, command: Command) -> None:
 
 def _group_of(record: Record) -> str:
     return value_of(record.properties, PRODUCER_GROUP).decode("utf-8", "replace")
-
-
-def _immunity_ms(record: Record) -> int:
-    """How long after storing nobody is asked."""
-    text = value_of(record.properties, IMMUNITY)
-    if text.isdigit() and len(text) <= _IMMUNITY_DIGITS_MAX:
-        return int(text) * 1_000
-    return IMMUNITY_MS
 
 
 HANDLERS: Final[dict[int, Handler]] = {RequestCode.END_TRANSACTION: end_transaction}
