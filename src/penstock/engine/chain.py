@@ -18,6 +18,7 @@ from penstock.flow.journal import Journal
 from penstock.flow.pool import BytesPool
 from penstock.flow.stage import Stage
 from penstock.model.clock import Clock
+from penstock.model.steady_clock import steady
 from penstock.settings.load import Settings
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class Chain:
 
     def __init__(self, clock: Clock, settings: Settings) -> None:
         flow = settings.flow
-        self.clock = clock
+        self.clock = steady(clock)
+        """Both kinds of time; nobody can set this one (T19)."""
         self.flow = flow
         self.topics = settings.topics
         self.journal = Journal(

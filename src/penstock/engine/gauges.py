@@ -15,6 +15,7 @@ from penstock.flow.diagnosis import StageView
 from penstock.flow.journal import FlowEdge
 from penstock.flow.reason import Reason
 from penstock.log.reader import Located
+from penstock.model.clock import Clock
 from penstock.model.position import QueueId
 
 
@@ -76,6 +77,14 @@ class Gauges:
     def log_end(self) -> int:
         """Position at which the log ends: how far behind it a record lies tells how cold it is."""
         return self._store.end_position
+
+    @property
+    def clock(self) -> Clock:
+        """The time by which the engine decides what is due and what is old.
+
+        Adapters turn times to live into moments by this clock, or a jump would part the two.
+        """
+        return self._chain.clock
 
     @property
     def connections(self) -> list[Connection]:

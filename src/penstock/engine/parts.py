@@ -67,7 +67,7 @@ class Parts:
         self.collector = Collector(settings.flow.turn_bytes_max, self.commits.buffers)
         self.intake = Intake(
             self.chain,
-            Admission(clock, settings, self.chain.alarms, self._bury_refused),
+            Admission(self.chain.clock, settings, self.chain.alarms, self._bury_refused),
             self.collector,
             delays=self.delays,
             answers=self.answers,

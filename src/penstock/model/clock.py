@@ -2,6 +2,7 @@
 
 Nothing below ``server/`` reads a clock of its own: it is given one of these. Wall time goes on disk
 and to peers; monotonic time decides when something is due, so a clock jump expires nothing (T19).
+A broker's own clock is a ``steady_clock.SteadyClock``: its wall time does not jump either.
 """
 
 from typing import Protocol

@@ -24,6 +24,7 @@ from typing import Final
 
 from penstock.engine.broker import Engine
 from penstock.model.errors import PenstockError
+from penstock.model.steady_clock import SteadyClock
 from penstock.server.banner import amber_marks, banner_lines, print_banner
 from penstock.server.clock import SystemClock
 from penstock.server.faults import Faults
@@ -51,7 +52,7 @@ class Broker:
 
     def __init__(self, settings: Settings, *, listening: Sequence[Listening] | None = None) -> None:
         self.settings: Final = settings
-        self.clock: Final = SystemClock()
+        self.clock: Final = SteadyClock(SystemClock())
         self.faults: Final = Faults() if settings.broker.faults else None
         self.endpoints: dict[str, str] = {}
         """Name of a listener -> ``host:port``, once started."""

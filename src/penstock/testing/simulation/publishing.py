@@ -68,11 +68,11 @@ def _message(world: World, publisher: SimPublisher, sim_topic: SimTopic) -> tupl
         record.flags |= RecordFlag.TRANSIENT
         sent.may_vanish = sent.is_transient = True
     elif chance < 0.08:
-        record.expire_ms = world.clock.wall_ms() + rng.randrange(1, 3000)
+        record.expire_ms = world.engine.clock.wall_ms() + rng.randrange(1, 3000)
         sent.may_vanish = True
     elif chance < 0.12:
         record.flags |= RecordFlag.DELAYED
-        record.deliver_ms = world.clock.wall_ms() + rng.randrange(1, 1500)
+        record.deliver_ms = world.engine.clock.wall_ms() + rng.randrange(1, 1500)
         sent.is_ordered = False
     elif chance < 0.16:
         record.messages = rng.randint(2, BATCH_MAX)

@@ -1,0 +1,79 @@
+"""Wall time without jumps: what is old or due is decided by this, never by the clock on the wall.
+
+Operators and NTP set clocks. A broker that took the new time at its word would expire every message
+with a time to live, or free every delayed one, in the next turn (T19). So the wall time is read
+once, and from then on monotonic time moves it; where the two part, the difference is made up for
+slowly: ``FOLLOW_PER_S_MS`` for each second. A step of a second is gone after two minutes, one of an
+hour after four days, or with the next start.
+
+Store times come from here, too: the age of a message is the difference of two times of one clock.
+
+Invariants: never goes back; never runs faster or slower than monotonic time by more than that rate.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from penstock.model.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+FOLLOW_PER_S_MS: Final = 10
+"""One per cent: the error of a time to live while a step is made up for."""
+
+JUMP_MS: Final = 1000
+"""From here on a difference is worth a line in the log."""
+
+_EVERY_MS: Final = 1000 // FOLLOW_PER_S_MS
+
+
+class SteadyClock:
+    """A clock whose wall time cannot be moved from outside; satisfies ``Clock``."""
+
+    __slots__ = ("_clock", "_followed_ms", "_offset_ms", "_told_ms")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._followed_ms = clock.monotonic_ms()
+        """Up to this monotonic time the difference was made up for."""
+        self._offset_ms = clock.wall_ms() - self._followed_ms
+        self._told_ms = 0
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds that never go back."""
+        return self._clock.monotonic_ms()
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the Unix epoch, at a steady pace."""
+        now_ms = self._clock.monotonic_ms()
+        behind_ms = self._clock.wall_ms() - now_ms - self._offset_ms
+        if behind_ms:
+            self._follow(now_ms, behind_ms)
+        else:
+            self._followed_ms = now_ms
+        return now_ms + self._offset_ms
+
+    @property
+    def behind_ms(self) -> int:
+        """How far the clock on the wall is ahead of this one; negative when it was set back."""
+        return self._clock.wall_ms() - self._clock.monotonic_ms() - self._offset_ms
+
+    def _follow(self, now_ms: int, behind_ms: int) -> None:
+        # At most a second's worth at a time: a pause before the jump earns no right to a leap.
+        self._followed_ms = max(self._followed_ms, now_ms - 1000)
+        steps = (now_ms - self._followed_ms) // _EVERY_MS
+        self._followed_ms += steps * _EVERY_MS
+        self._offset_ms += max(-steps, min(steps, behind_ms))
+        if abs(behind_ms - self._told_ms) >= JUMP_MS:
+            self._told_ms = behind_ms
+            logger.warning(
+                "the wall clock was set; what is due and what is old does not jump with it",
+                extra={"ahead_s": behind_ms / 1000, "followed_per_s_ms": FOLLOW_PER_S_MS},
+            )
+
+
+def steady(clock: Clock) -> SteadyClock:
+    """The clock itself if it is steady, else one that follows it."""
+    return clock if isinstance(clock, SteadyClock) else SteadyClock(clock)
