@@ -18,13 +18,14 @@ from penstock.adapters.rocketmq.factory import open_house
 from penstock.adapters.rocketmq.families import HANDLERS
 from penstock.adapters.rocketmq.house import House
 from penstock.adapters.rocketmq.session import Session
-from penstock.engine.group.group import Client
 from penstock.model.errors import InvariantBroken
 from penstock.model.position import ConnectionId
 from penstock.testing.workbench import TURNS_MAX, Workbench
+from penstock.wire.rocketmq.bodies import HeartbeatData, ProducerData
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
 from penstock.wire.rocketmq.frame import RemotingFrames, decode, encode
+from penstock.wire.rocketmq.lenient_json import encode_body
 from penstock.wire.rocketmq.properties import format_properties
 from penstock.wire.rocketmq.stored import StoredMessage, decode_stored
 
@@ -134,16 +135,16 @@ class BenchClient:
         return self.ask(RequestCode.SEND_MESSAGE, ext, body, version=version)
 
     def join_producers(self, group: str = "producers") -> None:
-        """Become a member of a producer group, as a heartbeat would."""
-        client = Client(f"client-{self.session.connection_id}", int(self.session.connection_id))
-        house = self._bench.house
-        house.producers.heartbeat(group, client, house.clock.monotonic_ms())
+        """Become, or stay, a member of a producer group: a heartbeat."""
+        data = HeartbeatData(
+            client_id=f"client-{self.session.connection_id}",
+            producer_data_set=[ProducerData(group_name=group)],
+        )
+        self.ask(RequestCode.HEART_BEAT, body=encode_body(data))
 
     def close(self) -> None:
         """Go."""
         self.session.closed("test")
-        now_ms = self._bench.clock.monotonic_ms()
-        self._bench.house.producers.disconnected(int(self.session.connection_id), now_ms)
 
     @property
     def told(self) -> list[Command]:
