@@ -1,0 +1,21 @@
+"""What a process has used: CPU of all its threads, and resident memory."""
+
+from pathlib import Path
+
+
+def cpu_seconds(pid):
+    """From schedstat, which counts nanoseconds; ``stat`` would count ticks of 10 ms."""
+    total = 0
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            total += int(path.read_text().split()[0])
+        except OSError:
+            continue  # a thread that ended
+    return total / 1e9
+
+
+def resident_bytes(pid):
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
