@@ -1,4 +1,4 @@
-"""T19: somebody sets the clock, and nothing happens: no mass expiry, no early end, no lost timer."""
+"""T19: the clock is set, and nothing happens: no mass expiry, no early end, no timer lost."""
 
 import pytest
 

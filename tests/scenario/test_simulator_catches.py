@@ -16,6 +16,8 @@ from penstock.testing.simulator import SimulationFailed, simulate
 
 SEEDS = 25
 STEPS = 700
+STARVED = ("(law 4)", "(law 5)", "(law 8)")
+"""A lost wake-up is seen as such, as unfairness, or at the end: whichever is looked at first."""
 
 
 @pytest.fixture(autouse=True)
@@ -51,12 +53,12 @@ def test_acks_forgotten_by_a_second_restart_are_noticed(monkeypatch):
 
 def test_a_consumer_that_is_not_woken_is_noticed(monkeypatch):
     monkeypatch.setattr(TurnRunner, "wake", nothing)
-    assert "(law 4)" in (text := first_failure()) or "(law 8)" in text
+    assert any(law in first_failure() for law in STARVED)
 
 
 def test_a_socket_that_drains_without_a_wake_up_is_noticed(monkeypatch):
     monkeypatch.setattr(Consumer, "wake", nothing)
-    assert "(law 4)" in first_failure()
+    assert any(law in first_failure() for law in STARVED)
 
 
 def test_bytes_that_never_come_back_are_noticed(monkeypatch):

@@ -11,13 +11,13 @@ from penstock.testing.simulation import committing, consuming, operating, publis
 from penstock.testing.simulation.world import World
 
 STEPS: Final[tuple[tuple[float, Callable[[World], None]], ...]] = (
-    (14, publishing.publish),
-    (15, committing.turn),
-    (10, committing.sync),
+    (12, publishing.publish),
+    (13, committing.turn),
+    (9, committing.sync),
     (16, consuming.act),
     (12, consuming.grant),
     (4, consuming.read),
-    (16, committing.advance),
+    (18, committing.advance),
     (0.5, publishing.connect_publisher),
     (0.4, publishing.disconnect_publisher),
     (1.0, consuming.attach),

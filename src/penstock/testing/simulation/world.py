@@ -145,6 +145,8 @@ class World:
         self.names = 0
         self.lives = 0
         self.turns = 0
+        self.chain_checked: tuple[int, ...] = ()
+        """Turns, durable position, messages and lives when the chain was last looked at."""
         self._refused_ms = -RETRY_MS
         self._struck = 0
         self._was_unwell = False
@@ -299,9 +301,12 @@ def kept_from(world: World, sim_topic: SimTopic, queue: Queue) -> int:
     storage = world.settings.storage
     if storage.settled_keep_ms >= LONG_MS and storage.settled_keep_bytes_max >= PLENTY_BYTES:
         return 0
+    # A subscription needs what it has not settled, from where it could begin when it was made;
+    # one that a crash brought back after it was deleted has no claim.
     needed = [
-        subscription.low_mark(queue.queue_id)
-        for subscription in sim_topic.topic.subscriptions.values()
-        if subscription.options.holds_data
+        max(following.start[queue.queue_id], subscription.low_mark(queue.queue_id))
+        for name, following in sim_topic.followings.items()
+        if (subscription := sim_topic.topic.subscriptions.get(name)) is not None
+        and subscription.options.holds_data
     ]
     return min(needed, default=queue.index.next_offset)
