@@ -1,4 +1,4 @@
-"""A RocketMQ consumer on a ``RocketmqBench``: heartbeats, pulls, offsets and locks in one word each.
+"""A RocketMQ consumer on a ``RocketmqBench``: heartbeats, pulls, offsets and locks by one word.
 
 bench = RocketmqBench()
 consumer = BenchConsumer.on(bench, "c1")
