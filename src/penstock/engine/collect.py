@@ -118,7 +118,10 @@ class Collector:
 
     def _is_free(self, queue: Queue, parcel: Parcel, waiting_bytes: int) -> bool:
         """True when the parcel could be taken."""
-        if queue.stage.is_blocked or not self._buffers.can_take(parcel.size, waiting_bytes):
+        if queue.stage.is_blocked:
+            return False
+        if not self._buffers.can_take(parcel.size, waiting_bytes):
+            self._buffers.is_awaited = self._buffers.unsynced_bytes > 0
             return False
         queues = parcel.queues or ()
         if len(queues) == 1:

@@ -81,7 +81,7 @@ class Commits:
         if self.busy.is_busy(now_ms):
             text = f"the store is busy for {self.busy.busy_ms(now_ms)} ms; nothing was stored"
             return Refusal(RefusalKind.BUSY, "store", text)
-        if self.buffers.free_bytes == 0:
+        if self.buffers.free_bytes == 0 or self.buffers.is_awaited:
             text = f"all {self.buffers.buffers} write buffers are waiting for the disk"
             return Refusal(RefusalKind.NO_BUFFER, "write buffers", text)
         return None

@@ -12,10 +12,12 @@ Invariant: an empty pool takes anything, so a message larger than the whole pool
 class BufferPool:
     """Unsynced bytes, counted in buffers."""
 
-    __slots__ = ("buffer_bytes", "buffers", "capacity_bytes", "unsynced_bytes")
+    __slots__ = ("buffer_bytes", "buffers", "capacity_bytes", "is_awaited", "unsynced_bytes")
 
     def __init__(self, buffers: int, buffer_bytes: int) -> None:
         self.unsynced_bytes = 0
+        self.is_awaited = False
+        """True while something that was taken in waits for room: newcomers would only join it."""
         self.resize(buffers, buffer_bytes)
 
     def resize(self, buffers: int, buffer_bytes: int) -> None:
@@ -33,6 +35,7 @@ class BufferPool:
     def durable(self, size_bytes: int) -> None:
         """A sync covered this much (or the append was taken back)."""
         self.unsynced_bytes -= size_bytes
+        self.is_awaited = False  # whoever still finds no room says so again
         assert self.unsynced_bytes >= 0, "more bytes synced than appended"
 
     @property

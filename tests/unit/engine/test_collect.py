@@ -72,3 +72,18 @@ def test_appends_stop_while_no_buffer_is_free_and_protocols_are_told():
     bench.settle()
     assert len(bench.bodies(topic)) == 2
     assert bench.engine.refuse_now() is None
+
+
+def test_a_publish_that_waits_for_a_buffer_counts_against_the_pool():
+    storage = StorageSettings(write_buffers_max=1, write_buffer_bytes=64 * KIB)
+    bench = Workbench(Settings(storage=storage))
+    topic, channel = bench.topic(), bench.channel()
+    bench.publish(channel, topic, b"x" * 40 * KIB)
+    bench.turns()
+    assert bench.engine.refuse_now() is None
+    bench.publish(channel, topic, b"y" * 40 * KIB)
+    bench.turns()
+    assert bench.engine.refuse_now().culprit == "write buffers"
+    bench.settle()
+    assert bench.engine.refuse_now() is None
+    assert len(bench.bodies(topic)) == 2
