@@ -21,6 +21,9 @@ OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 SYNCHRONIZED: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 """The store became busy between arrival and the moment of storing."""
 
+_CONTROLLED: Final = "[FLOW_CONTROL]broker busy, start flow control for a while"
+"""Our own: a limit of the broker or the topic, which RocketMQ does not have."""
+
 _WAITED: Final = (
     "[%s]broker busy, start flow control for a while, period in queue: %dms, size of queue: %d"
 )
@@ -66,7 +69,7 @@ def refusal_answer(refusal: Refusal, *, is_arrival: bool = False) -> tuple[int, 
         return _BUSY, f"{words}: {refusal.text}"
     code = _CODES.get(kind, _ERROR)
     if code == _GONE:
-        return code, f"service not available now. {refusal.text}"
+        return code, f"service not available now. {kind.value}: {refusal.text}"
     if code == _BUSY:
-        return code, f"[FLOW_CONTROL]broker busy, start flow control for a while: {refusal.text}"
+        return code, f"{_CONTROLLED}: {kind.value}: {refusal.text}"
     return code, refusal.text
