@@ -42,6 +42,22 @@ class RocketmqSettings:
     invalid_parameter_code: int = setting(
         29, "Answer to bad topic names and queue ids: 29 as 5.3.2 and later, 1 as older ones"
     )
+    retry_first_level: int = setting(
+        3, "Delay level of a first retry: 3 = 10 s; 4 = 30 s as older notes have it"
+    )
+    timer_ms_max: int = setting(3 * 86_400_000, "A timer further away than this is refused")
+    transaction_check_ms: int = setting(
+        30_000, "How often the producers of an undecided half message are asked"
+    )
+    transaction_immunity_ms: int = setting(
+        6_000, "Nobody asks about a half message that is younger than this"
+    )
+    transaction_checks_max: int = setting(
+        15, "After so many questions a half message goes to TRANS_CHECK_MAX_TIME_TOPIC"
+    )
+    transactions_open_max: int = setting(
+        100_000, "Undecided half messages; beyond it producers are told to wait"
+    )
     pending_sends_max: int = setting(
         10_000, "F9: sends of one connection that wait for the disk; resumes at half"
     )

@@ -40,8 +40,6 @@ LEVELS_MS: Final = (
 
 LEVEL_MAX: Final = len(LEVELS_MS)
 TIMER_TICK_MS: Final = 1_000
-TIMER_MS_MAX: Final = 3 * 24 * _HOUR_MS
-"""A timer further away is refused."""
 
 TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
@@ -52,8 +50,8 @@ TIMER_NAMES: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, START_D
 """In the order in which they are asked."""
 
 _ILLEGAL: Final = (
-    "timer message illegal, the delay time should not be bigger than the max delay "
-    f"{TIMER_MS_MAX}ms; or if set del msg, the delay time should be bigger than the current time"
+    "timer message illegal, the delay time should not be bigger than the max delay %dms; "
+    "or if set del msg, the delay time should be bigger than the current time"
 )
 _DIGITS_MAX: Final = 18
 
@@ -81,7 +79,7 @@ def level_ms(level: int) -> int:
     return LEVELS_MS[min(level, LEVEL_MAX) - 1] if level > 0 else 0
 
 
-def plan(properties: bytes, now_ms: int) -> Delay:
+def plan(properties: bytes, now_ms: int, timer_ms_max: int) -> Delay:
     """Read the delay of a message that comes in at wall time ``now_ms``; ``DelayRefused``."""
     level_text = value_of(properties, DELAY)
     level = _number(DELAY, level_text) if level_text else 0
@@ -91,10 +89,10 @@ def plan(properties: bytes, now_ms: int) -> Delay:
     wanted_ms = _timer(properties, now_ms)
     if wanted_ms <= now_ms:
         if value_of(properties, TIMER_DELETE_KEY):
-            raise DelayRefused(_ILLEGAL)
+            raise DelayRefused(_ILLEGAL % timer_ms_max)
         return Delay(0, without_properties(properties, (DELAY,)) if level_text else properties)
-    if wanted_ms - now_ms > TIMER_MS_MAX:
-        raise DelayRefused(_ILLEGAL)
+    if wanted_ms - now_ms > timer_ms_max:
+        raise DelayRefused(_ILLEGAL % timer_ms_max)
     out_ms = timer_out_ms(wanted_ms)
     rest = without_properties(properties, (DELAY, *TIMER_NAMES[:2], TIMER_OUT_MS))
     return Delay(out_ms + TIMER_TICK_MS, with_property(rest, TIMER_OUT_MS, str(out_ms)))

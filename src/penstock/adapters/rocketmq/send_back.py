@@ -40,16 +40,13 @@ from penstock.wire.rocketmq.properties import (
     without_properties,
 )
 from penstock.wire.rocketmq.route_bodies import TopicConfig
-from penstock.wire.rocketmq.stored import StoredMessage, decode_stored, record_of
+from penstock.wire.rocketmq.stored import StoredMessage, SysFlag, decode_stored, record_of
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House
     from penstock.adapters.rocketmq.requests import Handler
     from penstock.adapters.rocketmq.session import Session
     from penstock.adapters.rocketmq.topics import Place
-
-FIRST_LEVEL: Final = 3
-"""Delay level of the first retry: 10 s."""
 
 MAX_TIMES_VERSION: Final = 121
 """V3_4_9: from here on the client's ``maxReconsumeTimes`` counts."""
@@ -61,6 +58,7 @@ DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 WAIT: Final = "WAIT"
 
 _USED_UP: Final = (DELAY, *TIMER_NAMES, TIMER_OUT_MS, WAIT)
+_TRANSACTION: Final = int(SysFlag.TRANSACTION_ROLLBACK)
 _FACTS: Final = RocketmqFacts()
 
 
@@ -84,7 +82,9 @@ def send_back(session: Session, command: Command) -> None:
         place, delay_ms = dlq_place(house, header.group), 0
     else:
         place = retry
-        delay_ms = level_ms(header.delay_level or FIRST_LEVEL + message.reconsume_times)
+        delay_ms = level_ms(
+            header.delay_level or house.settings.retry_first_level + message.reconsume_times
+        )
     if not place.is_writable:
         raise no_permission(f"the topic[{place.name}] sending message is forbidden")
     session.sends.store([_again(session, command, message, place, delay_ms)])
@@ -138,6 +138,7 @@ def _again(
     if place.name == dlq_topic(command.ext.get("group", "")):
         properties = with_property(properties, DLQ_ORIGIN_TOPIC, message.topic)
         properties = with_property(properties, DLQ_ORIGIN_MESSAGE_ID, message.offset_message_id)
+    is_committed = message.sys_flag & _TRANSACTION == SysFlag.TRANSACTION_COMMIT
     queue = house.random.randrange(place.queues)
     record = record_of(
         replace(
@@ -147,6 +148,7 @@ def _again(
             properties=properties,
             store_host=house.store_host,
             reconsume_times=message.reconsume_times + 1,
+            prepared_offset=message.prepared_offset or (is_committed and message.commit_log_offset),
             body_crc=-1,
         ),
         deliver_ms=house.clock.wall_ms() + delay_ms if delay_ms else 0,

@@ -17,16 +17,19 @@ from penstock.engine.host import IndexEntry
 from penstock.engine.queue import Queue
 from penstock.log.queue_index import IndexFlag
 from penstock.model.record import Record, Wire
+from penstock.wire.rocketmq.facts import prepared_offset_of, sys_flag_of
 from penstock.wire.rocketmq.message_id import NO_HOST
 from penstock.wire.rocketmq.patch import placed, retopic
 from penstock.wire.rocketmq.properties import KEYS, TAGS, format_properties
-from penstock.wire.rocketmq.stored import StoredMessage, encode_stored, topic_field
+from penstock.wire.rocketmq.stored import StoredMessage, SysFlag, encode_stored, topic_field
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House
 
 _ROCKETMQ: Final = int(Wire.ROCKETMQ)
 _RELEASED: Final = int(IndexFlag.RELEASED)
+_TRANSACTION: Final = int(SysFlag.TRANSACTION_ROLLBACK)
+_COMMIT: Final = int(SysFlag.TRANSACTION_COMMIT)
 
 
 def shown(house: House, queue: Queue, record: Record, entry: IndexEntry) -> list[bytes]:
@@ -43,7 +46,10 @@ def shown_in(queue: Queue, record: Record, offset: int) -> bytes:
     origin = record.origin
     topic = wire_name(queue.topic.name)
     _, field = topic_field(topic)
-    if not origin.startswith(field, record.body_at + record.body_len):
+    if sys_flag_of(origin) & _TRANSACTION == _COMMIT and not prepared_offset_of(origin):
+        # A half message that was committed: it says where it lay before, which is where it lies.
+        origin = retopic(origin, topic, prepared_offset=record.position)
+    elif not origin.startswith(field, record.body_at + record.body_len):
         origin = retopic(origin, topic)
     return placed(origin, queue.number, offset, record.position)
 

@@ -51,8 +51,9 @@ def take(draft: Draft) -> bool:
     if transactions.is_half(place.name, draft.properties):
         _store_half(draft)
         return True
+    house = draft.session.house
     try:
-        delay = plan(draft.properties, draft.session.house.clock.wall_ms())
+        delay = plan(draft.properties, house.clock.wall_ms(), house.settings.timer_ms_max)
     except DelayRefused as problem:
         raise Answer(ResponseCode.MESSAGE_ILLEGAL, str(problem)) from None
     if not delay.deliver_ms:

@@ -7,9 +7,10 @@ committed message from the start. The broker's numbers for it, ``tranStateTableO
 ``commitLogOffset``, are both its position.
 
 A half message that stays open is asked about (39), any living client of its producer group, first
-``IMMUNITY_MS`` after it was stored (or as long as it says itself), then every ``CHECK_MS``. After
-``CHECKS_MAX`` questions it goes to TRANS_CHECK_MAX_TIME_TOPIC; one older than what the broker keeps
-is dropped. How often was asked survives a restart (rows of kind ``rocketmq.half``).
+``transaction_immunity_ms`` after it was stored (or as long as it says itself), then every
+``transaction_check_ms``. After ``transaction_checks_max`` questions it goes to
+TRANS_CHECK_MAX_TIME_TOPIC; one older than what the broker keeps is dropped. How often was asked
+survives a restart (rows of kind ``rocketmq.half``).
 
 Who waits is what the engine says waits: a half message whose producer went before its answer is
 found by the next look all the same.
@@ -49,12 +50,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CHECK_MS: Final = 30_000
-IMMUNITY_MS: Final = 6_000
-CHECKS_MAX: Final = 15
-
-OPEN_MAX: Final = 100_000
-"""Half messages without a decision; beyond it producers are told to wait."""
 CHECKS_PER_LOOK_MAX: Final = 500
 
 HALF_KIND: Final = "rocketmq.half"
@@ -69,7 +64,6 @@ _IMMUNITY_DIGITS_MAX: Final = 9
 NO_HALF: Final = "Find prepared transaction message failed"
 WRONG_GROUP: Final = "The producer group wrong"
 WRONG_STATE_OFFSET: Final = "The transaction state table offset wrong"
-WRONG_LOG_OFFSET: Final = "The commit log offset wrong"
 
 _TRANSACTION_BITS: Final = int(SysFlag.TRANSACTION_ROLLBACK)
 _COMMIT: Final = int(SysFlag.TRANSACTION_COMMIT)
@@ -111,7 +105,8 @@ class Transactions:
 
     def __init__(self, house: House) -> None:
         self._house = house
-        # Position -> how often its producers were asked; bounded by OPEN_MAX.
+        self._settings = house.settings
+        # Position -> how often its producers were asked; bounded by transactions_open_max.
         self._open: dict[int, int] = {}
         self._asks: list[tuple[int, int]] = []
         """(when to ask next by monotonic time, position); what is closed meanwhile stays in it."""
@@ -126,10 +121,11 @@ class Transactions:
 
     def check_room(self) -> None:
         """Refuse a half message when too many are open."""
-        if len(self._open) >= OPEN_MAX:
+        if len(self._open) >= self._settings.transactions_open_max:
             raise Answer(
                 ResponseCode.SYSTEM_BUSY,
-                f"[FLOW_CONTROL]broker busy: {OPEN_MAX} half messages wait for commit or rollback",
+                f"[FLOW_CONTROL]broker busy, start flow control for a while: {len(self._open)} "
+                "half messages wait for commit or rollback",
             )
 
     def stored(self, record: Record) -> None:
@@ -146,8 +142,6 @@ class Transactions:
             raise system_error(WRONG_GROUP)
         if header.tran_state_table_offset != record.position:
             raise system_error(WRONG_STATE_OFFSET)
-        if position != record.position:
-            raise system_error(WRONG_LOG_OFFSET)
         engine = self._house.engine
         if header.commit_or_rollback == _COMMIT:
             self._note_keys(position, record)
@@ -182,18 +176,18 @@ class Transactions:
         age_ms = house.clock.wall_ms() - record.store_ms
         wait_ms = self._immunity_ms(record) - age_ms
         checks = self._open[position]
-        if age_ms > house.settings.retention_ms:
+        if age_ms > self._settings.retention_ms:
             logger.warning("a half message was never decided and is too old to keep: dropped")
             house.engine.cancel_delayed(position)
             self._close(position)
         elif checks == 0 and wait_ms > 0:
             heappush(self._asks, (now_ms + wait_ms, position))
-        elif checks >= CHECKS_MAX:
+        elif checks >= self._settings.transaction_checks_max:
             self._give_up(position)
         else:
             self._open[position] = checks + 1
             house.engine.define(HALF_KIND, str(position), b"%d" % (checks + 1))
-            heappush(self._asks, (now_ms + CHECK_MS, position))
+            heappush(self._asks, (now_ms + self._settings.transaction_check_ms, position))
             self._ask(record)
 
     def _ask(self, record: Record) -> None:
@@ -234,7 +228,7 @@ class Transactions:
         house = self._house
         logger.warning(
             "a half message was not decided after %d questions; it went to %s",
-            CHECKS_MAX,
+            self._settings.transaction_checks_max,
             MAX_CHECKS_TOPIC,
             extra={"position": position},
         )
@@ -258,7 +252,7 @@ class Transactions:
         if position in self._open:
             return
         self._open[position] = 0
-        wait_ms = IMMUNITY_MS if record is None else self._immunity_ms(record)
+        wait_ms = self._immunity_ms(record)
         heappush(self._asks, (self._house.clock.monotonic_ms() + wait_ms, position))
         self._house.timers.stir()
 
@@ -268,7 +262,7 @@ class Transactions:
 
     def _look(self) -> None:
         """Bring what is open in line with what the engine holds."""
-        self._look_ms = self._house.clock.monotonic_ms() + CHECK_MS
+        self._look_ms = self._house.clock.monotonic_ms() + self._settings.transaction_check_ms
         waiting = self._house.engine.undecided()
         for position in waiting:
             self._add(position, None)
@@ -287,12 +281,12 @@ class Transactions:
             else:
                 engine.define(HALF_KIND, key, None)
 
-    def _immunity_ms(self, record: Record) -> int:
+    def _immunity_ms(self, record: Record | None) -> int:
         """How long after storing nobody asks: never longer than it is kept."""
-        text = value_of(record.properties, IMMUNITY)
+        text = b"" if record is None else value_of(record.properties, IMMUNITY)
         if text.isdigit() and len(text) <= _IMMUNITY_DIGITS_MAX:
-            return min(int(text) * 1_000, self._house.settings.retention_ms + 1)
-        return IMMUNITY_MS
+            return min(int(text) * 1_000, self._settings.retention_ms + 1)
+        return self._settings.transaction_immunity_ms
 
     def _note_keys(self, position: int, record: Record) -> None:
         """It can be looked up from now on; a half message that is rolled back never can."""

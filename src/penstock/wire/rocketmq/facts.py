@@ -30,8 +30,10 @@ from penstock.wire.rocketmq.properties import (
 from penstock.wire.rocketmq.stored import HEADS, HOST_BITS, SYS_FLAG_AT, SysFlag
 
 _I32: Final = Struct(">i")
+_I64: Final = Struct(">q")
 _TIMES_BEFORE_BODY: Final = 16
 """reconsumeTimes, preparedTransaction and bodyLen lie right in front of the body."""
+_PREPARED_BEFORE_BODY: Final = 12
 _UNIQ_MARK: Final = UNIQ_KEY.encode() + b"\x01"
 _KEYS_MARK: Final = KEYS.encode() + b"\x01"
 _ZLIB_TYPES: Final = (0, 3)
@@ -102,6 +104,12 @@ def attempts_of(origin: bytes) -> int:
     """The reconsumeTimes of a stored message."""
     body_at = HEADS[sys_flag_of(origin) & HOST_BITS].size
     return int(_I32.unpack_from(origin, body_at - _TIMES_BEFORE_BODY)[0])
+
+
+def prepared_offset_of(origin: bytes) -> int:
+    """The preparedTransactionOffset of a stored message."""
+    body_at = HEADS[sys_flag_of(origin) & HOST_BITS].size
+    return int(_I64.unpack_from(origin, body_at - _PREPARED_BEFORE_BODY)[0])
 
 
 def _milliseconds(text: str) -> int:

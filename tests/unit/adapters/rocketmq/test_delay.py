@@ -2,22 +2,27 @@
 
 import pytest
 
+from penstock.adapters.rocketmq import delay
 from penstock.adapters.rocketmq.delay import (
     LEVEL_MAX,
     LEVELS_MS,
-    TIMER_MS_MAX,
     TIMER_TICK_MS,
     Delay,
     DelayRefused,
     is_timed,
     level_ms,
-    plan,
     timer_out_ms,
 )
+from penstock.settings.rocketmq import RocketmqSettings
 from penstock.wire.rocketmq.properties import format_properties, parse_properties
 
+TIMER_MS_MAX = RocketmqSettings().timer_ms_max
 NOW_MS = 1_700_000_000_123
 DAY_MS = 24 * 3_600_000
+
+
+def plan(given, now_ms):
+    return delay.plan(given, now_ms, TIMER_MS_MAX)
 
 
 def properties(**pairs):
@@ -54,15 +59,15 @@ def test_each_property_makes_a_message_timed(name):
 
 
 def test_a_level_is_used_up_and_wins_over_timers():
-    delay = plan(properties(DELAY=2, TIMER_DELAY_SEC=60, TIMER_DELIVER_MS=NOW_MS + 9), NOW_MS)
-    assert delay == Delay(NOW_MS + 5_000, properties())
+    planned = plan(properties(DELAY=2, TIMER_DELAY_SEC=60, TIMER_DELIVER_MS=NOW_MS + 9), NOW_MS)
+    assert planned == Delay(NOW_MS + 5_000, properties())
 
 
 @pytest.mark.parametrize("level", ["0", "-1", "-3"])
 def test_no_level_lets_the_timers_speak(level):
-    delay = plan(properties(DELAY=level, TIMER_DELAY_SEC=2), NOW_MS)
-    assert delay.deliver_ms >= NOW_MS + 2_000
-    assert "DELAY" not in parse_properties(delay.properties)
+    planned = plan(properties(DELAY=level, TIMER_DELAY_SEC=2), NOW_MS)
+    assert planned.deliver_ms >= NOW_MS + 2_000
+    assert "DELAY" not in parse_properties(planned.properties)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +82,11 @@ def test_no_level_lets_the_timers_speak(level):
     ],
 )
 def test_timers_deliver_at_the_first_tick_that_is_not_early(pairs, wanted_ms):
-    delay = plan(properties(**pairs), NOW_MS)
-    assert wanted_ms <= delay.deliver_ms < wanted_ms + TIMER_TICK_MS
-    assert delay.deliver_ms % TIMER_TICK_MS == 0
-    out_ms = int(parse_properties(delay.properties)["TIMER_OUT_MS"])
-    assert out_ms == delay.deliver_ms - TIMER_TICK_MS
+    planned = plan(properties(**pairs), NOW_MS)
+    assert wanted_ms <= planned.deliver_ms < wanted_ms + TIMER_TICK_MS
+    assert planned.deliver_ms % TIMER_TICK_MS == 0
+    out_ms = int(parse_properties(planned.properties)["TIMER_OUT_MS"])
+    assert out_ms == planned.deliver_ms - TIMER_TICK_MS
 
 
 @pytest.mark.parametrize(
@@ -92,10 +97,10 @@ def test_exact_ticks_are_noted_one_earlier_and_others_are_floored(wanted_ms, out
 
 
 def test_what_counts_from_now_does_not_count_again_when_it_is_sent_on():
-    delay = plan(properties(TIMER_DELAY_SEC=5), NOW_MS)
-    assert set(parse_properties(delay.properties)) == {"KEYS", "TIMER_OUT_MS"}
-    delay = plan(properties(TIMER_DELIVER_MS=NOW_MS + 5_000), NOW_MS)
-    assert "TIMER_DELIVER_MS" in parse_properties(delay.properties)
+    planned = plan(properties(TIMER_DELAY_SEC=5), NOW_MS)
+    assert set(parse_properties(planned.properties)) == {"KEYS", "TIMER_OUT_MS"}
+    planned = plan(properties(TIMER_DELIVER_MS=NOW_MS + 5_000), NOW_MS)
+    assert "TIMER_DELIVER_MS" in parse_properties(planned.properties)
 
 
 @pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "__STARTDELIVERTIME"])

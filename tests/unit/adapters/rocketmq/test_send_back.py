@@ -4,7 +4,9 @@ import pytest
 
 from penstock.adapters.rocketmq.delay import LEVELS_MS
 from penstock.adapters.rocketmq.group_book import GroupBook
-from penstock.adapters.rocketmq.send_back import FIRST_LEVEL, MAX_TIMES_VERSION
+from penstock.adapters.rocketmq.send_back import MAX_TIMES_VERSION
+from penstock.settings.load import Settings
+from penstock.settings.rocketmq import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
@@ -60,11 +62,21 @@ def test_the_first_retry_comes_after_ten_seconds(bench, client):
     assert (message.body, message.reconsume_times) == (b"body", 1)
 
 
+def test_older_brokers_waited_thirty_seconds_first_and_so_can_we():
+    bench = RocketmqBench(Settings(rocketmq=RocketmqSettings(retry_first_level=4)))
+    client = bench.client()
+    send_back(client, position_of(client.send("orders", b"body")))
+    bench.advance(29_999)
+    assert bench.stored(RETRY) == []
+    bench.advance(1)
+    assert len(bench.stored(RETRY)) == 1
+
+
 def test_every_retry_has_its_level_and_the_seventeenth_is_a_dead_letter(bench, client):
     position = position_of(client.send("orders", b"body"))
     for times in range(16):
         assert send_back(client, position).code == 0
-        wait_ms = LEVELS_MS[min(18, FIRST_LEVEL + times) - 1]
+        wait_ms = LEVELS_MS[min(18, 3 + times) - 1]
         bench.advance(wait_ms - 1)
         assert len(bench.stored(RETRY)) == times
         bench.advance(1)

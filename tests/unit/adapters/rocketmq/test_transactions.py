@@ -6,22 +6,25 @@ import pytest
 
 from penstock.adapters.rocketmq import transactions
 from penstock.adapters.rocketmq.transactions import (
-    CHECK_MS,
-    CHECKS_MAX,
-    IMMUNITY_MS,
     MAX_CHECKS_TOPIC,
     NO_HALF,
     WRONG_GROUP,
-    WRONG_LOG_OFFSET,
     WRONG_STATE_OFFSET,
     Transactions,
     is_half,
 )
+from penstock.settings.load import Settings
+from penstock.settings.rocketmq import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.message_id import parse_offset_message_id
 from penstock.wire.rocketmq.properties import format_properties
 from penstock.wire.rocketmq.stored import decode_stored
+
+DEFAULTS = RocketmqSettings()
+CHECK_MS = DEFAULTS.transaction_check_ms
+IMMUNITY_MS = DEFAULTS.transaction_immunity_ms
+CHECKS_MAX = DEFAULTS.transaction_checks_max
 
 COMMIT, ROLLBACK, UNKNOWN = "8", "12", "0"
 HOUR_MS = 3_600_000
@@ -162,10 +165,6 @@ def test_an_end_that_does_not_fit_changes_nothing(bench, producer, decision, wro
     assert bodies(bench) == [b"half"]
 
 
-def test_the_words_for_a_wrong_log_offset():
-    assert WRONG_LOG_OFFSET == "The commit log offset wrong"
-
-
 @pytest.mark.parametrize("first", [COMMIT, ROLLBACK])
 @pytest.mark.parametrize("second", [COMMIT, ROLLBACK])
 def test_the_first_decision_holds(bench, producer, first, second):
@@ -188,8 +187,9 @@ def test_a_delay_does_not_hold_a_half_message(bench, producer):
     assert bodies(bench) == [b"half"]
 
 
-def test_too_many_open_half_messages_are_refused(bench, producer, monkeypatch):
-    monkeypatch.setattr(transactions, "OPEN_MAX", 2)
+def test_too_many_open_half_messages_are_refused():
+    bench = RocketmqBench(Settings(rocketmq=RocketmqSettings(transactions_open_max=2)))
+    producer = bench.client()
     first = send_half(producer)
     send_half(producer)
     refused = producer.send("orders", b"x", TRAN_MSG="true", PGROUP="producers")
