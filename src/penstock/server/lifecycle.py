@@ -18,7 +18,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -60,6 +60,7 @@ class Broker:
         self._sockets: dict[str, list[socket.socket]] = {}
         self._listeners: list[Listener] = []
         self._ready_files: list[Path] = []
+        self._farewells: list[Callable[[], Awaitable[None]]] = []
         self._opened: Opened
         self._running: Running
         self._end: asyncio.Future[None]
@@ -114,6 +115,8 @@ class Broker:
             if listener.name != HTTP:  # /readyz says "stopping" as long as there is something left
                 listener.stop()
         with self._undo:
+            for say_goodbye in self._farewells:
+                await say_goodbye()
             # What was received is finished and confirmed first; then everybody is told. A third of
             # the time for each: that, the peers, and the last of the disk.
             running.pumps.hush()
@@ -181,6 +184,11 @@ class Broker:
                 ticking = each.open(self.engine, self.clock, dict(self.endpoints))
                 keeper = Housekeeper(ticking, self.clock, loop, self._running.turns.request)
                 self._undo.callback(keeper.stop)
+            if each.join is not None:
+                join = each.join()
+                join.start()
+                self._undo.callback(join.cancel)
+                self._farewells.append(join.stop)
 
     def _serve_http(self, loop: asyncio.AbstractEventLoop) -> None:
         # Not before the protocol ports are open: this import costs more than all the rest.

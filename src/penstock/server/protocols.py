@@ -18,6 +18,7 @@ from penstock.settings.load import Settings
 
 if TYPE_CHECKING:
     from penstock.engine.broker import Engine
+    from penstock.server.join import Join
 
 Open = Callable[["Engine", Clock, Mapping[str, str]], Ticking]
 """Called with the endpoints of all listeners; what it returns is driven until the broker stops."""
@@ -29,6 +30,8 @@ class Listening(NamedTuple):
     factory: AdapterFactory
     port: int
     open: Open | None = None
+    join: Callable[[], Join] | None = None
+    """Made after ``open``: tells another process that this broker is here (D20)."""
 
 
 def built_in(settings: Settings) -> list[Listening]:
@@ -53,4 +56,8 @@ def _rocketmq(settings: Settings) -> list[Listening]:
         found.append(Listening(NameServerFactory(lambda: household.house), name_port))
     # The first to listen opens what both share.
     found[0] = found[0]._replace(open=household.open)
+    if settings.rocketmq.join and broker_port is not None:
+        from penstock.server.join import Join
+
+        found[0] = found[0]._replace(join=lambda: Join(household.house, settings.rocketmq.join))
     return found

@@ -11,6 +11,7 @@ Not here: requests about topics (``topic_admin.py``), routes (``name_server/``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.naming import (
@@ -70,6 +71,8 @@ class TopicBook:
         }
         self.version = DataVersion(timestamp=house.clock.wall_ms())
         """Changes whenever a topic does: name servers compare it."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each change; set by a broker that joined a name server."""
 
     # Looking.
 
@@ -213,3 +216,4 @@ class TopicBook:
         self.version = DataVersion(
             timestamp=self._house.clock.wall_ms(), counter=self.version.counter + 1
         )
+        self.on_change()

@@ -43,8 +43,13 @@ def register(session: NameSession, command: Command) -> None:
     known = _body(body, is_compressed=header.compressed)
     book = session.house.part(RouteBook)
     broker = book.enter(
-        header.broker_name, header.cluster_name, str(header.broker_id), header.broker_addr
+        header.broker_name,
+        header.cluster_name,
+        str(header.broker_id),
+        header.broker_addr,
+        owner=session,
     )
+    session.on_close = lambda: book.left(session)
     book.heard(broker, header.heartbeat_timeout_millis)
     if header.broker_id == int(MASTER):
         broker.topics = known.topics.topic_config_table

@@ -1,8 +1,8 @@
 """The route book: which brokers there are, and which of them has a topic (sheet 1.5).
 
 The broker of this process is in it by itself; others register every 30 s and leave it when they say
-so, or after ``broker_silence_ms_max``. The order of entries is stable (this broker, then by name),
-because ali-ons compares routes as text.
+so, when their connection ends, or after ``broker_silence_ms_max``. The order of entries is stable
+(this broker, then by name), because ali-ons compares routes as text.
 
 Invariants: a broker name is one entry, whatever its addresses; brokers and what each registers are
 bounded. Not here: requests (``questions.py``, ``registrations.py``).
@@ -47,6 +47,8 @@ class Registered:
     name: str
     cluster: str
     addresses: dict[str, str] = field(default_factory=dict)
+    owners: dict[str, object] = field(default_factory=dict)
+    """Broker id -> the connection it registers over."""
     topics: dict[str, TopicConfig] = field(default_factory=dict)
     version: DataVersion = field(default_factory=DataVersion)
     heard_ms: int = 0
@@ -111,8 +113,13 @@ class RouteBook:
         """A registered broker."""
         return self._others.get(name)
 
-    def enter(self, name: str, cluster: str, broker_id: str, address: str) -> Registered:
-        """A broker registers; raises ``Answer`` when that cannot be."""
+    def enter(
+        self, name: str, cluster: str, broker_id: str, address: str, *, owner: object = None
+    ) -> Registered:
+        """A broker registers; raises ``Answer`` when that cannot be.
+
+        ``owner`` is the connection it came over: with its end the address goes (``left``).
+        """
         if name == self._house.broker_name and self._has_local:
             raise system_error(
                 f"broker name {name} is this broker's own; give the other one another --broker-name"
@@ -129,7 +136,15 @@ class RouteBook:
         if broker_id not in broker.addresses and len(broker.addresses) >= ADDRESSES_MAX:
             raise system_error(f"broker {name} has {ADDRESSES_MAX} addresses already")
         broker.addresses[broker_id] = address
+        broker.owners[broker_id] = owner
         return self.heard(broker)
+
+    def left(self, owner: object) -> None:
+        """A connection ended: what came over it, and over no newer one, goes."""
+        for name, broker in list(self._others.items()):
+            for broker_id, each in list(broker.owners.items()):
+                if each is owner:
+                    self.leave(name, broker_id)
 
     def heard(self, broker: Registered, silence_ms_max: int = 0) -> Registered:
         """It is alive."""
@@ -143,6 +158,7 @@ class RouteBook:
         broker = self._others.get(name)
         if broker is not None:
             broker.addresses.pop(broker_id, None)
+            broker.owners.pop(broker_id, None)
             if not broker.addresses:
                 del self._others[name]
 

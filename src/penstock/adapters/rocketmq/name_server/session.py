@@ -38,6 +38,7 @@ class NameSession:
         self.peer: Final = peer
         self.house: Final = house
         self.wants_close = False
+        self.on_close: Callable[[], None] = lambda: None
         self._is_closed = False
         self._handlers = handlers
         self._wake = wake
@@ -113,5 +114,7 @@ class NameSession:
         self.wants_close = True
 
     def closed(self, reason: str) -> None:
-        """Nothing is to be given back."""
-        self._is_closed = True
+        """A broker that registered over it leaves the routes."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.on_close()
