@@ -83,6 +83,7 @@ class Commit:
         job.snapshot_ops = snapshot_ops
         job.steps = steps
         job.removals, self.removals = self.removals, []
+        job.synced = self.synced_position
         if has_log:
             taken = self._writer.take_unsynced()
             job.unsynced = self._deferred + ([taken] if taken is not None else [])

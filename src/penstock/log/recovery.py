@@ -1,9 +1,10 @@
 """Recovery: from what lies on disk to a store that goes on as if nothing had happened (D5, A4).
 
-Steps: format, catalog, side files (each cut back to the last snapshot and checked), then the log
-from the snapshot's position on: it gives back the index entries, delays and segment uses made
-since, and the settlements the engine replays. If any index or delay file is missing or damaged, all
-of them are thrown away and made again from the whole log.
+Steps: format, what a failed sync left in doubt (``distrust.py``), catalog, side files (each cut
+back to the last snapshot and checked), then the log from the snapshot's position on: it gives back
+the index entries, delays and segment uses made since, and the settlements the engine replays. If
+any index or delay file is missing or damaged, all of them are thrown away and made again from the
+whole log.
 
 * Records for queues the catalog does not know (deleted, transient, or never committed) are left
   out; their ids are never handed out again.
@@ -23,6 +24,7 @@ from penstock.log.catalog import Catalog, Op, RowKey
 from penstock.log.cursors import CursorState, decode_cursor
 from penstock.log.definitions import Definitions
 from penstock.log.delayed_files import DELAYED_DIRECTORY, DelayedFiles
+from penstock.log.distrust import note_failed_sync, rewrite_unsynced
 from penstock.log.format import check_format
 from penstock.log.index_set import QUEUE_KIND, IndexSet
 from penstock.log.key_index import KEYS_DIRECTORY, KeyIndex
@@ -132,10 +134,10 @@ def recover(
         if not storage.exists(directory):
             storage.make_dir(directory)
             storage.sync_dir("")
-    note = check_format(storage)
+    notes = [check_format(storage), rewrite_unsynced(storage)]
     rows = catalog.load()
     parts = StoreParts(storage, catalog, settings, rows)
-    recovered = Recovered(notes=[note] if note else [])
+    recovered = Recovered(notes=[note for note in notes if note])
     last_run = _last_run(rows, parts, recovered)
     body = rows.get((META_KIND, SNAPSHOT_KEY))
     snapshot = msgspec.json.decode(body, type=SnapshotRow) if body else SnapshotRow(0)
@@ -265,7 +267,11 @@ def _read_log(parts: StoreParts, recovered: Recovered) -> None:
         replay.take(batch)
         if parts.side_files.waiting:
             parts.side_files.run_all()
-    recovered.report = scan.finish()
+    try:
+        recovered.report = scan.finish()
+    except OSError:
+        note_failed_sync(parts.storage, covered)
+        raise
     replay.end()
     parts.side_files.run_all()
     parts.index_ms = max(replay.index_ms, parts.index_ms)

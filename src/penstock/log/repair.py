@@ -22,7 +22,7 @@ from penstock.log.segment import LOG_DIR, Segment, SegmentSet
 from penstock.log.storage import File, Storage
 
 CUT_DIR: Final = "cut"
-_NEW: Final = ".new"
+NEW_SUFFIX: Final = ".new"
 _COPY_BYTES: Final = 1024 * 1024
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -77,7 +77,7 @@ def drop_frames(
         spans = spans[:-1]
         if not spans:
             return kept
-    fresh_path = segment.path + _NEW
+    fresh_path = segment.path + NEW_SUFFIX
     file = storage.open(segment.path, create=False)
     fresh = storage.open(fresh_path, create=True)
     try:
@@ -85,7 +85,7 @@ def drop_frames(
         done = 0
         for start, end in spans:
             kept.append(_keep(storage, file, segment, (start, end)))
-            _copy(file, fresh, (done, start))
+            copy_span(file, fresh, (done, start))
             head, _ = encode_head(
                 end - start, 0, segment.base + start, durable_upto=durable_upto, flags=VOID
             )
@@ -93,7 +93,7 @@ def drop_frames(
             for piece in _zeros(end - start - HEAD_BYTES):
                 _write_all(fresh, piece)
             done = end
-        _copy(file, fresh, (done, segment.size_bytes))
+        copy_span(file, fresh, (done, segment.size_bytes))
         fresh.sync()
     finally:
         file.close()
@@ -107,7 +107,7 @@ def remove_leftovers(storage: Storage) -> None:
     """Remove copies that a crash left unfinished."""
     if storage.exists(LOG_DIR):
         for name in storage.list(LOG_DIR):
-            if name.endswith(_NEW):
+            if name.endswith(NEW_SUFFIX):
                 storage.remove(f"{LOG_DIR}/{name}")
 
 
@@ -127,7 +127,7 @@ def _keep(storage: Storage, file: File, segment: Segment, span: tuple[int, int])
     kept = storage.open(path, create=True)
     try:
         kept.truncate(0)
-        _copy(file, kept, span)
+        copy_span(file, kept, span)
         kept.sync()
     except OSError as error:
         if error.errno not in _NO_ROOM:
@@ -138,7 +138,8 @@ def _keep(storage: Storage, file: File, segment: Segment, span: tuple[int, int])
     return path
 
 
-def _copy(source: File, target: File, span: tuple[int, int]) -> None:
+def copy_span(source: File, target: File, span: tuple[int, int]) -> None:
+    """Append bytes [start, end) of one file to another; fewer when it is shorter."""
     at, end = span
     while at < end:
         data = source.read(at, min(_COPY_BYTES, end - at))

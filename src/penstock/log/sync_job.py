@@ -10,6 +10,7 @@ Not here: who may take a job and what its end means (``store.py``).
 from collections.abc import Sequence
 
 from penstock.log.catalog import Catalog, Op
+from penstock.log.distrust import note_failed_sync
 from penstock.log.segment import LOG_DIR
 from penstock.log.side_files import SideFiles, Step
 from penstock.log.storage import Storage
@@ -32,6 +33,7 @@ class SyncJob:
         "snapshot_ops",
         "steps",
         "steps_done",
+        "synced",
         "unsynced",
         "upto",
     )
@@ -48,6 +50,8 @@ class SyncJob:
         self.unsynced: list[UnsyncedSet] = []
         self.removals: Sequence[str] = ()
         """Paths of segments nobody needs."""
+        self.synced = LogPosition(0)
+        """The log was durable up to here before; what a failed sync leaves in doubt is above."""
         self.upto: LogPosition | None = None
         """The log is durable up to here once ``run`` has returned; None = no log sync in it."""
         self.sequence = 0
@@ -70,6 +74,7 @@ class SyncJob:
             for unsynced in self.unsynced:
                 unsynced.run()
         except OSError as problem:
+            note_failed_sync(self._storage, self.synced)
             raise SyncFailed(f"a sync failed: {problem}; {_ADVICE}") from problem
         if self.removals:
             self._remove()
