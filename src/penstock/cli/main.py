@@ -25,7 +25,9 @@ from penstock.model.errors import (
     SyncFailed,
 )
 
-VERBS: Final = ("up", "demo", "topics", "groups", "settings", "log", "fault", "bench", "doctor")
+VERBS: Final = (
+    "up", "demo", "topics", "groups", "settings", "log", "fault", "bench", "interop", "doctor",
+)  # fmt: skip
 """Names of the verbs and of their files here, in the order in which the help lists them."""
 
 FAILED: Final = 1

@@ -17,7 +17,12 @@ import time
 from collections import deque
 from typing import Any, Final
 
-from penstock.wire.rocketmq.bodies import ConsumerData, HeartbeatData, ProducerData
+from penstock.wire.rocketmq.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionGroupConfig,
+)
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import (
     FLAG_ONEWAY,
@@ -299,6 +304,13 @@ class RemotingClient(RemotingConnection):
         return self.request(
             RequestCode.UPDATE_AND_CREATE_TOPIC,
             {"topic": topic, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", **numbers},
+        )
+
+    def create_group(self, group: str, **switches: Any) -> Answer:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
+        config = SubscriptionGroupConfig(group_name=group, **switches)
+        return self.request(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=encode_body(config)
         )
 
     def route(self, topic: str) -> TopicRouteData | None:

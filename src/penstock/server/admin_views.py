@@ -12,16 +12,25 @@ import msgspec
 from penstock.engine.queue import Queue
 from penstock.engine.subscription import Subscription
 from penstock.engine.topic import Topic
+from penstock.model.names import TopicName
 
 PAGE_ROWS_MAX: Final = 1000
 
 
-class GroupDesk(Protocol):
-    """What one protocol knows of its groups, and does for them."""
+class Desk(Protocol):
+    """What one protocol knows of its topics and groups, and does for operators."""
 
     @property
     def prefix(self) -> str:
         """``rocketmq/``: how its subscriptions begin in the engine, before the group."""
+        ...
+
+    def create_topic(self, name: TopicName, queues: int) -> None:
+        """A new topic as this protocol makes them."""
+        ...
+
+    def delete_topic(self, topic: Topic) -> None:
+        """A topic goes, with whatever the protocol keeps beside it."""
         ...
 
     def group_names(self) -> Collection[str]:
@@ -124,7 +133,7 @@ class Reading(NamedTuple):
     topic: Topic
     subscription: Subscription
     group: str
-    desk: GroupDesk | None
+    desk: Desk | None
 
 
 def group_view(reading: Reading, wall_ms: int, *, with_queues: bool = False) -> GroupView:
@@ -150,15 +159,15 @@ def group_view(reading: Reading, wall_ms: int, *, with_queues: bool = False) -> 
     )
 
 
-def _protocol(desk: GroupDesk | None) -> str:
+def _protocol(desk: Desk | None) -> str:
     return desk.prefix.rstrip("/") if desk is not None else ""
 
 
-def _members(desk: GroupDesk | None, group: str) -> Sequence[str]:
+def _members(desk: Desk | None, group: str) -> Sequence[str]:
     return desk.members(group)[:PAGE_ROWS_MAX] if desk is not None else ()
 
 
-def idle_view(desk: GroupDesk, group: str) -> GroupView:
+def idle_view(desk: Desk, group: str) -> GroupView:
     """A group that reads nothing."""
     members = _members(desk, group)
     return GroupView(

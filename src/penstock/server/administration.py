@@ -3,7 +3,7 @@
 A group is every subscription of one name: RocketMQ's consumer group, Pulsar's subscription. Its lag
 is what it has not settled: in messages, in bytes of log, and in seconds since the oldest of them
 was stored. What only a protocol knows (members, pop or pull, who must be told of a reset) is asked
-of its ``GroupDesk``, which owns the subscriptions whose names begin with its prefix; for others the
+of its ``Desk``, which owns the subscriptions whose names begin with its prefix; for others the
 engine's own view is all there is.
 
 Called on the loop between two turns. Every listing is paged, so none of it grows with the broker.
@@ -19,11 +19,11 @@ from penstock.engine.broker import Engine
 from penstock.engine.queue import Queue
 from penstock.engine.topic import Topic
 from penstock.model.clock import Clock
-from penstock.model.errors import NotFound, PenstockError, SettingsError
+from penstock.model.errors import AlreadyExists, NotFound, PenstockError, SettingsError
 from penstock.model.names import TopicName, topic_name
 from penstock.server.admin_views import (
     PAGE_ROWS_MAX,
-    GroupDesk,
+    Desk,
     GroupView,
     Page,
     QueueLag,
@@ -46,7 +46,7 @@ class Administration:
         engine: Engine,
         clock: Clock,
         wake: Callable[[], None],
-        desks: Sequence[GroupDesk] = (),
+        desks: Sequence[Desk] = (),
     ) -> None:
         self._engine = engine
         self._clock = clock
@@ -85,11 +85,21 @@ class Administration:
         """A new durable topic."""
         if not 1 <= queues <= QUEUES_PER_CREATE_MAX:
             raise SettingsError(f"a topic has 1 to {QUEUES_PER_CREATE_MAX} queues, not {queues}")
-        self._engine.create_topic(_checked(name, space), queues=queues)
+        checked = _checked(name, space)
+        if self._engine.topic(checked) is not None:
+            raise AlreadyExists(f"topic '{checked}' exists; delete it first, or use another name")
+        if self._desks:
+            self._desks[0].create_topic(checked, queues)
+        else:
+            self._engine.create_topic(checked, queues=queues)
 
     def delete_topic(self, name: str, space: str = "") -> None:
         """A topic goes with its messages."""
-        self._engine.delete_topic(self._topic(name, space).name)
+        topic = self._topic(name, space)
+        for desk in self._desks:
+            desk.delete_topic(topic)
+        if not topic.is_deleted:
+            self._engine.delete_topic(topic.name)
 
     # Groups.
 
@@ -205,7 +215,7 @@ class Administration:
             group = name.removeprefix(desk.prefix) if desk is not None else name
             yield Reading(topic, subscription, group, desk)
 
-    def _desks_of(self, group: str) -> list[GroupDesk]:
+    def _desks_of(self, group: str) -> list[Desk]:
         return [desk for desk in self._desks if group in desk.group_names()]
 
 

@@ -197,7 +197,8 @@ class Broker:
         from penstock.server.http.server import HttpServer
 
         places = self._running.http_places
-        administration = Administration(self.engine, self.clock, self.wake)
+        desks = [each.desk() for each in self._listening if each.desk is not None]
+        administration = Administration(self.engine, self.clock, self.wake, desks)
         server = HttpServer(
             make_app(self._running.view, self.faults, administration),
             places,

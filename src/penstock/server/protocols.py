@@ -18,6 +18,7 @@ from penstock.settings.load import Settings
 
 if TYPE_CHECKING:
     from penstock.engine.broker import Engine
+    from penstock.server.admin_views import Desk
     from penstock.server.join import Join
 
 Open = Callable[["Engine", Clock, Mapping[str, str]], Ticking]
@@ -32,6 +33,8 @@ class Listening(NamedTuple):
     open: Open | None = None
     join: Callable[[], Join] | None = None
     """Made after ``open``: tells another process that this broker is here (D20)."""
+    desk: Callable[[], Desk] | None = None
+    """Made after ``open``: what operators see and do of this protocol's topics and groups."""
 
 
 def built_in(settings: Settings) -> list[Listening]:
@@ -45,6 +48,7 @@ def _rocketmq(settings: Settings) -> list[Listening]:
     if name_port is None and broker_port is None:
         return []
     # Imported only here: a broker without RocketMQ does not pay for it.
+    from penstock.adapters.rocketmq.desk import OperatorDesk
     from penstock.adapters.rocketmq.factory import BrokerFactory, Household
     from penstock.adapters.rocketmq.name_server.factory import NameServerFactory
 
@@ -55,7 +59,7 @@ def _rocketmq(settings: Settings) -> list[Listening]:
     if name_port is not None:
         found.append(Listening(NameServerFactory(lambda: household.house), name_port))
     # The first to listen opens what both share.
-    found[0] = found[0]._replace(open=household.open)
+    found[0] = found[0]._replace(open=household.open, desk=lambda: OperatorDesk(household.house))
     if settings.rocketmq.join and broker_port is not None:
         from penstock.server.join import Join
 

@@ -17,10 +17,20 @@ class Desk:
 
     prefix = "rocketmq/"
 
-    def __init__(self):
+    def __init__(self, engine):
+        self.engine = engine
+        self.created = []
+        self.deleted = []
         self.resets = []
         self.modes = {}
         self.forgotten = []
+
+    def create_topic(self, name, queues):
+        self.engine.create_topic(name, queues=queues)
+        self.created.append((name.name, queues))
+
+    def delete_topic(self, topic):
+        self.deleted.append(topic.name.name)
 
     def group_names(self):
         return ["idle", "readers"]
@@ -50,8 +60,8 @@ def core():
 
 
 @pytest.fixture
-def desk():
-    return Desk()
+def desk(core):
+    return Desk(core.engine)
 
 
 @pytest.fixture
@@ -82,6 +92,13 @@ def test_a_topic_is_made_listed_shown_and_deleted(core, admin):
     assert [(each.queue, each.end_offset) for each in shown.each_queue] == [(0, 0), (1, 2), (2, 0)]
     assert shown.bytes == sum(each.bytes for each in shown.each_queue) > 0
     admin.delete_topic("orders")
+    assert admin.topics().total == 0
+
+
+def test_a_protocol_makes_topics_its_own_way_and_hears_of_their_end(admin, desk):
+    admin.create_topic("orders", queues=3)
+    admin.delete_topic("orders")
+    assert (desk.created, desk.deleted) == ([("orders", 3)], ["orders"])
     assert admin.topics().total == 0
 
 

@@ -1,0 +1,272 @@
+"""``penstock interop``: run another project's own test suite against Penstock, and count.
+
+    penstock interop ali-ons DIR        DIR: a checkout of ali-sdk/ali-ons, outside this repository
+
+Starts two joined brokers (a fresh pair for each part of the suite: messages of one part are still
+being retried when the next begins), creates the topic and groups which the suite takes for granted,
+answers the address look-up that is written into it, and runs its tests with its own runner. Nothing
+of the suite is copied or changed; only ``npm install`` is run in it when that was not done before.
+
+It waits for real delays of 10 and 30 seconds: minutes, not part of ``.ci/run``.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+
+from penstock.cli.remoting import RemotingClient
+from penstock.model.errors import PenstockError
+
+NAME_SERVER: Final = "127.0.0.1:9876"
+"""Written into the suite's configuration."""
+TOPIC: Final = "TP_alions_test_topic"
+GROUPS: Final = ("GID_alions", "PID_GXCSOCCER")
+LOOKED_UP: Final = "onsaddr-internet.aliyun.com"
+ALONE: Final = ("test/index.test.js", "test/index_namesrv.test.js")
+"""Parts that want brokers of their own."""
+
+START_SECONDS_MAX: Final = 30.0
+PART_SECONDS_MAX: Final = 1200.0
+
+ACCESS_CONTROL: Final = frozenset(("should invoke ok though channel not ready",))
+"""Expects an unsigned request to be refused, as the name server of the vendor's cloud does."""
+
+_FAILED: Final = re.compile(r"^\s+\d+\) (.+)$", re.MULTILINE)
+_COUNTS: Final = re.compile(r"^\s*(\d+) (passing|failing|pending)\b", re.MULTILINE)
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+REDIRECT: Final = """
+// Requests for one host go to loopback; everything else is left alone.
+const http = require('http');
+const original = http.request;
+http.request = function (options, ...rest) {
+  const host = typeof options === 'string' ? '' : options.hostname || options.host;
+  if (host === process.env.LOOKED_UP) {
+    options = Object.assign({}, options, {
+      host: '127.0.0.1', hostname: '127.0.0.1', port: process.env.LOOKUP_PORT,
+      lookup: undefined, agent: undefined,
+    });
+  }
+  return original.call(http, options, ...rest);
+};
+"""
+
+
+class Part(NamedTuple):
+    """How one part of the suite ended."""
+
+    name: str
+    passing: int
+    failing: int
+    excused: int
+    """Failed because it wants the vendor's access control."""
+    pending: int
+    seconds: float
+
+    @property
+    def is_good(self) -> bool:
+        """Something ran, and nothing failed."""
+        return self.passing > 0 and not self.failing
+
+
+@click.group("interop", short_help="Run another client's own test suite against Penstock.")
+def command() -> None:
+    """Run another client's own test suite against Penstock."""
+
+
+@command.command("ali-ons")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--only", default="", help="Only the part with this in its name (rest, index ...).")
+@click.option("--grep", default="", help="Only tests whose title matches, as mocha's --grep.")
+@click.option("--output", type=click.Path(path_type=Path), help="Write what the suite says here.")
+@click.option("--json", "is_json", is_flag=True, help="The counts as JSON.")
+def ali_ons(directory: Path, only: str, grep: str, *, output: Path | None, is_json: bool) -> None:
+    """Run the tests of the ali-ons checkout DIRECTORY."""
+    directory = directory.absolute()
+    _check(directory)
+    parts = {name: files for name, files in _parts(directory).items() if only in name}
+    found = [
+        _run_part(directory, name, files, grep=grep, output=output) for name, files in parts.items()
+    ]
+    if is_json:
+        click.echo(json.dumps([each._asdict() for each in found], indent=2))
+    else:
+        for each in found:
+            click.echo(
+                f"{each.name:<24}{each.passing:>4} passed {each.failing:>4} failed "
+                f"{each.excused:>4} need access control {each.pending:>4} skipped "
+                f"{each.seconds:6.0f} s"
+            )
+    sys.exit(0 if found and all(each.is_good for each in found) else 1)
+
+
+def _check(directory: Path) -> None:
+    for tool in ("node", "npm"):
+        if shutil.which(tool) is None:
+            raise PenstockError(f"{tool} is not installed; the suite needs Node.js")
+    try:
+        name = json.loads((directory / "package.json").read_text()).get("name")
+    except (OSError, ValueError):
+        name = None
+    if name != "ali-ons":
+        raise PenstockError(f"{directory} is no checkout of ali-ons: its package.json says {name}")
+    if not (directory / "node_modules" / ".bin" / "egg-bin").exists():
+        click.echo("npm install (once) ...", err=True)
+        done = subprocess.run(
+            ["npm", "install", "--no-audit", "--no-fund"], cwd=directory, check=False
+        )
+        if done.returncode:
+            raise PenstockError(f"npm install failed in {directory}")
+
+
+def _parts(directory: Path) -> dict[str, list[str]]:
+    files = sorted(
+        str(path.relative_to(directory)) for path in (directory / "test").rglob("*.test.js")
+    )
+    parts = {"rest": [each for each in files if each not in ALONE]}
+    return parts | {Path(each).stem: [each] for each in ALONE if each in files}
+
+
+def _run_part(
+    directory: Path, name: str, files: list[str], *, grep: str, output: Path | None
+) -> Part:
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-interop-")))
+        _start_brokers(stack, scratch)
+        port = stack.enter_context(_lookup_server())
+        redirect = scratch / "redirect.js"
+        redirect.write_text(REDIRECT)
+        environment = {
+            **os.environ,
+            "HOME": str(scratch),
+            "TEST_TIMEOUT": "120000",
+            "LOOKED_UP": LOOKED_UP,
+            "LOOKUP_PORT": str(port),
+            "NODE_OPTIONS": f"--require {redirect}",
+        }
+        run = ["node_modules/.bin/egg-bin", "test", *files]
+        done = subprocess.run(
+            run + (["--grep", grep] if grep else []),
+            cwd=directory,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=PART_SECONDS_MAX,
+            check=False,
+        )
+    text = _COLOURS.sub("", done.stdout.decode("utf-8", "replace"))
+    if output is not None:
+        with output.open("a") as file:
+            file.write(f"==== {name}\n{text}\n")
+    part = _counted(name, text, time.monotonic() - began)
+    if not part.is_good:
+        click.echo(text[-8000:] if output is None else f"{name}: see {output}", err=True)
+    return part
+
+
+def _counted(name: str, text: str, seconds: float) -> Part:
+    """What mocha's report says; the list of failures comes after the summary, in other words."""
+    counts = {word: int(number) for number, word in _COUNTS.findall(text)}
+    tree = text[: text.rfind(" passing")]
+    excused = len(ACCESS_CONTROL.intersection(title.strip() for title in _FAILED.findall(tree)))
+    return Part(
+        name=name,
+        passing=counts.get("passing", 0),
+        failing=counts.get("failing", 0) - excused,
+        excused=excused,
+        pending=counts.get("pending", 0),
+        seconds=round(seconds, 1),
+    )
+
+
+def _start_brokers(stack: contextlib.ExitStack, scratch: Path) -> None:
+    """Two of them: the first is the name server, too."""
+    off = ("--amqp", "off", "--pulsar", "off", "--flight", "off", "--http", "0")
+    host, _, port = NAME_SERVER.rpartition(":")
+    first = ("--rocketmq", port, "--broker-name", "broker-a")
+    second = ("--rocketmq", "off", "--join", NAME_SERVER, "--broker-name", "broker-b")
+    endpoints = [
+        stack.enter_context(_broker(scratch / name, (*off, "--rocketmq-broker", "0", *flags)))
+        for name, flags in (("a", first), ("b", second))
+    ]
+    for each in endpoints:
+        broker_host, _, broker_port = each["rocketmq_broker"].rpartition(":")
+        client = RemotingClient(broker_host.strip("[]"), int(broker_port))
+        stack.callback(client.close)
+        client.create_topic(TOPIC, 4)
+        for group in GROUPS:
+            client.create_group(group)
+    name_server = RemotingClient(host, int(port))
+    stack.callback(name_server.close)
+    until = time.monotonic() + START_SECONDS_MAX
+    while len(brokers := _brokers(name_server)) < 2:
+        if time.monotonic() > until:
+            raise PenstockError(f"the route of {TOPIC} has brokers {brokers}, not two")
+        time.sleep(0.1)
+
+
+def _brokers(name_server: RemotingClient) -> list[str]:
+    route = name_server.route(TOPIC)
+    return [each.broker_name for each in route.queue_datas] if route is not None else []
+
+
+@contextlib.contextmanager
+def _broker(data: Path, flags: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """A broker process with these flags; its endpoints."""
+    from penstock.server.ready_file import find_ready
+
+    said = data.with_suffix(".output")
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", "up", "--data", str(data), *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        until = time.monotonic() + START_SECONDS_MAX
+        while not (data / "ready.json").exists():
+            if process.poll() is not None or time.monotonic() > until:
+                raise PenstockError(f"a broker did not start: {said.read_text()[-500:]}")
+            time.sleep(0.02)
+        yield find_ready(data).endpoints
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextlib.contextmanager
+def _lookup_server() -> Iterator[int]:
+    """Answers every look-up with the name server's address; its port."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(f"{NAME_SERVER};".encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
