@@ -39,7 +39,7 @@ class PopOrder(msgspec.Struct, frozen=True, gc=False):
 
     messages_max: int
     bytes_max: int
-    """At least one message is given, whatever its size."""
+    """The last message may cross it."""
     visibility_ms: int
     wanted: Filter | None = None
     """What it refuses is settled unseen."""

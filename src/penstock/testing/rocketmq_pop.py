@@ -1,6 +1,6 @@
 """Pops as a client makes them: receipts are built from the lists of the answer.
 
-    popper = Popper(bench.client(), "orders", "g")
+    popper = Popper(bench, "orders", "g")
     (message,) = popper.pop().messages
     popper.ack(message)
 
@@ -10,10 +10,11 @@ Requests that wait are written with ``start_pop`` and looked for with ``heard``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 
 import msgspec
 
-from penstock.testing.rocketmq_bench import BenchClient
+from penstock.testing.rocketmq_bench import BenchClient, RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import Command
 from penstock.wire.rocketmq.lenient_json import encode_body
@@ -27,6 +28,9 @@ from penstock.wire.rocketmq.pop_handle import (
 from penstock.wire.rocketmq.stored import StoredMessage, decode_stored
 
 BROKER = "penstock"
+
+FIRST_NUMBER = 1_000
+"""Connection ids of poppers, away from those of other clients."""
 
 
 @dataclass
@@ -65,33 +69,36 @@ class PopAnswered:
         return [each.body for each in self.messages]
 
 
-class Popper:
+class Popper(BenchClient):
     """A member of a group that pops."""
 
-    def __init__(self, client: BenchClient, topic: str = "orders", group: str = "g") -> None:
-        self.client = client
+    _numbers = count(FIRST_NUMBER)
+
+    def __init__(self, bench: RocketmqBench, topic: str = "orders", group: str = "g") -> None:
+        super().__init__(bench, next(self._numbers))
         self.topic = topic
         self.group = group
 
-    def pop(self, queue: int = -1, count: int = 32, **more: object) -> PopAnswered:
+    def pop(self, queue: int = -1, messages: int = 32, **more: object) -> PopAnswered:
         """POP_MESSAGE that does not wait."""
-        return self.answered(
-            self.client.ask(RequestCode.POP_MESSAGE, self._pop(queue, count, more))
-        )
+        return self.answered(self.ask(RequestCode.POP_MESSAGE, self._pop(queue, messages, more)))
 
-    def start_pop(self, queue: int = -1, count: int = 32, **more: object) -> int:
+    def start_pop(self, queue: int = -1, messages: int = 32, **more: object) -> int:
         """POP_MESSAGE that may wait; its opaque."""
         more = {"poll_time": 15_000, **more}
-        return self.client.write(RequestCode.POP_MESSAGE, self._pop(queue, count, more))
+        return self.write(RequestCode.POP_MESSAGE, self._pop(queue, messages, more))
 
     def heard(self, opaque: int) -> PopAnswered | None:
         """The answer to a pop that waited, if there is one by now."""
-        found = self.client.take_answer(opaque)
-        return None if found is None else self.answered(found)
+        for answer in self._hear():
+            if answer.is_response and answer.opaque == opaque:
+                self._heard.remove(answer)
+                return self.answered(answer)
+        return None
 
     def ack(self, popped: Popped) -> Command:
         """ACK_MESSAGE."""
-        return self.client.ask(RequestCode.ACK_MESSAGE, self._receipt(popped))
+        return self.ask(RequestCode.ACK_MESSAGE, self._receipt(popped))
 
     def ack_all(self, popped: list[Popped]) -> Command:
         """BATCH_ACK_MESSAGE."""
@@ -117,12 +124,12 @@ class Popper:
                 }
             )
         body = encode_body({"brokerName": BROKER, "acks": acks})
-        return self.client.ask(RequestCode.BATCH_ACK_MESSAGE, {}, body)
+        return self.ask(RequestCode.BATCH_ACK_MESSAGE, {}, body)
 
     def change(self, popped: Popped, invisible_ms: int) -> Popped | Command:
         """CHANGE_MESSAGE_INVISIBLETIME: the message with its new receipt, or the refusal."""
         ext = {**self._receipt(popped), "invisibleTime": str(invisible_ms)}
-        answer = self.client.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
+        answer = self.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
         if answer.code:
             return answer
         handle = msgspec.structs.replace(
@@ -175,15 +182,15 @@ class Popper:
             "offset": str(handle.offset),
         }
 
-    def _pop(self, queue: int, count: int, more: dict[str, object]) -> dict[str, str]:
+    def _pop(self, queue: int, messages: int, more: dict[str, object]) -> dict[str, str]:
         ext = {
             "consumerGroup": self.group,
             "topic": self.topic,
             "queueId": str(queue),
-            "maxMsgNums": str(count),
+            "maxMsgNums": str(messages),
             "invisibleTime": "60000",
             "pollTime": "0",
-            "bornTime": str(self.client.wall_ms),
+            "bornTime": str(self._bench.clock.wall_ms()),
             "initMode": "0",
         }
         for name, value in more.items():

@@ -38,7 +38,7 @@ RETRY_FIRST_PERCENT: Final = 20
 """``popFromRetryProbability``."""
 
 BYTES_MAX: Final = 256 * 1024
-"""Bytes of one answer; a larger message comes alone."""
+"""Bytes after which an answer ends; its last message may cross the line."""
 
 Source = tuple[PopReader, "Queue"]
 
@@ -57,6 +57,24 @@ class PopRequest:
 
     def run(self) -> None:
         """Serve it now, or let it wait."""
+        place, init_mode = self._place, self._header.init_mode
+        started = [place.reader.start(queue, init_mode) for queue in place.queues]
+        if any(started):
+            self._session.house.engine.after_durable(self._resume)
+        else:
+            self._go()
+
+    def _resume(self) -> None:
+        """The group's beginning is stored."""
+        if self._session.is_closed or self._place.reader.subscription.is_closed:
+            return
+        self._place.reader.begun(self._place.queues)
+        try:
+            self._go()
+        except Answer as answer:
+            self._session.answer(self._command, answer.code, remark=answer.remark)
+
+    def _go(self) -> None:
         if self._serve():
             return
         header = self._header
@@ -123,7 +141,7 @@ class PopRequest:
     def _take(self, reader: PopReader, queue: Queue, taken: PopTaken) -> int:
         """Add what one queue has; returns how many messages are left in it."""
         header = self._header
-        reader.start(queue, header.init_mode)
+        reader.start(queue, header.init_mode)  # retries begin at their oldest, whatever happens
         room = header.max_msg_nums - taken.messages
         room_bytes = BYTES_MAX - taken.size
         if room <= 0 or room_bytes <= 0:

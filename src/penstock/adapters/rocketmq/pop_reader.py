@@ -16,7 +16,7 @@ Not here: requests (``pop.py``), time-outs (``revive.py``), who waits (``pop_wai
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX, wire_name
@@ -70,6 +70,7 @@ class PopReader:
         "_offsets",
         "_on_gone",
         "_started",
+        "_starting",
         "flag",
         "group",
         "name",
@@ -99,20 +100,32 @@ class PopReader:
         self._on_gone = on_gone
         # Queues whose offset is stored; and who had the last orderly pop of a queue.
         self._started: set[int] = set()
+        self._starting: set[int] = set()
         self._attempts: dict[int, str] = {}
         self.plain = self._attach("pop")
         self.orderly = self._attach("pop-orderly")
 
     # Taking.
 
-    def start(self, queue: Queue, init_mode: int) -> None:
-        """Choose where the group begins in a queue, if it has no offset there; stored at once."""
+    def start(self, queue: Queue, init_mode: int) -> bool:
+        """Choose where the group begins in a queue, if it has no offset there; stored at once.
+
+        True until ``begun``: nothing may be given out before the choice is durable, or a crash
+        would choose again, and perhaps a later place.
+        """
         if queue.queue_id in self._started:
-            return
-        if self._offsets.committed(queue, self.group) == NO_OFFSET:
-            self._offsets.commit(queue, self.group, self._first(queue, init_mode), "pop")
+            return queue.queue_id in self._starting
         self._offsets.take_reset(queue, self.group)
+        is_new = self._offsets.committed(queue, self.group) == NO_OFFSET
+        if is_new:
+            self._offsets.commit(queue, self.group, self._first(queue, init_mode), "pop")
+            self._starting.add(queue.queue_id)
         self._started.add(queue.queue_id)
+        return is_new
+
+    def begun(self, queues: Sequence[Queue]) -> None:
+        """What was chosen for these is durable."""
+        self._starting.difference_update(queue.queue_id for queue in queues)
 
     def _first(self, queue: Queue, init_mode: int) -> int:
         lowest, end = queue.index.min_offset, queue.visible_end(False)
@@ -198,6 +211,13 @@ class PopReader:
             else:
                 others.append(offset)
         return orderly, others
+
+    def still_late(self, queue_id: QueueId, offsets: list[int], now_ms: int) -> list[int]:
+        """Of entries that were late: those nobody acknowledged or gave more time since."""
+        if self.subscription.is_closed:
+            return []
+        found = [(offset, self.subscription.held(queue_id, offset)) for offset in offsets]
+        return [offset for offset, held in found if held and 0 < held.deadline_ms <= now_ms]
 
     # What the engine calls: nothing is pushed.
 

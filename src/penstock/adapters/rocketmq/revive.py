@@ -2,8 +2,10 @@
 
 They go to the pop retry topic of their group and topic, queue 0, with one attempt more and the time
 of their first pop kept; a message of the retry topic goes to its end again. Copy and settlement are
-one frame (D5), so nothing is lost and nothing comes twice through a crash. What is gone meanwhile
-is skipped. Messages popped in order go back to their places instead: a retry would overtake.
+one frame (D5), so nothing is lost and nothing comes twice through a crash; a retry topic that was
+made for it is waited for, because a frame must not name a queue that a crash would forget. What is
+gone meanwhile is skipped. Messages popped in order go back to their places instead: a retry would
+overtake.
 
 Where no retry topic can be made (too many queues, a name too long) the message goes back to its
 place as well: late and out of the usual way, but not lost.
@@ -46,6 +48,9 @@ class Revival:
     def __init__(self, house: House, retry_reader: RetryReader) -> None:
         self._house = house
         self._retry_reader = retry_reader
+        # Retry topics (by id) whose definition is durable; and who waits for that of others.
+        self._known: set[int] = set()
+        self._postponed: dict[int, list[tuple[PopReader, QueueId, list[int]]]] = {}
         self.revived = 0
         """Messages that went to a retry topic."""
         self.returned = 0
@@ -68,7 +73,31 @@ class Revival:
             )
             self.returned += reader.subscription.requeue(queue_id, others, count=True)
             return
-        popped_ms = {offset: reader.popped_ms(queue_id, offset) for offset in others}
+        if target.topic.topic_id in self._known:
+            self._revive(reader, queue, others, target)
+        else:
+            self._postpone(target.topic, (reader, queue_id, others))
+
+    def _postpone(self, retry: Topic, late: tuple[PopReader, QueueId, list[int]]) -> None:
+        waiting = self._postponed.get(retry.topic_id)
+        if waiting is not None:
+            waiting.append(late)
+            return
+        waiting = self._postponed[retry.topic_id] = [late]
+
+        def durable() -> None:
+            self._known.add(retry.topic_id)
+            del self._postponed[retry.topic_id]
+            for reader, queue_id, offsets in waiting:
+                still = reader.still_late(queue_id, offsets, self._house.clock.monotonic_ms())
+                if still:
+                    self.late(reader, queue_id, still)
+
+        self._house.engine.after_durable(durable)
+
+    def _revive(self, reader: PopReader, queue: Queue, offsets: list[int], target: Queue) -> None:
+        queue_id = queue.queue_id
+        popped_ms = {offset: reader.popped_ms(queue_id, offset) for offset in offsets}
 
         def rewrite(
             record: Record, unsettled: list[int], attempts: int
@@ -81,7 +110,7 @@ class Revival:
                 if offset in unsettled
             ]
 
-        self.revived += reader.subscription.move(queue_id, others, rewrite)
+        self.revived += reader.subscription.move(queue_id, offsets, rewrite)
 
     def _target(self, reader: PopReader) -> Queue:
         if reader.flag:
