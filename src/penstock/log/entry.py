@@ -167,8 +167,9 @@ def encode_batch(
 
 
 Template = tuple[bytes, bytes, Callable[..., bytes], int]
-"""``(head, tail, pack, length)``: ``pack(head, position, store_ms, born_ms, tail, queue_id, offset,
-origin)`` gives the ``length - 4`` sealed bytes of a record behind its crc."""
+"""``(head, tail, pack, length)``: ``pack(head, position, store_ms, born_ms, tail + queue_id,
+offset, origin)`` gives the ``length - 4`` bytes of a record behind its crc; the queue id as four
+bytes, because neither it nor the tail changes within a run."""
 
 
 def template(record: Record) -> Template | None:
@@ -176,7 +177,7 @@ def template(record: Record) -> Template | None:
 
     Shape is everything but position, times of store and birth, target and content. Runs of equal
     shape are the rule in a busy broker, and packing them costs a third of packing every field. Only
-    for one target and no stamps; ``encode_batch`` takes the rest.
+    for one target, stamps are the caller's; ``encode_batch`` takes the rest.
     """
     size, messages, flags = len(record.origin), record.messages, record.flags
     natural = HEADER_BYTES + TARGET_BYTES + size
@@ -203,7 +204,7 @@ def template(record: Record) -> Template | None:
 @lru_cache(maxsize=1 + _JOIN_BYTES_MAX // 8)
 def _shape_packer(padded_size: int) -> Callable[..., bytes]:
     """Packs a whole record behind its crc; an origin shorter than the field is zero-padded."""
-    return struct.Struct(f"<16sQqq44sIQ{padded_size}s").pack
+    return struct.Struct(f"<16sQqq48sQ{padded_size}s").pack
 
 
 def _encode_uncommon(record: Record, targets: Targets, parts: list[bytes]) -> int:

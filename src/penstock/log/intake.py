@@ -12,7 +12,8 @@ Not here: the layout of a record (``entry.py``), the frame and the file (``write
 (``store.py``).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from struct import Struct
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -25,16 +26,17 @@ from penstock.log.cursors import (
     decode_release,
     entry_flags,
 )
-from penstock.log.entry import Template, encode_batch, template
-from penstock.log.queue_index import ENTRY, QueueIndex
+from penstock.log.entry import encode_batch
+from penstock.log.queue_index import ENTRY, ENTRY_FACTS, ENTRY_PLACE, QueueIndex
+from penstock.log.shape import UNINDEXED, shape_of
 from penstock.model.position import UNASSIGNED_OFFSET, LogPosition
-from penstock.model.record import Record, RecordFlag, RecordKind, tag_hash
+from penstock.model.record import Record, RecordKind, tag_hash
 
 _MESSAGE: Final = int(RecordKind.MESSAGE)
 _RELEASE: Final = int(RecordKind.RELEASE)
-_TRANSIENT: Final = int(RecordFlag.TRANSIENT)
-UNINDEXED: Final = int(RecordFlag.DELAYED | RecordFlag.NO_INDEX)
 NO_POSITION: Final = LogPosition(-1)
+_QUEUE_ID: Final = Struct("<I")
+_CRC: Final = Struct("<I")
 
 
 class Appending(msgspec.Struct, gc=False):
@@ -87,50 +89,49 @@ def stage(
     """Encode records from ``position`` on, assign their offsets and prepare their entries.
 
     The hottest loop of the broker: it does everything in one pass, and recomputes what records of
-    one shape share only when the shape changes.
+    one shape or one queue share only when that changes.
     """
-    parts, touched = staged.parts, staged.touched
-    add, pack_entry = parts.append, ENTRY.pack
-    shape: tuple[int, ...] = ()
+    sealed: list[bytes] = []
+    add, pack_entry, shape = sealed.append, ENTRY_PLACE.pack, None
+    sample, size, born_ms, tag = Record(b"", kind=0), -1, 0, b""
     # Offset and bytes of the queue at hand are kept here and written back when the queue changes.
+    queues: tuple[QueueIndex, ...] | None = None
     index: QueueIndex | None = None
     offset = bytes_before = 0
     at: Any = position  # LogPosition(at) would be a call for each record
     for appending in batch:
         record = appending.record
-        queues = appending.queues
         origin = record.origin
-        facts = (
-            len(origin), len(queues), record.messages, record.kind, record.wire, record.flags,
-            record.priority, record.expire_ms, record.deliver_ms, record.key_at, record.key_len,
-            record.tag_at, record.tag_len, record.props_at, record.props_len, record.body_at,
-            record.body_len, record.stamp_offset_at, record.stamp_position_at,
-            record.stamp_store_ms_at,
-        )  # fmt: skip
-        if facts != shape:
-            common = _common(appending)
-            if common is None:
-                if index is not None:
-                    index.staged_offset, index.staged_bytes = offset, bytes_before
-                    index = None
-                at += _stage_uncommon(appending, staged, at, store_ms, index_ms)
-                continue
-            head, tail, pack, length = common
-            messages, tag_len, flags = record.messages, record.tag_len, entry_flags(record)
-            shape = facts
-        if queues[0] is not index:
+        # Made equal in what is no part of a shape, the rest is compared in one step.
+        sample.origin = origin
+        if record.born_ms != born_ms:
+            sample.born_ms = born_ms = record.born_ms
+        if appending.queues is not queues or record != sample or len(origin) != size:
             if index is not None:
                 index.staged_offset, index.staged_bytes = offset, bytes_before
+            if record != sample or len(origin) != size:
+                shape = shape_of(record)
+                sample, size = shape[:2] if shape is not None else (sample, -1)
+            index, queues = None, appending.queues
+            if shape is None or len(queues) != 1:
+                queues = None
+                _seal(sealed, staged)
+                at += _stage_uncommon(appending, staged, at, store_ms, index_ms)
+                continue
             index = queues[0]
-            offset, bytes_before = index.staged_offset, index.staged_bytes
-            queue_id, add_entry = index.queue_id, index.staged.append
-            if not index.staged:
-                touched.append(index)
-        sealed = pack(head, at, store_ms, record.born_ms, tail, queue_id, offset, origin)
-        add(crc32c(sealed).to_bytes(4, "little"))
-        add(sealed)
-        tag = tag_hash(record.tag) if tag_len else 0
-        add_entry(pack_entry(at, offset, bytes_before, index_ms, length, messages, tag, flags))
+            head, tail, pack, length, messages, flags, tag_at, tag_end, stamps = shape[2:]
+            tail += _QUEUE_ID.pack(index.queue_id)
+            tag, facts = b"", ENTRY_FACTS.pack(index_ms, length, messages, 0, flags)
+            add_entry, offset, bytes_before = _open(index, staged, flags)
+        if stamps is not None:
+            first, second, third = stamps.split(origin)
+            front = stamps.join(first, offset, second, at, third, store_ms)
+            record.origin = origin = front + origin[stamps.end :]
+        add(pack(head, at, store_ms, born_ms, tail, offset, origin))
+        if tag_end and tag != origin[tag_at:tag_end]:
+            tag = origin[tag_at:tag_end]
+            facts = ENTRY_FACTS.pack(index_ms, length, messages, tag_hash(tag), flags)
+        add_entry(pack_entry(at, offset, bytes_before, facts))
         appending.first_offsets = (offset,)
         record.position = at
         record.store_ms = store_ms
@@ -139,19 +140,27 @@ def stage(
         at += length
     if index is not None:
         index.staged_offset, index.staged_bytes = offset, bytes_before
+    _seal(sealed, staged)
 
 
-def _common(appending: Appending) -> Template | None:
-    """What the records of this one's shape share; None when it must be staged on its own."""
-    record = appending.record
-    if (
-        len(appending.queues) != 1
-        or record.kind != _MESSAGE
-        or record.flags & (UNINDEXED | _TRANSIENT)
-        or record.stamp_offset_at + record.stamp_position_at + record.stamp_store_ms_at != -3
-    ):
-        return None
-    return template(record)
+def _open(
+    index: QueueIndex, staged: Staged, flags: int
+) -> tuple[Callable[[bytes], None], int, int]:
+    """A queue's turn begins: where its entries go, and the offset and bytes it goes on from."""
+    if not index.staged:
+        staged.touched.append(index)
+    if flags & INDEX_TRANSIENT and index.transient_from < 0:
+        index.transient_from = index.staged_offset
+    return index.staged.append, index.staged_offset, index.staged_bytes
+
+
+def _seal(sealed: list[bytes], staged: Staged) -> None:
+    """Put a crc before each of these records, and all of them into the frame."""
+    pieces = [b""] * (2 * len(sealed))
+    pieces[0::2] = map(_CRC.pack, map(crc32c, sealed))
+    pieces[1::2] = sealed
+    staged.parts += pieces
+    sealed.clear()
 
 
 def _stage_uncommon(

@@ -28,6 +28,8 @@ from penstock.log.cursors import (
 from penstock.log.index_files import (
     ENTRY,
     ENTRY_BYTES,
+    ENTRY_FACTS,
+    ENTRY_PLACE,
     INDEX_DIRECTORY,
     IndexEntry,
     IndexFiles,
@@ -41,6 +43,8 @@ from penstock.log.side_files import SideFiles
 __all__ = [
     "ENTRY",
     "ENTRY_BYTES",
+    "ENTRY_FACTS",
+    "ENTRY_PLACE",
     "INDEX_DIRECTORY",
     "IndexEntry",
     "IndexFlag",

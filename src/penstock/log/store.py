@@ -184,11 +184,10 @@ class Store:
             self.counters.append_failures += 1
             raise
         self._index_ms = index_ms
-        records = [appending.record for appending in batch]
-        staged.take_in(records[-1].position)
+        staged.take_in(batch[-1].record.position)
         self._indexes.note(staged.touched, len(batch) * ENTRY_BYTES)
         self._retention.note(staged.touched, index_ms)
-        self._hot.add(records, end - base)
+        self._hot.add([appending.record for appending in batch], end - base)
         if staged.special:
             self._delays.note(staged.special)
         self._content_end = end
