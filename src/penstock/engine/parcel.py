@@ -111,17 +111,17 @@ def parcels_of(channel: Channel, publications: list[Publication], now_ms: int) -
     """The publications as parcels, in order; the list becomes theirs."""
     route = publications[0].route
     size = 0
+    has_keys = False
     for publication in publications:
         record = publication.record
-        if (
-            publication.route is not route
-            or record.deliver_ms
-            or record.flags & _ODD_FLAGS
-            or publication.keys
-        ):
+        if publication.route is not route or record.deliver_ms or record.flags & _ODD_FLAGS:
             return _mixed(channel, publications, now_ms)
+        if publication.keys:
+            has_keys = True
         size += len(record.origin)
-    return [Parcel(channel, publications, _checked(route), size, arrived_ms=now_ms)]
+    parcel = Parcel(channel, publications, _checked(route), size, arrived_ms=now_ms)
+    parcel.has_keys = has_keys
+    return [parcel]
 
 
 def size_of(publications: list[Publication]) -> int:
@@ -146,6 +146,8 @@ def _mixed(channel: Channel, publications: list[Publication], now_ms: int) -> li
 
 def _manner(publication: Publication) -> Manner:
     record = publication.record
+    if not record.flags & _ODD_FLAGS and not record.deliver_ms:
+        return Manner.PLAIN
     if record.deliver_ms or record.flags & RecordFlag.DELAYED:
         return Manner.TIMED
     return Manner.TRANSIENT if record.flags & RecordFlag.TRANSIENT else Manner.PLAIN

@@ -15,7 +15,7 @@ from penstock.adapters.rocketmq.classes import SEND
 from penstock.adapters.rocketmq.replies import Answer
 from penstock.adapters.rocketmq.send import Sender
 from penstock.adapters.rocketmq.storing import Publisher, Sending, Storing
-from penstock.engine.ports import Confirmation, Publication
+from penstock.engine.ports import Confirmation, Publication, Route
 from penstock.flow.fast_fail import Busy
 from penstock.model.errors import PenstockError
 from penstock.model.refusal import Refusal
@@ -36,7 +36,8 @@ class SendDesk:
         self._house = session.house
         self._waiting = session.house.engine.waiting
         self._arrived: list[SendFrame] = []
-        self._checked: list[Publication] = []
+        # By route: order matters within a queue only, and the engine moves runs of one queue.
+        self._checked: dict[Route | None, list[Publication]] = {}
         self._publisher = Publisher(session.channel, self._answer, self._refuse)
         self._sender = Sender(session, self)
 
@@ -102,13 +103,15 @@ class SendDesk:
 
     def publish(self) -> None:
         """Hand over what is checked so far; ``_run`` calls it at its end."""
-        if self._checked:
-            checked, self._checked = self._checked, []
-            self._publisher.put(checked)
+        checked = self._checked
+        if checked:
+            self._checked = {}
+            for run in checked.values():
+                self._publisher.put(run)
 
     def _run(self, sends: list[SendFrame]) -> None:
         prepare = self._sender.prepare
-        for send in sends:
+        for send in sends:  # the dictionary is another one after each ``publish``
             try:
                 sending = prepare(send)
             except Answer as answer:
@@ -117,7 +120,11 @@ class SendDesk:
                 self.end(send, ResponseCode.SYSTEM_ERROR, str(problem))
             else:
                 if sending is not None:
-                    self._checked.append(sending)
+                    run = self._checked.get(sending.route)
+                    if run is None:
+                        self._checked[sending.route] = [sending]
+                    else:
+                        run.append(sending)
         self.publish()
 
     def _answer(self, sendings: list[Sending]) -> None:
