@@ -21,6 +21,7 @@ Not here: making the record of a send (``send.py``), letting go and dropping (``
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -111,6 +112,7 @@ class Transactions:
         self._asks: list[tuple[int, int]] = []
         """(when to ask next by monotonic time, position); what is closed meanwhile stays in it."""
         self._look_ms = 0
+        self._ended: Counter[str] = Counter()
         self._recover()
         house.timers.add(self)
 
@@ -166,6 +168,7 @@ class Transactions:
             _, position = heappop(self._asks)
             if position in self._open:
                 self._check(position, now_ms)
+        self._report()
 
     def _check(self, position: int, now_ms: int) -> None:
         house = self._house
@@ -177,7 +180,7 @@ class Transactions:
         wait_ms = self._immunity_ms(record) - age_ms
         checks = self._open[position]
         if age_ms > self._settings.retention_ms:
-            logger.warning("a half message was never decided and is too old to keep: dropped")
+            self._ended["too old, dropped"] += 1
             house.engine.cancel_delayed(position)
             self._close(position)
         elif checks == 0 and wait_ms > 0:
@@ -201,7 +204,7 @@ class Transactions:
             house.sessions.get(ConnectionId(member.connection)) if member is not None else None
         )
         if session is None:
-            logger.info("nobody of a producer group can be asked", extra={"group": name})
+            self._ended["nobody of its producer group can be asked"] += 1
             return
         position = int(record.position)
         message, _ = decode_stored(record.origin)
@@ -226,17 +229,18 @@ class Transactions:
     def _give_up(self, position: int) -> None:
         """Asked often enough: an operator may look at it where such messages go."""
         house = self._house
-        logger.warning(
-            "a half message was not decided after %d questions; it went to %s",
-            self._settings.transaction_checks_max,
-            MAX_CHECKS_TOPIC,
-            extra={"position": position},
-        )
+        self._ended[f"asked often enough, now in {MAX_CHECKS_TOPIC}"] += 1
         place = house.topics.find(MAX_CHECKS_TOPIC) or house.topics.put(
             TopicConfig(topic_name=MAX_CHECKS_TOPIC, read_queue_nums=1, write_queue_nums=1)
         )
         house.engine.release(position, to=place.topic)
         self._close(position)
+
+    def _report(self) -> None:
+        """One line for all that went wrong in one look, however many there are."""
+        for what, count in self._ended.items():
+            logger.warning("half messages without a decision: %s", what, extra={"count": count})
+        self._ended.clear()
 
     # What is open.
 
