@@ -261,3 +261,29 @@ def test_a_segment_that_was_the_last_one_at_a_snapshot_is_not_taken_for_empty_la
     small.sweep(10)
     (entry,) = small.queue.entries(10, 1)
     assert small.store.read([(entry[0], entry[4])]) != [None]
+
+
+def cold_reads(small):
+    """A store that reads from disk, and where its first three records are."""
+    for _ in range(3):
+        small.append()
+    small.kill()
+    return [(entry[0], entry[4]) for entry in small.queue.entries(0, 3)]
+
+
+def test_a_read_error_that_passes_is_not_taken_for_damage():
+    small = Small()
+    wanted = cold_reads(small)
+    small.storage.plan.fail_next("read", FaultKind.EIO)
+    assert None not in small.store.read(wanted)
+    assert small.store.corrupt_records == 0
+
+
+def test_a_sector_that_cannot_be_read_costs_its_own_record_and_no_other():
+    small = Small()
+    wanted = cold_reads(small)
+    # Both tries of the whole run, then both tries of the first record alone.
+    small.storage.plan.fail_next("read", FaultKind.EIO, times=4)
+    found = small.store.read(wanted)
+    assert [record is None for record in found] == [True, False, False]
+    assert small.store.corrupt_records == 1

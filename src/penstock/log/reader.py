@@ -32,6 +32,9 @@ RUN_BYTES_MAX: Final = 1024 * 1024
 """Neighbours read by one call; more would only grow the buffer, not the speed."""
 GAP_BYTES_MAX: Final = 4096
 """Reading over this many unwanted bytes costs less than a second call."""
+READ_TRIES: Final = 2
+"""Reads of a place that fails with EIO before it counts as damaged."""
+
 MARK_BYTES: Final = 64 * 1024
 SEGMENTS_MARKED_MAX: Final = 64
 """Segments whose marks are remembered: 8 KiB each when they are full."""
@@ -141,6 +144,9 @@ class LogReader:
             self.gone_records += len(wanted)
             return [None] * len(wanted)
         data = self._read(file, start - segment.base, end - start)
+        if not data and len(wanted) > 1:
+            # A bad sector costs the records it holds, not their neighbours.
+            return [self._read_run((pair,), pair[0], sum(pair))[0] for pair in wanted]
         found: list[Record | None] = []
         for position, _ in wanted:
             record = decode_record(data, position - start, position)
@@ -150,14 +156,19 @@ class LogReader:
         return found
 
     def _read(self, file: File, at: int, size: int) -> bytes:
-        """Bytes of a segment; a sector that cannot be read is damage like any other."""
-        self.reads += 1
-        try:
-            return file.read(at, size)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            return b""
+        """Bytes of a segment; a sector that cannot be read is damage like any other.
+
+        It is tried twice: a record that is called damaged is lost to its readers for good, and an
+        error that passes (a path that failed over) must not do that.
+        """
+        for _ in range(READ_TRIES):
+            self.reads += 1
+            try:
+                return file.read(at, size)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+        return b""
 
     def _open(self, segment: Segment) -> File | None:
         """The open file of a segment, None when retention has removed it."""
