@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from penstock.engine.broker import Engine
 
 KIND: Final = "rocketmq.kv"
-ENTRIES_MAX: Final = 10_000
-ENTRY_BYTES_MAX: Final = 64 * 1024
+ENTRIES_MAX: Final = 1000
+ENTRY_BYTES_MAX: Final = 16 * 1024
 _SEPARATOR: Final = "\x1f"
 
 
