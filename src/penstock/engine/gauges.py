@@ -10,6 +10,7 @@ from penstock.engine.flow_map import FlowMap, flow_map
 from penstock.engine.parts import Parts
 from penstock.engine.queue import Queue
 from penstock.engine.statistics import EngineStatistics, engine_statistics
+from penstock.engine.system_topic import SystemTopic
 from penstock.flow.alarm import AlarmBoard
 from penstock.flow.diagnosis import StageView
 from penstock.flow.journal import FlowEdge
@@ -108,6 +109,11 @@ class Gauges:
     def queue(self, queue_id: int) -> Queue | None:
         """The queue of that id, if it still exists."""
         return self._parts.registry.queues.get(QueueId(queue_id))
+
+    @property
+    def flow_topic(self) -> SystemTopic:
+        """Where those edges are told to whoever consumes ``penstock.flow``."""
+        return self._parts.flow_topic
 
     def take_flow_edges(self) -> list[FlowEdge]:
         """Episodes that began or ended since the last call, for logs and events."""

@@ -28,6 +28,7 @@ from penstock.engine.registry import Registry
 from penstock.engine.settling import Settling
 from penstock.engine.statistics import Counters
 from penstock.engine.subscription import Subscription
+from penstock.engine.system_topic import FLOW_TOPIC, SystemTopic
 from penstock.engine.topic import Topic
 from penstock.engine.turn import TurnRunner
 from penstock.engine.waiting import WaitingRoom
@@ -63,6 +64,13 @@ class Parts:
         self.settling = Settling(self.chain)
         self.dead_letters = DeadLetters(self.chain, self.registry.topics.get, burials)
         self.commits = Commits(store, self.chain, settings, self.answers, self._durable)
+        self.flow_topic = SystemTopic(
+            FLOW_TOPIC,
+            self.chain,
+            self.registry,
+            self.commits,
+            is_on=settings.flow.events_topic,
+        )
         self.delays = Delays(store, self.chain, self._queue_of)
         self.collector = Collector(settings.flow.turn_bytes_max, self.commits.buffers)
         self.intake = Intake(

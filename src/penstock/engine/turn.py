@@ -4,7 +4,7 @@ A turn is a function of the state, the clock and the store's answers; it never w
 
     timers      subscriptions, held pulls, waiting requests, chores whose time has come
     channels    route and admit (publish.py)
-    frame       releases, settlements, dead letters, then what the queues give (collect.py)
+    frame       what the queues give (collect.py), releases, settlements, dead letters, own events
     append      one write (commit.py); transient publishes are confirmed
     make room   topics above a length limit or quota let their oldest messages go (limits.py)
     snapshot    cursors are offered while nothing is unsaved (housekeeping.py)
@@ -153,12 +153,14 @@ class TurnRunner:
         released = delays.due(frame, self._chain.flow.turn_messages_max)
         settled = settling.put(frame)
         buried = dead_letters.put(frame)
+        told = parts.flow_topic.put(frame)
         if not frame.batch:
             return True
         if not parts.commits.append(frame, self._chain.clock.wall_ms()):
             settling.failed(settled)
             dead_letters.failed(buried)
             delays.failed(released)
+            parts.flow_topic.failed(told)
             self._retry_ms = self._chain.now_ms + RETRY_MS
             self._has_drained = True
             return False
@@ -239,4 +241,5 @@ class TurnRunner:
             or parts.dead_letters.is_waiting
             or parts.delays.is_asked
             or parts.commits.is_asked
+            or parts.flow_topic.is_waiting
         )

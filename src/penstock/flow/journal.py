@@ -2,8 +2,8 @@
 
 Who writes: the engine calls ``tick`` once per turn, so that a stage blocked deep inside a credit's
 arithmetic knows when it happened without reading a clock or being handed the time at every spend.
-Who reads: the engine takes the edges (``take_edges``) to log them, count them and append them to
-the system topic ``penstock.flow``.
+Who reads: the server takes the edges (``take_edges``) to log them, count them and tell them in the
+system topic ``penstock.flow``.
 
 Invariants: time never goes back; an edge not taken in time is dropped and counted.
 """

@@ -19,7 +19,7 @@ from penstock.server.rationed import Rationed
 from penstock.server.readiness import Readiness
 from penstock.server.turns import Turns
 from penstock.settings.load import Settings
-from penstock.telemetry.events import FlowEvents
+from penstock.telemetry.events import FlowEvents, flow_record
 from penstock.telemetry.flow_api import STAGES_MAX, LimitView, flow_page
 from penstock.telemetry.process_statistics import ProcessStatistics
 
@@ -60,8 +60,9 @@ class BrokerView:
         self.state = "starting"
 
     def take_events(self) -> None:
-        """Log and remember the flow edges since the last call."""
-        self.events.note(self._engine.take_flow_edges())
+        """Log, remember and tell the flow edges since the last call."""
+        events = self.events.note(self._engine.take_flow_edges())
+        self._engine.flow_topic.offer([flow_record(event) for event in events])
 
     def readiness(self) -> Readiness:
         """Whether the broker takes work."""
@@ -158,6 +159,8 @@ class BrokerView:
             corrupt_records_total=store.corrupt_records,
             stalled_ms_total=self.events.stalled_ms_with(unfinished),
             episodes_total=self.events.episodes,
+            events_appended_total=self._engine.flow_topic.appended,
+            events_dropped_total=self._engine.flow_topic.dropped,
             credit_min=self._credit_min(),
             sync_seconds=self._turns.sync_seconds,
             commit_messages=self._turns.commit_messages,

@@ -62,6 +62,9 @@ class FlowSettings:
     stall_window_ms: int = setting(
         10_000, "Window over which the share of stalled time is reported"
     )
+    events_topic: bool = setting(
+        True, "Append the edges of flow episodes to the system topic penstock.flow"
+    )
     stall_memory_ms: int = setting(1000, "A stage still reports flow this long after it was held")
 
     def __post_init__(self) -> None:

@@ -2,7 +2,8 @@
 
 A stage that is held a hundred times a second is one line when it begins and one when it is over,
 with how long it lasted; the engine's journal has already joined the stalls to episodes. The newest
-events stay in memory for ``/api/flow``; the system topic ``penstock.flow`` will get them, too.
+events stay in memory for ``/api/flow``; as records (``flow_record``) they go to the system topic
+``penstock.flow``.
 """
 
 import logging
@@ -14,7 +15,9 @@ import msgspec
 
 from penstock.flow.journal import FlowEdge
 from penstock.flow.reason import Reason
+from penstock.flow.stage import stage_label
 from penstock.model.clock import Clock
+from penstock.model.record import Record, neutral_record
 
 logger = logging.getLogger(__name__)
 
@@ -54,18 +57,19 @@ class FlowEvents:
         self.stalled_ms: Counter[tuple[str, str]] = Counter()
         """(kind of stage, reason) -> time held, of episodes that are over."""
 
-    def note(self, edges: Iterable[FlowEdge]) -> None:
-        """Tell about edges, oldest first."""
+    def note(self, edges: Iterable[FlowEdge]) -> list[FlowEvent]:
+        """Tell about edges, oldest first; the events they are."""
         offset_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
-        for edge in edges:
-            event = _event(edge, offset_ms)
-            self.recent.append(event)
+        events = [_event(edge, offset_ms) for edge in edges]
+        self.recent.extend(events)
+        for event in events:
             self.counts[event.event] += 1
             if event.event == "entered":
                 self.episodes[event.kind, event.reason] += 1
             else:
                 self.stalled_ms[event.kind, event.reason] += event.stalled_ms
             _log(event)
+        return events
 
     def stalled_ms_with(
         self, unfinished: Iterable[tuple[str, Reason, int]]
@@ -75,6 +79,17 @@ class FlowEvents:
         for kind, reason, held_ms in unfinished:
             total[kind, reason.value] += held_ms
         return dict(total)
+
+
+def flow_record(event: FlowEvent) -> Record:
+    """An event as a message: its fields as JSON, keyed by the stage, tagged by what happened."""
+    record = neutral_record(
+        msgspec.json.encode(event),
+        key=stage_label(event.kind, event.name).encode(),
+        tag=event.event.encode(),
+    )
+    record.born_ms = event.at_ms
+    return record
 
 
 def _event(edge: FlowEdge, offset_ms: int) -> FlowEvent:

@@ -58,6 +58,7 @@ class BrokerCollector(Collector):
         engine, process = self._gather()
         yield from _process(process)
         yield from _flow(engine, process)
+        yield from _episodes(process)
         yield from _messages(engine)
         yield from _topics(engine.topics)
         yield from _subscriptions(engine.topics)
@@ -149,6 +150,9 @@ def _flow(engine: EngineStatistics, process: ProcessStatistics) -> Iterator[Metr
     for hop, available in process.credit_min.items():
         credit.add_metric([hop], available)
     yield credit
+
+
+def _episodes(process: ProcessStatistics) -> Iterator[Metric]:
     labels = ["stage", "reason"]
     stalled = CounterMetricFamily(
         "penstock_flow_stalled_seconds", "Time stages were held", labels=labels
@@ -162,6 +166,12 @@ def _flow(engine: EngineStatistics, process: ProcessStatistics) -> Iterator[Metr
     for (stage, reason), count in sorted(process.episodes_total.items()):
         episodes.add_metric([stage, reason], count)
     yield episodes
+    events = CounterMetricFamily(
+        "penstock_flow_events", "Edges of episodes told in penstock.flow", labels=["outcome"]
+    )
+    events.add_metric(["appended"], process.events_appended_total)
+    events.add_metric(["dropped"], process.events_dropped_total)
+    yield events
 
 
 def _messages(engine: EngineStatistics) -> Iterator[Metric]:

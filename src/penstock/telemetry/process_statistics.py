@@ -31,6 +31,9 @@ class ProcessStatistics(msgspec.Struct, frozen=True, kw_only=True):
     stalled_ms_total: Mapping[tuple[str, str], int]
     """(kind of stage, reason) -> time held, the episode that goes on now included."""
     episodes_total: Mapping[tuple[str, str], int]
+    events_appended_total: int
+    """Edges of episodes told in ``penstock.flow``."""
+    events_dropped_total: int
     credit_min: Mapping[str, int]
     """Hop of F1 -> the least credit anybody on it has left; 0 or less = somebody waits."""
     sync_seconds: Histogram

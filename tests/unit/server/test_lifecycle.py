@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import errno
+import json
 
 import pytest
 
+from penstock.engine.system_topic import FLOW_TOPIC
 from penstock.log.storage import DiskFile
 from penstock.model.errors import InvariantBroken, StartRefused, SyncFailed
 from penstock.server.faults import FaultOrder
@@ -329,6 +331,28 @@ def test_a_start_that_fails_half_way_leaves_nothing_behind(tmp_path):
 
     asyncio.run(play())
     assert not (tmp_path / "data" / "ready.json").exists()
+
+
+def test_the_edges_of_flow_control_can_be_consumed_as_messages(in_house):
+    async def scene(house):
+        client = await house.connect()
+        await client.ask("TOPIC orders", "TOPIC")
+        await client.ask("PUB orders 1 a", "CONFIRM", "1")
+        house.order("disk", bytes=0)
+        await client.hear("BLOCKED")
+        house.order("disk", bytes=1 << 40)
+        await client.hear("UNBLOCKED")
+        engine = house.broker.engine
+        while engine.flow_topic.appended == 0:
+            house.broker._running.view.take_events()
+            await asyncio.sleep(0.01)
+        index = engine.topic(FLOW_TOPIC).queues[0].index
+        (entry, *_) = index.entries(0, 1)
+        (record,) = engine._store.read([(entry[0], entry[4])])
+        return json.loads(record.body)
+
+    event = in_house(scene)
+    assert (event["event"], event["kind"], event["reason"]) == ("entered", "connection", "disk")
 
 
 def test_flow_control_shows_in_the_flow_map_with_a_culprit(in_house):

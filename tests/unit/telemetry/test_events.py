@@ -1,5 +1,6 @@
 """Flow events: one line per edge, wall time, and a bounded memory."""
 
+import json
 import logging
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from penstock.flow.episodes import Episode
 from penstock.flow.journal import FlowEdge
 from penstock.flow.reason import Reason
-from penstock.telemetry.events import EVENTS_MAX, FlowEvents
+from penstock.telemetry.events import EVENTS_MAX, FlowEvents, flow_record
 from penstock.testing.clock import ManualClock
 
 
@@ -42,6 +43,24 @@ def test_leaving_is_told_with_how_long_it_lasted(events, caplog):
     assert events.recent[0].lasted_ms == 3200
     assert caplog.records[0].lasted_s == 3.2
     assert caplog.records[0].stalls == 12
+
+
+def test_an_event_is_a_message_that_anybody_can_read(events):
+    (event,) = events.note([LEFT])
+    record = flow_record(event)
+    assert (record.key, record.tag) == (b"connection 7", b"left")
+    assert record.born_ms == event.at_ms
+    assert json.loads(record.body) == {
+        "at_ms": event.at_ms,
+        "event": "left",
+        "kind": "connection",
+        "name": "7",
+        "reason": "flow",
+        "culprit": "queue orders",
+        "lasted_ms": 3200,
+        "stalled_ms": 2500,
+        "stalls": 12,
+    }
 
 
 def test_only_the_newest_events_are_kept(events):

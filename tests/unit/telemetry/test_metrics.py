@@ -70,6 +70,12 @@ def test_stalled_time_is_in_seconds_by_stage_and_reason(samples):
     assert seen["penstock_flow_stalled_seconds_total", ("flow", "queue")] == 2.5
 
 
+def test_flow_events_are_counted_by_what_became_of_them(samples):
+    seen = samples(engine(), process(events_appended_total=9, events_dropped_total=4))
+    assert seen["penstock_flow_events_total", ("appended",)] == 9
+    assert seen["penstock_flow_events_total", ("dropped",)] == 4
+
+
 def test_the_least_credit_of_a_hop_is_shown(samples):
     assert samples(engine(), process())["penstock_flow_credit", ("queue_log",)] == 3
 
