@@ -109,7 +109,7 @@ class Pulls:
             session,
             queue,
             header.queue_offset,
-            messages_max=max(1, min(header.max_msg_nums, messages_max)),
+            messages_max=min(header.max_msg_nums, messages_max),
             bytes_max=bytes_max,
             token=self._token,
         )

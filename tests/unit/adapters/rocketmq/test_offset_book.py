@@ -124,6 +124,7 @@ def test_what_is_forgotten_is_forgotten_after_a_restart_too(bench):
     assert book_of(bench).forget(topic, GROUP)
     assert not book_of(bench).forget(topic, GROUP)
     assert committed(bench) == [NO_OFFSET] * 3
+    assert bench.engine.definitions(OFFSETS_KIND) == {}
     bench.settle()
     bench.kill()
     assert committed(bench) == [NO_OFFSET] * 3

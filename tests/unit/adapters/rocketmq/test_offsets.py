@@ -106,6 +106,7 @@ def test_a_lower_offset_is_obeyed_and_logged(bench, consumer, caplog):
 
 def test_an_offset_beyond_the_end_is_the_end(bench, consumer):
     fill(bench, 5)
+    consumer.commit("orders", 2)
     consumer.commit("orders", 10**15)
     assert consumer.query("orders").ext == {"offset": "5"}
     fill(bench, 1)

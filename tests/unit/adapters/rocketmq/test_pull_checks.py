@@ -125,6 +125,15 @@ def test_no_registered_group_is_24(consumer):
     assert answer.remark == "the consumer's group info not exist"
 
 
+def test_a_group_that_everybody_left_is_24(bench, consumer):
+    other = BenchConsumer.on(bench, "c2")
+    other.heartbeat(orders="*")
+    assert consumer.pull("orders", subscription=None).code == ResponseCode.PULL_NOT_FOUND
+    other.close()
+    answer = consumer.pull("orders", subscription=None)
+    assert answer.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+
 def test_no_registered_subscription_is_24(consumer):
     consumer.heartbeat(other="*")
     answer = consumer.pull("orders", subscription=None)

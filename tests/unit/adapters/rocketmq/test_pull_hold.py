@@ -184,6 +184,14 @@ def test_short_polling_forgets_clients_that_went_and_queues_that_are_gone(short)
     assert second.answer_to(opaque).remark == "NO_MATCHED_LOGIC_QUEUE"
 
 
+def test_short_polling_holds_only_19(short):
+    short.client().send("orders", b"x", TAGS="A")
+    consumer = BenchConsumer.on(short)
+    assert consumer.pull("orders", 0, suspend_ms=PUSH_MS).code == 0
+    assert consumer.pull("orders", 0, suspend_ms=PUSH_MS, subscription="B").code == 20
+    assert consumer.pull("orders", 9, suspend_ms=PUSH_MS).code == 21
+
+
 def test_short_polling_without_anybody_wants_no_sweeps(short):
     holds = ShortHolds(short.house)
     assert holds.next_deadline_ms() is None
