@@ -24,7 +24,7 @@ from penstock.adapters.rocketmq.busy import refusal_answer
 from penstock.adapters.rocketmq.delay import TIMER_NAMES, TIMER_OUT_MS, level_ms
 from penstock.adapters.rocketmq.group_book import GroupBook
 from penstock.adapters.rocketmq.lookup import stored_at
-from penstock.adapters.rocketmq.naming import dlq_topic, retry_topic
+from penstock.adapters.rocketmq.naming import DLQ_PREFIX, dlq_topic, retry_topic
 from penstock.adapters.rocketmq.replies import Answer, no_permission, system_error
 from penstock.adapters.rocketmq.storing import Storing
 from penstock.model.record import RecordFlag
@@ -135,7 +135,7 @@ def _again(
     """The new message, and what its consumer hears when it is stored."""
     house = session.house
     properties = retry_properties(message)
-    if place.name == dlq_topic(command.ext.get("group", "")):
+    if place.name.startswith(DLQ_PREFIX):
         properties = with_property(properties, DLQ_ORIGIN_TOPIC, message.topic)
         properties = with_property(properties, DLQ_ORIGIN_MESSAGE_ID, message.offset_message_id)
     is_committed = message.sys_flag & _TRANSACTION == SysFlag.TRANSACTION_COMMIT
