@@ -113,6 +113,8 @@ class DeadLetters:
             offset=offset,
             attempts=attempts,
             time_ms=self._chain.clock.wall_ms(),
+            grave_space=grave.name.space,
+            grave=grave.name.name,
         )
         letter = self._burials.get(record.wire, self._plain).bury(record, death)
         if letter is None:

@@ -142,6 +142,9 @@ class Death(msgspec.Struct, frozen=True, gc=False):
     attempts: int
     time_ms: int
     """Wall time of the death."""
+    grave_space: str = ""
+    grave: str = ""
+    """Name of the dead-letter topic."""
 
 
 class Burial(Protocol):

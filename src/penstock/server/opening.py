@@ -24,6 +24,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import StartRefused
 from penstock.server.faults import Faults, FaultyStorage
 from penstock.server.machine import boot_id
+from penstock.server.protocols import burials, readers
 from penstock.settings.load import Settings
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ def open_engine(
             store, recovered = Store.open(
                 storage, catalog, settings.storage, clock, boot_id=boot_id()
             )
-            engine = Engine(store, recovered, clock, settings)
+            engine = Engine(store, recovered, clock, settings, facts=readers(), burials=burials())
     except OSError as error:
         catalog.close()
         raise refused(directory, error) from error

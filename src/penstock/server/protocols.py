@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.adapters.contract import AdapterFactory
+from penstock.engine.ports import Burial, FactsReader
 from penstock.model.clock import Clock
+from penstock.model.record import Wire
 from penstock.server.household import Ticking
 from penstock.settings.load import Settings
 
@@ -35,6 +37,20 @@ class Listening(NamedTuple):
     """Made after ``open``: tells another process that this broker is here (D20)."""
     desk: Callable[[], Desk] | None = None
     """Made after ``open``: what operators see and do of this protocol's topics and groups."""
+
+
+def readers() -> dict[int, FactsReader]:
+    """Who reads the stored bytes of which wire, also when its listener is off."""
+    from penstock.wire.rocketmq.facts import RocketmqFacts
+
+    return {int(Wire.ROCKETMQ): RocketmqFacts()}
+
+
+def burials() -> dict[int, Burial]:
+    """Who makes dead letters of which wire."""
+    from penstock.adapters.rocketmq.burial import RocketmqBurial
+
+    return {int(Wire.ROCKETMQ): RocketmqBurial()}
 
 
 def built_in(settings: Settings) -> list[Listening]:

@@ -13,15 +13,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.naming import wire_name
+from penstock.adapters.rocketmq.present import present
 from penstock.engine.host import IndexEntry
 from penstock.engine.queue import Queue
 from penstock.log.queue_index import IndexFlag
 from penstock.model.record import Record, Wire
 from penstock.wire.rocketmq.facts import prepared_offset_of, sys_flag_of
-from penstock.wire.rocketmq.message_id import NO_HOST
 from penstock.wire.rocketmq.patch import placed, retopic
-from penstock.wire.rocketmq.properties import KEYS, TAGS, format_properties
-from penstock.wire.rocketmq.stored import StoredMessage, SysFlag, encode_stored, topic_field
+from penstock.wire.rocketmq.stored import SysFlag, topic_field
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House
@@ -72,22 +71,14 @@ def shown_at(house: House, position: int) -> bytes | None:
 
 
 def _presented(house: House, queue: Queue, record: Record, entry: IndexEntry) -> list[bytes]:
-    """A record of another protocol: its body, tag and key."""
-    pairs = {}
-    if record.tag_len:
-        pairs[TAGS] = record.tag.decode("utf-8", "replace")
-    if record.key_len:
-        pairs[KEYS] = record.key.decode("utf-8", "replace")
-    message = StoredMessage(
-        topic=wire_name(queue.topic.name),
-        body=record.body,
-        properties=format_properties(pairs),
-        queue_id=queue.number,
-        queue_offset=entry[1],
-        commit_log_offset=entry[0],
-        born_ms=record.born_ms,
-        born_host=NO_HOST,
-        store_ms=record.store_ms,
-        store_host=house.store_host,
-    )
-    return [encode_stored(message)]
+    """A record of another protocol."""
+    return [
+        present(
+            house,
+            record,
+            wire_name(queue.topic.name),
+            queue_number=queue.number,
+            offset=entry[1],
+            position=entry[0],
+        )
+    ]
