@@ -15,6 +15,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from penstock.adapters.rocketmq.filter_maps import FilterMaps
 from penstock.engine.group.notices import Notice, NoticeKind
 from penstock.model.position import ConnectionId
 from penstock.wire.rocketmq.codes import RequestCode
@@ -33,6 +34,7 @@ class Notices:
 
     def __init__(self, house: House) -> None:
         self._house = house
+        self._maps = house.part(FilterMaps)
         self.pushed = 0
         """Notices of a change sent so far."""
         self.duplicates = 0
@@ -57,8 +59,12 @@ class Notices:
                     _log.warning("a client was not registered: %s", notice.text)
                 case NoticeKind.JOINED | NoticeKind.LEFT:
                     _log.info("a member %s", notice.kind.value, extra=_where(notice))
-                case NoticeKind.WANTS | NoticeKind.FORGOTTEN:
-                    _log.debug("a group: %s", notice.kind.value, extra=_where(notice))
+                case NoticeKind.WANTS:
+                    self._maps.changed(notice.group, notice.topics)
+                    _log.debug("a group wants something else", extra=_where(notice))
+                case NoticeKind.FORGOTTEN:
+                    self._maps.forgotten(notice.group)
+                    _log.debug("a group is forgotten", extra=_where(notice))
         return refusal
 
     def sessions_of(self, group: str) -> list[Session]:

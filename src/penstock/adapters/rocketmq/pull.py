@@ -65,7 +65,7 @@ class Pulls:
     def serve(self, session: Session, command: Command) -> None:
         """Answer a pull, now or later."""
         header = parse(PullHeader, command)
-        queue, chosen = self._checks.check(header, str(session.peer))
+        queue, chosen, judge = self._checks.check(header, str(session.peer))
         group = header.consumer_group
         reset = self._offsets.take_reset(queue, group)
         if reset is not None:
@@ -73,7 +73,7 @@ class Pulls:
             self._write(session, command, reset_outcome(reset), nothing, [])
             return
         pull = self._pull(session, header, queue)
-        pull.filter = chosen
+        pull.filter, pull.prefilter = chosen, judge
         may_wait = bool(header.sys_flag & _SUSPEND) and not command.is_oneway
         if may_wait and self._settings.is_long_polling:
             wait_ms = min(header.suspend_timeout_millis, self._settings.suspend_ms_max)

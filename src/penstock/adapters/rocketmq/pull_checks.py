@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.adapters.rocketmq.filter_maps import FilterMaps
 from penstock.adapters.rocketmq.filters import Filters, language_of
 from penstock.adapters.rocketmq.group_book import GroupBook
 from penstock.adapters.rocketmq.replies import Answer, no_permission, system_error
-from penstock.engine.filter_port import Filter
+from penstock.engine.filter_port import Filter, Prefilter
 from penstock.engine.queue import Queue
 from penstock.model.errors import SelectorInvalid
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
@@ -36,6 +37,7 @@ class Passed(NamedTuple):
 
     queue: Queue
     filter: Filter | None
+    prefilter: Prefilter | None = None
 
 
 class PullChecks:
@@ -45,6 +47,7 @@ class PullChecks:
         self._house = house
         self._groups = house.part(GroupBook)
         self._filters = house.part(Filters)
+        self._maps = house.part(FilterMaps)
 
     def check(self, header: PullHeader, peer: str) -> Passed:
         """Queue and filter of a pull; raises ``Answer``."""
@@ -64,17 +67,19 @@ class PullChecks:
                 f"queueId[{number}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
                 f"[{place.config.read_queue_nums}] consumer:[{peer}]",
             )
+        queue = place.topic.queues[number]
+        judge: Prefilter | None = None
         if header.sys_flag & _SUBSCRIPTION:
             chosen, language = self._brought(header)
         else:
             chosen, language = self._registered(header, config)
+            judge = self._maps.judge(group, topic, queue, chosen)
         refusal = self._filters.refusal(language)
         if refusal is not None:
             raise system_error(refusal)
         wanted = house.consumers.wanted
-        return Passed(
-            place.topic.queues[number], self._filters.for_topic(topic, group, chosen, wanted)
-        )
+        final = self._filters.for_topic(topic, group, chosen, wanted)
+        return Passed(queue, final, judge if final is chosen else None)
 
     def group(self, group: str) -> SubscriptionGroupConfig:
         """The group, if it exists and may consume."""
