@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from penstock.cli.groups import command as groups
 from penstock.cli.topics import command as topics
 from penstock.model.errors import NotFound, PenstockError
+from penstock.wire.rocketmq.codes import RequestCode
 
 
 @pytest.fixture
@@ -85,3 +86,45 @@ def test_changes_are_for_programs_on_this_machine(rocketmq_broker, order, header
     response = connection.getresponse()
     assert (response.status, "error" in json.loads(response.read())) == (status, True)
     connection.close()
+
+
+def test_lag_of_a_consumer_group_is_shown_reset_and_deleted(run, client):
+    client.create_topic("cli-lag", 2)
+    for number in range(10):
+        client.send("cli-lag", b"x" * 100, queue_id=number % 2)
+    place = {"topic": "cli-lag", "consumerGroup": "cli-readers", "commitOffset": "2"}
+    for queue in ("0", "1"):
+        client.request(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "queueId": queue})
+    (row,) = run(groups, "list", "cli-readers", "--json")
+    assert (row["topic"], row["lag_messages"], row["mode"]) == ("cli-lag", 6, "pull")
+    assert row["lag_bytes"] > 600
+    assert row["lag_seconds"] >= 0
+    assert "cli-readers on cli-lag: 6 messages" in run(groups, "show", "cli-readers")
+    run(groups, "reset", "cli-readers", "--topic", "cli-lag", "--to", "earliest")
+    ask = {"topic": "cli-lag", "queueId": "1", "consumerGroup": "cli-readers"}
+    assert client.request(RequestCode.QUERY_CONSUMER_OFFSET, ask).number("offset") == 0
+    run(groups, "reset", "cli-readers", "--topic", "cli-lag", "--to", "2h", "--queue", "0")
+    run(groups, "delete", "cli-readers")
+    assert run(groups, "list", "cli-readers", "--json") == []
+
+
+def test_a_group_is_switched_between_pop_and_pull(run, client):
+    client.create_topic("cli-mode", 1)
+    place = {"topic": "cli-mode", "consumerGroup": "cli-poppers", "queueId": "0"}
+    client.request(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": "0"})
+    switch = ("mode", "cli-poppers", "--topic", "cli-mode")
+    assert "by pop" in run(groups, *switch, "pop", "--share", "3")
+    (topic,) = run(groups, "show", "cli-poppers", "--json")["topics"]
+    assert (topic["mode"], topic["share"]) == ("pop", 3)
+    run(groups, *switch, "pull")
+    assert run(groups, "show", "cli-poppers", "--json")["topics"][0]["mode"] == "pull"
+
+
+def test_a_topic_made_by_the_command_is_one_that_clients_can_use(run, connect):
+    run(topics, "create", "cli-made", "--queues", "3")
+    client, names = connect(), connect("rocketmq")
+    assert names.route("cli-made").queue_datas[0].write_queue_nums == 3
+    assert client.send("cli-made", b"x", queue_id=2).is_ok
+    assert client.pull("cli-made", 2).messages
+    run(topics, "delete", "cli-made")
+    assert names.route("cli-made") is None

@@ -15,6 +15,7 @@ import select
 import socket
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Final
 
 from penstock.wire.rocketmq.bodies import (
@@ -33,9 +34,10 @@ from penstock.wire.rocketmq.command import (
     response_to,
 )
 from penstock.wire.rocketmq.frame import RemotingFrames, encode
-from penstock.wire.rocketmq.headers import Header, PullFlag, PullHeader, fields
+from penstock.wire.rocketmq.headers import Header, PullFlag, PullHeader, fields, parse
 from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
-from penstock.wire.rocketmq.pop_headers import PopHeader
+from penstock.wire.rocketmq.pop_handle import PopHandle, RetryFlag, parse_start_offsets
+from penstock.wire.rocketmq.pop_headers import AckHeader, PopAnswer, PopHeader
 from penstock.wire.rocketmq.properties import format_properties
 from penstock.wire.rocketmq.route_bodies import TopicRouteData
 from penstock.wire.rocketmq.send_headers import SendHeader, SendHeaderV2
@@ -175,6 +177,12 @@ class RemotingConnection:
             return False
         return True
 
+    def take_answers(self, opaques: Iterable[int]) -> dict[int, Answer]:
+        """Those of these answers that are there; reads what came, never waits."""
+        while not self.is_over and select.select([self._socket], [], [], 0)[0]:
+            self._read_until(0.0, "")
+        return {each: self._answers.pop(each) for each in opaques if each in self._answers}
+
     def wait_push(self, code: int, seconds_max: float = WAIT_SECONDS_MAX) -> Command:
         """The oldest request of the server with this code, taken out of ``pushes``."""
         until = time.monotonic() + seconds_max
@@ -225,6 +233,7 @@ class RemotingClient(RemotingConnection):
 
     group = "test-group"
     client_id = "127.0.0.1@test"
+    broker_name = "penstock"
 
     def start_send(
         self,
@@ -297,6 +306,40 @@ class RemotingClient(RemotingConnection):
     def pop(self, topic: str, **options: Any) -> Answer:
         """Pop once and wait for the answer."""
         return self.wait(self.start_pop(topic, **options))
+
+    def popped(self, answer: Answer) -> list[tuple[StoredMessage, str]]:
+        """The messages of a pop, each with its handle, put together as clients do it."""
+        if not answer.is_ok:
+            return []
+        header = parse(PopAnswer, answer.command)
+        starts = parse_start_offsets(header.start_offset_info or "")
+        found = []
+        for message in answer.messages:
+            # The queue is of the retry topic when the message is.
+            flag = RetryFlag.RETRY_V1 if message.topic.startswith("%RETRY%") else RetryFlag.NORMAL
+            handle = PopHandle(
+                start_offset=starts[flag, message.queue_id],
+                pop_time=header.pop_time,
+                invisible_time=header.invisible_time,
+                revive_qid=header.revive_qid,
+                retry_flag=flag,
+                broker_name=self.broker_name,
+                queue_id=message.queue_id,
+                offset=message.queue_offset,
+            )
+            found.append((message, str(handle)))
+        return found
+
+    def ack(self, topic: str, message: StoredMessage, handle: str, group: str = "") -> Answer:
+        """ACK_MESSAGE."""
+        ext = AckHeader(
+            consumer_group=group or self.group,
+            topic=topic,
+            queue_id=message.queue_id,
+            extra_info=handle,
+            offset=message.queue_offset,
+        )
+        return self.request(RequestCode.ACK_MESSAGE, ext)
 
     def create_topic(self, topic: str, queues: int = 4, perm: int = 6) -> Answer:
         """UPDATE_AND_CREATE_TOPIC."""
