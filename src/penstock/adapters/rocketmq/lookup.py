@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.replies import Answer, system_error
 from penstock.adapters.rocketmq.shown import shown_at
-from penstock.log.reader import Located
-from penstock.model.record import Record, RecordKind, Wire
+from penstock.model.record import Record, Wire
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command
 from penstock.wire.rocketmq.facts import RocketmqFacts
@@ -36,26 +35,10 @@ _ROCKETMQ: Final = int(Wire.ROCKETMQ)
 _FACTS: Final = RocketmqFacts()
 
 
-def stored_at(house: House, position: int) -> bytes | None:
-    """The message with this commitLogOffset as RocketMQ's clients read it; None = there is none."""
-    located = house.engine.locate(position)
-    if located is None or not stands_for_one(located):
-        return None
-    return shown_at(house, position)
-
-
-def stands_for_one(located: Located) -> bool:
-    """False for a position inside a record that is the number of no message in it (D4)."""
-    record = located.record
-    if record.kind != RecordKind.MESSAGE:
-        return False
-    return located.number < max(1, record.messages, len(located.targets))
-
-
 def view_message(session: Session, command: Command) -> None:
     """VIEW_MESSAGE_BY_ID."""
     header = parse(ViewMessageHeader, command)
-    body = stored_at(session.house, header.offset)
+    body = shown_at(session.house, header.offset)
     if body is None:
         raise system_error(f"can not find message by the offset, {header.offset}")
     session.answer(command, body=body)

@@ -23,9 +23,9 @@ from msgspec.structs import replace
 from penstock.adapters.rocketmq.busy import refusal_answer
 from penstock.adapters.rocketmq.delay import TIMER_NAMES, TIMER_OUT_MS, level_ms
 from penstock.adapters.rocketmq.group_book import GroupBook
-from penstock.adapters.rocketmq.lookup import stored_at
 from penstock.adapters.rocketmq.naming import DLQ_PREFIX, dlq_topic, retry_topic
 from penstock.adapters.rocketmq.replies import Answer, no_permission, system_error
+from penstock.adapters.rocketmq.shown import shown_at
 from penstock.adapters.rocketmq.storing import Storing
 from penstock.model.record import RecordFlag
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
@@ -71,7 +71,7 @@ def send_back(session: Session, command: Command) -> None:
         session.answer(command)  # the group does not want retries: dropped, as RocketMQ does
         return
     retry = _retry_place(house, config)
-    stored = stored_at(house, header.offset)
+    stored = shown_at(house, header.offset)
     if stored is None:
         raise system_error(f"look message by offset failed, {header.offset}")
     message, _ = decode_stored(stored)

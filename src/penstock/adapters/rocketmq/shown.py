@@ -17,7 +17,7 @@ from penstock.adapters.rocketmq.present import present
 from penstock.engine.host import IndexEntry
 from penstock.engine.queue import Queue
 from penstock.log.queue_index import IndexFlag
-from penstock.model.record import Record, Wire
+from penstock.model.record import Record, RecordKind, Wire
 from penstock.wire.rocketmq.facts import prepared_offset_of, sys_flag_of
 from penstock.wire.rocketmq.patch import placed, retopic
 from penstock.wire.rocketmq.stored import SysFlag, topic_field
@@ -54,20 +54,26 @@ def shown_in(queue: Queue, record: Record, offset: int) -> bytes:
 
 
 def shown_at(house: House, position: int) -> bytes | None:
-    """The message that a commitLogOffset names, as its first queue shows it; None = not there."""
+    """The message that a commitLogOffset names, as its queue shows it; None = not there.
+
+    Of a record with several targets each has a commitLogOffset of its own (D4).
+    """
     located = house.engine.locate(position)
-    if located is None or not located.targets:
+    if located is None or not located.targets or located.record.kind != RecordKind.MESSAGE:
         return None
-    queue_id, offset = located.targets[0]
-    queue = house.engine.queue(queue_id)
-    record = located.record
+    record, targets, number = located
+    if number >= max(record.messages, len(targets)):
+        return None  # inside the record, but the number of nothing in it
     if record.wire == _ROCKETMQ:
         return record.origin
+    target = number if len(targets) > 1 else 0
+    queue_id, offset = targets[target]
+    queue = house.engine.queue(queue_id)
     if queue is None:
         return None
-    entry = (record.position, int(offset), 0, record.store_ms, 0, record.messages, 0, 0)
+    entry = (position - number + target, int(offset), 0, record.store_ms, 0, record.messages, 0, 0)
     found = _presented(house, queue, record, entry)
-    return found[located.number] if located.number < len(found) else None
+    return found[number - target] if number - target < len(found) else None
 
 
 def _presented(house: House, queue: Queue, record: Record, entry: IndexEntry) -> list[bytes]:

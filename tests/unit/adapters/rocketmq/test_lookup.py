@@ -4,7 +4,7 @@ import pytest
 
 from penstock.adapters.rocketmq.lookup import NOT_FOUND, QUERY_MAX
 from penstock.engine.ports import Publication
-from penstock.engine.routing import DirectRoute
+from penstock.engine.routing import DirectRoute, FanoutRoute
 from penstock.model.record import neutral_record
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
@@ -94,6 +94,19 @@ def test_a_message_of_another_protocol_is_found_by_its_position(bench, client):
     position = bench.outlet.events[0].confirmations[0].position
     message, _ = decode_stored(view(client, position).body)
     assert (message.topic, message.body) == ("orders", b"neutral")
+
+
+def test_each_copy_of_a_message_of_another_protocol_has_a_position_of_its_own(bench, client):
+    topics = [bench.topic("here"), bench.topic("there")]
+    route = FanoutRoute(tuple(topic.queues[0] for topic in topics))
+    bench.channel().publish([Publication(neutral_record(b"copied"), route=route)])
+    bench.settle()
+    position = bench.outlet.events[0].confirmations[0].position
+    for number, name in enumerate(("here", "there")):
+        message, _ = decode_stored(view(client, position + number).body)
+        assert (message.topic, message.body) == (name, b"copied")
+        assert message.commit_log_offset == position + number
+    assert view(client, position + 2).code == ResponseCode.SYSTEM_ERROR
 
 
 # By key.

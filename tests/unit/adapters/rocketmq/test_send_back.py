@@ -5,6 +5,9 @@ import pytest
 from penstock.adapters.rocketmq.delay import LEVELS_MS
 from penstock.adapters.rocketmq.group_book import GroupBook
 from penstock.adapters.rocketmq.send_back import MAX_TIMES_VERSION
+from penstock.engine.ports import Publication
+from penstock.engine.routing import FanoutRoute
+from penstock.model.record import neutral_record
 from penstock.settings.load import Settings
 from penstock.settings.rocketmq import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
@@ -185,6 +188,21 @@ def test_a_retry_can_be_looked_up_by_key(bench, client):
     bench.advance(1_000)
     answer = client.ask(RequestCode.QUERY_MESSAGE, {"topic": RETRY, "key": "k"})
     assert answer.code == 0
+
+
+def test_a_message_of_another_protocol_is_sent_back_as_one_of_this(bench, client):
+    topics = [bench.topic("here"), bench.topic("there")]
+    route = FanoutRoute(tuple(topic.queues[0] for topic in topics))
+    bench.channel().publish([Publication(neutral_record(b"body", tag=b"t"), route=route)])
+    bench.settle()
+    position = bench.outlet.events[0].confirmations[0].position
+    assert send_back(client, position + 1, 1).code == 0
+    bench.advance(1_000)
+    (message,) = bench.stored(RETRY)
+    properties = message.property_map()
+    assert (message.body, message.reconsume_times) == (b"body", 1)
+    assert (properties["TAGS"], properties["RETRY_TOPIC"]) == ("t", "there")
+    assert parse_offset_message_id(properties["ORIGIN_MESSAGE_ID"])[1] == position + 1
 
 
 # How often.
