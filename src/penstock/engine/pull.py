@@ -31,6 +31,9 @@ SCAN_ENTRIES_MAX: Final = 800
 SCAN_CHUNK: Final = 100
 """Entries taken from the index at a time while scanning."""
 
+_TRANSIENT: Final = int(IndexFlag.TRANSIENT)
+"""As a plain number: an enum's ``&`` costs more than all else that is done for an entry."""
+
 
 class PullStatus(Enum):
     """How a pull ended."""
@@ -174,11 +177,14 @@ class PullDesk:
 
     def _stretch(self, pull: Pull, start: int, end: int) -> tuple[list[IndexEntry], int]:
         """The next entries that can match and fit, and where the stretch they came from ends."""
-        entries = pull.queue.index.entries(start, SCAN_CHUNK)
         wanted: list[IndexEntry] = []
         size = messages = 0
         matches = pull.filter.matches_entry if pull.filter is not None else None
         judge = pull.prefilter.may_match if pull.prefilter is not None else None
+        # Nothing is refused without a filter: one entry more than fits says where to go on.
+        is_open = matches is None and judge is None
+        count = max(2, min(SCAN_CHUNK, pull.messages_max + 1)) if is_open else SCAN_CHUNK
+        entries = pull.queue.index.entries(start, count)
         for entry in entries:
             if entry[1] >= end:
                 break
@@ -190,7 +196,7 @@ class PullDesk:
                 messages += entry[5]
             start = entry[1] + entry[5]
         else:
-            if len(entries) < SCAN_CHUNK:
+            if len(entries) < count:
                 start = end
         return wanted, min(start, end)
 
@@ -205,7 +211,7 @@ class PullDesk:
         found: list[tuple[IndexEntry, Record]] = []
         is_unreadable = False
         for entry, record in zip(entries, records, strict=True):
-            if record is None or (entry[7] & IndexFlag.TRANSIENT and entry[0] < floor):
+            if record is None or (entry[7] & _TRANSIENT and entry[0] < floor):
                 is_unreadable = True
             elif pull.filter is None or pull.filter.matches_record(record):
                 found.append((entry, record))
