@@ -13,8 +13,6 @@ that can be done per list.
 Not here: who is next (``dispatch/``), what is next (``pick``), where a lane stands (``lane``).
 """
 
-from itertools import repeat
-
 from penstock.engine.consumer import Consumer
 from penstock.engine.dispatch.deal import deal
 from penstock.engine.dispatch.key_shared import KeyShared
@@ -190,8 +188,9 @@ class Journey:
         if is_plain and not consumer.visibility_ms and not consumer.is_auto_settled:
             offsets = [delivery.offset for delivery in deliveries]
             sizes = [delivery.size for delivery in deliveries]
-            held = map(Held, repeat(consumer.consumer_id), sizes)
-            lane.pending.entries.update(zip(offsets, held, strict=True))
+            # One for all of a size: what is held of a single message says nothing but that.
+            held = {each: Held(consumer.consumer_id, each) for each in set(sizes)}
+            lane.pending.entries.update(zip(offsets, map(held.__getitem__, sizes), strict=True))
             messages = len(deliveries)
             lane.pending.messages += messages
             size = sum(sizes)

@@ -38,6 +38,10 @@ class EntryIndex(Protocol):
         """At most ``count_max`` entries, the first being the one that holds ``from_offset``."""
         ...
 
+    def plain_run(self, from_offset: int, count_max: int) -> tuple[list[int], list[int]] | None:
+        """Positions and lengths of the same entries, if each is one message and has no flag."""
+        ...
+
     def search_time(self, store_ms: int) -> int:
         """The first offset stored at or after that wall time."""
         ...
@@ -140,6 +144,10 @@ class Host(Protocol):
 
     def read(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
         """The records at (position, length); None = gone or corrupt."""
+        ...
+
+    def recent(self, positions: list[int]) -> list[Record] | None:
+        """The records at these positions if they are at hand and were stored in a row."""
         ...
 
     def wake(self, subscription: Awaiting) -> None:

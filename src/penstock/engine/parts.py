@@ -156,6 +156,10 @@ class EngineHost:
         """The records at (position, length)."""
         return self._parts.store.read(wanted)
 
+    def recent(self, positions: list[int]) -> list[Record] | None:
+        """The records at these positions if they are at hand and were stored in a row."""
+        return self._parts.store.recent(positions)
+
     def wake(self, subscription: Awaiting) -> None:
         """Dispatch it in this turn or the next."""
         self._parts.turns.wake(cast("Subscription", subscription))

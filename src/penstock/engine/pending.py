@@ -13,6 +13,7 @@ from bisect import bisect_right, insort
 from heapq import heapify, heappop, heappush
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.model.position import QueueId
 from penstock.model.record import Record
@@ -42,7 +43,10 @@ class Delivery(msgspec.Struct, gc=False):
 
 
 class Held(msgspec.Struct, gc=False):
-    """The in-flight entry of one delivery."""
+    """The in-flight entry of one delivery, or of several single messages of one size.
+
+    So it is replaced, not changed, except for that of a batch, which is never shared.
+    """
 
     consumer_id: int
     size: int
@@ -106,7 +110,8 @@ class Pending:
 
     def arm(self, offset: int, held: Held, deadline_ms: int) -> None:
         """Set or move the moment at which an entry goes back by itself; 0 = never."""
-        held.deadline_ms = deadline_ms
+        if held.deadline_ms != deadline_ms:
+            self.entries[offset] = replace(held, deadline_ms=deadline_ms)
         if deadline_ms:
             heappush(self._deadlines, (deadline_ms, offset))
             if len(self._deadlines) > 2 * len(self.entries) + STALE_DEADLINES_MIN:

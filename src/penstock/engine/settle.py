@@ -10,6 +10,7 @@ Not here: the way out (``deliver``), the cursor (``cursor``), saving (``notes``)
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from penstock.engine.consumer import Consumer
 from penstock.engine.cursor import joined_ranges
@@ -24,6 +25,9 @@ from penstock.model.settlement import Cause
 
 Rewrite = Callable[[Record, list[int], int], Iterable[tuple[Record, SubscribedQueue]]]
 """(record, its unsettled offsets, attempts so far) -> the copies and where they go."""
+
+_NOTHING: Final = Held(0, 0)
+"""In flight nowhere."""
 
 
 class Settler:
@@ -64,8 +68,13 @@ class Settler:
         slots: list[int] = []
         messages = size = 0
         holder = 0
+        last, last_size = _NOTHING, 0
         for offset in offsets:
             held = pop(offset, None)
+            if held is last:
+                messages += 1
+                size += last_size
+                continue
             if held is None or held.span != 1:
                 if held is not None:
                     entries[offset] = held
@@ -74,8 +83,9 @@ class Settler:
             if held.consumer_id != holder:
                 self._return(holder, messages, size)
                 holder, messages, size = held.consumer_id, 0, 0
+            last, last_size = held, held.size
             messages += 1
-            size += held.size
+            size += last_size
             if held.slot:
                 slots.append(held.slot)
         self._return(holder, messages, size)

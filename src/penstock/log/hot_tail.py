@@ -1,18 +1,49 @@
 """The hot tail: the newest records as objects, so that live consumers never touch the disk.
 
 Two generations: records go into the young one; when it has half of the bounds it becomes the old
-one and the former old one is dropped whole. So adding and evicting cost one dict operation for a
-record and no bookkeeping, and the bounds (bytes and number) hold at any time.
+one and the former old one is dropped whole. So evicting costs nothing, and the bounds (bytes and
+number) hold at any time.
+
+Live consumers of one busy queue read what was written, in that order: a stretch of records is then
+a slice, checked by its positions. Only readers of something else make the look-up by position, and
+only then is it filled.
 
 Not here: reading from disk (``reader.py``), the choice between the two (``store.py``).
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from operator import attrgetter
 
 from penstock.model.record import Record
 
-_position_of = attrgetter("position")
+
+class _Generation:
+    """Records in the order of the log."""
+
+    __slots__ = ("_by_position", "positions", "records")
+
+    def __init__(self) -> None:
+        self.positions: list[int] = []
+        self.records: list[Record] = []
+        self._by_position: dict[int, Record] = {}
+        """Lags behind the lists until somebody asks."""
+
+    def run(self, wanted: list[int]) -> list[Record]:
+        """The records at the first of these positions, if they follow one another here."""
+        if not wanted:
+            return []
+        start = bisect_left(self.positions, wanted[0])
+        found = self.positions[start : start + len(wanted)]
+        is_run = found == (wanted if len(found) == len(wanted) else wanted[: len(found)])
+        return self.records[start : start + len(found)] if is_run else []
+
+    def by_position(self) -> dict[int, Record]:
+        """All of them, to be looked up."""
+        known = self._by_position
+        done = len(known)
+        if done < len(self.positions):
+            known.update(zip(self.positions[done:], self.records[done:], strict=True))
+        return known
 
 
 class HotTail:
@@ -23,8 +54,8 @@ class HotTail:
     def __init__(self, *, bytes_max: int, records_max: int) -> None:
         self._bytes_half = bytes_max // 2
         self._records_half = records_max // 2
-        self._young: dict[int, Record] = {}
-        self._old: dict[int, Record] = {}
+        self._young = _Generation()
+        self._old = _Generation()
         self._young_bytes = 0
 
     def add(self, records: Sequence[Record], size_bytes: int) -> None:
@@ -33,23 +64,29 @@ class HotTail:
             return  # one frame as large as the tail would only drive out everything else
         if (
             self._young_bytes + size_bytes > self._bytes_half
-            or len(self._young) + len(records) > self._records_half
+            or len(self._young.records) + len(records) > self._records_half
         ):
             self._old = self._young
-            self._young = {}
+            self._young = _Generation()
             self._young_bytes = 0
-        self._young.update(zip(map(_position_of, records), records, strict=True))
+        self._young.positions += [record.position for record in records]
+        self._young.records += records
         self._young_bytes += size_bytes
 
     def get(self, position: int) -> Record | None:
         """The record at ``position`` if it is still here."""
-        record = self._young.get(position)
-        return record if record is not None else self._old.get(position)
+        return self.get_many([(position, 0)])[0]
+
+    def run(self, positions: list[int]) -> list[Record] | None:
+        """The records at these positions if they are here and nothing lies between them."""
+        found = self._old.run(positions)
+        found += self._young.run(positions[len(found) :])
+        return found if len(found) == len(positions) else None
 
     def get_many(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
         """One answer for each (position, length)."""
-        young, old = self._young.get, self._old.get
+        young, old = self._young.by_position().get, self._old.by_position().get
         return [young(position) or old(position) for position, _ in wanted]
 
     def __len__(self) -> int:
-        return len(self._young) + len(self._old)
+        return len(self._young.records) + len(self._old.records)

@@ -10,6 +10,8 @@ Not here: the entries that are not on file yet (``queue_index.py``), handles and
 (``side_files.py``).
 """
 
+import sys
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from struct import Struct
@@ -35,6 +37,17 @@ _TIME_AT: Final = 24
 
 Read = Callable[[int, int], bytes]
 """Bytes of a run of packed entries: (at, size)."""
+
+
+def plain_columns(packed: bytes) -> tuple[list[int], list[int]] | None:
+    """Positions and lengths of packed entries; None when one of them has a flag."""
+    halves, words = array("I", packed), array("Q", packed)
+    if sys.byteorder == "big":
+        halves.byteswap()
+        words.byteswap()
+    if any(halves[11::12]):
+        return None
+    return words[::6].tolist(), halves[8::12].tolist()
 
 
 class IndexFiles:

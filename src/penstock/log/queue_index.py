@@ -36,6 +36,7 @@ from penstock.log.index_files import (
     find_offset,
     find_time,
     first_offset,
+    plain_columns,
     queue_of,
 )
 from penstock.log.side_files import SideFiles
@@ -152,6 +153,21 @@ class QueueIndex:
         if count_max > 0 and tail:
             found.extend(ENTRY.iter_unpack(tail[at * ENTRY_BYTES : (at + count_max) * ENTRY_BYTES]))
         return found
+
+    def plain_run(self, from_offset: int, count_max: int) -> tuple[list[int], list[int]] | None:
+        """Positions and lengths of the next entries, from ``from_offset`` on, if they are plain.
+
+        Plain: in memory, one message each, no hole, no flag. None when that cannot be told at
+        once, or there is nothing.
+        """
+        tail, first, end = self._tail, self._tail_first, self.next_offset
+        if (
+            not max(first, self.min_offset) <= from_offset < end
+            or end - first != len(tail) // ENTRY_BYTES
+        ):
+            return None
+        at = (from_offset - first) * ENTRY_BYTES
+        return plain_columns(bytes(tail[at : at + count_max * ENTRY_BYTES]))
 
     def search_time(self, store_ms: int) -> int:
         """Offset of the first entry stored at or after ``store_ms``; ``next_offset`` if none."""

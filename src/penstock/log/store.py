@@ -209,6 +209,9 @@ class Store:
 
     def read(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
         """The records at these (position, length); None = gone or corrupt, which is counted."""
+        run = self._hot.run([position for position, _ in wanted])
+        if run is not None:
+            return list(run)
         found = self._hot.get_many(wanted)
         if not all(found):
             missing = [at for at, record in enumerate(found) if record is None]
@@ -217,6 +220,10 @@ class Store:
             for at, record in zip(missing, cold, strict=True):
                 found[at] = record
         return found
+
+    def recent(self, positions: list[int]) -> list[Record] | None:
+        """The records at these positions if they are in memory and nothing lies between them."""
+        return self._hot.run(positions)
 
     def locate(self, position: int) -> Located | None:
         """The record around ``position``, and which of its messages that is (D4)."""

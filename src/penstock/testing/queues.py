@@ -58,6 +58,15 @@ class MemoryIndex:
             at += 1
         return self.all[at : at + count_max]
 
+    def plain_run(self, from_offset: int, count_max: int) -> tuple[list[int], list[int]] | None:
+        """Positions and lengths of plain entries."""
+        found = self.entries(from_offset, count_max)
+        if any(entry[1] != from_offset + n or entry[5] != 1 for n, entry in enumerate(found)):
+            return None
+        if not found or from_offset < self.min_offset or any(entry[7] for entry in found):
+            return None
+        return [entry[0] for entry in found], [entry[4] for entry in found]
+
     def search_time(self, store_ms: int) -> int:
         """The first offset stored at or after that time."""
         at = bisect_left(self.all, store_ms, key=lambda entry: entry[3])
@@ -178,6 +187,11 @@ class MemoryHost:
         """The records; None where a test has lost one."""
         get = self.records.get
         return [get(position) for position, _ in wanted]
+
+    def recent(self, positions: list[int]) -> list[Record] | None:
+        """The records; as if none of them were at hand while a test has lost one."""
+        found = [record for at in positions if (record := self.records.get(at)) is not None]
+        return found if len(found) == len(positions) else None
 
     def wake(self, subscription: Awaiting) -> None:
         """It gets a dispatch with the next ``run``."""

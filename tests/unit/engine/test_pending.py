@@ -30,6 +30,13 @@ def test_a_batch_shrinks_as_its_messages_are_settled():
     assert (held.messages, pending.messages, held.span) == (1, 1, 3)
 
 
+def test_moving_one_deadline_leaves_others_that_share_an_entry_alone():
+    pending = Pending()
+    pending.entries |= dict.fromkeys((1, 2), Held(1, 100))
+    pending.extend(1, 300)
+    assert (pending.overdue(300), pending.entries[2].deadline_ms) == ([1], 0)
+
+
 def test_an_entry_is_overdue_once_its_deadline_has_come_and_not_before():
     pending = Pending()
     pending.add(5, Held(1, 100, deadline_ms=300))

@@ -5,7 +5,7 @@ import pytest
 from penstock.engine.subscription import Subscription, SubscriptionOptions
 from penstock.engine.subscription_options import Mode
 from penstock.flow.prefetch import Window
-from penstock.model.record import Record
+from penstock.model.record import Record, neutral_record
 from penstock.model.settlement import Cause
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume
 
@@ -55,6 +55,19 @@ def test_another_consumers_message_may_be_settled_and_frees_its_owner(host, subs
     assert other.offsets == [4, 5]
     subscription.settle(1, [0, 4])
     assert (taker.consumer.inflight.messages, other.consumer.inflight.messages) == (3, 1)
+
+
+def test_a_settled_list_gives_back_exactly_what_each_holder_had(host, subscription, taker):
+    queue = subscription.lane(1).queue
+    queue.append([neutral_record(b"longer"), neutral_record(b"longer"), neutral_record(b"x")])
+    other = consume(subscription, Window(9), name="d")
+    host.run()
+    sizes = [delivery.size for delivery in taker.deliveries + other.deliveries]
+    assert other.offsets == [4, 5, 6, 7, 8]
+    subscription.settle(1, [0, 1, 4, 6, 7, 8, 2, 2, 7])
+    held = (taker.consumer.inflight, other.consumer.inflight)
+    assert [each.messages for each in held] == [1, 1]
+    assert [each.bytes for each in held] == [sizes[3], sizes[5]]
 
 
 def test_everything_up_to_an_offset_is_settled_in_one_step(host, subscription, taker):

@@ -26,6 +26,20 @@ def test_a_frame_larger_than_half_the_tail_is_not_kept_and_drives_nothing_out():
     assert tail.get(0) is not None
 
 
+def test_a_stretch_as_it_was_written_is_found_across_both_generations():
+    tail = HotTail(bytes_max=1000, records_max=20)
+    kept = records(0, 8) + records(10, 8)
+    tail.add(kept[:8], 8)
+    tail.add(kept[8:], 8)
+    positions = [record.position for record in kept]
+    assert tail.run(positions) == kept
+    assert tail.run(positions[3:12]) == kept[3:12]
+    assert tail.run(positions[12:]) == kept[12:]
+    assert tail.run([]) == []
+    for other in (positions[::2], [*positions, 18], [8, *positions[8:]], [*positions[:3], 99]):
+        assert tail.run(other) is None
+
+
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 300))))
 def test_the_bounds_hold_and_the_last_frame_that_fits_is_always_there(frames):
     tail = HotTail(bytes_max=400, records_max=40)

@@ -103,6 +103,11 @@ def test_every_read_gives_what_a_list_would_give(operations, reads):
     for from_offset, count in [*reads, (0, 1000)]:
         found = index.entries(from_offset, count)
         assert found == expected(model.entries, index.min_offset, from_offset, count)
+        plain = index.plain_run(from_offset, count)
+        if plain is not None:
+            assert list(zip(*plain, strict=True)) == [(each[0], each[4]) for each in found]
+            assert [each[1] for each in found] == list(range(from_offset, found[-1][1] + 1))
+            assert all(each[5] == 1 for each in found)
     for start, count in reads:
         inside = [each for each in model.entries if start <= each[1] < start + count]
         if start >= index.min_offset:
@@ -131,6 +136,21 @@ def test_an_offset_inside_a_batch_gives_the_batch(index):
     put(index, entry(index, messages=10))
     put(index, entry(index))
     assert [each[1] for each in index.entries(7, 5)] == [0, 10]
+
+
+def test_single_messages_without_flags_are_a_plain_run(index):
+    for _ in range(3):
+        put(index, entry(index))
+    assert index.plain_run(1, 9) == ([1001, 1002], [64, 64])
+    assert index.plain_run(0, 2) == ([1000, 1001], [64, 64])
+    assert index.plain_run(3, 9) is None
+    put(index, (*entry(index)[:7], 8))
+    assert index.plain_run(2, 1) == ([1002], [64])
+    assert index.plain_run(2, 2) is None
+    index.trim(2)
+    assert index.plain_run(1, 1) is None
+    put(index, entry(index, messages=2))
+    assert index.plain_run(2, 1) is None
 
 
 def test_a_staged_entry_is_seen_by_nobody_until_it_is_taken_in(index):
