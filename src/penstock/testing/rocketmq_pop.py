@@ -100,6 +100,10 @@ class Popper(BenchClient):
         """ACK_MESSAGE."""
         return self.ask(RequestCode.ACK_MESSAGE, self._receipt(popped))
 
+    def start_ack(self, popped: Popped) -> int:
+        """ACK_MESSAGE whose answer nobody waits for; its opaque."""
+        return self.write(RequestCode.ACK_MESSAGE, self._receipt(popped))
+
     def ack_all(self, popped: list[Popped]) -> Command:
         """BATCH_ACK_MESSAGE."""
         batches: dict[tuple[int, int, int, int], list[Popped]] = {}
