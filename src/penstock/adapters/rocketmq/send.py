@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.batch_send import send_batch
 from penstock.adapters.rocketmq.draft import Draft
-from penstock.adapters.rocketmq.naming import RETRY_PREFIX
 from penstock.adapters.rocketmq.replies import Answer, no_permission
 from penstock.adapters.rocketmq.send_keys import keys_of
 from penstock.adapters.rocketmq.storing import Sending
@@ -56,22 +55,21 @@ class Sender:
         place = self._topics.find(name)
         if place is None:
             place = self._topics.for_send(header)
-        number = self._queue_number(header, place)
+        # The usual case is decided here, without a call; the odd ones find their words elsewhere.
+        number = header.queue_id
+        if not (place.is_writable and 0 <= number < place.queues):
+            number = self._queue_number(header, place)
         body = send.body
         text = header.properties
         properties = text.encode()
-        self.check_sizes(len(body), len(properties))
+        if len(body) > self._body_bytes_max or len(properties) > self._properties_bytes_max:
+            self.check_sizes(len(body), len(properties))
         if send.code == _BATCH or header.batch:
             self._desk.publish()
             send_batch(self, send, place, number)
             return None
         unique_key, properties = self.complete(properties)
-        if (
-            "DELAY" in text
-            or "DELIVER" in text
-            or "TRAN_MSG" in text
-            or name.startswith(RETRY_PREFIX)
-        ):
+        if "DELAY" in text or "DELIVER" in text or "TRAN_MSG" in text or place.is_retry:
             # What came before it must not come behind it.
             self._desk.publish()
             draft = Draft(self.session, send, place, number, properties, unique_key)

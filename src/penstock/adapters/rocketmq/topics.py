@@ -43,7 +43,9 @@ READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 class Place:
     """A topic that can be sent to and read from; valid while ``topic.is_deleted`` is False."""
 
-    __slots__ = ("config", "is_readable", "is_writable", "name", "queues", "routes", "topic")
+    __slots__ = (
+        "config", "is_readable", "is_retry", "is_writable", "name", "queues", "routes", "topic",
+    )  # fmt: skip
 
     def __init__(self, name: str, topic: Topic, config: TopicConfig) -> None:
         self.name = name
@@ -52,6 +54,7 @@ class Place:
         self.config = config
         self.queues = max(config.read_queue_nums, config.write_queue_nums)
         """Queue numbers from 0 up to this are valid in requests."""
+        self.is_retry = name.startswith(RETRY_PREFIX)
         self.is_readable = bool(config.perm & Perm.READ)
         self.is_writable = bool(config.perm & Perm.WRITE)
         self.routes = tuple([DirectRoute(queue) for queue in topic.queues])
