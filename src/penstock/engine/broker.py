@@ -25,6 +25,7 @@ from penstock.engine.registry import SYSTEM_KINDS
 from penstock.engine.restart import restore
 from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.engine.tallies import Tallies
 from penstock.engine.topic import Topic, TopicPolicy
 from penstock.engine.waiting import WaitingRoom
 from penstock.log.store import Appending, CursorState, Recovered, Store, SyncJob
@@ -53,6 +54,8 @@ class Engine(Gauges):
         self._registry = self._parts.registry
         self.facts: Mapping[int, FactsReader] = facts or {}
         """Readers of origin bytes by wire (D15), for filters and observers."""
+        self.tallies = Tallies()
+        """Counters of adapters, for observers."""
         restore(
             self._registry,
             store,

@@ -35,22 +35,22 @@ class Notices:
     def __init__(self, house: House) -> None:
         self._house = house
         self._maps = house.part(FilterMaps)
-        self.pushed = 0
-        """Notices of a change sent so far."""
-        self.duplicates = 0
-        """Times that a client id was found on a second connection."""
-        self.expired = 0
-        """Members that were silent for too long."""
+        self.counts = {kind.value: 0 for kind in NoticeKind}
+        """What happened to groups, by kind; ``changed`` counts members that were told."""
+        house.engine.tallies.show(
+            "rocketmq_group_events", "Members that came, went or were told", "kind", self.counts
+        )
 
     def tell(self, notices: Sequence[Notice]) -> str | None:
         """Pass on what happened; the text of a refusal, if there is one."""
         refusal: str | None = None
         for notice in notices:
-            match notice.kind:
+            kind = notice.kind
+            self.counts[kind.value] += 1 if kind is not NoticeKind.CHANGED else 0
+            match kind:
                 case NoticeKind.CHANGED:
                     self._changed(notice)
                 case NoticeKind.DUPLICATE:
-                    self.duplicates += 1
                     _log.warning(notice.text, extra=_where(notice))
                 case NoticeKind.EXPIRED:
                     self._expired(notice)
@@ -58,7 +58,7 @@ class Notices:
                     refusal = notice.text
                     _log.warning("a client was not registered: %s", notice.text)
                 case NoticeKind.JOINED | NoticeKind.LEFT:
-                    _log.info("a member %s", notice.kind.value, extra=_where(notice))
+                    _log.info("a member %s", kind.value, extra=_where(notice))
                 case NoticeKind.WANTS:
                     self._maps.changed(notice.group, notice.topics)
                     _log.debug("a group wants something else", extra=_where(notice))
@@ -86,10 +86,9 @@ class Notices:
             if session is not None:
                 code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
                 session.push(Command(code, ext, flag=FLAG_ONEWAY))
-                self.pushed += 1
+                self.counts[notice.kind.value] += 1
 
     def _expired(self, notice: Notice) -> None:
-        self.expired += 1
         _log.warning("a member was silent for too long", extra=_where(notice))
         session = self._house.sessions.get(ConnectionId(notice.connection))
         if session is not None:

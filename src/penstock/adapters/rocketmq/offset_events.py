@@ -51,6 +51,9 @@ class OffsetEvents:
         self._bucket = TokenBucket(EVENTS_PER_S, EVENTS_BURST)
         self.counts: dict[str, int] = {}
         """Corrections by status."""
+        house.engine.tallies.show(
+            "rocketmq_offset_moves", "Offsets of readers that were corrected", "status", self.counts
+        )
         self.unwritten = 0
         """Corrections that got no message: too many, or nobody wants them."""
 

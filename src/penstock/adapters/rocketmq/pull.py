@@ -59,6 +59,9 @@ class Pulls:
         self._token = 0
         self.counts: dict[str, int] = dict.fromkeys(Status, 0)
         """Answers by status."""
+        house.engine.tallies.show(
+            "rocketmq_pulls", "Answers to pulls, by RocketMQ's status", "status", self.counts
+        )
         self.messages = 0
         """Messages given out."""
 

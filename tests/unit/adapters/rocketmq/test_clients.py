@@ -184,7 +184,7 @@ def test_a_broker_may_be_set_not_to_tell():
 def test_one_client_id_on_two_connections_is_logged(bench, consumer, caplog):
     consumer.heartbeat(orders="*")
     BenchConsumer.on(bench, "c1").heartbeat(orders="*")
-    assert bench.house.part(Notices).duplicates == 1
+    assert bench.house.part(Notices).counts["duplicate"] == 1
     assert "'c1' is used by more than one connection" in caplog.text
     assert members(bench) == ["c1", "c1"]
 
@@ -231,7 +231,7 @@ def test_120_s_of_silence_end_a_membership_looked_at_every_10_s(bench, consumer)
     bench.advance(10_000)
     assert members(bench) is None
     assert consumer.session.wants_close
-    assert bench.house.part(Notices).expired == 1
+    assert bench.house.part(Notices).counts["expired"] == 1
 
 
 def test_heartbeats_keep_a_membership(bench, consumer):
