@@ -8,8 +8,10 @@ from penstock.adapters.rocketmq.send_back import MAX_TIMES_VERSION
 from penstock.engine.ports import Publication
 from penstock.engine.routing import FanoutRoute
 from penstock.model.record import neutral_record
+from penstock.model.refusal import Refusal, RefusalKind
 from penstock.settings.load import Settings
 from penstock.settings.rocketmq import RocketmqSettings
+from penstock.testing.faults import FaultKind
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
@@ -288,6 +290,30 @@ def test_the_old_clients_short_request_will_do(bench, client):
     position = position_of(client.send("orders", b"body"))
     ext = {"offset": str(position), "group": "readers", "delayLevel": "1"}
     assert client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext, version=63).code == 0
+    bench.advance(1_000)
+    assert len(bench.stored(RETRY)) == 1
+
+
+def test_a_busy_store_refuses_it_at_arrival(bench, client, monkeypatch):
+    position = position_of(client.send("orders", b"body"))
+    busy = Refusal(RefusalKind.BUSY, "store", "the store is busy")
+    monkeypatch.setattr(type(bench.engine), "refuse_now", lambda _engine: busy)
+    answer = send_back(client, position, -1)
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert answer.remark.startswith("[REJECTREQUEST]")
+    monkeypatch.undo()
+    bench.advance(HOUR_MS)
+    assert bench.stored(DLQ) == []
+
+
+def test_a_disk_that_refuses_it_is_told_and_nothing_is_stored(bench, client):
+    position = position_of(client.send("orders", b"body"))
+    bench.storage.plan.fail_next("write", FaultKind.ENOSPC)
+    answer = send_back(client, position, 1)
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    bench.advance(HOUR_MS)
+    assert bench.stored(RETRY) == []
+    assert send_back(client, position, 1).code == 0
     bench.advance(1_000)
     assert len(bench.stored(RETRY)) == 1
 

@@ -15,6 +15,7 @@ from penstock.adapters.rocketmq.transactions import (
 )
 from penstock.settings.load import Settings
 from penstock.settings.rocketmq import RocketmqSettings
+from penstock.testing.faults import FaultKind
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.message_id import parse_offset_message_id
@@ -196,6 +197,26 @@ def test_too_many_open_half_messages_are_refused():
     assert refused.code == ResponseCode.SYSTEM_BUSY
     end(producer, first, ROLLBACK)
     send_half(producer)
+
+
+def test_a_half_message_that_the_disk_refuses_is_told_and_not_open(bench, producer):
+    producer.send("orders", b"warm-up")
+    bench.storage.plan.fail_next("write", FaultKind.ENOSPC)
+    answer = producer.send("orders", b"half", TRAN_MSG="true", PGROUP="producers")
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert (still_open(bench), bench.engine.undecided()) == (0, [])
+
+
+def test_a_commit_that_the_disk_refuses_is_done_later(bench, producer):
+    answer = send_half(producer)
+    bench.storage.plan.fail_next("write", FaultKind.ENOSPC)
+    opaque = producer.write(RequestCode.END_TRANSACTION, ending(answer, COMMIT))
+    bench.settle()
+    assert [each for each in producer._hear() if each.opaque == opaque] == []
+    assert bodies(bench) == []
+    bench.advance(1_000)
+    assert [each.code for each in producer._hear() if each.opaque == opaque] == [0]
+    assert bodies(bench) == [b"half"]
 
 
 # Asking back.
