@@ -7,8 +7,11 @@ The spans (``key_at`` ...) point into ``origin``; a length of 0 means "none".
 Not here: the on-disk layout (``log/entry.py``), who may read origin bytes (``wire/<p>/facts.py``).
 """
 
+import struct
+from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from functools import lru_cache
+from operator import mul
 from typing import Final
 
 import msgspec
@@ -48,6 +51,8 @@ class RecordFlag(IntFlag):
 
 
 NO_STAMP: Final = -1
+TAG_CACHED_BYTES_MAX: Final = 128
+_TRANSIENT: Final = int(RecordFlag.TRANSIENT)
 
 
 class Record(msgspec.Struct, gc=False):
@@ -105,21 +110,36 @@ class Record(msgspec.Struct, gc=False):
     @property
     def is_transient(self) -> bool:
         """True when no confirm waits for its sync and a restart drops it."""
-        return bool(self.flags & RecordFlag.TRANSIENT)
+        return bool(self.flags & _TRANSIENT)
 
 
-@lru_cache(maxsize=4096)
 def tag_hash(tag: bytes) -> int:
     """32-bit hash of a tag as index entries carry it; 0 for no tag.
 
     It is Java's ``String.hashCode``: any hash would do for us, this one saves RocketMQ clients'
-    subscriptions from being hashed again.
+    subscriptions from being hashed again. Only short tags are remembered: what a cache of long
+    ones holds would be up to the peers (law 2).
     """
+    return _short_tag_hash(tag) if len(tag) <= TAG_CACHED_BYTES_MAX else _java_hash(tag)
+
+
+def _java_hash(tag: bytes) -> int:
+    units: Sequence[int] = tag
+    if not tag.isascii():
+        encoded = tag.decode("utf-8", "replace").encode("utf-16-le")
+        units = struct.unpack(f"<{len(encoded) // 2}H", encoded)
     value = 0
-    units = tag.decode("utf-8", "replace").encode("utf-16-le")
-    for at in range(0, len(units), 2):
-        value = (31 * value + units[at] + (units[at + 1] << 8)) & 0xFFFFFFFF
+    # In blocks, so that the numbers stay small and the work is done by ``sum``.
+    for at in range(0, len(units), _BLOCK):
+        block = units[at : at + _BLOCK]
+        powers = _POWERS[_BLOCK - len(block) :]
+        value = (value * powers[0] * 31 + sum(map(mul, block, powers))) & 0xFFFFFFFF
     return value - (1 << 32) if value >= 1 << 31 else value
+
+
+_BLOCK: Final = 64
+_POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in reversed(range(_BLOCK)))
+_short_tag_hash: Final = lru_cache(maxsize=4096)(_java_hash)
 
 
 def neutral_record(

@@ -17,8 +17,6 @@ from penstock.model.record import tag_hash
 SUBSCRIBE_ALL: Final = "*"
 EXPRESSION_CHARS_MAX: Final = 8192
 """Tags or SQL92 of one subscription; each tag costs a hash of all its characters."""
-TAG_CACHED_BYTES_MAX: Final = 128
-"""Longer tags are hashed without the cache, or a peer could fill it with a gigabyte of keys."""
 
 
 class Body(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
@@ -93,11 +91,7 @@ class SubscriptionData(Body, gc=False, kw_only=True, rename="camel"):
             tags = (part.strip() for part in text.split("||"))
             self.tags_set = list(dict.fromkeys(tag for tag in tags if tag))
         if len(self.code_set) != len(self.tags_set):
-            self.code_set = [_tag_code(tag.encode()) for tag in self.tags_set]
-
-
-def _tag_code(tag: bytes) -> int:
-    return tag_hash(tag) if len(tag) <= TAG_CACHED_BYTES_MAX else tag_hash.__wrapped__(tag)
+            self.code_set = [tag_hash(tag.encode()) for tag in self.tags_set]
 
 
 class ConsumerData(Body, gc=False, kw_only=True, rename="camel"):

@@ -95,12 +95,10 @@ def test_tags_are_rebuilt_from_the_expression(text, tags):
     assert len(subscription.code_set) == len(tags)
 
 
-def test_long_expressions_are_refused_and_long_tags_do_not_fill_the_cache():
+def test_long_expressions_are_refused():
     with pytest.raises(Malformed, match="expression of 8193 characters, limit 8192"):
         decode_body(b'{"topic":"T","subString":"%b"}' % (b"x" * 8193), SubscriptionData)
-    before = tag_hash.cache_info().currsize
     long = SubscriptionData(topic="T", sub_string="y" * 8192)
-    assert tag_hash.cache_info().currsize == before
     assert long.code_set == [tag_hash(b"y" * 8192)]
 
 
