@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from penstock.adapters.rocketmq.naming import (
     DEFAULT_TOPIC,
     DLQ_PREFIX,
@@ -26,7 +28,6 @@ from penstock.adapters.rocketmq.naming import (
 from penstock.adapters.rocketmq.replies import Answer, no_permission, no_topic
 from penstock.engine.routing import DirectRoute
 from penstock.engine.topic import Topic, TopicPolicy
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
 from penstock.wire.rocketmq.route_bodies import DataVersion, Perm, TopicConfig
 from penstock.wire.rocketmq.send_headers import SendHeader
 
@@ -37,7 +38,20 @@ TOPIC_KIND: Final = "rocketmq.topic"
 QUEUES_MAX: Final = 1024
 """Queues one request may give a topic; ``topics.queues_max`` holds for all together."""
 
+FOREIGN_PREFIXES: Final = ("amq.gen-", "penstock.")
+"""Other protocols' own topics: they can be named, but no list shows them (D9)."""
+
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
+
+
+class TopicRow(msgspec.Struct, frozen=True):
+    """A definition of kind ``rocketmq.topic``.
+
+    It speaks of one topic, not of whoever has the name after another protocol deleted that one.
+    """
+
+    topic_id: int
+    config: TopicConfig
 
 
 class Place:
@@ -68,10 +82,9 @@ class TopicBook:
         self._engine = house.engine
         self._places: dict[str, Place] = {}
         """Only topics that exist: bounded by ``topics.queues_max``."""
-        self._configs = {
-            name: decode_body(body, TopicConfig)
-            for name, body in house.engine.definitions(TOPIC_KIND).items()
-        }
+        self._configs: dict[str, TopicRow] = {}
+        for name, body in house.engine.definitions(TOPIC_KIND).items():
+            self._configs[name] = msgspec.json.decode(body, type=TopicRow)
         self.version = DataVersion(timestamp=house.clock.wall_ms())
         """Changes whenever a topic does: name servers compare it."""
         self.on_change: Callable[[], None] = lambda: None
@@ -121,8 +134,9 @@ class TopicBook:
         """Every topic and TBW102, in order of creation."""
         found = {DEFAULT_TOPIC: self.model} if self._house.settings.is_auto_creating else {}
         for topic in self._engine.topics():
-            name = wire_name(topic.name)
-            found[name] = self._config(name, topic)
+            if not topic.name.name.startswith(FOREIGN_PREFIXES):
+                name = wire_name(topic.name)
+                found[name] = self._config(name, topic)
         return found
 
     # Making and changing.
@@ -166,8 +180,8 @@ class TopicBook:
             topic = self._engine.create_topic(neutral, queues=queues, policy=policy)
         elif len(topic.queues) < queues:
             topic = self._engine.grow_topic(neutral, queues)
-        self._engine.define(TOPIC_KIND, name, encode_body(config))
-        self._configs[name] = config
+        row = self._configs[name] = TopicRow(topic.topic_id, config)
+        self._engine.define(TOPIC_KIND, name, msgspec.json.encode(row))
         self._changed()
         place = self._places[name] = Place(name, topic, config)
         return place
@@ -209,11 +223,11 @@ class TopicBook:
         )
 
     def _config(self, name: str, topic: Topic) -> TopicConfig:
-        config = self._configs.get(name)
-        if config is None:
-            queues = len(topic.queues)
-            config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
-        return config
+        row = self._configs.get(name)
+        if row is not None and row.topic_id == topic.topic_id:
+            return row.config
+        queues = len(topic.queues)
+        return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
 
     def _changed(self) -> None:
         self.version = DataVersion(

@@ -125,3 +125,20 @@ def test_all_topics_are_listed_with_the_model(bench, client):
     before = table.data_version.counter
     client.send("bills")
     assert decode_body(client.ask(21).body, TopicConfigTable).data_version.counter > before
+
+
+def test_what_was_said_of_a_topic_is_not_said_of_its_successor(bench, client):
+    create(client, readQueueNums="4", writeQueueNums="4", perm="4")
+    bench.engine.delete_topic(topic_name("orders"))
+    bench.engine.create_topic(topic_name("orders"), queues=1)
+    bench.settle()
+    for _ in range(2):
+        config = bench.house.topics.find("orders").config
+        assert (config.write_queue_nums, config.perm) == (1, 6)
+        bench.kill()
+
+
+def test_other_protocols_own_topics_are_in_no_list(bench, client):
+    for name in ("amq.gen-x", "penstock.flow", "orders.eu"):
+        bench.engine.create_topic(topic_name(name))
+    assert list(bench.house.topics.configs()) == ["TBW102", "orders%2Eeu"]

@@ -149,7 +149,8 @@ class RouteBook:
     def heard(self, broker: Registered, silence_ms_max: int = 0) -> Registered:
         """It is alive."""
         broker.heard_ms = self._house.clock.monotonic_ms()
-        broker.silence_ms_max = silence_ms_max or self._house.settings.broker_silence_ms_max
+        usual_ms = self._house.settings.broker_silence_ms_max
+        broker.silence_ms_max = silence_ms_max if silence_ms_max > 0 else usual_ms
         self._house.timers.stir()
         return broker
 
