@@ -5,7 +5,6 @@ import pytest
 from penstock.adapters.rocketmq.group_book import GroupBook
 from penstock.adapters.rocketmq.offset_book import OffsetBook
 from penstock.adapters.rocketmq.pop_reader import IN_MEMORY_BYTES_MAX
-from penstock.adapters.rocketmq.pop_wait import PopWaits
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_pop import Popper
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
@@ -220,111 +219,6 @@ def test_a_filter_that_cannot_be_read_is_23(bench, popper):
     answer = popper.pop(exp="a >", exp_type="SQL92")
     assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "parse the consumer's subscription failed" in answer.remark
-
-
-# Waiting.
-
-
-def test_a_pop_that_finds_nothing_waits_and_is_woken_by_an_arrival(bench, popper):
-    opaque = popper.start_pop()
-    bench.settle()
-    assert popper.heard(opaque) is None
-    fill(bench, b"a", queue=2)
-    assert popper.heard(opaque).bodies == [b"a"]
-    assert len(bench.house.part(PopWaits)) == 0
-
-
-def test_a_pop_of_one_queue_is_woken_by_that_queue_only(bench, popper):
-    opaque = popper.start_pop(1)
-    fill(bench, b"a", queue=2)
-    assert popper.heard(opaque) is None
-    fill(bench, b"b", queue=1)
-    assert popper.heard(opaque).bodies == [b"b"]
-
-
-def test_a_waiting_pop_is_woken_by_a_revival(bench, popper):
-    make_late(bench, popper)
-    fill(bench, b"a")
-    popper.pop(invisible_time=1000)
-    opaque = popper.start_pop()
-    bench.advance(1000)
-    (again,) = popper.heard(opaque).messages
-    assert again.body == b"a"
-    assert again.message.topic == RETRY
-
-
-def test_of_two_that_wait_the_older_one_is_served_and_the_other_keeps_waiting(bench, popper):
-    other = Popper(bench)
-    first, second = popper.start_pop(messages=1), other.start_pop(messages=1)
-    fill(bench, b"a")
-    assert popper.heard(first).bodies == [b"a"]
-    assert other.heard(second) is None
-    fill(bench, b"b")
-    assert other.heard(second).bodies == [b"b"]
-
-
-def test_one_arrival_of_many_serves_everybody_who_waits(bench, popper):
-    other = Popper(bench)
-    first, second = popper.start_pop(messages=1), other.start_pop(messages=1)
-    channel = bench.client()
-    for body in (b"a", b"b"):
-        ext = {"producerGroup": "p", "topic": "orders", "queueId": "0", "bornTimestamp": "0",
-               "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "sysFlag": "0",
-               "flag": "0", "properties": ""}  # fmt: skip
-        channel.write(RequestCode.SEND_MESSAGE, ext, body)
-    bench.settle()
-    assert popper.heard(first).bodies == [b"a"]
-    assert other.heard(second).bodies == [b"b"]
-
-
-def test_when_the_time_of_a_waiting_pop_is_up_it_is_210(bench, popper):
-    opaque = popper.start_pop(poll_time=15_000)
-    bench.advance(14_999)
-    assert popper.heard(opaque) is None
-    bench.advance(1)
-    assert popper.heard(opaque).code == ResponseCode.POLLING_TIMEOUT
-
-
-def test_the_time_a_request_spent_on_its_way_counts(bench, popper):
-    late = str(bench.clock.wall_ms() - 20_000)
-    assert popper.pop(poll_time=15_000, born_time=late).code == ResponseCode.POLLING_TIMEOUT
-    ahead = popper.start_pop(poll_time=1_000, born_time=bench.clock.wall_ms() + 60_000)
-    bench.advance(1_000)
-    assert popper.heard(ahead).code == ResponseCode.POLLING_TIMEOUT
-
-
-def test_a_pop_that_does_not_poll_is_answered_19_at_once(popper):
-    assert popper.pop(poll_time=0).code == ResponseCode.PULL_NOT_FOUND
-
-
-def test_beyond_1024_that_wait_for_one_key_it_is_209(bench, popper):
-    bench.house.part(PopWaits)._held.per_key_max = 2
-    popper.start_pop()
-    popper.start_pop()
-    opaque = popper.start_pop()
-    bench.settle()
-    assert popper.heard(opaque).code == ResponseCode.POLLING_FULL
-    assert popper.heard(popper.start_pop(1)) is None
-
-
-def test_the_limits_of_waiting_are_those_of_rocketmq(bench):
-    held = bench.house.part(PopWaits)._held
-    assert (held.total_max, held.per_key_max) == (100_000, 1_024)
-
-
-def test_beyond_the_global_limit_it_is_209(bench, popper):
-    bench.house.part(PopWaits)._held.total_max = 1
-    popper.start_pop(1)
-    assert popper.pop(2, poll_time=1000).code == ResponseCode.POLLING_FULL
-
-
-def test_a_closed_connection_waits_no_more_and_takes_nothing(bench, popper):
-    popper.start_pop()
-    bench.settle()
-    popper.close()
-    assert len(bench.house.part(PopWaits)) == 0
-    fill(bench, b"a")
-    assert Popper(bench).pop().bodies == [b"a"]
 
 
 # The retry topic.
