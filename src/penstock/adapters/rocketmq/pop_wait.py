@@ -68,6 +68,7 @@ class PopWaits:
 
     def __init__(self, house: House) -> None:
         self._clock = house.clock
+        self._wait_ms_max = house.settings.suspend_ms_max
         self._timers = house.timers
         self._held: HeldPulls[Poll] = HeldPulls(POLLS_MAX, POLLS_PER_KEY_MAX)
         house.timers.add(self)
@@ -81,7 +82,7 @@ class PopWaits:
             return PollResult.NOT_POLLING
         wall_ms = self._clock.wall_ms()
         # A peer's clock may be ahead of ours: nobody waits longer than it asked for.
-        left_ms = min(poll_ms, (born_ms or wall_ms) + poll_ms - wall_ms)
+        left_ms = min(poll_ms, self._wait_ms_max, (born_ms or wall_ms) + poll_ms - wall_ms)
         if left_ms <= 0:
             return PollResult.TIMED_OUT
         key = (poll.topic, poll.group, poll.queue)
