@@ -152,7 +152,7 @@ class Pulls:
             else:
                 found = shown(self._house, queue, record, entry)
                 # A batch of another protocol may begin below the offset that was asked for.
-                messages += found[max(0, pull.offset - entry[1]) :] if entry[5] > 1 else found
+                messages += found[max(0, pull.offset - entry[1]) :] or found
         self.messages += len(messages)
         return messages
 
