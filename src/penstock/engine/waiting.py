@@ -10,12 +10,16 @@ Not here: queues and ages (``flow/fast_fail.py``), the protocol's words.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 from typing import Final, Protocol
+
+import msgspec
 
 from penstock.engine.chain import Chain
 from penstock.engine.commit import Commits
 from penstock.flow.fast_fail import REQUEST_CLASSES, Busy, FastFailQueues
+from penstock.model.refusal import Refusal
 
 STORING: Final = frozenset(("send", "end-transaction"))
 """Classes that write to the log: only they have to wait for it."""
@@ -33,6 +37,20 @@ class Request(Protocol):
         ...
 
 
+class RequestFigures(msgspec.Struct, frozen=True, gc=False):
+    """One class of requests now (F5), for observers."""
+
+    request_class: str
+    waiting: int
+    age_ms: int
+    """Of the oldest that waits."""
+    age_ms_max: int
+    capacity: int
+    refused: dict[str, int]
+    """Since the start: ``overload``, ``age``, ``store`` of those that waited; ``busy`` and
+    ``no-buffer`` of those that were turned away at the door (F6, F7)."""
+
+
 class WaitingRoom:
     """Requests between decoding and the engine."""
 
@@ -41,6 +59,8 @@ class WaitingRoom:
         self._commits = commits
         self._queues: FastFailQueues[Request] = FastFailQueues(REQUEST_CLASSES)
         self._ran = 0
+        # (class, kind of refusal) -> how many: both sets are small and ours.
+        self._turned_away: Counter[tuple[str, str]] = Counter()
         # False saves an idle room from being looked into several times a turn.
         self._is_used = False
 
@@ -65,6 +85,33 @@ class WaitingRoom:
             return False
         self._ran += count
         return True
+
+    def turned_away(self, class_name: str, refusal: Refusal, count: int = 1) -> None:
+        """Requests were refused at the door, as ``Engine.refuse_now`` said; only counted here."""
+        self._turned_away[class_name, refusal.kind.value] += count
+
+    def figures(self) -> tuple[RequestFigures, ...]:
+        """Every class, for observers."""
+        now_ms = self._chain.now_ms
+        found = []
+        for each in REQUEST_CLASSES:
+            refused = {
+                cause.value: count for cause, count in self._queues.refused(each.name).items()
+            }
+            for (class_name, kind), count in self._turned_away.items():
+                if class_name == each.name:
+                    refused[kind] = count
+            found.append(
+                RequestFigures(
+                    request_class=each.name,
+                    waiting=self._queues.count(each.name),
+                    age_ms=self._queues.age_ms(each.name, now_ms),
+                    age_ms_max=each.age_ms_max,
+                    capacity=each.capacity,
+                    refused=refused,
+                )
+            )
+        return tuple(found)
 
     def turn(self) -> None:
         """Refuse what waited too long; run what the log can take."""

@@ -1,4 +1,4 @@
-"""The flow map as ``/api/flow`` shows it: stages, findings, limits in force, recent events.
+"""The flow map as ``/api/flow`` shows it: stages, findings, requests, limits, recent events.
 
 The page is bounded however many connections there are: held stages come first, then the others up
 to ``STAGES_MAX``; what was left out is counted, never silently dropped. Findings are made from all
@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.engine.flow_map import FlowMap
+from penstock.engine.waiting import RequestFigures
 from penstock.flow.diagnosis import NOTHING, Diagnosis, StageView, findings_of
 from penstock.model.clock import Clock
 from penstock.telemetry.events import FlowEvent
@@ -38,6 +39,7 @@ def flow_page(
     limits: Iterable[LimitView],
     events: Sequence[FlowEvent],
     clock: Clock,
+    requests: Iterable[RequestFigures] = (),
 ) -> dict[str, Any]:
     """Everything an operator asks about flow, ready for JSON."""
     offset_ms = clock.wall_ms() - clock.monotonic_ms()
@@ -54,6 +56,7 @@ def flow_page(
         "stages_total": stages.stages_total,
         "stages_held": stages.stages_held,
         "stages_left_out": stages.stages_total - len(shown),
+        "requests": [msgspec.to_builtins(each) for each in requests],
         "limits": [msgspec.to_builtins(each) for each in limits],
         "events": [msgspec.to_builtins(each) for each in list(events)[-EVENTS_SHOWN_MAX:]],
     }

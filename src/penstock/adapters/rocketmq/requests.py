@@ -52,6 +52,7 @@ class Request:
         engine = session.house.engine
         if class_name == SEND and (refusal := engine.refuse_now()) is not None:
             code, remark = refusal_answer(refusal, is_arrival=True)
+            engine.waiting.turned_away(class_name, refusal)
             session.answer(command, code, remark=remark)
             return
         ext = command.ext

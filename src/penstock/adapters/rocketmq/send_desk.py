@@ -59,6 +59,7 @@ class SendDesk:
         refusal = self._house.engine.refuse_now()
         if refusal is not None:
             code, remark = refusal_answer(refusal, is_arrival=True)
+            self._waiting.turned_away(SEND, refusal, len(sends))
             for send in sends:
                 self.end(send, code, remark)
         elif self._waiting.admit(SEND, len(sends)):

@@ -292,3 +292,24 @@ def test_a_connection_holds_at_most_its_share_of_unanswered_sends():
     bench.settle()
     assert client.session.is_reading
     assert len(answers(client)) == 10
+
+
+def test_every_way_of_being_refused_is_counted(bench):
+    client = bench.client()
+    job = slow_disk(bench, client, 500)
+    write(client)
+    waiting = bench.engine.waiting
+    bench.clock.advance(150)
+    bench.engine.turn()
+    (send,) = [each for each in waiting.figures() if each.request_class == "send"]
+    assert (send.waiting, send.age_ms, send.age_ms_max, send.capacity) == (1, 150, 200, 10_000)
+    bench.clock.advance(50)
+    bench.engine.turn()
+    bench.clock.advance(400)
+    bench.engine.turn()
+    write(client)
+    write(client)
+    (send,) = [each for each in waiting.figures() if each.request_class == "send"]
+    assert (send.waiting, send.age_ms) == (0, 0)
+    assert send.refused == {"overload": 0, "age": 1, "store": 0, "busy": 2}
+    end(bench, job)
