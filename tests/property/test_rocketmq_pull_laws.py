@@ -9,6 +9,8 @@ import random
 
 import pytest
 
+from penstock.settings.load import Settings
+from penstock.settings.rocketmq import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import BenchConsumer, bodies
 
@@ -29,10 +31,7 @@ SELECTORS = {
 class Walk:
     def __init__(self, seed, *, is_long):
         self.dice = random.Random(seed)
-        self.bench = RocketmqBench()
-        if not is_long:
-            # Frozen settings are one object per bench: nobody else sees this.
-            object.__setattr__(self.bench.house.settings, "is_long_polling", False)
+        self.bench = RocketmqBench(Settings(rocketmq=RocketmqSettings(is_long_polling=is_long)))
         self.bench.topic("orders", queues=2)
         self.producer = self.bench.client()
         self.stored = ([], [])
