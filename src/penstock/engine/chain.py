@@ -17,12 +17,17 @@ from penstock.flow.alarm import AlarmBoard, disk_alarm, memory_alarm, parse_limi
 from penstock.flow.journal import Journal
 from penstock.flow.pool import BytesPool
 from penstock.flow.stage import Stage
+from penstock.flow.unsent import UnsentPool
 from penstock.model.clock import Clock
 from penstock.model.steady_clock import steady
 from penstock.settings.load import Settings
 
 if TYPE_CHECKING:
     from penstock.engine.connection import Connection
+
+UNSENT_PART: Final = 4
+"""One of so many parts of the in-flight pool is for deliveries. Fixed, because each side must be
+able to go on while the other has used up its own: publishers may wait for what consumers drain."""
 
 ASSUMED_BYTES: Final = 16 << 30
 """What a limit like 0.6 is a share of until the server has looked (``set_alarm_limits``)."""
@@ -40,7 +45,11 @@ class Chain:
         self.journal = Journal(
             clock.monotonic_ms(), window_ms=flow.stall_window_ms, memory_ms=flow.stall_memory_ms
         )
-        self.pool = BytesPool(flow.inflight_bytes_max)
+        unsent_bytes_max = flow.inflight_bytes_max // UNSENT_PART
+        self.pool = BytesPool(flow.inflight_bytes_max - unsent_bytes_max)
+        """What publishers have in flight."""
+        self.unsent_pool = UnsentPool(unsent_bytes_max)
+        """Deliveries that sockets have not taken."""
         self.alarms = AlarmBoard(
             memory_alarm(parse_limit(flow.memory_limit, ASSUMED_BYTES), flow.memory_low_ratio),
             disk_alarm(parse_limit(flow.disk_free_limit, ASSUMED_BYTES), flow.disk_high_ratio),

@@ -2,7 +2,11 @@
 
 Its room is the least of four: demand (F10 window, F11 permits, F12 one pull), in-flight messages
 and bytes (F13), and what its connection's socket has not taken yet (F14). Each belongs to it alone
-or to its connection, never to the subscription: a stuck consumer stops itself (law 8).
+or to its connection, never to the subscription: a stuck consumer stops itself (law 8). Only when
+all sockets together are far behind (D22) does everybody get one message at a time.
+
+What is in flight is held by number, not by body (``pending``), and so weighs nothing in that pool;
+F13 bounds it. What is unsent are bytes in memory until the socket takes them.
 
 Whoever changes demand or the unsent figure from outside calls ``wake`` afterwards (law 4).
 Not here: which consumer gets a message (``dispatch/``), what it holds (``pending``).
@@ -90,6 +94,7 @@ class Consumer:
         "key_ranges",
         "name",
         "outlet",
+        "owns_unsent",
         "priority",
         "queue_ids",
         "redelivered_messages",
@@ -107,6 +112,7 @@ class Consumer:
         subscription: Awaiting,
         host: Host,
         unsent: UnsentLimit,
+        owns_unsent: bool = True,
         inflight: InflightLimit,
         priority: int = 0,
         key_ranges: Sequence[KeyRange] = (),
@@ -120,6 +126,8 @@ class Consumer:
         self.demand = demand
         self.name = name
         self.unsent = unsent
+        self.owns_unsent = owns_unsent
+        """False: it is its connection's, whose adapter closes it."""
         self.inflight = inflight
         self.priority = priority
         """Higher is served first."""
@@ -155,6 +163,11 @@ class Consumer:
         room = min(self.demand.available_messages(), self.inflight.room_messages)
         if unsent.messages_max:
             room = min(room, unsent.messages_max - unsent.messages)
+        if unsent.pool is not None and unsent.pool.is_short:
+            if unsent.messages:
+                unsent.pool.wait(self)
+                return 0
+            room = min(room, 1)
         return room if room > 0 and self.room_bytes() > 0 else 0
 
     def room_bytes(self) -> int:
@@ -170,7 +183,8 @@ class Consumer:
             reasons.append("demand")
         if self.inflight.is_blocked:
             reasons.append("unsettled")
-        if self.unsent.is_held:
+        pool = self.unsent.pool
+        if self.unsent.is_held or (pool is not None and pool.is_short and self.unsent.messages):
             reasons.append("unsent")
         return tuple(reasons)
 

@@ -8,9 +8,10 @@ in the frame of that turn; the body is not copied.
 A record that waits for a decision and not for a time (a transaction) is delayed to ``NEVER_MS`` and
 let go by ``release`` or ``cancel``. The same path serves both.
 
-Invariants: a record is released at most once; memory holds at most ``delayed_in_memory_max`` armed
-records (the latest go back to their files, and the files' horizon with them); a release that the
-disk refused is tried again.
+Invariants: a record is released at most once; memory holds at most half of
+``delayed_in_memory_max`` armed records (the latest go back to their files, and the files' horizon
+with them; the other half is for single subscriptions); a release that the disk refused is tried
+again.
 Not here: the files (``log/delayed_files.py``), delays of one subscription (``redelivery.py``).
 """
 
@@ -52,7 +53,7 @@ class Delays:
         self._chain = chain
         self._queue_of = queue_of
         self._horizon_ms = chain.topics.delay_horizon_ms
-        self._armed_max = chain.topics.delayed_in_memory_max
+        self._armed_max = max(2, chain.topics.delayed_in_memory_max // 2)
         self._armed: list[Armed] = []
         self._positions: set[int] = set()
         # Records that wait for a decision: position -> length; bounded like the armed ones.

@@ -15,6 +15,7 @@ from penstock.flow.alarm import AlarmBoard
 from penstock.flow.diagnosis import StageView
 from penstock.flow.journal import FlowEdge
 from penstock.flow.reason import Reason
+from penstock.flow.unsent import UnsentPool
 from penstock.log.reader import Located
 from penstock.model.clock import Clock
 from penstock.model.position import QueueId
@@ -66,8 +67,18 @@ class Gauges:
 
     @property
     def inflight_bytes(self) -> int:
-        """Used of the pool ``flow.inflight_bytes_max`` (D22)."""
+        """Used by publishers of their part of ``flow.inflight_bytes_max`` (D22)."""
         return self._chain.pool.used
+
+    @property
+    def inflight_bytes_max(self) -> int:
+        """That part."""
+        return self._chain.pool.bytes_max
+
+    @property
+    def unsent_pool(self) -> UnsentPool:
+        """The part that pays for deliveries; for the ``UnsentLimit`` of a whole connection."""
+        return self._chain.unsent_pool
 
     @property
     def free_buffers(self) -> int:

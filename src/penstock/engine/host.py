@@ -10,6 +10,8 @@ Not here: how peers are spoken to (``ports.Outlet``).
 from collections.abc import Sequence
 from typing import Protocol
 
+from penstock.engine.delayed_room import DelayedRoom
+from penstock.flow.unsent import UnsentPool
 from penstock.model.clock import Clock
 from penstock.model.position import QueueId, SubscriptionId
 from penstock.model.record import Record
@@ -135,6 +137,16 @@ class Host(Protocol):
     @property
     def topics(self) -> TopicSettings:
         """Ceilings of subscriptions."""
+        ...
+
+    @property
+    def delayed_room(self) -> DelayedRoom:
+        """What all subscriptions together may put aside until its time."""
+        ...
+
+    @property
+    def unsent_pool(self) -> UnsentPool:
+        """What all sockets together may be behind with."""
         ...
 
     @property

@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock.engine.consumer import Consumer
 from penstock.engine.cursor import Cursor
+from penstock.engine.delayed_room import DelayedRoom
 from penstock.engine.dispatch.dispatcher import Dispatcher
 from penstock.engine.host import SubscribedQueue
 from penstock.engine.notes import Notes
@@ -57,7 +58,7 @@ class Lane:
         is_saved: bool,
         sees_unsynced: bool,
         reserve: int,
-        delayed_max: int,
+        delayed_room: DelayedRoom,
     ) -> None:
         self.queue = queue
         self.queue_id: QueueId = queue.queue_id
@@ -67,7 +68,7 @@ class Lane:
         self.reserve = reserve
         self.cursor = Cursor(low_mark)
         self.pending = Pending()
-        self.redelivery = Redelivery(delayed_max)
+        self.redelivery = Redelivery(delayed_room)
         self.notes = Notes(low_mark)
         self.next_offset = low_mark
         self.delivered_mark = low_mark

@@ -17,6 +17,7 @@ from penstock.engine.commit import Commits
 from penstock.engine.connection import Connection
 from penstock.engine.dead_letter import DeadLetters
 from penstock.engine.delay import Delays
+from penstock.engine.delayed_room import DelayedRoom
 from penstock.engine.frame import Frame
 from penstock.engine.host import Awaiting, SubscribedQueue
 from penstock.engine.housekeeping import Housekeeping
@@ -32,6 +33,7 @@ from penstock.engine.system_topic import FLOW_TOPIC, SystemTopic
 from penstock.engine.topic import Topic
 from penstock.engine.turn import TurnRunner
 from penstock.engine.waiting import WaitingRoom
+from penstock.flow.unsent import UnsentPool
 from penstock.log.store import Recovered, Store
 from penstock.model.clock import Clock
 from penstock.model.position import QueueId
@@ -150,6 +152,9 @@ class EngineHost:
         self.clock: Clock = parts.chain.clock
         self.flow: FlowSettings = parts.chain.flow
         self.topics: TopicSettings = parts.chain.topics
+        self.unsent_pool: UnsentPool = parts.chain.unsent_pool
+        # The other half is for what is delayed for whole topics (``delay.py``).
+        self.delayed_room = DelayedRoom(-(-self.topics.delayed_in_memory_max // 2), self.wake)
         self.transient_floor = int(recovered.start_position)
 
     def read(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:

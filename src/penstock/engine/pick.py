@@ -75,9 +75,10 @@ class Picker:
             picked = self.again(lane, offsets, messages_max, min(bytes_max, CHUNK_BYTES_MAX))
             lane.redelivery.put_back(picked.left_over)
             return picked
-        if not is_reading or lane.redelivery.is_full:
+        look_max = min(messages_max, lane.redelivery.look_max)
+        if not is_reading or look_max <= 0:
             return Picked([])
-        return self._unread(lane, messages_max, min(bytes_max, CHUNK_BYTES_MAX))
+        return self._unread(lane, look_max, min(bytes_max, CHUNK_BYTES_MAX))
 
     def again(self, lane: Lane, offsets: list[int], messages_max: int, bytes_max: int) -> Picked:
         """Entries at these first offsets, ascending; what is too much is the caller's again."""

@@ -9,30 +9,39 @@
 Invariants: an offset is in ``again`` or ``delayed`` at most once, and in neither while in flight.
 An offset that is settled while it waits here is skipped when its turn comes.
 Bounds: ``again`` and ``counts`` hold what was in flight (F13) or looked ahead at; ``delayed`` stops
-the reader at ``delayed_max``.
+the reader when the room that all subscriptions share is full.
 """
 
 from heapq import heappop, heappush
+
+from penstock.engine.delayed_room import DelayedRoom
+from penstock.flow.demand import UNLIMITED
 
 
 class Redelivery:
     """What one subscription must deliver before it reads on in one queue."""
 
-    __slots__ = ("_due", "again", "counts", "delayed", "delayed_max", "delayed_messages")
+    __slots__ = ("_due", "_room", "again", "counts", "delayed", "delayed_messages")
 
-    def __init__(self, delayed_max: int) -> None:
+    def __init__(self, room: DelayedRoom) -> None:
         self.again: list[int] = []
         self.counts: dict[int, int] = {}
         self.delayed: dict[int, tuple[int, int]] = {}
         """First offset -> (monotonic due time, messages)."""
         self.delayed_messages = 0
-        self.delayed_max = delayed_max
+        self._room = room
         self._due: list[tuple[int, int]] = []
+
+    @property
+    def look_max(self) -> int:
+        """How many unread messages may be looked at: each of them may have to be put aside."""
+        room = self._room
+        return room.own_min - len(self.delayed) if room.is_full else UNLIMITED
 
     @property
     def is_full(self) -> bool:
         """True when no further delayed message may be skipped: the reader waits."""
-        return len(self.delayed) >= self.delayed_max
+        return self.look_max <= 0
 
     @property
     def is_empty(self) -> bool:
@@ -47,6 +56,7 @@ class Redelivery:
         """An entry is skipped until ``due_ms`` (monotonic)."""
         self.delayed[offset] = (due_ms, messages)
         self.delayed_messages += messages
+        self._room.add()
         heappush(self._due, (due_ms, offset))
 
     def undelay(self, offset: int) -> bool:
@@ -55,6 +65,7 @@ class Redelivery:
         if found is None:
             return False
         self.delayed_messages -= found[1]
+        self._room.remove()
         return True
 
     def ripen(self, now_ms: int) -> int:
@@ -106,6 +117,7 @@ class Redelivery:
         """Forget everything."""
         self.again.clear()
         self.counts.clear()
+        self._room.remove(len(self.delayed))
         self.delayed.clear()
         self._due.clear()
         self.delayed_messages = 0

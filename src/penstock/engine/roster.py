@@ -72,7 +72,9 @@ class Roster:
             demand,
             subscription=self._subscription,
             host=self._host,
-            unsent=unsent or UnsentLimit(flow.unsent_messages_max, flow.unsent_bytes_max),
+            unsent=unsent
+            or UnsentLimit(flow.unsent_messages_max, flow.unsent_bytes_max, self._host.unsent_pool),
+            owns_unsent=unsent is None,
             inflight=InflightLimit(flow.unacked_consumer_max, flow.unacked_consumer_bytes_max),
             **keywords,
         )
@@ -105,7 +107,7 @@ class Roster:
         for lane in lanes:
             lane.leave(consumer)
         if not consumer.inflight.messages:
-            self._members.pop(consumer.consumer_id, None)
+            self._gone(consumer)
 
     def detach(self, lanes: list[Lane], consumer: Consumer, *, is_counted: bool) -> None:
         """It is gone, and what it has goes back to its place."""
@@ -113,7 +115,7 @@ class Roster:
         for lane in lanes:
             if consumer.inflight.messages:
                 self._take_back(lane, consumer, is_counted=is_counted)
-        self._members.pop(consumer.consumer_id, None)
+        self._gone(consumer)
 
     def close(self, lanes: list[Lane], cause: str) -> None:
         """Everyone is told that the subscription is gone."""
@@ -123,7 +125,14 @@ class Roster:
             if consumer.is_attached:
                 self.cancel(lanes, consumer)
                 consumer.outlet.cancelled(consumer, cause)
-        self._members.clear()
+        for consumer in list(self._members.values()):
+            self._gone(consumer)
+
+    def _gone(self, consumer: Consumer) -> None:
+        self._members.pop(consumer.consumer_id, None)
+        self._host.unsent_pool.forget(consumer)
+        if consumer.owns_unsent:
+            consumer.unsent.close()
 
     def _take_back(self, lane: Lane, consumer: Consumer, *, is_counted: bool) -> None:
         consumer_id = consumer.consumer_id

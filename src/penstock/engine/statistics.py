@@ -79,7 +79,9 @@ class EngineStatistics:
     connections_held: int
     """Connections whose gate is closed."""
     inflight_bytes: int
-    """Used of the pool ``flow.inflight_bytes_max`` (D22)."""
+    """Used by publishers of their part of ``flow.inflight_bytes_max`` (D22)."""
+    unsent_bytes: int
+    """Deliveries that sockets have not taken (F14), paid by the other part."""
     unsynced_messages: int
     unsynced_bytes: int
     free_buffers: int
@@ -132,6 +134,7 @@ def engine_statistics(parts: Parts) -> EngineStatistics:
         channels=sum(len(each.channels) for each in connections),
         connections_held=sum(not each.gate.is_open for each in connections),
         inflight_bytes=chain.pool.used,
+        unsent_bytes=chain.unsent_pool.bytes,
         unsynced_messages=commits.unsynced_messages,
         unsynced_bytes=parts.store.unsynced_bytes,
         free_buffers=commits.buffers.free_buffers,

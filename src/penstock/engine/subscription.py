@@ -90,7 +90,7 @@ class Subscription(Takes):
             is_saved=self.options.is_durable,
             sees_unsynced=self.options.sees_unsynced,
             reserve=topics.delivered_reserve,
-            delayed_max=topics.delayed_in_memory_max,
+            delayed_room=self._host.delayed_room,
         )
         self._lanes[lane.queue_id] = lane
         # Priorities are numbered upwards and served downwards.
@@ -135,6 +135,9 @@ class Subscription(Takes):
         """The subscription ends; every consumer is told."""
         self.is_closed = True
         self.roster.close(self._order, cause)
+        for lane in self._order:
+            lane.redelivery.clear()
+        self._host.delayed_room.forget(self)
 
     # The engine's turn
 
@@ -152,6 +155,8 @@ class Subscription(Takes):
         for lane in self._order:
             if lane.has_ready:
                 self._journey.picker.watch_head(lane)
+                if lane.redelivery.is_full:
+                    self._host.delayed_room.wait(self)
         if self.has_unsaved:
             self._host.note_settlement(self)
         if moved >= messages_max:
@@ -256,6 +261,13 @@ class Subscription(Takes):
     def statistics(self) -> SubscriptionStatistics:
         """Everything worth knowing, at this moment."""
         return snapshot(self.name, self._order, self._journey, self.consumers)
+
+    @property
+    def is_noteworthy(self) -> bool:
+        """True when the diagnosis may have something to say about it."""
+        if self._settler.inflight.is_blocked:
+            return True
+        return any(lane.ready_messages for lane in self._order)
 
     @property
     def is_noteworthy(self) -> bool:

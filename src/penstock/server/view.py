@@ -91,7 +91,7 @@ class BrokerView:
         )
 
     def _limits(self) -> list[LimitView]:
-        engine, probes, flow = self._engine, self._probes, self._settings.flow
+        engine, probes = self._engine, self._probes
         alarms, places = engine.alarms, self._pumps.places
         storage = self._settings.storage
         free_buffers = engine.free_buffers
@@ -111,11 +111,18 @@ class BrokerView:
                 is_reached=alarms.disk.is_raised,
             ),
             LimitView(
-                "in-flight pool",
+                "in-flight publishes",
                 "flow.inflight_bytes_max",
-                flow.inflight_bytes_max,
+                engine.inflight_bytes_max,
                 engine.inflight_bytes,
-                is_reached=engine.inflight_bytes >= flow.inflight_bytes_max,
+                is_reached=engine.inflight_bytes >= engine.inflight_bytes_max,
+            ),
+            LimitView(
+                "unsent deliveries",
+                "flow.inflight_bytes_max",
+                engine.unsent_pool.bytes_max,
+                engine.unsent_pool.bytes,
+                is_reached=engine.unsent_pool.is_short,
             ),
             LimitView(
                 "write buffers",
@@ -145,7 +152,8 @@ class BrokerView:
             memory_limit=probes.memory_limit,
             disk_free=probes.disk_free,
             disk_limit=probes.disk_limit,
-            inflight_bytes_max=self._settings.flow.inflight_bytes_max,
+            inflight_bytes_max=self._engine.inflight_bytes_max,
+            unsent_bytes_max=self._engine.unsent_pool.bytes_max,
             unsynced_bytes_max=self._settings.storage.unsynced_bytes_max,
             connections=places.taken,
             connections_max=places.places_max,

@@ -20,7 +20,11 @@ class FlowSettings:
     queue_log_credit: int = setting(4000, "F1: messages a queue may be ahead of the log's sync")
     queue_log_more: int = setting(800, "F1: credit given back at a time on that hop")
     connection_bytes_max: int = setting(16 * MIB, "F1: undigested publish bytes of one connection")
-    inflight_bytes_max: int = setting(256 * MIB, "D22: one pool that pays for everything in flight")
+    inflight_bytes_max: int = setting(
+        256 * MIB,
+        "D22: one pool that pays for everything in flight; a quarter of it is for deliveries that "
+        "sockets have not taken",
+    )
     memory_limit: str = setting(
         "0.6",
         "F3: memory alarm, a share of RAM or bytes (as 2GiB); 0 blocks at once",

@@ -17,4 +17,8 @@ class TopicSettings:
     delay_horizon_ms: int = setting(
         600_000, "D14: delayed messages due within this are held in memory"
     )
-    delayed_in_memory_max: int = setting(200_000, "D14: delayed messages held in memory at most")
+    delayed_in_memory_max: int = setting(
+        200_000,
+        "D14: delayed messages held in memory at most, half of them for whole topics and half for "
+        "all subscriptions together",
+    )

@@ -119,6 +119,7 @@ def _flow(engine: EngineStatistics, process: ProcessStatistics) -> Iterator[Metr
     for pool, used, limit in (
         ("resident", process.memory_used, process.memory_limit),
         ("inflight", engine.inflight_bytes, process.inflight_bytes_max),
+        ("unsent", engine.unsent_bytes, process.unsent_bytes_max),
         ("unsynced", engine.unsynced_bytes, process.unsynced_bytes_max),
     ):
         budget.add_metric([pool], used)

@@ -16,6 +16,7 @@ class ProcessStatistics(msgspec.Struct, frozen=True, kw_only=True):
     disk_free: int
     disk_limit: int
     inflight_bytes_max: int
+    unsent_bytes_max: int
     unsynced_bytes_max: int
     connections: int
     connections_max: int

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Unpack
 
 from penstock.engine.consumer import Consumer, ConsumerKeywords
+from penstock.engine.delayed_room import DelayedRoom
 from penstock.engine.host import Awaiting, IndexEntry, SubscribedQueue
 from penstock.engine.pending import Delivery
 from penstock.engine.subscription import Subscription
 from penstock.flow.demand import Demand, Unlimited
-from penstock.flow.unsent import UnsentLimit
+from penstock.flow.unsent import UnsentLimit, UnsentPool
 from penstock.log.cursors import entry_flags
 from penstock.model.position import QueueId
 from penstock.model.record import Record, neutral_record, tag_hash
@@ -167,6 +168,8 @@ class MemoryHost:
         self.clock = ManualClock()
         self.flow = flow or FlowSettings()
         self.topics = topics or TopicSettings()
+        self.unsent_pool = UnsentPool(self.flow.inflight_bytes_max)
+        self.delayed_room = DelayedRoom(self.topics.delayed_in_memory_max, self.wake)
         self.transient_floor = 0
         self.records: dict[int, Record | None] = {}
         self.awake: dict[Awaiting, None] = {}

@@ -61,7 +61,7 @@ def test_large_messages_count_by_their_bytes():
 
 
 def test_when_the_pool_is_used_up_everybody_who_publishes_waits_for_it():
-    bench = flow_bench(connection_bytes_max=10_000, inflight_bytes_max=10_000)
+    bench = flow_bench(connection_bytes_max=10_000, inflight_bytes_max=13_000)
     topic = bench.topic()
     first, second = bench.channel(), bench.channel()
     bench.publish(first, topic, b"x" * 9_000)
