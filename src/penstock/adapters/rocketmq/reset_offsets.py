@@ -81,7 +81,8 @@ def _reset(session: Session, command: Command) -> None:
         book = house.part(OffsetBook)
         for queue, offset in moves.items():
             moves[queue] = book.reset(queue, header.group, offset)
-    session.answer(command, body=table_body(TABLE, _named(house, header.topic, moves)))
+    body = table_body(TABLE, _named(house, header.topic, moves))
+    house.engine.after_durable(lambda: session.answer(command, body=body))
 
 
 def _tell_members(house: House, header: ResetOffsetHeader, moves: dict[Queue, int]) -> None:

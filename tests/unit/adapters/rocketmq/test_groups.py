@@ -88,6 +88,10 @@ def test_deleting_a_group_leaves_its_offsets(bench, consumer):
     assert consumer.query("orders").ext == {"offset": "2"}
 
 
+def test_deleting_what_nobody_knows_is_answered_too(consumer):
+    assert delete(consumer).code == 0
+
+
 @pytest.mark.parametrize("word", ["cleanOffset", "removeOffset"])
 def test_deleting_a_group_with_its_offsets(bench, consumer, word):
     producer = bench.client()
