@@ -269,13 +269,6 @@ class Subscription(Takes):
             return True
         return any(lane.ready_messages for lane in self._order)
 
-    @property
-    def is_noteworthy(self) -> bool:
-        """True when the diagnosis may have something to say about it."""
-        if self._settler.inflight.is_blocked:
-            return True
-        return any(lane.ready_messages for lane in self._order)
-
     def view(self) -> StageView:
         """Itself as a stage of the delivery side, for the diagnosis."""
         return stage_view(self.name, self._order, self._journey, self.consumers)
