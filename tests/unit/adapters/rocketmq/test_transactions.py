@@ -185,7 +185,8 @@ def test_an_ordinary_message_cannot_be_ended(bench, producer):
 def test_a_delay_does_not_hold_a_half_message(bench, producer):
     answer = send_half(producer, DELAY="3")
     end(producer, answer, COMMIT)
-    assert bodies(bench) == [b"half"]
+    (message,) = bench.stored("orders")
+    assert "DELAY" not in message.property_map()
 
 
 def test_too_many_open_half_messages_are_refused():
@@ -365,6 +366,17 @@ def test_a_decision_survives_a_restart(bench, producer, decision, plug):
     assert end(again, answer, COMMIT).remark == NO_HALF
     bench.advance(HOUR_MS)
     assert bodies(bench) == ([b"half"] if decision == COMMIT else [])
+
+
+def test_when_to_ask_first_survives_a_restart(bench, producer):
+    send_half(producer, CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+    bench.advance(10_000)
+    bench.kill()
+    again = bench.client()
+    live(bench, again, 49_999)
+    assert checks(again) == []
+    bench.advance(1)
+    assert len(checks(again)) == 1
 
 
 def test_how_often_was_asked_survives_a_restart(bench, producer):
