@@ -15,6 +15,7 @@ from penstock.adapters.rocketmq.groups import delete_group
 from penstock.adapters.rocketmq.mode import Modes
 from penstock.adapters.rocketmq.naming import wire_name
 from penstock.adapters.rocketmq.offset_book import NO_OFFSET, PREFIX, OffsetBook
+from penstock.adapters.rocketmq.pops import forget_retries
 from penstock.adapters.rocketmq.replies import Answer
 from penstock.engine.group.consume_mode import ConsumeMode, ModeSetting
 from penstock.engine.queue import Queue
@@ -49,8 +50,9 @@ class OperatorDesk:
     def delete_topic(self, topic: Topic) -> None:
         """The topic goes, with its configuration and its groups' modes."""
         name = wire_name(topic.name)
+        forget_retries(self._house, name)
         self._house.topics.delete(name)
-        self._house.modes.remove_topic(name)
+        self._house.part(Modes).forget_topic(name)
 
     def group_names(self) -> Collection[str]:
         """Every configured group, and whoever is connected."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.group_book import GROUPS_MAX, GroupBook, problem_with_group
+from penstock.adapters.rocketmq.mode import Modes
 from penstock.adapters.rocketmq.offset_book import OffsetBook
 from penstock.adapters.rocketmq.replies import Answer, system_error
 from penstock.adapters.rocketmq.requests import Handler
@@ -32,6 +33,7 @@ def delete_group(house: House, group: str, *, is_forgetting: bool) -> bool:
     """Forget a group, and its offsets if ``is_forgetting``; False when nobody knew it."""
     is_known = house.part(GroupBook).delete(group)
     house.locks.forget(group)
+    house.part(Modes).forget_group(group)
     if is_forgetting:
         book = house.part(OffsetBook)
         for topic in book.topics_of(group):

@@ -73,6 +73,20 @@ class Modes:
             extra={"topic": topic, "group": group, "mode": setting.mode.value},
         )
 
+    def forget_topic(self, topic: str) -> None:
+        """The topic is gone, and all groups' modes on it."""
+        self._forget([group for name, group, _ in self._modes.items() if name == topic], topic)
+
+    def forget_group(self, group: str) -> None:
+        """The group is gone."""
+        for topic in [topic for topic, name, _ in self._modes.items() if name == group]:
+            self._forget([group], topic)
+
+    def _forget(self, groups: list[str], topic: str) -> None:
+        for group in groups:
+            self._modes.remove(topic, group)
+            self._engine.define(MODE_KIND, f"{topic}@{group}", None)
+
 
 def set_mode(session: Session, command: Command) -> None:
     """SET_MESSAGE_REQUEST_MODE."""

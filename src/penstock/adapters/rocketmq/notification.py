@@ -48,6 +48,7 @@ def notification(session: Session, command: Command) -> None:
     poll = Poll(
         session,
         (header.topic, header.consumer_group, max(-1, header.queue_id)),
+        kind=("notification", header.order, header.attempt_id),
         look=look,
         time_up=lambda: say(False),
     )

@@ -81,6 +81,7 @@ class PopRequest:
         poll = Poll(
             self._session,
             (header.topic, header.consumer_group, max(-1, header.queue_id)),
+            kind=(header.order, header.exp_type, header.exp, header.attempt_id),
             look=self._serve,
             time_up=self._time_up,
         )
@@ -100,6 +101,8 @@ class PopRequest:
     def _serve(self) -> bool:
         """Take what there is and answer; False when there is nothing."""
         header, pops = self._header, self._pops
+        if self._place.reader.subscription.is_closed:
+            return False
         taken = PopTaken(self._session.house)
         rest = 0
         for reader, queue in self._sources():

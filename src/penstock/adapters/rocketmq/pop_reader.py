@@ -113,9 +113,10 @@ class PopReader:
         True until ``begun``: nothing may be given out before the choice is durable, or a crash
         would choose again, and perhaps a later place.
         """
+        # Pops follow a reset at once; nobody has to be told of it later.
+        self._offsets.take_reset(queue, self.group)
         if queue.queue_id in self._started:
             return queue.queue_id in self._starting
-        self._offsets.take_reset(queue, self.group)
         is_new = self._offsets.committed(queue, self.group) == NO_OFFSET
         if is_new:
             self._offsets.commit(queue, self.group, self._first(queue, init_mode), "pop")

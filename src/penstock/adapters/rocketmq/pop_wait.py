@@ -14,8 +14,9 @@ Not here: what a look does (``pop.py``, ``notification.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.flow.held_pull import HeldPulls
@@ -45,18 +46,21 @@ class PollResult(Enum):
 class Poll:
     """One request that waits."""
 
-    __slots__ = ("group", "look", "queue", "session", "time_up", "topic")
+    __slots__ = ("group", "kind", "look", "queue", "session", "time_up", "topic")
 
     def __init__(
         self,
         session: Session,
         place: tuple[str, str, int],
         *,
+        kind: Hashable,
         look: Callable[[], bool],
         time_up: Callable[[], None],
     ) -> None:
         self.session = session
         self.topic, self.group, self.queue = place
+        self.kind = kind
+        """What it wants; where one found nothing, others of its kind need not look."""
         self.look = look
         """Serve it if there is something now; True when it was answered."""
         self.time_up = time_up
@@ -99,7 +103,14 @@ class PopWaits:
         if not len(self._held):
             return
         for queue in (ANY_QUEUE, *range(queues)):
-            self._held.arrived((topic, group, queue), lambda poll: poll.look())
+            in_vain: set[Hashable] = set()
+            self._held.arrived((topic, group, queue), partial(_looks, in_vain))
+
+    def dismiss(self, topic: str, group: str, queues: int) -> None:
+        """Topic or group are gone: nothing will come."""
+        for queue in (ANY_QUEUE, *range(queues)):
+            for poll in self._held.cancel_key((topic, group, queue)):
+                poll.time_up()
 
     def cancel(self, session: Session) -> None:
         """A connection is gone: nobody reads the answers."""
@@ -114,6 +125,15 @@ class PopWaits:
         for poll in self._held.due(now_ms):
             if not poll.look():
                 poll.time_up()
+
+
+def _looks(in_vain: set[Hashable], poll: Poll) -> bool:
+    if poll.kind in in_vain:
+        return False
+    is_served = poll.look()
+    if not is_served:
+        in_vain.add(poll.kind)
+    return is_served
 
 
 class _Leaving:

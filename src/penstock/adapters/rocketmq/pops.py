@@ -80,4 +80,13 @@ class Pops:
             self.waits.look(reader.origin, reader.group, queues)
 
     def _gone(self, reader: PopReader) -> None:
-        self._readers.pop(reader.subscription.subscription_id, None)
+        if self._readers.pop(reader.subscription.subscription_id, None) is not None:
+            self.waits.dismiss(reader.name, reader.group, len(reader.topic.queues))
+
+
+def forget_retries(house: House, topic: str) -> None:
+    """A topic is about to be deleted: what its groups popped in vain goes with it."""
+    place = house.topics.find(topic)
+    if place is not None:
+        for group in house.part(OffsetBook).groups_of(place.topic):
+            house.topics.delete(pop_retry_topic(group, topic))

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.adapters.rocketmq.mode import Modes
 from penstock.adapters.rocketmq.naming import SYSTEM_TOPICS
+from penstock.adapters.rocketmq.pops import forget_retries
 from penstock.adapters.rocketmq.replies import Answer
 from penstock.adapters.rocketmq.topics import QUEUES_MAX
 from penstock.wire.rocketmq.codes import RequestCode
@@ -54,7 +56,9 @@ def delete_topic(session: Session, command: Command) -> None:
     if not header.topic.strip():
         raise _invalid(house, "The specified topic is blank.")
     _check_system(house, header.topic)
+    forget_retries(house, header.topic)
     house.topics.delete(header.topic)
+    house.part(Modes).forget_topic(header.topic)
     house.engine.after_durable(lambda: session.answer(command))
 
 

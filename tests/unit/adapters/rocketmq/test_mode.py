@@ -66,3 +66,20 @@ def test_a_row_that_cannot_be_read_does_not_stop_the_broker(bench, caplog):
     bench.settle()
     bench.kill()
     assert "a mode cannot be read" in caplog.text
+
+
+def test_a_deleted_topic_takes_its_modes_along(bench):
+    bench.client().send("orders", b"a")
+    set_mode(bench)
+    set_mode(bench, topic="other")
+    answer = bench.client().ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+    assert answer.code == 0
+    assert list(bench.engine.definitions(MODE_KIND)) == ["other@g"]
+    assert bench.house.modes.get("orders", "g").mode is ConsumeMode.PULL
+
+
+def test_a_deleted_group_takes_its_modes_along(bench):
+    set_mode(bench)
+    set_mode(bench, consumerGroup="h")
+    bench.client().ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g"})
+    assert list(bench.engine.definitions(MODE_KIND)) == ["orders@h"]

@@ -180,6 +180,17 @@ def test_a_group_switches_between_pull_and_pop_without_losing_its_place(bench, p
     assert popper.ask(RequestCode.QUERY_CONSUMER_OFFSET, offset).ext["offset"] == "4"
 
 
+def test_pops_follow_a_reset_and_pulls_are_not_told_of_it_later(bench, popper):
+    fill(bench, b"a", b"b")
+    popper.ack_all(popper.pop(0).messages)
+    queue = bench.house.topics.find("orders").topic.queues[0]
+    offsets = bench.house.part(OffsetBook)
+    offsets.reset(queue, "g", 0)
+    popper.ack_all(popper.pop(0).messages)
+    assert offsets.take_reset(queue, "g") is None
+    assert offsets.committed(queue, "g") == 2
+
+
 def test_a_place_that_retention_removed_is_corrected_and_read_again(bench, popper):
     fill(bench, b"a", b"b", b"c")
     popper.pop(0, messages=1)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from penstock.adapters.rocketmq.pop import PopRequest
 from penstock.adapters.rocketmq.pop_wait import PopWaits
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_pop import Popper
@@ -127,3 +128,30 @@ def test_a_closed_connection_waits_no_more_and_takes_nothing(bench, popper):
     assert len(bench.house.part(PopWaits)) == 0
     fill(bench, b"a")
     assert Popper(bench).pop().bodies == [b"a"]
+
+
+def test_where_one_found_nothing_others_of_its_kind_do_not_look(bench, popper, monkeypatch):
+    looks = []
+    serve = PopRequest._serve
+    monkeypatch.setattr(PopRequest, "_serve", lambda self: looks.append(1) or serve(self))
+    fill(bench, b"a", b"b")
+    (first,) = popper.pop(0, messages=1, order=True).messages
+    waiting = [Popper(bench) for _ in range(20)]
+    opaques = [each.start_pop(0, messages=1, order=True) for each in waiting]
+    bench.settle()
+    looks.clear()
+    fill(bench, b"c")
+    assert 0 < len(looks) < 10
+    popper.ack(first)
+    answers = [each.heard(opaque) for each, opaque in zip(waiting, opaques, strict=True)]
+    assert answers[0].bodies == [b"b"]
+    assert answers[1:] == [None] * 19
+
+
+def test_who_waits_for_a_topic_that_is_deleted_is_answered(bench, popper):
+    opaques = [popper.start_pop(queue) for queue in (-1, 2)]
+    bench.settle()
+    bench.house.topics.delete("orders")
+    assert [popper.heard(each).code for each in opaques] == [ResponseCode.POLLING_TIMEOUT] * 2
+    bench.advance(60_000)
+    assert len(bench.house.part(PopWaits)) == 0

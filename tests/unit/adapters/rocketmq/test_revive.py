@@ -5,7 +5,7 @@ import pytest
 from penstock.adapters.rocketmq.pops import Pops
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_pop import Popper
-from penstock.wire.rocketmq.codes import ResponseCode
+from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.properties import value_of
 from penstock.wire.rocketmq.route_bodies import TopicConfig
 
@@ -169,3 +169,12 @@ def test_a_hung_consumer_holds_no_queue(bench, popper):
     other.ack_all(found.messages)
     bench.advance(30_000)
     assert sorted(other.pop().bodies) == [b"0", b"1"]
+
+
+def test_a_deleted_topic_takes_its_retries_along(bench, popper):
+    fill(bench, b"a")
+    popper.pop(invisible_time=1000)
+    bench.advance(1000)
+    assert bench.stored(RETRY)
+    popper.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+    assert bench.house.topics.find(RETRY) is None
