@@ -103,7 +103,7 @@ class PopRequest:
         header, pops = self._header, self._pops
         if self._place.reader.subscription.is_closed:
             return False
-        taken = PopTaken(self._session.house)
+        taken = PopTaken(self._session.house, is_orderly=header.order)
         rest = 0
         for reader, queue in self._sources():
             rest += self._take(reader, queue, taken)
@@ -115,8 +115,6 @@ class PopRequest:
         answer = taken.answer(
             pop_ms=pop_ms, invisible_ms=header.invisible_time, revive_qid=revive_qid, rest=rest
         )
-        if not header.order:
-            answer.order_count_info = None
         self._session.answer(self._command, ext=fields(answer), body=taken.body(), remark="FOUND")
         return True
 

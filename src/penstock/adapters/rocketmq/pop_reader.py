@@ -172,10 +172,9 @@ class PopReader:
         return min(again[0], lane.next_offset) if again else lane.next_offset
 
     def sign(self, deliveries: list[Delivery], pop_ms: int, revive_qid: int) -> None:
-        """Make the receipts of what was just taken valid."""
-        tag = tag_of(pop_ms, revive_qid)
-        for delivery in deliveries:
-            self.subscription.tag(delivery.queue_id, [delivery.offset], tag)
+        """Make the receipts of what was just taken of one queue valid."""
+        offsets = [delivery.offset for delivery in deliveries]
+        self.subscription.tag(deliveries[0].queue_id, offsets, tag_of(pop_ms, revive_qid))
 
     # Receipts.
 
