@@ -3,6 +3,8 @@
 import pytest
 
 from penstock.adapters.rocketmq.pops import Pops
+from penstock.engine.routing import DirectRoute
+from penstock.model.record import neutral_record
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_pop import Popper
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
@@ -178,3 +180,32 @@ def test_a_deleted_topic_takes_its_retries_along(bench, popper):
     assert bench.stored(RETRY)
     popper.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
     assert bench.house.topics.find(RETRY) is None
+
+
+def test_messages_of_other_protocols_are_popped_and_revived_like_ours(bench, popper):
+    topic = bench.house.topics.find("orders").topic
+    bench.publish(
+        bench.channel(), DirectRoute(topic.queues[1]), neutral_record(b"theirs", tag=b"T")
+    )
+    bench.settle()
+    (popped,) = popper.pop(invisible_time=1000, exp="T", exp_type="TAG").messages
+    assert popped.body == b"theirs"
+    assert (popped.message.topic, popped.message.queue_id) == ("orders", 1)
+    bench.advance(1000)
+    (again,) = popper.pop(exp="T", exp_type="TAG").messages
+    assert (again.body, again.message.topic) == (b"theirs", RETRY)
+    assert (again.message.reconsume_times, again.message.queue_offset) == (1, 0)
+    assert popper.ack(again).code == 0
+
+
+def test_a_delayed_message_is_popped_under_the_place_it_was_released_to(bench, popper):
+    fill(bench, b"now", queue=1)
+    fill(bench, b"later", queue=1, DELAY="1")
+    popper.ack_all(popper.pop().messages)
+    bench.advance(1000)
+    (popped,) = popper.pop(invisible_time=1000).messages
+    assert (popped.body, popped.message.queue_id, popped.message.queue_offset) == (b"later", 1, 1)
+    bench.advance(1000)
+    (again,) = popper.pop().messages
+    assert (again.body, again.message.topic) == (b"later", RETRY)
+    assert popper.ack(again).code == 0
