@@ -12,8 +12,8 @@ from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer, bodies
 
 
-def opened(*, is_on):
-    settings = dataclasses.replace(RocketmqSettings(), is_bit_mapping=is_on)
+def opened(*, is_on, **others):
+    settings = dataclasses.replace(RocketmqSettings(), is_bit_mapping=is_on, **others)
     bench = RocketmqBench(Settings(rocketmq=settings))
     consumer = BenchConsumer.on(bench)
     bench.topic("orders")
@@ -101,3 +101,13 @@ def test_an_expression_of_the_request_uses_no_map():
     producer.send("orders", b"small", size="1")
     answer = consumer.pull("orders", subscription="size < 5", expressionType="SQL92")
     assert bodies(answer) == [b"small"]
+
+
+def test_a_retry_topic_judged_by_origins_uses_no_map_of_its_own():
+    _, consumer, producer = opened(is_on=True, is_filtering_retries=True)
+    retry = f"%RETRY%{GROUP}"
+    consumer.heartbeat(language="SQL92", orders="size > 5", **{retry: "size < 0"})
+    consumer.pull(retry, subscription=None)
+    for size in ("9", "1"):
+        producer.send(retry, size.encode(), size=size, RETRY_TOPIC="orders")
+    assert bodies(consumer.pull(retry, subscription=None)) == [b"9"]

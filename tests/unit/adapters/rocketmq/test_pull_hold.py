@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from penstock.adapters.rocketmq.pull_hold import ShortHolds
+from penstock.adapters.rocketmq.pull_hold import Held, ShortHolds
+from penstock.engine.pull import Pull
 from penstock.settings.load import Settings
 from penstock.settings.rocketmq import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
@@ -196,4 +197,9 @@ def test_short_polling_without_anybody_wants_no_sweeps(short):
     holds = ShortHolds(short.house)
     assert holds.next_deadline_ms() is None
     holds.due(10**9)
-    assert len(holds) == 0
+    queue = short.house.topics.find("orders").topic.queues[0]
+    session, answers = short.client().session, []
+    held = Held(session, queue, Pull(session, queue, 0), 0, lambda *answer: answers.append(answer))
+    assert holds.hold(held)
+    holds.due(holds.next_deadline_ms())
+    assert (len(answers), len(holds), holds.next_deadline_ms()) == (1, 0, None)
