@@ -2,9 +2,22 @@
 
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import Final
 
 from penstock.model.errors import SettingsError
 from penstock.settings.declare import GIB, KIB, MIB, setting
+
+AT_LEAST_ONE: Final = (
+    "default_topic_queues",
+    "short_polling_ms",
+    "suspend_ms_max",
+    "pull_messages_max",
+    "pull_bytes_max",
+    "pull_disk_messages_max",
+    "pull_disk_bytes_max",
+    "resident_bytes",
+)
+"""Settings of which 0 would mean that nothing moves, or that a timer never rests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,5 +132,8 @@ class RocketmqSettings:
                 f"rocketmq.properties_bytes_max is {self.properties_bytes_max}; "
                 "the format allows 1 to 32767"
             )
-        if self.default_topic_queues < 1:
-            raise SettingsError("rocketmq.default_topic_queues must be 1 or more")
+        for name in AT_LEAST_ONE:
+            if getattr(self, name) < 1:
+                raise SettingsError(
+                    f"rocketmq.{name} is {getattr(self, name)}; it must be 1 or more"
+                )
