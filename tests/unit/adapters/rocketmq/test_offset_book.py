@@ -75,6 +75,16 @@ def test_offsets_and_their_absence_survive(bench, ending):
     assert committed(bench) == [7, 0, NO_OFFSET]
 
 
+@pytest.mark.parametrize("ending", ["stop", "kill", "cut_power"])
+@pytest.mark.parametrize("offset", [0, 4, 10])
+def test_any_first_offset_survives(bench, ending, offset):
+    """10 is the end, where the subscription is made: nothing moves, and still it is stored."""
+    book_of(bench).commit(queues_of(bench)[0], GROUP, offset)
+    bench.settle()
+    getattr(bench, ending)()
+    assert committed(bench) == [offset, NO_OFFSET, NO_OFFSET]
+
+
 def test_a_kill_never_invents_progress(bench):
     """T22: whatever was not durable may be lost, but an offset is never further than committed."""
     dice = random.Random(22)
