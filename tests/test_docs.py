@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.scenes import SCENES
 from penstock.settings.load import KINDS
 
 ROOT = Path(__file__).parent.parent
@@ -37,6 +38,34 @@ def test_every_link_of_a_page_leads_somewhere(page):
 def test_every_source_file_a_page_names_exists(page):
     named = SOURCE_PATH.findall(page.read_text("utf-8"))
     assert [each for each in named if not (ROOT / "src/penstock" / each).exists()] == []
+
+
+def rows_of_mechanisms():
+    """The cells of every row of the tables with a scene column."""
+    text = (ROOT / "docs/mechanisms.md").read_text("utf-8")
+    rows = [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    cells = [[each.strip() for each in row] for row in rows]
+    return [row for row in cells if len(row) == 8 and row[1] != "what it does"]
+
+
+def test_every_mechanism_says_where_it_lives_and_how_it_is_set_seen_and_tested():
+    rows = rows_of_mechanisms()
+    assert len(rows) > 15
+    assert [row[1] for row in rows if not all(row[3:])] == []
+
+
+def test_every_metric_test_and_scene_named_in_the_mechanisms_exists():
+    exposed = (ROOT / "src/penstock/telemetry/metrics.py").read_text("utf-8")
+    wrong = []
+    for row in rows_of_mechanisms():
+        metrics = re.findall(r"`(penstock_\w+)`", row[5])
+        paths = re.findall(r"`(tests/\S+)`", row[6])
+        scenes = [] if row[7] == "-" else row[7].split(", ")
+        # A counter's samples end in _total, its family does not.
+        wrong += [each for each in metrics if f'"{each.removesuffix("_total")}"' not in exposed]
+        wrong += [each for each in paths if not (ROOT / each).exists()]
+        wrong += [each for each in scenes if each not in SCENES]
+    assert wrong == []
 
 
 def test_every_setting_named_in_the_mechanisms_exists():

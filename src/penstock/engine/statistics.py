@@ -70,10 +70,12 @@ class EngineStatistics:
     released: int
     """Delayed messages that got their offsets."""
     delayed: int
-    """Delayed messages held in memory."""
+    """Delayed messages held in memory, for whole topics and for single subscriptions."""
     dead_letters: int
     deaths_dropped: int
     """Deaths without a dead-letter target."""
+    held_pulls: int
+    """Pulls that wait for something to arrive (F12)."""
     connections: int
     channels: int
     connections_held: int
@@ -127,9 +129,10 @@ def engine_statistics(parts: Parts) -> EngineStatistics:
         turns=parts.turns.turns,
         settlements=parts.settling.settlements,
         released=parts.delays.released,
-        delayed=parts.delays.waiting,
+        delayed=parts.delays.waiting + parts.host.delayed_room.count,
         dead_letters=parts.dead_letters.buried,
         deaths_dropped=parts.dead_letters.dropped,
+        held_pulls=len(parts.pulls),
         connections=len(connections),
         channels=sum(len(each.channels) for each in connections),
         connections_held=sum(not each.gate.is_open for each in connections),

@@ -111,7 +111,7 @@ class BrokerView:
                 is_reached=alarms.disk.is_raised,
             ),
             LimitView(
-                "in-flight publishes",
+                "in-flight pool",
                 "flow.inflight_bytes_max",
                 engine.inflight_bytes_max,
                 engine.inflight_bytes,

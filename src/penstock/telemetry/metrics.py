@@ -194,6 +194,7 @@ def _messages(engine: EngineStatistics) -> Iterator[Metric]:
     )
     yield _counter("penstock_messages_released", "Delayed ones released", engine.released)
     yield _gauge("penstock_messages_delayed", "Delayed ones held in memory", engine.delayed)
+    yield _gauge("penstock_pulls_held", "Pulls that wait for a message (F12)", engine.held_pulls)
     yield _gauge("penstock_channels", "Open channels", engine.channels)
     yield _counter("penstock_turns", "Turns of the engine", engine.turns)
     yield _gauge("penstock_topics", "Topics", len(engine.topics))

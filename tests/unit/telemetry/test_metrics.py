@@ -70,6 +70,13 @@ def test_stalled_time_is_in_seconds_by_stage_and_reason(samples):
     assert seen["penstock_flow_stalled_seconds_total", ("flow", "queue")] == 2.5
 
 
+def test_held_pulls_and_unsent_bytes_are_shown(samples):
+    seen = samples(engine(held_pulls=3, unsent_bytes=70), process(unsent_bytes_max=100))
+    assert seen["penstock_pulls_held", ()] == 3
+    assert seen["penstock_memory_budget_bytes", ("unsent",)] == 70
+    assert seen["penstock_memory_budget_max_bytes", ("unsent",)] == 100
+
+
 def test_flow_events_are_counted_by_what_became_of_them(samples):
     seen = samples(engine(), process(events_appended_total=9, events_dropped_total=4))
     assert seen["penstock_flow_events_total", ("appended",)] == 9
