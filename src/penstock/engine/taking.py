@@ -97,7 +97,8 @@ class Takes(Lanes, ABC):
             self._journey.picker.filter = own
         if taken:
             # Whoever pops has its own connection; no socket's backlog is kept here.
-            consumer.sent(len(taken), sum(delivery.size for delivery in taken))
+            messages = sum(delivery.messages for delivery in taken)
+            consumer.sent(messages, sum(delivery.size for delivery in taken))
         if taken or before != (lane.next_offset, len(lane.redelivery.again)):
             self._changed(lane)
         return taken

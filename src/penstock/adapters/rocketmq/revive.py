@@ -103,12 +103,21 @@ class Revival:
             record: Record, unsettled: list[int], attempts: int
         ) -> list[tuple[Record, Queue]]:
             entry = queue.index.entries(unsettled[0], 1)[0]
-            messages = shown(self._house, queue, record, entry)
-            return [
-                (retried(data, target, popped_ms[entry[1]], attempts + 1), target)
-                for offset, data in enumerate(messages, entry[1])
-                if offset in unsettled
-            ]
+            try:
+                return [
+                    (retried(data, target, popped_ms[entry[1]], attempts + 1), target)
+                    for offset, data in enumerate(
+                        shown(self._house, queue, record, entry), entry[1]
+                    )
+                    if offset in unsettled
+                ]
+            except Malformed as problem:
+                # No client could read it either; keeping it would bring it back for ever.
+                _log.error(
+                    "a message that cannot be read is not revived",
+                    extra={"queue": queue.name, "offset": entry[1], "problem": str(problem)},
+                )
+                return []
 
         self.revived += reader.subscription.move(queue_id, offsets, rewrite)
 
