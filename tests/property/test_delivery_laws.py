@@ -218,6 +218,10 @@ class World:
         total = sum(self.subscription.unacked(queue_id) for queue_id in QUEUES)
         assert total == sum(peer.consumer.inflight.messages for peer in self.peers)
         assert total == self.subscription.statistics().unacked
+        unsent = sum(peer.consumer.unsent.bytes for peer in self.peers)
+        assert self.host.unsent_pool.bytes == unsent, "the pool and those who draw on it differ"
+        aside = [len(self.subscription.lane(each).redelivery.delayed) for each in QUEUES]
+        assert self.host.delayed_room.count == sum(aside)
 
     def check_partition(self, lane):
         """Settled, in flight, coming back (or parked), delayed, unread: each offset once."""
