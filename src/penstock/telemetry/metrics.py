@@ -24,8 +24,10 @@ from prometheus_client.registry import Collector
 from penstock import __version__
 from penstock.engine.statistics import EngineStatistics, TopicStatistics
 from penstock.engine.subscription_statistics import SubscriptionStatistics
+from penstock.engine.tallies import Tally
 from penstock.telemetry.histogram import Histogram
 from penstock.telemetry.process_statistics import ProcessStatistics
+from penstock.telemetry.tally_metrics import TallyCollector
 
 SERIES_MAX: Final = 1000
 OTHER: Final = "other"
@@ -38,9 +40,10 @@ Gather = Callable[[], tuple[EngineStatistics, ProcessStatistics]]
 class Exposition:
     """The text page of one broker."""
 
-    def __init__(self, gather: Gather) -> None:
+    def __init__(self, gather: Gather, tallies: Iterable[Tally] = ()) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(BrokerCollector(gather))
+        self._registry.register(TallyCollector(tallies))
 
     def page(self) -> bytes:
         """All metrics in the Prometheus text format."""
