@@ -2,7 +2,8 @@
 
 A scene is a file here with ``async def play(house: House) -> None``; it publishes and consumes
 through the house's actors, orders faults, says what happens and ends with checks. To add one,
-write the file and give it a line in ``SCENES``; every scene is also run as a test.
+write the file and give it a line in ``SCENES``; every scene is also run as a test. Settings that
+its broker needs are in ``SETTINGS`` of the file.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
 SCENES: Final = {
     "store-hold": "the disk stops answering: one publisher is held, one refused, none is lied to",
     "disk-full": "disk alarm and failing writes: publishers wait, consumers drain, nothing is lost",
+    "fast-failure": "RocketMQ: a send that waited 200 ms for the disk is told so, not stored",
+    "store-busy": "RocketMQ: from one second of a silent disk on, sends are refused as they come",
+    "buffer-pool": "RocketMQ: write buffers run out before memory does, and producers are told",
+    "long-polling": "RocketMQ: a thousand pulls wait for nothing; the one send wakes the right one",
+    "retry-and-dead-letter": "RocketMQ: a message fails, comes back later and later, and is buried",
+    "ordered-locks": "RocketMQ: a queue has one reader at a time, and its order survives a change",
+    "filter": "RocketMQ: tags and SQL92 decide at the broker what crosses the wire",
+    "pop": "RocketMQ: eight consumers share four queues, and one that hangs holds none of them",
 }
 """Name -> what it shows, in the order in which they are listed."""
 
@@ -25,3 +34,9 @@ def load_scene(name: str) -> Play:
     """The scene's ``play``; its file is named after it."""
     play: Play = import_module(f"penstock.cli.scenes.{name.replace('-', '_')}").play
     return play
+
+
+def scene_settings(name: str) -> dict[str, str]:
+    """Settings of the scene's private broker, by key."""
+    scene = import_module(f"penstock.cli.scenes.{name.replace('-', '_')}")
+    return dict(getattr(scene, "SETTINGS", {}))

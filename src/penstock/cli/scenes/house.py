@@ -16,22 +16,27 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
-from penstock.cli.scenes import SCENES, Play
+from penstock.cli.remoting import RemotingClient
+from penstock.cli.scenes import SCENES, Play, scene_settings
 from penstock.cli.scenes.actors import Consuming, Publishing
+from penstock.cli.scenes.remote_actors import SteadySender
 from penstock.engine.topic import Topic
 from penstock.model.names import topic_name
 from penstock.server.faults import FaultOrder
 from penstock.server.lifecycle import Broker
+from penstock.settings.listeners import PROTOCOLS
 from penstock.settings.load import Given, load_settings
 
 SCENE_SECONDS_MAX: Final = 30.0
 """D27: whoever wants to see one mechanism does not want to wait."""
 
 TICK_SECONDS: Final = 0.5
+
+T = TypeVar("T")
 
 
 class House:
@@ -47,6 +52,8 @@ class House:
         """What the broker named as the bottleneck at each tick."""
         self._publishing: list[Publishing] = []
         self._consuming: list[Consuming] = []
+        self._senders: list[SteadySender] = []
+        self._clients: list[RemotingClient] = []
         self._is_silent = is_silent
         self._began = 0.0
 
@@ -57,7 +64,7 @@ class House:
         level = logger.level
         logger.setLevel(logging.ERROR)
         with tempfile.TemporaryDirectory(prefix="penstock-scene-") as directory:
-            self.broker = Broker(_settings(Path(directory)), listening=())
+            self.broker = Broker(_settings(Path(directory), scene_settings(self.name)))
             await self.broker.start()
             self._began = time.monotonic()
             self.say(f"{SCENES[self.name]}; a private broker listens on {self._http}")
@@ -96,6 +103,25 @@ class House:
         actor = Consuming(self.broker, name, topic, prefetch=prefetch)
         self._consuming.append(actor)
         return actor
+
+    def rocketmq(self, listener: str = "rocketmq_broker") -> RemotingClient:
+        """A RocketMQ client with its own socket; it blocks, so use it in ``away``."""
+        host, _, port = self.broker.endpoints[listener].rpartition(":")
+        client = RemotingClient(host.strip("[]"), int(port))
+        self._clients.append(client)
+        return client
+
+    def sender(self, name: str, topic: str, *, per_second: int, body_bytes: int) -> SteadySender:
+        """A RocketMQ producer with its own socket and thread, sending from now on."""
+        actor = SteadySender(
+            name, self.rocketmq, topic, per_second=per_second, body_bytes=body_bytes
+        )
+        self._senders.append(actor)
+        return actor
+
+    async def away(self, act: Callable[[], T]) -> T:
+        """Do something that blocks, beside the broker's loop."""
+        return await asyncio.to_thread(act)
 
     def order(self, order: FaultOrder) -> None:
         """Make a mechanism act; what ``penstock fault`` does."""
@@ -161,14 +187,21 @@ class House:
                 + (f" ({each['reason']}: {each['culprit']})" if each["reason"] else "")
                 for each in held[:3]
             )
-            figures = [actor.figures(TICK_SECONDS) for actor in self._publishing + self._consuming]
-            self.say("  ".join(figures) + (click.style(f"  {states}", fg="cyan") if states else ""))
+            figures = [actor.figures(TICK_SECONDS) for actor in self._actors()]
+            if figures or states:
+                line = "  ".join(figures)
+                self.say(line + (click.style(f"  {states}", fg="cyan") if states else ""))
             if held:
                 self.say(click.style(f"         {diagnosis['sentence']}", dim=True))
 
+    def _actors(self) -> list[Publishing | SteadySender | Consuming]:
+        return [*self._publishing, *self._senders, *self._consuming]
+
     def _clear_the_stage(self) -> None:
-        for actor in self._publishing + self._consuming:
+        for actor in self._actors():
             actor.leave()
+        for client in self._clients:
+            client.close()
 
     def verdict(self) -> dict[str, Any]:
         """The outcome, ready for JSON."""
@@ -195,12 +228,13 @@ class House:
         return is_good
 
 
-def _settings(directory: Path) -> Any:
+def _settings(directory: Path, own: dict[str, str]) -> Any:
     given = {
         "broker.data": str(directory / "data"),
         "broker.faults": True,
-        "listeners.http": "0",
+        **{f"listeners.{name}": "0" for name in PROTOCOLS},
         "broker.log_level": "error",
+        **own,
     }
     flags = tuple(Given(key, value, "scene") for key, value in given.items())
     return load_settings(flags, environ={}, config=None)
