@@ -15,6 +15,7 @@ from heapq import heapify, heappop, heappush
 import msgspec
 from msgspec.structs import replace
 
+from penstock.flow.demand import UNLIMITED
 from penstock.model.position import QueueId
 from penstock.model.record import Record
 
@@ -129,11 +130,14 @@ class Pending:
             self.arm(start, self.entries[start], deadline_ms)
         return start is not None
 
-    def overdue(self, now_ms: int) -> list[int]:
-        """First offsets whose deadline has passed; they stay in flight until popped."""
-        found = []
+    def overdue(self, now_ms: int, count_max: int = UNLIMITED) -> list[int]:
+        """First offsets whose deadline has passed; they stay in flight until popped.
+
+        What is more than ``count_max`` is found by the next call.
+        """
+        found: list[int] = []
         deadlines = self._deadlines
-        while deadlines and deadlines[0][0] <= now_ms:
+        while deadlines and deadlines[0][0] <= now_ms and len(found) < count_max:
             deadline_ms, offset = heappop(deadlines)
             held = self.entries.get(offset)
             if held is not None and held.deadline_ms == deadline_ms:

@@ -159,25 +159,32 @@ class Settler:
 
     def move(self, lane: Lane, offsets: Iterable[int], rewrite: Rewrite) -> int:
         """To other queues, as copies; what is gone or unreadable is only settled."""
+        starts = self._entries_of(lane, offsets)
+        found = {
+            start: entry
+            for start in starts
+            for entry in lane.queue.index.entries(start, 1)
+            if entry[1] == start
+        }
+        read = self._host.read([(entry[0], entry[4]) for entry in found.values()])
+        records = dict(zip(found, read, strict=True))
         copies = 0
-        for start in self._entries_of(lane, offsets):
+        for start in starts:
             held = self._out_of_flight(lane, start)
             assert held is not None, "an entry that was just found"
-            span = range(start, start + held.span)
-            unsettled = [each for each in span if not lane.cursor.is_settled(each)]
-            found = lane.queue.index.entries(start, 1)
-            if not found or found[0][1] != start:
-                self.picker.gone(lane, start, span.stop)
-                continue
-            record = self._host.read([(found[0][0], found[0][4])])[0]
-            if record is None:
-                self.picker.bury(lane, found[0], None, Cause.CORRUPT)
-                continue
-            for copy, target in rewrite(record, unsettled, held.attempts):
-                self._host.carry(copy, target)
-                copies += 1
-            self.settled_messages += lane.settle(Cause.MOVED, start, span.stop)
-            lane.redelivery.counts.pop(start, None)
+            end = start + held.span
+            record = records.get(start)
+            if start not in found:
+                self.picker.gone(lane, start, end)
+            elif record is None:
+                self.picker.bury(lane, found[start], None, Cause.CORRUPT)
+            else:
+                unsettled = [at for at in range(start, end) if not lane.cursor.is_settled(at)]
+                for copy, target in rewrite(record, unsettled, held.attempts):
+                    self._host.carry(copy, target)
+                    copies += 1
+                self.settled_messages += lane.settle(Cause.MOVED, start, end)
+                lane.redelivery.counts.pop(start, None)
         return copies
 
     def bury(self, lane: Lane, starts: list[int], cause: Cause) -> None:

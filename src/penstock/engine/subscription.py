@@ -30,7 +30,7 @@ from penstock.engine.lane import Lane
 from penstock.engine.roster import Roster
 from penstock.engine.subscription_options import Mode, Start, SubscriptionOptions
 from penstock.engine.subscription_statistics import SubscriptionStatistics, snapshot, stage_view
-from penstock.engine.taking import Takes
+from penstock.engine.taking import LATE_MAX, Takes
 from penstock.flow.demand import Demand
 from penstock.flow.diagnosis import StageView
 from penstock.flow.unsent import UnsentLimit
@@ -170,9 +170,10 @@ class Subscription(Takes):
 
     def due(self, now_ms: int) -> None:
         """Monotonic time has come this far: delays end, visibility ends, heads expire."""
+        left = LATE_MAX
         for lane in self._order:
             lane.redelivery.ripen(now_ms)
-            self._expire_visibility(lane, now_ms)
+            left -= self._expire_visibility(lane, now_ms, left)
             if 0 < lane.head_deadline_ms <= now_ms:
                 self._journey.picker.expire_head(lane, EXPIRE_ENTRIES_MAX)
         self._changed()

@@ -2,9 +2,9 @@
 
 A pushed consumer waits for a dispatch; these do not. ``take`` hands over whatever comes next;
 ``pop`` does so from one queue, under a filter of its own, and for a limited time: what is not
-settled by then is *late*, and whoever hung in ``on_late`` says what becomes of it (else it goes back
-to its place, counted). ``move`` is one such answer: a copy in another queue, the original settled,
-both in one frame (D5).
+settled by then is *late*, and whoever hung in ``on_late`` says what becomes of it (else it goes
+back to its place, counted). ``move`` is one such answer: a copy in another queue, the original
+settled, both in one frame (D5).
 
 Invariants: a look that moved nothing wakes nobody, so a waiting pop cannot make turns for ever; a
 message is in flight or settled before its copy is on its way.
@@ -29,6 +29,9 @@ from penstock.model.position import QueueId, SubscriptionId
 
 SCAN_MESSAGES_MAX: Final = 800
 """Messages one pop passes over because its filter refuses them; then it is asked again."""
+
+LATE_MAX: Final = 200
+"""Late entries dealt with in one go; the rest follow in the next turn."""
 
 Late = Callable[[QueueId, list[int]], None]
 """Takes first offsets whose time is up; each must be settled, requeued, moved or extended."""
@@ -116,14 +119,14 @@ class Takes(Lanes, ABC):
         self._changed(lane)
         return moved
 
-    def _expire_visibility(self, lane: Lane, now_ms: int) -> None:
-        overdue = lane.pending.overdue(now_ms)
-        if not overdue:
-            return
-        if self.on_late is not None:
+    def _expire_visibility(self, lane: Lane, now_ms: int, count_max: int) -> int:
+        """Deal with late entries of one queue; how many there were."""
+        overdue = lane.pending.overdue(now_ms, count_max)
+        if overdue and self.on_late is not None:
             self.on_late(lane.queue_id, overdue)
-        else:
+        elif overdue:
             self._settler.requeue(lane, overdue, is_counted=True)
+        return len(overdue)
 
     def _changed(self, lane: Lane | None = None) -> None:
         """After a verb: save what it changed (in one lane or in any), and look what can go now."""

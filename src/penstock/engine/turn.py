@@ -122,11 +122,14 @@ class TurnRunner:
     def _timers(self) -> None:
         parts = self._parts
         now_ms = self._chain.now_ms
+        due: list[int] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             at_ms, subscription_id = heappop(self._deadlines)
-            if self._armed.get(subscription_id) != at_ms:
-                continue
-            del self._armed[subscription_id]
+            if self._armed.get(subscription_id) == at_ms:
+                del self._armed[subscription_id]
+                due.append(subscription_id)
+        # Each once: what one of them leaves undone is due at once, in the next turn.
+        for subscription_id in due:
             subscription = parts.registry.subscription(subscription_id)
             if subscription is not None:
                 subscription.due(now_ms)

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.engine.subscription import Subscription, SubscriptionOptions
-from penstock.engine.taking import SCAN_MESSAGES_MAX, PopOrder
+from penstock.engine.taking import LATE_MAX, SCAN_MESSAGES_MAX, PopOrder
 from penstock.flow.demand import Unlimited
 from penstock.model.record import neutral_record
 from penstock.model.settlement import Cause
@@ -180,3 +180,35 @@ def test_the_copy_and_the_settlement_are_in_one_frame():
     bench.kill()
     assert bench.bodies(bench.engine.topics()[1]) == [b"one"]
     assert bench.engine.topics()[0].subscriptions["s"].low_mark(queue_id) == 1
+
+
+def test_of_many_that_are_late_at_once_a_turn_takes_a_bounded_number(
+    subscription, popper, queue, host
+):
+    queue.fill(2 * LATE_MAX + 1)
+    while subscription.pop(popper, 1, order(100)):
+        pass
+    host.clock.advance(1000)
+    for left in (LATE_MAX + 1, 1, 0):
+        subscription.due(host.clock.monotonic_ms())
+        assert subscription.unacked(1) == left
+        assert (subscription.next_deadline_ms() is None) is (left == 0)
+
+
+def test_what_a_turn_left_late_is_due_in_the_next_one():
+    bench = Workbench()
+    topic = bench.topic("source")
+    subscription = bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    bench.publish(bench.channel(), topic, *[b"x"] * (2 * LATE_MAX))
+    bench.settle()
+    popper = subscription.attach(bench.outlet, Unlimited(), name="pop", is_passive=True)
+    queue_id = topic.queues[0].queue_id
+    while subscription.pop(popper, queue_id, order(100)):
+        pass
+    bench.settle()
+    bench.clock.advance(1000)
+    bench.engine.turn()
+    assert subscription.unacked(queue_id) == LATE_MAX
+    assert bench.engine.next_deadline_ms() <= bench.clock.monotonic_ms()
+    bench.engine.turn()
+    assert subscription.unacked(queue_id) == 0
