@@ -52,10 +52,19 @@ class Join:
     async def stop(self) -> None:
         """Say goodbye, if the name server still listens."""
         self.cancel()
-        if self._streams is not None:
-            with contextlib.suppress(OSError, TimeoutError, Malformed, EOFError):
-                await asyncio.wait_for(self._ask(farewell(self._house)), FAREWELL_SECONDS)
-            self._hang_up()
+        if self._task is not None:
+            # Its read of an answer must be over before the next one begins.
+            await asyncio.wait([self._task])
+        if self._streams is None:
+            return
+        writer = self._streams[1]
+        with contextlib.suppress(OSError, TimeoutError, Malformed, EOFError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self._ask(farewell(self._house))
+        self._hang_up()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await writer.wait_closed()
 
     def cancel(self) -> None:
         """End without a word."""
@@ -67,14 +76,17 @@ class Join:
         while True:
             is_registered = await self._register()
             seconds = self._house.settings.register_ms / 1000 if is_registered else AGAIN_SECONDS
+            # Not ``wait_for``: before Python 3.12 it may lose a cancellation.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._change.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._change.wait()
                 await asyncio.sleep(GATHER_SECONDS)
             self._change.clear()
 
     async def _register(self) -> bool:
         try:
-            answer = await asyncio.wait_for(self._ask(registration(self._house)), ANSWER_SECONDS)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await self._ask(registration(self._house))
         except (OSError, TimeoutError, Malformed, EOFError) as problem:
             self._hang_up()
             self._tell(f"{problem}" or type(problem).__name__)

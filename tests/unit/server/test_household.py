@@ -1,0 +1,125 @@
+"""Deadlines that belong to no connection are met, late by a second at most."""
+
+import pytest
+
+from penstock.adapters.rocketmq.timers import Timers
+from penstock.server.household import LOOK_MS, Housekeeper
+from penstock.testing.clock import ManualClock
+
+
+class Handle:
+    def __init__(self, at_ms, callback):
+        self.at_ms, self.callback, self.is_cancelled = at_ms, callback, False
+
+    def cancel(self):
+        self.is_cancelled = True
+
+
+class HandLoop:
+    """A loop whose time is a manual clock's."""
+
+    def __init__(self, clock):
+        self.clock, self.timers, self.soon = clock, [], []
+
+    def call_soon(self, callback):
+        self.soon.append(callback)
+
+    def call_later(self, seconds, callback):
+        handle = Handle(self.clock.monotonic_ms() + round(seconds * 1000), callback)
+        self.timers.append(handle)
+        return handle
+
+    def run(self, ms):
+        end_ms = self.clock.monotonic_ms() + ms
+        while True:
+            while self.soon:
+                self.soon.pop(0)()
+            due = [each for each in self.timers if not each.is_cancelled and each.at_ms <= end_ms]
+            if not due:
+                break
+            first = min(due, key=lambda each: each.at_ms)
+            self.timers.remove(first)
+            self.clock.advance(max(0, first.at_ms - self.clock.monotonic_ms()))
+            first.callback()
+        self.clock.advance(end_ms - self.clock.monotonic_ms())
+
+
+class Task:
+    def __init__(self, clock, at_ms=None):
+        self.clock, self.at_ms, self.met = clock, at_ms, []
+
+    def next_deadline_ms(self):
+        return self.at_ms
+
+    def due(self, now_ms):
+        self.met.append(now_ms - self.at_ms)
+        self.at_ms = None
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def loop(clock):
+    return HandLoop(clock)
+
+
+def keep(clock, loop, *tasks):
+    timers, turns = Timers(), []
+    for task in tasks:
+        timers.add(task)
+    keeper = Housekeeper(timers, clock, loop, lambda: turns.append(clock.monotonic_ms()))
+    return timers, keeper, turns
+
+
+def test_a_deadline_is_met_and_a_turn_asked_for(clock, loop):
+    task = Task(clock, clock.monotonic_ms() + 2500)
+    _, _, turns = keep(clock, loop, task)
+    loop.run(2499)
+    assert (task.met, turns) == ([], [])
+    loop.run(1)
+    assert task.met == [0]
+    assert len(turns) == 1
+
+
+def test_a_deadline_that_comes_nearer_with_a_word_is_met_in_time(clock, loop):
+    task = Task(clock)
+    timers, _, _ = keep(clock, loop, task)
+    loop.run(300)
+    task.at_ms = clock.monotonic_ms() + 50
+    timers.stir()
+    timers.stir()
+    loop.run(50)
+    assert task.met == [0]
+
+
+def test_a_deadline_that_comes_nearer_without_a_word_is_late_by_a_look_at_most(clock, loop):
+    task = Task(clock)
+    keep(clock, loop, task)
+    loop.run(300)
+    task.at_ms = clock.monotonic_ms() + 1
+    loop.run(LOOK_MS)
+    (late,) = task.met
+    assert 0 <= late <= LOOK_MS
+
+
+def test_only_those_that_are_due_are_called(clock, loop):
+    now_ms = clock.monotonic_ms()
+    first, second = Task(clock, now_ms + 10), Task(clock, now_ms + 20)
+    keep(clock, loop, first, second)
+    loop.run(15)
+    assert (first.met, second.met) == ([0], [])
+    loop.run(15)
+    assert second.met == [0]
+
+
+def test_after_the_stop_nobody_is_called(clock, loop):
+    task = Task(clock, clock.monotonic_ms() + 10)
+    timers, keeper, turns = keep(clock, loop, task)
+    timers.stir()
+    keeper.stop()
+    timers.stir()
+    loop.run(5000)
+    assert (task.met, turns) == ([], [])
