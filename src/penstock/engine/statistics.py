@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.engine.limits import backlog_bytes, oldest_age_ms, ready_messages
 from penstock.engine.subscription_statistics import SubscriptionStatistics
 from penstock.engine.topic import Topic
+from penstock.flow.fast_fail import RequestFigures
 from penstock.model.refusal import RefusalKind
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class EngineStatistics:
     is_store_busy: bool
     is_failed: bool
     topics: tuple[TopicStatistics, ...]
+    requests: tuple[RequestFigures, ...] = ()
+    """Classes of requests that fail fast (F5)."""
 
 
 def topic_statistics(topic: Topic, wall_ms: int) -> TopicStatistics:
@@ -147,4 +150,5 @@ def engine_statistics(parts: Parts) -> EngineStatistics:
         is_store_busy=commits.busy.is_busy(chain.now_ms),
         is_failed=commits.failure is not None,
         topics=tuple(topic_statistics(each, wall_ms) for each in parts.registry.topics.values()),
+        requests=parts.waiting.figures(),
     )

@@ -14,11 +14,9 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import Final, Protocol
 
-import msgspec
-
 from penstock.engine.chain import Chain
 from penstock.engine.commit import Commits
-from penstock.flow.fast_fail import REQUEST_CLASSES, Busy, FastFailQueues
+from penstock.flow.fast_fail import REQUEST_CLASSES, Busy, FastFailQueues, RequestFigures
 from penstock.model.refusal import Refusal
 
 STORING: Final = frozenset(("send", "end-transaction"))
@@ -35,20 +33,6 @@ class Request(Protocol):
     def refuse(self, busy: Busy) -> None:
         """It is not served; the numbers are for the answer."""
         ...
-
-
-class RequestFigures(msgspec.Struct, frozen=True, gc=False):
-    """One class of requests now (F5), for observers."""
-
-    request_class: str
-    waiting: int
-    age_ms: int
-    """Of the oldest that waits."""
-    age_ms_max: int
-    capacity: int
-    refused: dict[str, int]
-    """Since the start: ``overload``, ``age``, ``store`` of those that waited; ``busy`` and
-    ``no-buffer`` of those that were turned away at the door (F6, F7)."""
 
 
 class WaitingRoom:

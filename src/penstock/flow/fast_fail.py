@@ -67,6 +67,20 @@ class Busy(Refusal, frozen=True, gc=False):
     """Requests of the class waiting at that moment, itself included."""
 
 
+class RequestFigures(msgspec.Struct, frozen=True, gc=False):
+    """One class of requests now (F5), for observers."""
+
+    request_class: str
+    waiting: int
+    age_ms: int
+    """Of the oldest that waits."""
+    age_ms_max: int
+    capacity: int
+    refused: dict[str, int]
+    """Since the start: ``overload``, ``age``, ``store`` of those that waited; ``busy`` and
+    ``no-buffer`` of those that were turned away at the door (F6, F7)."""
+
+
 class _Waiting(Generic[RequestT]):
     __slots__ = ("arrived_ms", "is_gone", "key", "request")
 

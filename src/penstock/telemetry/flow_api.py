@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from penstock.engine.flow_map import FlowMap
-from penstock.engine.waiting import RequestFigures
 from penstock.flow.diagnosis import NOTHING, Diagnosis, StageView, findings_of
+from penstock.flow.fast_fail import RequestFigures
 from penstock.model.clock import Clock
 from penstock.telemetry.events import FlowEvent
 

@@ -25,6 +25,7 @@ from penstock import __version__
 from penstock.engine.statistics import EngineStatistics, TopicStatistics
 from penstock.engine.subscription_statistics import SubscriptionStatistics
 from penstock.engine.tallies import Tally
+from penstock.flow.fast_fail import RequestFigures
 from penstock.telemetry.histogram import Histogram
 from penstock.telemetry.process_statistics import ProcessStatistics
 from penstock.telemetry.tally_metrics import TallyCollector
@@ -61,6 +62,7 @@ class BrokerCollector(Collector):
         engine, process = self._gather()
         yield from _process(process)
         yield from _flow(engine, process)
+        yield from _requests(engine.requests)
         yield from _episodes(process)
         yield from _messages(engine)
         yield from _topics(engine.topics)
@@ -112,6 +114,28 @@ def _process(process: ProcessStatistics) -> Iterator[Metric]:
     yield _histogram(
         "penstock_loop_lag_seconds", "How late the event loop ran a timer", process.lag_seconds
     )
+
+
+def _requests(figures: Iterable[RequestFigures]) -> Iterator[Metric]:
+    waiting = GaugeMetricFamily(
+        "penstock_requests_waiting", "Requests that wait for the log (F5)", labels=["class"]
+    )
+    age = GaugeMetricFamily(
+        "penstock_request_age_seconds", "Age of the oldest of them", labels=["class"]
+    )
+    refused = CounterMetricFamily(
+        "penstock_requests_refused",
+        "Requests answered busy before anything was stored (F5, F6, F7)",
+        labels=["class", "cause"],
+    )
+    for each in figures:
+        waiting.add_metric([each.request_class], each.waiting)
+        age.add_metric([each.request_class], each.age_ms / 1000)
+        for cause, count in each.refused.items():
+            refused.add_metric([each.request_class, cause], count)
+    yield waiting
+    yield age
+    yield refused
 
 
 def _flow(engine: EngineStatistics, process: ProcessStatistics) -> Iterator[Metric]:

@@ -5,6 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.engine.statistics import EngineStatistics, TopicStatistics
 from penstock.engine.subscription_statistics import SubscriptionStatistics
+from penstock.flow.fast_fail import RequestFigures
 from penstock.model.refusal import RefusalKind
 from penstock.telemetry.histogram import COMMIT_MESSAGES, LAG_SECONDS, SYNC_SECONDS, Histogram
 from penstock.telemetry.metrics import SERIES_MAX, Exposition
@@ -13,7 +14,8 @@ from penstock.telemetry.process_statistics import ProcessStatistics
 
 def engine(topics=(), **more):
     figures = dict.fromkeys(EngineStatistics.__dataclass_fields__, 0)
-    return EngineStatistics(**(figures | {"refused": {}, "topics": tuple(topics)} | more))
+    figures |= {"refused": {}, "topics": tuple(topics), "requests": ()}
+    return EngineStatistics(**(figures | more))
 
 
 def process(**more):
@@ -63,6 +65,15 @@ def test_counters_of_messages_are_there_with_their_reasons(samples):
     seen = samples(engine(published=7, refused={RefusalKind.BUSY: 3}), process())
     assert seen["penstock_messages_published_total", ()] == 7
     assert seen["penstock_messages_refused_total", ("busy",)] == 3
+
+
+def test_requests_that_wait_or_are_refused_are_shown_by_class(samples):
+    send = RequestFigures("send", 3, 150, 200, 10_000, {"age": 4, "busy": 5})
+    seen = samples(engine(requests=(send,)), process())
+    assert seen["penstock_requests_waiting", ("send",)] == 3
+    assert seen["penstock_request_age_seconds", ("send",)] == 0.15
+    assert seen["penstock_requests_refused_total", ("age", "send")] == 4
+    assert seen["penstock_requests_refused_total", ("busy", "send")] == 5
 
 
 def test_stalled_time_is_in_seconds_by_stage_and_reason(samples):
