@@ -77,7 +77,7 @@ class BrokerView:
         """All metrics; the first call imports the library, beside the loop."""
         if self._metrics is None:
             metrics = await asyncio.to_thread(import_module, "penstock.telemetry.metrics")
-            exposition: Exposition = metrics.Exposition(self._gather)
+            exposition: Exposition = metrics.Exposition(self._gather, self._engine.tallies)
             self._metrics = Rationed(exposition.page)
         return self._metrics.get()
 
