@@ -1,8 +1,8 @@
 """Pages that cost time are kept for a while: looking must not slow what is looked at.
 
 A page that took 1 ms to make is made anew after 4 ms; one that took 100 ms (10,000 connections, all
-of them held) is shown for 400 ms. So all viewers together take at most ``SHARE`` of the loop, however many they are
-and however often they ask, and a small broker's pages are always fresh.
+of them held) is shown for 400 ms. So all viewers together take at most ``SHARE`` of the loop,
+however many they are and however often they ask, and a small broker's pages are always fresh.
 """
 
 import time
