@@ -5,6 +5,7 @@
     ns%orders              ("ns", "orders")
     orders%2Eeu            ("", "orders.eu")          bytes RocketMQ does not allow, as %XX
     %RETRY%ns%group        ("ns", "%RETRY%group")     the prefix stays in front
+    ns%%32Efoo             ("ns", "2Efoo")            else it would be read as ("", "ns.foo")
 
 A percent sign is an escape only when two upper-case hex digits follow that stand for a byte which
 RocketMQ does not allow by itself (or for the percent sign); else it ends the namespace.
@@ -50,6 +51,7 @@ SYSTEM_TOPICS: Final = FORBIDDEN_TOPICS | {DEFAULT_TOPIC}
 _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _PLAIN: Final = re.compile(r"[|a-zA-Z0-9_-]*")
 _TOKEN: Final = re.compile(r"%([0-9A-F]{2})|%|[^%]+")
+_HEX_PAIR: Final = re.compile("[0-9A-F]{2}")
 _PLAIN_BYTES: Final = frozenset(
     b"|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
@@ -97,7 +99,9 @@ def neutral_name(topic: str) -> TopicName:
     parts = [b""]
     for token in _TOKEN.finditer(topic, len(prefix)):
         text, digits = token.group(), token.group(1)
-        if digits is not None and (value := int(digits, 16)) not in _PLAIN_BYTES:
+        value = int(digits, 16) if digits is not None else -1
+        is_escape = value >= 0 and (value not in _PLAIN_BYTES or parts[1:] == [b""])
+        if is_escape:
             parts[-1] += bytes((value,))
         elif text.startswith("%") and len(parts) == 1 and parts[0]:
             parts.append((digits or "").encode())
@@ -114,7 +118,12 @@ def wire_name(name: TopicName) -> str:
     """How RocketMQ's clients see a topic."""
     prefix = next((each for each in PREFIXES if name.name.startswith(each)), "")
     rest = _escaped(name.name.removeprefix(prefix))
-    return f"{prefix}{_escaped(name.space)}%{rest}" if name.space else prefix + rest
+    if not name.space:
+        return prefix + rest
+    if _HEX_PAIR.match(rest) and int(rest[:2], 16) not in _PLAIN_BYTES:
+        # "ns%2Efoo" would be read as "ns.foo"; an escape right behind the separator is never plain.
+        rest = f"%{ord(rest[0]):02X}{rest[1:]}"
+    return f"{prefix}{_escaped(name.space)}%{rest}"
 
 
 def _escaped(text: str) -> str:

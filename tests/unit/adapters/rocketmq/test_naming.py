@@ -72,3 +72,10 @@ def test_good_names(topic):
 @pytest.mark.parametrize("topic", ["", "  ", "a.b", "a\n", "%RETRY%" + "g" * 249, "x" * 128])
 def test_bad_names_are_told_apart(topic):
     assert problem_with(topic).startswith("The specified topic")
+
+
+def test_a_name_that_looks_like_an_escape_keeps_its_namespace():
+    name = TopicName("ns", "2Efoo")
+    assert wire_name(name) == "ns%%32Efoo"
+    assert neutral_name("ns%%32Efoo") == name
+    assert neutral_name("ns%2Efoo") == TopicName("", "ns.foo")
