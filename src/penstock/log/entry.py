@@ -167,9 +167,8 @@ def encode_batch(
 
 
 Template = tuple[bytes, bytes, Callable[..., bytes], int]
-"""``(head, tail, pack, length)``: ``pack(head, position, store_ms, born_ms, tail + queue_id,
-offset, origin)`` gives the ``length - 4`` bytes of a record behind its crc; the queue id as four
-bytes, because neither it nor the tail changes within a run."""
+"""``(head, tail, pack, length)``: ``pack(head, position, store_ms, born_ms, tail, queue_id, offset,
+origin)`` gives the ``length - 4`` sealed bytes of a record behind its crc."""
 
 
 def template(record: Record) -> Template | None:
@@ -204,7 +203,7 @@ def template(record: Record) -> Template | None:
 @lru_cache(maxsize=1 + _JOIN_BYTES_MAX // 8)
 def _shape_packer(padded_size: int) -> Callable[..., bytes]:
     """Packs a whole record behind its crc; an origin shorter than the field is zero-padded."""
-    return struct.Struct(f"<16sQqq48sQ{padded_size}s").pack
+    return struct.Struct(f"<16sQqq44sIQ{padded_size}s").pack
 
 
 def _encode_uncommon(record: Record, targets: Targets, parts: list[bytes]) -> int:

@@ -85,6 +85,9 @@ class HotTail:
 
     def get_many(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
         """One answer for each (position, length)."""
+        found = self.run([position for position, _ in wanted])
+        if found is not None:
+            return [*found]
         young, old = self._young.by_position().get, self._old.by_position().get
         return [young(position) or old(position) for position, _ in wanted]
 

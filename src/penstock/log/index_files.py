@@ -23,9 +23,9 @@ ENTRY: Final = Struct("<QQQqIIiI")
 ENTRY_BYTES: Final = ENTRY.size
 IndexEntry = tuple[int, int, int, int, int, int, int, int]
 """(position, first_offset, cumulative_bytes, store_ms, length, messages, tag_hash, flags)"""
-ENTRY_PLACE: Final = Struct("<QQQ24s")
-ENTRY_FACTS: Final = Struct("<qIIiI")
-"""The same in two steps: the last five fields are often equal from entry to entry."""
+ENTRY_PLACE: Final = Struct("<QQQq16s")
+ENTRY_FACTS: Final = Struct("<IIiI")
+"""The same in two steps: the last four fields are often equal from entry to entry."""
 
 INDEX_DIRECTORY: Final = "index"
 

@@ -12,7 +12,7 @@ Not here: the layout of a record (``entry.py``), the frame and the file (``write
 (``store.py``).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -28,14 +28,13 @@ from penstock.log.cursors import (
 )
 from penstock.log.entry import encode_batch
 from penstock.log.queue_index import ENTRY, ENTRY_FACTS, ENTRY_PLACE, QueueIndex
-from penstock.log.shape import UNINDEXED, shape_of
+from penstock.log.shape import UNCOMMON, UNINDEXED, shape_of
 from penstock.model.position import UNASSIGNED_OFFSET, LogPosition
 from penstock.model.record import Record, RecordKind, tag_hash
 
 _MESSAGE: Final = int(RecordKind.MESSAGE)
 _RELEASE: Final = int(RecordKind.RELEASE)
 NO_POSITION: Final = LogPosition(-1)
-_QUEUE_ID: Final = Struct("<I")
 _CRC: Final = Struct("<I")
 
 
@@ -85,15 +84,15 @@ class Staged:
 
 def stage(
     batch: list[Appending], staged: Staged, position: int, store_ms: int, index_ms: int
-) -> None:
-    """Encode records from ``position`` on, assign their offsets and prepare their entries.
+) -> int:
+    """Encode records from ``position`` on, assign offsets, prepare entries; where they end.
 
     The hottest loop of the broker: it does everything in one pass, and recomputes what records of
     one shape or one queue share only when that changes.
     """
     sealed: list[bytes] = []
-    add, pack_entry, shape = sealed.append, ENTRY_PLACE.pack, None
-    sample, size, born_ms, tag = Record(b"", kind=0), -1, 0, b""
+    add, pack_entry = sealed.append, ENTRY_PLACE.pack
+    sample, size, born_ms, tag = UNCOMMON[0], -1, 0, b""
     # Offset and bytes of the queue at hand are kept here and written back when the queue changes.
     queues: tuple[QueueIndex, ...] | None = None
     index: QueueIndex | None = None
@@ -106,32 +105,36 @@ def stage(
         sample.origin = origin
         if record.born_ms != born_ms:
             sample.born_ms = born_ms = record.born_ms
-        if appending.queues is not queues or record != sample or len(origin) != size:
+        if record != sample or len(origin) != size:
+            sample.origin, tag = b"", b""
+            (
+                sample, size, head, tail, pack, length, messages, flags, facts, tag_at, tag_end,
+                stamps,
+            ) = shape_of(record)  # fmt: skip
+            sample.origin, sample.born_ms = origin, born_ms
+            if size < 0 or flags & INDEX_TRANSIENT:
+                queues = None
+        if appending.queues is not queues:
             if index is not None:
                 index.staged_offset, index.staged_bytes = offset, bytes_before
-            if record != sample or len(origin) != size:
-                shape = shape_of(record)
-                sample, size = shape[:2] if shape is not None else (sample, -1)
             index, queues = None, appending.queues
-            if shape is None or len(queues) != 1:
+            if size < 0 or len(queues) != 1:
                 queues = None
                 _seal(sealed, staged)
                 at += _stage_uncommon(appending, staged, at, store_ms, index_ms)
                 continue
             index = queues[0]
-            head, tail, pack, length, messages, flags, tag_at, tag_end, stamps = shape[2:]
-            tail += _QUEUE_ID.pack(index.queue_id)
-            tag, facts = b"", ENTRY_FACTS.pack(index_ms, length, messages, 0, flags)
-            add_entry, offset, bytes_before = _open(index, staged, flags)
+            queue_id, add_entry = index.queue_id, index.staged.append
+            offset, bytes_before = _open(index, staged, flags)
         if stamps is not None:
             first, second, third = stamps.split(origin)
             front = stamps.join(first, offset, second, at, third, store_ms)
             record.origin = origin = front + origin[stamps.end :]
-        add(pack(head, at, store_ms, born_ms, tail, offset, origin))
+        add(pack(head, at, store_ms, born_ms, tail, queue_id, offset, origin))
         if tag_end and tag != origin[tag_at:tag_end]:
             tag = origin[tag_at:tag_end]
-            facts = ENTRY_FACTS.pack(index_ms, length, messages, tag_hash(tag), flags)
-        add_entry(pack_entry(at, offset, bytes_before, facts))
+            facts = ENTRY_FACTS.pack(length, messages, tag_hash(tag), flags)
+        add_entry(pack_entry(at, offset, bytes_before, index_ms, facts))
         appending.first_offsets = (offset,)
         record.position = at
         record.store_ms = store_ms
@@ -140,18 +143,18 @@ def stage(
         at += length
     if index is not None:
         index.staged_offset, index.staged_bytes = offset, bytes_before
+    sample.origin = b""
     _seal(sealed, staged)
+    return int(at)
 
 
-def _open(
-    index: QueueIndex, staged: Staged, flags: int
-) -> tuple[Callable[[bytes], None], int, int]:
-    """A queue's turn begins: where its entries go, and the offset and bytes it goes on from."""
+def _open(index: QueueIndex, staged: Staged, flags: int) -> tuple[int, int]:
+    """A queue's turn begins: the offset and bytes it goes on from."""
     if not index.staged:
         staged.touched.append(index)
     if flags & INDEX_TRANSIENT and index.transient_from < 0:
         index.transient_from = index.staged_offset
-    return index.staged.append, index.staged_offset, index.staged_bytes
+    return index.staged_offset, index.staged_bytes
 
 
 def _seal(sealed: list[bytes], staged: Staged) -> None:

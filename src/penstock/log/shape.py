@@ -15,10 +15,9 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from msgspec.structs import replace
-
 from penstock.log.cursors import entry_flags
 from penstock.log.entry import template
+from penstock.log.index_files import ENTRY_FACTS
 from penstock.model.record import NO_STAMP, Record, RecordFlag, RecordKind
 
 _MESSAGE: Final = int(RecordKind.MESSAGE)
@@ -37,41 +36,68 @@ class Stamps(NamedTuple):
 
 
 Shape = tuple[
-    Record, int, bytes, bytes, Callable[..., bytes], int, int, int, int, int, Stamps | None
+    Record, int, bytes, bytes, Callable[..., bytes], int, int, int, bytes, int, int, Stamps | None
 ]
-"""``(sample, size, head, tail, pack, length, messages, flags, tag_at, tag_end, stamps)``:
+"""``(sample, size, head, tail, pack, length, messages, flags, facts, tag_at, tag_end, stamps)``:
 
-a record of this shape, for comparing, whose origin and birth may be overwritten; its origin bytes;
-its ``entry.Template``; its messages; the flags of its index entries; where its tag is, ``tag_end``
-0 for none; how it is stamped. A plain tuple, because some producers never send two of one shape.
+a record of this shape, for comparing, whose origin and birth are his who compares (he gives the
+origin back); its origin bytes, -1 when it has to be staged on its own; its ``entry.Template``; its
+messages; flags and packed facts of its index entries; where its tag is, ``tag_end`` 0 for none; how
+it is stamped.
 """
 
+UNCOMMON: Final[Shape] = (
+    Record(b"", kind=0), -1, b"", b"", bytes, 0, 0, 0, b"", 0, 0, None
+)  # fmt: skip
+"""Several shapes that have only this in common; nothing equals its sample."""
 
-def shape_of(record: Record) -> Shape | None:
-    """The shape of a record for one queue; None when it must be staged on its own."""
+
+def shape_of(record: Record) -> Shape:
+    """The shape of a record for one queue."""
     if record.kind != _MESSAGE or record.flags & UNINDEXED:
-        return None
-    size = len(record.origin)
-    offset_at, position_at = record.stamp_offset_at, record.stamp_position_at
-    store_ms_at = record.stamp_store_ms_at
+        return UNCOMMON
+    return _known(
+        (
+            len(record.origin), record.wire, record.flags, record.priority, record.messages,
+            record.expire_ms, record.deliver_ms, record.key_at, record.key_len, record.tag_at,
+            record.tag_len, record.props_at, record.props_len, record.body_at, record.body_len,
+            record.stamp_offset_at, record.stamp_position_at, record.stamp_store_ms_at,
+        )
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _known(facts: tuple[int, ...]) -> Shape:
+    """The shape with these facts; remembered, for messages differ in size more than in kind."""
+    size, wire, flags, priority, messages, expire_ms, deliver_ms = facts[:7]
+    key_at, key_len, tag_at, tag_len, props_at, props_len, body_at, body_len = facts[7:15]
+    sample = Record(
+        bytes(size), wire, _MESSAGE, flags, priority, messages, 0, expire_ms, deliver_ms, key_at,
+        key_len, tag_at, tag_len, props_at, props_len, body_at, body_len,
+    )  # fmt: skip
+    places = facts[15:]
+    sample.stamp_offset_at, sample.stamp_position_at, sample.stamp_store_ms_at = places
     stamps = None
-    if offset_at != NO_STAMP or position_at != NO_STAMP or store_ms_at != NO_STAMP:
+    if any(place != NO_STAMP for place in places):
+        offset_at, position_at, store_ms_at = places
         is_usual = (
             0 <= offset_at <= position_at - _STAMP_BYTES
             and position_at <= store_ms_at - _STAMP_BYTES
             and store_ms_at <= size - _STAMP_BYTES
         )
         if not is_usual:
-            return None
+            return UNCOMMON
         stamps = _stamps(offset_at, position_at, store_ms_at)
-    common = template(record)
+    common = template(sample)
     if common is None:
-        return None
+        return UNCOMMON
+    sample.origin = b""
     head, tail, pack, length = common
-    tag_at, tag_len = record.tag_at, record.tag_len
+    index_flags = entry_flags(sample)
     return (
-        replace(record), size, head, tail, pack, length, record.messages, entry_flags(record),
-        tag_at, tag_at + tag_len if tag_len else 0, stamps,
+        sample, size, head, tail, pack, length, messages, index_flags,
+        ENTRY_FACTS.pack(length, messages, 0, index_flags), tag_at,
+        tag_at + tag_len if tag_len else 0, stamps,
     )  # fmt: skip
 
 

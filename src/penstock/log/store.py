@@ -71,6 +71,12 @@ class StoreCounters(msgspec.Struct):
     """Records read from disk because the hot tail had them no more."""
     segments_removed: int = 0
 
+    def appended(self, records: int, size_bytes: int) -> None:
+        """One frame more is written."""
+        self.frames += 1
+        self.records += records
+        self.bytes_appended += size_bytes
+
 
 class Store:
     """Everything durable of one broker."""
@@ -175,9 +181,10 @@ class Store:
         index_ms = max(store_ms, self._index_ms)
         staged = Staged()
         try:
-            stage(batch, staged, self._writer.first_record_position, store_ms, index_ms)
+            start = self._writer.first_record_position
+            size = stage(batch, staged, start, store_ms, index_ms) - start
             base, end = self._writer.append(
-                staged.parts, len(batch), durable_upto=self._commit.synced_position
+                staged.parts, len(batch), durable_upto=self._commit.synced_position, size=size
             )
         except Exception:
             staged.undo(batch)
@@ -191,10 +198,7 @@ class Store:
         if staged.special:
             self._delays.note(staged.special)
         self._content_end = end
-        counters = self.counters
-        counters.frames += 1
-        counters.records += len(batch)
-        counters.bytes_appended += end - base
+        self.counters.appended(len(batch), end - base)
         return end
 
     def append_mark(self) -> LogPosition:
@@ -209,9 +213,6 @@ class Store:
 
     def read(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
         """The records at these (position, length); None = gone or corrupt, which is counted."""
-        run = self._hot.run([position for position, _ in wanted])
-        if run is not None:
-            return list(run)
         found = self._hot.get_many(wanted)
         if not all(found):
             missing = [at for at, record in enumerate(found) if record is None]

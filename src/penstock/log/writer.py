@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from penstock.log.frame import FRAME_BYTES_MAX, HEAD_BYTES, encode_head
 from penstock.log.segment import LOG_DIR, Segment, SegmentSet, make_log_dir, segment_path
 from penstock.log.storage import File, Storage
-from penstock.model.errors import AppendFailed
+from penstock.model.errors import AppendFailed, InvariantBroken
 from penstock.model.position import LogPosition
 
 
@@ -95,14 +95,15 @@ class LogWriter:
         return LogPosition(self.end_position + HEAD_BYTES)
 
     def append(
-        self, parts: Sequence[bytes], records: int, *, durable_upto: int
+        self, parts: Sequence[bytes], records: int, *, durable_upto: int, size: int | None = None
     ) -> tuple[LogPosition, LogPosition]:
         """Write one frame of these joined records; (position of its head, position behind it).
 
-        Raises ``AppendFailed`` and changes nothing when the disk does not take it.
+        ``size``: bytes of all parts, from whoever knows. Raises ``AppendFailed`` and changes
+        nothing when the disk does not take it.
         """
         base = self.end_position
-        frame_len = HEAD_BYTES + sum(map(len, parts))
+        frame_len = HEAD_BYTES + (sum(map(len, parts)) if size is None else size)
         if self.is_poisoned:
             raise AppendFailed(
                 "the end of the last log segment is unknown since a failed write could not be "
@@ -121,8 +122,11 @@ class LogWriter:
             epoch=self.epoch,
             prev_head_crc=self.prev_head_crc,
         )
+        frame = b"".join((head, *parts))
+        if len(frame) != frame_len:
+            raise InvariantBroken(f"a frame of {len(frame)} bytes was announced as {frame_len}")
         segment, file = self._room_for(frame_len)
-        self._write(file, segment, b"".join((head, *parts)))
+        self._write(file, segment, frame)
         segment.size_bytes += frame_len
         self._is_active_unsynced = True
         self.end_position = LogPosition(base + frame_len)

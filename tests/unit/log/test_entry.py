@@ -146,9 +146,7 @@ def test_a_template_makes_the_same_bytes(record, target):
         assert record.messages > record_length(neutral_record(record.origin), 1)
         return
     head, tail, pack, length = common
-    queue_id, offset = target
-    tail += queue_id.to_bytes(4, "little")
-    sealed = pack(head, 4096, 777, record.born_ms, tail, offset, record.origin)
+    sealed = pack(head, 4096, 777, record.born_ms, tail, *target, record.origin)
     assert encode(record, [target], 4096, 777)[4:] == sealed
     assert len(sealed) == length - 4
 

@@ -8,7 +8,7 @@ from penstock.log.cursors import INDEX_RELEASED, entry_flags, release_record
 from penstock.log.entry import decode, encode
 from penstock.log.intake import Appending, Staged, stage
 from penstock.log.queue_index import QueueIndex
-from penstock.log.shape import shape_of
+from penstock.log.shape import UNCOMMON, shape_of
 from penstock.log.side_files import SideFiles
 from penstock.model.errors import InvariantBroken
 from penstock.model.position import UNASSIGNED_OFFSET
@@ -194,7 +194,7 @@ def test_tags_and_births_may_differ_within_a_shape():
 
 def test_stamped_records_are_staged_by_their_shape_and_others_one_by_one():
     usual = Record(bytes(40), stamp_offset_at=4, stamp_position_at=12, stamp_store_ms_at=32)
-    assert shape_of(usual) is not None
+    assert shape_of(usual) is not UNCOMMON
     for places in ((4, 12, 33), (12, 4, 20), (4, 11, 20), (4, 12, -1), (-1, 4, 12)):
         odd = _with(Record(bytes(40)), **dict(zip(STAMPS, places, strict=True)))
-        assert shape_of(odd) is None, places
+        assert shape_of(odd) is UNCOMMON, places

@@ -7,7 +7,7 @@ from penstock.log.scan import LogScan
 from penstock.log.segment import SegmentSet
 from penstock.log.storage import DiskStorage
 from penstock.log.writer import LogWriter
-from penstock.model.errors import AppendFailed
+from penstock.model.errors import AppendFailed, InvariantBroken
 from penstock.testing.log_maker import LogMaker, recover
 from penstock.testing.storage import MemoryFile, MemoryStorage
 
@@ -257,3 +257,12 @@ def test_closing_gives_every_handle_back(storage):
         ("close", path(0)),
         ("close", path(1048)),
     ]
+
+
+def test_a_frame_of_another_size_than_announced_is_not_written():
+    maker = LogMaker(MemoryStorage())
+    before = maker.writer.end_position
+    with pytest.raises(InvariantBroken, match="a frame of 56 bytes was announced as 64"):
+        maker.writer.append([bytes(8)], 1, durable_upto=0, size=16)
+    assert maker.writer.end_position == before
+    assert maker.writer.append([bytes(8)], 1, durable_upto=0, size=8) == (before, before + 56)
