@@ -7,10 +7,14 @@ other requests, bodies that are nearly JSON. ``--long`` runs a hundred times as 
 import random
 import struct
 import tracemalloc
+import zlib
 
 import pytest
 
+from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.families import HANDLERS
+from penstock.adapters.rocketmq.name_server.factory import HANDLERS as NAME_HANDLERS
+from penstock.adapters.rocketmq.name_server.session import NameSession
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command, Serialization
@@ -54,9 +58,16 @@ BODIES = (
 )  # fmt: skip
 
 
-def hostile(rng, opaque):
+REGISTERED = (
+    b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"t":{"topicName":"t","perm":99,'
+    b'"readQueueNums":-1}},"dataVersion":{"counter":"x"}},"filterServerList":[]}'
+)
+DEFLATED_BOMB = zlib.compress(bytes(8 << 20))
+
+
+def hostile(rng, opaque, handlers=HANDLERS):
     """A request that no client would send."""
-    code = rng.choice([*HANDLERS, rng.randrange(-5, 400), rng.randrange(1 << 31)])
+    code = rng.choice([*handlers, rng.randrange(-5, 400), rng.randrange(1 << 31)])
     names = rng.sample(NAMES, rng.randint(0, 16))
     ext = {name: rng.choice(VALUES) for name in names}
     if rng.random() < 0.6:
@@ -101,6 +112,29 @@ def test_no_request_breaks_the_broker_and_each_is_answered_once(bench, number, i
     assert not waiting, f"seed {number}: {len(waiting)} requests were never answered"
     assert len(answered) > len(HANDLERS) // 2
     assert good.send("elsewhere", b"still here").code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("number", range(SEEDS))
+def test_no_request_breaks_the_name_server_either(bench, number, is_long):
+    rng = random.Random(number)
+    session = NameSession(
+        Peer("127.0.0.1", 1, "127.0.0.1", 9876), bench.house, NAME_HANDLERS, lambda: None
+    )
+    frames = RemotingFrames()
+    for opaque in range(1, REQUESTS * (100 if is_long else 1)):
+        command = hostile(rng, opaque, NAME_HANDLERS)
+        names = rng.sample(("brokerName", "brokerAddr", "clusterName", "brokerId"), 3)
+        command.ext |= {name: rng.choice(VALUES) for name in names}
+        command.ext["compressed"] = rng.choice(("true", "false", "maybe"))
+        command.body = rng.choice((*BODIES, REGISTERED, zlib.compress(REGISTERED), DEFLATED_BOMB))
+        session.receive(encode(command))
+        for data in session.outgoing():
+            frames.feed(data)
+        answers = [answer.opaque for answer in frames.commands()]
+        assert answers == ([] if command.is_oneway else [opaque]), f"seed {number}: {command}"
+        assert not session.wants_close, f"seed {number}: hung up on {command}"
+    bench.settle()
+    assert bench.client().send("elsewhere").code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, 1 << 24, (1 << 31) - 1, 1 << 31, (1 << 32) - 1])
