@@ -1,7 +1,7 @@
 """Settings of the RocketMQ protocol: names, topics, limits; defaults follow RocketMQ 5.3 (D25)."""
 
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Address
 from typing import Final
 
 from penstock.model.errors import SettingsError
@@ -32,7 +32,7 @@ class RocketmqSettings:
     )
     advertise: str = setting(
         "",
-        "D20: IP address in routes and message ids; empty = the one dialled, 127.0.0.1 in ids",
+        "D20: IPv4 address in routes and message ids; empty = the one dialled, 127.0.0.1 in ids",
         flag="--advertise",
     )
     cluster: str = setting("DefaultCluster", "Name of the cluster in routes")
@@ -118,10 +118,10 @@ class RocketmqSettings:
                 )
         if self.advertise:
             try:
-                ip_address(self.advertise)
+                IPv4Address(self.advertise)
             except ValueError:
                 raise SettingsError(
-                    f"rocketmq.advertise is {self.advertise!r}; use an IP address, as 10.0.0.5"
+                    f"rocketmq.advertise is {self.advertise!r}; use an IPv4 address, as 10.0.0.5"
                 ) from None
         if self.invalid_parameter_code not in (1, 29):
             raise SettingsError(
