@@ -38,6 +38,7 @@ def test_the_numbers_of_causes_are_fixed_because_they_are_on_disk():
         ("SOUGHT", 7),
         ("CORRUPT", 8),
         ("DELIVERED", 9),
+        ("MOVED", 10),
     ]
 
 
