@@ -163,7 +163,6 @@ def test_offsets_are_committed_asked_and_carried_by_pulls(client):
             "",
         ),
     ],
-    ids=str,
 )
 def test_bad_input_gets_rocketmqs_code_and_the_connection_lives(client, request_, code, words):
     client.create_topic("there", 1)
