@@ -188,7 +188,9 @@ def _channel(channel: Channel, now_ms: int) -> StageView:
 def _log(parts: Parts, now_ms: int) -> StageView:
     """The last stage: what holds it is the disk itself, so it never counts as held back."""
     view = _stage(parts.chain.log, now_ms, ())
-    return StageView(kind=view.kind, name=view.name, share=view.share)
+    refusal = parts.commits.refuse_now()
+    refusing = refusal.text.removesuffix("; nothing was stored") if refusal is not None else ""
+    return StageView(kind=view.kind, name=view.name, share=view.share, refusing=refusing)
 
 
 def _stage(stage: Stage, now_ms: int, downstream: tuple[str, ...]) -> StageView:

@@ -42,6 +42,8 @@ class StageView(msgspec.Struct, frozen=True):
     """Subscription: messages that could be delivered now."""
     consumers: "tuple[ConsumerView, ...]" = ()
     """Subscription: its consumers."""
+    refusing: str = ""
+    """Log: why whoever will not wait is turned away at once (F6, F7); nobody is held then."""
 
     @property
     def label(self) -> str:
@@ -109,8 +111,23 @@ def diagnose(stages: Sequence[StageView]) -> Diagnosis:
 
 def findings_of(stages: Sequence[StageView]) -> list[Diagnosis]:
     """Every finding, the most important first: alarms, held chains, then slow deliveries."""
-    alarms = _alarms(stages)
-    return alarms + _publish_side(stages) + _delivery_side(stages)
+    held = _publish_side(stages)
+    blamed = {finding.name for finding in held}
+    turned = [_refusing(each) for each in stages if each.refusing and each.name not in blamed]
+    return _alarms(stages) + turned + held + _delivery_side(stages)
+
+
+def _refusing(stage: StageView) -> Diagnosis:
+    why = _STAGE_WORDS.get(stage.kind)
+    return Diagnosis(
+        stage.kind,
+        stage.name,
+        f"{stage.label} is the bottleneck{f' ({why})' if why else ''}: {stage.refusing}; "
+        "sends that do not wait are refused as they come.",
+        "publish",
+        (stage.label,),
+        stage.share,
+    )
 
 
 def _alarms(stages: Iterable[StageView]) -> list[Diagnosis]:

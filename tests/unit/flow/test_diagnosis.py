@@ -157,3 +157,19 @@ def test_the_longest_backlog_comes_first():
         StageView("subscription", "large", ready=1000),
     ]
     assert [each.name for each in findings_of(views)] == ["large", "small"]
+
+
+def test_a_log_that_turns_senders_away_is_blamed_although_nobody_is_held():
+    busy = StageView("log", "log", refusing="the store is busy for 1200 ms")
+    finding = diagnose([busy])
+    assert (finding.kind, finding.side) == ("log", "publish")
+    assert finding.sentence == (
+        "log is the bottleneck (the disk): the store is busy for 1200 ms; "
+        "sends that do not wait are refused as they come."
+    )
+
+
+def test_a_log_that_others_already_wait_for_is_blamed_once():
+    busy = StageView("log", "log", refusing="the store is busy for 1200 ms")
+    queue = StageView("queue", "q", "flow", Reason.FLOW, "log", 0, 0.5, ("log",))
+    assert [each.kind for each in findings_of([queue, busy])] == ["log"]

@@ -32,6 +32,8 @@ async def play(house: House) -> None:
         rejected > 0,
         sender.remarks.get("REJECTREQUEST", "-"),
     )
+    blamed = page["diagnosis"]
+    house.check("the broker blames the log", blamed["kind"] == "log", blamed["sentence"])
     house.check(
         "the flow page counts them by cause",
         sends["refused"].get("busy", 0) > 0,
