@@ -16,6 +16,7 @@ from penstock.cli.asking import (
     print_table,
     takes_address,
 )
+from penstock.model.errors import PenstockError
 from penstock.model.sizes import size_text
 
 _TOPIC = click.option("--topic", required=True, help="The topic it reads.")
@@ -163,9 +164,33 @@ def delete(group: str, topic: str, space: str, is_json: bool, **where: Any) -> N
 @as_json
 @takes_address
 def mode_(group: str, topic: str, mode: str, share: int, is_json: bool, **where: Any) -> None:
-    """Switch GROUP between pulling its queues and popping messages (RocketMQ 5)."""
-    order = {"group": group, "topic": topic, "mode": mode, "share": share}
-    _told(asked("POST", path_of("group-modes"), order, **where), is_json)
+    """Switch GROUP between pulling its queues and popping messages (RocketMQ 5).
+
+    Every broker of the cluster is told; one that does not take it is named, the others are set.
+    """
+    # Imported only here: no other verb of groups speaks RocketMQ.
+    from penstock.cli.cluster_mode import cluster_brokers, set_everywhere
+
+    brokers = cluster_brokers(topic, **where)
+    if not brokers:
+        order = {"group": group, "topic": topic, "mode": mode, "share": share}
+        _told(asked("POST", path_of("group-modes"), order, **where), is_json)
+        return
+    outcomes = set_everywhere(brokers, group, topic, mode=mode, share=share)
+    done = f"group '{group}' reads '{topic}' by {mode}"
+    if is_json:
+        print_json({"done": done, "brokers": outcomes})
+    failed = [each for each in outcomes if each["error"]]
+    for each in outcomes:
+        if not is_json and not each["error"]:
+            click.echo(f"broker {each['broker']} at {each['address']}: {done}")
+    if failed:
+        raise PenstockError(
+            "not set on "
+            + "; ".join(
+                f"broker {each['broker']} at {each['address']}: {each['error']}" for each in failed
+            )
+        )
 
 
 def _told(answer: Any, is_json: bool) -> None:

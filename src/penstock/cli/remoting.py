@@ -16,7 +16,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from penstock.wire.rocketmq.bodies import (
     ConsumerData,
@@ -91,8 +91,9 @@ class RemotingConnection:
         serialization: Serialization = Serialization.JSON,
         language: Language = Language.JAVA,
         version: int = OUR_VERSION,
+        dial_seconds_max: float = WAIT_SECONDS_MAX,
     ) -> None:
-        self._socket = socket.create_connection((host, port), timeout=WAIT_SECONDS_MAX)
+        self._socket = socket.create_connection((host, port), timeout=dial_seconds_max)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._frames = RemotingFrames()
         self._serialization = serialization
@@ -104,7 +105,7 @@ class RemotingConnection:
         """Requests of the server, oldest first; whoever handles one removes it."""
         self.is_over = False
 
-    def __enter__(self) -> "RemotingConnection":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -25,6 +25,10 @@ class Desk(Protocol):
         """``rocketmq/``: how its subscriptions begin in the engine, before the group."""
         ...
 
+    def place(self) -> dict[str, str]:
+        """Name, cluster and address of this broker, and who knows the others of its cluster."""
+        ...
+
     def create_topic(self, name: TopicName, queues: int) -> None:
         """A new topic as this protocol makes them."""
         ...

@@ -196,6 +196,10 @@ class Administration:
             desk.set_mode(found, group, mode, share)
         self.wake()
 
+    def places(self) -> list[dict[str, str]]:
+        """What this broker is to the others of its cluster, by protocol that has clusters."""
+        return [desk.place() for desk in self._desks]
+
     # Parts.
 
     def _topic(self, name: str, space: str) -> Topic:

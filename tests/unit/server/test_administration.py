@@ -25,6 +25,9 @@ class Desk:
         self.modes = {}
         self.forgotten = []
 
+    def place(self):
+        return {"broker": "a", "cluster": "c", "address": "h:1", "name_server": "h:2"}
+
     def create_topic(self, name, queues):
         self.engine.create_topic(name, queues=queues)
         self.created.append((name.name, queues))
@@ -242,3 +245,8 @@ def test_long_listings_come_in_pages(core, admin, monkeypatch):
         seen += [(row.group, row.topic) for row in admin.groups(offset=len(seen)).rows]
     assert seen == [("audit", "t0"), ("audit", "t1"), ("audit", "t2"), ("idle", ""),
                     ("readers", "")]  # fmt: skip
+
+
+def test_each_protocol_says_what_the_broker_is_in_its_cluster(core, admin):
+    assert [each["name_server"] for each in admin.places()] == ["h:2"]
+    assert Administration(core.engine, core.clock, core.settle).places() == []

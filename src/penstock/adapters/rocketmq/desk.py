@@ -40,6 +40,16 @@ class OperatorDesk:
         self._groups = house.part(GroupBook)
         self._offsets = house.part(OffsetBook)
 
+    def place(self) -> dict[str, str]:
+        """This broker as its name server lists it."""
+        house = self._house
+        return {
+            "broker": house.broker_name,
+            "cluster": house.cluster,
+            "address": house.address if house.broker_port else "",
+            "name_server": house.name_server,
+        }
+
     def create_topic(self, name: TopicName, queues: int) -> None:
         """A topic that clients may send to and read from."""
         config = TopicConfig(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.families import HANDLERS, open_parts
 from penstock.adapters.rocketmq.house import House
+from penstock.adapters.rocketmq.name_server.factory import NAME_SERVER
 from penstock.adapters.rocketmq.session import Session
 from penstock.adapters.rocketmq.timers import Timers
 from penstock.model.clock import Clock
@@ -22,10 +23,15 @@ BROKER: Final = "rocketmq_broker"
 
 
 def open_house(
-    engine: Engine, clock: Clock, settings: Settings, *, broker_port: int = 10911
+    engine: Engine,
+    clock: Clock,
+    settings: Settings,
+    *,
+    broker_port: int = 10911,
+    name_server: str = "",
 ) -> House:
     """A house with everything in it; tests use it directly."""
-    house = House(engine, clock, settings, broker_port=broker_port)
+    house = House(engine, clock, settings, broker_port=broker_port, name_server=name_server)
     open_parts(house)
     return house
 
@@ -40,7 +46,8 @@ class Household:
     def open(self, engine: Engine, clock: Clock, endpoints: Mapping[str, str]) -> Timers:
         """The listeners are open, nobody is connected yet; what has to be driven from now on."""
         port = int(endpoints.get(BROKER, ":0").rpartition(":")[2])
-        self._house = open_house(engine, clock, self._settings, broker_port=port)
+        names = endpoints.get(NAME_SERVER, "")
+        self._house = open_house(engine, clock, self._settings, broker_port=port, name_server=names)
         return self._house.timers
 
     @property

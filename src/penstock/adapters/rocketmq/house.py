@@ -47,7 +47,13 @@ class House:
     """Shared state of the broker listener and the name server."""
 
     def __init__(
-        self, engine: Engine, clock: Clock, settings: Settings, *, broker_port: int
+        self,
+        engine: Engine,
+        clock: Clock,
+        settings: Settings,
+        *,
+        broker_port: int,
+        name_server: str = "",
     ) -> None:
         self.engine: Final = engine
         self.clock: Final = clock
@@ -57,6 +63,8 @@ class House:
         self.cluster: Final = self.settings.cluster
         self.broker_port: Final = broker_port
         """Where the broker listens; 0 when that listener is off."""
+        self.name_server: Final = self.settings.join or name_server
+        """``host:port`` of the name server that knows this broker; empty when there is none."""
         self.timers: Final = Timers()
         self.sessions: Final[dict[ConnectionId, Session]] = {}
         """Broker connections that live."""

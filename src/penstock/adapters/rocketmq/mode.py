@@ -89,11 +89,11 @@ class Modes:
 
 
 def set_mode(session: Session, command: Command) -> None:
-    """SET_MESSAGE_REQUEST_MODE."""
+    """SET_MESSAGE_REQUEST_MODE; answered once it would survive a crash."""
     body = decode_body(command.body, SetRequestModeBody)
     setting = ModeSetting(MODES[body.mode], body.pop_share_queue_num)
     session.house.part(Modes).set(body.topic, body.consumer_group, setting)
-    session.answer(command)
+    session.house.engine.after_durable(lambda: session.answer(command))
 
 
 HANDLERS: Final[dict[int, Handler]] = {RequestCode.SET_MESSAGE_REQUEST_MODE: set_mode}

@@ -9,7 +9,8 @@ GET     /api/groups ?offset ?contains ?hidden  a page of (group, topic) with lag
 GET     /api/groups/NAME                       its topics, queue by queue
 DELETE  /api/groups/NAME ?topic ?space         from one topic or from all
 POST    /api/group-offsets                     reset: {"group", "topic", "space", "to", "queue"}
-POST    /api/group-modes                       {"group", "topic", "mode", "share"}
+POST    /api/group-modes                       {"group", "topic", "mode", "share"}, this broker only
+GET     /api/places                            its name and address in clusters, and name servers
 ======  =====================================  =============================================
 
 Names may hold slashes, so nothing comes behind one in a path. Reading is free like ``/api/flow``;
@@ -82,6 +83,7 @@ class AdminApi:
             Route("/api/groups/{name:path}", self.delete_group, methods=["DELETE"]),
             Route("/api/group-offsets", self.reset_group, methods=["POST"]),
             Route("/api/group-modes", self.set_mode, methods=["POST"]),
+            Route("/api/places", self.places, methods=["GET"]),
         ]
 
     async def topics(self, request: Request) -> Response:
@@ -153,6 +155,10 @@ class AdminApi:
             return {"done": f"group '{order.group}' reads '{order.topic}' by {order.mode}"}
 
         return await self._change(request, SetMode, change)
+
+    async def places(self, _request: Request) -> Response:
+        """Where others of its clusters are asked for."""
+        return _answer(self._admin.places)
 
     async def _change(
         self, request: Request, kind: type[Order], change: Callable[[Order], Any]
