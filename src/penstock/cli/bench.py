@@ -40,7 +40,7 @@ def command() -> None:
 
 @command.command("engine")
 @click.option("--only", type=click.Choice(PARTS), multiple=True, help="Only these figures.")
-@click.option("--messages", default=500_000, show_default=True, help="Messages of the CPU figure.")
+@click.option("--messages", default=200_000, show_default=True, help="Messages of the CPU figure.")
 @click.option("--size", default=128, show_default=True, help="Bytes of a body.")
 @click.option("--list", "list_size", default=100, show_default=True, help="Messages per publish.")
 @click.option("--backlog", default=10_000_000, show_default=True, help="Messages of the backlog.")
@@ -78,21 +78,26 @@ def _cpu(
     from penstock.server.heap import settle_heap
 
     settle_heap()
-    figures = [
-        measure_cpu(
-            directory / str(number), messages=messages, body_bytes=size, list_size=list_size
+    for connections in (1, 4):
+        figures = [
+            measure_cpu(
+                directory / f"{connections}-{number}",
+                messages=messages,
+                body_bytes=size,
+                list_size=list_size,
+                connections=connections,
+            )
+            for number in range(rounds)
+        ]
+        core = sorted(each.core_us for each in figures)
+        rate = statistics.median(each.messages_per_s for each in figures)
+        yield Row(
+            f"publish -> append -> dispatch -> settle, CPU per message, publishers: {connections}",
+            f"{statistics.median(core):.2f} us ({core[0]:.2f} to {core[-1]:.2f})",
+            "<= 3 us",
+            f"{size} B, lists of {list_size}, durable; median of {rounds} runs of {messages:,}; "
+            f"{rate:,.0f} messages/s with the syncs in line",
         )
-        for number in range(rounds)
-    ]
-    core = sorted(each.core_us for each in figures)
-    rate = statistics.median(each.messages_per_s for each in figures)
-    yield Row(
-        "publish -> append -> dispatch -> settle, CPU per message",
-        f"{statistics.median(core):.2f} us ({core[0]:.2f} to {core[-1]:.2f})",
-        "<= 3 us",
-        f"{size} B, lists of {list_size}, durable; median of {rounds} runs of {messages:,}; "
-        f"{rate:,.0f} messages/s with the syncs in line",
-    )
 
 
 def _backlog(directory: Path, *, backlog: int, size: int, **_: int) -> Iterator[Row]:

@@ -17,7 +17,7 @@ def test_the_cpu_figure_comes_from_messages_that_went_all_the_way(tmp_path):
             "--only", "cpu", "--messages", "2000", "--rounds", "1", "--json", "--dir", str(tmp_path)
         )
     )
-    assert len(rows) == 1
+    assert len(rows) == 2
     assert "CPU per message" in rows[0]["figure"]
     assert float(rows[0]["value"].split()[0]) > 0
 
