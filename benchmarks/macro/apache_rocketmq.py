@@ -18,7 +18,7 @@ HEAP = "512m"
 START_SECONDS_MAX = 60
 MAVEN_SECONDS_MAX = 600
 
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+POM = """<project><modelVersion>4.0.0</modelVersion>
 <groupId>penstock</groupId><artifactId>bench</artifactId><version>1</version>
 <dependencies><dependency><groupId>org.apache.rocketmq</groupId>
 <artifactId>rocketmq-broker</artifactId><version>{version}</version></dependency></dependencies>
