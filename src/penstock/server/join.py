@@ -1,10 +1,13 @@
-"""Registers this broker with the RocketMQ name server it joined, every 30 s and at each change.
+"""This broker at the RocketMQ name server it joined: registers there, and asks it for routes.
 
-One connection is kept open: a name server takes its end for the end of the broker. A name server
-that is away does not disturb the broker; it is tried again every few seconds, and the log says so
-once per episode.
+It registers every 30 s and at each change of a topic, and asks for the routes that somebody wants
+to know. One connection is kept open: a name server takes its end for the end of the broker. A name
+server that is away does not disturb the broker; it is tried again every few seconds, and the log
+says so once per episode.
 
-Not here: what is said (``adapters/rocketmq/name_server/registrations.py``).
+Invariant: one question at a time; routes that somebody waits for go before those to be renewed.
+Not here: what is said (``adapters/rocketmq/name_server/registrations.py``), what is done with
+routes (``adapters/rocketmq/cluster_routes.py``).
 """
 
 import asyncio
@@ -12,6 +15,7 @@ import contextlib
 import logging
 from typing import Final
 
+from penstock.adapters.rocketmq.cluster_routes import ClusterRoutes, question
 from penstock.adapters.rocketmq.house import House
 from penstock.adapters.rocketmq.name_server.registrations import farewell, learn, registration
 from penstock.wire.rocketmq.command import Command, Malformed
@@ -37,7 +41,10 @@ class Join:
         self._house = house
         self._address = address
         self._task: asyncio.Task[None] | None = None
-        self._change = asyncio.Event()
+        self._routes = house.part(ClusterRoutes)
+        self._stirred = asyncio.Event()
+        self._register_at = 0.0
+        """When to register again; time of the loop."""
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._opaque = 0
         self._is_away = False
@@ -46,7 +53,8 @@ class Join:
 
     def start(self) -> None:
         """Begin to register; needs a running loop."""
-        self._house.topics.on_change = self._change.set
+        self._house.topics.on_change = self._changed
+        self._routes.on_want = self._stirred.set
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -69,27 +77,43 @@ class Join:
     def cancel(self) -> None:
         """End without a word."""
         self._house.topics.on_change = _nothing
+        self._routes.on_want = _nothing
         if self._task is not None:
             self._task.cancel()
 
+    def _changed(self) -> None:
+        soon = asyncio.get_running_loop().time() + GATHER_SECONDS
+        self._register_at = min(self._register_at, soon)
+        self._stirred.set()
+
     async def _run(self) -> None:
+        now = asyncio.get_running_loop().time
         while True:
-            is_registered = await self._register()
-            seconds = self._house.settings.register_ms / 1000 if is_registered else AGAIN_SECONDS
+            self._stirred.clear()
+            if now() >= self._register_at:
+                # Set before the question: a change that comes meanwhile makes it sooner again.
+                self._register_at = now() + self._house.settings.register_ms / 1000
+                if await self._register():
+                    self._routes.registered()
+                else:
+                    self._register_at = min(self._register_at, now() + AGAIN_SECONDS)
+            while (topic := self._routes.wanted()) is not None:
+                await self._learn_route(topic)
             # Not ``wait_for``: before Python 3.12 it may lose a cancellation.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._change.wait()
-                await asyncio.sleep(GATHER_SECONDS)
-            self._change.clear()
+                async with asyncio.timeout(self._rest_seconds(now())):
+                    await self._stirred.wait()
+
+    def _rest_seconds(self, now: float) -> float:
+        seconds = self._register_at - now
+        renew_ms = self._routes.next_want_ms()
+        if renew_ms is not None:
+            seconds = min(seconds, (renew_ms - self._house.clock.monotonic_ms()) / 1000)
+        return max(seconds, 0.0)
 
     async def _register(self) -> bool:
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                answer = await self._ask(registration(self._house))
-        except (OSError, TimeoutError, Malformed, EOFError) as problem:
-            self._hang_up()
-            self._tell(f"{problem}" or type(problem).__name__)
+        answer = await self._answered(registration(self._house))
+        if answer is None:
             return False
         if answer.code != 0:
             self._tell(f"it answered {answer.code}: {answer.remark}")
@@ -100,6 +124,21 @@ class Join:
             self._is_away = False
             logger.info("registered with name server %s", self._address)
         return True
+
+    async def _learn_route(self, topic: str) -> None:
+        # Dialling is the registration's: a connection that only asks would mean nothing there.
+        answer = None if self._streams is None else await self._answered(question(topic))
+        self._routes.learnt(topic, answer)
+
+    async def _answered(self, command: Command) -> Command | None:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await self._ask(command)
+        except (OSError, TimeoutError, Malformed, EOFError) as problem:
+            self._hang_up()
+            self._tell(f"{problem}" or type(problem).__name__)
+            self._register_at = asyncio.get_running_loop().time() + AGAIN_SECONDS
+            return None
 
     async def _ask(self, command: Command) -> Command:
         if self._streams is None:
@@ -127,9 +166,7 @@ class Join:
     def _tell(self, problem: str) -> None:
         if not self._is_away:
             self._is_away = True
-            logger.warning(
-                "cannot register with name server %s: %s; trying again", self._address, problem
-            )
+            logger.warning("name server %s is away: %s; trying again", self._address, problem)
 
 
 def _nothing() -> None:

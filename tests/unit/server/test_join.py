@@ -5,12 +5,13 @@ import contextlib
 
 import pytest
 
+from penstock.adapters.rocketmq.cluster_routes import ClusterRoutes
 from penstock.server import join as join_module
 from penstock.server.join import Join
 from penstock.settings.load import Settings
 from penstock.settings.rocketmq import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.wire.rocketmq.codes import RequestCode
+from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import response_to
 from penstock.wire.rocketmq.frame import decode, encode
 
@@ -20,6 +21,7 @@ class FakeNameServer:
 
     def __init__(self, code=0, body=b""):
         self.code, self.body = code, body
+        self.route = (ResponseCode.TOPIC_NOT_EXIST, b"")
         self.told = asyncio.Queue()
         self._writers = []
 
@@ -49,7 +51,9 @@ class FakeNameServer:
                 head = await reader.readexactly(4)
                 command = decode(head + await reader.readexactly(int.from_bytes(head, "big")))
                 await self.told.put(command)
-                writer.write(encode(response_to(command, self.code, body=self.body)))
+                is_route = command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+                code, body = self.route if is_route else (self.code, self.body)
+                writer.write(encode(response_to(command, code, body=body)))
 
     async def hear(self):
         return await asyncio.wait_for(self.told.get(), 5)
@@ -141,6 +145,95 @@ def test_the_order_configuration_is_learnt(bench):
             while not join.registrations:
                 await asyncio.sleep(0)
             assert bench.house.key_values.get("ORDER_TOPIC_CONFIG", "orders") == "b:4"
+            await join.stop()
+
+    run(scene)
+
+
+FASTJSON_ROUTE = (
+    b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.7:10911"},"brokerName":"a","cluster":"c"}],'
+    b'"queueDatas":[{"brokerName":"a","perm":6,"readQueueNums":3,"writeQueueNums":3}]}'
+)
+
+
+async def asked(bench, topic):
+    """The route of a topic as this broker learns it."""
+    told = asyncio.get_running_loop().create_future()
+    bench.house.part(ClusterRoutes).ask(topic, told.set_result)
+    return await asyncio.wait_for(told, 5)
+
+
+async def registered(join):
+    while not join.registrations:
+        await asyncio.sleep(0)
+
+
+def test_a_route_that_somebody_asks_for_comes_from_the_name_server(bench):
+    async def scene():
+        async with FakeNameServer() as server:
+            server.route = (0, FASTJSON_ROUTE)
+            join = Join(bench.house, server.address)
+            join.start()
+            await registered(join)
+            route = await asked(bench, "orders")
+            assert [(e.broker_name, e.read_queue_nums) for e in route.queue_datas] == [("a", 3)]
+            told = [await server.hear() for _ in range(2)]
+            assert told[1].code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+            assert told[1].ext == {"topic": "orders", "acceptStandardJsonOnly": "true"}
+            await join.stop()
+
+    run(scene)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(ResponseCode.TOPIC_NOT_EXIST, b""), (ResponseCode.SYSTEM_ERROR, b""), (0, b"[1]")],
+    ids=["unknown", "error", "unreadable"],
+)
+def test_a_route_that_the_name_server_cannot_tell_is_unknown_at_once(bench, answer):
+    async def scene():
+        async with FakeNameServer() as server:
+            server.route = answer
+            join = Join(bench.house, server.address)
+            join.start()
+            await registered(join)
+            assert await asked(bench, "orders") is None
+            await join.stop()
+
+    run(scene)
+
+
+def test_a_name_server_that_is_away_tells_no_route_and_is_registered_with_again(bench, monkeypatch):
+    monkeypatch.setattr(join_module, "AGAIN_SECONDS", 0.01)
+
+    async def scene():
+        async with FakeNameServer() as server:
+            server.route = (0, FASTJSON_ROUTE)
+            join = Join(bench.house, server.address)
+            join.start()
+            await registered(join)
+            server.hang_up()
+            assert await asked(bench, "orders") is None
+            while join.registrations < 2:
+                await asyncio.sleep(0)
+            assert await asked(bench, "orders") is not None
+            await join.stop()
+
+    run(scene)
+
+
+def test_a_topic_that_grows_here_is_registered_and_its_route_asked_for_again(bench):
+    async def scene():
+        async with FakeNameServer() as server:
+            server.route = (0, FASTJSON_ROUTE)
+            join = Join(bench.house, server.address)
+            join.start()
+            await registered(join)
+            await asked(bench, "orders")
+            bench.client().send("orders")
+            told = [(await server.hear()).code for _ in range(4)]
+            pair = [RequestCode.REGISTER_BROKER, RequestCode.GET_ROUTEINFO_BY_TOPIC]
+            assert told == [*pair, *pair]
             await join.stop()
 
     run(scene)

@@ -3,10 +3,10 @@
 The queues are those of every broker that has the topic, the members those who send heartbeats here
 (clients send them to every broker). "Keep what you have" is an answer without a list; an empty list
 means "nothing for you". The first is given whenever this broker does not know enough: an unknown
-topic, group or strategy, and every topic of a broker that joined another name server, since the
-routes are there.
+topic, group or strategy, or a name server that this broker joined and that does not answer.
 
-Not here: the strategies (``model/assignment.py``), the modes (``mode.py``).
+Not here: the strategies (``model/assignment.py``), the modes (``mode.py``), how a joined broker
+knows the queues of others (``cluster_routes.py``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.adapters.rocketmq.mode import MODES, Modes
+from penstock.adapters.rocketmq.cluster_routes import ClusterRoutes
+from penstock.adapters.rocketmq.mode import MODES
 from penstock.adapters.rocketmq.name_server.routes import RouteBook
 from penstock.engine.group.assignment import Allotment, allot
 from penstock.model.assignment import QueueRef
@@ -30,25 +31,54 @@ from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
 from penstock.wire.rocketmq.route_bodies import Perm
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.house import House
     from penstock.adapters.rocketmq.requests import Handler
     from penstock.adapters.rocketmq.session import Session
     from penstock.wire.rocketmq.command import Command
+    from penstock.wire.rocketmq.route_bodies import TopicRouteData
 
 _log = logging.getLogger(__name__)
+
+QUEUES_MAX: Final = 65_536
+"""Queues of one topic on all brokers: whoever registers more at a name server is not believed."""
 
 _WORDS: Final = {mode: word for word, mode in MODES.items()}
 
 
 def query_assignment(session: Session, command: Command) -> None:
-    """QUERY_ASSIGNMENT."""
+    """QUERY_ASSIGNMENT; a joined broker may have to ask its name server first."""
     house = session.house
-    house.part(Modes)
     body = decode_body(command.body, QueryAssignmentBody)
+    if house.settings.join:
+        house.part(ClusterRoutes).ask(
+            body.topic, lambda route: _divide(session, command, body, route)
+        )
+    else:
+        route = house.part(RouteBook).route(body.topic, session.peer.local_host)
+        _divide(session, command, body, route)
+
+
+def queues_of(topic: str, route: TopicRouteData | None) -> list[QueueRef] | None:
+    """The readable queues of a topic on all brokers; None when they are not known."""
+    if route is None:
+        return None
+    readable = [data for data in route.queue_datas if data.perm & Perm.READ]
+    if sum([data.read_queue_nums for data in readable]) > QUEUES_MAX:
+        return None
+    return [
+        QueueRef(topic, data.broker_name, number)
+        for data in readable
+        for number in range(data.read_queue_nums)
+    ]
+
+
+def _divide(
+    session: Session, command: Command, body: QueryAssignmentBody, route: TopicRouteData | None
+) -> None:
+    house = session.house
     topic, group = body.topic, body.consumer_group
     allotment = allot(
         body.client_id,
-        queues_of(house, topic, session.peer.local_host),
+        queues_of(topic, route),
         house.consumers.client_ids(group) or None,
         strategy=body.strategy_name,
         setting=house.modes.get(topic, group),
@@ -58,25 +88,10 @@ def query_assignment(session: Session, command: Command) -> None:
     if allotment.is_keep:
         _log.info(
             "no assignment",
-            extra={"group": group, "topic": topic, "client": body.client_id[:80],
+            extra={"group": group, "topic": topic[:80], "client": body.client_id[:80],
                    "reason": allotment.reason},
         )  # fmt: skip
     session.answer(command, body=encode_body(answer_of(allotment)))
-
-
-def queues_of(house: House, topic: str, local_host: str) -> list[QueueRef] | None:
-    """The readable queues of a topic on all brokers; None when they are not known here."""
-    if house.settings.join or house.topics.find(topic) is None:
-        return None
-    route = house.part(RouteBook).route(topic, local_host)
-    if route is None:
-        return None
-    return [
-        QueueRef(topic, data.broker_name, number)
-        for data in route.queue_datas
-        if data.perm & Perm.READ
-        for number in range(data.read_queue_nums)
-    ]
 
 
 def answer_of(allotment: Allotment) -> QueryAssignmentAnswer:

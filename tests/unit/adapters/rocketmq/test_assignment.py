@@ -4,14 +4,17 @@ import json
 
 import pytest
 
+from penstock.adapters.rocketmq.cluster_routes import HOLD_MS_MAX, ClusterRoutes
 from penstock.adapters.rocketmq.mode import Modes
+from penstock.adapters.rocketmq.name_server.routes import RouteBook
 from penstock.engine.group.consume_mode import ConsumeMode, ModeSetting
 from penstock.settings.load import Settings
 from penstock.settings.rocketmq import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
+from penstock.wire.rocketmq.command import Command
 from penstock.wire.rocketmq.lenient_json import encode_body
-from penstock.wire.rocketmq.route_bodies import TopicConfig
+from penstock.wire.rocketmq.route_bodies import QueueData, TopicConfig, TopicRouteData
 
 
 def make_bench(settings=None):
@@ -38,15 +41,37 @@ def join(bench, *names, group="g"):
         assert bench.client().ask(RequestCode.HEART_BEAT, {}, body).code == 0
 
 
-def query(bench, client="c0", *, topic="orders", strategy="AVG", model="CLUSTERING", group="g"):
-    body = {
-        "topic": topic,
-        "consumerGroup": group,
-        "clientId": client,
-        "strategyName": strategy,
-        "messageModel": model,
-    }
-    answer = bench.client().ask(RequestCode.QUERY_ASSIGNMENT, {}, encode_body(body))
+def question(client, *, topic="orders", strategy="AVG", model="CLUSTERING", group="g"):
+    return encode_body(
+        {
+            "topic": topic,
+            "consumerGroup": group,
+            "clientId": client,
+            "strategyName": strategy,
+            "messageModel": model,
+        }
+    )
+
+
+def query(bench, client="c0", **more):
+    return assignments(
+        bench.client().ask(RequestCode.QUERY_ASSIGNMENT, {}, question(client, **more))
+    )
+
+
+def ask_later(bench, client):
+    """Ask and do not wait; the connection and the opaque."""
+    connection = bench.client()
+    opaque = connection.write(RequestCode.QUERY_ASSIGNMENT, {}, question(client))
+    bench.settle()
+    return connection, opaque
+
+
+def heard(connection, opaque):
+    return [each for each in connection._hear() if each.opaque == opaque]
+
+
+def assignments(answer):
     assert answer.code == 0
     return json.loads(answer.body)["messageQueueAssignments"]
 
@@ -132,10 +157,86 @@ def test_without_balancing_everybody_reads_everything():
     assert numbers(query(bench)) == [0, 1, 2, 3]
 
 
-def test_a_broker_that_joined_others_does_not_know_their_queues_and_says_keep():
-    bench = make_bench(Settings(rocketmq=RocketmqSettings(join="10.0.0.5:9876")))
+@pytest.fixture
+def joined():
+    """A broker called b of a cluster, whose name server nobody asks unless a test does."""
+    return make_bench(Settings(rocketmq=RocketmqSettings(join="10.0.0.5:9876", broker_name="b")))
+
+
+def tell_route(bench, **queues):
+    datas = [
+        QueueData(broker_name=name, read_queue_nums=count, write_queue_nums=count)
+        for name, count in queues.items()
+    ]
+    body = encode_body(TopicRouteData(queue_datas=datas))
+    routes = bench.house.part(ClusterRoutes)
+    assert routes.wanted() == "orders"
+    routes.learnt("orders", Command(0, body=body))
+
+
+def places(found):
+    return [(e["messageQueue"]["brokerName"], e["messageQueue"]["queueId"]) for e in found]
+
+
+def test_a_joined_broker_divides_the_queues_of_all_brokers_once_it_was_told_them(joined):
+    join(joined, "c0", "c1")
+    client, opaque = ask_later(joined, "c0")
+    assert heard(client, opaque) == []
+    tell_route(joined, b=2, a=2)
+    (answer,) = heard(client, opaque)
+    assert places(assignments(answer)) == [("a", 0), ("a", 1)]
+    assert places(query(joined, "c1")) == [("b", 0), ("b", 1)]
+
+
+def test_a_joined_broker_gives_every_broker_to_a_member_that_pops(joined):
+    join(joined, "c0")
+    set_pop(joined, -1)
+    client, opaque = ask_later(joined, "c0")
+    tell_route(joined, b=2, a=2)
+    (answer,) = heard(client, opaque)
+    assert places(assignments(answer)) == [("a", -1), ("b", -1)]
+
+
+def test_a_joined_broker_says_keep_when_its_name_server_does_not_answer_in_time(joined):
+    join(joined, "c0")
+    client, opaque = ask_later(joined, "c0")
+    joined.advance(HOLD_MS_MAX - 1)
+    assert heard(client, opaque) == []
+    joined.advance(1)
+    (answer,) = heard(client, opaque)
+    assert assignments(answer) is None
+
+
+def test_a_joined_broker_tells_a_stranger_nothing_which_is_not_keep(joined):
+    join(joined, "c0")
+    client, opaque = ask_later(joined, "stranger")
+    tell_route(joined, b=2, a=2)
+    (answer,) = heard(client, opaque)
+    assert assignments(answer) == []
+
+
+def test_a_client_that_left_meanwhile_is_not_answered(joined):
+    join(joined, "c0")
+    client, opaque = ask_later(joined, "c0")
+    client.close()
+    tell_route(joined, b=2)
+    assert heard(client, opaque) == []
+
+
+def test_more_queues_than_a_cluster_can_have_are_not_believed(joined):
+    join(joined, "c0")
+    client, opaque = ask_later(joined, "c0")
+    tell_route(joined, b=2, a=1 << 30)
+    (answer,) = heard(client, opaque)
+    assert assignments(answer) is None
+
+
+def test_queues_that_only_other_brokers_have_are_divided_too(bench):
+    book = bench.house.part(RouteBook)
+    other = book.enter("other", "DefaultCluster", "0", "10.0.0.7:10911")
+    other.topics = {"far": TopicConfig(topic_name="far", read_queue_nums=2)}
     join(bench, "c0")
-    assert query(bench) is None
+    assert places(query(bench, topic="far")) == [("other", 0), ("other", 1)]
 
 
 def test_a_body_that_cannot_be_read_is_an_error(bench):

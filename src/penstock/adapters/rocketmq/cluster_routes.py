@@ -1,0 +1,173 @@
+"""Routes of topics over all brokers, as the name server tells them that this broker joined.
+
+Only topics that somebody asks about are here. A question about one of them is answered at once from
+what was told last, which is renewed every 30 s as clients do it; a question about another waits for
+the name server, not longer than ``HOLD_MS_MAX``. A name server that is away leaves what is known in
+place: brokers do not vanish with it.
+
+Invariants: every question gets exactly one answer; topics and held questions are bounded.
+Not here: the socket (``server/join.py``), the name server's own routes (``name_server/routes.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
+from penstock.wire.rocketmq.command import Command, Malformed
+from penstock.wire.rocketmq.lenient_json import decode_body
+from penstock.wire.rocketmq.route_bodies import TopicRouteData
+
+if TYPE_CHECKING:
+    from penstock.adapters.rocketmq.house import House
+
+RENEW_MS: Final = 30_000
+"""As often as clients ask for routes."""
+IDLE_MS_MAX: Final = 120_000
+"""A topic that nobody asked about for this long is forgotten; members ask every 20 s."""
+HOLD_MS_MAX: Final = 800
+"""Java's clients give their first question 1 s."""
+TOPICS_MAX: Final = 1_000
+"""Renewing them is one request each: some 30 per second."""
+TOPIC_CHARS_MAX: Final = 1_024
+"""Longer names are nobody's."""
+HELD_MAX: Final = 10_000
+"""Questions that wait for the name server; the next ones are told "unknown"."""
+
+RouteTold = Callable[[TopicRouteData | None], None]
+"""Gets the route; None = not known."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One topic."""
+
+    route: TopicRouteData | None = None
+    used_ms: int = 0
+    renew_ms: int = 0
+    """When the name server shall be asked (again)."""
+    held: list[tuple[int, RouteTold]] = field(default_factory=list)
+    """Deadlines and questions, oldest first."""
+
+
+class ClusterRoutes:
+    """What is known of other brokers' queues."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._clock = house.clock
+        self._entries: dict[str, _Entry] = {}
+        """By topic; the one asked about last is at the end."""
+        self._held = 0
+        self.on_want: Callable[[], None] = lambda: None
+        """Called when the name server should be asked; set by whoever does."""
+        house.timers.add(self)
+
+    # For whoever wants to know.
+
+    def ask(self, topic: str, told: RouteTold) -> None:
+        """Tell the route of a topic, now or soon."""
+        now_ms = self._clock.monotonic_ms()
+        entry = self._entries.pop(topic, None)
+        if entry is None and (len(topic) > TOPIC_CHARS_MAX or not self._has_room()):
+            told(None)
+            return
+        entry = self._entries[topic] = entry or _Entry()
+        entry.used_ms = now_ms
+        if entry.route is not None or self._held >= HELD_MAX:
+            told(entry.route)
+            return
+        self._held += 1
+        entry.held.append((now_ms + HOLD_MS_MAX, told))
+        entry.renew_ms = now_ms
+        self._house.timers.stir()
+        self.on_want()
+
+    # For whoever asks the name server.
+
+    def wanted(self) -> str | None:
+        """The next topic to ask about: first one that somebody waits for; None = none now."""
+        now_ms = self._clock.monotonic_ms()
+        found = None
+        for topic, entry in list(self._entries.items()):
+            if entry.held:
+                return topic
+            if now_ms >= entry.used_ms + IDLE_MS_MAX:
+                del self._entries[topic]
+            elif found is None and now_ms >= entry.renew_ms:
+                found = topic
+        return found
+
+    def next_want_ms(self) -> int | None:
+        """When there will be a next one, if nobody asks before; monotonic time."""
+        return min([entry.renew_ms for entry in self._entries.values()], default=None)
+
+    def learnt(self, topic: str, answer: Command | None) -> None:
+        """The name server answered ``question(topic)``, or did not (None)."""
+        entry = self._entries.get(topic)
+        if entry is None:
+            return
+        entry.renew_ms = self._clock.monotonic_ms() + RENEW_MS
+        if answer is not None:
+            entry.route = _route(answer, entry.route)
+        self._tell(entry, len(entry.held))
+
+    def registered(self) -> None:
+        """The name server knows this broker's topics: routes that show them otherwise are old."""
+        for topic, entry in self._entries.items():
+            config = self._house.topics.config(topic)
+            if self._own_queues(entry.route) != (config.read_queue_nums if config else 0):
+                entry.renew_ms = 0
+
+    # Deadlines (``timers.Task``).
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first question has waited long enough."""
+        if not self._held:
+            return None
+        return min([entry.held[0][0] for entry in self._entries.values() if entry.held])
+
+    def due(self, now_ms: int) -> None:
+        """Questions that waited long enough are told what is known: nothing."""
+        for entry in list(self._entries.values()):
+            self._tell(entry, len([each for each in entry.held if each[0] <= now_ms]))
+
+    def _own_queues(self, route: TopicRouteData | None) -> int:
+        own = self._house.broker_name
+        datas = route.queue_datas if route is not None else []
+        return sum([data.read_queue_nums for data in datas if data.broker_name == own])
+
+    def _tell(self, entry: _Entry, count: int) -> None:
+        ready, entry.held = entry.held[:count], entry.held[count:]
+        self._held -= count
+        for _, told in ready:
+            told(entry.route)
+
+    def _has_room(self) -> bool:
+        """Whether one more topic may be known; the one not asked about for longest makes room."""
+        if len(self._entries) < TOPICS_MAX:
+            return True
+        for topic, entry in self._entries.items():
+            if not entry.held:
+                del self._entries[topic]
+                return True
+        return False
+
+
+def question(topic: str) -> Command:
+    """GET_ROUTEINFO_BY_TOPIC; older name servers would write JSON that is none."""
+    ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+    return Command(int(RequestCode.GET_ROUTEINFO_BY_TOPIC), ext)
+
+
+def _route(answer: Command, known: TopicRouteData | None) -> TopicRouteData | None:
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        return None
+    if answer.code != ResponseCode.SUCCESS:
+        return known
+    try:
+        return decode_body(answer.body, TopicRouteData)
+    except Malformed:
+        return known
