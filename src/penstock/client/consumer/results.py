@@ -9,7 +9,7 @@ Not here: who calls listeners (``listening.py``), what follows from an answer (`
 """
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -46,7 +46,7 @@ class Suspend(NamedTuple):
     suspend_ms: int = 0
 
 
-type Answer = ConsumeResult | Later | Suspend | None
+Answer: TypeAlias = ConsumeResult | Later | Suspend | None
 
 
 class ResultKind(Enum):

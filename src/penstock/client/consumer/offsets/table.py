@@ -1,8 +1,8 @@
 """Progress of a group as this consumer knows it, over the store where it is kept.
 
 ``note`` is called at each settlement and costs a dict write; ``persist`` runs every few seconds and
-when a queue is given up. Offsets only grow unless somebody says otherwise (a reset, a seek): results
-arrive in any order, and a late one must not undo progress.
+when a queue is given up. Offsets only grow unless somebody says otherwise (a reset, a seek):
+results arrive in any order, and a late one must not undo progress.
 
 Invariant: what is written to the store was noted here; what did not change is not written again.
 Not here: which offset may be noted (``process_queue.py``), where to begin without one
