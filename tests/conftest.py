@@ -1,6 +1,14 @@
-"""Options of the whole suite: ``--long`` for the full-size fault tests, ``--seed`` to rerun one."""
+"""Options of the whole suite: ``--long`` for the full-size fault tests, ``--seed`` to rerun one.
+
+``--real-rocketmq`` runs tests/interop/client and nothing else, against Apache RocketMQ.
+"""
+
+import contextlib
+from pathlib import Path
 
 import pytest
+
+from penstock.testing.apache_rocketmq import Unavailable, jars
 
 
 def pytest_addoption(parser):
@@ -16,6 +24,29 @@ def pytest_addoption(parser):
         default=None,
         help="run seeded tests with this one seed, to look at a failure again",
     )
+    parser.addoption(
+        "--real-rocketmq",
+        action="store_true",
+        default=False,
+        help="run the client's interop tests, and only them, against Apache RocketMQ 5.3 (Maven)",
+    )
+
+
+def pytest_configure(config):
+    """The jars are fetched once, before the first test and its time-out."""
+    if config.getoption("--real-rocketmq") and not hasattr(config, "workerinput"):
+        with contextlib.suppress(Unavailable):
+            jars()
+
+
+def pytest_ignore_collect(collection_path, config):
+    """With ``--real-rocketmq`` everything but tests/interop/client is left alone."""
+    client = Path(__file__).parent / "interop" / "client"
+    is_on_the_way = collection_path in client.parents or client in (
+        collection_path,
+        *collection_path.parents,
+    )
+    return True if config.getoption("--real-rocketmq") and not is_on_the_way else None
 
 
 @pytest.fixture(scope="session")

@@ -17,10 +17,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from apache_rocketmq import Unavailable, apache_broker
 from process_cost import cpu_seconds, resident_bytes
 from remoting_driver import Wire, hold_polls, pull_all, send_all, send_frames
 
+from penstock.testing.apache_rocketmq import CACHE, Unavailable, apache_cluster
 from penstock.testing.running import running_broker
 from penstock.wire.rocketmq.codes import RequestCode
 
@@ -91,8 +91,10 @@ def main():
             found["penstock"] = measure(*address, broker.pid, options)
     if not options.target and options.only in (None, "apache"):
         try:
-            with apache_broker(options.cache, directory) as (host, port, pid):
-                found["apache"] = measure(host, port, pid, options)
+            settings = {"flushDiskType": "SYNC_FLUSH"}
+            with apache_cluster(Path(options.cache), directory, settings) as cluster:
+                host, _, port = cluster.broker_address.rpartition(":")
+                found["apache"] = measure(host, int(port), cluster.pid, options)
         except Unavailable as why:
             found["apache_skipped"] = str(why)
     tell(found, options.json)
@@ -110,7 +112,7 @@ def arguments():
     parser.add_argument("--target", help="host:port of the broker listener of a running broker")
     parser.add_argument("--pid", type=int, help="its process, with --target")
     parser.add_argument("--dir", help="directory (disk) for the stores")
-    parser.add_argument("--cache", default=str(Path.home() / ".cache" / "penstock-bench"))
+    parser.add_argument("--cache", default=str(CACHE))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.target and not options.pid:

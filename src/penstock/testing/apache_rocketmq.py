@@ -1,0 +1,241 @@
+"""Apache RocketMQ for tests and benchmarks: jars by Maven in a cache, small heap, loopback.
+
+    with apache_cluster() as cluster:
+        cluster.name_server, cluster.broker_address
+
+Nothing of it is part of this repository: Maven resolves two coordinates with its own settings and
+copies the jars into a cache. Without Java, Maven or its repository there is nothing to test with,
+and ``Unavailable`` says why.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from penstock.testing.clusters import ClusterFace, free_ports
+from penstock.testing.waiting import eventually
+
+VERSION: Final = "5.3.3"
+HEAP: Final = "512m"
+NAME_SERVER_HEAP: Final = "64m"
+START_SECONDS_MAX: Final = 60
+MAVEN_SECONDS_MAX: Final = 600
+CACHE: Final = Path.home() / ".cache" / "penstock"
+PORT_TRIES_MAX: Final = 100
+LOCALLY: Final = "127.0.0.1"
+
+POM: Final = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>penstock</groupId><artifactId>testing</artifactId><version>1</version>
+<dependencies>
+<dependency><groupId>org.apache.rocketmq</groupId>
+<artifactId>rocketmq-namesrv</artifactId><version>{version}</version></dependency>
+<dependency><groupId>org.apache.rocketmq</groupId>
+<artifactId>rocketmq-broker</artifactId><version>{version}</version></dependency>
+</dependencies></project>
+"""
+
+SETTINGS: Final[Mapping[str, str]] = {
+    "brokerName": "apache",
+    "brokerIP1": LOCALLY,
+    "autoCreateTopicEnable": "true",
+    "autoCreateSubscriptionGroup": "true",
+    "enablePropertyFilter": "true",
+    "traceTopicEnable": "true",
+    # Tests wait for a check of a transaction; half a minute would be most of the run.
+    "transactionTimeOut": "500",
+    "transactionCheckInterval": "500",
+    # A busy machine must not be taken for a busy disk: a refusal here fails a test of the client.
+    "waitTimeMillsInSendQueue": "5000",
+    "osPageCacheBusyTimeOutMills": "5000",
+    "diskMaxUsedSpaceRatio": "95",
+    "mappedFileSizeCommitLog": "268435456",
+    "maxIndexNum": "1000000",
+    "maxHashSlotNum": "250000",
+}
+
+
+class Unavailable(Exception):
+    """Apache RocketMQ cannot be had on this machine; the text says why."""
+
+
+def jars(cache: Path = CACHE) -> Path:
+    """The directory with the jars, filled on first use."""
+    for tool in ("java", "mvn"):
+        if shutil.which(tool) is None:
+            raise Unavailable(f"{tool} is not installed")
+    target = cache / f"rocketmq-{VERSION}"
+    target.mkdir(parents=True, exist_ok=True)
+    # Test processes start at once; one of them fetches, the others find the jars there.
+    with (target / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (target / "complete").exists():
+            _fetch(target)
+            (target / "complete").touch()
+    return target
+
+
+def _fetch(target: Path) -> None:
+    (target / "pom.xml").write_text(POM.format(version=VERSION))
+    command = [
+        "mvn", "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime",
+        f"-DoutputDirectory={target}",
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, cwd=target, capture_output=True, text=True, timeout=MAVEN_SECONDS_MAX,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"Maven took longer than {MAVEN_SECONDS_MAX} s") from None
+    if done.returncode:
+        raise Unavailable(f"Maven failed: {(done.stdout + done.stderr).strip()[-300:]}")
+
+
+class JavaProcess:
+    """One of Apache's programs; killed and started again with the same files and port."""
+
+    def __init__(self, home: Path, port: int, arguments: Sequence[str]) -> None:
+        self._home = home
+        self._port = port
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+        home.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs now."""
+        if self._process is None:
+            raise RuntimeError("it does not run; call start() first")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start, and return once its port answers."""
+        command = ["java", f"-Duser.home={self._home}", *self._arguments]
+        with (self._home / "output").open("ab") as output:
+            self._process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, cwd=self._home,
+                env={**os.environ, "ROCKETMQ_HOME": str(self._home)},
+            )  # fmt: skip
+        until = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < until and self._process.poll() is None:
+            with contextlib.suppress(OSError):
+                socket.create_connection((LOCALLY, self._port), timeout=1).close()
+                return
+            time.sleep(0.05)
+        self.kill()
+        said = (self._home / "output").read_text(errors="replace")[-500:]
+        raise Unavailable(f"{self._arguments[-3]} did not start: {said}")
+
+    def kill(self) -> None:
+        """SIGKILL; without a process nothing happens."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+class ApacheCluster(ClusterFace):
+    """A name server and a broker with an empty store."""
+
+    is_apache = True
+
+    def __init__(self, classes: Path, home: Path, settings: Mapping[str, str]) -> None:
+        (name_port,) = free_ports(1)
+        port = _broker_port()
+        self.name_server = f"{LOCALLY}:{name_port}"
+        self.broker_address = f"{LOCALLY}:{port}"
+        self._names = JavaProcess(
+            home / "names",
+            name_port,
+            _java(
+                classes,
+                NAME_SERVER_HEAP,
+                "namesrv.NamesrvStartup",
+                _written(home / "names.conf", {"listenPort": str(name_port)}),
+            ),
+        )
+        store = home / "store"
+        told = {
+            "listenPort": str(port),
+            "namesrvAddr": self.name_server,
+            "storePathRootDir": str(store),
+            "storePathCommitLog": str(store / "commitlog"),
+            **settings,
+        }
+        self._broker = JavaProcess(
+            home / "broker",
+            port,
+            _java(classes, HEAP, "broker.BrokerStartup", _written(home / "broker.conf", told)),
+        )
+
+    @property
+    def pid(self) -> int:
+        """Of the broker."""
+        return self._broker.pid
+
+    def start(self) -> None:
+        """Start the broker, or start it again; return once it is in the routes."""
+        self._broker.start()
+        with self.connect(to_name_server=True) as names:
+            eventually(lambda: names.route("TBW102"), START_SECONDS_MAX, "the broker registers")
+
+    def kill(self) -> None:
+        """SIGKILL the broker; the name server stays."""
+        self._broker.kill()
+
+    def start_name_server(self) -> None:
+        """Start the name server."""
+        self._names.start()
+
+    def kill_name_server(self) -> None:
+        """SIGKILL the name server."""
+        self._names.kill()
+
+
+@contextlib.contextmanager
+def apache_cluster(
+    cache: Path = CACHE, directory: str | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[ApacheCluster]:
+    """A cluster that runs, its files in a directory of its own; ``settings`` go to the broker."""
+    classes = jars(cache)
+    with tempfile.TemporaryDirectory(prefix="apache-rocketmq-", dir=directory) as home:
+        cluster = ApacheCluster(classes, Path(home), {**SETTINGS, **(settings or {})})
+        try:
+            cluster.start_name_server()
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.kill()
+            cluster.kill_name_server()
+
+
+def _java(classes: Path, heap: str, program: str, conf: Path) -> list[str]:
+    return [
+        f"-Xms{heap}", f"-Xmx{heap}", "-cp", f"{classes}/*",
+        f"org.apache.rocketmq.{program}", "-c", str(conf),
+    ]  # fmt: skip
+
+
+def _written(path: Path, settings: Mapping[str, str]) -> Path:
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    return path
+
+
+def _broker_port() -> int:
+    """A port with free neighbours: the broker also takes the one two below and the one above."""
+    for _ in range(PORT_TRIES_MAX):
+        (port,) = free_ports(1)
+        with contextlib.suppress(OSError):
+            for neighbour in (port - 2, port + 1):
+                with socket.socket() as probe:
+                    probe.bind((LOCALLY, neighbour))
+            return port
+    raise Unavailable("no three free ports in a row")

@@ -1,0 +1,82 @@
+"""What the client is tested against: Penstock, or with ``--real-rocketmq`` Apache RocketMQ 5.3.
+
+Tests here take ``cluster`` (shared: use names made by ``unique``) or ``own_cluster`` (may be
+killed). They know nothing of which broker it is, except through ``cluster.is_apache``.
+"""
+
+import contextlib
+import itertools
+import os
+
+import pytest
+
+from penstock.testing.apache_rocketmq import Unavailable, apache_cluster
+from penstock.testing.clusters import penstock_cluster
+from penstock.testing.waiting import eventually as wait_for
+
+NUMBERS = itertools.count(1)
+
+
+@contextlib.contextmanager
+def running_cluster(config):
+    if not config.getoption("--real-rocketmq"):
+        with penstock_cluster() as cluster:
+            yield cluster
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(apache_cluster())
+        except Unavailable as why:
+            pytest.skip(f"Apache RocketMQ cannot be had here: {why}")
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def cluster(request):
+    """A running name server and broker for all tests of this process."""
+    with running_cluster(request.config) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own_cluster(request):
+    """The same for this test alone: it may ``kill()`` and ``start()`` it."""
+    with running_cluster(request.config) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def penstock_only(request):
+    """For tests of what only Penstock can do; say in the test's docstring what that is."""
+    if request.config.getoption("--real-rocketmq"):
+        pytest.skip("only Penstock can do this")
+
+
+@pytest.fixture
+def unique():
+    """Make a name that no other test uses: ``unique("orders")``."""
+
+    def make(stem="t"):
+        return f"{stem}-{os.getpid()}-{next(NUMBERS)}"
+
+    return make
+
+
+@pytest.fixture
+def topic(cluster, unique):
+    """A new topic with four queues."""
+    name = unique("topic")
+    cluster.create_topic(name, 4)
+    return name
+
+
+@pytest.fixture
+def group(unique):
+    """A group name of its own."""
+    return unique("group")
+
+
+@pytest.fixture
+def eventually():
+    """Wait for a condition: ``eventually(lambda: got == 3, seconds=10, what="three came")``."""
+    return wait_for
