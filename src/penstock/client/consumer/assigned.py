@@ -88,8 +88,12 @@ class ConsumeService(Protocol):
         """Consume these; they are in the queue's cache already."""
         ...
 
-    def dropped(self, assigned: AssignedQueue) -> bool:
+    async def dropped(self, assigned: AssignedQueue) -> bool:
         """The queue is being given up; False when that must wait (ordered: a listener runs)."""
+        ...
+
+    async def released(self, assigned: AssignedQueue) -> None:
+        """After ``dropped`` and the last persist: the next owner may begin (ordered: unlock)."""
         ...
 
     async def consume_directly(self, message: ReceivedMessage) -> DirectOutcome:
@@ -109,11 +113,14 @@ class QueueKeeper(Protocol):
         ...
 
     async def start_queue(self, queue: QueueRef, offset: int) -> None:
-        """It is ours: make it and pull."""
+        """It is ours: make it and pull; the first pull begins after this has returned."""
         ...
 
     async def stop_queue(self, queue: QueueRef) -> bool:
-        """It is not ours any more: drop, persist, forget. False: not yet, ask again."""
+        """Not ours any more: drop, ``service.dropped``, persist, forget, ``service.released``.
+
+        False: not yet, ask again.
+        """
         ...
 
     def assignment_changed(
