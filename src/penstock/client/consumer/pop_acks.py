@@ -29,6 +29,8 @@ ENTRIES_MAX: Final = 256
 Receipt = tuple[str, PopHandle]
 """(subscribed topic, handle)."""
 
+_EntryKey = tuple[str, str, int, int, int, int, int]
+
 
 def single(topic: str, group: str, handle: PopHandle) -> AckHeader:
     """The request for one message."""
@@ -43,8 +45,8 @@ def single(topic: str, group: str, handle: PopHandle) -> AckHeader:
 
 def batched(group: str, receipts: Iterable[Receipt]) -> Iterator[tuple[str, BatchAckBody]]:
     """(broker, request) for all receipts that can share requests."""
-    bits: dict[tuple[object, ...], int] = {}
-    heads: dict[tuple[object, ...], Receipt] = {}
+    bits: dict[_EntryKey, int] = {}
+    heads: dict[_EntryKey, Receipt] = {}
     for topic, handle in receipts:
         key = (
             handle.broker_name, topic, handle.retry_flag, handle.queue_id,
