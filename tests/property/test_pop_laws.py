@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_pop import Popped, Popper
-from penstock.wire.rocketmq.codes import ResponseCode
+from penstock.testing.rocketmq_pop import Popped, Popper, is_void
 from penstock.wire.rocketmq.route_bodies import TopicConfig
 
 QUEUES = 2
@@ -95,24 +94,23 @@ class World:
         body = sorted(self.alive)[a % len(self.alive)]
         receipt = self.alive.pop(body)
         popper = self.poppers[b % 2]
-        code = (
-            popper.ack_all([receipt.popped]).code if b % 5 == 0 else popper.ack(receipt.popped).code
-        )
+        answer = popper.ack_all([receipt.popped]) if b % 5 == 0 else popper.ack(receipt.popped)
         if receipt.until_ms > self.now_ms:
-            assert code == 0, f"the living receipt of {body} was refused with {code}"
+            assert not is_void(answer), f"the living receipt of {body} was taken for void"
+            assert answer.code == 0
             self.acked.add(body)
         elif b % 5 == 0:
             # A batch does not say which of it counted.
             self.unsure.add(body)
-        elif code == 0:
-            self.acked.add(body)
-        else:
+        elif is_void(answer):
             self.void.append(receipt.popped)
+        else:
+            self.acked.add(body)
 
     def ack_void(self, a, b):
         if self.void:
             popped = self.void[a % len(self.void)]
-            assert self.poppers[b % 2].ack(popped).code == ResponseCode.NO_MESSAGE
+            assert is_void(self.poppers[b % 2].ack(popped))
             changed = self.poppers[b % 2].change(popped, 1000)
             assert not isinstance(changed, Popped)
 

@@ -33,6 +33,11 @@ FIRST_NUMBER = 1_000
 """Connection ids of poppers, away from those of other clients."""
 
 
+def is_void(answer: Command) -> bool:
+    """Whether an acknowledgement came under a receipt that does not count any more."""
+    return answer.code == 0 and "is void" in (answer.remark or "")
+
+
 @dataclass
 class Popped:
     """One message and its receipt."""

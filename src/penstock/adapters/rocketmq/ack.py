@@ -10,7 +10,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.adapters.rocketmq.pop_receipt import check_offset, queue_of, real_topic, receipt_of
+from penstock.adapters.rocketmq.pop_counts import PopCounts, PopEvent
+from penstock.adapters.rocketmq.pop_receipt import (
+    VoidReceipt,
+    check_offset,
+    queue_of,
+    real_topic,
+    receipt_of,
+)
 from penstock.adapters.rocketmq.pops import Pops
 from penstock.adapters.rocketmq.replies import Answer
 from penstock.wire.rocketmq.bodies import BatchAck, BatchAckBody
@@ -31,8 +38,14 @@ _log = logging.getLogger(__name__)
 
 def ack(session: Session, command: Command) -> None:
     """ACK_MESSAGE."""
-    receipt = receipt_of(session.house, parse(AckHeader, command))
+    house = session.house
+    try:
+        receipt = receipt_of(house, parse(AckHeader, command))
+    except VoidReceipt as void:
+        session.answer(command, remark=void.remark)
+        return
     receipt.reader.settle(receipt.queue, [receipt.offset])
+    house.part(PopCounts).messages[PopEvent.ACKNOWLEDGED] += 1
     session.answer(command)
 
 
@@ -71,6 +84,9 @@ def settle(house: House, batch: BatchAck) -> int:
         flag, house.broker_name, batch.queue_id, -1,
     )  # fmt: skip
     alive = [offset for offset in offsets if reader.is_alive(queue, offset, handle)]
+    counts = house.part(PopCounts).messages
+    counts[PopEvent.ACKNOWLEDGED] += len(alive)
+    counts[PopEvent.VOID] += len(offsets) - len(alive)
     return reader.settle(queue, alive) if alive else 0
 
 

@@ -34,6 +34,7 @@ from penstock.adapters.rocketmq import (
 from penstock.adapters.rocketmq.group_book import GroupBook
 from penstock.adapters.rocketmq.house import House
 from penstock.adapters.rocketmq.offset_book import OffsetBook
+from penstock.adapters.rocketmq.pop_counts import PopCounts
 from penstock.adapters.rocketmq.requests import Handler
 
 HANDLERS: Final[dict[int, Handler]] = {
@@ -66,6 +67,7 @@ PARTS: Final[tuple[Callable[[House], object], ...]] = (
     clients.Clients,
     pull.Pulls,
     mode.Modes,
+    PopCounts,
     special_sends.install,
     transactions.Transactions,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.pop_checks import INVISIBLE_MS_MAX
+from penstock.adapters.rocketmq.pop_counts import PopCounts, PopEvent
 from penstock.adapters.rocketmq.pop_reader import tag_of
 from penstock.adapters.rocketmq.pop_receipt import receipt_of
 from penstock.adapters.rocketmq.pops import Pops
@@ -45,6 +46,7 @@ def change_invisible(session: Session, command: Command) -> None:
         deadline_ms=house.clock.monotonic_ms() + header.invisible_time,
         tag=tag_of(pop_ms, revive_qid),
     )
+    house.part(PopCounts).messages[PopEvent.EXTENDED] += 1
     answer = ChangeInvisibleAnswer(
         pop_time=pop_ms, invisible_time=header.invisible_time, revive_qid=revive_qid
     )

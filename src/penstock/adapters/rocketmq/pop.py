@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.pop_answer import PopTaken
 from penstock.adapters.rocketmq.pop_checks import PopPlace, checked
+from penstock.adapters.rocketmq.pop_counts import PopCounts, PopEvent, PopOutcome
 from penstock.adapters.rocketmq.pop_reader import PopReader
 from penstock.adapters.rocketmq.pop_wait import Poll, PollResult
 from penstock.adapters.rocketmq.pops import Pops
@@ -46,7 +47,7 @@ Source = tuple[PopReader, "Queue"]
 class PopRequest:
     """One pop, from its arrival to its answer."""
 
-    __slots__ = ("_command", "_header", "_place", "_pops", "_session")
+    __slots__ = ("_command", "_counts", "_header", "_place", "_pops", "_session")
 
     def __init__(self, session: Session, command: Command, header: PopHeader) -> None:
         self._session = session
@@ -54,6 +55,7 @@ class PopRequest:
         self._header = header
         self._pops = session.house.part(Pops)
         self._place = checked(session.house, header)
+        self._counts = session.house.part(PopCounts)
 
     def run(self) -> None:
         """Serve it now, or let it wait."""
@@ -87,13 +89,16 @@ class PopRequest:
         )
         result = self._pops.waits.wait(poll, born_ms=header.born_time, poll_ms=header.poll_time)
         if result is PollResult.FULL:
+            self._counts.answers[PopOutcome.POLLING_FULL] += 1
             raise Answer(ResponseCode.POLLING_FULL, "POLLING_FULL")
         if result is PollResult.TIMED_OUT:
             self._time_up()
         elif result is PollResult.NOT_POLLING:
+            self._counts.answers[PopOutcome.NOT_FOUND] += 1
             raise Answer(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
 
     def _time_up(self) -> None:
+        self._counts.answers[PopOutcome.POLLING_TIMEOUT] += 1
         self._session.answer(
             self._command, ResponseCode.POLLING_TIMEOUT, remark="NO_MESSAGE_IN_QUEUE"
         )
@@ -115,6 +120,8 @@ class PopRequest:
         answer = taken.answer(
             pop_ms=pop_ms, invisible_ms=header.invisible_time, revive_qid=revive_qid, rest=rest
         )
+        self._counts.answers[PopOutcome.FOUND] += 1
+        self._counts.messages[PopEvent.POPPED] += taken.messages
         self._session.answer(self._command, ext=fields(answer), body=taken.body(), remark="FOUND")
         return True
 

@@ -3,11 +3,14 @@
     13   the receipt cannot be read, or says another queue or offset than the request, or the queue
          does not exist
     17   there is no such topic
-    208  the offset is outside the queue, or the receipt is void: the message was acknowledged,
-         its time is up, or it has a newer receipt since its invisible time was changed
+    208  the offset is outside the queue
+    void the message was acknowledged, its time is up, or it has a newer receipt since its invisible
+         time was changed
 
-RocketMQ itself answers 0 to a void receipt and acts as if it were good; ours say that nothing was
-done. Clients take it for "no such message" and go on.
+An acknowledgement under a void receipt is answered 0, as RocketMQ does, with a remark that nothing
+was done: whoever asks twice because the first answer was lost must not take it for an error. More
+time under a void receipt is 208: RocketMQ makes a new receipt, and so a second delivery; ours
+cannot promise what is another consumer's by now. Clients take 208 for "no such message" and go on.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX
+from penstock.adapters.rocketmq.pop_counts import PopCounts, PopEvent
 from penstock.adapters.rocketmq.pop_reader import PopReader, pop_retry_topic
 from penstock.adapters.rocketmq.pops import Pops
 from penstock.adapters.rocketmq.replies import Answer
@@ -31,6 +35,13 @@ VOID: Final = (
     "the receipt of offset %d is void: the message was acknowledged, its invisible time is over, "
     "or its receipt was replaced; nothing was done"
 )
+
+
+class VoidReceipt(Answer):
+    """The receipt was good once."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(ResponseCode.NO_MESSAGE, VOID % offset)
 
 
 class Receipt(NamedTuple):
@@ -60,7 +71,8 @@ def receipt_of(house: House, header: AckHeader | ChangeInvisibleHeader) -> Recei
     check_offset(queue, header.offset)
     reader = house.part(Pops).known(queue.topic, header.consumer_group)
     if reader is None or not reader.is_alive(queue, header.offset, handle):
-        raise Answer(ResponseCode.NO_MESSAGE, VOID % header.offset)
+        house.part(PopCounts).messages[PopEvent.VOID] += 1
+        raise VoidReceipt(header.offset)
     return Receipt(reader, queue, header.offset, handle)
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.naming import wire_name
+from penstock.adapters.rocketmq.pop_counts import PopCounts, PopEvent
 from penstock.adapters.rocketmq.pop_reader import PopReader, pop_retry_topic
 from penstock.adapters.rocketmq.shown import shown
 from penstock.model.errors import PenstockError
@@ -51,16 +52,13 @@ class Revival:
         # Retry topics (by id) whose definition is durable; and who waits for that of others.
         self._known: set[int] = set()
         self._postponed: dict[int, list[tuple[PopReader, QueueId, list[int]]]] = {}
-        self.revived = 0
-        """Messages that went to a retry topic."""
-        self.returned = 0
-        """Messages that went back to their places."""
+        self._counts = house.part(PopCounts).messages
 
     def late(self, reader: PopReader, queue_id: QueueId, offsets: list[int]) -> None:
         """The time of these is up."""
         orderly, others = reader.split_late(queue_id, offsets)
         if orderly:
-            self.returned += reader.subscription.requeue(queue_id, orderly, count=True)
+            self._return(reader, queue_id, orderly)
         if not others:
             return
         queue = next(each for each in reader.topic.queues if each.queue_id == queue_id)
@@ -71,7 +69,7 @@ class Revival:
                 "no pop retry topic; late messages go back to their places",
                 extra={"group": reader.group, "topic": reader.name, "problem": str(problem)},
             )
-            self.returned += reader.subscription.requeue(queue_id, others, count=True)
+            self._return(reader, queue_id, others)
             return
         if target.topic.topic_id in self._known:
             self._revive(reader, queue, others, target)
@@ -119,7 +117,12 @@ class Revival:
                 )
                 return []
 
-        self.revived += reader.subscription.move(queue_id, offsets, rewrite)
+        moved = reader.subscription.move(queue_id, offsets, rewrite)
+        self._counts[PopEvent.REVIVED] += moved
+
+    def _return(self, reader: PopReader, queue_id: QueueId, offsets: list[int]) -> None:
+        returned = reader.subscription.requeue(queue_id, offsets, count=True)
+        self._counts[PopEvent.RETURNED] += returned
 
     def _target(self, reader: PopReader) -> Queue:
         if reader.flag:

@@ -6,7 +6,7 @@ from penstock.adapters.rocketmq.group_book import GroupBook
 from penstock.adapters.rocketmq.offset_book import OffsetBook
 from penstock.adapters.rocketmq.pop_reader import IN_MEMORY_BYTES_MAX
 from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_pop import Popper
+from penstock.testing.rocketmq_pop import Popper, is_void
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.route_bodies import TopicConfig
@@ -312,5 +312,5 @@ def test_a_deleted_topic_takes_its_receipts_and_readers_along(bench, popper):
     assert popper.ack(popped).code == ResponseCode.TOPIC_NOT_EXIST
     bench.house.topics.put(TopicConfig(topic_name="orders", read_queue_nums=1, write_queue_nums=1))
     fill(bench, b"b")
-    assert popper.ack(popped).code == ResponseCode.NO_MESSAGE
+    assert is_void(popper.ack(popped))
     assert popper.pop().bodies == [b"b"]

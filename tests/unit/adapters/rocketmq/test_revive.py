@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.adapters.rocketmq.pops import Pops
+from penstock.adapters.rocketmq.pop_counts import PopCounts
 from penstock.engine.routing import DirectRoute
 from penstock.model.record import neutral_record
 from penstock.testing.rocketmq_bench import RocketmqBench
@@ -159,7 +159,7 @@ def test_without_room_for_a_retry_topic_the_message_goes_back_to_its_place(bench
     bench.advance(1000)
     (again,) = popper.pop().messages
     assert (again.body, again.handle.retry_flag) == (b"a", 0)
-    assert bench.house.part(Pops).revival.returned == 1
+    assert bench.house.part(PopCounts).messages["returned"] == 1
 
 
 def test_a_hung_consumer_holds_no_queue(bench, popper):
