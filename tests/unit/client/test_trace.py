@@ -5,11 +5,13 @@ import asyncio
 import pytest
 
 from penstock.client.consumer.results import Finished, ResultKind
+from penstock.client.consumer.tracing import ConsumeTrace
 from penstock.client.loop import client_loop
 from penstock.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from penstock.client.producer.hooks import EndContext, SendContext, SendKind
+from penstock.client.producer.tracing import SendTrace
 from penstock.client.producer.transaction_state import TransactionState
-from penstock.client.trace import ConsumeTrace, SendTrace, Trace
+from penstock.client.trace import Trace
 from penstock.client.trace_records import TRACE_TOPIC, parse_records
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.properties import format_properties
