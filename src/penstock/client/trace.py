@@ -2,8 +2,8 @@
 
 ``Trace`` collects records on the client's loop and sends them ten at a time, or after five
 seconds, through whatever ``send`` it was given; the hooks of ``producer/tracing.py`` and
-``consumer/tracing.py`` feed it. It never holds up what it traces: when trace messages cannot be sent, records wait
-within a bound, then they are counted and forgotten.
+``consumer/tracing.py`` feed it. It never holds up what it traces: when trace messages cannot be
+sent, records wait within a bound, then they are counted and forgotten.
 
 Invariants: messages of the trace topic are not traced; at most ``SENDS_MAX`` trace messages are on
 their way.
