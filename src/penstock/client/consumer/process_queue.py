@@ -79,19 +79,24 @@ class ProcessQueue:
         """Pulled: they wait; offsets continue those pulled before."""
         if not messages:
             return
-        offsets = [message.offset for message in messages]
+        offsets = [message.stored.queue_offset for message in messages]
         self._waiting.update(zip(offsets, messages, strict=True))
         self._order.extend(offsets)
-        self.size_bytes += sum([message.stored_bytes for message in messages])
+        self.size_bytes += sum([len(message.stored.body) for message in messages])
         self.highest_pulled = max(self.highest_pulled, offsets[-1])
+
+    def reached(self, next_offset: int) -> None:
+        """Pulls went on to here: what lies before and was not put is not wanted (filtered)."""
+        self.highest_pulled = max(self.highest_pulled, next_offset - 1)
 
     def settle(self, messages: Iterable[ReceivedMessage]) -> int:
         """Done (or given back to the broker): forget them. Returns how many were still here."""
         pop = self._waiting.pop
         settled = 0
         for message in messages:
-            if pop(message.offset, None) is not None:
-                self.size_bytes -= message.stored_bytes
+            stored = message.stored
+            if pop(stored.queue_offset, None) is not None:
+                self.size_bytes -= len(stored.body)
                 settled += 1
         return settled
 
@@ -138,6 +143,8 @@ class ProcessQueue:
         self._taken.clear()
         self._order.clear()
         self.size_bytes = 0
+        # Nobody knows what became of them: nothing may be committed on the strength of this.
+        self.highest_pulled = NOTHING_PULLED
 
     def _highest_unsettled(self) -> int:
         order, waiting = self._order, self._waiting
