@@ -1,0 +1,116 @@
+"""One send on its way: what was handed in, what happened so far, who is told the end."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from penstock.client.errors import Attempt, ClientError
+from penstock.client.message import Message, SendResult
+from penstock.client.producer.encoding import Encoded
+from penstock.client.producer.hooks import SendContext, SendKind
+from penstock.client.producer.selection import Selector
+from penstock.model.assignment import QueueRef
+from penstock.wire.rocketmq.command import Command
+
+Outcome = SendResult | ClientError
+Done = Callable[[Outcome], object]
+"""Called once, on the client's thread."""
+
+NOWHERE: Final = QueueRef("", "", -1)
+
+
+class Send:
+    """State of one send; after ``begin`` only the client's thread touches it."""
+
+    __slots__ = (
+        "address",
+        "answered",
+        "attempts",
+        "avoided",
+        "context",
+        "deadline_ms",
+        "degraded",
+        "done",
+        "encoded",
+        "has_permit",
+        "is_half",
+        "is_oneway",
+        "messages",
+        "pinned",
+        "queue",
+        "selector",
+        "started_ms",
+        "timeout_ms",
+        "tried_ms",
+        "tries",
+        "watched",
+    )
+
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        encoded: Encoded,
+        now_ms: int,
+        timeout_ms: int,
+        done: Done,
+    ) -> None:
+        self.messages = messages
+        self.encoded = encoded
+        self.started_ms = now_ms
+        self.timeout_ms = timeout_ms
+        self.deadline_ms = now_ms + timeout_ms
+        self.done = done
+        self.answered: Callable[[Command | ClientError], object] = _nobody
+        """What the network calls; set when it begins."""
+        self.pinned: QueueRef | None = None
+        """The one queue it may go to, once that is known."""
+        self.selector: Selector | None = None
+        self.is_half = False
+        self.is_oneway = False
+        self.has_permit = False
+        self.watched: Callable[[], bool] | None = None
+        """Says whether nobody waits for the result any more."""
+        self.tries = 0
+        self.tried_ms = now_ms
+        self.queue = NOWHERE
+        self.address = ""
+        self.avoided: tuple[str, ...] = ()
+        """Brokers of earlier tries."""
+        self.attempts: list[Attempt] | None = None
+        self.degraded: SendResult | None = None
+        """Stored, but not as well as wanted: better than an error of the tries that followed."""
+        self.context: SendContext | None = None
+
+    @property
+    def topic(self) -> str:
+        """Where it goes."""
+        return self.encoded.topic
+
+    @property
+    def is_given_up(self) -> bool:
+        """True when nobody waits for its result any more."""
+        return self.watched is not None and self.watched()
+
+    def hook_context(self, group: str) -> SendContext:
+        """What hooks are shown before it leaves."""
+        keys = self.encoded.unique_key.split(",")
+        self.context = context = SendContext(group, self.messages, keys, self.encoded.born_ms)
+        context.kind = self.kind
+        context.is_oneway = self.is_oneway
+        context.queue = self.queue
+        context.address = self.address
+        context.stored_bytes = len(self.encoded.body)
+        return context
+
+    @property
+    def kind(self) -> SendKind:
+        """What hooks are told."""
+        first = self.messages[0]
+        if self.is_half:
+            return SendKind.TRANSACTION_HALF
+        if first.delay_level or first.delay_ms or first.deliver_at_ms:
+            return SendKind.DELAYED
+        return SendKind.ORDERED if first.ordering_key or self.selector else SendKind.NORMAL
+
+
+def _nobody(_: object) -> None:
+    """Before it begins."""

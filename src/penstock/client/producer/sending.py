@@ -1,0 +1,350 @@
+"""The way of a send on the client's thread: a queue, a try, the verdict, perhaps another try.
+
+No coroutine and no task per send: each step is a call, and the network calls back with the answer.
+Only a topic without a route makes sends wait, together, for one look-up.
+
+Invariants: every ``Send`` ends exactly once (``_end``), whatever happens; its permit, if it has
+one, is given back there, and the sends that get a permit by that begin at once.
+Not here: the rule for another try (``attempts.py``), the choice of the queue (``selection.py``),
+threads of callers (``producer.py``).
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from penstock.client.errors import (
+    Attempt,
+    BrokerRefused,
+    ClientError,
+    InvalidMessage,
+    NoRoute,
+    SendFailed,
+    StateError,
+    TimedOut,
+    Unreachable,
+)
+from penstock.client.message import SendResult, SendStatus
+from penstock.client.network import Network
+from penstock.client.producer import attempts
+from penstock.client.producer.attempts import RetryRule, Verdict
+from penstock.client.producer.counts import SendCounts
+from penstock.client.producer.hooks import SendHook, tell_after, tell_before
+from penstock.client.producer.in_flight import InFlight
+from penstock.client.producer.latency import FaultTable
+from penstock.client.producer.route_waits import RouteWaits
+from penstock.client.producer.selection import QueueTurns, queue_of_key, selected
+from penstock.client.producer.send import Outcome, Send
+from penstock.client.routes import RouteCache
+from penstock.model.assignment import QueueRef
+from penstock.model.clock import Clock
+from penstock.wire.rocketmq.command import Command
+
+_log: Final = logging.getLogger(__name__)
+
+LOOK_MS: Final = 50
+"""How often those who wait for a permit or a route are looked at, while there are any."""
+
+_STATUS: Final = {status.value: status for status in SendStatus}
+
+
+class Surroundings(Protocol):
+    """What sending needs of the client instance."""
+
+    @property
+    def network(self) -> Network:
+        """Where requests go."""
+        ...
+
+    @property
+    def routes(self) -> RouteCache:
+        """Where queues are."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """What time it is."""
+        ...
+
+
+class Sender:
+    """All sends of one producer."""
+
+    def __init__(
+        self,
+        instance: Surroundings,
+        group: str,
+        rule: RetryRule,
+        in_flight: InFlight,
+        turns: QueueTurns,
+        *,
+        faults: FaultTable | None = None,
+        hooks: Sequence[SendHook] = (),
+        try_timeout_ms: int = 0,
+        tries_max: int = 3,
+        auto_create_queues: int = 4,
+    ) -> None:
+        self.counts: Final = SendCounts()
+        self.topics: Final[dict[str, None]] = {}
+        """Topics sent to; their routes are kept fresh. Bounded by ``routes.ROUTES_MAX``."""
+        self._network = instance.network
+        self._routes = instance.routes
+        self._clock = instance.clock
+        self._group = group
+        self._rule = rule
+        self._in_flight = in_flight
+        self._turns = turns
+        self._faults = faults
+        self._hooks = tuple(hooks)
+        self._try_timeout_ms = try_timeout_ms
+        self._tries_max = tries_max
+        self._route_waits = RouteWaits(
+            instance.routes, default_queues=auto_create_queues, found=self._routed
+        )
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_signing = instance.network.is_signing
+        self.under_way = 0
+        """Sends begun and not ended."""
+        self._idle: asyncio.Event | None = None
+        self.is_stopped = False
+
+    # --- in -----------------------------------------------------------------------------------
+
+    def begin(self, send: Send) -> None:
+        """Start a send that has its permit, or needs none."""
+        self.under_way += 1
+        if self.is_stopped:
+            self._end(send, StateError("the producer was stopped before the message was sent"))
+            return
+        send.answered = partial(self._answered, send)
+        route = self._routes.get(send.topic)
+        if route is None:
+            self._route_waits.wait(send)
+            self.watch()
+            return
+        self._try(send, route.write_queues())
+
+    def watch(self) -> None:
+        """Somebody waits for a permit or a route: see that no deadline is missed."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(LOOK_MS / 1000, self._look)
+
+    async def stop(self, timeout_ms: int) -> None:
+        """No new sends; wait for those under way, then fail what is left."""
+        self.is_stopped = True
+        for waiter in self._in_flight.leave_all():
+            self._give_up(waiter, StateError("the producer was stopped"))
+        if self.under_way:
+            self._idle = asyncio.Event()
+            try:
+                await asyncio.wait_for(self._idle.wait(), timeout_ms / 1000)
+            except TimeoutError:
+                _log.warning("producer stopped with sends under way", extra={"group": self._group})
+        if self._timer is not None:
+            self._timer.cancel()
+        self._route_waits.close()
+
+    def _routed(self, send: Send, problem: ClientError | None) -> None:
+        if problem is not None:
+            self._end(send, problem)
+            return
+        route = self._routes.get(send.topic)
+        self._try(send, () if route is None else route.write_queues())
+
+    def _look(self) -> None:
+        """End those whose time is up while they wait for a permit or a route."""
+        self._timer = None
+        now_ms = self._clock.monotonic_ms()
+        in_flight = self._in_flight
+        left, admitted = in_flight.leave_overdue(now_ms)
+        for send in left:
+            self._give_up(send, in_flight.refusal(send))
+        for send in admitted:
+            self._admit(send)
+        for send in self._route_waits.leave_overdue(now_ms):
+            self._end(send, TimedOut("the name servers", send.timeout_ms, "route look-up"))
+        in_flight.settle()
+        if in_flight.waiting or self._route_waits or in_flight.episodes.is_lingering:
+            self.watch()
+
+    # --- a try --------------------------------------------------------------------------------
+
+    def _try(self, send: Send, queues: Sequence[QueueRef]) -> None:
+        now_ms = self._clock.monotonic_ms()
+        left_ms = send.deadline_ms - now_ms
+        if left_ms <= 0:
+            self._end(send, send.degraded or self._failure(send))
+            return
+        queue = self._choose(send, queues, now_ms)
+        if queue is None:
+            return
+        send.queue = queue
+        send.tries += 1
+        send.tried_ms = now_ms
+        address = self._routes.address(queue.broker)
+        send.address = address or ""
+        if self._hooks and send.context is None:
+            tell_before(self._hooks, send.hook_context(self._group))
+        if address is None:
+            error = Unreachable(queue.broker, "no route names an address of this broker")
+            self._loop.call_soon(send.answered, error)
+            return
+        self.topics[send.topic] = None
+        is_last = send.pinned is not None or send.tries >= self._tries_max
+        timeout_ms = attempts.try_timeout_ms(left_ms, self._try_timeout_ms, is_last=is_last)
+        try:
+            self._hand_over(send, address, timeout_ms)
+        except Exception as problem:
+            _log.exception("message could not be written", extra={"topic": send.topic})
+            self._end(send, ClientError(f"message could not be written: {problem!r}"))
+
+    def _hand_over(self, send: Send, address: str, timeout_ms: int) -> None:
+        network, queue = self._network, send.queue
+        if send.is_oneway:
+            network.oneway(address, send.encoded.command(queue, is_oneway=True))
+            self._end(send, None)
+        elif self._is_signing:
+            network.start(address, send.encoded.command(queue), timeout_ms, send.answered)
+        else:
+            opaque = network.next_opaque()
+            frame = send.encoded.frame(queue, opaque)
+            network.start_frame(address, opaque, frame, timeout_ms, send.answered)
+
+    def _choose(self, send: Send, queues: Sequence[QueueRef], now_ms: int) -> QueueRef | None:
+        """Where this try goes; None when the send ended instead."""
+        if send.pinned is not None:
+            return send.pinned
+        if not queues:
+            self._end(send, NoRoute(send.topic, "none of its queues can be written to"))
+            return None
+        message = send.messages[0]
+        if send.selector is not None:
+            try:
+                send.pinned = selected(send.selector, queues, message)
+            except InvalidMessage as error:
+                self._end(send, error)
+                return None
+        elif message.ordering_key:
+            send.pinned = queue_of_key(queues, message.ordering_key)
+        else:
+            return self._turns.pick(send.topic, queues, send.avoided, now_ms)
+        return send.pinned
+
+    # --- the answer ---------------------------------------------------------------------------
+
+    def _answered(self, send: Send, answer: Command | ClientError) -> None:
+        now_ms = self._clock.monotonic_ms()
+        cost_ms = now_ms - send.tried_ms
+        broker = send.queue.broker
+        result: SendResult | None = None
+        error: ClientError | None = None
+        code: int | None = None
+        if isinstance(answer, Command):
+            code = answer.code
+            if code in attempts.STORED_CODES:
+                result, error = _result_of(send, answer)
+                code = code if error is None else None
+            else:
+                error = BrokerRefused(code, answer.remark, send.address)
+        else:
+            error = answer
+        if self._faults is not None:
+            if error is None or code == attempts.BUSY:
+                self._faults.answered(broker, cost_ms, now_ms)
+            else:
+                self._faults.failed(broker, now_ms)
+        verdict = self._rule.judge(
+            code,
+            tries=send.tries,
+            is_pinned=send.pinned is not None,
+            left_ms=send.deadline_ms - now_ms,
+        )
+        if verdict is Verdict.STORED and result is not None:
+            self._end(send, result)
+            return
+        send.degraded = result or send.degraded
+        detail = "" if result is None else result.status.name
+        if send.attempts is None:
+            send.attempts = []
+        send.attempts.append(Attempt(broker, send.queue.queue, cost_ms, error, detail))
+        if code is None or code in attempts.STALE_ROUTE_CODES:
+            self._route_waits.refresh(send.topic, now_ms)
+        if verdict is Verdict.AGAIN:
+            self._again(send)
+        else:
+            self._end(send, send.degraded or self._failure(send))
+
+    def _again(self, send: Send) -> None:
+        self.counts.retried += 1
+        send.avoided = (*send.avoided, send.queue.broker)
+        route = self._routes.get(send.topic)
+        self._try(send, () if route is None else route.write_queues())
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def _end(self, send: Send, outcome: Outcome | None) -> None:
+        """``None`` is the end of a oneway send: nobody knows what became of it."""
+        self.under_way -= 1
+        self.counts.ended(outcome)
+        if send.has_permit:
+            send.has_permit = False
+            for each in self._in_flight.give(send.encoded.size_bytes):
+                self._admit(each)
+        if send.context is not None:
+            self._tell_after(send, outcome)
+        if outcome is not None:
+            send.done(outcome)
+        if not self.under_way and self._idle is not None:
+            self._idle.set()
+
+    def _admit(self, send: Send) -> None:
+        """It waited for a permit and has one."""
+        send.has_permit = True
+        self.begin(send)
+
+    def _give_up(self, send: Send, error: ClientError) -> None:
+        """It waited for a permit and gets none."""
+        self.counts.ended(error)
+        send.done(error)
+
+    def _failure(self, send: Send) -> SendFailed:
+        return attempts.failure(send.topic, send.attempts or (), send.timeout_ms)
+
+    def _tell_after(self, send: Send, outcome: Outcome | None) -> None:
+        context = send.context
+        if context is None:
+            return
+        context.queue = send.queue
+        context.address = send.address
+        context.cost_ms = self._clock.monotonic_ms() - send.started_ms
+        if isinstance(outcome, SendResult):
+            context.result = outcome
+        else:
+            context.error = outcome
+        tell_after(self._hooks, context)
+
+
+def _result_of(send: Send, answer: Command) -> tuple[SendResult | None, ClientError | None]:
+    """What a broker that stored a message said; an answer that makes no sense is an error."""
+    ext = answer.ext
+    queue = send.queue
+    try:
+        number = int(ext["queueId"])
+        if number != queue.queue:
+            queue = QueueRef(queue.topic, queue.broker, number)
+        return (
+            SendResult(
+                _STATUS[answer.code],
+                send.encoded.unique_key,
+                ext["msgId"],
+                queue,
+                int(ext["queueOffset"]),
+                ext.get("transactionId"),
+            ),
+            None,
+        )
+    except (KeyError, ValueError) as problem:
+        return None, ClientError(f"{send.address} answered a send without sense: {problem!r}")
