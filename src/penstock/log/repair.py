@@ -9,11 +9,13 @@ P go to ``cut/<P>``. Every step can be repeated: a crash in the middle finds the
   length, in a new copy of the segment that takes the place of the old one. It must go as a unit,
   now and whenever the log is read again: half a frame may be a settlement without the dead letter
   that belongs to it.
+* ``forget_old_cuts``: of what crashes left in ``cut/`` only the newest files stay.
 
 Not here: finding out what is torn (``scan.py``). Damage below the synced mark is never touched.
 """
 
 import errno
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -22,9 +24,13 @@ from penstock.log.segment import LOG_DIR, Segment, SegmentSet
 from penstock.log.storage import File, Storage
 
 CUT_DIR: Final = "cut"
+CUT_FILES_MAX: Final = 64
+CUT_BYTES_MAX: Final = 256 * 1024 * 1024
+"""What is kept of bytes that nobody was promised: enough to look into the last crashes."""
 NEW_SUFFIX: Final = ".new"
 _COPY_BYTES: Final = 1024 * 1024
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_log = logging.getLogger(__name__)
 
 
 def cut_tail(
@@ -109,6 +115,32 @@ def remove_leftovers(storage: Storage) -> None:
         for name in storage.list(LOG_DIR):
             if name.endswith(NEW_SUFFIX):
                 storage.remove(f"{LOG_DIR}/{name}")
+
+
+def forget_old_cuts(storage: Storage, just_kept: Sequence[str]) -> list[str]:
+    """Remove the oldest files of ``cut/`` beyond the bounds, never those just kept; the removed.
+
+    The log only grows, so the file of the lowest position is the oldest. A failure is no reason not
+    to start: the next cut tries again.
+    """
+    gone: list[str] = []
+    try:
+        bytes_kept = 0
+        for files, name in enumerate(reversed(storage.list(CUT_DIR)), 1):
+            path = f"{CUT_DIR}/{name}"
+            bytes_kept += storage.size(path)
+            is_beyond = files > CUT_FILES_MAX or bytes_kept > CUT_BYTES_MAX
+            if is_beyond and path not in just_kept:
+                storage.remove(path)
+                gone.append(path)
+    except OSError as problem:
+        _log.warning("old files of cut/ stay", extra={"problem": str(problem)})
+    if gone:
+        _log.info(
+            "old files of cut/ were removed",
+            extra={"files": len(gone), "oldest": gone[-1], "newest": gone[0]},
+        )
+    return gone
 
 
 def _make_cut_dir(storage: Storage) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
 from penstock.log.frame import HEAD_BYTES, FrameHead, parse_head
-from penstock.log.repair import cut_tail, drop_frames, remove_leftovers
+from penstock.log.repair import cut_tail, drop_frames, forget_old_cuts, remove_leftovers
 from penstock.log.salvage import ScannedRecord, read_frame, salvage
 from penstock.log.scan_report import Damage, ScanReport
 from penstock.log.segment import LOG_DIR, Segment, SegmentSet, walk_heads
@@ -103,6 +103,8 @@ class LogScan:
             segment, at = self._tail
             keeps_name = report.end_position >= segment.base
             report.kept_as += cut_tail(storage, segments, segment, at, keeps_name=keeps_name)
+        if report.kept_as:
+            forget_old_cuts(storage, report.kept_as)
         self._sync_above_mark()
         return report
 

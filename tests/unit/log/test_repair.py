@@ -2,8 +2,9 @@ import errno
 
 import pytest
 
+from penstock.log import repair
 from penstock.log.frame import parse_head
-from penstock.log.repair import cut_tail, drop_frames, remove_leftovers
+from penstock.log.repair import cut_tail, drop_frames, forget_old_cuts, remove_leftovers
 from penstock.log.segment import SegmentSet
 from penstock.testing.log_maker import LogMaker, recover
 from penstock.testing.storage import MemoryFile, MemoryStorage
@@ -108,3 +109,49 @@ def test_unfinished_copies_are_removed(maker):
     assert not storage.exists(leftover)
     assert len(SegmentSet.load(storage)) == 2
     remove_leftovers(MemoryStorage())
+
+
+@pytest.fixture
+def cuts():
+    """Five files of 100 bytes that crashes left."""
+    storage = MemoryStorage()
+    storage.make_dir("cut")
+    for number in range(5):
+        storage.open(f"cut/{number:020d}", create=True).write(bytes(100))
+    return storage
+
+
+@pytest.mark.parametrize(
+    ("bound", "value"), [("CUT_FILES_MAX", 2), ("CUT_BYTES_MAX", 250)], ids=["files", "bytes"]
+)
+def test_the_newest_cuts_stay_within_the_bounds(cuts, monkeypatch, bound, value):
+    monkeypatch.setattr(repair, bound, value)
+    assert forget_old_cuts(cuts, []) == [f"cut/{number:020d}" for number in (2, 1, 0)]
+    assert cuts.list("cut") == [f"{number:020d}" for number in (3, 4)]
+
+
+def test_what_was_just_kept_stays_whatever_its_size(cuts, monkeypatch):
+    monkeypatch.setattr(repair, "CUT_BYTES_MAX", 50)
+    forget_old_cuts(cuts, [f"cut/{number:020d}" for number in (1, 4)])
+    assert cuts.list("cut") == [f"{number:020d}" for number in (1, 4)]
+
+
+def test_cuts_that_cannot_be_removed_are_no_reason_not_to_start(cuts, monkeypatch):
+    def fail(self, path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(repair, "CUT_FILES_MAX", 1)
+    monkeypatch.setattr(MemoryStorage, "remove", fail)
+    assert forget_old_cuts(cuts, []) == []
+    assert len(cuts.list("cut")) == 5
+
+
+def test_a_crash_after_many_leaves_no_more_than_the_bound(maker, monkeypatch):
+    monkeypatch.setattr(repair, "CUT_FILES_MAX", 1)
+    storage = maker.storage
+    storage.make_dir("cut")
+    storage.open(f"cut/{0:020d}", create=True).write(b"of an earlier crash")
+    segment = maker.segments.last
+    storage.files[segment.path] += b"torn"
+    recover(storage)
+    assert storage.list("cut") == [f"{segment.base + segment.size_bytes:020d}"]
