@@ -1,7 +1,8 @@
 """Numbers for tools: topics (202), how far groups are (208), who is connected (203, 204).
 
 Lag of a group in a queue is ``brokerOffset - consumerOffset``; a queue the group never committed
-has consumer offset 0 there, as in RocketMQ. Rates are 0: they are in ``/metrics``.
+has consumer offset 0 there, as in RocketMQ. A topic's rate is that of the last minute, found in the
+index; a group's rate is 0: nobody keeps it, ``/metrics`` has the counters.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from penstock.adapters.rocketmq.session import Session
 
 
+RATE_MS: Final = 60_000
+"""Rates are means of the last minute, as RocketMQ's."""
+
+
 def newest_ms(queue: Queue, offset: int) -> int:
     """When the message before ``offset`` was stored; 0 for none."""
     found = queue.index.entries(offset - 1, 1) if offset > queue.index.min_offset else []
@@ -49,7 +54,14 @@ def _topic_stats(session: Session, command: Command) -> None:
             "maxOffset": end,
             "lastUpdateTimestamp": newest_ms(queue, end),
         }
-    session.answer(command, body=table_body("offsetTable", rows, topicPutTps=0.0))
+    since_ms = house.clock.wall_ms() - RATE_MS
+    stored = sum([_stored_since(queue, since_ms) for queue in place.topic.queues])
+    rate = stored * 1000 / RATE_MS
+    session.answer(command, body=table_body("offsetTable", rows, topicPutTps=rate))
+
+
+def _stored_since(queue: Queue, since_ms: int) -> int:
+    return max(0, queue.visible_end(False) - queue.index.search_time(since_ms))
 
 
 def _consume_stats(session: Session, command: Command) -> None:

@@ -39,6 +39,16 @@ def test_a_topic_s_queues(bench, consumer):
     assert rows["orders", 1] == {"minOffset": 0, "maxOffset": 0, "lastUpdateTimestamp": 0}
 
 
+def test_the_rate_of_a_topic_is_that_of_the_last_minute(bench, consumer):
+    producer = bench.client()
+    producer.send("orders")
+    bench.advance(60_001)
+    for queue in (0, 0, 1):
+        producer.send("orders", queue=queue)
+    answer = consumer.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "orders"})
+    assert decode_body(standard_json(answer.body), dict)["topicPutTps"] == 3 / 60
+
+
 def test_a_topic_that_is_not_there_is_17(consumer):
     answer = consumer.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "nowhere"})
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
