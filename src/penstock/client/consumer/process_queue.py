@@ -49,6 +49,10 @@ class ProcessQueue:
         """Messages an ordered service has taken and not committed."""
         return len(self._taken)
 
+    def taken_offsets(self) -> list[int]:
+        """Those of the messages an ordered service has taken and not committed."""
+        return list(self._taken)
+
     @property
     def lowest(self) -> int | None:
         """The lowest unsettled offset; None when there is none."""
