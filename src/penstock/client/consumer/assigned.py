@@ -9,7 +9,7 @@ Invariant: once dropped, an assigned queue neither pulls nor commits.
 Not here: the cache itself (``process_queue.py``), locks of ordered queues (``locks.py``).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from penstock.client.consumer.process_queue import ProcessQueue
@@ -35,6 +35,7 @@ class AssignedQueue:
         "process_queue",
         "queue",
         "unlock_tries",
+        "wake",
     )
 
     def __init__(self, queue: QueueRef, next_offset: int, now_ms: int) -> None:
@@ -52,6 +53,8 @@ class AssignedQueue:
         self.last_pull_ms = now_ms
         """Set before the thresholds are looked at: a throttled queue is not an idle one."""
         self.last_consume_ms = now_ms
+        self.wake: Callable[[], None] | None = None
+        """Set while the pull loop waits for room: call it after settling."""
 
     def is_idle(self, now_ms: int) -> bool:
         """True when its pull loop must have died."""

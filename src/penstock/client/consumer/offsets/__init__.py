@@ -1,4 +1,4 @@
-"""Where a group's progress is kept: at the broker, in a local file, or in a store of the user's own.
+"""Where a group's progress is kept: at the broker, in a local file, or in a user's own store.
 
 ``table.py`` is what consumers hold: offsets in memory over an ``OffsetStore``.
 """

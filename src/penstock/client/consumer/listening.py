@@ -1,0 +1,373 @@
+"""Calling listeners: plain functions on a pool of threads, coroutines on an event loop.
+
+The client's loop submits ``Work``: batches of one queue in one deque. Workers take batches off it
+one by one, so several workers may share a work, and hand results back in lists: many calls, one
+wake-up of the loop. How many workers are told of a work depends on how long calls took lately: a
+fast listener is called by one thread without switching, a slow one by all of them. Should a call
+take unexpectedly long, a tick tells idle workers of what is left.
+
+Invariants: a batch is taken by one worker; every taken batch is reported exactly once; after
+``stop`` no batch is taken. Whoever raises (hook or listener) does not end a worker.
+
+Not here: what follows from results (``concurrent.py``, ``ordered.py``).
+"""
+
+import asyncio
+import inspect
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from math import ceil
+from queue import SimpleQueue
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from penstock.client.consumer.assigned import AssignedQueue
+from penstock.client.consumer.hooks import Hooks
+from penstock.client.consumer.results import (
+    Answer,
+    ConsumeResult,
+    Finished,
+    Later,
+    ResultKind,
+    Suspend,
+)
+from penstock.client.loop import LoopThread, Relay
+from penstock.client.message import ReceivedMessage
+
+_log = logging.getLogger(__name__)
+
+REPORT_MS: Final = 2.0
+"""Results wait at most about this long for others to be reported with."""
+SHARE_MS: Final = 1.0
+"""Work for about this long is given to one worker: below it, switching threads costs more."""
+TICK_S: Final = 0.02
+"""How soon idle workers hear of work that another is stuck in."""
+FIRST_CALL_MS: Final = 1.0
+"""A listener is taken for slow until it was seen."""
+
+Batch: TypeAlias = list[ReceivedMessage]
+Listener: TypeAlias = Callable[[Any], Answer | Awaitable[Answer]]
+"""Gets one message, or a list where ``consume_batch`` is above 1."""
+Done: TypeAlias = Callable[["Work", list[Finished]], None]
+
+
+class Work:
+    """Batches of one queue to be consumed, and who hears of the results, on the client's loop."""
+
+    __slots__ = ("assigned", "batches", "done", "results")
+
+    def __init__(self, assigned: AssignedQueue, batches: Sequence[Batch], done: Done) -> None:
+        self.assigned = assigned
+        self.batches: deque[Batch] = deque(batches)
+        self.results: deque[Finished] = deque()
+        """Ended calls nobody has heard of yet."""
+        self.done = done
+
+
+class Running(NamedTuple):
+    """A call of a listener that has not ended."""
+
+    work: Work
+    batch: Batch
+    since_s: float
+    """``time.perf_counter``."""
+
+
+class Caller:
+    """Calls one listener: argument, time, hooks, and what its answer means."""
+
+    def __init__(
+        self, listener: Listener, hooks: Hooks, *, takes_list: bool, timeout_ms: float
+    ) -> None:
+        self.listener = listener
+        self.takes_list = takes_list
+        self._hooks = hooks
+        self._timeout_ms = timeout_ms
+
+    def call(self, work: Work, batch: Batch, started_s: float) -> tuple[Finished, float]:
+        """Call it now; returns what became of it and when that was."""
+        contexts = self._hooks.before(work.assigned.queue, batch) if self._hooks else None
+        try:
+            answer: Any = self.listener(batch if self.takes_list else batch[0])
+            error: BaseException | None = None
+        except BaseException as problem:
+            answer, error = None, problem
+        ended_s = time.perf_counter()
+        finished = self._finished(batch, answer, error, (ended_s - started_s) * 1000)
+        if contexts is not None:
+            self._hooks.after(work.assigned.queue, finished, contexts)
+        return finished, ended_s
+
+    async def call_async(
+        self, work: Work, batch: Batch, started_s: float
+    ) -> tuple[Finished, float]:
+        """The same for a coroutine function."""
+        contexts = self._hooks.before(work.assigned.queue, batch) if self._hooks else None
+        try:
+            listener: Any = self.listener
+            answer: Any = await listener(batch if self.takes_list else batch[0])
+            error: BaseException | None = None
+        except asyncio.CancelledError:
+            raise
+        except BaseException as problem:
+            answer, error = None, problem
+        ended_s = time.perf_counter()
+        finished = self._finished(batch, answer, error, (ended_s - started_s) * 1000)
+        if contexts is not None:
+            self._hooks.after(work.assigned.queue, finished, contexts)
+        return finished, ended_s
+
+    def _finished(
+        self, batch: Batch, answer: Any, error: BaseException | None, spent_ms: float
+    ) -> Finished:
+        if error is None and answer is None and spent_ms < self._timeout_ms:
+            return Finished(batch, None, None, ResultKind.SUCCESS, spent_ms)
+        if error is None and not isinstance(answer, (ConsumeResult, Later, Suspend, type(None))):
+            error = TypeError(
+                f"the listener returned {answer!r}; return None or SUCCESS when the messages are"
+                f" done, LATER when they are to come again"
+            )
+            answer = None
+        if error is not None:
+            kind = ResultKind.EXCEPTION
+        elif spent_ms >= self._timeout_ms:
+            kind = ResultKind.TIME_OUT
+        elif answer in (None, ConsumeResult.SUCCESS, ConsumeResult.COMMIT):
+            kind = ResultKind.SUCCESS
+        else:
+            kind = ResultKind.LATER
+        return Finished(batch, answer, error, kind, spent_ms)
+
+
+class Listening(Protocol):
+    """Workers that call a listener."""
+
+    caller: Caller
+
+    def start(self) -> None:
+        """Start the workers."""
+        ...
+
+    def submit(self, work: Work) -> None:
+        """Have it consumed."""
+        ...
+
+    def running(self) -> list[Running]:
+        """The calls that have not ended."""
+        ...
+
+    async def stop(self, wait_ms: int) -> bool:
+        """Take nothing more; True when all calls ended within ``wait_ms``."""
+        ...
+
+
+class _Sharing:
+    """How many workers are told of a work, and who is told later; on the client's loop."""
+
+    def __init__(self, home: LoopThread, workers: int) -> None:
+        self.workers = workers
+        self.is_stopping = False
+        self.slots: list[Running | None] = [None] * workers
+        self.home = home
+        self._call_ms = FIRST_CALL_MS
+        self._open: deque[Work] = deque()
+        self._is_ticking = False
+        self._exited = 0
+        self._all_exited = asyncio.Event()
+
+    def share(self, work: Work) -> int:
+        """The number of workers to tell of it."""
+        count = len(work.batches)
+        self._open.append(work)
+        if not self._is_ticking:
+            self._tick_later()
+        return min(count, self.workers, max(1, ceil(self._call_ms * count / SHARE_MS)))
+
+    def report(self, work: Work) -> None:
+        """Results are there; on the client's loop."""
+        results = work.results
+        finished = [results.popleft() for _ in range(len(results))]
+        if finished:
+            latest = sum([each.spent_ms for each in finished]) / len(finished)
+            self._call_ms += (latest - self._call_ms) * 0.2
+            work.done(work, finished)
+
+    def exited(self) -> None:
+        """A worker has ended."""
+        self._exited += 1
+        if self._exited == self.workers:
+            self._all_exited.set()
+
+    async def wait(self, wait_ms: int) -> bool:
+        """True when all workers ended in time."""
+        try:
+            await asyncio.wait_for(self._all_exited.wait(), wait_ms / 1000)
+        except TimeoutError:
+            return False
+        return True
+
+    def tell(self, work: Work) -> None:
+        """Tell one more worker of it."""
+        raise NotImplementedError
+
+    def _tick_later(self) -> None:
+        self._is_ticking = True
+        self.home.loop.call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        """Tell idle workers of what waits, and hear of what a worker in a long call did before."""
+        self._is_ticking = False
+        busy = [each for each in self.slots if each is not None]
+        for running in busy:
+            self.report(running.work)
+        waiting = [work for work in self._open if work.batches and not work.assigned.is_dropped]
+        self._open = deque(waiting)
+        if self.is_stopping or not (waiting or busy):
+            return
+        for work, _ in zip(waiting, range(self.workers - len(busy)), strict=False):
+            self.tell(work)
+        self._tick_later()
+
+
+class ThreadListening(_Sharing):
+    """Plain functions, on threads of their own."""
+
+    def __init__(self, home: LoopThread, caller: Caller, workers: int, name: str) -> None:
+        super().__init__(home, workers)
+        self.caller = caller
+        self._name = name
+        self._works: SimpleQueue[Work | None] = SimpleQueue()
+
+    def start(self) -> None:
+        """Start the threads."""
+        for slot in range(self.workers):
+            name = f"{self._name}-{slot}"
+            threading.Thread(target=self._run, args=(slot,), name=name, daemon=True).start()
+
+    def submit(self, work: Work) -> None:
+        """Have it consumed."""
+        for _ in range(self.share(work)):
+            self._works.put(work)
+
+    def tell(self, work: Work) -> None:
+        """Tell one more thread of it."""
+        self._works.put(work)
+
+    def running(self) -> list[Running]:
+        """The calls that have not ended."""
+        return [each for each in self.slots if each is not None]
+
+    async def stop(self, wait_ms: int) -> bool:
+        """Take nothing more; True when all calls ended within ``wait_ms``."""
+        self.is_stopping = True
+        for _ in range(self.workers):
+            self._works.put(None)
+        return await self.wait(wait_ms)
+
+    def _run(self, slot: int) -> None:
+        get = self._works.get
+        while (work := get()) is not None:
+            try:
+                self._consume(slot, work)
+            except Exception:
+                _log.exception("worker failed", extra={"worker": self._name})
+            self.slots[slot] = None
+        self.home.post(self.exited)
+
+    def _consume(self, slot: int, work: Work) -> None:
+        take, call, results = work.batches.popleft, self.caller.call, work.results
+        assigned, slots = work.assigned, self.slots
+        now_s = reported_s = time.perf_counter()
+        while not (self.is_stopping or assigned.is_dropped):
+            try:
+                batch = take()
+            except IndexError:
+                break
+            slots[slot] = Running(work, batch, now_s)
+            finished, now_s = call(work, batch, now_s)
+            results.append(finished)
+            if (now_s - reported_s) * 1000 >= REPORT_MS:
+                self.home.post(self.report, work)
+                reported_s = now_s
+        if results:
+            self.home.post(self.report, work)
+
+
+class CoroutineListening(_Sharing):
+    """Coroutine functions, on an event loop of the user's or on the listeners' thread."""
+
+    def __init__(self, home: LoopThread, caller: Caller, workers: int, relay: Relay) -> None:
+        super().__init__(home, workers)
+        self.caller = caller
+        self._relay = relay
+        self._works: asyncio.Queue[Work | None] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Start the tasks."""
+        self._relay.post(self._start)
+
+    def submit(self, work: Work) -> None:
+        """Have it consumed."""
+        self._relay.post(self._put, work, self.share(work))
+
+    def tell(self, work: Work) -> None:
+        """Tell one more task of it."""
+        self._relay.post(self._put, work, 1)
+
+    def running(self) -> list[Running]:
+        """The calls that have not ended."""
+        return [each for each in self.slots if each is not None]
+
+    async def stop(self, wait_ms: int) -> bool:
+        """Take nothing more; True when all calls ended in time, the others are cancelled."""
+        self.is_stopping = True
+        self._relay.post(self._put, None, self.workers)
+        if await self.wait(wait_ms):
+            return True
+        self._relay.post(self._cancel)
+        return False
+
+    def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._run(slot)) for slot in range(self.workers)]
+
+    def _put(self, work: Work | None, times: int) -> None:
+        for _ in range(times):
+            self._works.put_nowait(work)
+
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def _run(self, slot: int) -> None:
+        try:
+            while (work := await self._works.get()) is not None:
+                await self._consume(slot, work)
+                self.slots[slot] = None
+        finally:
+            self.slots[slot] = None
+            self.home.post(self.exited)
+
+    async def _consume(self, slot: int, work: Work) -> None:
+        assigned, batches, results = work.assigned, work.batches, work.results
+        now_s = reported_s = time.perf_counter()
+        while batches and not (self.is_stopping or assigned.is_dropped):
+            batch = batches.popleft()
+            self.slots[slot] = Running(work, batch, now_s)
+            finished, now_s = await self.caller.call_async(work, batch, now_s)
+            results.append(finished)
+            if (now_s - reported_s) * 1000 >= REPORT_MS:
+                self.home.post(self.report, work)
+                reported_s = now_s
+        if results:
+            self.home.post(self.report, work)
+
+
+def is_coroutine_listener(listener: Listener) -> bool:
+    """True for a coroutine function, or an object whose call is one."""
+    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
+        type(listener).__call__
+    )

@@ -1,0 +1,292 @@
+"""The pull loop of one owned queue: one request at a time, held by the broker until messages come.
+
+Order of checks before each pull, as RocketMQ's:
+
+    dropped -> over        last-pull time is set here: whatever holds the loop below, it lives
+    paused                 looked at again after 1 s, or at once when resumed
+    thresholds (F15)       after 50 ms, or as soon as the cache has fallen to half
+    gate (ordered: locked) after the wait for errors
+    no subscription        likewise
+
+Answers:
+
+    found                  into the cache and to the consume service; on at the next offset
+    nothing new or wanted  on at the next offset; with an empty cache that offset may be committed
+    offset moved           the queue is dropped and begins anew where the broker says
+    subscription is old    a heartbeat tells it, then again
+    busy (215)             again after 20 ms; any other error: after the wait for errors
+
+Where to pull follows the broker's suggestion; an offset is committed along with a pull through a
+master only, since slaves keep none.
+
+Invariant: at most one pull of a queue is under way; a dropped queue pulls and consumes nothing.
+Not here: which queues are owned (``rebalance.py``), the requests themselves (``calls_consume.py``).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from penstock.client.consumer.assigned import AssignedQueue, ConsumeService
+from penstock.client.consumer.offsets.table import Offsets
+from penstock.client.consumer.pull_result import PullStatus
+from penstock.client.consumer.statistics import ConsumerStatistics
+from penstock.client.consumer.subscription import FilterHook, Subscription, Subscriptions
+from penstock.client.errors import BrokerRefused, NoRoute
+from penstock.client.message import RETRY_PREFIX, ReceivedMessage
+from penstock.client.routes import Found
+from penstock.flow.thresholds import Cached, Throttle
+from penstock.model.assignment import QueueRef
+from penstock.model.clock import Clock
+from penstock.model.errors import PenstockError
+from penstock.wire.rocketmq.codes import ResponseCode
+from penstock.wire.rocketmq.headers import PullFlag, PullHeader
+
+_log = logging.getLogger(__name__)
+
+PAUSED_LOOK_MS: Final = 1_000
+HELD_LOOK_MS: Final = 50
+BUSY_WAIT_MS: Final = 20
+
+_SUSPEND: Final = int(PullFlag.SUSPEND)
+_COMMIT: Final = int(PullFlag.COMMIT_OFFSET)
+_SUBSCRIPTION: Final = int(PullFlag.SUBSCRIPTION)
+
+
+class Pulled(NamedTuple):
+    """An answer to a pull that is no error."""
+
+    status: PullStatus
+    next_offset: int
+    suggested_broker: int
+    messages: list[ReceivedMessage]
+
+
+class PullTerms(NamedTuple):
+    """The options of pulling."""
+
+    batch: int = 32
+    batch_bytes: int = 256 * 1024
+    interval_ms: int = 0
+    suspend_ms: int = 15_000
+    error_wait_ms: int = 1_000
+    is_subscription_posted: bool = False
+    is_broadcasting: bool = False
+
+
+class PullHost(Protocol):
+    """What a loop needs of its consumer."""
+
+    clock: Clock
+    group: str
+    terms: PullTerms
+    subscriptions: Subscriptions
+    offsets: Offsets
+    service: ConsumeService
+    statistics: ConsumerStatistics
+    filters: Sequence[FilterHook]
+    is_paused: bool
+
+    async def readable(self, queue: QueueRef, suggested_id: int) -> Found:
+        """Where to pull; raises ``NoRoute`` when nobody knows."""
+        ...
+
+    async def pull(self, address: str, header: PullHeader, queue: QueueRef) -> Pulled:
+        """One pull; errors are raised."""
+        ...
+
+    async def heartbeat_now(self) -> None:
+        """Tell brokers the subscriptions."""
+        ...
+
+    async def offset_moved(self, assigned: AssignedQueue, offset: int) -> None:
+        """The queue begins anew at ``offset``."""
+        ...
+
+
+Gate = Callable[[AssignedQueue], Awaitable[bool]]
+"""False: this queue may not be pulled yet (ordered: not locked). May set ``next_offset``."""
+
+
+class PullLoop:
+    """Pulls for one queue until it is dropped."""
+
+    def __init__(
+        self,
+        host: PullHost,
+        assigned: AssignedQueue,
+        throttle: Throttle,
+        *,
+        gate: Gate | None = None,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._host = host
+        self._assigned = assigned
+        self._throttle = throttle
+        self._gate = gate
+        self._pause = pause
+        self._is_failing = False
+        self._woken: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        """Until dropped or cancelled."""
+        assigned = self._assigned
+        while not assigned.is_dropped:
+            wait_ms = await self.step()
+            if wait_ms and not assigned.is_dropped:
+                await self._pause(wait_ms / 1000)
+
+    async def step(self) -> int:
+        """One round of checks and, if they allow it, one pull; returns how long to wait then."""
+        host, assigned = self._host, self._assigned
+        now_ms = host.clock.monotonic_ms()
+        assigned.last_pull_ms = now_ms
+        if host.is_paused or assigned.is_paused:
+            await self._wait_for_wake(PAUSED_LOOK_MS, self._look_resumed)
+            return 0
+        if self._throttle.look(self._cached(), now_ms) is not None:
+            await self._wait_for_wake(HELD_LOOK_MS, self._look_free)
+            return 0
+        try:
+            return await self._pull(now_ms)
+        except BrokerRefused as problem:
+            return await self._refused(problem)
+        except PenstockError as problem:
+            self._failed(problem)
+            return host.terms.error_wait_ms
+
+    async def _pull(self, now_ms: int) -> int:
+        host, assigned = self._host, self._assigned
+        subscription = host.subscriptions.get(assigned.queue.topic)
+        if subscription is None or (self._gate is not None and not await self._gate(assigned)):
+            return host.terms.error_wait_ms
+        found = await host.readable(assigned.queue, assigned.broker_id)
+        header = pull_header(host, assigned, subscription, found)
+        pulled = await host.pull(found.address, header, assigned.queue)
+        self._is_failing = False
+        if assigned.is_dropped:
+            return 0
+        return await self._answered(pulled, subscription, now_ms)
+
+    async def _answered(self, pulled: Pulled, subscription: Subscription, asked_ms: int) -> int:
+        host, assigned = self._host, self._assigned
+        assigned.broker_id = pulled.suggested_broker
+        cache = assigned.process_queue
+        if pulled.status is PullStatus.OFFSET_MOVED:
+            _log.warning(
+                "offset is outside the queue",
+                extra={
+                    "queue": assigned.queue,
+                    "offset": assigned.next_offset,
+                    "begins_anew_at": pulled.next_offset,
+                },
+            )
+            await host.offset_moved(assigned, pulled.next_offset)
+            return 0
+        assigned.next_offset = pulled.next_offset
+        messages = pulled.messages
+        if messages:
+            now_ms = host.clock.monotonic_ms()
+            topic = host.statistics.topic(assigned.queue.topic)
+            topic.pulled(len(messages), now_ms - asked_ms, now_ms)
+            messages = wanted_of(messages, subscription, host.filters)
+            cache.put(messages)
+        cache.reached(pulled.next_offset)
+        if messages:
+            host.service.submit(assigned, messages)
+        elif cache.count == 0:
+            # Nothing of all this concerns us: the next owner need not look at it again.
+            host.offsets.note(assigned.queue, cache.commit_offset)
+        return host.terms.interval_ms if messages else 0
+
+    async def _refused(self, problem: BrokerRefused) -> int:
+        if problem.code == ResponseCode.FLOW_CONTROL:
+            return BUSY_WAIT_MS
+        self._failed(problem)
+        if problem.code in (
+            ResponseCode.SUBSCRIPTION_NOT_LATEST,
+            ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ):
+            await self._host.heartbeat_now()
+        return self._host.terms.error_wait_ms
+
+    def _failed(self, problem: PenstockError) -> None:
+        """Log the first of a row; a retry topic may not exist yet, which is no news."""
+        if not self._is_failing and not self._assigned.queue.topic.startswith(RETRY_PREFIX):
+            _log.warning("pull failed", extra={"queue": self._assigned.queue, "why": str(problem)})
+        self._is_failing = True
+
+    def _cached(self) -> Cached:
+        cache = self._assigned.process_queue
+        return Cached(cache.count, cache.size_bytes, cache.span)
+
+    def _look_free(self) -> bool:
+        return self._throttle.is_free(self._cached())
+
+    def _look_resumed(self) -> bool:
+        return not (self._host.is_paused or self._assigned.is_paused)
+
+    async def _wait_for_wake(self, wait_ms: int, is_over: Callable[[], bool]) -> None:
+        """Wait so long, or until somebody calls ``assigned.wake`` and it is over."""
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not woken.done() and is_over():
+                woken.set_result(None)
+
+        self._assigned.wake = wake
+        timer = asyncio.ensure_future(self._pause(wait_ms / 1000))
+        try:
+            await asyncio.wait((timer, woken), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._assigned.wake = None
+            timer.cancel()
+
+
+def wanted_of(
+    messages: list[ReceivedMessage], subscription: Subscription, filters: Sequence[FilterHook]
+) -> list[ReceivedMessage]:
+    """Those to consume: by tag, then by each filter; a filter that raises lets all through."""
+    wanted = subscription.matching(messages)
+    for each in filters:
+        try:
+            wanted = list(each(wanted))
+        except Exception:
+            _log.exception("filter hook failed, its messages are consumed")
+    return wanted
+
+
+def pull_header(
+    host: PullHost, assigned: AssignedQueue, subscription: Subscription, found: Found
+) -> PullHeader:
+    """The pull of this queue from where it is now, committing what is settled if it may."""
+    terms, queue = host.terms, assigned.queue
+    committed = None if terms.is_broadcasting else host.offsets.get(queue)
+    flags = _SUSPEND
+    if committed and not found.is_slave:
+        flags |= _COMMIT
+    data = subscription.data
+    text = None
+    if terms.is_subscription_posted:
+        flags |= _SUBSCRIPTION
+        text = data.sub_string
+    return PullHeader(
+        consumer_group=host.group,
+        topic=queue.topic,
+        queue_id=queue.queue,
+        queue_offset=assigned.next_offset,
+        max_msg_nums=terms.batch,
+        sys_flag=flags,
+        commit_offset=committed or 0,
+        suspend_timeout_millis=terms.suspend_ms,
+        subscription=text,
+        sub_version=data.sub_version,
+        expression_type=data.expression_type,
+        max_msg_bytes=terms.batch_bytes,
+    )
+
+
+def no_route(queue: QueueRef) -> NoRoute:
+    """Nobody knows the broker of a queue."""
+    return NoRoute(queue.topic, f"broker {queue.broker} has no address")

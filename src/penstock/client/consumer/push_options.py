@@ -1,0 +1,167 @@
+"""Options of a push consumer; defaults are RocketMQ's.
+
+Not here: what they do (each in the module that reads it), options of the shared instance
+(``options.py``).
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+from penstock.client.consumer.consume_from import ConsumeFrom
+from penstock.client.consumer.hooks import ConsumeHook
+from penstock.client.consumer.offsets.table import OffsetStore
+from penstock.client.consumer.subscription import FilterHook
+from penstock.client.options import InstanceOptions, Option
+from penstock.model.assignment import AVG, QueueRef, Strategy
+
+RETRIES_MAX: Final = 16
+QueueListener = Callable[[str, Collection[QueueRef], Collection[QueueRef]], None]
+"""Gets a topic, all its queues and those owned from now on."""
+
+
+class PushConsumerOptions(InstanceOptions, total=False):
+    """How a push consumer pulls, consumes, retries and remembers."""
+
+    is_ordered: Annotated[
+        bool,
+        Option(False, "One message of a queue after the other, each queue locked at its broker."),
+    ]
+    is_broadcasting: Annotated[
+        bool,
+        Option(
+            False,
+            "Every member of the group gets every message; offsets are kept in a local file, and"
+            " what fails is not tried again.",
+        ),
+    ]
+    consume_from: Annotated[
+        str, Option("last", "Where a group without stored offsets begins.", choices=[*ConsumeFrom])
+    ]
+    consume_timestamp: Annotated[
+        datetime | str | int | None,
+        Option(
+            None,
+            "Where consume_from='timestamp' begins: a datetime, yyyyMMddHHmmss in local time, or"
+            " milliseconds since 1970. Default: half an hour ago.",
+        ),
+    ]
+    consume_threads: Annotated[
+        int,
+        Option(20, "How many calls of the listener may run at once (threads, or coroutines).", 1),
+    ]
+    consume_batch: Annotated[
+        int,
+        Option(1, "Messages in one call of the listener; above 1 it gets a list.", 1, 1024),
+    ]
+    consume_timeout_ms: Annotated[
+        int,
+        Option(
+            15 * 60_000,
+            "A call that takes longer is a time-out: its messages are given back to the broker.",
+            1,
+        ),
+    ]
+    retries_max: Annotated[
+        int,
+        Option(
+            -1,
+            "How often a message is tried again before it is a dead letter; -1: 16, for ordered"
+            " consumers without end.",
+            -1,
+        ),
+    ]
+    local_retry_ms: Annotated[
+        int,
+        Option(5_000, "When a message that could not be given back is tried again here.", 1),
+    ]
+    suspend_ms: Annotated[
+        int,
+        Option(1_000, "Ordered: pause of a queue before its messages are tried again.", 10, 30_000),
+    ]
+    pull_batch: Annotated[int, Option(32, "Messages asked for in one pull.", 1, 1024)]
+    pull_batch_bytes: Annotated[
+        int, Option(256 * 1024, "Bytes asked for in one pull; at least one message comes.", 1)
+    ]
+    pull_interval_ms: Annotated[int, Option(0, "Wait between two pulls of a queue.", 0, 65_535)]
+    pull_suspend_ms: Annotated[
+        int, Option(15_000, "How long a broker holds a pull that finds nothing.", 1)
+    ]
+    pull_timeout_ms: Annotated[
+        int, Option(30_000, "How long the answer to a pull may take; above pull_suspend_ms.", 1)
+    ]
+    pull_error_wait_ms: Annotated[
+        int, Option(1_000, "Wait after a pull that failed; 20 ms when the broker says busy.", 1)
+    ]
+    pull_threshold_messages: Annotated[
+        int,
+        Option(1_000, "Unsettled messages of a queue above which it is not pulled.", 1, 65_535),
+    ]
+    pull_threshold_bytes: Annotated[
+        int, Option(100 << 20, "Bytes of unsettled messages of a queue, likewise.", 1)
+    ]
+    pull_threshold_span: Annotated[
+        int,
+        Option(
+            2_000,
+            "Distance of the first and last unsettled offset of a queue, likewise (not ordered).",
+            1,
+            65_535,
+        ),
+    ]
+    topic_threshold_messages: Annotated[
+        int, Option(-1, "pull_threshold_messages for all owned queues of a topic; -1: none.", -1)
+    ]
+    topic_threshold_bytes: Annotated[
+        int, Option(-1, "pull_threshold_bytes for all owned queues of a topic; -1: none.", -1)
+    ]
+    is_subscription_posted: Annotated[
+        bool, Option(False, "Send the tag expression with each pull, not only in heartbeats.")
+    ]
+    strategy: Annotated[
+        str | Strategy,
+        Option(AVG, "How queues are divided: the name of a strategy, or a function of your own."),
+    ]
+    queue_listener: Annotated[
+        QueueListener | None, Option(None, "Called with (topic, all queues, mine) at each change.")
+    ]
+    offset_store: Annotated[
+        OffsetStore | Any | None,
+        Option(
+            None,
+            "Where offsets are kept: an object with read(queue) and write(offsets), plain or"
+            " coroutines. Default: the broker, or a local file when broadcasting.",
+        ),
+    ]
+    offsets_directory: Annotated[
+        str | None,
+        Option(None, "Where local offset files are; default ~/.penstock_offsets."),
+    ]
+    hooks: Annotated[
+        Sequence[ConsumeHook], Option((), "Called before and after each call of the listener.")
+    ]
+    filters: Annotated[
+        Sequence[FilterHook],
+        Option((), "Each gets the messages of a pull and gives those to consume."),
+    ]
+    is_traced: Annotated[bool, Option(False, "Send message traces to the trace topic.")]
+    trace_topic: Annotated[str, Option("RMQ_SYS_TRACE_TOPIC", "The topic message traces go to.")]
+    is_popping: Annotated[
+        bool,
+        Option(
+            False,
+            "Let the broker assign queues and hand out messages one by one (pop), where the group"
+            " is set to it.",
+        ),
+    ]
+    pop_invisible_ms: Annotated[
+        int,
+        Option(60_000, "Pop: how long a message is invisible to others.", 5_000, 300_000),
+    ]
+    pop_batch: Annotated[int, Option(32, "Pop: messages asked for at once.", 1, 32)]
+    pop_threshold: Annotated[
+        int, Option(96, "Pop: unsettled messages of a queue above which it is not popped.", 1)
+    ]
+    await_termination_ms: Annotated[
+        int, Option(10_000, "How long stop() waits for running listeners.", 0)
+    ]
