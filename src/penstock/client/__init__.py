@@ -1,0 +1,49 @@
+"""A RocketMQ client in pure Python, for Penstock and for Apache RocketMQ 4.9 and 5.x.
+
+    from penstock.client import Message, Producer
+
+    with Producer("127.0.0.1:9876", "orders") as producer:
+        producer.send(Message("orders", b"hello"))
+
+Plain names block and may be called from any thread; twins that end in ``_async`` are awaitable from
+any event loop. Everything else in this package is an implementation detail.
+"""
+
+from penstock.client.errors import (
+    Attempt,
+    BodyUnreadable,
+    BrokerBusy,
+    BrokerRefused,
+    ClientError,
+    GroupTaken,
+    InvalidMessage,
+    NoRoute,
+    SendFailed,
+    StateError,
+    TimedOut,
+    Unreachable,
+    WouldBlock,
+)
+from penstock.client.message import Message, ReceivedMessage, SendResult, SendStatus
+from penstock.model.assignment import QueueRef
+
+__all__ = [
+    "Attempt",
+    "BodyUnreadable",
+    "BrokerBusy",
+    "BrokerRefused",
+    "ClientError",
+    "GroupTaken",
+    "InvalidMessage",
+    "Message",
+    "NoRoute",
+    "QueueRef",
+    "ReceivedMessage",
+    "SendFailed",
+    "SendResult",
+    "SendStatus",
+    "StateError",
+    "TimedOut",
+    "Unreachable",
+    "WouldBlock",
+]

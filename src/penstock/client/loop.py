@@ -1,0 +1,198 @@
+"""The event loops of the client: one thread for its own work, one for coroutine listeners.
+
+Everything the client keeps lives on one background thread and its event loop, so nothing needs a
+lock. Other threads get in by three doors: ``post`` (a call, cheap: many posts cost one wake-up),
+``run`` (a coroutine, blocking) and ``on`` (a coroutine, awaitable from any event loop). ``Relay``
+is the way back to an event loop of the user's: many results, one wake-up.
+
+Threads are shared by everything in a process, are daemons, and end with it. After a fork the child
+makes new ones; what was made before the fork is dead in the child, and says so when used.
+
+Invariants: calls posted from one thread run in the order of posting; a call that raises is logged
+and does not keep others from running.
+Not here: what runs there (``instance.py``), worker threads for plain listeners
+(``consumer/listening.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError
+from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
+
+from penstock.client.errors import StateError
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CALLS_PER_TURN: Final = 10_000
+"""Posted calls run in one turn of the loop; sockets are looked at in between."""
+
+
+class Relay:
+    """Calls handed to one event loop from any thread, many of them for one wake-up."""
+
+    __slots__ = ("__weakref__", "_calls", "_is_woken", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop: Final = loop
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._is_woken = False
+
+    def post(self, call: Callable[..., object], *args: Any) -> None:
+        """Run ``call(*args)`` on the loop soon; dropped when the loop is closed."""
+        self._calls.append((call, args))
+        if not self._is_woken:
+            # Two threads may both get here: one turn too many, never one too few.
+            self._is_woken = True
+            try:
+                self.loop.call_soon_threadsafe(self._run)
+            except RuntimeError:
+                self._calls.clear()
+                _log.debug("event loop is closed, results dropped")
+
+    def _run(self) -> None:
+        self._is_woken = False
+        calls = self._calls
+        for _ in range(min(len(calls), CALLS_PER_TURN)):
+            call, args = calls.popleft()
+            try:
+                call(*args)
+            except Exception:
+                _log.exception("posted call failed")
+        if calls and not self._is_woken:
+            self._is_woken = True
+            self.loop.call_soon(self._run)
+
+
+class LoopThread:
+    """A daemon thread with an event loop; started when made."""
+
+    def __init__(self, name: str) -> None:
+        self.name: Final = name
+        self.loop: Final = asyncio.new_event_loop()
+        self._relay = Relay(self.loop)
+        self._is_orphan = False
+        """True in the child of a fork: the thread is not there."""
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_current(self) -> bool:
+        """True on this thread."""
+        return threading.get_ident() == self._thread.ident and not self._is_orphan
+
+    def post(self, call: Callable[..., object], *args: Any) -> None:
+        """Run ``call(*args)`` on this thread soon; from any thread, cheap."""
+        if self._is_orphan:
+            raise self._forked()
+        self._relay.post(call, *args)
+
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """Run a coroutine here and wait for its result; from any other thread."""
+        problem = None
+        if self._is_orphan:
+            problem = self._forked()
+        elif self.is_current:
+            problem = StateError(
+                f"a blocking call on thread {self.name} would wait for itself; use the _async twin"
+            )
+        if problem is not None:
+            coroutine.close()
+            raise problem
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result(timeout_s)
+        except CancelledError:
+            raise StateError("the client was stopped while this call ran") from None
+        except BaseException:
+            # Time is up or the user pressed ctrl-c: nobody will take the result.
+            future.cancel()
+            raise
+
+    def on(self, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        """Run a coroutine here; await the result on whichever event loop is running."""
+        if self._is_orphan:
+            coroutine.close()
+            raise self._forked()
+        if self.is_current:
+            return self.loop.create_task(coroutine)
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
+
+    def orphan(self) -> None:
+        """The process forked, and this is the child."""
+        self._is_orphan = True
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def _forked(self) -> StateError:
+        return StateError(
+            f"this client was made before the process forked; make a new one in process"
+            f" {os.getpid()}"
+        )
+
+
+class _Shared:
+    """What is shared by a process, and made anew in the child of a fork."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.threads: dict[str, LoopThread] = {}
+        # By id, and weak: a relay holds its loop, and whoever uses a relay holds that.
+        self.relays: WeakValueDictionary[int, Relay] = WeakValueDictionary()
+        self.orphans: list[LoopThread] = []
+        """Kept, or the garbage collector would close what the parent still uses."""
+
+    def after_fork(self) -> None:
+        """A thread that is not here may hold the old lock."""
+        orphans = [*self.orphans, *self.threads.values()]
+        for each in orphans:
+            each.orphan()
+        self.lock = threading.Lock()
+        self.threads = {}
+        self.relays = WeakValueDictionary()
+        self.orphans = orphans
+
+
+_shared: Final = _Shared()
+
+
+def client_loop() -> LoopThread:
+    """The thread of all client work in this process."""
+    return _thread("penstock-client")
+
+
+def listener_loop() -> LoopThread:
+    """The thread of coroutine listeners of consumers that were started without an event loop."""
+    return _thread("penstock-listeners")
+
+
+def relay_to(loop: asyncio.AbstractEventLoop) -> Relay:
+    """The relay to an event loop, one for all that hand results to it; keep it as long as used."""
+    with _shared.lock:
+        found = _shared.relays.get(id(loop))
+        if found is None or found.loop is not loop:
+            found = _shared.relays[id(loop)] = Relay(loop)
+        return found
+
+
+def _thread(name: str) -> LoopThread:
+    found = _shared.threads.get(name)
+    if found is None:
+        with _shared.lock:
+            found = _shared.threads.get(name)
+            if found is None:
+                found = _shared.threads[name] = LoopThread(name)
+    return found
+
+
+os.register_at_fork(after_in_child=_shared.after_fork)
