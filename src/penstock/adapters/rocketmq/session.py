@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.house import House
+from penstock.adapters.rocketmq.line import Line, unreadable
 from penstock.adapters.rocketmq.requests import Handler, Request
 from penstock.adapters.rocketmq.send_desk import SendDesk
 from penstock.engine.connection import Channel, ConnectionOptions
@@ -28,8 +29,8 @@ from penstock.engine.ports import Confirmation
 from penstock.flow.gate import Reason
 from penstock.model.position import ConnectionId
 from penstock.model.refusal import Refusal
-from penstock.wire.rocketmq.command import Command, Malformed, response_to
-from penstock.wire.rocketmq.frame import RemotingFrames, decode, encode
+from penstock.wire.rocketmq.command import Command, Malformed
+from penstock.wire.rocketmq.frame import decode, encode
 from penstock.wire.rocketmq.hot_frames import parse_send
 from penstock.wire.rocketmq.message_id import encode_host
 
@@ -49,7 +50,7 @@ PullAnswered = Callable[["Pull", "PullResult"], None]
 PartT = TypeVar("PartT")
 
 
-class Session:
+class Session(Line):
     """One client."""
 
     def __init__(
@@ -60,8 +61,7 @@ class Session:
         handlers: Mapping[int, Handler],
         wake: Callable[[], None],
     ) -> None:
-        self.house: Final = house
-        self.peer: Final = peer
+        super().__init__(peer, house, wake)
         self.connection_id: Final = connection_id
         self.name: Final = f"rocketmq-{connection_id} {peer}"
         self.born_host: Final = encode_host(peer.host, peer.port)
@@ -75,14 +75,7 @@ class Session:
             ),
         )
         self.channel: Final = self.connection.open_channel()
-        self.is_established = True
-        self.wants_close = False
-        self.is_closed = False
-        self.heard_ms = house.clock.monotonic_ms()
         self._handlers = handlers
-        self._wake = wake
-        self._frames = RemotingFrames()
-        self._outbox: list[bytes] = []
         self._sends = SendDesk(self)
         self._opaque = 0
         self._asked: dict[int, Answered] = {}
@@ -92,24 +85,6 @@ class Session:
         house.sessions[connection_id] = self
 
     # For the families.
-
-    def answer(
-        self,
-        request: Command,
-        code: int = 0,
-        *,
-        ext: dict[str, str] | None = None,
-        body: bytes = b"",
-        remark: str | None = None,
-    ) -> None:
-        """Answer a request; nothing happens when nobody waits for it."""
-        if not request.is_oneway and not self.is_closed:
-            self.write(encode(response_to(request, code, ext=ext, body=body, remark=remark)))
-
-    def write(self, *frames: bytes) -> None:
-        """Send frames that are made already (hot answers)."""
-        self._outbox += frames
-        self._wake()
 
     def push(self, command: Command, answered: Answered | None = None) -> None:
         """Ask the client for something; without ``answered`` it should be a oneway command."""
@@ -166,33 +141,9 @@ class Session:
                     sends.flush()
                     self._take(frame)
         except Malformed as problem:
+            logger.warning("closing %s: %s", self.name, problem)
             self._give_up(problem)
         sends.flush()
-
-    def outgoing(self) -> list[bytes]:
-        """Everything to send."""
-        outbox, self._outbox = self._outbox, []
-        return outbox
-
-    def flushed(self, unsent_bytes: int) -> None:
-        """Answers are asked for; the pump stops reading a peer that does not take them."""
-
-    def next_deadline_ms(self) -> int | None:
-        """When its silence becomes too long."""
-        return self.heard_ms + self.house.settings.idle_ms_max
-
-    def due(self, now_ms: int) -> None:
-        """Close it when it is silent: clients send heartbeats every 30 s."""
-        if now_ms >= self.heard_ms + self.house.settings.idle_ms_max:
-            self.wants_close = True
-
-    def eof(self) -> None:
-        """The peer will say no more, so nobody listens either."""
-        self.wants_close = True
-
-    def stopping(self, reason: str) -> None:
-        """Clients reconnect elsewhere by themselves."""
-        self.wants_close = True
 
     def closed(self, reason: str) -> None:
         """Give everything back."""
@@ -248,7 +199,7 @@ class Session:
             if problem.opaque is None:
                 raise
             # Its opaque could be read, so the peer learns what is wrong and the stream goes on.
-            self.write(encode(_unreadable(problem)))
+            self.write(encode(unreadable(problem)))
             return
         if command.is_response:
             answered = self._asked.pop(command.opaque, None)
@@ -256,14 +207,3 @@ class Session:
                 answered(command)
             return
         Request(self, command, self._handlers.get(command.code)).submit()
-
-    def _give_up(self, problem: Malformed) -> None:
-        """The stream cannot be cut into frames any more."""
-        logger.warning("closing %s: %s", self.name, problem)
-        if problem.opaque is not None:
-            self.write(encode(_unreadable(problem)))
-        self.wants_close = True
-
-
-def _unreadable(problem: Malformed) -> Command:
-    return response_to(Command(0, opaque=problem.opaque or 0), 1, remark=str(problem))
