@@ -6,7 +6,7 @@ Every failure is one sentence: no broker there, no HTTP port, or what the broker
 
 import http.client
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 import click
 
 from penstock.model.errors import NotFound, PenstockError, SettingsError
+from penstock.model.sizes import size_text
 
 ANSWER_SECONDS_MAX: Final = 15.0
 
@@ -31,6 +32,7 @@ def takes_address(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 as_json = click.option("--json", "is_json", is_flag=True, help="The answer as JSON.")
+in_space = click.option("--space", default="", help="Namespace or virtual host; empty = default.")
 
 
 def address(data: Path, endpoint: str) -> tuple[str, int]:
@@ -99,6 +101,36 @@ def all_rows(collection: str, *, contains: str, is_hidden: bool, **where: Any) -
 def print_json(value: Any) -> None:
     """For programs."""
     click.echo(json.dumps(value, indent=2))
+
+
+def tell(answer: Any, is_json: bool) -> None:
+    """What was done."""
+    if is_json:
+        print_json(answer)
+    else:
+        click.echo(answer["done"])
+
+
+Column = tuple[str, Callable[[dict[str, Any]], str]]
+"""Its head, and what it shows of a row."""
+
+LAG_COLUMNS: Final[tuple[Column, ...]] = (
+    ("LAG", lambda row: f"{row['lag_messages']:,}"),
+    ("BYTES", lambda row: size_text(row["lag_bytes"])),
+    ("BEHIND", lambda row: age_text(row["lag_seconds"])),
+    ("UNACKED", lambda row: f"{row['unacked']:,}"),
+)
+GROUP_COLUMNS: Final[tuple[Column, ...]] = (
+    *LAG_COLUMNS,
+    ("CONSUMERS", lambda row: f"{row['consumers']}"),
+    ("MODE", lambda row: row["mode"] or "-"),
+)
+
+
+def print_rows(columns: Sequence[Column], rows: Iterable[dict[str, Any]]) -> None:
+    """A table of what the broker answered."""
+    head = tuple(head for head, _ in columns)
+    print_table(head, [tuple(shown(row) for _, shown in columns) for row in rows])
 
 
 def print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:

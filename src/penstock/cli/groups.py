@@ -2,25 +2,41 @@
 
 import time
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from penstock.cli.asking import (
+    GROUP_COLUMNS,
+    LAG_COLUMNS,
+    Column,
     age_text,
     all_rows,
     as_json,
     asked,
+    in_space,
     path_of,
     print_json,
-    print_table,
+    print_rows,
     takes_address,
+    tell,
 )
 from penstock.model.errors import PenstockError
 from penstock.model.sizes import size_text
 
 _TOPIC = click.option("--topic", required=True, help="The topic it reads.")
-_SPACE = click.option("--space", default="", help="Namespace or virtual host; empty = default.")
+
+_GROUPS: Final[tuple[Column, ...]] = (
+    ("GROUP", lambda row: row["group"]),
+    ("TOPIC", lambda row: row["topic"] or "-"),
+    *GROUP_COLUMNS,
+)
+_QUEUES: Final[tuple[Column, ...]] = (
+    ("QUEUE", lambda row: f"{row['queue']}"),
+    ("OFFSET", lambda row: f"{row['offset']:,}"),
+    ("END", lambda row: f"{row['end_offset']:,}"),
+    *LAG_COLUMNS,
+)
 
 
 @click.group("groups", short_help="Lag of consumer groups; reset, delete or switch them.")
@@ -39,22 +55,7 @@ def list_(contains: str, is_hidden: bool, is_json: bool, **where: Any) -> None:
     if is_json:
         print_json(rows)
         return
-    print_table(
-        ("GROUP", "TOPIC", "LAG", "BYTES", "BEHIND", "UNACKED", "CONSUMERS", "MODE"),
-        [
-            (
-                row["group"],
-                row["topic"] or "-",
-                f"{row['lag_messages']:,}",
-                size_text(row["lag_bytes"]),
-                age_text(row["lag_seconds"]),
-                f"{row['unacked']:,}",
-                f"{row['consumers']}",
-                row["mode"] or "-",
-            )
-            for row in rows
-        ],
-    )
+    print_rows(_GROUPS, rows)
 
 
 @command.command("show")
@@ -75,33 +76,15 @@ def show(group: str, is_json: bool, **where: Any) -> None:
             f"{each['mode'] or 'idle'}{share}"
         )
         if each["queues"]:
-            _print_queues(each["queues"])
+            print_rows(_QUEUES, each["queues"])
         for member in each["members"]:
             click.echo(f"  member {member}")
-
-
-def _print_queues(queues: list[dict[str, Any]]) -> None:
-    print_table(
-        ("QUEUE", "OFFSET", "END", "LAG", "BYTES", "BEHIND", "UNACKED"),
-        [
-            (
-                f"{each['queue']}",
-                f"{each['offset']:,}",
-                f"{each['end_offset']:,}",
-                f"{each['lag_messages']:,}",
-                size_text(each["lag_bytes"]),
-                age_text(each["lag_seconds"]),
-                f"{each['unacked']:,}",
-            )
-            for each in queues
-        ],
-    )
 
 
 @command.command("reset")
 @click.argument("group")
 @_TOPIC
-@_SPACE
+@in_space
 @click.option(
     "--to",
     default="latest",
@@ -121,7 +104,7 @@ def reset(
         print_json(answer)
         return
     click.echo(answer["done"])
-    _print_queues(answer["queues"])
+    print_rows(_QUEUES, answer["queues"])
 
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -147,13 +130,13 @@ def _target(to: str) -> str | int:
 @command.command("delete")
 @click.argument("group")
 @click.option("--topic", default="", help="Only from this topic; else from all.")
-@_SPACE
+@in_space
 @as_json
 @takes_address
 def delete(group: str, topic: str, space: str, is_json: bool, **where: Any) -> None:
     """Delete GROUP with its offsets."""
     path = path_of("groups", group, topic=topic, space=space)
-    _told(asked("DELETE", path, **where), is_json)
+    tell(asked("DELETE", path, **where), is_json)
 
 
 @command.command("mode")
@@ -174,7 +157,7 @@ def mode_(group: str, topic: str, mode: str, share: int, is_json: bool, **where:
     brokers = cluster_brokers(topic, **where)
     if not brokers:
         order = {"group": group, "topic": topic, "mode": mode, "share": share}
-        _told(asked("POST", path_of("group-modes"), order, **where), is_json)
+        tell(asked("POST", path_of("group-modes"), order, **where), is_json)
         return
     outcomes = set_everywhere(brokers, group, topic, mode=mode, share=share)
     done = f"group '{group}' reads '{topic}' by {mode}"
@@ -191,10 +174,3 @@ def mode_(group: str, topic: str, mode: str, share: int, is_json: bool, **where:
                 f"broker {each['broker']} at {each['address']}: {each['error']}" for each in failed
             )
         )
-
-
-def _told(answer: Any, is_json: bool) -> None:
-    if is_json:
-        print_json(answer)
-    else:
-        click.echo(answer["done"])

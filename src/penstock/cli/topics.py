@@ -1,22 +1,38 @@
 """``penstock topics``: make, list, look at and delete topics of a running broker."""
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from penstock.cli.asking import (
-    age_text,
+    GROUP_COLUMNS,
+    Column,
     all_rows,
     as_json,
     asked,
+    in_space,
     path_of,
     print_json,
-    print_table,
+    print_rows,
     takes_address,
+    tell,
 )
 from penstock.model.sizes import size_text
 
-_SPACE = click.option("--space", default="", help="Namespace or virtual host; empty = default.")
+_TOPICS: Final[tuple[Column, ...]] = (
+    ("TOPIC", lambda row: row["name"]),
+    ("SPACE", lambda row: row["space"] or "-"),
+    ("QUEUES", lambda row: f"{row['queues']}"),
+    ("MESSAGES", lambda row: f"{row['messages']:,}"),
+    ("BYTES", lambda row: size_text(row["bytes"])),
+    ("GROUPS", lambda row: f"{row['groups']}"),
+)
+_QUEUES: Final[tuple[Column, ...]] = (
+    ("QUEUE", lambda row: f"{row['queue']}"),
+    ("FIRST", lambda row: f"{row['min_offset']:,}"),
+    ("END", lambda row: f"{row['end_offset']:,}"),
+    ("BYTES", lambda row: size_text(row["bytes"])),
+)
 
 
 @click.group("topics", short_help="Create, list, show and delete topics.")
@@ -27,13 +43,13 @@ def command() -> None:
 @command.command("create")
 @click.argument("topic")
 @click.option("--queues", default=4, show_default=True, type=click.IntRange(1, 1024))
-@_SPACE
+@in_space
 @as_json
 @takes_address
 def create(topic: str, queues: int, space: str, is_json: bool, **where: Any) -> None:
     """Create TOPIC; it is an error when it exists."""
     order = {"name": topic, "space": space, "queues": queues}
-    _told(asked("POST", path_of("topics"), order, **where), is_json)
+    tell(asked("POST", path_of("topics"), order, **where), is_json)
 
 
 @command.command("list")
@@ -47,25 +63,12 @@ def list_(contains: str, is_hidden: bool, is_json: bool, **where: Any) -> None:
     if is_json:
         print_json(rows)
         return
-    print_table(
-        ("TOPIC", "SPACE", "QUEUES", "MESSAGES", "BYTES", "GROUPS"),
-        [
-            (
-                row["name"],
-                row["space"] or "-",
-                f"{row['queues']}",
-                f"{row['messages']:,}",
-                size_text(row["bytes"]),
-                f"{row['groups']}",
-            )
-            for row in rows
-        ],
-    )
+    print_rows(_TOPICS, rows)
 
 
 @command.command("show")
 @click.argument("topic")
-@_SPACE
+@in_space
 @as_json
 @takes_address
 def show(topic: str, space: str, is_json: bool, **where: Any) -> None:
@@ -78,50 +81,17 @@ def show(topic: str, space: str, is_json: bool, **where: Any) -> None:
         f"{topic}: {found['queues']} queues, {found['messages']:,} messages, "
         f"{size_text(found['bytes'])}" + ("" if found["is_durable"] else ", not durable")
     )
-    queues = found["each_queue"]
-    print_table(
-        ("QUEUE", "FIRST", "END", "BYTES"),
-        [
-            (
-                f"{each['queue']}",
-                f"{each['min_offset']:,}",
-                f"{each['end_offset']:,}",
-                size_text(each["bytes"]),
-            )
-            for each in queues
-        ],
-    )
+    print_rows(_QUEUES, found["each_queue"])
     if found["each_group"]:
         click.echo()
-        print_table(
-            ("GROUP", "LAG", "BYTES", "BEHIND", "UNACKED", "CONSUMERS", "MODE"),
-            [
-                (
-                    each["group"],
-                    f"{each['lag_messages']:,}",
-                    size_text(each["lag_bytes"]),
-                    age_text(each["lag_seconds"]),
-                    f"{each['unacked']:,}",
-                    f"{each['consumers']}",
-                    each["mode"],
-                )
-                for each in found["each_group"]
-            ],
-        )
+        print_rows((("GROUP", lambda row: row["group"]), *GROUP_COLUMNS), found["each_group"])
 
 
 @command.command("delete")
 @click.argument("topic")
-@_SPACE
+@in_space
 @as_json
 @takes_address
 def delete(topic: str, space: str, is_json: bool, **where: Any) -> None:
     """Delete TOPIC with its messages."""
-    _told(asked("DELETE", path_of("topics", topic, space=space), **where), is_json)
-
-
-def _told(answer: Any, is_json: bool) -> None:
-    if is_json:
-        print_json(answer)
-    else:
-        click.echo(answer["done"])
+    tell(asked("DELETE", path_of("topics", topic, space=space), **where), is_json)
