@@ -18,18 +18,19 @@ Not here: answers to brokers (``server_requests.py``), what a member does (``mem
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping
-from enum import Enum
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
 from penstock.client.calls import Calls
 from penstock.client.clock import MachineClock
-from penstock.client.errors import ClientError, GroupTaken, StateError
+from penstock.client.errors import StateError
 from penstock.client.heartbeats import Heartbeats
 from penstock.client.identity import DEFAULT_NAME, client_id, local_ip, process_name
 from penstock.client.members import ConsumerMember, ProducerMember
+from penstock.client.membership import Membership
 from penstock.client.name_servers import NameServerList, NameServers, parse_name_servers
 from penstock.client.network import Network
 from penstock.client.options import InstanceOptions, pick
@@ -37,8 +38,8 @@ from penstock.client.rebalance_timer import RebalanceTimer
 from penstock.client.routes import ROUTES_MAX, Route, RouteCache
 from penstock.client.server_requests import ServerRequests
 from penstock.client.signing import Signer
+from penstock.client.states import Life, State
 from penstock.model.clock import Clock
-from penstock.wire.rocketmq.bodies import HeartbeatData, ProducerData
 
 _log = logging.getLogger(__name__)
 
@@ -50,15 +51,6 @@ FIRST_PERSIST_MS: Final = 10_000
 """When the timers run for the first time, as RocketMQ's own clients do it."""
 TASKS_MAX: Final = 100_000
 """Tasks of one instance: a few for each queue, and what brokers ask."""
-
-
-class State(Enum):
-    """Of an instance, and of every producer and consumer."""
-
-    CREATED = "created"
-    RUNNING = "running"
-    STOPPED = "stopped"
-    FAILED = "failed"
 
 
 class ClientInstance:
@@ -75,7 +67,8 @@ class ClientInstance:
         self.client_id: Final = identity
         self.options: Final = options
         self.clock: Final[Clock] = clock or MachineClock()
-        self.state = State.CREATED
+        self._life = Life(f"client {identity}")
+        self._members = Membership(identity)
         timeout_ms = options["request_timeout_ms"]
         self._requests = ServerRequests(self)
         self.network: Final = Network(
@@ -90,10 +83,8 @@ class ClientInstance:
             client_id=identity,
             timeout_ms=timeout_ms,
         )
-        self.heartbeats: Final = Heartbeats(self.calls, self.routes, self._heartbeat_data)
+        self.heartbeats: Final = Heartbeats(self.calls, self.routes, self._members.heartbeat)
         self._loop = asyncio.get_running_loop()
-        self._consumers: dict[str, ConsumerMember] = {}
-        self._producers: dict[str, ProducerMember] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timers: list[asyncio.Task[Any]] = []
         self._returning: set[str] = set()
@@ -104,43 +95,105 @@ class ClientInstance:
             spacing_ms=options["rebalance_spacing_ms"],
         )
 
+    @property
+    def state(self) -> State:
+        """Where it is in its life."""
+        return self._life.state
+
+    @property
+    def is_over(self) -> bool:
+        """True when nobody can join any more."""
+        return self._life.is_over
+
     async def start(self) -> None:
         """Begin to work; nothing happens when it runs already."""
-        if self.state is State.RUNNING:
+        if self._life.is_running:
             return
-        raise NotImplementedError
+        self._life.begin()
+        options = self.options
+        self.network.on_lost(self._connection_lost)
+        self.routes.on_change(self._route_changed)
+        self._every(
+            "routes", FIRST_ROUTES_MS, options["poll_name_server_interval_ms"], self.refresh_routes
+        )
+        self._every(
+            "heartbeats", FIRST_HEARTBEAT_MS, options["heartbeat_interval_ms"], self.heartbeat
+        )
+        self._every(
+            "offsets",
+            FIRST_PERSIST_MS,
+            options["persist_interval_ms"],
+            self._members.persist_offsets,
+        )
+        self._timers.append(self._loop.create_task(self._rebalance_loop(), name="rebalance"))
+        self._life.started()
+        _log.info("client started", extra={"client": self.client_id})
 
     async def stop(self) -> None:
         """End all work; members that did not leave are told to the brokers as gone."""
-        raise NotImplementedError
+        if self.state is State.STOPPED:
+            return
+        was_running = self.state in (State.RUNNING, State.STOPPING)
+        # First of all: whoever asks for an instance from here on gets a new one.
+        self._life.state = State.STOPPED
+        current = asyncio.current_task()
+        ended = [task for task in (*self._timers, *self._tasks) if task is not current]
+        for task in ended:
+            task.cancel()
+        if was_running:
+            goodbyes = [
+                *(
+                    self._unregister(producer_group=group)
+                    for group in self._members.producer_groups()
+                ),
+                *(
+                    self._unregister(consumer_group=group)
+                    for group in self._members.consumer_groups()
+                ),
+            ]
+            await asyncio.gather(*goodbyes)
+        self._members.clear()
+        await self.network.close()
+        await asyncio.gather(*ended, return_exceptions=True)
+        _log.info("client stopped", extra={"client": self.client_id})
 
     def add_consumer(self, member: ConsumerMember) -> None:
         """Register a consumer; ``GroupTaken`` when its group has one here."""
-        raise NotImplementedError
+        self._life.check_open()
+        self._members.add_consumer(member)
 
     def add_producer(self, member: ProducerMember) -> None:
-        """Register a producer; ``GroupTaken`` when its group has one here."""
-        raise NotImplementedError
+        """Register a producer; several of one group may be here, the newest hears of checks."""
+        self._life.check_open()
+        self._members.add_producer(member)
 
     async def remove_consumer(self, member: ConsumerMember) -> None:
         """A consumer leaves: every broker is told; the last member stops the instance."""
-        raise NotImplementedError
+        if self._members.drop_consumer(member):
+            await self._left(consumer_group=member.group)
 
     async def remove_producer(self, member: ProducerMember) -> None:
         """A producer leaves, likewise."""
-        raise NotImplementedError
+        if self._members.drop_producer(member):
+            await self._left(producer_group=member.group)
 
     def consumer(self, group: str) -> ConsumerMember | None:
         """The consumer of a group."""
-        return self._consumers.get(group)
+        return self._members.consumer(group)
 
     def producer(self, group: str) -> ProducerMember | None:
-        """The producer of a group."""
-        return self._producers.get(group)
+        """The newest producer of a group."""
+        return self._members.producer(group)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Run a coroutine beside; an error is logged, and ``stop`` cancels it."""
-        raise NotImplementedError
+        if len(self._tasks) >= TASKS_MAX or self.state is State.STOPPED:
+            coroutine.close()
+            raise StateError(f"{name} cannot run: {len(self._tasks)} tasks, {self.state.value}")
+        task = self._loop.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
 
     async def sleep(self, ms: float) -> None:
         """Let time pass."""
@@ -152,24 +205,116 @@ class ClientInstance:
 
     def heartbeat_now(self) -> None:
         """The same beside."""
-        self.spawn(self.heartbeats.send_to_all(), "heartbeat")
+        if self.state is State.RUNNING:
+            self.spawn(self.heartbeats.send_to_all(), "heartbeat")
+
+    async def refresh_routes(self) -> None:
+        """Ask for the routes of all topics in use; routes nobody uses go when there are many."""
+        topics = self._members.topics()
+        await self.routes.refresh(sorted(topics))
+        known = self.routes.topics()
+        if len(known) > ROUTES_MAX // 2:
+            self.routes.forget(set(known) - topics)
 
     def rebalance_now(self) -> None:
         """Divide queues anew as soon as the spacing allows."""
-        raise NotImplementedError
+        self._rebalances.notice(self.clock.monotonic_ms())
+        self._rebalance_due.set()
 
     def broker_version(self, broker: str) -> int:
         """The version of a broker by name; 0 while it is not known."""
         return self.heartbeats.version_of(broker)
 
-    def _heartbeat_data(self) -> HeartbeatData | None:
-        if not self._consumers and not self._producers:
-            return None
-        return HeartbeatData(
-            client_id=self.client_id,
-            producer_data_set=[ProducerData(group_name=group) for group in self._producers],
-            consumer_data_set=[each.heartbeat() for each in self._consumers.values()],
-        )
+    async def _left(
+        self, *, producer_group: str | None = None, consumer_group: str | None = None
+    ) -> None:
+        is_last = self._members.is_empty
+        if self.state is State.RUNNING:
+            if is_last:
+                # Said before the good-byes: a new member must not join what is about to end.
+                self._life.state = State.STOPPING
+            await self._unregister(producer_group=producer_group, consumer_group=consumer_group)
+        if is_last:
+            await self.stop()
+
+    async def _unregister(
+        self, *, producer_group: str | None = None, consumer_group: str | None = None
+    ) -> None:
+        """Tell every broker; those that do not answer in time find out by themselves."""
+        timeout_ms = self.options["stop_timeout_ms"]
+        if not timeout_ms:
+            return
+        told = [
+            self.calls.unregister(
+                address,
+                producer_group=producer_group,
+                consumer_group=consumer_group,
+                timeout_ms=timeout_ms,
+            )
+            for address in self.network.connected()
+            if self.heartbeats.is_known(address)
+        ]
+        for outcome in await asyncio.gather(*told, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                _log.debug("good-bye not heard", extra={"why": str(outcome)})
+
+    def _every(
+        self, name: str, first_ms: int, interval_ms: int, call: Callable[[], Awaitable[None]]
+    ) -> None:
+        async def repeat() -> None:
+            await self.sleep(min(first_ms, interval_ms))
+            while True:
+                try:
+                    await call()
+                except Exception:
+                    _log.exception("timer failed", extra={"timer": name})
+                await self.sleep(interval_ms)
+
+        self._timers.append(self._loop.create_task(repeat(), name=name))
+
+    async def _rebalance_loop(self) -> None:
+        while True:
+            wait_ms = self._rebalances.due_ms - self.clock.monotonic_ms()
+            if wait_ms > 0:
+                self._rebalance_due.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_ms / 1000):
+                        await self._rebalance_due.wait()
+                continue
+            self._rebalances.begin()
+            is_balanced = await self._members.rebalance()
+            self._rebalances.ended(self.clock.monotonic_ms(), is_balanced=is_balanced)
+
+    def _route_changed(self, topic: str, _old: Route | None, new: Route) -> None:
+        if self._members.route_changed(topic):
+            self.rebalance_now()
+        known = self.heartbeats.versions
+        if any(each not in known for ids in new.brokers.values() for each in ids.values()):
+            self.heartbeat_now()
+
+    def _connection_lost(self, address: str) -> None:
+        is_needed = self.heartbeats.is_known(address) and address not in self._returning
+        if is_needed and self.state is State.RUNNING:
+            self._returning.add(address)
+            self.spawn(self._return_to(address), f"return to {address}")
+
+    async def _return_to(self, address: str) -> None:
+        """Tell a broker that we are here as soon as it is back; it forgot us when we lost it."""
+        wait_ms = self.options["reconnect_wait_min_ms"]
+        try:
+            while self.heartbeats.is_known(address):
+                await self.sleep(wait_ms)
+                if await self.heartbeats.send_to(address):
+                    self.rebalance_now()
+                    return
+                wait_ms = min(2 * wait_ms, self.options["reconnect_wait_max_ms"])
+        finally:
+            self._returning.discard(address)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("task failed", extra={"task": task.get_name()}, exc_info=task.exception())
 
 
 _instances: Final[dict[tuple[int, tuple[str, ...], str], ClientInstance]] = {}
@@ -197,7 +342,7 @@ def instance(
     identity = client_id(chosen["client_ip"] or local_ip(), name, chosen["unit_name"])
     key = (os.getpid(), addresses, identity)
     found = _instances.get(key)
-    if found is None or found.state in (State.STOPPED, State.FAILED):
+    if found is None or found.is_over:
         found = _instances[key] = ClientInstance(addresses, chosen, identity, clock=clock)
     return found
 
@@ -207,12 +352,3 @@ def _signer(options: InstanceOptions) -> Signer | None:
     if not access_key or not secret_key:
         return None
     return Signer(access_key, secret_key, options["security_token"])
-
-
-_UNUSED: Final[tuple[Callable[..., object] | type | int, ...]] = (
-    ROUTES_MAX,
-    Route,
-    ClientError,
-    GroupTaken,
-    StateError,
-)

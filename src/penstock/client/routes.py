@@ -206,7 +206,9 @@ class RouteCache:
             except ClientError as problem:
                 if topic not in self._failing:
                     self._failing.add(topic)
-                    _log.warning("route not found", extra={"topic": topic, "why": str(problem)})
+                    # A topic that never was there is its user's to report, not the timer's.
+                    level = logging.DEBUG if known is None else logging.WARNING
+                    _log.log(level, "no new route", extra={"topic": topic, "why": str(problem)})
 
     def forget(self, topics: Iterable[str]) -> None:
         """Nobody uses these topics any more."""

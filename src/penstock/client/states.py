@@ -1,0 +1,64 @@
+"""The states of everything that is started and stopped: created, running, stopped, failed.
+
+Nothing is started twice: a stopped or failed one is replaced by a new one, because its queues,
+offsets and connections belong to a life that is over.
+"""
+
+from enum import Enum
+from typing import Final
+
+from penstock.client.errors import StateError
+
+
+class State(Enum):
+    """Of an instance, and of every producer and consumer."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class Life:
+    """The life of one thing, which says what is wrong with a wrong call."""
+
+    __slots__ = ("state", "what")
+
+    def __init__(self, what: str) -> None:
+        self.what: Final = what
+        """Its name in sentences: ``producer 'orders'``."""
+        self.state = State.CREATED
+
+    @property
+    def is_running(self) -> bool:
+        """True between start and stop."""
+        return self.state is State.RUNNING
+
+    @property
+    def is_over(self) -> bool:
+        """True when it will never run (again)."""
+        return self.state in (State.STOPPING, State.STOPPED, State.FAILED)
+
+    def begin(self) -> None:
+        """Start now; it counts as failed until ``started`` is called."""
+        if self.state is not State.CREATED:
+            is_up = self.state is State.RUNNING
+            how = "runs already" if is_up else f"is {self.state.value}; make a new one"
+            raise StateError(f"{self.what} {how}")
+        self.state = State.FAILED
+
+    def started(self) -> None:
+        """It runs."""
+        self.state = State.RUNNING
+
+    def check_running(self) -> None:
+        """Raise unless it runs."""
+        if self.state is not State.RUNNING:
+            hint = "; call start() first" if self.state is State.CREATED else ""
+            raise StateError(f"{self.what} is {self.state.value}{hint}")
+
+    def check_open(self) -> None:
+        """Raise when it is over."""
+        if self.is_over:
+            raise StateError(f"{self.what} is {self.state.value}; make a new one")
