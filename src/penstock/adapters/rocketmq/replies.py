@@ -46,6 +46,11 @@ def no_route(topic: str) -> Answer:
     )
 
 
+def forbidden(topic: str) -> Answer:
+    """A send to a topic of the broker's own."""
+    return no_permission(f"Sending message to topic[{topic}] is forbidden.")
+
+
 def no_permission(remark: str) -> Answer:
     """A topic, group or broker does not allow it."""
     return Answer(ResponseCode.NO_PERMISSION, remark)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.batch_send import send_batch
 from penstock.adapters.rocketmq.draft import Draft
-from penstock.adapters.rocketmq.replies import Answer, no_permission
+from penstock.adapters.rocketmq.replies import Answer, forbidden, no_permission
 from penstock.adapters.rocketmq.send_keys import keys_of
 from penstock.adapters.rocketmq.storing import Sending
 from penstock.adapters.rocketmq.topics import Place
@@ -100,6 +100,8 @@ class Sender:
     def _queue_number(self, header: SendHeader, place: Place) -> int:
         """The queue it asked for, or any; raises ``Answer``."""
         number = header.queue_id
+        if place.is_forbidden:
+            raise forbidden(place.name)
         if not place.is_writable:
             raise no_permission(f"the topic[{place.name}] sending message is forbidden")
         if number >= place.queues:

@@ -25,7 +25,7 @@ from penstock.adapters.rocketmq.naming import (
     problem_with,
     wire_name,
 )
-from penstock.adapters.rocketmq.replies import Answer, no_permission, no_topic
+from penstock.adapters.rocketmq.replies import Answer, forbidden, no_topic
 from penstock.engine.routing import DirectRoute
 from penstock.engine.topic import Topic, TopicPolicy
 from penstock.wire.rocketmq.route_bodies import DataVersion, Perm, TopicConfig
@@ -58,7 +58,7 @@ class Place:
     """A topic that can be sent to and read from; valid while ``topic.is_deleted`` is False."""
 
     __slots__ = (
-        "config", "is_readable", "is_retry", "is_writable", "name", "queues", "routes", "topic",
+        "config", "is_forbidden", "is_readable", "is_retry", "is_writable", "name", "queues", "routes", "topic",
     )  # fmt: skip
 
     def __init__(self, name: str, topic: Topic, config: TopicConfig) -> None:
@@ -70,7 +70,9 @@ class Place:
         """Queue numbers from 0 up to this are valid in requests."""
         self.is_retry = name.startswith(RETRY_PREFIX)
         self.is_readable = bool(config.perm & Perm.READ)
-        self.is_writable = bool(config.perm & Perm.WRITE)
+        self.is_forbidden = name in FORBIDDEN_TOPICS
+        """The broker's own: nobody sends to it, whatever its permissions."""
+        self.is_writable = bool(config.perm & Perm.WRITE) and not self.is_forbidden
         self.routes = tuple([DirectRoute(queue) for queue in topic.queues])
 
 
@@ -146,7 +148,7 @@ class TopicBook:
         name = header.topic
         self.check_name(name)
         if name in FORBIDDEN_TOPICS:
-            raise no_permission(f"Sending message to topic[{name}] is forbidden.")
+            raise forbidden(name)
         place = self.find(name)
         if place is None:
             place = self._inherited(header) or self.for_group(name)

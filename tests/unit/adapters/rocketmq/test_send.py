@@ -147,6 +147,15 @@ def test_system_topics_take_no_sends(bench, client, topic):
     assert bench.engine.topics() == []
 
 
+@pytest.mark.parametrize("topic", sorted(FORBIDDEN_TOPICS))
+def test_system_topics_that_the_broker_made_itself_take_no_sends_either(bench, client, topic):
+    bench.house.topics.ensure(topic)
+    answer = client.send(topic)
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert answer.remark == f"Sending message to topic[{topic}] is forbidden."
+    assert bench.stored(topic) == []
+
+
 @pytest.mark.parametrize(("asked", "made"), [(1, 1), (4, 4), (8, 8), (9, 8), (0, 1), (-3, 1)])
 def test_an_unknown_topic_is_made_with_at_most_the_queues_of_tbw102(bench, client, asked, made):
     client.send("orders", header={"defaultTopicQueueNums": str(asked)})
