@@ -9,6 +9,13 @@ Plain names block and may be called from any thread; twins that end in ``_async`
 any event loop. Everything else in this package is an implementation detail.
 """
 
+from penstock.client.admin import Admin
+from penstock.client.admin_tables import (
+    ClientConnection,
+    GroupConnections,
+    QueueProgress,
+    QueueStats,
+)
 from penstock.client.errors import (
     Attempt,
     BodyUnreadable,
@@ -28,16 +35,21 @@ from penstock.client.message import Message, ReceivedMessage, SendResult, SendSt
 from penstock.model.assignment import QueueRef
 
 __all__ = [
+    "Admin",
     "Attempt",
     "BodyUnreadable",
     "BrokerBusy",
     "BrokerRefused",
+    "ClientConnection",
     "ClientError",
+    "GroupConnections",
     "GroupTaken",
     "InvalidMessage",
     "Message",
     "NoRoute",
+    "QueueProgress",
     "QueueRef",
+    "QueueStats",
     "ReceivedMessage",
     "SendFailed",
     "SendResult",

@@ -1,22 +1,15 @@
-"""What brokers answer to administrators: statistics of topics and groups, connections.
+"""What brokers answer to administrators, typed: statistics of topics and groups, connections.
 
-Tables by queue come from Java with objects as keys, ``{{"queueId":0,...}:{...}}``; here they are
-dictionaries by ``QueueRef``.
-
-Not here: who is asked (``admin.py``), the requests themselves (``admin_calls.py``).
+Not here: who is asked (``admin_topics.py``, ``admin_groups.py``), the bytes (``calls_admin.py``).
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
 from penstock.model.assignment import QueueRef
-from penstock.wire.rocketmq.bodies import Body, MessageQueue, SubscriptionData
-from penstock.wire.rocketmq.lenient_json import decode_body
-
-TABLE_BYTES_MAX: Final = 16 << 20
-"""The largest frame: a table of 50,000 queues. Ours is the asking side, so it may take long."""
+from penstock.wire.rocketmq.bodies import Body, SubscriptionData
 
 
 class QueueStats(msgspec.Struct, gc=False, frozen=True, rename="camel"):
@@ -40,7 +33,7 @@ class QueueProgress(msgspec.Struct, gc=False, frozen=True, rename="camel"):
     """That of the next message."""
     committed: int = msgspec.field(name="consumerOffset")
     pull_offset: int = 0
-    """Where its reader asked last."""
+    """Where its reader asked last; 0 from brokers that do not say."""
     committed_at_ms: int = msgspec.field(name="lastTimestamp", default=0)
     """When the last message before ``committed`` was stored."""
 
@@ -64,14 +57,19 @@ class ClientConnection(msgspec.Struct, gc=False, frozen=True, rename="camel"):
     version: int = 0
 
 
-class GroupConnections(msgspec.Struct, gc=False, frozen=True):
-    """Who reads for a group, and what."""
+class GroupConnections(msgspec.Struct, frozen=True):
+    """Who is connected for a group, and what it reads; the rest is empty for producers."""
 
-    connections: list[ClientConnection]
-    subscriptions: dict[str, SubscriptionData]
-    consume_type: str
-    message_model: str
-    consume_from: str
+    connections: list[ClientConnection] = []
+    subscriptions: dict[str, SubscriptionData] = {}
+    consume_type: str = ""
+    message_model: str = ""
+    consume_from: str = ""
+
+    @property
+    def client_ids(self) -> list[str]:
+        """Ids of the connected clients, sorted as brokers sort them."""
+        return sorted({each.client_id for each in self.connections})
 
 
 class _Connections(Body, gc=False, kw_only=True, rename="camel"):
@@ -82,49 +80,33 @@ class _Connections(Body, gc=False, kw_only=True, rename="camel"):
     consume_from_where: str = ""
 
 
-class _Table(Body, gc=False, kw_only=True, rename="camel"):
-    offset_table: dict[str, Any] = {}
+def topic_stats(rows: Mapping[QueueRef, Any]) -> dict[QueueRef, QueueStats]:
+    """Of GET_TOPIC_STATS_INFO, sorted by queue."""
+    return {queue: _read(rows[queue], QueueStats) for queue in sorted(rows)}
 
 
-def topic_stats(body: bytes) -> dict[QueueRef, QueueStats]:
-    """Answer to GET_TOPIC_STATS_INFO."""
-    return _by_queue(body, QueueStats)
+def consume_stats(rows: Mapping[QueueRef, Any]) -> dict[QueueRef, QueueProgress]:
+    """Of GET_CONSUME_STATS, sorted by queue."""
+    return {queue: _read(rows[queue], QueueProgress) for queue in sorted(rows)}
 
 
-def consume_stats(body: bytes) -> dict[QueueRef, QueueProgress]:
-    """Answer to GET_CONSUME_STATS."""
-    return _by_queue(body, QueueProgress)
-
-
-def offset_table(body: bytes) -> dict[QueueRef, int]:
-    """Answer to INVOKE_BROKER_TO_RESET_OFFSET; empty where a broker says nothing."""
-    return _by_queue(body, int) if body else {}
-
-
-def connections(body: bytes) -> GroupConnections:
-    """Answer to GET_CONSUMER_CONNECTION_LIST and GET_PRODUCER_CONNECTION_LIST."""
-    found = decode_body(body, _Connections, bytes_max=TABLE_BYTES_MAX)
+def connections(answers: Iterable[Mapping[str, Any]]) -> GroupConnections:
+    """Of one or several brokers: a client is connected to each, and is listed once."""
+    found: dict[str, ClientConnection] = {}
+    subscriptions: dict[str, SubscriptionData] = {}
+    last = _Connections()
+    for answer in answers:
+        last = _read(answer, _Connections)
+        found |= {each.client_id: each for each in last.connection_set}
+        subscriptions |= last.subscription_table
     return GroupConnections(
-        found.connection_set,
-        found.subscription_table,
-        found.consume_type,
-        found.message_model,
-        found.consume_from_where,
+        [found[client_id] for client_id in sorted(found)],
+        subscriptions,
+        last.consume_type,
+        last.message_model,
+        last.consume_from_where,
     )
 
 
-def _by_queue(body: bytes, kind: Any) -> dict[QueueRef, Any]:
-    # A quarter of the limit may be rewritten, and all of these tables have to be.
-    table = decode_body(body, _Table, bytes_max=4 * TABLE_BYTES_MAX).offset_table
-    return {
-        queue_of(key): msgspec.convert(row, kind, strict=False) for key, row in _rows(table).items()
-    }
-
-
-def _rows(table: Mapping[str, Any]) -> dict[MessageQueue, Any]:
-    return {decode_body(key.encode(), MessageQueue): row for key, row in table.items()}
-
-
-def queue_of(queue: MessageQueue) -> QueueRef:
-    """The same queue, as the client names it."""
-    return QueueRef(queue.topic, queue.broker_name, queue.queue_id)
+def _read(value: Any, kind: Any) -> Any:
+    return msgspec.convert(value, kind, strict=False)
