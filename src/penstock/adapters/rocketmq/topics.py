@@ -58,7 +58,8 @@ class Place:
     """A topic that can be sent to and read from; valid while ``topic.is_deleted`` is False."""
 
     __slots__ = (
-        "config", "is_forbidden", "is_readable", "is_retry", "is_writable", "name", "queues", "routes", "topic",
+        "config", "is_forbidden", "is_readable", "is_retry", "is_writable", "name", "queues",
+        "routes", "topic",
     )  # fmt: skip
 
     def __init__(self, name: str, topic: Topic, config: TopicConfig) -> None:
