@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from penstock.client.errors import BrokerRefused, ClientError
+from penstock.client.errors import ClientError
 from penstock.client.routes import MASTER_ID
 from penstock.wire.rocketmq.bodies import HeartbeatData
 
@@ -58,12 +58,23 @@ class Heartbeats:
             for gone in set(self.versions) - set(self._all_addresses()):
                 del self.versions[gone]
             self._failing &= set(addresses)
-            await asyncio.gather(*(self._send(address, data) for address in addresses))
+            await asyncio.gather(*(self.send_to(address) for address in addresses))
 
     async def send_to(self, address: str) -> bool:
         """Tell one broker; True when it heard."""
+        # Read here, in the step that sends: a member that left meanwhile is not told as present.
         data = self._compose()
-        return data is not None and await self._send(address, data)
+        if data is None:
+            return False
+        try:
+            self.versions[address] = await self._calls.heartbeat(address, data)
+        except ClientError as problem:
+            if address not in self._failing:
+                self._failing.add(address)
+                _log.warning("heartbeat failed", extra={"to": address, "why": str(problem)})
+            return False
+        self._failing.discard(address)
+        return True
 
     def addresses(self, *, masters_only: bool) -> list[str]:
         """Every broker of every route."""
@@ -82,20 +93,3 @@ class Heartbeats:
 
     def _all_addresses(self) -> list[str]:
         return self.addresses(masters_only=False)
-
-    async def _send(self, address: str, data: HeartbeatData) -> bool:
-        try:
-            self.versions[address] = await self._calls.heartbeat(address, data)
-        except BrokerRefused as problem:
-            self._failed(address, problem)
-        except ClientError as problem:
-            self._failed(address, problem)
-        else:
-            self._failing.discard(address)
-            return True
-        return False
-
-    def _failed(self, address: str, problem: ClientError) -> None:
-        if address not in self._failing:
-            self._failing.add(address)
-            _log.warning("heartbeat failed", extra={"to": address, "why": str(problem)})

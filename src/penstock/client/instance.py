@@ -21,12 +21,11 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
 from penstock.client.calls import Calls
 from penstock.client.clock import MachineClock
-from penstock.client.errors import StateError
 from penstock.client.heartbeats import Heartbeats
 from penstock.client.identity import DEFAULT_NAME, client_id, local_ip, process_name
 from penstock.client.members import ConsumerMember, ProducerMember
@@ -39,6 +38,7 @@ from penstock.client.routes import ROUTES_MAX, Route, RouteCache
 from penstock.client.server_requests import ServerRequests
 from penstock.client.signing import Signer
 from penstock.client.states import Life, State
+from penstock.client.tasks import Tasks
 from penstock.model.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -49,8 +49,6 @@ FIRST_ROUTES_MS: Final = 10
 FIRST_HEARTBEAT_MS: Final = 1_000
 FIRST_PERSIST_MS: Final = 10_000
 """When the timers run for the first time, as RocketMQ's own clients do it."""
-TASKS_MAX: Final = 100_000
-"""Tasks of one instance: a few for each queue, and what brokers ask."""
 
 
 class ClientInstance:
@@ -84,9 +82,7 @@ class ClientInstance:
             timeout_ms=timeout_ms,
         )
         self.heartbeats: Final = Heartbeats(self.calls, self.routes, self._members.heartbeat)
-        self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._timers: list[asyncio.Task[Any]] = []
+        self._tasks = Tasks()
         self._returning: set[str] = set()
         self._rebalance_due = asyncio.Event()
         self._rebalances = RebalanceTimer(
@@ -113,19 +109,19 @@ class ClientInstance:
         options = self.options
         self.network.on_lost(self._connection_lost)
         self.routes.on_change(self._route_changed)
-        self._every(
+        self._tasks.every(
             "routes", FIRST_ROUTES_MS, options["poll_name_server_interval_ms"], self.refresh_routes
         )
-        self._every(
+        self._tasks.every(
             "heartbeats", FIRST_HEARTBEAT_MS, options["heartbeat_interval_ms"], self.heartbeat
         )
-        self._every(
+        self._tasks.every(
             "offsets",
             FIRST_PERSIST_MS,
             options["persist_interval_ms"],
             self._members.persist_offsets,
         )
-        self._timers.append(self._loop.create_task(self._rebalance_loop(), name="rebalance"))
+        self._tasks.spawn(self._rebalance_loop(), "rebalance")
         self._life.started()
         _log.info("client started", extra={"client": self.client_id})
 
@@ -136,10 +132,7 @@ class ClientInstance:
         was_running = self.state in (State.RUNNING, State.STOPPING)
         # First of all: whoever asks for an instance from here on gets a new one.
         self._life.state = State.STOPPED
-        current = asyncio.current_task()
-        ended = [task for task in (*self._timers, *self._tasks) if task is not current]
-        for task in ended:
-            task.cancel()
+        ended = self._tasks.close()
         if was_running:
             goodbyes = [
                 *(
@@ -187,13 +180,7 @@ class ClientInstance:
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Run a coroutine beside; an error is logged, and ``stop`` cancels it."""
-        if len(self._tasks) >= TASKS_MAX or self.state is State.STOPPED:
-            coroutine.close()
-            raise StateError(f"{name} cannot run: {len(self._tasks)} tasks, {self.state.value}")
-        task = self._loop.create_task(coroutine, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
+        return self._tasks.spawn(coroutine, name)
 
     async def sleep(self, ms: float) -> None:
         """Let time pass."""
@@ -258,20 +245,6 @@ class ClientInstance:
             if isinstance(outcome, Exception):
                 _log.debug("good-bye not heard", extra={"why": str(outcome)})
 
-    def _every(
-        self, name: str, first_ms: int, interval_ms: int, call: Callable[[], Awaitable[None]]
-    ) -> None:
-        async def repeat() -> None:
-            await self.sleep(min(first_ms, interval_ms))
-            while True:
-                try:
-                    await call()
-                except Exception:
-                    _log.exception("timer failed", extra={"timer": name})
-                await self.sleep(interval_ms)
-
-        self._timers.append(self._loop.create_task(repeat(), name=name))
-
     async def _rebalance_loop(self) -> None:
         while True:
             wait_ms = self._rebalances.due_ms - self.clock.monotonic_ms()
@@ -311,11 +284,6 @@ class ClientInstance:
         finally:
             self._returning.discard(address)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("task failed", extra={"task": task.get_name()}, exc_info=task.exception())
-
 
 _instances: Final[dict[tuple[int, tuple[str, ...], str], ClientInstance]] = {}
 """By process, name servers and client id; touched on the client's thread only."""
@@ -343,6 +311,9 @@ def instance(
     key = (os.getpid(), addresses, identity)
     found = _instances.get(key)
     if found is None or found.is_over:
+        for old, each in list(_instances.items()):
+            if each.is_over or old[0] != key[0]:
+                del _instances[old]
         found = _instances[key] = ClientInstance(addresses, chosen, identity, clock=clock)
     return found
 
