@@ -51,8 +51,3 @@ def retry_delay_ms(
 def suspend_ms(wished_ms: int) -> int:
     """How long an ordered queue stands still after a failure."""
     return min(max(wished_ms, SUSPEND_MS_MIN), SUSPEND_MS_MAX)
-
-
-def is_too_late(popped_ms: int, invisible_ms: int, now_ms: int) -> bool:
-    """True when the broker has taken the message back meanwhile: any result is worthless."""
-    return now_ms - popped_ms >= invisible_ms

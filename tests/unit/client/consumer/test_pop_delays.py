@@ -5,7 +5,6 @@ import pytest
 from penstock.client.consumer.pop_delays import (
     AGE_MS_MAX,
     delay_ms,
-    is_too_late,
     retry_delay_ms,
     suspend_ms,
 )
@@ -42,8 +41,3 @@ def test_what_is_older_than_four_hours_after_sixteen_deliveries_is_given_up():
 
 def test_an_ordered_queue_stands_still_between_ten_milliseconds_and_thirty_seconds():
     assert [suspend_ms(each) for each in (-1, 1000, 99_999)] == [10, 1000, 30_000]
-
-
-def test_a_result_counts_until_the_invisible_time_is_over():
-    assert not is_too_late(1000, 60_000, 60_999)
-    assert is_too_late(1000, 60_000, 61_000)

@@ -1,0 +1,319 @@
+"""Pop mode: what is popped, consumed and settled."""
+
+import asyncio
+import functools
+
+import pytest
+
+from penstock.client.consumer.pop_loop import PopLoop
+from penstock.client.consumer.pop_queue import PopQueue
+from penstock.client.consumer.results import ConsumeResult, Later, Suspend
+from penstock.client.errors import BrokerRefused, StateError, TimedOut
+from penstock.client.message import ReceivedMessage
+from penstock.flow.thresholds import Thresholds, Throttle
+from penstock.testing.pop_bench import PLACE, PopBench, found, nothing, turns
+from penstock.wire.rocketmq.stored import StoredMessage
+
+
+def run(test):
+    """Run a coroutine test."""
+
+    @functools.wraps(test)
+    def sync():
+        asyncio.run(test())
+
+    return sync
+
+
+@run
+async def test_messages_are_popped_consumed_and_acknowledged_together():
+    bench = PopBench()
+    await bench.pop(found(b"a", b"b", b"c"))
+    assert bench.place.unacked == 3
+    assert bench.listening.consume() == [b"a", b"b", b"c"]
+    await turns()
+    assert bench.broker.settled == [10, 11, 12]
+    assert len(bench.broker.batches) == 1
+    assert bench.place.unacked == 0
+    header = bench.broker.pops[0]
+    assert (header.queue_id, header.max_msg_nums, header.invisible_time) == (-1, 32, 60_000)
+    assert (header.poll_time, header.init_mode, header.order) == (15_000, 1, False)
+
+
+@run
+async def test_one_message_is_acknowledged_by_a_request_of_its_own():
+    bench = PopBench()
+    await bench.pop(found(b"a"))
+    bench.listening.consume()
+    await turns()
+    assert [each.extra_info for each in bench.broker.acks] == ["10 1000 60000 3 0 b 0 10"]
+
+
+@run
+async def test_a_broker_that_knows_no_shared_acknowledgements_gets_single_ones_from_then_on():
+    bench = PopBench()
+    bench.broker.refuses_batches = True
+    await bench.pop(found(b"a", b"b"))
+    bench.listening.consume()
+    await turns()
+    bench.broker.refuses_batches = False
+    await bench.pop(found(b"c", b"d", start=12))
+    bench.listening.consume()
+    await turns()
+    assert bench.broker.settled == [10, 11, 12, 13]
+    assert not bench.broker.batches
+
+
+@run
+async def test_a_failure_is_invisible_for_the_time_of_its_deliveries():
+    bench = PopBench()
+    await bench.pop(found(b"a", b"b", reconsume_times=2))
+    bench.listening.consume(error=ValueError("no"))
+    await turns()
+    assert [each.invisible_time for each in bench.broker.changes] == [60_000, 60_000]
+    assert bench.place.unacked == 0
+    assert bench.broker.settled == []
+
+
+@run
+async def test_a_level_chooses_the_wait_and_what_is_done_of_a_batch_is_acknowledged():
+    bench = PopBench(consume_batch=3)
+    await bench.pop(found(b"a", b"b", b"c"))
+    bench.listening.consume(Later(delay_level=1, done=2))
+    await turns()
+    assert bench.broker.settled == [10, 11]
+    assert [(each.offset, each.invisible_time) for each in bench.broker.changes] == [(12, 30_000)]
+
+
+@run
+async def test_a_level_below_zero_makes_a_dead_letter():
+    bench = PopBench()
+    await bench.pop(found(b"a", commit_log_offset=77))
+    bench.listening.consume(Later(delay_level=-1))
+    await turns()
+    assert [(each.offset, each.delay_level) for each in bench.broker.sent_back] == [(77, -1)]
+    assert bench.broker.settled == [10]
+
+
+@run
+async def test_what_failed_sixteen_times_and_is_four_hours_old_is_given_up():
+    bench = PopBench()
+    born_ms = bench.clock.wall_ms() - 4 * 3_600_000 - 1
+    await bench.pop(found(b"a", reconsume_times=16, born_ms=born_ms))
+    bench.listening.consume(ConsumeResult.LATER)
+    await turns()
+    assert bench.broker.settled == [10]
+    assert bench.broker.changes == []
+
+
+@run
+async def test_a_result_after_the_invisible_time_is_ignored():
+    bench = PopBench()
+    await bench.pop(found(b"a", b"b", invisible_ms=5_000))
+    bench.clock.advance(5_000)
+    bench.listening.consume()
+    await turns()
+    assert bench.broker.settled == []
+    assert (bench.place.unacked, bench.mode.figures().too_late) == (0, 2)
+
+
+@run
+async def test_what_waits_too_long_for_a_worker_is_not_consumed_at_all():
+    bench = PopBench()
+    await bench.pop(found(b"old", invisible_ms=5_000))
+    await bench.pop(found(b"new", start=20))
+    bench.clock.advance(5_000)
+    bench.mode._service.sweep()
+    assert bench.listening.consume() == [b"new"]
+    assert bench.place.unacked == 0
+
+
+@run
+async def test_more_time_gives_a_new_receipt_which_is_the_one_acknowledged():
+    bench = PopBench()
+    await bench.pop(found(b"a", invisible_ms=5_000))
+    (work,) = bench.listening.works
+    message = work.batches[0][0]
+    await bench.mode.extend(message, 90_000)
+    assert message.pop_handle == "10 2000 90000 7 0 b 0 10"
+    bench.clock.advance(60_000)
+    bench.listening.consume()
+    await turns()
+    assert [each.extra_info for each in bench.broker.acks] == ["10 2000 90000 7 0 b 0 10"]
+
+
+@run
+async def test_only_popped_messages_have_an_invisible_time():
+    with pytest.raises(StateError, match="was not popped"):
+        await PopBench().mode.extend(ReceivedMessage(StoredMessage(topic="t"), PLACE), 1)
+
+
+@run
+async def test_a_message_that_came_back_is_acknowledged_where_it_lies():
+    bench = PopBench()
+    await bench.pop(found(b"a", topic="%RETRY%g_t", queue=0))
+    (work,) = bench.listening.works
+    assert (work.batches[0][0].topic, work.batches[0][0].queue.topic) == ("t", "%RETRY%g_t")
+    bench.listening.consume()
+    await turns()
+    assert [each.topic for each in bench.broker.acks] == ["%RETRY%g_t"]
+
+
+@run
+async def test_above_the_limit_of_unsettled_messages_nothing_is_popped():
+    bench = PopBench(terms={"unacked_max": 2})
+    await bench.pop(found(b"a", b"b", b"c"))
+    assert len(bench.broker.pops) == 1
+    (held,) = bench.mode.figures().held
+    assert (held.queue, held.threshold, held.limit) == (PLACE, "messages", 2)
+    bench.listening.consume()
+    bench.mode.wake()
+    await turns()
+    assert len(bench.broker.pops) == 2
+
+
+@run
+async def test_at_the_limit_pops_go_on():
+    bench = PopBench(terms={"unacked_max": 2})
+    await bench.pop(found(b"a", b"b"))
+    assert len(bench.broker.pops) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "wait_ms"),
+    [
+        (nothing(19), 0),
+        (nothing(210), 0),
+        (nothing(209), 1_000),
+        (BrokerRefused(215, "slow down", "b"), 20),
+        (BrokerRefused(1, "no", "b"), 1_000),
+        (TimedOut("b", 1), 1_000),
+    ],
+)
+def test_what_an_answer_is_followed_by(answer, wait_ms):
+    async def look():
+        bench = PopBench()
+        bench.mode.retain("t", [PLACE])
+        bench.broker.answers.append(answer)
+        assert await bench.mode._loops[PLACE].step() == wait_ms
+
+    asyncio.run(look())
+
+
+@run
+async def test_a_paused_consumer_pops_nothing_and_wakes_when_resumed():
+    bench = PopBench()
+    bench.consumer.is_paused = True
+    await bench.pop()
+    assert bench.broker.pops == []
+    bench.consumer.is_paused = False
+    bench.mode.wake()
+    await turns()
+    assert len(bench.broker.pops) == 1
+
+
+@run
+async def test_nothing_is_popped_while_the_same_queues_are_still_pulled():
+    pulled = {PLACE}
+    bench = PopBench(is_pulled=pulled.__contains__)
+    await bench.pop()
+    assert bench.broker.pops == []
+    pulled.clear()
+    bench.mode.wake()
+    await turns()
+    assert len(bench.broker.pops) == 1
+
+
+@run
+async def test_messages_of_another_tag_are_acknowledged_unseen():
+    bench = PopBench(tags="A")
+    await bench.pop(found(b"a", properties=b"TAGS\x01A\x02"))
+    await bench.pop(found(b"b", start=11, properties=b"TAGS\x01B\x02"))
+    assert bench.listening.consume() == [b"a"]
+    await turns()
+    assert bench.broker.settled == [10, 11]
+
+
+@run
+async def test_a_dropped_place_hands_back_what_no_worker_has_taken():
+    bench = PopBench()
+    await bench.pop(found(b"a", b"b", b"c"))
+    assert bench.listening.consume(batches=1) == [b"a"]
+    bench.mode.retain("t", [])
+    await turns()
+    assert bench.broker.settled == [10]
+    assert [(each.offset, each.invisible_time) for each in bench.broker.changes] == [
+        (11, 1),
+        (12, 1),
+    ]
+
+
+@run
+async def test_what_comes_after_a_place_was_dropped_is_handed_back():
+    bench = PopBench()
+    await bench.pop()
+    bench.mode.retain("t", [])
+    bench.broker.held.set_result(found(b"late"))
+    await turns()
+    assert [each.offset for each in bench.broker.changes] == [10]
+    assert bench.listening.works == []
+
+
+@run
+async def test_stopping_tells_brokers_of_everything_that_is_done():
+    bench = PopBench()
+    await bench.pop(found(b"a"))
+    bench.listening.consume()
+    await bench.mode.stop(1000)
+    assert bench.broker.settled == [10]
+    assert bench.mode.places() == {}
+
+
+@run
+async def test_an_ordered_queue_is_consumed_message_after_message():
+    bench = PopBench(terms={"is_ordered": True})
+    await bench.pop(found(b"a", b"b", revive=999))
+    assert bench.broker.pops[0].order
+    assert bench.listening.consume(batches=1) == [b"a"]
+    await turns()
+    assert bench.broker.settled == [10]
+    assert bench.listening.consume() == [b"b"]
+    await turns()
+    assert bench.broker.settled == [10, 11]
+
+
+@run
+async def test_an_ordered_failure_holds_back_all_that_is_behind_it():
+    bench = PopBench(terms={"is_ordered": True})
+    await bench.pop(found(b"a", b"b", b"c", revive=999))
+    bench.listening.consume(batches=1)
+    bench.listening.consume(Suspend(500))
+    await turns()
+    assert bench.broker.settled == [10]
+    assert [(each.offset, each.invisible_time) for each in bench.broker.changes] == [
+        (11, 500),
+        (12, 500),
+    ]
+    assert bench.place.unacked == 0
+
+
+@run
+async def test_an_ordered_message_is_buried_after_its_last_try_and_the_queue_goes_on():
+    bench = PopBench(terms={"is_ordered": True}, reconsume_times_max=2)
+    await bench.pop(found(b"a", b"b", revive=999, reconsume_times=2))
+    bench.listening.consume(error=ValueError("no"), batches=1)
+    assert bench.listening.consume() == [b"b"]
+    await turns()
+    assert len(bench.broker.sent_back) == 1
+    assert bench.broker.settled == [10, 11]
+
+
+@run
+async def test_an_ordered_pop_that_was_lost_is_asked_for_with_the_same_attempt():
+    bench = PopBench(terms={"is_ordered": True})
+    bench.broker.answers = [TimedOut("b", 1), nothing(), nothing()]
+    loop = PopLoop(bench.mode._host, PopQueue(PLACE, 0), Throttle("x", Thresholds(96, 0, 0)))
+    for _ in range(3):
+        await loop.step()
+    first, second, third = [each.attempt_id for each in bench.broker.pops]
+    assert first == second != third
