@@ -140,12 +140,15 @@ class OrderedService:
         terms = self._locks.terms
         since_ms = self._dropped_ms.setdefault(assigned, self._runtime.monotonic_ms())
         is_working = self._at_work.get(assigned.queue) is assigned
-        if is_working:
+        is_due = may_let_go(is_working, self._runtime.monotonic_ms() - since_ms, terms)
+        if is_working and not is_due:
             self._calls.withdraw(assigned)
             self._pauses.cut(assigned)
-            end = self._ends[assigned.queue]
-            is_working = not await self._pauses.until(end, terms.drop_wait_ms)
-        if not may_let_go(is_working, self._runtime.monotonic_ms() - since_ms, terms):
+            is_working = not await self._pauses.until(
+                self._ends[assigned.queue], terms.drop_wait_ms
+            )
+            is_due = not is_working
+        if not is_due:
             assigned.unlock_tries += 1
             return False
         if is_working:
@@ -180,6 +183,11 @@ class OrderedService:
         queue = assigned.queue
         try:
             await self._work(assigned)
+        except Exception:
+            # An error of ours, not of the listener: messages taken may not be forgotten with it.
+            _log.exception("queue is made anew", extra={"queue": name_of(queue)})
+            assigned.drop()
+            self._lost()
         finally:
             del self._at_work[queue]
             self._ends.pop(queue).set_result(None)
@@ -277,6 +285,6 @@ def _log_exception(finished: Finished) -> None:
     first = finished.messages[0]
     _log.warning(
         "ordered listener raised; its queue waits a moment",
-        extra={"message": first.message_id, "queue": name_of(first.queue)},
+        extra={"message_id": first.message_id, "queue": name_of(first.queue)},
         exc_info=finished.error,
     )

@@ -1,0 +1,255 @@
+"""The client's consumer without a network: time, listeners, locks and offsets in a test's hands.
+
+Coroutines under test run on a real event loop, which never waits: ``ManualRuntime.advance`` moves
+the clock from timer to timer, and ``calm`` lets everything that can run do so.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, Final
+
+from penstock.client.consumer.assigned import AssignedQueue, ConsumeService
+from penstock.client.consumer.listening import Running, Work
+from penstock.client.consumer.offsets.table import Offsets
+from penstock.client.consumer.results import Answer, Finished, ResultKind
+from penstock.client.errors import Unreachable
+from penstock.client.message import ReceivedMessage
+from penstock.engine.group.locks import QueueLocks
+from penstock.model.assignment import QueueRef
+from penstock.testing.clock import ManualClock
+from penstock.wire.rocketmq.stored import StoredMessage
+
+TURNS: Final = 30
+"""Turns of the event loop after which nothing moves any more without time."""
+
+
+async def calm() -> None:
+    """Let everything run that can."""
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+def received_message(
+    queue: QueueRef, offset: int, body: bytes = b"12345", reconsume_times: int = 0
+) -> ReceivedMessage:
+    """A message as a pull brings it."""
+    stored = StoredMessage(
+        topic=queue.topic,
+        body=body,
+        queue_id=queue.queue,
+        queue_offset=offset,
+        reconsume_times=reconsume_times,
+    )
+    return ReceivedMessage(stored, queue)
+
+
+class _Timer:
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call: Callable[[], object] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class ManualRuntime:
+    """Tasks and timers over a ``ManualClock``."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.tasks: list[asyncio.Task[object]] = []
+        self._timers: list[tuple[int, int, _Timer]] = []
+        self._made = 0
+
+    def monotonic_ms(self) -> int:
+        """Now."""
+        return self.clock.monotonic_ms()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> object:
+        """Run it; ``failures`` shows what went wrong."""
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self.tasks.append(task)
+        return task
+
+    def later(self, delay_ms: int, call: Callable[..., object], *args: Any) -> _Timer:
+        """Call it when the clock was advanced so far."""
+        timer = _Timer(lambda: call(*args))
+        self._made += 1
+        heapq.heappush(self._timers, (self.monotonic_ms() + delay_ms, self._made, timer))
+        return timer
+
+    async def advance(self, ms: int) -> None:
+        """Let time pass, timer by timer."""
+        until_ms = self.monotonic_ms() + ms
+        await calm()
+        while self._timers and self._timers[0][0] <= until_ms:
+            due_ms, _, timer = heapq.heappop(self._timers)
+            self.clock.advance(max(0, due_ms - self.monotonic_ms()))
+            if timer.call is not None:
+                timer.call()
+                await calm()
+        self.clock.advance(until_ms - self.monotonic_ms())
+        await calm()
+
+    async def close(self) -> None:
+        """End what still runs; raises what a task raised."""
+        for task in self.tasks:
+            task.cancel()
+        for result in await asyncio.gather(*self.tasks, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+
+
+class ManualListening:
+    """Workers that call nobody: the test says what the listener answered."""
+
+    def __init__(self) -> None:
+        self.works: list[Work] = []
+        """Calls not ended, oldest first."""
+        self.history: list[tuple[QueueRef, list[int]]] = []
+        self.is_stopped = False
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def submit(self, work: Work) -> None:
+        """Taken by a worker at once."""
+        self.works.append(work)
+
+    def begin(self) -> list[ReceivedMessage]:
+        """A worker takes the oldest call: it cannot be withdrawn any more."""
+        work = next(each for each in self.works if each.batches)
+        batch = work.batches.popleft()
+        work.results.append(Finished(batch, None, None, ResultKind.SUCCESS, 0.0))
+        self.history.append((work.assigned.queue, [message.offset for message in batch]))
+        return batch
+
+    def finish(self, answer: Answer = None, error: BaseException | None = None) -> None:
+        """The oldest call that began ends."""
+        work = next(each for each in self.works if each.results)
+        self.works.remove(work)
+        batch = work.results.popleft().messages
+        kind = ResultKind.SUCCESS if answer is None and error is None else ResultKind.LATER
+        work.done(work, [Finished(batch, answer, error, kind, 1.0)])
+
+    def answer(self, answer: Answer = None, error: BaseException | None = None) -> list[int]:
+        """Begin the oldest call and end it; returns its offsets."""
+        batch = self.begin()
+        self.finish(answer, error)
+        return [message.offset for message in batch]
+
+    def running(self) -> list[Running]:
+        """None that anybody has to look after."""
+        return []
+
+    async def stop(self, wait_ms: int) -> bool:
+        """Remember it."""
+        self.is_stopped = True
+        return not self.works
+
+
+class MemoryOffsets:
+    """An offset store that all members of a group share, with a list of what was written."""
+
+    def __init__(self) -> None:
+        self.stored: dict[QueueRef, int] = {}
+        self.is_reachable = True
+
+    async def read(self, queue: QueueRef) -> int | None:
+        """What was stored last."""
+        if not self.is_reachable:
+            raise Unreachable("broker", "the test says so")
+        return self.stored.get(queue)
+
+    async def write(self, offsets: Mapping[QueueRef, int]) -> Collection[QueueRef]:
+        """Store, if reachable."""
+        if not self.is_reachable:
+            return []
+        self.stored.update(offsets)
+        return list(offsets)
+
+
+class LockingBroker:
+    """Requests 41 and 42 answered by the broker's own table of locks."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.locks: QueueLocks[QueueRef] = QueueLocks()
+        self.clock = clock
+        self.is_reachable = True
+        self.asked: list[tuple[str, list[QueueRef]]] = []
+
+    async def lock(
+        self, broker: str, group: str, client_id: str, queues: Collection[QueueRef]
+    ) -> Collection[QueueRef]:
+        """Those granted."""
+        self.asked.append((client_id, sorted(queues)))
+        if not self.is_reachable:
+            raise Unreachable(broker, "the test says so")
+        return self.locks.lock(group, list(queues), client_id, self.clock.monotonic_ms())
+
+    async def unlock(
+        self, broker: str, group: str, client_id: str, queues: Collection[QueueRef]
+    ) -> None:
+        """Given back."""
+        if not self.is_reachable:
+            raise Unreachable(broker, "the test says so")
+        self.locks.unlock(group, list(queues), client_id)
+
+    def owner(self, group: str, queue: QueueRef) -> str | None:
+        """Who holds it now."""
+        return self.locks.owner(group, queue, self.clock.monotonic_ms())
+
+
+class PlainKeeper:
+    """A ``QueueKeeper`` that pulls nothing: queues, offsets and changes, as the test sees them."""
+
+    def __init__(self, runtime: ManualRuntime, store: MemoryOffsets) -> None:
+        self._runtime = runtime
+        self.offsets = Offsets(store)
+        self.queues: dict[QueueRef, AssignedQueue] = {}
+        self.service: ConsumeService | None = None
+        self.changes: list[tuple[str, list[QueueRef], list[QueueRef]]] = []
+        self.events: list[tuple[str, QueueRef]] = []
+
+    def owned(self) -> Mapping[QueueRef, AssignedQueue]:
+        """The queues."""
+        return self.queues
+
+    async def first_offset(self, queue: QueueRef) -> int | None:
+        """The stored one, else 0."""
+        self.offsets.forget(queue)
+        return await self.offsets.read(queue) or 0
+
+    async def start_queue(self, queue: QueueRef, offset: int) -> None:
+        """Make it."""
+        self.events.append(("start", queue))
+        self.queues[queue] = AssignedQueue(queue, offset, self._runtime.monotonic_ms())
+
+    async def stop_queue(self, queue: QueueRef) -> bool:
+        """In the order the contract asks for."""
+        assigned = self.queues[queue]
+        assigned.drop()
+        if self.service is not None and not await self.service.dropped(assigned):
+            return False
+        await self.offsets.persist([queue])
+        self.offsets.forget(queue)
+        del self.queues[queue]
+        self.events.append(("stop", queue))
+        if self.service is not None:
+            await self.service.released(assigned)
+        return True
+
+    def assignment_changed(
+        self, topic: str, queues: Collection[QueueRef], mine: Collection[QueueRef]
+    ) -> None:
+        """Remember it."""
+        self.changes.append((topic, sorted(queues), sorted(mine)))
+
+    def pulled(self, queue: QueueRef, offsets: Sequence[int]) -> AssignedQueue:
+        """A pull brought messages with these offsets."""
+        assigned = self.queues[queue]
+        messages = [received_message(queue, offset) for offset in offsets]
+        assigned.process_queue.put(messages)
+        if self.service is not None:
+            self.service.submit(assigned, messages)
+        return assigned

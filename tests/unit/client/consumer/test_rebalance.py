@@ -1,0 +1,238 @@
+"""Rebalancing: what is kept, what goes first, what begins where."""
+
+import asyncio
+
+import pytest
+
+from penstock.client.consumer.assigned import AssignedQueue
+from penstock.client.consumer.locks import BrokerLocks
+from penstock.client.consumer.rebalance import Plan, RebalancePace, Rebalancer, differ
+from penstock.client.consumer.sharing import Share
+from penstock.client.errors import Unreachable
+from penstock.model.assignment import QueueRef
+from penstock.testing.client_parts import LockingBroker, ManualRuntime, MemoryOffsets, PlainKeeper
+
+Q = [QueueRef("t", "b", n) for n in range(4)]
+OTHER = QueueRef("u", "b", 0)
+
+
+def owned(*queues, now_ms=0):
+    return {queue: AssignedQueue(queue, 0, now_ms) for queue in queues}
+
+
+def test_differ_stops_what_is_not_ours_and_starts_what_is_new():
+    plan = differ(owned(Q[0], Q[1], OTHER), "t", [Q[1], Q[2]], 0)
+    assert plan == Plan(stop=[Q[0]], start=[Q[2]])
+
+
+def test_differ_makes_an_idle_queue_anew_after_two_minutes():
+    queues = owned(Q[0])
+    assert differ(queues, "t", [Q[0]], 120_000) == Plan([], [])
+    assert differ(queues, "t", [Q[0]], 120_001) == Plan([Q[0]], [Q[0]])
+    queues[Q[0]].last_pull_ms = 100_000
+    assert differ(queues, "t", [Q[0]], 120_001) == Plan([], [])
+
+
+def test_differ_makes_a_queue_anew_whose_lock_was_lost():
+    queues = owned(Q[0])
+    queues[Q[0]].drop()
+    assert differ(queues, "t", [Q[0]], 0) == Plan([Q[0]], [Q[0]])
+
+
+def test_pace_waits_for_the_interval_unless_asked():
+    pace = RebalancePace(1_000)
+    assert pace.wait_ms(1_000) == 19_000
+    pace.ask()
+    assert pace.wait_ms(1_000) == 0
+    pace.begun()
+    pace.ended(1_000, True)
+    assert pace.wait_ms(1_000) == 20_000
+    pace.ask()
+    assert pace.wait_ms(1_000) == 1_000
+    assert pace.wait_ms(2_000) == 0
+
+
+def test_pace_repeats_fast_while_unbalanced():
+    pace = RebalancePace(0)
+    pace.begun()
+    pace.ended(50, False)
+    assert pace.wait_ms(50) == 1_000
+    pace.begun()
+    pace.ended(1_050, True)
+    assert pace.wait_ms(1_050) == 20_000
+
+
+def test_pace_does_not_forget_what_is_asked_for_during_a_rebalance():
+    pace = RebalancePace(0)
+    pace.begun()
+    pace.ask()
+    pace.ended(100, True)
+    assert pace.wait_ms(100) == 1_000
+
+
+class Shares:
+    """A share for each topic, as the test says."""
+
+    def __init__(self, **shares):
+        self.shares = shares
+        self.asked = []
+
+    async def share(self, topic):
+        self.asked.append(topic)
+        return self.shares[topic]
+
+
+class Scene:
+    def __init__(self, **shares):
+        self.runtime = ManualRuntime()
+        self.store = MemoryOffsets()
+        self.keeper = PlainKeeper(self.runtime, self.store)
+        self.shares = Shares(**shares)
+        self.heartbeats = 0
+        self.rebalancer = self.make()
+
+    def make(self, locks=None):
+        return Rebalancer(
+            self.keeper, self.shares, self.runtime.clock, heartbeat=self.heartbeat, locks=locks
+        )
+
+    async def heartbeat(self):
+        self.heartbeats += 1
+
+    def run(self, *topics):
+        return asyncio.run(self.rebalancer.rebalance(topics or ["t"]))
+
+
+def test_a_change_is_told_with_a_heartbeat_and_no_change_is_not():
+    scene = Scene(t=Share(Q, Q[:2]))
+    assert scene.run()
+    assert sorted(scene.keeper.owned()) == Q[:2]
+    assert scene.keeper.changes == [("t", Q, Q[:2])]
+    assert scene.heartbeats == 1
+    assert scene.run()
+    assert len(scene.keeper.changes) == scene.heartbeats == 1
+
+
+def test_a_share_that_is_not_known_keeps_the_queues_and_is_tried_again_soon():
+    scene = Scene(t=Share(Q, Q))
+    scene.run()
+    before = dict(scene.keeper.owned())
+    scene.shares.shares["t"] = None
+    assert not scene.run()
+    assert scene.keeper.owned() == before
+    assert scene.heartbeats == 1
+
+
+def test_an_unknown_member_gets_nothing_says_hello_and_tries_again():
+    scene = Scene(t=Share(Q, Q))
+    scene.run()
+    scene.shares.shares["t"] = Share(Q, [], is_known_member=False)
+    assert not scene.run()
+    assert not scene.keeper.owned()
+    assert not scene.run()
+    assert scene.heartbeats == 3
+
+
+def test_a_queue_that_goes_is_persisted_and_one_that_comes_forgets_what_was_known():
+    scene = Scene(t=Share(Q, [Q[0]]))
+    scene.run()
+    scene.keeper.offsets.note(Q[0], 7)
+    scene.keeper.offsets.note(Q[1], 99)  # from long ago
+    scene.store.stored[Q[1]] = 3
+    scene.shares.shares["t"] = Share(Q, [Q[1]])
+    scene.run()
+    assert scene.store.stored[Q[0]] == 7
+    assert scene.keeper.offsets.get(Q[0]) is None
+    assert scene.keeper.owned()[Q[1]].next_offset == 3
+    assert scene.keeper.events == [("start", Q[0]), ("stop", Q[0]), ("start", Q[1])]
+
+
+def test_queues_of_a_topic_that_is_not_subscribed_any_more_go():
+    scene = Scene(t=Share(Q, Q), u=Share([OTHER], [OTHER]))
+    scene.run("t", "u")
+    assert scene.run("t")
+    assert sorted(scene.keeper.owned()) == Q
+
+
+def test_without_its_first_offset_a_queue_is_not_started_and_asked_for_again():
+    scene = Scene(t=Share(Q, Q))
+    scene.store.is_reachable = False
+    assert not scene.run()
+    assert not scene.keeper.owned()
+    scene.store.is_reachable = True
+    assert scene.run()
+    assert sorted(scene.keeper.owned()) == Q
+
+
+def test_nothing_is_started_after_close():
+    scene = Scene(t=Share(Q, Q))
+
+    async def play():
+        await scene.rebalancer.close()
+        assert await scene.rebalancer.rebalance(["t"])
+
+    asyncio.run(play())
+    assert not scene.keeper.owned()
+    assert not scene.shares.asked
+
+
+def test_a_queue_that_cannot_be_stopped_yet_leaves_the_consumer_unbalanced():
+    scene = Scene(t=Share(Q, Q))
+    scene.run()
+
+    async def refuse(queue):
+        scene.keeper.owned()[queue].drop()
+        raise Unreachable("b", "away")
+
+    stop, scene.keeper.stop_queue = scene.keeper.stop_queue, refuse
+    scene.shares.shares["t"] = Share(Q, Q[:3])
+    assert not scene.run()
+    assert Q[3] in scene.keeper.owned()
+    scene.keeper.stop_queue = stop
+    assert scene.run()
+    assert sorted(scene.keeper.owned()) == Q[:3]
+
+
+@pytest.fixture
+def locked_scene():
+    scene = Scene(t=Share(Q, Q))
+    scene.broker = LockingBroker(scene.runtime.clock)
+    scene.locks = BrokerLocks(
+        scene.broker, "g", "me", owned=scene.keeper.owned, clock=scene.runtime.clock
+    )
+    scene.rebalancer = scene.make(scene.locks)
+    return scene
+
+
+def test_ordered_queues_are_started_with_their_lock_only(locked_scene):
+    scene = locked_scene
+    scene.broker.locks.lock("g", [Q[2]], "other", scene.runtime.monotonic_ms())
+    assert not scene.run()
+    assert sorted(scene.keeper.owned()) == [Q[0], Q[1], Q[3]]
+    assert all(scene.locks.is_held(each) for each in scene.keeper.owned().values())
+    scene.broker.locks.unlock("g", [Q[2]], "other")
+    assert scene.run()
+    assert sorted(scene.keeper.owned()) == Q
+
+
+def test_a_lock_whose_queue_could_not_be_started_is_given_back(locked_scene):
+    scene = locked_scene
+    scene.store.is_reachable = False
+    assert not scene.run()
+    assert scene.broker.owner("g", Q[0]) is None
+
+
+def test_a_queue_changed_while_stopped_starts_with_the_change(locked_scene):
+    scene = locked_scene
+    scene.run()
+
+    async def play():
+        async def change():
+            assert Q[1] not in scene.keeper.owned()
+            scene.store.stored[Q[1]] = 42
+
+        await scene.rebalancer.while_stopped([Q[1]], change)
+
+    asyncio.run(play())
+    assert scene.run()
+    assert scene.keeper.owned()[Q[1]].next_offset == 42
