@@ -16,6 +16,10 @@ from penstock.client.admin_tables import (
     QueueProgress,
     QueueStats,
 )
+from penstock.client.consumer.hooks import ConsumeHook
+from penstock.client.consumer.push_consumer import PushConsumer
+from penstock.client.consumer.results import ConsumeResult, Finished, Later, ResultKind, Suspend
+from penstock.client.consumer.statistics import ConsumerFigures, QueueFigures, TopicFigures
 from penstock.client.errors import (
     Attempt,
     BodyUnreadable,
@@ -42,20 +46,30 @@ __all__ = [
     "BrokerRefused",
     "ClientConnection",
     "ClientError",
+    "ConsumeHook",
+    "ConsumeResult",
+    "ConsumerFigures",
+    "Finished",
     "GroupConnections",
     "GroupTaken",
     "InvalidMessage",
+    "Later",
     "Message",
     "NoRoute",
+    "PushConsumer",
+    "QueueFigures",
     "QueueProgress",
     "QueueRef",
     "QueueStats",
     "ReceivedMessage",
+    "ResultKind",
     "SendFailed",
     "SendResult",
     "SendStatus",
     "StateError",
+    "Suspend",
     "TimedOut",
+    "TopicFigures",
     "Unreachable",
     "WouldBlock",
 ]

@@ -13,6 +13,7 @@ from penstock.client.consumer.hooks import ConsumeHook
 from penstock.client.consumer.offsets.table import OffsetStore
 from penstock.client.consumer.subscription import FilterHook
 from penstock.client.options import InstanceOptions, Option
+from penstock.client.trace import TraceOptions
 from penstock.model.assignment import AVG, QueueRef, Strategy
 
 RETRIES_MAX: Final = 16
@@ -20,7 +21,7 @@ QueueListener = Callable[[str, Collection[QueueRef], Collection[QueueRef]], None
 """Gets a topic, all its queues and those owned from now on."""
 
 
-class PushConsumerOptions(InstanceOptions, total=False):
+class PushConsumerOptions(InstanceOptions, TraceOptions, total=False):
     """How a push consumer pulls, consumes, retries and remembers."""
 
     is_ordered: Annotated[
@@ -74,6 +75,10 @@ class PushConsumerOptions(InstanceOptions, total=False):
     local_retry_ms: Annotated[
         int,
         Option(5_000, "When a message that could not be given back is tried again here.", 1),
+    ]
+    is_auto_commit: Annotated[
+        bool,
+        Option(True, "Ordered: success commits; else only COMMIT does, and ROLLBACK goes back."),
     ]
     suspend_ms: Annotated[
         int,
@@ -144,23 +149,29 @@ class PushConsumerOptions(InstanceOptions, total=False):
         Sequence[FilterHook],
         Option((), "Each gets the messages of a pull and gives those to consume."),
     ]
-    is_traced: Annotated[bool, Option(False, "Send message traces to the trace topic.")]
-    trace_topic: Annotated[str, Option("RMQ_SYS_TRACE_TOPIC", "The topic message traces go to.")]
     is_popping: Annotated[
         bool,
         Option(
             False,
-            "Let the broker assign queues and hand out messages one by one (pop), where the group"
-            " is set to it.",
+            "Let a broker divide the queues, and pop messages one by one where it has switched the"
+            " group to that.",
         ),
-    ]
-    pop_invisible_ms: Annotated[
-        int,
-        Option(60_000, "Pop: how long a message is invisible to others.", 5_000, 300_000),
     ]
     pop_batch: Annotated[int, Option(32, "Pop: messages asked for at once.", 1, 32)]
     pop_threshold: Annotated[
         int, Option(96, "Pop: unsettled messages of a queue above which it is not popped.", 1)
+    ]
+    pop_invisible_ms: Annotated[
+        int,
+        Option(
+            60_000,
+            "Pop: how long a message is kept from others; what takes longer comes again.",
+            5_000,
+            300_000,
+        ),
+    ]
+    pop_poll_ms: Annotated[
+        int, Option(15_000, "Pop: how long a broker holds a pop that finds nothing.", 0)
     ]
     await_termination_ms: Annotated[
         int, Option(10_000, "How long stop() waits for running listeners.", 0)

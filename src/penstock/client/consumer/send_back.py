@@ -32,9 +32,9 @@ DEAD_LETTER_LEVEL: Final = -1
 """Files a message under the dead letters at once."""
 
 _NOT_COPIED: Final = frozenset(
-    ("TRAN_MSG", "WAIT", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "UNIQ_KEY")
+    ("TRAN_MSG", "WAIT", "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 )
-"""Of a fresh copy: it is no half message, does not wait twice, and the sender gives it an id."""
+"""Of a fresh copy: it is no half message and does not wait for its first delivery again."""
 
 
 class BackSender(Protocol):
@@ -52,9 +52,9 @@ class BackSender(Protocol):
 
 
 class CopySender(Protocol):
-    """Who sends the fresh copy: a plain producer of the same instance."""
+    """Who sends the fresh copy; ``PlainSender``."""
 
-    async def send_copy(self, message: Message) -> None:
+    async def send(self, message: Message) -> None:
         """Send it; raises when it is not stored."""
         ...
 
@@ -87,7 +87,6 @@ def copy_for_retry(message: ReceivedMessage, group: str, retries_max: int) -> Me
     properties["RETRY_TOPIC"] = message.topic
     properties["RECONSUME_TIME"] = str(message.reconsume_times + 1)
     properties["MAX_RECONSUME_TIMES"] = str(retries_max)
-    properties.pop("DELAY", None)
     return Message(
         retry_topic(group),
         message.body,
@@ -124,7 +123,7 @@ class SendBack:
         else:
             return True
         try:
-            await self._copies.send_copy(copy_for_retry(message, self._group, self.retries_max))
+            await self._copies.send(copy_for_retry(message, self._group, self.retries_max))
         except ClientError as problem:
             _log.warning(
                 "message could not be given back, it is tried again here",

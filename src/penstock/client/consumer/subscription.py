@@ -106,6 +106,13 @@ class Subscriptions:
         self._by_topic[topic] = made
         return made
 
+    def put_back(self, topic: str, before: Subscription | None) -> None:
+        """A change was refused: as it was before."""
+        if before is None:
+            self._by_topic.pop(topic, None)
+        else:
+            self._by_topic[topic] = before
+
     def remove(self, topic: str) -> bool:
         """Unsubscribe; False when it was not subscribed."""
         return self._by_topic.pop(topic, None) is not None
