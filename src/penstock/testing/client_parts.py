@@ -170,7 +170,7 @@ class MemoryOffsets:
 
 
 class LockingBroker:
-    """Requests 41 and 42 answered by the broker's own table of locks."""
+    """The broker's own table of locks, and who may reach it."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.locks: QueueLocks[QueueRef] = QueueLocks()
@@ -178,26 +178,40 @@ class LockingBroker:
         self.is_reachable = True
         self.asked: list[tuple[str, list[QueueRef]]] = []
 
-    async def lock(
-        self, broker: str, group: str, client_id: str, queues: Collection[QueueRef]
-    ) -> Collection[QueueRef]:
-        """Those granted."""
-        self.asked.append((client_id, sorted(queues)))
-        if not self.is_reachable:
-            raise Unreachable(broker, "the test says so")
-        return self.locks.lock(group, list(queues), client_id, self.clock.monotonic_ms())
-
-    async def unlock(
-        self, broker: str, group: str, client_id: str, queues: Collection[QueueRef]
-    ) -> None:
-        """Given back."""
-        if not self.is_reachable:
-            raise Unreachable(broker, "the test says so")
-        self.locks.unlock(group, list(queues), client_id)
+    def calls_of(self, client_id: str) -> "LockRequests":
+        """The requests of one client."""
+        return LockRequests(self, client_id)
 
     def owner(self, group: str, queue: QueueRef) -> str | None:
         """Who holds it now."""
         return self.locks.owner(group, queue, self.clock.monotonic_ms())
+
+
+class LockRequests:
+    """Requests 41 and 42 of one client."""
+
+    def __init__(self, broker: LockingBroker, client_id: str) -> None:
+        self._broker = broker
+        self._client_id = client_id
+        self.is_reachable = True
+
+    async def lock(
+        self, broker: str, group: str, queues: Collection[QueueRef]
+    ) -> Collection[QueueRef]:
+        """Those granted."""
+        self._broker.asked.append((self._client_id, sorted(queues)))
+        self._check(broker)
+        now_ms = self._broker.clock.monotonic_ms()
+        return self._broker.locks.lock(group, list(queues), self._client_id, now_ms)
+
+    async def unlock(self, broker: str, group: str, queues: Collection[QueueRef]) -> None:
+        """Given back."""
+        self._check(broker)
+        self._broker.locks.unlock(group, list(queues), self._client_id)
+
+    def _check(self, broker: str) -> None:
+        if not (self.is_reachable and self._broker.is_reachable):
+            raise Unreachable(broker, "the test says so")
 
 
 class PlainKeeper:

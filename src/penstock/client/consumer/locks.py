@@ -80,14 +80,12 @@ class LockCalls(Protocol):
     """What a broker is asked; ``Calls`` answers it."""
 
     async def lock(
-        self, broker: str, group: str, client_id: str, queues: Collection[QueueRef]
+        self, broker: str, group: str, queues: Collection[QueueRef]
     ) -> Collection[QueueRef]:
         """Request 41: those granted."""
         ...
 
-    async def unlock(
-        self, broker: str, group: str, client_id: str, queues: Collection[QueueRef]
-    ) -> None:
+    async def unlock(self, broker: str, group: str, queues: Collection[QueueRef]) -> None:
         """Request 42."""
         ...
 
@@ -99,7 +97,6 @@ class BrokerLocks:
         self,
         calls: LockCalls,
         group: str,
-        client_id: str,
         *,
         owned: Callable[[], Mapping[QueueRef, AssignedQueue]],
         clock: Clock,
@@ -107,7 +104,6 @@ class BrokerLocks:
     ) -> None:
         self._calls = calls
         self._group = group
-        self._client_id = client_id
         self._owned = owned
         self._clock = clock
         self.terms = terms
@@ -159,14 +155,14 @@ class BrokerLocks:
 
     async def _ask(self, broker: str, queues: list[QueueRef]) -> Collection[QueueRef] | None:
         try:
-            return await self._calls.lock(broker, self._group, self._client_id, queues)
+            return await self._calls.lock(broker, self._group, queues)
         except ClientError as problem:
             _log.warning("locks not asked for", extra={"broker": broker, "error": str(problem)})
             return None
 
     async def _unlock(self, broker: str, queues: list[QueueRef]) -> None:
         try:
-            await self._calls.unlock(broker, self._group, self._client_id, queues)
+            await self._calls.unlock(broker, self._group, queues)
         except ClientError as problem:
             _log.info("locks not given back", extra={"broker": broker, "error": str(problem)})
 

@@ -9,14 +9,14 @@ or whose lock was lost is stopped and made anew.
 
 Invariants: one rebalance of a consumer at a time; stopping comes before starting; a queue is
 started only while it is not owned; after ``close`` nothing is started.
-Not here: who gets what (``sharing.py``), when to rebalance (``RebalancePace`` says, the instance
-does), the making of queues (a ``QueueKeeper``).
+Not here: who gets what (``sharing.py``), when to rebalance (``rebalance_timer.py``), the making of
+queues (a ``QueueKeeper``).
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.client.consumer.assigned import AssignedQueue, QueueKeeper
 from penstock.client.consumer.sharing import Share, Sharing
@@ -25,49 +25,6 @@ from penstock.model.assignment import QueueRef
 from penstock.model.clock import Clock
 
 _log = logging.getLogger(__name__)
-
-REBALANCE_INTERVAL_MS: Final = 20_000
-REBALANCE_SPACING_MS: Final = 1_000
-"""Notices come in bursts (one for each member that starts): they are answered by one rebalance. It
-is also how soon an unbalanced consumer tries again."""
-
-
-class RebalancePace:
-    """When to rebalance next: by interval, at once when asked, never closer than the spacing."""
-
-    __slots__ = ("_is_asked", "_is_balanced", "_last_ms", "interval_ms", "spacing_ms")
-
-    def __init__(
-        self,
-        now_ms: int,
-        interval_ms: int = REBALANCE_INTERVAL_MS,
-        spacing_ms: int = REBALANCE_SPACING_MS,
-    ) -> None:
-        self.interval_ms = interval_ms
-        self.spacing_ms = min(spacing_ms, interval_ms)
-        self._is_asked = False
-        self._is_balanced = True
-        # The first one asked for (by a start) is not held back.
-        self._last_ms = now_ms - self.spacing_ms
-
-    def ask(self) -> None:
-        """A notice, a start, a resume: as soon as the spacing allows."""
-        self._is_asked = True
-
-    def wait_ms(self, now_ms: int) -> int:
-        """How long until the next one; 0 is now."""
-        is_soon = self._is_asked or not self._is_balanced
-        due_ms = self._last_ms + (self.spacing_ms if is_soon else self.interval_ms)
-        return max(0, due_ms - now_ms)
-
-    def begun(self) -> None:
-        """One begins now: what is asked for from here on is about the next."""
-        self._is_asked = False
-
-    def ended(self, now_ms: int, is_balanced: bool) -> None:
-        """It is over; unbalanced is tried again after the spacing."""
-        self._is_balanced = is_balanced
-        self._last_ms = now_ms
 
 
 class Plan(NamedTuple):

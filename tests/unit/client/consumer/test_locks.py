@@ -96,7 +96,9 @@ class House:
         self.queues = {}
 
     def locks(self, client_id="me"):
-        return BrokerLocks(self.broker, "g", client_id, owned=lambda: self.queues, clock=self.clock)
+        return BrokerLocks(
+            self.broker.calls_of(client_id), "g", owned=lambda: self.queues, clock=self.clock
+        )
 
     def own(self, *refs):
         for ref in refs:

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.client.consumer.assigned import AssignedQueue
 from penstock.client.consumer.locks import BrokerLocks
-from penstock.client.consumer.rebalance import Plan, RebalancePace, Rebalancer, differ
+from penstock.client.consumer.rebalance import Plan, Rebalancer, differ
 from penstock.client.consumer.sharing import Share
 from penstock.client.errors import Unreachable
 from penstock.model.assignment import QueueRef
@@ -37,37 +37,6 @@ def test_differ_makes_a_queue_anew_whose_lock_was_lost():
     queues = owned(Q[0])
     queues[Q[0]].drop()
     assert differ(queues, "t", [Q[0]], 0) == Plan([Q[0]], [Q[0]])
-
-
-def test_pace_waits_for_the_interval_unless_asked():
-    pace = RebalancePace(1_000)
-    assert pace.wait_ms(1_000) == 19_000
-    pace.ask()
-    assert pace.wait_ms(1_000) == 0
-    pace.begun()
-    pace.ended(1_000, True)
-    assert pace.wait_ms(1_000) == 20_000
-    pace.ask()
-    assert pace.wait_ms(1_000) == 1_000
-    assert pace.wait_ms(2_000) == 0
-
-
-def test_pace_repeats_fast_while_unbalanced():
-    pace = RebalancePace(0)
-    pace.begun()
-    pace.ended(50, False)
-    assert pace.wait_ms(50) == 1_000
-    pace.begun()
-    pace.ended(1_050, True)
-    assert pace.wait_ms(1_050) == 20_000
-
-
-def test_pace_does_not_forget_what_is_asked_for_during_a_rebalance():
-    pace = RebalancePace(0)
-    pace.begun()
-    pace.ask()
-    pace.ended(100, True)
-    assert pace.wait_ms(100) == 1_000
 
 
 class Shares:
@@ -198,7 +167,7 @@ def locked_scene():
     scene = Scene(t=Share(Q, Q))
     scene.broker = LockingBroker(scene.runtime.clock)
     scene.locks = BrokerLocks(
-        scene.broker, "g", "me", owned=scene.keeper.owned, clock=scene.runtime.clock
+        scene.broker.calls_of("me"), "g", owned=scene.keeper.owned, clock=scene.runtime.clock
     )
     scene.rebalancer = scene.make(scene.locks)
     return scene
