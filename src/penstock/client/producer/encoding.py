@@ -20,13 +20,14 @@ from typing import Final
 
 import msgspec
 
+from penstock.client.commands import CLIENT_LANGUAGE, CLIENT_VERSION
 from penstock.client.message import RETRY_PREFIX, Message
 from penstock.client.producer.batch import batch_body
 from penstock.client.producer.property_text import properties_of
 from penstock.model.assignment import QueueRef
 from penstock.model.clock import Clock
 from penstock.wire.rocketmq.codes import RequestCode
-from penstock.wire.rocketmq.command import FLAG_ONEWAY, OUR_VERSION, Command, Language
+from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
 from penstock.wire.rocketmq.headers import fields
 from penstock.wire.rocketmq.message_id import UniqueKeys
 from penstock.wire.rocketmq.send_headers import SendHeaderV2
@@ -121,7 +122,8 @@ class Encoded:
             fields(header),
             self.body,
             flag=FLAG_ONEWAY if is_oneway else 0,
-            language=Language.PYTHON,
+            language=CLIENT_LANGUAGE,
+            version=CLIENT_VERSION,
         )
 
 
@@ -219,7 +221,7 @@ class Encoder:
             b'"extFields":{"a":%b,"b":%b,"c":"%b","d":"%d","k":"false","m":"%b"'
         ) % (
             _code(is_batch),
-            OUR_VERSION,
+            CLIENT_VERSION,
             _JSON(self.group),
             _JSON(topic),
             AUTO_CREATE_TOPIC.encode(),

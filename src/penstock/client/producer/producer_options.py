@@ -5,9 +5,10 @@ from typing import Annotated
 
 from penstock.client.options import InstanceOptions, Option
 from penstock.client.producer.hooks import SendHook
+from penstock.client.trace import TraceOptions
 
 
-class ProducerOptions(InstanceOptions, total=False):
+class ProducerOptions(InstanceOptions, TraceOptions, total=False):
     """What ``Producer`` takes as keywords."""
 
     send_timeout_ms: Annotated[

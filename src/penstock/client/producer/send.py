@@ -1,6 +1,7 @@
 """One send on its way: what was handed in, what happened so far, who is told the end."""
 
 from collections.abc import Callable, Sequence
+from threading import Event
 from typing import Final
 
 from penstock.client.errors import Attempt, ClientError
@@ -31,9 +32,12 @@ class Send:
         "degraded",
         "done",
         "encoded",
+        "entered",
         "has_permit",
         "is_half",
         "is_oneway",
+        "is_unseen",
+        "keeps_permit",
         "messages",
         "pinned",
         "queue",
@@ -66,7 +70,13 @@ class Send:
         self.selector: Selector | None = None
         self.is_half = False
         self.is_oneway = False
+        self.is_unseen = False
+        """True for the client's own messages: hooks are not shown them."""
         self.has_permit = False
+        self.keeps_permit = False
+        """True when whoever hears the end gives the permit back (``give_back``)."""
+        self.entered: Event | None = None
+        """Set when it has its permit, or gets none: its caller blocks until then."""
         self.watched: Callable[[], bool] | None = None
         """Says whether nobody waits for the result any more."""
         self.tries = 0
@@ -100,6 +110,19 @@ class Send:
         context.address = self.address
         context.stored_bytes = len(self.encoded.body)
         return context
+
+    def fill_context(self, outcome: Outcome | None, now_ms: int) -> None:
+        """What hooks are shown after it ended."""
+        context = self.context
+        if context is None:
+            return
+        context.queue = self.queue
+        context.address = self.address
+        context.cost_ms = now_ms - self.started_ms
+        if isinstance(outcome, SendResult):
+            context.result = outcome
+        else:
+            context.error = outcome
 
     @property
     def kind(self) -> SendKind:

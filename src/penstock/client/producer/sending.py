@@ -19,8 +19,6 @@ from penstock.client.errors import (
     Attempt,
     BrokerRefused,
     ClientError,
-    InvalidMessage,
-    NoRoute,
     SendFailed,
     StateError,
     TimedOut,
@@ -30,12 +28,13 @@ from penstock.client.message import SendResult, SendStatus
 from penstock.client.network import Network
 from penstock.client.producer import attempts
 from penstock.client.producer.attempts import RetryRule, Verdict
+from penstock.client.producer.choosing import choose
 from penstock.client.producer.counts import SendCounts
 from penstock.client.producer.hooks import SendHook, tell_after, tell_before
 from penstock.client.producer.in_flight import InFlight
-from penstock.client.producer.latency import FaultTable
+from penstock.client.producer.latency import BROKERS_MAX, FaultTable
 from penstock.client.producer.route_waits import RouteWaits
-from penstock.client.producer.selection import QueueTurns, queue_of_key, selected
+from penstock.client.producer.selection import QueueTurns
 from penstock.client.producer.send import Outcome, Send
 from penstock.client.routes import RouteCache
 from penstock.model.assignment import QueueRef
@@ -68,6 +67,10 @@ class Surroundings(Protocol):
         """What time it is."""
         ...
 
+    def heartbeat_now(self) -> None:
+        """Tell all brokers who is here."""
+        ...
+
 
 class Sender:
     """All sends of one producer."""
@@ -87,6 +90,8 @@ class Sender:
         auto_create_queues: int = 4,
     ) -> None:
         self.counts: Final = SendCounts()
+        self._greeted: set[str] = set()
+        self._instance = instance
         self.topics: Final[dict[str, None]] = {}
         """Topics sent to; their routes are kept fresh. Bounded by ``routes.ROUTES_MAX``."""
         self._network = instance.network
@@ -111,12 +116,10 @@ class Sender:
         self._idle: asyncio.Event | None = None
         self.is_stopped = False
 
-    # --- in -----------------------------------------------------------------------------------
-
     def begin(self, send: Send) -> None:
         """Start a send that has its permit, or needs none."""
         self.under_way += 1
-        if self.is_stopped:
+        if self.is_stopped and not send.is_unseen:
             self._end(send, StateError("the producer was stopped before the message was sent"))
             return
         send.answered = partial(self._answered, send)
@@ -129,20 +132,24 @@ class Sender:
 
     def watch(self) -> None:
         """Somebody waits for a permit or a route: see that no deadline is missed."""
-        if self._timer is None:
+        if self.is_stopped:
+            self._turn_away()
+        elif self._timer is None:
             self._timer = self._loop.call_later(LOOK_MS / 1000, self._look)
 
     async def stop(self, timeout_ms: int) -> None:
         """No new sends; wait for those under way, then fail what is left."""
         self.is_stopped = True
-        for waiter in self._in_flight.leave_all():
-            self._give_up(waiter, StateError("the producer was stopped"))
+        self._turn_away()
         if self.under_way:
             self._idle = asyncio.Event()
             try:
                 await asyncio.wait_for(self._idle.wait(), timeout_ms / 1000)
             except TimeoutError:
                 _log.warning("producer stopped with sends under way", extra={"group": self._group})
+
+    def close(self) -> None:
+        """After ``stop`` and what it made others send: nothing more is looked after."""
         if self._timer is not None:
             self._timer.cancel()
         self._route_waits.close()
@@ -170,29 +177,31 @@ class Sender:
         if in_flight.waiting or self._route_waits or in_flight.episodes.is_lingering:
             self.watch()
 
-    # --- a try --------------------------------------------------------------------------------
-
     def _try(self, send: Send, queues: Sequence[QueueRef]) -> None:
         now_ms = self._clock.monotonic_ms()
         left_ms = send.deadline_ms - now_ms
         if left_ms <= 0:
             self._end(send, send.degraded or self._failure(send))
             return
-        queue = self._choose(send, queues, now_ms)
-        if queue is None:
+        try:
+            queue = choose(send, queues, self._turns, now_ms)
+        except ClientError as problem:
+            self._end(send, problem)
             return
         send.queue = queue
         send.tries += 1
         send.tried_ms = now_ms
         address = self._routes.address(queue.broker)
         send.address = address or ""
-        if self._hooks and send.context is None:
+        if self._hooks and send.context is None and not send.is_unseen:
             tell_before(self._hooks, send.hook_context(self._group))
         if address is None:
             error = Unreachable(queue.broker, "no route names an address of this broker")
             self._loop.call_soon(send.answered, error)
             return
         self.topics[send.topic] = None
+        if queue.broker not in self._greeted:
+            self._greet(queue.broker)
         is_last = send.pinned is not None or send.tries >= self._tries_max
         timeout_ms = attempts.try_timeout_ms(left_ms, self._try_timeout_ms, is_last=is_last)
         try:
@@ -200,6 +209,13 @@ class Sender:
         except Exception as problem:
             _log.exception("message could not be written", extra={"topic": send.topic})
             self._end(send, ClientError(f"message could not be written: {problem!r}"))
+
+    def _greet(self, broker: str) -> None:
+        """A broker must know a producer's group before it can ask about transactions."""
+        if len(self._greeted) >= BROKERS_MAX:
+            self._greeted.clear()
+        self._greeted.add(broker)
+        self._instance.heartbeat_now()
 
     def _hand_over(self, send: Send, address: str, timeout_ms: int) -> None:
         network, queue = self._network, send.queue
@@ -212,28 +228,6 @@ class Sender:
             opaque = network.next_opaque()
             frame = send.encoded.frame(queue, opaque)
             network.start_frame(address, opaque, frame, timeout_ms, send.answered)
-
-    def _choose(self, send: Send, queues: Sequence[QueueRef], now_ms: int) -> QueueRef | None:
-        """Where this try goes; None when the send ended instead."""
-        if send.pinned is not None:
-            return send.pinned
-        if not queues:
-            self._end(send, NoRoute(send.topic, "none of its queues can be written to"))
-            return None
-        message = send.messages[0]
-        if send.selector is not None:
-            try:
-                send.pinned = selected(send.selector, queues, message)
-            except InvalidMessage as error:
-                self._end(send, error)
-                return None
-        elif message.ordering_key:
-            send.pinned = queue_of_key(queues, message.ordering_key)
-        else:
-            return self._turns.pick(send.topic, queues, send.avoided, now_ms)
-        return send.pinned
-
-    # --- the answer ---------------------------------------------------------------------------
 
     def _answered(self, send: Send, answer: Command | ClientError) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -283,48 +277,48 @@ class Sender:
         route = self._routes.get(send.topic)
         self._try(send, () if route is None else route.write_queues())
 
-    # --- the end ------------------------------------------------------------------------------
-
     def _end(self, send: Send, outcome: Outcome | None) -> None:
         """``None`` is the end of a oneway send: nobody knows what became of it."""
         self.under_way -= 1
         self.counts.ended(outcome)
-        if send.has_permit:
-            send.has_permit = False
-            for each in self._in_flight.give(send.encoded.size_bytes):
-                self._admit(each)
+        if send.has_permit and not send.keeps_permit:
+            self.give_back(send)
         if send.context is not None:
-            self._tell_after(send, outcome)
+            send.fill_context(outcome, self._clock.monotonic_ms())
+            tell_after(self._hooks, send.context)
         if outcome is not None:
             send.done(outcome)
         if not self.under_way and self._idle is not None:
             self._idle.set()
 
+    def give_back(self, send: Send) -> None:
+        """Its permit is free; whoever has one by this begins."""
+        if not send.has_permit:
+            return
+        send.has_permit = False
+        for each in self._in_flight.give(send.encoded.size_bytes):
+            self._admit(each)
+
     def _admit(self, send: Send) -> None:
         """It waited for a permit and has one."""
         send.has_permit = True
+        if send.entered is not None:
+            send.entered.set()
         self.begin(send)
+
+    def _turn_away(self) -> None:
+        for send in self._in_flight.leave_all():
+            self._give_up(send, StateError("the producer was stopped"))
 
     def _give_up(self, send: Send, error: ClientError) -> None:
         """It waited for a permit and gets none."""
         self.counts.ended(error)
+        if send.entered is not None:
+            send.entered.set()
         send.done(error)
 
     def _failure(self, send: Send) -> SendFailed:
         return attempts.failure(send.topic, send.attempts or (), send.timeout_ms)
-
-    def _tell_after(self, send: Send, outcome: Outcome | None) -> None:
-        context = send.context
-        if context is None:
-            return
-        context.queue = send.queue
-        context.address = send.address
-        context.cost_ms = self._clock.monotonic_ms() - send.started_ms
-        if isinstance(outcome, SendResult):
-            context.result = outcome
-        else:
-            context.error = outcome
-        tell_after(self._hooks, context)
 
 
 def _result_of(send: Send, answer: Command) -> tuple[SendResult | None, ClientError | None]:
