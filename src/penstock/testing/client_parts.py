@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from penstock.client.consumer.assigned import AssignedQueue, ConsumeService
-from penstock.client.consumer.listening import Running, Work
+from penstock.client.consumer.hooks import Hooks
+from penstock.client.consumer.listening import Caller, Running, Work
 from penstock.client.consumer.offsets.table import Offsets
 from penstock.client.consumer.results import Answer, Finished, ResultKind
 from penstock.client.errors import Unreachable
@@ -104,6 +105,7 @@ class ManualListening:
     """Workers that call nobody: the test says what the listener answered."""
 
     def __init__(self) -> None:
+        self.caller = Caller(lambda _: None, Hooks("g"), takes_list=False, timeout_ms=60_000)
         self.works: list[Work] = []
         """Calls not ended, oldest first."""
         self.history: list[tuple[QueueRef, list[int]]] = []

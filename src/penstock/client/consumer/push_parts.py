@@ -9,7 +9,7 @@ Not here: what the parts do, and their life (``push_member.py``).
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from penstock.client.consumer.assigned import AssignedQueue, ConsumeService
