@@ -205,7 +205,7 @@ class ConcurrentService:
         for failure in failures:
             _log.warning(
                 "message failed and is dropped: broadcasting has no retries",
-                extra={"message": failure.message.message_id, "topic": failure.message.topic},
+                extra={"message_id": failure.message.message_id, "topic": failure.message.topic},
             )
         self._settle(assigned, [failure.message for failure in failures])
 
@@ -247,6 +247,6 @@ def _log_exception(call: Finished) -> None:
     first = call.messages[0]
     _log.warning(
         "listener raised; its messages will come again",
-        extra={"message": first.message_id, "topic": first.topic, "count": len(call.messages)},
+        extra={"message_id": first.message_id, "topic": first.topic, "count": len(call.messages)},
         exc_info=call.error,
     )

@@ -64,6 +64,8 @@ class PushMember:
         self._options = options
         self._where = ConsumeFrom(options["consume_from"])
         self._started_ms = self._clock.wall_ms()
+        self._is_member = False
+        """Brokers have heard of it: before, they would not count it among the members."""
         self._statistics = ConsumerStatistics()
         self._offsets = Offsets(parts.offset_store(instance, group, options))
         self.queues = PushQueues(
@@ -112,7 +114,13 @@ class PushMember:
             await self.instance.remove_consumer(self)
             raise
         await self.instance.heartbeat()
-        self.instance.rebalance_now()
+        # The heartbeat made the retry topic. Not by the instance's timer, which may have to wait.
+        await self.instance.routes.refresh(
+            sorted(self.topics() - set(self.instance.routes.topics()))
+        )
+        self._is_member = True
+        if not await self._divide():
+            self.instance.rebalance_now()
 
     async def stop(self) -> None:
         """End: nothing is pulled, consumed or owned any more when this returns."""
@@ -236,7 +244,7 @@ class PushMember:
 
     async def rebalance(self) -> bool:
         """Divide the queues anew; a paused consumer keeps what it has, as RocketMQ's does."""
-        if self.queues.is_paused:
+        if self.queues.is_paused or not self._is_member:
             return True
         return await self._divide()
 

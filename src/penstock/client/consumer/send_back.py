@@ -118,7 +118,7 @@ class SendBack:
         except ClientError as problem:
             _log.warning(
                 "message could not be sent back, a copy is sent instead",
-                extra={"group": self._group, "message": message.message_id, "why": str(problem)},
+                extra={"group": self._group, "message_id": message.message_id, "why": str(problem)},
             )
         else:
             return True
@@ -127,7 +127,7 @@ class SendBack:
         except ClientError as problem:
             _log.warning(
                 "message could not be given back, it is tried again here",
-                extra={"group": self._group, "message": message.message_id, "why": str(problem)},
+                extra={"group": self._group, "message_id": message.message_id, "why": str(problem)},
             )
             return False
         return True
