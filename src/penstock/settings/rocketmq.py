@@ -16,6 +16,7 @@ AT_LEAST_ONE: Final = (
     "pull_disk_messages_max",
     "pull_disk_bytes_max",
     "resident_bytes",
+    "queue_lock_ms",
 )
 """Settings of which 0 would mean that nothing moves, or that a timer never rests."""
 
@@ -59,6 +60,9 @@ class RocketmqSettings:
         3, "Delay level of a first retry: 3 = 10 s; 4 = 30 s as older notes have it"
     )
     timer_ms_max: int = setting(3 * 86_400_000, "A timer further away than this is refused")
+    queue_lock_ms: int = setting(
+        60_000, "A queue lock that its ordered consumer has not renewed for this long is free"
+    )
     transaction_check_ms: int = setting(
         30_000, "How often the producers of an undecided half message are asked"
     )

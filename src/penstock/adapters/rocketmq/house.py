@@ -73,7 +73,7 @@ class House:
             is_notified=lambda group: self.switches.get(group).is_notified
         )
         self.producers: Final = Membership()
-        self.locks: Final[QueueLocks[LockedQueue]] = QueueLocks()
+        self.locks: Final[QueueLocks[LockedQueue]] = QueueLocks(self.settings.queue_lock_ms)
         self.modes: Final = ConsumeModes()
         self.random: Final = Random()
         """Picks queues; guards nothing."""

@@ -157,7 +157,7 @@ class OrderedService:
             # Another member goes on by now: our older offset must not overwrite its own.
             self._offsets.forget(assigned.queue)
         assigned.is_locked = False
-        del self._dropped_ms[assigned]
+        self._dropped_ms.pop(assigned, None)
         return True
 
     async def released(self, assigned: AssignedQueue) -> None:
@@ -242,6 +242,8 @@ class OrderedService:
                     wait_ms = suspend_ms(finished, self._terms.suspend_ms)
         if cache.commit_offset >= 0 and self._may_note(assigned):
             self._offsets.note(assigned.queue, cache.commit_offset)
+        if assigned.wake is not None:
+            assigned.wake()
         return wait_ms
 
     async def _over(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:

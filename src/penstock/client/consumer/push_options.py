@@ -84,6 +84,18 @@ class PushConsumerOptions(InstanceOptions, TraceOptions, total=False):
         int,
         Option(1_000, "Ordered: pause of a queue before its messages are tried again.", 10, 30_000),
     ]
+    lock_renewal_ms: Annotated[
+        int, Option(20_000, "Ordered: how often the broker's locks on queues are renewed.", 10)
+    ]
+    lock_stale_ms: Annotated[
+        int,
+        Option(
+            30_000,
+            "Ordered: nothing new is consumed under a lock that was not renewed for this long; half"
+            " of the time for which brokers keep it, so that a call can end before it is lost.",
+            10,
+        ),
+    ]
     pull_batch: Annotated[int, Option(32, "Messages asked for in one pull.", 1, 1024)]
     pull_batch_bytes: Annotated[
         int, Option(256 * 1024, "Bytes asked for in one pull; at least one message comes.", 1)

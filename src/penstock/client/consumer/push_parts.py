@@ -24,7 +24,7 @@ from penstock.client.consumer.listening import (
     ThreadListening,
     is_coroutine_listener,
 )
-from penstock.client.consumer.locks import BrokerLocks
+from penstock.client.consumer.locks import BrokerLocks, LockTerms
 from penstock.client.consumer.offsets.local_file import LocalFileOffsets, offsets_file
 from penstock.client.consumer.offsets.own import OwnOffsets
 from penstock.client.consumer.offsets.remote import RemoteOffsets
@@ -175,7 +175,9 @@ def broker_locks(
     """Locks at the broker; ordered broadcasting needs none: nobody shares its queues."""
     if not options["is_ordered"] or options["is_broadcasting"]:
         return None
-    return BrokerLocks(instance.calls, group, owned=owned, clock=instance.clock)
+    renewal_ms, stale_ms = options["lock_renewal_ms"], options["lock_stale_ms"]
+    terms = LockTerms(renewal_ms=renewal_ms, stale_ms=stale_ms, lost_ms=2 * stale_ms)
+    return BrokerLocks(instance.calls, group, owned=owned, clock=instance.clock, terms=terms)
 
 
 def consume_service(

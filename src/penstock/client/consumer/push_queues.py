@@ -202,6 +202,8 @@ class PushQueues:
     async def offset_moved(self, assigned: AssignedQueue, offset: int) -> None:
         """Begin anew at ``offset``: the next rebalance finds the queue dropped and makes it new."""
         assigned.drop()
+        # An ordered listener may still run: what it comes to must not undo this.
+        assigned.is_locked = False
         self.offsets.note(assigned.queue, offset, is_increase_only=False)
         await self.offsets.persist([assigned.queue])
         self._instance.rebalance_now()
