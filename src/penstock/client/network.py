@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from penstock.client.backoff import Backoff
@@ -36,6 +36,8 @@ DIALS_MAX: Final = 128
 OPAQUE_MAX: Final = (1 << 31) - 1
 
 Asked = Callable[[Connection, Command], None]
+Connect = Callable[[Connection, str, int], Awaitable[None]]
+"""Connects a protocol to (host, port), or raises ``OSError``."""
 
 
 class Network:
@@ -48,11 +50,13 @@ class Network:
         asked: Asked,
         *,
         signer: Signer | None = None,
+        connect: Connect | None = None,
     ) -> None:
         self._options = options
         self._clock = clock
         self._asked = asked
         self._signer = signer
+        self._connect = connect or connect_tcp
         self._loop = asyncio.get_running_loop()
         self._connections: dict[str, Connection] = {}
         self._dials: dict[str, asyncio.Task[None]] = {}
@@ -170,16 +174,12 @@ class Network:
         try:
             host, port = split_address(connection.address)
             async with asyncio.timeout(timeout_ms / 1000):
-                transport, _ = await self._loop.create_connection(lambda: connection, host, port)
+                await self._connect(connection, host, port)
         except TimeoutError:
             self._put_off(connection, f"no connection within {timeout_ms} ms")
         except (OSError, ValueError) as problem:
             self._put_off(connection, str(problem))
         else:
-            raw = transport.get_extra_info("socket")
-            if raw is not None:
-                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._backoffs.pop(connection.address, None)
             _log.debug("connected", extra={"to": connection.address})
 
@@ -208,6 +208,16 @@ class Network:
             _log.info("connection lost", extra={"to": address, "why": why})
             for listener in self._lost_listeners:
                 listener(address)
+
+
+async def connect_tcp(connection: Connection, host: str, port: int) -> None:
+    """Connect over TCP, without delays for small writes and with signs of life."""
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(lambda: connection, host, port)
+    raw = transport.get_extra_info("socket")
+    if raw is not None:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -1,0 +1,126 @@
+"""Threads with event loops: the doors in, the way back, forks."""
+
+import asyncio
+import os
+import threading
+
+import pytest
+
+from penstock.client.errors import StateError
+from penstock.client.loop import LoopThread, Relay, client_loop, listener_loop, relay_to
+
+
+@pytest.fixture
+def thread():
+    made = LoopThread("test-loop")
+    yield made
+    made.loop.call_soon_threadsafe(made.loop.stop)
+    made._thread.join(5)
+    made.loop.close()
+
+
+async def where():
+    return threading.current_thread().name
+
+
+def test_a_coroutine_runs_there_and_its_result_comes_back(thread):
+    assert thread.run(where()) == "test-loop"
+
+
+def test_an_error_comes_back_as_it_is(thread):
+    async def fail():
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        thread.run(fail())
+
+
+def test_a_coroutine_that_takes_too_long_is_cancelled(thread):
+    seen = threading.Event()
+
+    async def wait():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.set()
+
+    with pytest.raises(TimeoutError):
+        thread.run(wait(), timeout_s=0.01)
+    assert seen.wait(5)
+
+
+def test_waiting_for_oneself_is_refused(thread):
+    async def inside():
+        assert thread.is_current
+        with pytest.raises(StateError, match="_async"):
+            thread.run(where())
+        return await thread.on(where())
+
+    assert thread.run(inside()) == "test-loop"
+
+
+def test_a_result_can_be_awaited_on_another_loop(thread):
+    async def outside():
+        return await thread.on(where())
+
+    assert asyncio.run(outside()) == "test-loop"
+
+
+def test_posts_run_in_order_and_a_failing_one_is_skipped(thread):
+    seen, done = [], threading.Event()
+    for number in range(1000):
+        thread.post(seen.append, number)
+        if number == 500:
+            thread.post(lambda: 1 / 0)
+    thread.post(done.set)
+    assert done.wait(5)
+    assert seen == list(range(1000))
+
+
+def test_many_posts_of_one_turn_are_one_wake_up():
+    async def run():
+        loop, woken, seen = asyncio.get_running_loop(), [], []
+        relay = Relay(loop)
+        call_soon = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda call: woken.append(call) or call_soon(call)
+        for number in range(100):
+            relay.post(seen.append, number)
+        await asyncio.sleep(0)
+        assert seen == list(range(100))
+        assert len(woken) == 1
+
+    asyncio.run(run())
+
+
+def test_posts_to_a_closed_loop_are_dropped():
+    loop = asyncio.new_event_loop()
+    relay = relay_to(loop)
+    assert relay_to(loop) is relay
+    loop.close()
+    relay.post(print)
+
+
+def test_threads_are_shared_and_daemons():
+    assert client_loop() is client_loop()
+    assert client_loop() is not listener_loop()
+    assert client_loop()._thread.daemon
+
+
+def test_what_was_made_before_a_fork_is_dead_in_the_child(thread):
+    before = client_loop()
+    before.run(where())
+    child = os.fork()
+    if child == 0:
+        # Anything but this number fails the test; no exception may leave the child.
+        code = 1
+        try:
+            is_new = client_loop() is not before
+            is_working = client_loop().run(where(), 5) == "penstock-client"
+            try:
+                before.post(print)
+            except StateError:
+                code = 42 if is_new and is_working else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+    assert client_loop() is before
