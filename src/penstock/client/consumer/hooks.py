@@ -34,19 +34,16 @@ class Hooks:
 
     def __init__(self, group: str, hooks: Sequence[ConsumeHook] = ()) -> None:
         self._group = group
-        self._hooks = list(hooks)
-
-    def __bool__(self) -> bool:
-        return bool(self._hooks)
+        self.all = list(hooks)
 
     def add(self, hook: ConsumeHook) -> None:
         """One more."""
-        self._hooks.append(hook)
+        self.all.append(hook)
 
     def before(self, queue: QueueRef, messages: Sequence[ReceivedMessage]) -> list[object]:
         """Call all; returns their contexts."""
         contexts: list[object] = []
-        for hook in self._hooks:
+        for hook in self.all:
             try:
                 contexts.append(hook.before(self._group, queue, messages))
             except Exception:
@@ -56,7 +53,7 @@ class Hooks:
 
     def after(self, queue: QueueRef, finished: Finished, contexts: list[object]) -> None:
         """Call all with what became of it."""
-        for hook, context in zip(self._hooks, contexts, strict=False):
+        for hook, context in zip(self.all, contexts, strict=False):
             try:
                 hook.after(self._group, queue, finished, context)
             except Exception:

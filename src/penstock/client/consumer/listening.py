@@ -47,6 +47,8 @@ TICK_S: Final = 0.02
 FIRST_CALL_MS: Final = 1.0
 """A listener is taken for slow until it was seen."""
 
+_SUCCESS: Final = ResultKind.SUCCESS
+
 Batch: TypeAlias = list[ReceivedMessage]
 Listener: TypeAlias = Callable[[Any], Answer | Awaitable[Answer]]
 """Gets one message, or a list where ``consume_batch`` is above 1."""
@@ -88,7 +90,7 @@ class Caller:
 
     def call(self, work: Work, batch: Batch, started_s: float) -> tuple[Finished, float]:
         """Call it now; returns what became of it and when that was."""
-        contexts = self._hooks.before(work.assigned.queue, batch) if self._hooks else None
+        contexts = self._hooks.before(work.assigned.queue, batch) if self._hooks.all else None
         try:
             answer: Any = self.listener(batch if self.takes_list else batch[0])
             error: BaseException | None = None
@@ -104,7 +106,7 @@ class Caller:
         self, work: Work, batch: Batch, started_s: float
     ) -> tuple[Finished, float]:
         """The same for a coroutine function."""
-        contexts = self._hooks.before(work.assigned.queue, batch) if self._hooks else None
+        contexts = self._hooks.before(work.assigned.queue, batch) if self._hooks.all else None
         try:
             listener: Any = self.listener
             answer: Any = await listener(batch if self.takes_list else batch[0])
@@ -123,7 +125,7 @@ class Caller:
         self, batch: Batch, answer: Any, error: BaseException | None, spent_ms: float
     ) -> Finished:
         if error is None and answer is None and spent_ms < self._timeout_ms:
-            return Finished(batch, None, None, ResultKind.SUCCESS, spent_ms)
+            return Finished(batch, None, None, _SUCCESS, spent_ms)
         if error is None and not isinstance(answer, (ConsumeResult, Later, Suspend, type(None))):
             error = TypeError(
                 f"the listener returned {answer!r}; return None or SUCCESS when the messages are"

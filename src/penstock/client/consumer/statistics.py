@@ -17,6 +17,7 @@ from penstock.client.consumer.thresholds import HeldQueue
 from penstock.model.assignment import QueueRef
 
 WINDOW_S: Final = 60
+_SUCCESS: Final = ResultKind.SUCCESS
 
 
 class Window:
@@ -156,17 +157,21 @@ class TopicStatistics:
 
     def finished(self, calls: Sequence[Finished], now_ms: int) -> None:
         """Calls of the listener ended."""
-        results = self.results
-        consumed = failed = 0
+        consumed = failed = succeeded = 0
         spent_ms = 0.0
         for call in calls:
             count = len(call.messages)
-            results[call.kind] += count
             spent_ms += call.spent_ms
+            if call.kind is _SUCCESS:
+                succeeded += count
+                continue
+            self.results[call.kind] += count
             if call.is_success:
                 consumed += count
             else:
                 failed += count
+        self.results[_SUCCESS] += succeeded
+        consumed += succeeded
         self._calls.add(len(calls), spent_ms, now_ms)
         if consumed:
             self._consumed.add(consumed, 0.0, now_ms)
