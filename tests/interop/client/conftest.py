@@ -11,7 +11,7 @@ import os
 import pytest
 
 from penstock.testing.apache_rocketmq import Unavailable, apache_cluster
-from penstock.testing.clusters import penstock_cluster
+from penstock.testing.clusters import free_ports, penstock_cluster
 from penstock.testing.waiting import eventually as wait_for
 
 NUMBERS = itertools.count(1)
@@ -74,6 +74,12 @@ def topic(cluster, unique):
 def group(unique):
     """A group name of its own."""
     return unique("group")
+
+
+@pytest.fixture
+def unused_port():
+    """A port on which nobody listens."""
+    return free_ports(1)[0]
 
 
 @pytest.fixture

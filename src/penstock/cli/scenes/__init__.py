@@ -23,6 +23,9 @@ SCENES: Final = {
     "retry-and-dead-letter": "RocketMQ: a message fails, comes back later and later, and is buried",
     "ordered-locks": "RocketMQ: a queue has one reader at a time, and its order survives a change",
     "filter": "RocketMQ: tags and SQL92 decide at the broker what crosses the wire",
+    "thresholds": "the client: a slow listener stops the pulls of its queue: number, bytes, span",
+    "rebalance": "the client: eight consumers come and go, and the queues are always divided",
+    "ordered": "the client: each order's steps one after the other, whoever consumes them",
     "pop": "RocketMQ: eight consumers share four queues, and one that hangs holds none of them",
 }
 """Name -> what it shows, in the order in which they are listed."""

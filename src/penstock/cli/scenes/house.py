@@ -104,6 +104,11 @@ class House:
         self._consuming.append(actor)
         return actor
 
+    @property
+    def name_server(self) -> str:
+        """Where a ``penstock.client`` finds this broker; use its blocking calls in ``away``."""
+        return self.broker.endpoints["rocketmq"]
+
     def rocketmq(self, listener: str = "rocketmq_broker") -> RemotingClient:
         """A RocketMQ client with its own socket; it blocks, so use it in ``away``."""
         host, _, port = self.broker.endpoints[listener].rpartition(":")

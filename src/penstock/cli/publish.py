@@ -1,0 +1,197 @@
+"""``penstock publish``: send messages to a topic, from the command line or a pipe.
+
+    penstock publish orders hello --tag new --key 4711
+    tail -f app.log | penstock publish logs
+    penstock publish load "message {n}" --count 100000 --rate 5000
+
+One argument is one message; without it, or with ``-``, every line of the standard input is one.
+Sends run side by side, as many as the client allows; the first failures are told on the error
+output, and the exit code is 1 when there was any.
+"""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import click
+
+from penstock.cli.message_lines import duration_ms, from_record
+from penstock.client import ClientError, Message, Producer, SendResult
+
+FAILURES_TOLD: Final = 5
+PROGRESS_SECONDS: Final = 0.5
+STDIN: Final = "-"
+
+takes_name_server = click.option(
+    "--name-server",
+    "-n",
+    default="localhost:9876",
+    show_default=True,
+    envvar="NAMESRV_ADDR",
+    show_envvar=True,
+    help="host:port; several with semicolons.",
+)
+"""Where the cluster is: an option that every verb that uses the client has."""
+
+
+@click.command("publish", short_help="Send messages to a topic of a RocketMQ cluster.")
+@click.argument("topic")
+@click.argument("body", default=STDIN)
+@takes_name_server
+@click.option("--tag", help="What consumers filter by.")
+@click.option("--key", "keys", multiple=True, help="What it can be found by; may be repeated.")
+@click.option("--property", "-p", "pairs", multiple=True, metavar="NAME=VALUE", help="Repeatable.")
+@click.option("--ordering-key", help="Messages of one key keep their order.")
+@click.option("--delay", metavar="TIME", help="Deliver later: 500ms, 5s, 2m, 1h.")
+@click.option("--delay-level", type=click.IntRange(1, 18), help="Deliver later: 1 = 1 s ... 2 h.")
+@click.option("--count", default=1, type=click.IntRange(1), help="Send BODY so often; {n} counts.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages per second.")
+@click.option("--records", is_flag=True, help="Lines are JSON, as `consume --json` prints them.")
+@click.option("--whole", is_flag=True, help="All of the standard input is one message.")
+@click.option("--group", default="penstock-cli", show_default=True, help="Producer group.")
+@click.option("--json", "is_json", is_flag=True, help="One JSON object per message sent.")
+def command(topic: str, body: str, name_server: str, **given: Any) -> None:
+    """Send BODY to TOPIC, or every line of the standard input when BODY is missing or -."""
+    if body == STDIN and given["count"] > 1:
+        raise click.UsageError("--count needs a BODY to repeat")
+    tally = Tally(is_json=given["is_json"], is_many=body == STDIN or given["count"] > 1)
+    pace = Pace(given["rate"])
+    with Producer(name_server, given["group"]) as producer:
+        for message in _messages(topic, body, given):
+            pace.wait()
+            try:
+                producer.send_callback(message, tally.done)
+            except ClientError as error:
+                tally.failed(error)
+            tally.sent()
+        tally.wait()
+    tally.close()
+    sys.exit(1 if tally.failures else 0)
+
+
+def _messages(topic: str, body: str, given: dict[str, Any]) -> Iterator[Message]:
+    options = _options(given)
+    if body != STDIN:
+        for number in range(1, given["count"] + 1):
+            text = body.replace("{n}", str(number)) if given["count"] > 1 else body
+            yield Message(topic, text.encode(), **options)
+    elif given["whole"]:
+        yield Message(topic, sys.stdin.buffer.read(), **options)
+    else:
+        if sys.stdin.isatty():
+            click.echo("every line is a message; Ctrl-D ends", err=True)
+        for line in sys.stdin.buffer:
+            bare = line.rstrip(b"\r\n")
+            if given["records"]:
+                yield from_record(topic, bare.decode("utf-8", "replace"))
+            else:
+                yield Message(topic, bare, **options)
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    properties = {}
+    for pair in given["pairs"]:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise click.UsageError(f"--property {pair!r} is not NAME=VALUE")
+        properties[name] = value
+    if given["delay"] and given["delay_level"]:
+        raise click.UsageError("--delay and --delay-level exclude each other")
+    return {
+        "tag": given["tag"],
+        "keys": given["keys"],
+        "properties": properties,
+        "ordering_key": given["ordering_key"],
+        "delay_ms": duration_ms(given["delay"]) if given["delay"] else None,
+        "delay_level": given["delay_level"] or 0,
+    }
+
+
+class Pace:
+    """Lets one message pass every so often."""
+
+    def __init__(self, per_second: float | None) -> None:
+        self._pause = 1 / per_second if per_second else 0.0
+        self._due = time.monotonic()
+
+    def wait(self) -> None:
+        """Until the next one may go; a late one does not make the next ones hurry for long."""
+        if self._pause:
+            now = time.monotonic()
+            if now < self._due:
+                time.sleep(self._due - now)
+            self._due = max(self._due + self._pause, now - 1)
+
+
+class Tally:
+    """What became of the messages; results come on a thread of the client."""
+
+    def __init__(self, *, is_json: bool, is_many: bool) -> None:
+        self.stored = 0
+        self.failures = 0
+        self._is_json = is_json
+        self._is_many = is_many
+        self._sent = 0
+        self._changed = threading.Condition()
+        self._began = self._told = time.monotonic()
+        self._is_watched = is_many and sys.stderr.isatty()
+
+    def sent(self) -> None:
+        """One more is on its way, or could not be."""
+        self._sent += 1
+        if self._is_watched and time.monotonic() - self._told > PROGRESS_SECONDS:
+            self._told = time.monotonic()
+            click.echo(f"\r{self._figures()}\x1b[K", nl=False, err=True)
+
+    def done(self, outcome: SendResult | BaseException) -> None:
+        """A send ended."""
+        if isinstance(outcome, BaseException):
+            self.failed(outcome)
+            return
+        if self._is_json:
+            click.echo(json.dumps(_as_json(outcome)))
+        elif not self._is_many:
+            where = f"{outcome.queue.broker}/{outcome.queue.queue}@{outcome.queue_offset}"
+            click.echo(f"{outcome.status.name}  {where}  {outcome.message_id}")
+        with self._changed:
+            self.stored += 1
+            self._changed.notify()
+
+    def failed(self, error: BaseException) -> None:
+        """A send failed."""
+        with self._changed:
+            self.failures += 1
+            self._changed.notify()
+        if self.failures <= FAILURES_TOLD:
+            click.echo(f"penstock: not sent: {error}", err=True)
+
+    def wait(self) -> None:
+        """Until every send has ended; each has a time-out of its own."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.stored + self.failures >= self._sent)
+
+    def close(self) -> None:
+        """The last words."""
+        if self._is_watched:
+            click.echo("\r\x1b[K", nl=False, err=True)
+        if self._is_many:
+            click.echo(self._figures(), err=True)
+
+    def _figures(self) -> str:
+        seconds = max(time.monotonic() - self._began, 0.001)
+        failed = f", {self.failures:,} failed" if self.failures else ""
+        return f"{self.stored:,} sent, {self.stored / seconds:,.0f}/s{failed}"
+
+
+def _as_json(result: SendResult) -> dict[str, Any]:
+    return {
+        "status": result.status.name,
+        "id": result.message_id,
+        "offset_id": result.offset_message_id,
+        "broker": result.queue.broker,
+        "queue": result.queue.queue,
+        "offset": result.queue_offset,
+    }
