@@ -31,7 +31,7 @@ from penstock.client.identity import DEFAULT_NAME, client_id, local_ip, process_
 from penstock.client.members import ConsumerMember, ProducerMember
 from penstock.client.membership import Membership
 from penstock.client.name_servers import NameServerList, NameServers, parse_name_servers
-from penstock.client.network import Network
+from penstock.client.network import Connect, Network
 from penstock.client.options import InstanceOptions, pick
 from penstock.client.rebalance_timer import RebalanceTimer
 from penstock.client.routes import ROUTES_MAX, Route, RouteCache
@@ -61,6 +61,7 @@ class ClientInstance:
         identity: str,
         *,
         clock: Clock | None = None,
+        connect: Connect | None = None,
     ) -> None:
         self.client_id: Final = identity
         self.options: Final = options
@@ -70,7 +71,7 @@ class ClientInstance:
         timeout_ms = options["request_timeout_ms"]
         self._requests = ServerRequests(self)
         self.network: Final = Network(
-            options, self.clock, self._requests.asked, signer=_signer(options)
+            options, self.clock, self._requests.asked, signer=_signer(options), connect=connect
         )
         self.name_servers: Final = NameServers(addresses, self.network)
         self.routes: Final = RouteCache(self.name_servers, timeout_ms=timeout_ms)
