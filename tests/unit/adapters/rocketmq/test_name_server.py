@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from penstock.adapters.contract import Peer
+from penstock.adapters.rocketmq.name_server import routes
 from penstock.adapters.rocketmq.name_server.factory import NameServerFactory
 from penstock.adapters.rocketmq.name_server.registrations import farewell, registration
 from penstock.adapters.rocketmq.name_server.routes import BROKERS_MAX, GROUP_KIND, RouteBook
@@ -15,6 +16,8 @@ from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
 from penstock.wire.rocketmq.frame import decode, encode
+from penstock.wire.rocketmq.lenient_json import encode_body
+from penstock.wire.rocketmq.route_bodies import RegisterBrokerBody, TopicConfig, TopicConfigTable
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
@@ -209,10 +212,11 @@ def test_brokers_are_bounded(bench, asking):
     assert asking.say(registration(other("late").house)).code == 1
 
 
-def test_a_compressed_registration_is_read_and_a_bomb_is_not(asking):
+@pytest.mark.parametrize("said", ["true", "false"])
+def test_a_compressed_registration_is_read_and_a_bomb_is_not(asking, said):
     command = registration(other().house)
     plain = command.body
-    command.ext |= {"compressed": "true", "bodyCrc32": "0"}
+    command.ext |= {"compressed": said, "bodyCrc32": "0"}
     command.body = zlib.compress(plain)
     assert asking.say(command).code == 0
     assert names(asking.route("orders")) == ["b"]
@@ -318,3 +322,34 @@ def test_a_oneway_question_is_not_answered_and_garbage_ends_the_connection(askin
     assert asking.session.outgoing() == []
     asking.session.receive(b"\xff\xff\xff\xff")
     assert asking.session.wants_close
+
+
+def test_a_registration_of_some_topics_takes_none_of_the_others_away(asking):
+    joined = other()
+    asking.say(registration(joined.house))
+    some = registration(joined.house)
+    del some.ext["isComplete"]
+    some.body = encode_body(
+        RegisterBrokerBody(
+            topics=TopicConfigTable(topic_config_table={"new": TopicConfig(topic_name="new")})
+        )
+    )
+    some.ext["bodyCrc32"] = "0"
+    assert asking.say(some).code == 0
+    assert names(asking.route("new")) == names(asking.route("orders")) == ["b"]
+
+
+def test_a_complete_registration_takes_away_what_was_deleted(asking):
+    joined = other()
+    asking.say(registration(joined.house))
+    joined.house.topics.delete("orders")
+    joined.settle()
+    asking.say(registration(joined.house))
+    assert asking.route("orders") == 17
+
+
+def test_the_topics_of_one_broker_are_bounded(asking, monkeypatch):
+    monkeypatch.setattr(routes, "TOPICS_MAX", 1)
+    answer = asking.say(registration(other().house))
+    assert answer.code == 1
+    assert "limit 1" in answer.remark

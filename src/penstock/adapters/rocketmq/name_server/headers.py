@@ -28,6 +28,8 @@ class BrokerHeader(Header, gc=False, kw_only=True, rename="camel"):
     heartbeat_timeout_millis: I64 = 0
     compressed: bool = False
     body_crc32: I64 = 0
+    is_complete: bool = False
+    """Ours: a topic that is not in the registration is gone."""
 
 
 class BrokerNameHeader(Header, gc=False, kw_only=True, rename="camel"):

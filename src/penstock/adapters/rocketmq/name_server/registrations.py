@@ -1,7 +1,8 @@
 """Brokers at the name server, from both sides: what others tell ours, what ours tells others (D20).
 
-A registration carries every topic of the broker. Its body is JSON, deflated when the header says
-``compressed``; what it may inflate to is bounded.
+A registration of a RocketMQ broker carries every topic, or only those that were just changed, and
+does not say which: so topics are added and changed by it, never taken away. Ours says that it is
+complete, and a topic that was deleted leaves the route with it. The body is JSON or packed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import Command, Malformed
 from penstock.wire.rocketmq.headers import parse
 from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
+from penstock.wire.rocketmq.packed_registration import unpack_registration
 from penstock.wire.rocketmq.route_bodies import (
     MASTER,
     DataVersion,
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House
     from penstock.adapters.rocketmq.name_server.session import NameHandler, NameSession
 
+_DEFLATED: Final = b"\x78"
+"""How deflated bytes begin and JSON never does: brokers of 5.3 compress and say they did not."""
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 """Some 40,000 topics of one broker."""
 
@@ -52,8 +56,7 @@ def register(session: NameSession, command: Command) -> None:
     session.on_close = lambda: book.left(session)
     book.heard(broker, header.heartbeat_timeout_millis)
     if header.broker_id == int(MASTER):
-        broker.topics = known.topics.topic_config_table
-        broker.version = known.topics.data_version
+        book.tell_topics(broker, known.topics, is_complete=header.is_complete)
     table = KeyValueTable(table=session.house.key_values.table(ORDER_NAMESPACE))
     master = "" if header.broker_id == int(MASTER) else broker.addresses.get(MASTER, "")
     session.answer(command, ext={"haServerAddr": "", "masterAddr": master}, body=encode_body(table))
@@ -105,14 +108,8 @@ def add_write(session: NameSession, command: Command) -> None:
 def _body(data: bytes, *, is_compressed: bool) -> RegisterBrokerBody:
     if not data:
         return RegisterBrokerBody()
-    if is_compressed:
-        inflater = zlib.decompressobj()
-        try:
-            data = inflater.decompress(data, BODY_BYTES_MAX)
-        except zlib.error as problem:
-            raise Malformed(f"the compressed registration cannot be read: {problem}") from None
-        if inflater.unconsumed_tail:
-            raise Malformed(f"the registration inflates to more than {BODY_BYTES_MAX} bytes")
+    if is_compressed or data.startswith(_DEFLATED):
+        return unpack_registration(data, BODY_BYTES_MAX)
     return decode_body(data, RegisterBrokerBody, bytes_max=BODY_BYTES_MAX)
 
 
@@ -128,6 +125,7 @@ def registration(house: House) -> Command:
     ext = _identity(house) | {
         "haServerAddr": "",
         "compressed": "false",
+        "isComplete": "true",
         "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
     }
     return Command(int(RequestCode.REGISTER_BROKER), ext, body)

@@ -24,6 +24,7 @@ from penstock.wire.rocketmq.route_bodies import (
     Perm,
     QueueData,
     TopicConfig,
+    TopicConfigTable,
     TopicRouteData,
 )
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House
 
 BROKERS_MAX: Final = 1000
+TOPICS_MAX: Final = 100_000
+"""Topics of one broker: one registration has some 40,000, but several may add up."""
 ADDRESSES_MAX: Final = 16
 """Addresses of one broker name: a master and its slaves."""
 
@@ -138,6 +141,15 @@ class RouteBook:
         broker.addresses[broker_id] = address
         broker.owners[broker_id] = owner
         return self.heard(broker)
+
+    def tell_topics(self, broker: Registered, told: TopicConfigTable, *, is_complete: bool) -> None:
+        """What a broker registered: all its topics, or some; raises ``Answer`` for too many."""
+        topics = {} if is_complete else dict(broker.topics)
+        topics |= told.topic_config_table
+        if len(topics) > TOPICS_MAX:
+            raise system_error(f"broker {broker.name} has {len(topics)} topics, limit {TOPICS_MAX}")
+        broker.topics = topics
+        broker.version = told.data_version
 
     def left(self, owner: object) -> None:
         """A connection ended: what came over it, and over no newer one, goes."""
