@@ -36,6 +36,12 @@ from penstock.client.errors import (
     WouldBlock,
 )
 from penstock.client.message import Message, ReceivedMessage, SendResult, SendStatus
+from penstock.client.producer.batch import split_batch
+from penstock.client.producer.counts import ProducerStatistics
+from penstock.client.producer.hooks import EndContext, SendContext, SendHook, SendKind
+from penstock.client.producer.producer import Producer
+from penstock.client.producer.transaction import TransactionResult
+from penstock.client.producer.transaction_state import TransactionState
 from penstock.model.assignment import QueueRef
 
 __all__ = [
@@ -49,6 +55,7 @@ __all__ = [
     "ConsumeHook",
     "ConsumeResult",
     "ConsumerFigures",
+    "EndContext",
     "Finished",
     "GroupConnections",
     "GroupTaken",
@@ -56,6 +63,8 @@ __all__ = [
     "Later",
     "Message",
     "NoRoute",
+    "Producer",
+    "ProducerStatistics",
     "PushConsumer",
     "QueueFigures",
     "QueueProgress",
@@ -63,13 +72,19 @@ __all__ = [
     "QueueStats",
     "ReceivedMessage",
     "ResultKind",
+    "SendContext",
     "SendFailed",
+    "SendHook",
+    "SendKind",
     "SendResult",
     "SendStatus",
     "StateError",
     "Suspend",
     "TimedOut",
     "TopicFigures",
+    "TransactionResult",
+    "TransactionState",
     "Unreachable",
     "WouldBlock",
+    "split_batch",
 ]

@@ -8,7 +8,7 @@ long as the number of queues stays, and the one that RocketMQ's own selector by 
 Not here: the queues of a topic (``client/routes.py``), how often it is tried (``attempts.py``).
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.client.errors import InvalidMessage
@@ -35,9 +35,9 @@ class QueueTurns:
         self._faults = faults
 
     def pick(
-        self, topic: str, queues: Sequence[QueueRef], avoided: Collection[str], now_ms: int
+        self, topic: str, queues: Sequence[QueueRef], avoided: Sequence[str], now_ms: int
     ) -> QueueRef:
-        """The next queue; ``avoided`` are the brokers that earlier tries of this send went to."""
+        """The next queue; ``avoided`` are the brokers of earlier tries, the last one last."""
         turn = self._turns.get(topic)
         if turn is None:
             if len(self._turns) >= TOPICS_MAX:
@@ -56,7 +56,8 @@ class QueueTurns:
         for queue in in_turn:
             if queue.broker not in avoided:
                 return queue
-        return in_turn[0]
+        # All were tried: not the last one again, if there is a choice.
+        return next((queue for queue in in_turn if queue.broker != avoided[-1]), in_turn[0])
 
 
 def queue_of_key(queues: Sequence[QueueRef], key: str) -> QueueRef:

@@ -63,7 +63,7 @@ def test_without_a_fault_table_nobody_is_avoided():
     assert {picks.pick("t", QUEUES, (), 1).broker for _ in range(4)} == {"a", "b"}
 
 
-# Java: Math.abs(key.hashCode() % 4)
+# What the absolute value of the remainder of Java's hash is.
 @pytest.mark.parametrize(
     ("key", "number"), [("TagA", 3), ("TagB", 0), ("hello", 2), ("", 0), ("polygenelubricants", 0)]
 )

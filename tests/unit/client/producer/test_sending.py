@@ -1,0 +1,425 @@
+"""The way of a send: queue, try, verdict, next try; on a bench without a network."""
+
+import asyncio
+
+import pytest
+
+from penstock.client.errors import (
+    BrokerBusy,
+    ClientError,
+    NoRoute,
+    SendFailed,
+    StateError,
+    TimedOut,
+    Unreachable,
+    WouldBlock,
+)
+from penstock.client.message import Message, SendStatus
+from penstock.client.producer.attempts import RetryRule
+from penstock.client.producer.hooks import SendHook, SendKind
+from penstock.client.producer.latency import FaultTable
+from penstock.client.routes import Route
+from penstock.model.assignment import QueueRef
+from penstock.testing.producer_bench import ProducerBench
+from penstock.wire.rocketmq.route_bodies import TopicRouteData
+
+
+def on_loop(test):
+    """Run a coroutine test."""
+
+    def run():
+        asyncio.run(test())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@on_loop
+async def test_a_stored_message_ends_with_its_result():
+    bench = ProducerBench()
+    send = bench.send()
+    bench.held.next().answer()
+    (result,) = bench.ended
+    assert result.is_ok
+    assert result.message_id == send.encoded.unique_key
+    assert result.queue == QueueRef("t", "a", 0)
+    assert result.queue_offset == 4
+    assert bench.sender.counts.sent == 1
+
+
+@on_loop
+async def test_a_broker_that_chose_another_queue_is_believed():
+    bench = ProducerBench()
+    bench.send()
+    bench.held.next().answer(ext={"msgId": "x", "queueId": "7", "queueOffset": "4"})
+    assert bench.ended[0].queue == QueueRef("t", "a", 7)
+
+
+@on_loop
+async def test_a_failed_try_goes_to_another_broker_with_what_is_left_of_the_time():
+    bench = ProducerBench()
+    bench.send()
+    first = bench.held.next()
+    bench.clock.advance(1200)
+    first.fail(Unreachable(first.address, "refused"))
+    second = bench.held.next()
+    assert (first.address, second.address) == ("a:1", "b:1")
+    assert (first.timeout_ms, second.timeout_ms) == (3000, 1800)
+    assert first.send.header.properties == second.send.header.properties
+    second.answer()
+    assert bench.ended[0].queue.broker == "b"
+    assert bench.sender.counts.retried == 1
+
+
+@on_loop
+async def test_after_three_tries_the_send_fails_and_tells_them_all():
+    bench = ProducerBench()
+    bench.send()
+    for code in (1, 14, 17):
+        bench.clock.advance(10)
+        bench.held.next().answer(code, "no")
+    (error,) = bench.ended
+    assert type(error) is SendFailed
+    assert [each.broker for each in error.attempts] == ["a", "b", "a"]
+    assert [each.error.code for each in error.attempts] == [1, 14, 17]
+    assert not bench.held.requests
+
+
+@on_loop
+async def test_no_try_begins_when_the_time_is_up():
+    bench = ProducerBench()
+    bench.send()
+    bench.clock.advance(3000)
+    bench.held.next().fail(TimedOut("a:1", 3000))
+    assert type(bench.ended[0]) is SendFailed
+    assert not bench.held.requests
+
+
+@on_loop
+async def test_a_limited_try_leaves_time_for_the_next_one_and_the_last_may_use_it_up():
+    bench = ProducerBench(try_timeout_ms=500)
+    bench.send()
+    timeouts = []
+    for _ in range(3):
+        request = bench.held.next()
+        timeouts.append(request.timeout_ms)
+        bench.clock.advance(request.timeout_ms)
+        request.fail(TimedOut(request.address, request.timeout_ms))
+    assert timeouts == [500, 500, 2000]
+
+
+@on_loop
+async def test_busy_ends_the_send_at_once_with_the_brokers_words():
+    bench = ProducerBench()
+    bench.send()
+    bench.held.next().answer(2, "[TIMEOUT_CLEAN_QUEUE]broker busy")
+    (error,) = bench.ended
+    assert type(error) is BrokerBusy
+    assert (error.broker, error.reason) == ("a", "[TIMEOUT_CLEAN_QUEUE]broker busy")
+    assert bench.sender.counts.busy == 1
+
+
+@on_loop
+async def test_busy_is_tried_elsewhere_when_asked_for():
+    bench = ProducerBench(rule=RetryRule(retries=2, retry_on_busy=True))
+    bench.send()
+    bench.held.next().answer(2, "busy")
+    request = bench.held.next()
+    assert request.address == "b:1"
+    request.answer()
+    assert bench.ended[0].is_ok
+
+
+@on_loop
+async def test_stored_but_late_is_a_result():
+    bench = ProducerBench()
+    bench.send()
+    bench.held.next().answer(10)
+    assert bench.ended[0].status is SendStatus.FLUSH_DISK_TIMEOUT
+    assert bench.sender.counts.degraded == 1
+
+
+@on_loop
+async def test_stored_but_late_is_tried_elsewhere_on_request_and_kept_if_nothing_better_comes():
+    bench = ProducerBench(rule=RetryRule(retries=2, retry_when_not_store_ok=True))
+    bench.send()
+    bench.held.next().answer(11)
+    bench.held.next().answer(13, "illegal")
+    assert bench.ended[0].status is SendStatus.SLAVE_NOT_AVAILABLE
+    bench.send()
+    bench.held.next().answer(12)
+    bench.held.next().answer(0)
+    assert bench.ended[1].status is SendStatus.SEND_OK
+
+
+@on_loop
+async def test_an_answer_without_sense_is_an_error_of_that_broker():
+    bench = ProducerBench(rule=RetryRule(retries=0))
+    bench.send()
+    bench.held.next().answer(ext={"msgId": "x"})
+    assert "without sense" in str(bench.ended[0])
+
+
+@on_loop
+async def test_one_ordering_key_goes_to_one_queue_and_is_tried_once():
+    bench = ProducerBench()
+    for _ in range(3):
+        bench.send(Message("t", b"x", ordering_key="hello"))
+    places = {(each.address, each.queue) for each in bench.held.requests}
+    assert places == {("b:1", 0)}
+    bench.held.next().answer(1, "no")
+    assert type(bench.ended[0]) is SendFailed
+
+
+@on_loop
+async def test_a_selector_and_a_given_queue_decide():
+    bench = ProducerBench()
+    send = bench.made()
+    send.selector = lambda queues, message: queues[-1]
+    bench.sender.begin(send)
+    assert (bench.held.requests[0].address, bench.held.requests[0].queue) == ("b:1", 1)
+    send = bench.made()
+    send.pinned = QueueRef("t", "a", 1)
+    bench.sender.begin(send)
+    assert bench.held.requests[1].queue == 1
+
+
+@on_loop
+async def test_sends_to_an_unknown_topic_wait_for_one_look_up_with_the_default_topic():
+    bench = ProducerBench(auto_create_queues=6)
+    bench.send(Message("new", b"x"))
+    bench.send(Message("new", b"x"))
+    assert not bench.held.requests
+    await bench.settle()
+    assert bench.hand_routes.asked == [("new", 6)]
+    assert len(bench.held.requests) == 2
+    assert bench.sender.topics.keys() == {"new"}
+    bench.sender.close()
+
+
+@on_loop
+async def test_a_topic_that_no_name_server_knows_fails_its_sends():
+    bench = ProducerBench()
+    bench.send(Message("nowhere", b"x"))
+    await bench.settle()
+    assert type(bench.ended[0]) is NoRoute
+    bench.sender.close()
+
+
+@on_loop
+async def test_a_look_up_that_takes_too_long_ends_with_the_deadline():
+    bench = ProducerBench()
+    bench.hand_routes.can_answer.clear()
+    bench.send(Message("slow", b"x"))
+    await bench.settle()
+    bench.clock.advance(3000)
+    bench.sender._look()
+    assert type(bench.ended[0]) is TimedOut
+    bench.hand_routes.can_answer.set()
+    await bench.settle()
+    assert len(bench.ended) == 1
+    bench.sender.close()
+
+
+@on_loop
+async def test_a_topic_without_a_queue_to_write_to_has_no_route():
+    bench = ProducerBench()
+    bench.hand_routes.known["t"] = Route("t", TopicRouteData())
+    bench.send()
+    assert type(bench.ended[0]) is NoRoute
+
+
+@on_loop
+async def test_a_route_that_may_be_old_is_asked_for_once_a_second():
+    bench = ProducerBench()
+    for _ in range(3):
+        bench.send()
+        bench.held.next().answer(16, "not writable")
+        bench.held.next().answer()
+    await bench.settle()
+    assert bench.hand_routes.refreshed == ["t"]
+    bench.clock.advance(1000)
+    bench.send()
+    bench.held.next().fail(Unreachable("a:1", "gone"))
+    await bench.settle()
+    assert bench.hand_routes.refreshed == ["t", "t"]
+    bench.sender.close()
+
+
+@on_loop
+async def test_a_broker_hears_of_the_producer_before_its_first_message():
+    bench = ProducerBench("a")
+    bench.send()
+    bench.send()
+    assert bench.heartbeats == 1
+
+
+@on_loop
+async def test_a_failed_broker_is_avoided_by_the_next_send():
+    faults = FaultTable()
+    bench = ProducerBench(faults=faults)
+    bench.send()
+    bench.held.next().fail(Unreachable("a:1", "gone"))
+    bench.held.next().answer()
+    for _ in range(4):
+        bench.send()
+        request = bench.held.next()
+        assert request.address == "b:1"
+        request.answer()
+
+
+@on_loop
+async def test_a_slow_broker_is_avoided_and_busy_counts_by_its_time_only():
+    faults = FaultTable()
+    bench = ProducerBench(faults=faults)
+    bench.send()
+    bench.clock.advance(600)
+    bench.held.next().answer()
+    assert faults.isolated(bench.clock.monotonic_ms()) == {"a": 2000}
+    bench.send()
+    bench.held.next().answer(2, "busy")
+    assert faults.isolated(bench.clock.monotonic_ms()) == {"a": 2000}
+
+
+@on_loop
+async def test_oneway_goes_out_marked_and_ends_without_a_word():
+    bench = ProducerBench()
+    send = bench.made()
+    send.is_oneway = True
+    bench.sender.begin(send)
+    ((address, command),) = bench.held.oneways
+    assert (address, command.is_oneway, command.code) == ("a:1", True, 310)
+    assert bench.ended == []
+    assert (bench.sender.counts.oneway, bench.sender.under_way) == (1, 0)
+
+
+@on_loop
+async def test_a_send_without_a_permit_begins_when_an_answer_frees_one():
+    bench = ProducerBench(messages_max=1)
+    bench.enter(Message("t", b"1"))
+    bench.enter(Message("t", b"2"))
+    bench.enter(Message("t", b"3"))
+    assert [each.send.body for each in bench.held.requests] == [b"1"]
+    bench.held.next().answer()
+    assert [each.send.body for each in bench.held.requests] == [b"2"]
+    bench.held.next().answer()
+    bench.held.next().answer()
+    assert (len(bench.ended), bench.in_flight.messages, bench.in_flight.bytes) == (3, 0, 0)
+    bench.sender.close()
+
+
+@on_loop
+async def test_a_failed_send_gives_its_permit_back_too():
+    bench = ProducerBench(messages_max=1, rule=RetryRule(retries=0))
+    bench.enter()
+    bench.held.next().fail(Unreachable("a:1", "gone"))
+    assert bench.in_flight.messages == 0
+    await bench.settle()
+    bench.sender.close()
+
+
+@on_loop
+async def test_whoever_gets_no_permit_in_time_is_told_and_nothing_was_sent():
+    bench = ProducerBench(messages_max=1)
+    bench.enter(timeout_ms=60_000)
+    bench.enter(timeout_ms=100)
+    bench.clock.advance(100)
+    bench.sender._look()
+    (error,) = bench.ended
+    assert type(error) is WouldBlock
+    assert "waited 100 ms" in str(error)
+    assert len(bench.held.requests) == 1
+    bench.sender.close()
+
+
+@on_loop
+async def test_a_send_nobody_waits_for_leaves_the_queue():
+    bench = ProducerBench(messages_max=1)
+    bench.enter()
+    send = bench.enter()
+    send.watched = lambda: True
+    bench.sender._look()
+    assert bench.in_flight.waiting == 0
+    bench.sender.close()
+
+
+@on_loop
+async def test_stopping_waits_for_what_is_under_way_and_turns_away_the_rest():
+    bench = ProducerBench(messages_max=1)
+    bench.enter()
+    bench.enter()
+    stopping = asyncio.create_task(bench.sender.stop(10_000))
+    await bench.settle()
+    assert type(bench.ended[0]) is StateError
+    assert not stopping.done()
+    bench.held.next().answer()
+    await stopping
+    assert bench.ended[1].is_ok
+    bench.send()
+    assert type(bench.ended[2]) is StateError
+    bench.sender.close()
+
+
+class Watching(SendHook):
+    """Writes down what it is shown."""
+
+    def __init__(self, fails=False):
+        self.seen = []
+        self.fails = fails
+
+    def before(self, context):
+        self.seen.append(("before", context.kind, context.address, context.result))
+        assert not self.fails
+
+    def after(self, context):
+        error = type(context.error) if context.error else None
+        self.seen.append(("after", context.address, context.cost_ms, bool(context.result), error))
+        assert not self.fails
+
+
+@on_loop
+async def test_hooks_see_each_send_once_before_and_after():
+    hook = Watching()
+    bench = ProducerBench(hooks=(hook,))
+    bench.send(Message("t", b"x", delay_level=1))
+    bench.clock.advance(20)
+    bench.held.next().answer(1, "no")
+    bench.clock.advance(10)
+    bench.held.next().answer()
+    assert hook.seen == [
+        ("before", SendKind.DELAYED, "a:1", None),
+        ("after", "b:1", 30, True, None),
+    ]
+
+
+@on_loop
+async def test_a_hook_that_fails_changes_nothing():
+    bench = ProducerBench(hooks=(Watching(fails=True),))
+    bench.send()
+    bench.held.next().answer(2, "busy")
+    assert type(bench.ended[0]) is BrokerBusy
+
+
+@on_loop
+async def test_a_message_that_cannot_be_written_fails_alone():
+    bench = ProducerBench()
+    send = bench.made()
+    send.encoded.flag = "no number"
+    bench.sender.begin(send)
+    assert type(bench.ended[0]) is ClientError
+    assert bench.sender.under_way == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({}, SendKind.NORMAL),
+        ({"ordering_key": "k"}, SendKind.ORDERED),
+        ({"delay_ms": 5}, SendKind.DELAYED),
+    ],
+)
+def test_a_send_knows_its_kind(fields, kind):
+    async def look():
+        assert ProducerBench().made(Message("t", b"x", **fields)).kind is kind
+
+    asyncio.run(look())
