@@ -44,7 +44,7 @@ def settle(low_mark):
 
 def delayed(number, queue):
     record = neutral_record(b"delayed %d" % number)
-    record.flags, record.deliver_ms = int(RecordFlag.DELAYED), 3_600_000 * (1 + number % 3) + number
+    record.reshape(flags=int(RecordFlag.DELAYED), deliver_ms=3_600_000 * (1 + number % 3) + number)
     return Appending(record, (queue,))
 
 

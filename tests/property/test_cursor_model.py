@@ -8,7 +8,7 @@ from penstock.engine.subscription import Subscription, SubscriptionOptions
 from penstock.flow.prefetch import Window
 from penstock.log.cursors import decode_cursor, decode_settlement, encode_cursor, encode_settlement
 from penstock.model.position import SubscriptionId
-from penstock.model.record import Record
+from penstock.model.record import Record, Shape
 from penstock.settings.topics import TopicSettings
 from penstock.testing.queues import MemoryHost, MemoryQueue
 
@@ -107,7 +107,7 @@ class SavedSubscription:
     def __init__(self, batches):
         self.host = MemoryHost(topics=TopicSettings(delivered_reserve=8))
         self.queue = MemoryQueue(self.host, QUEUE)
-        self.queue.append(Record(b"x", messages=messages) for messages in batches)
+        self.queue.append(Record(b"x", Shape(messages=messages)) for messages in batches)
         self.subscription = Subscription(
             SubscriptionId(1), "s", [self.queue], SubscriptionOptions(), self.host
         )

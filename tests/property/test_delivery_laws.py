@@ -145,9 +145,9 @@ class World:
         queue = self.queues[QUEUES[pick % 2]]
         records = [neutral_record(b"x", key=b"k%d" % ((pick + at) % 5)) for at in range(count)]
         for at, record in enumerate(records):
-            record.messages = 1 + (pick + at) % 3
+            record.reshape(messages=1 + (pick + at) % 3)
             if is_delayed and at % 2:
-                record.deliver_ms = self.host.clock.wall_ms() + 100 * count
+                record.reshape(deliver_ms=self.host.clock.wall_ms() + 100 * count)
         queue.append(records)
         self.subscription.arrived(queue.queue_id)
 

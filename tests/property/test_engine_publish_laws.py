@@ -149,7 +149,7 @@ class Publishing(RuleBasedStateMachine):
             body = b"%d:" % self.token + b"x" * size
             record = neutral_record(body, key=b"k%d" % (self.token % 3))
             if manner == "transient":
-                record.flags |= RecordFlag.TRANSIENT
+                record.reshape(flags=record.flags | RecordFlag.TRANSIENT)
             publications.append(Publication(record, route=route, token=self.token))
             self.sent[self.token] = body
             self.token += 1

@@ -43,7 +43,7 @@ def test_no_message_expires_by_a_jump_whoever_set_its_time(bench, jump_ms):
     bench.publish(channel, topic, *[b"x"] * 50)
     mortal = [neutral_record(b"y") for _ in range(50)]
     for record in mortal:
-        record.expire_ms = bench.engine.clock.wall_ms() + 60_000
+        record.reshape(expire_ms=bench.engine.clock.wall_ms() + 60_000)
     bench.publish(channel, own, *mortal)
     bench.settle()
     bench.clock.jump_wall(jump_ms)
@@ -82,9 +82,10 @@ def test_no_delay_ends_early_or_never(bench, jump_ms):
     consume(bench, skipping)
     wall_ms = bench.engine.clock.wall_ms()
     for_all = neutral_record(b"for all")
-    for_all.flags |= RecordFlag.DELAYED
+    for_all.reshape(flags=for_all.flags | RecordFlag.DELAYED)
     for_one = neutral_record(b"for one")
-    for_all.deliver_ms = for_one.deliver_ms = wall_ms + 30_000
+    for_all.reshape(deliver_ms=wall_ms + 30_000)
+    for_one.reshape(deliver_ms=wall_ms + 30_000)
     channel = bench.channel()
     bench.publish(channel, topic, for_all)
     bench.publish(channel, skipping, for_one)
@@ -103,8 +104,8 @@ def test_delays_that_rest_in_files_keep_their_time(jump_ms):
     topic = bench.topic()
     consume(bench, topic)
     record = neutral_record(b"later")
-    record.flags |= RecordFlag.DELAYED
-    record.deliver_ms = bench.engine.clock.wall_ms() + 60_000
+    record.reshape(flags=record.flags | RecordFlag.DELAYED)
+    record.reshape(deliver_ms=bench.engine.clock.wall_ms() + 60_000)
     bench.publish(bench.channel(), topic, record)
     bench.settle()
     bench.clock.jump_wall(jump_ms)

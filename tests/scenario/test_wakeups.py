@@ -19,7 +19,7 @@ def test_a_parked_message_behind_one_that_expired_is_delivered():
     peer = core.connect()
     subscription.attach(peer, Window(1), name="c")
     records = [neutral_record(body, key=b"k") for body in (b"1", b"2", b"3")]
-    records[1].expire_ms = core.clock.wall_ms() + 100
+    records[1].reshape(expire_ms=core.clock.wall_ms() + 100)
     peer.channel.publish(
         [
             Publication(record=record, queues=(), route=route_to(topic), token=number)

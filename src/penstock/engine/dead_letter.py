@@ -19,7 +19,7 @@ from penstock.engine.ports import Burial, Death
 from penstock.engine.routing import route_to
 from penstock.log.store import Appending
 from penstock.model.names import TopicName
-from penstock.model.record import NO_STAMP, Record, RecordFlag, Wire
+from penstock.model.record import NO_STAMP, Record, RecordFlag, RecordKind, Wire
 from penstock.model.settlement import Cause
 
 if TYPE_CHECKING:
@@ -61,9 +61,13 @@ class NeutralBurial:
         head = record.key + record.tag
         copy = plain_copy(record)
         copy.origin = head + properties + record.body
-        copy.key_at, copy.tag_at = 0, record.key_len
-        copy.props_at, copy.props_len = len(head), len(properties)
-        copy.body_at = len(head) + len(properties)
+        copy.reshape(
+            key_at=0,
+            tag_at=record.shape.key_len,
+            props_at=len(head),
+            props_len=len(properties),
+            body_at=len(head) + len(properties),
+        )
         return copy
 
 
@@ -156,22 +160,14 @@ class DeadLetters:
 
 def plain_copy(record: Record) -> Record:
     """A new record with the same bytes and facts, free of times that died with the original."""
-    return Record(
-        record.origin,
-        wire=record.wire,
+    copy = Record(record.origin, record.shape, record.born_ms)
+    copy.reshape(
+        kind=int(RecordKind.MESSAGE),
         flags=record.flags & _KEPT_FLAGS,
-        priority=record.priority,
-        messages=record.messages,
-        born_ms=record.born_ms,
-        key_at=record.key_at,
-        key_len=record.key_len,
-        tag_at=record.tag_at,
-        tag_len=record.tag_len,
-        props_at=record.props_at,
-        props_len=record.props_len,
-        body_at=record.body_at,
-        body_len=record.body_len,
+        expire_ms=0,
+        deliver_ms=0,
         stamp_offset_at=NO_STAMP,
         stamp_position_at=NO_STAMP,
         stamp_store_ms_at=NO_STAMP,
     )
+    return copy

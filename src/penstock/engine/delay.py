@@ -75,13 +75,13 @@ class Delays:
         for publication in parcel.publications:
             record = publication.record
             if record.flags & _DELAYED and record.deliver_ms == 0:
-                record.deliver_ms = NEVER_MS
+                record.reshape(deliver_ms=NEVER_MS)
             if not (is_delaying or record.flags & _DELAYED):
                 continue
             if record.deliver_ms > wall_ms:
-                record.flags |= _DELAYED
+                record.reshape(flags=record.flags | _DELAYED)
             else:
-                record.flags &= ~_DELAYED
+                record.reshape(flags=record.flags & ~_DELAYED)
 
     def stored(self, frame: Frame) -> None:
         """Arm what the frame delayed and what is due before the files give anything out again."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.engine.ports import Publication, Route
 from penstock.model.errors import InvariantBroken
-from penstock.model.record import RecordFlag
+from penstock.model.record import Record, RecordFlag
 
 if TYPE_CHECKING:
     from penstock.engine.connection import Channel
@@ -110,18 +110,24 @@ class Parcel:
 def parcels_of(channel: Channel, publications: list[Publication], now_ms: int) -> list[Parcel]:
     """The publications as parcels, in order; the list becomes theirs."""
     route = publications[0].route
-    size = 0
-    has_keys = False
-    for publication in publications:
-        record = publication.record
-        if publication.route is not route or record.deliver_ms or record.flags & _ODD_FLAGS:
-            return _mixed(channel, publications, now_ms)
-        if publication.keys:
-            has_keys = True
-        size += len(record.origin)
+    routes = [publication.route for publication in publications]
+    records = [publication.record for publication in publications]
+    if routes.count(route) != len(routes) or not _are_plain(records):
+        return _mixed(channel, publications, now_ms)
+    size = sum([len(record.origin) for record in records])
     parcel = Parcel(channel, publications, _checked(route), size, arrived_ms=now_ms)
-    parcel.has_keys = has_keys
+    keys = [publication.keys for publication in publications]
+    parcel.has_keys = any(keys)
     return [parcel]
+
+
+def _are_plain(records: list[Record]) -> bool:
+    """True when they may all be treated alike, as nothing special."""
+    shapes = [record.shape for record in records]
+    # Equal ones are usually the same object: then counting is all the comparing there is.
+    if shapes.count(shapes[0]) == len(shapes):
+        shapes = shapes[:1]
+    return not any(shape.deliver_ms or shape.flags & _ODD_FLAGS for shape in shapes)
 
 
 def size_of(publications: list[Publication]) -> int:
@@ -145,12 +151,10 @@ def _mixed(channel: Channel, publications: list[Publication], now_ms: int) -> li
 
 
 def _manner(publication: Publication) -> Manner:
-    record = publication.record
-    if not record.flags & _ODD_FLAGS and not record.deliver_ms:
-        return Manner.PLAIN
-    if record.deliver_ms or record.flags & RecordFlag.DELAYED:
+    shape = publication.record.shape
+    if shape.deliver_ms or shape.flags & RecordFlag.DELAYED:
         return Manner.TIMED
-    return Manner.TRANSIENT if record.flags & RecordFlag.TRANSIENT else Manner.PLAIN
+    return Manner.TRANSIENT if shape.flags & RecordFlag.TRANSIENT else Manner.PLAIN
 
 
 def _checked(route: Route | None) -> Route:

@@ -71,7 +71,7 @@ class Publication(Appending, gc=False):
     @property
     def offset(self) -> QueueOffset:
         """Its (first) offset there; -1 when it has none (unroutable, or delayed)."""
-        offset = self.first_offsets[0] if self.first_offsets else -1
+        offset = self.first_offset
         return QueueOffset(-1 if offset == UNASSIGNED_OFFSET else offset)
 
     @property

@@ -36,6 +36,7 @@ from penstock.engine.parcel import Manner, Parcel, parcels_of
 from penstock.engine.ports import Publication
 from penstock.engine.queue import Queue
 from penstock.engine.statistics import Counters
+from penstock.log.store import QueueIndex
 from penstock.model.refusal import Refusal, RefusalKind
 
 CLOSED = Refusal(RefusalKind.CLOSING, "channel", "the channel was closed while publishes were held")
@@ -190,7 +191,7 @@ class Intake:
         """Put an admitted parcel into the inbox of every target queue."""
         queues = parcel.queues or ()
         messages = len(parcel.publications)
-        indexes = tuple([queue.index for queue in queues])
+        indexes = _targets(queues)
         for publication in parcel.publications:
             publication.queues = indexes
         if parcel.manner is Manner.TIMED:
@@ -285,6 +286,10 @@ def routed(parcel: Parcel) -> list[Parcel]:
             parts.clear()
         parts[queues] = [publication]
     return done + [parcel.part(group, targets) for targets, group in parts.items()]
+
+
+def _targets(queues: tuple[Queue, ...]) -> tuple[QueueIndex, ...]:
+    return queues[0].target if len(queues) == 1 else tuple([queue.index for queue in queues])
 
 
 def _fitting(parcel: Parcel, count_max: int, size_max: int) -> int:

@@ -32,6 +32,7 @@ class Queue:
         "number",
         "queue_id",
         "stage",
+        "target",
         "topic",
     )
 
@@ -47,6 +48,8 @@ class Queue:
         self.topic = topic
         self.number = number
         self.index = index
+        self.target = (index,)
+        """Itself as the targets of a record that goes nowhere else: one object for all of them."""
         self.queue_id = QueueId(index.queue_id)
         self.stage = stage
         self.log_credit = log_credit

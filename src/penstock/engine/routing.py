@@ -67,7 +67,7 @@ class KeyRoute:
     def targets(self, record: Record, /) -> tuple[Queue, ...]:
         """The queue of the record's key."""
         queues = self.topic.queues
-        if record.key_len:
+        if record.shape.key_len:
             return (queues[crc32(record.key) % len(queues)],)
         self._next = (self._next + 1) % len(queues)
         return (queues[self._next],)
@@ -87,7 +87,7 @@ class PriorityRoute:
     def targets(self, record: Record, /) -> tuple[Queue, ...]:
         """The queue of the record's priority, capped at the topic's highest."""
         queues = self.topic.queues
-        return (queues[min(record.priority, len(queues) - 1)],)
+        return (queues[min(record.shape.priority, len(queues) - 1)],)
 
 
 def route_to(topic: Topic) -> Route:

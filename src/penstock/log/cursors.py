@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.model.errors import LogCorrupt
 from penstock.model.position import QueueId, QueueOffset, SubscriptionId
-from penstock.model.record import Record, RecordFlag, RecordKind, tag_hash
+from penstock.model.record import Record, RecordFlag, RecordKind, Shape, tag_hash
 from penstock.model.settlement import Settlement
 
 
@@ -49,6 +49,7 @@ class Release(NamedTuple):
 # Plain numbers: arithmetic with members of an enum costs a microsecond.
 _TRANSIENT: Final = int(RecordFlag.TRANSIENT)
 _DELAYED: Final = int(RecordFlag.DELAYED)
+_SETTLE: Final = Shape(kind=int(RecordKind.SETTLE))
 _RELEASE: Final = Struct("<QIIiI")
 _SETTLEMENT_ENCODER: Final = msgspec.msgpack.Encoder()
 _SETTLEMENT_DECODER: Final = msgspec.msgpack.Decoder(Settlement)
@@ -71,9 +72,7 @@ def decode_settlement(origin: bytes) -> Settlement:
 
 def settlement_record(settlement: Settlement, *, born_ms: int = 0) -> Record:
     """A settle record ready to be appended (it has no target queues)."""
-    return Record(
-        _SETTLEMENT_ENCODER.encode(settlement), kind=int(RecordKind.SETTLE), born_ms=born_ms
-    )
+    return Record(_SETTLEMENT_ENCODER.encode(settlement), _SETTLE, born_ms)
 
 
 def encode_release(release: Release) -> bytes:
@@ -95,14 +94,13 @@ def release_record(original: Record, length: int) -> Record:
     Appended with target queues it gives the original an offset in each of them; appended with none
     it cancels the delayed record (RocketMQ's rollback).
     """
-    hashed = tag_hash(original.tag) if original.tag_len else 0
-    release = Release(original.position, length, original.messages, hashed, entry_flags(original))
+    shape = original.shape
+    hashed = tag_hash(original.tag) if shape.tag_len else 0
+    release = Release(original.position, length, shape.messages, hashed, entry_flags(shape))
     return Record(
         _RELEASE.pack(*release),
-        kind=int(RecordKind.RELEASE),
-        messages=original.messages,
-        born_ms=original.born_ms,
-        deliver_ms=original.deliver_ms,
+        Shape(kind=int(RecordKind.RELEASE), messages=shape.messages, deliver_ms=shape.deliver_ms),
+        original.born_ms,
     )
 
 
@@ -112,16 +110,16 @@ INDEX_DEFERRED: Final = 4
 INDEX_EXPIRES: Final = 8
 
 
-def entry_flags(record: Record) -> int:
-    """Flags of the index entries of ``record``: what dispatch must know without reading it.
+def entry_flags(shape: Shape) -> int:
+    """Flags of the index entries of such records: what dispatch must know without reading them.
 
     A topic-level delayed record is over its delay once it has an entry, so only a deliver time
     without DELAYED (Pulsar's deliver_at) makes an entry DEFERRED.
     """
-    flags = INDEX_TRANSIENT if record.flags & _TRANSIENT else 0
-    if record.deliver_ms and not record.flags & _DELAYED:
+    flags = INDEX_TRANSIENT if shape.flags & _TRANSIENT else 0
+    if shape.deliver_ms and not shape.flags & _DELAYED:
         flags |= INDEX_DEFERRED
-    if record.expire_ms:
+    if shape.expire_ms:
         flags |= INDEX_EXPIRES
     return flags
 

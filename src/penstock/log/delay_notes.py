@@ -9,8 +9,8 @@ from typing import Final
 
 from penstock.log.cursors import Release
 from penstock.log.delayed_files import DelayedFiles
-from penstock.log.intake import Special
 from penstock.log.retention import Retention
+from penstock.log.staged import Special
 from penstock.model.record import RecordFlag
 
 _DELAYED: Final = int(RecordFlag.DELAYED)

@@ -26,14 +26,14 @@ Not here: frames (``frame.py``), what settle and release records say (``cursors.
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from penstock.model.errors import FormatTooNew, InvariantBroken
 from penstock.model.position import UNASSIGNED_OFFSET, QueueId, QueueOffset
-from penstock.model.record import NO_STAMP, Record
+from penstock.model.record import NO_STAMP, SHAPES_KEPT, Record, Shape
 
 Targets = Sequence[tuple[QueueId, QueueOffset]]
 """Where a record goes: (queue, offset of its first message there) for each queue."""
@@ -98,7 +98,8 @@ assert _HEADER.size == HEADER_BYTES
 def record_length(record: Record, targets: int) -> int:
     """Bytes the record will take in the log with that many targets."""
     length = (HEADER_BYTES + TARGET_BYTES * targets + len(record.origin) + 7) & -8
-    return length if length >= record.messages else (record.messages + 7) & -8
+    messages = record.shape.messages
+    return length if length >= messages else (messages + 7) & -8
 
 
 def encode(record: Record, targets: Targets, position: int, store_ms: int) -> bytes:
@@ -122,13 +123,14 @@ def encode_batch(
     pack_one, pads = _PACK_ONE, _PADS
     at: Any = position  # LogPosition(at) would be a call for each record
     for record, where in zip(records, targets, strict=True):
+        shape = record.shape
         if (
-            record.stamp_offset_at != NO_STAMP
-            or record.stamp_position_at != NO_STAMP
-            or record.stamp_store_ms_at != NO_STAMP
+            shape.stamp_offset_at != NO_STAMP
+            or shape.stamp_position_at != NO_STAMP
+            or shape.stamp_store_ms_at != NO_STAMP
         ):
             _stamp(record, where, at, store_ms)
-        origin, messages, flags = record.origin, record.messages, record.flags
+        origin, messages, flags = record.origin, shape.messages, shape.flags
         size = len(origin)
         natural = HEADER_BYTES + TARGET_BYTES + size
         length = (natural + 7) & -8
@@ -140,22 +142,22 @@ def encode_batch(
             at += length
             continue
         key_at, key_len, tag_at, tag_len = (
-            record.key_at, record.key_len, record.tag_at, record.tag_len
+            shape.key_at, shape.key_len, shape.tag_at, shape.tag_len
         )  # fmt: skip
         props_at, props_len, body_at, body_len = (
-            record.props_at, record.props_len, record.body_at, record.body_len
+            shape.props_at, shape.props_len, shape.body_at, shape.body_len
         )  # fmt: skip
         if (
             key_at + key_len > size or tag_at + tag_len > size or props_at + props_len > size
             or body_at + body_len > size or messages < 1 or flags > FLAGS_MASK
         ):  # fmt: skip
-            raise _unfit(record)
+            raise _unfit(shape, size)
         [(queue_id, offset)] = where
         pad = length - natural
         head = pack_one(
-            length, record.kind, record.wire, flags | pad << PAD_SHIFT, 1, record.priority,
-            HEADER_VERSION, messages, at, store_ms, record.born_ms, record.expire_ms,
-            record.deliver_ms, key_at, key_len, tag_len, tag_at, props_at, props_len, body_at,
+            length, shape.kind, shape.wire, flags | pad << PAD_SHIFT, 1, shape.priority,
+            HEADER_VERSION, messages, at, store_ms, record.born_ms, shape.expire_ms,
+            shape.deliver_ms, key_at, key_len, tag_len, tag_at, props_at, props_len, body_at,
             body_len, queue_id, offset,
         )  # fmt: skip
         sealed = join((head, origin, pads[pad]))
@@ -166,44 +168,51 @@ def encode_batch(
     return parts, lengths
 
 
-Template = tuple[bytes, bytes, Callable[..., bytes], int]
-"""``(head, tail, pack, length)``: ``pack(head, position, store_ms, born_ms, tail, queue_id, offset,
-origin)`` gives the ``length - 4`` sealed bytes of a record behind its crc."""
+class Template(NamedTuple):
+    """The bytes that records of one shape, size and target have in common, and how to add the rest.
+
+    ``pack(head, position, middle, offset, origin)`` with ``middle(store_ms, born_ms, tail,
+    queue_id)``, which is mostly the same for many: ``length - 4`` bytes, the record behind its crc.
+    """
+
+    head: bytes
+    tail: bytes
+    pack: Callable[..., bytes]
+    length: int
 
 
-def template(record: Record) -> Template | None:
+pack_middle: Final = struct.Struct("<qq44sI").pack
+"""``Template.pack`` wants it."""
+
+
+def template(shape: Shape, size: int) -> Template | None:
     """The bytes that records of one shape have in common; None for uncommon ones.
 
-    Shape is everything but position, times of store and birth, target and content. Runs of equal
-    shape are the rule in a busy broker, and packing them costs a third of packing every field. Only
-    for one target, stamps are the caller's; ``encode_batch`` takes the rest.
+    That is all but position, times of store and birth, target and ``size`` bytes of content. Runs
+    of one shape are the rule in a busy broker, and packing them costs a third of packing every
+    field. Only for one target, stamps are the caller's; ``encode_batch`` takes the rest.
     """
-    size, messages, flags = len(record.origin), record.messages, record.flags
     natural = HEADER_BYTES + TARGET_BYTES + size
     length = (natural + 7) & -8
-    if size > _JOIN_BYTES_MAX or messages > length:
+    if size > _JOIN_BYTES_MAX or shape.messages > length:
         return None
-    if (
-        record.key_at + record.key_len > size or record.tag_at + record.tag_len > size
-        or record.props_at + record.props_len > size or record.body_at + record.body_len > size
-        or messages < 1 or flags > FLAGS_MASK
-    ):  # fmt: skip
-        raise _unfit(record)
+    if not _fits(shape, size):
+        raise _unfit(shape, size)
     head = _PACK_HEAD(
-        length, record.kind, record.wire, flags | (length - natural) << PAD_SHIFT, 1,
-        record.priority, HEADER_VERSION, messages,
+        length, shape.kind, shape.wire, shape.flags | (length - natural) << PAD_SHIFT, 1,
+        shape.priority, HEADER_VERSION, shape.messages,
     )  # fmt: skip
     tail = _PACK_TAIL(
-        record.expire_ms, record.deliver_ms, record.key_at, record.key_len, record.tag_len,
-        record.tag_at, record.props_at, record.props_len, record.body_at, record.body_len,
+        shape.expire_ms, shape.deliver_ms, shape.key_at, shape.key_len, shape.tag_len,
+        shape.tag_at, shape.props_at, shape.props_len, shape.body_at, shape.body_len,
     )  # fmt: skip
-    return head, tail, _shape_packer(length - HEADER_BYTES - TARGET_BYTES), length
+    return Template(head, tail, _packer(length - HEADER_BYTES - TARGET_BYTES), length)
 
 
 @lru_cache(maxsize=1 + _JOIN_BYTES_MAX // 8)
-def _shape_packer(padded_size: int) -> Callable[..., bytes]:
+def _packer(padded_size: int) -> Callable[..., bytes]:
     """Packs a whole record behind its crc; an origin shorter than the field is zero-padded."""
-    return struct.Struct(f"<16sQqq44sIQ{padded_size}s").pack
+    return struct.Struct(f"<16sQ64sQ{padded_size}s").pack
 
 
 def _encode_uncommon(record: Record, targets: Targets, parts: list[bytes]) -> int:
@@ -211,6 +220,7 @@ def _encode_uncommon(record: Record, targets: Targets, parts: list[bytes]) -> in
 
     Large origins are not copied: their pieces are joined once, into the frame.
     """
+    shape = record.shape
     size, count = len(record.origin), len(targets)
     natural = HEADER_BYTES + TARGET_BYTES * count + size
     length = record_length(record, count)
@@ -218,18 +228,13 @@ def _encode_uncommon(record: Record, targets: Targets, parts: list[bytes]) -> in
     pad_bits, padding = pad << PAD_SHIFT, bytes(pad)
     if pad >= 8:
         pad_bits, padding = LONG_PAD, bytes(pad - 8) + _LONG_PAD_LEN.pack(pad)
-    if (
-        record.key_at + record.key_len > size or record.tag_at + record.tag_len > size
-        or record.props_at + record.props_len > size or record.body_at + record.body_len > size
-        or record.messages < 1 or record.flags > FLAGS_MASK or length > RECORD_BYTES_MAX
-        or count > TARGETS_MAX
-    ):  # fmt: skip
-        raise _unfit(record)
+    if not _fits(shape, size) or length > RECORD_BYTES_MAX or count > TARGETS_MAX:
+        raise _unfit(shape, size)
     facts = _PACK_NONE(
-        length, record.kind, record.wire, record.flags | pad_bits, count, record.priority,
-        HEADER_VERSION, record.messages, record.position, record.store_ms, record.born_ms,
-        record.expire_ms, record.deliver_ms, record.key_at, record.key_len, record.tag_len,
-        record.tag_at, record.props_at, record.props_len, record.body_at, record.body_len,
+        length, shape.kind, shape.wire, shape.flags | pad_bits, count, shape.priority,
+        HEADER_VERSION, shape.messages, record.position, record.store_ms, record.born_ms,
+        shape.expire_ms, shape.deliver_ms, shape.key_at, shape.key_len, shape.tag_len,
+        shape.tag_at, shape.props_at, shape.props_len, shape.body_at, shape.body_len,
     )  # fmt: skip
     head = facts + b"".join([_TARGET.pack(*target) for target in targets])
     crc = crc32c_extend(crc32c_extend(crc32c(head), record.origin), padding)
@@ -239,23 +244,29 @@ def _encode_uncommon(record: Record, targets: Targets, parts: list[bytes]) -> in
 
 def _stamp(record: Record, targets: Targets, position: int, store_ms: int) -> None:
     """Write offset, position and store time into origin bytes that carry them (D3)."""
-    origin = bytearray(record.origin)
-    if record.stamp_offset_at >= 0 and targets and targets[0][1] != UNASSIGNED_OFFSET:
-        _STAMP.pack_into(origin, record.stamp_offset_at, targets[0][1])
-    if record.stamp_position_at >= 0:
-        _STAMP.pack_into(origin, record.stamp_position_at, position)
-    if record.stamp_store_ms_at >= 0:
-        _STAMP.pack_into(origin, record.stamp_store_ms_at, store_ms)
+    shape, origin = record.shape, bytearray(record.origin)
+    if shape.stamp_offset_at >= 0 and targets and targets[0][1] != UNASSIGNED_OFFSET:
+        _STAMP.pack_into(origin, shape.stamp_offset_at, targets[0][1])
+    if shape.stamp_position_at >= 0:
+        _STAMP.pack_into(origin, shape.stamp_position_at, position)
+    if shape.stamp_store_ms_at >= 0:
+        _STAMP.pack_into(origin, shape.stamp_store_ms_at, store_ms)
     record.origin = bytes(origin)
 
 
-def _unfit(record: Record) -> InvariantBroken:
+def _fits(shape: Shape, size: int) -> bool:
+    """True when an origin of ``size`` bytes can be what the shape says."""
+    return (
+        shape.key_at + shape.key_len <= size and shape.tag_at + shape.tag_len <= size
+        and shape.props_at + shape.props_len <= size and shape.body_at + shape.body_len <= size
+        and shape.messages >= 1 and shape.flags <= FLAGS_MASK
+    )  # fmt: skip
+
+
+def _unfit(shape: Shape, size: int) -> InvariantBroken:
     return InvariantBroken(
-        f"record for position {record.position} cannot be written: {len(record.origin)} origin "
-        f"bytes, {record.messages} messages, flags {record.flags:#x}, spans "
-        f"{record.key_at}+{record.key_len} {record.tag_at}+{record.tag_len} "
-        f"{record.props_at}+{record.props_len} {record.body_at}+{record.body_len}; every span "
-        f"lies in the origin, flags below {FLAGS_MASK + 1:#x}, size up to {RECORD_BYTES_MAX}"
+        f"a record of {size} origin bytes cannot be written as {shape}: every span lies in the "
+        f"origin, flags below {FLAGS_MASK + 1:#x}, size up to {RECORD_BYTES_MAX}"
     )
 
 
@@ -293,11 +304,15 @@ def decode_record(buffer: bytes, at: int, position: int) -> Record | None:
     ):  # fmt: skip
         # The crc says these are the bytes that were written: then we wrote nonsense.
         raise InvariantBroken(f"record at position {position} has a good crc and senseless facts")
-    return Record(
-        origin, wire, kind, flags & FLAGS_MASK, priority, messages, born_ms, expire_ms, deliver_ms,
-        key_at, key_len, tag_at, tag_len, props_at, props_len, body_at, body_len, found_position,
-        store_ms,
+    shape = _stored_shape(
+        wire, kind, flags & FLAGS_MASK, priority, messages, expire_ms, deliver_ms, key_at, key_len,
+        tag_at, tag_len, props_at, props_len, body_at, body_len,
     )  # fmt: skip
+    return Record(origin, shape, born_ms, found_position, store_ms)
+
+
+_stored_shape: Final = lru_cache(maxsize=SHAPES_KEPT)(Shape)
+"""What was stored is not stamped again: a stored shape says nothing of stamps."""
 
 
 def read_targets(buffer: bytes, at: int) -> Targets:

@@ -98,7 +98,7 @@ def _seen(record: Record, length: int, targets: Targets) -> Seen:
             if record.flags & flag and flag.name is not None
         ],
         messages=record.messages,
-        priority=record.priority,
+        priority=record.shape.priority,
         store_ms=record.store_ms,
         born_ms=record.born_ms,
         expire_ms=record.expire_ms,
@@ -106,7 +106,7 @@ def _seen(record: Record, length: int, targets: Targets) -> Seen:
         targets=[(queue_id, offset) for queue_id, offset in targets],
         key=record.key.decode("utf-8", "backslashreplace"),
         tag=record.tag.decode("utf-8", "backslashreplace"),
-        body_bytes=record.body_len,
+        body_bytes=record.shape.body_len,
         body=record.body if is_message else record.origin,
     )
 

@@ -1,22 +1,21 @@
-"""The part of an append that touches every message: bytes, offsets and index entries in one pass.
+"""The part of an append that touches every message: bytes, offsets and index entries.
 
-``stage`` does all of it tentatively (``QueueIndex.staged``, ``staged_offset``, ``staged_bytes``);
-``Staged.take_in`` makes it real once the frame is written, ``Staged.undo`` takes it back when it is
-not. In between nothing of a queue has changed that a reader could see.
+Long runs of one shape for one queue are staged by columns (``run.py``), everything between them
+record by record. Both give the same.
 
 * Delayed and staged records name their queues with ``UNASSIGNED_OFFSET`` and get no entry.
 * A release record gives the record it points back at its offsets: the entry's position, length,
   messages and tag are those of the original, its store time is that of the release.
 
-Not here: the layout of a record (``entry.py``), the frame and the file (``writer.py``), who calls
-(``store.py``).
+Not here: what becomes of it (``staged.py``), the layout of a record (``entry.py``), the frame and
+the file (``writer.py``), who calls (``store.py``).
 """
 
-from collections.abc import Iterable
+from itertools import compress, count
+from operator import is_not
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import msgspec
 from google_crc32c import value as crc32c
 
 from penstock.log.cursors import (
@@ -26,135 +25,99 @@ from penstock.log.cursors import (
     decode_release,
     entry_flags,
 )
-from penstock.log.entry import encode_batch
+from penstock.log.entry import encode_batch, pack_middle
+from penstock.log.packing import UNINDEXED, packing_of
 from penstock.log.queue_index import ENTRY, ENTRY_FACTS, ENTRY_PLACE, QueueIndex
-from penstock.log.shape import UNCOMMON, UNINDEXED, shape_of
-from penstock.model.position import UNASSIGNED_OFFSET, LogPosition
-from penstock.model.record import Record, RecordKind, tag_hash
+from penstock.log.run import stage_run
+from penstock.log.staged import Appending, Special, Staged
+from penstock.model.position import UNASSIGNED_OFFSET
+from penstock.model.record import Record, RecordKind, Shape, tag_hash
 
 _MESSAGE: Final = int(RecordKind.MESSAGE)
 _RELEASE: Final = int(RecordKind.RELEASE)
-NO_POSITION: Final = LogPosition(-1)
+RUN_MIN: Final = 8
+"""Records from which on a run is staged by columns: below, setting them up costs more."""
 _CRC: Final = Struct("<I")
 
 
-class Appending(msgspec.Struct, gc=False):
-    """One record on its way into the log."""
-
-    record: Record
-    queues: tuple[QueueIndex, ...] = ()
-    """Target queues, each at most once; none for settle records and cancelled delays."""
-    first_offsets: tuple[int, ...] = ()
-    """Offset of the first message in each target, filled in by the append."""
-
-
-class Special(NamedTuple):
-    """A delayed or release record of a frame: it concerns more than indexes."""
-
-    appending: Appending
-    length: int
-    release: Release | None
+def stage(batch: list[Appending], staged: Staged) -> None:
+    """Encode records one behind the other, assign offsets, prepare entries."""
+    records = staged.records = [appending.record for appending in batch]
+    done = start = 0
+    for end in _run_ends(batch, records):
+        if end - start >= RUN_MIN:
+            _stage_mixed(batch[done:start], staged)
+            run = batch[start:end]
+            if not stage_run(run, records[start:end], staged):
+                _stage_mixed(run, staged)
+            done = end
+        start = end
+    _stage_mixed(batch[done:], staged)
 
 
-class Staged:
-    """A frame on its way: its bytes, and what follows when they are written or not."""
-
-    __slots__ = ("parts", "special", "touched")
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        """Pieces of the records, to be joined."""
-        self.touched: list[QueueIndex] = []
-        """Queues that get entries, each once."""
-        self.special: list[Special] = []
-
-    def take_in(self, position: int) -> None:
-        """The frame is written, its last record at ``position``: entries become visible."""
-        for index in self.touched:
-            index.take_staged(position)
-
-    def undo(self, batch: Iterable[Appending]) -> None:
-        """The frame is not written: no offset was given to anybody."""
-        for index in self.touched:
-            index.undo_staged()
-        for appending in batch:
-            appending.first_offsets = ()
-            appending.record.position = NO_POSITION
+def _run_ends(batch: list[Appending], records: list[Record]) -> list[int]:
+    """Where runs of one shape for the same queues end, by a look at objects and not into them."""
+    shapes = [record.shape for record in records]
+    queues = [appending.queues for appending in batch]
+    ends = {len(batch)}
+    ends.update(compress(count(1), map(is_not, shapes[1:], shapes)))
+    ends.update(compress(count(1), map(is_not, queues[1:], queues)))
+    return sorted(ends)
 
 
-def stage(
-    batch: list[Appending], staged: Staged, position: int, store_ms: int, index_ms: int
-) -> int:
-    """Encode records from ``position`` on, assign offsets, prepare entries; where they end.
-
-    The hottest loop of the broker: it does everything in one pass, and recomputes what records of
-    one shape or one queue share only when that changes.
-    """
+def _stage_mixed(batch: list[Appending], staged: Staged) -> None:
+    """Stage records as they come; what one shape or one queue shares is kept meanwhile."""
     sealed: list[bytes] = []
     add, pack_entry = sealed.append, ENTRY_PLACE.pack
-    sample, size, born_ms, tag = UNCOMMON[0], -1, 0, b""
+    store_ms, index_ms, at = staged.store_ms, staged.index_ms, staged.at
+    shape: Shape | None = None
+    size = -1
     # Offset and bytes of the queue at hand are kept here and written back when the queue changes.
     queues: tuple[QueueIndex, ...] | None = None
     index: QueueIndex | None = None
-    offset = bytes_before = 0
-    at: Any = position  # LogPosition(at) would be a call for each record
+    packing, offset, bytes_before, tag = None, 0, 0, b""
     for appending in batch:
         record = appending.record
         origin = record.origin
-        # Made equal in what is no part of a shape, the rest is compared in one step.
-        sample.origin = origin
-        if record.born_ms != born_ms:
-            sample.born_ms = born_ms = record.born_ms
-        if record != sample or len(origin) != size:
-            sample.origin, tag = b"", b""
-            (
-                sample, size, head, tail, pack, length, messages, flags, facts, tag_at, tag_end,
-                stamps,
-            ) = shape_of(record)  # fmt: skip
-            sample.origin, sample.born_ms = origin, born_ms
-            if size < 0 or flags & INDEX_TRANSIENT:
+        if record.shape is not shape or len(origin) != size:
+            shape, size, tag = record.shape, len(origin), b""
+            packing = packing_of(shape, size)
+            if packing is not None:
+                head, tail, pack, length, messages, flags, facts, tag_at, tag_end, stamps = packing
+            if packing is None or flags & INDEX_TRANSIENT:
                 queues = None
         if appending.queues is not queues:
             if index is not None:
                 index.staged_offset, index.staged_bytes = offset, bytes_before
             index, queues = None, appending.queues
-            if size < 0 or len(queues) != 1:
+            if packing is None or len(queues) != 1:
                 queues = None
                 _seal(sealed, staged)
-                at += _stage_uncommon(appending, staged, at, store_ms, index_ms)
+                staged.at = at
+                at += _stage_uncommon(appending, staged)
                 continue
             index = queues[0]
             queue_id, add_entry = index.queue_id, index.staged.append
-            offset, bytes_before = _open(index, staged, flags)
+            staged.touch(index, flags)
+            offset, bytes_before = index.staged_offset, index.staged_bytes
         if stamps is not None:
-            first, second, third = stamps.split(origin)
-            front = stamps.join(first, offset, second, at, third, store_ms)
-            record.origin = origin = front + origin[stamps.end :]
-        add(pack(head, at, store_ms, born_ms, tail, queue_id, offset, origin))
+            first, second, third, fourth = stamps.split(origin)
+            origin = stamps.join(first, offset, second, at, third, store_ms, fourth)
+            record.origin = origin
+        middle = pack_middle(store_ms, record.born_ms, tail, queue_id)
+        add(pack(head, at, middle, offset, origin))
         if tag_end and tag != origin[tag_at:tag_end]:
             tag = origin[tag_at:tag_end]
             facts = ENTRY_FACTS.pack(length, messages, tag_hash(tag), flags)
         add_entry(pack_entry(at, offset, bytes_before, index_ms, facts))
-        appending.first_offsets = (offset,)
+        appending.first_offset = offset
         record.position = at
         record.store_ms = store_ms
-        offset += messages
-        bytes_before += length
-        at += length
+        offset, bytes_before, at = offset + messages, bytes_before + length, at + length
     if index is not None:
         index.staged_offset, index.staged_bytes = offset, bytes_before
-    sample.origin = b""
     _seal(sealed, staged)
-    return int(at)
-
-
-def _open(index: QueueIndex, staged: Staged, flags: int) -> tuple[int, int]:
-    """A queue's turn begins: the offset and bytes it goes on from."""
-    if not index.staged:
-        staged.touched.append(index)
-    if flags & INDEX_TRANSIENT and index.transient_from < 0:
-        index.transient_from = index.staged_offset
-    return index.staged_offset, index.staged_bytes
+    staged.at = at
 
 
 def _seal(sealed: list[bytes], staged: Staged) -> None:
@@ -166,45 +129,44 @@ def _seal(sealed: list[bytes], staged: Staged) -> None:
     sealed.clear()
 
 
-def _stage_uncommon(
-    appending: Appending, staged: Staged, position: int, store_ms: int, index_ms: int
-) -> int:
+def _stage_uncommon(appending: Appending, staged: Staged) -> int:
     """Any record at leisure: several targets or none, stamps, delays, releases; its length."""
     record = appending.record
-    is_unindexed = record.kind == _MESSAGE and bool(record.flags & UNINDEXED)
+    shape = record.shape
+    is_unindexed = shape.kind == _MESSAGE and bool(shape.flags & UNINDEXED)
     where: list[Any] = []
     for index in appending.queues:
         offset = UNASSIGNED_OFFSET if is_unindexed else index.staged_offset
         where.append((index.queue_id, offset))
-    appending.first_offsets = tuple([offset for _, offset in where])
-    pieces, (length,) = encode_batch((record,), (where,), position, store_ms)
+    if where:
+        appending.first_offset, *others = [offset for _, offset in where]
+        appending.other_offsets = tuple(others)
+    pieces, (length,) = encode_batch((record,), (where,), staged.at, staged.store_ms)
     staged.parts += pieces
     if is_unindexed:
         staged.special.append(Special(appending, length, None))
-    elif record.kind == _RELEASE:
+    elif shape.kind == _RELEASE:
         release = decode_release(record.origin)
         staged.special.append(Special(appending, length, release))
         flags = release.flags | INDEX_RELEASED
-        _enter(appending, staged, release._replace(flags=flags), index_ms)
-    elif record.kind == _MESSAGE:
-        hashed = tag_hash(record.tag) if record.tag_len else 0
-        facts = Release(position, length, record.messages, hashed, entry_flags(record))
-        _enter(appending, staged, facts, index_ms)
+        _enter(appending, staged, release._replace(flags=flags))
+    elif shape.kind == _MESSAGE:
+        hashed = tag_hash(record.tag) if shape.tag_len else 0
+        facts = Release(staged.at, length, shape.messages, hashed, entry_flags(shape))
+        _enter(appending, staged, facts)
     return length
 
 
-def _enter(appending: Appending, staged: Staged, facts: Release, index_ms: int) -> None:
+def _enter(appending: Appending, staged: Staged, facts: Release) -> None:
     """Prepare an entry in each target for the record ``facts`` points at."""
     position, length, messages, hashed, flags = facts
     for index, offset in zip(appending.queues, appending.first_offsets, strict=True):
-        if not index.staged:
-            staged.touched.append(index)
-        if flags & INDEX_TRANSIENT and index.transient_from < 0:
-            index.transient_from = offset
+        staged.touch(index, flags)
         index.staged.append(
             ENTRY.pack(
-                position, offset, index.staged_bytes, index_ms, length, messages, hashed, flags
+                position, offset, index.staged_bytes, staged.index_ms, length, messages, hashed,
+                flags,
             )
-        )
+        )  # fmt: skip
         index.staged_bytes += length
         index.staged_offset = offset + messages

@@ -112,7 +112,7 @@ class QueueIndex:
         self.end_bytes = 0
         """Record bytes of all entries so far."""
         self.staged: list[bytes] = []
-        """Packed entries of the append that is under way."""
+        """Packed entries of the append that is under way, one or many in each."""
         self.staged_offset = 0
         self.staged_bytes = 0
         self.last_position = -1
@@ -199,8 +199,9 @@ class QueueIndex:
 
     def take_staged(self, position: int) -> None:
         """Take the staged entries in: their records are written, the last one at ``position``."""
+        is_first = not self._tail
         self._tail += b"".join(self.staged)
-        if len(self._tail) == len(self.staged) * ENTRY_BYTES:
+        if is_first:
             self._tail_first = first_offset(self._read_tail, 0)
         self.staged.clear()
         self.next_offset = self.staged_offset

@@ -23,7 +23,7 @@ from penstock.log.cursors import CursorState
 from penstock.log.delay_notes import DelayNotes
 from penstock.log.hot_tail import HotTail
 from penstock.log.index_set import QUEUE_KIND
-from penstock.log.intake import Appending, Staged, stage
+from penstock.log.intake import stage
 from penstock.log.queue_index import ENTRY_BYTES, QueueIndex
 from penstock.log.reader import Located
 from penstock.log.recovery import Recovered, StoreParts, recover
@@ -35,6 +35,7 @@ from penstock.log.snapshot import (
     cursor_key,
     cursor_op,
 )
+from penstock.log.staged import Appending, Staged
 from penstock.log.storage import Storage
 from penstock.log.sweep import sweep
 from penstock.log.sync_job import SyncJob
@@ -179,13 +180,12 @@ class Store:
         if not batch:
             return self._writer.end_position
         index_ms = max(store_ms, self._index_ms)
-        staged = Staged()
+        start = self._writer.first_record_position
+        staged = Staged(start, store_ms=store_ms, index_ms=index_ms)
         try:
-            start = self._writer.first_record_position
-            size = stage(batch, staged, start, store_ms, index_ms) - start
-            base, end = self._writer.append(
-                staged.parts, len(batch), durable_upto=self._commit.synced_position, size=size
-            )
+            stage(batch, staged)
+            size, upto = staged.at - start, self._commit.synced_position
+            base, end = self._writer.append(staged.parts, len(batch), durable_upto=upto, size=size)
         except Exception:
             staged.undo(batch)
             self.counters.append_failures += 1
@@ -194,7 +194,7 @@ class Store:
         staged.take_in(batch[-1].record.position)
         self._indexes.note(staged.touched, len(batch) * ENTRY_BYTES)
         self._retention.note(staged.touched, index_ms)
-        self._hot.add([appending.record for appending in batch], end - base)
+        self._hot.add(staged.records, end - base)
         if staged.special:
             self._delays.note(staged.special)
         self._content_end = end

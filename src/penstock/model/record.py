@@ -2,7 +2,11 @@
 
 ``Record`` is made once, by an adapter from a publish or by the log from disk, and then only read.
 ``position`` and ``store_ms`` are filled in by the append and are part of the record from then on.
-The spans (``key_at`` ...) point into ``origin``; a length of 0 means "none".
+
+What many messages have in common is said once: a ``Shape`` is shared by all records like it and is
+never changed. Whoever makes records remembers the shapes it needs (``lru_cache``): then a record is
+cheap to make, and a run of equal ones is known by a look at one object. Nothing depends on it:
+records with equal shapes that are not the same object are stored just as well, only slower.
 
 Not here: the on-disk layout (``log/entry.py``), who may read origin bytes (``wire/<p>/facts.py``).
 """
@@ -15,6 +19,7 @@ from operator import mul
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.model.position import LogPosition
 
@@ -55,16 +60,17 @@ TAG_CACHED_BYTES_MAX: Final = 128
 _TRANSIENT: Final = int(RecordFlag.TRANSIENT)
 
 
-class Record(msgspec.Struct, gc=False):
-    """One stored unit: a message, or a batch of ``messages`` that the protocol sent as one."""
+class Shape(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
+    """Everything about a record but its bytes, its birth and its place in the log.
 
-    origin: bytes
+    The spans (``key_at`` ...) point into the origin; a length of 0 means "none".
+    """
+
     wire: int = 0
     kind: int = 1
     flags: int = 0
     priority: int = 0
     messages: int = 1
-    born_ms: int = 0
     expire_ms: int = 0
     """Wall time after which it is expired; 0 = never."""
     deliver_ms: int = 0
@@ -77,40 +83,95 @@ class Record(msgspec.Struct, gc=False):
     props_len: int = 0
     body_at: int = 0
     body_len: int = 0
-    position: LogPosition = LogPosition(-1)
-    store_ms: int = 0
     stamp_offset_at: int = NO_STAMP
-    """Where in ``origin`` the append writes the queue offset (big-endian i64), if anywhere: a
+    """Where in the origin the append writes the queue offset (big-endian i64), if anywhere: a
     protocol whose stored form carries its own offset needs no copy on the way out (D3)."""
     stamp_position_at: int = NO_STAMP
     """The same for the log position."""
     stamp_store_ms_at: int = NO_STAMP
     """The same for the store time."""
 
-    @property
-    def key(self) -> bytes:
-        """The partition or routing key, empty when there is none."""
-        return self.origin[self.key_at : self.key_at + self.key_len]
+
+SHAPES_KEPT: Final = 1024
+"""Shapes that one maker of records remembers: what peers can make it hold is bounded (law 2)."""
+_PLAIN: Final = Shape()
+
+
+class Record(msgspec.Struct, gc=False):
+    """One stored unit: a message, or a batch of ``messages`` that the protocol sent as one."""
+
+    origin: bytes
+    shape: Shape = _PLAIN
+    born_ms: int = 0
+    position: LogPosition = LogPosition(-1)
+    store_ms: int = 0
+
+    def reshape(self, **changes: int) -> None:
+        """Say something else of this record; others of its shape are not concerned."""
+        self.shape = replace(self.shape, **changes)
+
+    # Facts of the shape; loops over many records ask the shape, once for a run of them.
 
     @property
-    def tag(self) -> bytes:
-        """The tag used by tag filters, empty when there is none."""
-        return self.origin[self.tag_at : self.tag_at + self.tag_len]
+    def wire(self) -> int:
+        """Whose bytes ``origin`` holds, a ``Wire``."""
+        return self.shape.wire
 
     @property
-    def properties(self) -> bytes:
-        """The protocol's own encoding of user properties."""
-        return self.origin[self.props_at : self.props_at + self.props_len]
+    def kind(self) -> int:
+        """What it means to recovery, a ``RecordKind``."""
+        return self.shape.kind
 
     @property
-    def body(self) -> bytes:
-        """The payload, byte for byte as it was sent."""
-        return self.origin[self.body_at : self.body_at + self.body_len]
+    def flags(self) -> int:
+        """``RecordFlag`` bits."""
+        return self.shape.flags
+
+    @property
+    def messages(self) -> int:
+        """How many messages the protocol sent as this one."""
+        return self.shape.messages
+
+    @property
+    def expire_ms(self) -> int:
+        """Wall time after which it is expired; 0 = never."""
+        return self.shape.expire_ms
+
+    @property
+    def deliver_ms(self) -> int:
+        """Wall time before which it is not delivered; 0 = at once."""
+        return self.shape.deliver_ms
 
     @property
     def is_transient(self) -> bool:
         """True when no confirm waits for its sync and a restart drops it."""
-        return bool(self.flags & _TRANSIENT)
+        return bool(self.shape.flags & _TRANSIENT)
+
+    # Parts of the origin.
+
+    @property
+    def key(self) -> bytes:
+        """The partition or routing key, empty when there is none."""
+        at = self.shape.key_at
+        return self.origin[at : at + self.shape.key_len]
+
+    @property
+    def tag(self) -> bytes:
+        """The tag used by tag filters, empty when there is none."""
+        at = self.shape.tag_at
+        return self.origin[at : at + self.shape.tag_len]
+
+    @property
+    def properties(self) -> bytes:
+        """The protocol's own encoding of user properties."""
+        at = self.shape.props_at
+        return self.origin[at : at + self.shape.props_len]
+
+    @property
+    def body(self) -> bytes:
+        """The payload, byte for byte as it was sent."""
+        at = self.shape.body_at
+        return self.origin[at : at + self.shape.body_len]
 
 
 def tag_hash(tag: bytes) -> int:
@@ -146,16 +207,18 @@ def neutral_record(
     body: bytes, *, properties: bytes = b"", key: bytes = b"", tag: bytes = b""
 ) -> Record:
     """A record of our own protocol: ``key tag properties body`` laid end to end."""
-    tag_at = len(key)
-    props_at = tag_at + len(tag)
-    body_at = props_at + len(properties)
-    return Record(
-        key + tag + properties + body,
-        key_len=len(key),
-        tag_at=tag_at,
-        tag_len=len(tag),
-        props_at=props_at,
-        props_len=len(properties),
-        body_at=body_at,
-        body_len=len(body),
+    shape = _neutral_shape(len(key), len(tag), len(properties), len(body))
+    return Record(key + tag + properties + body, shape)
+
+
+@lru_cache(maxsize=SHAPES_KEPT)
+def _neutral_shape(key_len: int, tag_len: int, props_len: int, body_len: int) -> Shape:
+    return Shape(
+        key_len=key_len,
+        tag_at=key_len,
+        tag_len=tag_len,
+        props_at=key_len + tag_len,
+        props_len=props_len,
+        body_at=key_len + tag_len + props_len,
+        body_len=body_len,
     )

@@ -105,7 +105,7 @@ class MemoryQueue:
             cumulative = last[2] + last[4] if last else 0
             position = self._host.store(record)
             record.store_ms = self._host.clock.wall_ms()
-            hashed = tag_hash(record.tag) if record.tag_len else 0
+            hashed = tag_hash(record.tag) if record.shape.tag_len else 0
             index.all.append(
                 (
                     position,
@@ -115,7 +115,7 @@ class MemoryQueue:
                     length,
                     record.messages,
                     hashed,
-                    entry_flags(record),
+                    entry_flags(record.shape),
                 )
             )
             index.firsts.append(index.next_offset)

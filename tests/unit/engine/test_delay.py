@@ -21,14 +21,14 @@ def bench():
 
 def delayed(bench, body, ms):
     record = neutral_record(body, tag=b"t")
-    record.flags |= RecordFlag.DELAYED
-    record.deliver_ms = bench.clock.wall_ms() + ms
+    record.reshape(flags=record.flags | RecordFlag.DELAYED)
+    record.reshape(deliver_ms=bench.clock.wall_ms() + ms)
     return record
 
 
 def undecided(body):
     record = neutral_record(body)
-    record.flags |= RecordFlag.DELAYED
+    record.reshape(flags=record.flags | RecordFlag.DELAYED)
     return record
 
 
@@ -70,7 +70,7 @@ def test_a_time_that_has_passed_delays_nothing(bench):
 
 def test_without_the_flag_a_deliver_time_is_left_to_the_subscriptions(bench):
     record = neutral_record(b"theirs")
-    record.deliver_ms = bench.clock.wall_ms() + 1_000
+    record.reshape(deliver_ms=bench.clock.wall_ms() + 1_000)
     topic = bench.topic()
     bench.publish(bench.channel(), topic, record)
     bench.turns()
@@ -79,7 +79,7 @@ def test_without_the_flag_a_deliver_time_is_left_to_the_subscriptions(bench):
 
 def test_a_topic_may_delay_every_message_that_has_a_deliver_time(bench):
     record = neutral_record(b"ours")
-    record.deliver_ms = bench.clock.wall_ms() + 1_000
+    record.reshape(deliver_ms=bench.clock.wall_ms() + 1_000)
     topic = bench.topic(policy=TopicPolicy(is_delaying=True))
     bench.publish(bench.channel(), topic, record)
     bench.settle()

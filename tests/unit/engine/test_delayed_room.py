@@ -43,7 +43,7 @@ def bench():
 
 def later(bench, body=b"later"):
     record = neutral_record(body)
-    record.deliver_ms = bench.engine.clock.wall_ms() + LATER_MS
+    record.reshape(deliver_ms=bench.engine.clock.wall_ms() + LATER_MS)
     return record
 
 

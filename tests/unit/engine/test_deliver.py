@@ -7,7 +7,7 @@ from penstock.engine.subscription_options import Mode
 from penstock.flow.permits import Permits
 from penstock.flow.prefetch import ChannelWindow, Window
 from penstock.flow.unsent import UnsentLimit
-from penstock.model.record import Record, neutral_record
+from penstock.model.record import Record, Shape, neutral_record
 from penstock.settings.flow import FlowSettings
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume
 
@@ -73,7 +73,7 @@ def test_permits_are_spent_per_message_and_a_batch_is_never_split(host, queue):
     subscription = subscribe(host, queue, mode=Mode.EXCLUSIVE)
     permits = Permits()
     taker = consume(subscription, permits, name="c")
-    queue.append(Record(b"x", messages=4) for _ in range(3))
+    queue.append(Record(b"x", Shape(messages=4)) for _ in range(3))
     subscription.arrived(1)
     host.run()
     assert taker.offsets == []

@@ -12,8 +12,8 @@ HERE, THERE = object(), object()
 
 def publication(body, route=HERE, *, flags=0, deliver_ms=0, keys=()):
     record = neutral_record(body)
-    record.flags |= flags
-    record.deliver_ms = deliver_ms
+    record.reshape(flags=record.flags | flags)
+    record.reshape(deliver_ms=deliver_ms)
     return Publication(record, route=route, keys=keys)
 
 

@@ -5,7 +5,7 @@ import pytest
 from penstock.engine.subscription import Subscription, SubscriptionOptions
 from penstock.engine.subscription_options import Mode
 from penstock.flow.prefetch import Window
-from penstock.model.record import Record, RecordFlag, neutral_record, tag_hash
+from penstock.model.record import Record, RecordFlag, Shape, neutral_record, tag_hash
 from penstock.model.settlement import Cause
 from penstock.settings.topics import TopicSettings
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume
@@ -27,13 +27,13 @@ def subscribe(host, queue, **options):
 
 def expiring(host, body, after_ms):
     record = neutral_record(body)
-    record.expire_ms = host.clock.wall_ms() + after_ms
+    record.reshape(expire_ms=host.clock.wall_ms() + after_ms)
     return record
 
 
 def later(host, body, after_ms):
     record = neutral_record(body)
-    record.deliver_ms = host.clock.wall_ms() + after_ms
+    record.reshape(deliver_ms=host.clock.wall_ms() + after_ms)
     return record
 
 
@@ -169,7 +169,7 @@ def test_holes_and_removed_messages_do_not_hold_the_low_mark(host, queue):
     subscription = subscribe(host, queue)
     queue.fill(3)
     queue.skip(4)
-    queue.append([Record(b"x", messages=2)])
+    queue.append([Record(b"x", Shape(messages=2))])
     queue.skip(1)
     queue.sync()
     queue.trim(2)
@@ -195,7 +195,7 @@ def test_a_message_that_was_to_come_again_but_is_gone_is_settled(host, queue):
 def test_transient_messages_from_before_the_restart_are_gone(host, queue):
     old, new = neutral_record(b"old"), neutral_record(b"new")
     for record in (old, new):
-        record.flags = int(RecordFlag.TRANSIENT)
+        record.reshape(flags=int(RecordFlag.TRANSIENT))
     queue.append([old])
     host.transient_floor = 1024
     queue.append([new])

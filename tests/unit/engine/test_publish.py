@@ -81,7 +81,7 @@ def test_a_list_that_was_confirmed_before_is_not_given_out_again_longer(bench):
 def test_transient_messages_and_topics_are_confirmed_when_appended(bench, is_durable):
     topic, channel = bench.topic(is_durable=is_durable), bench.channel()
     record = neutral_record(b"quick")
-    record.flags |= RecordFlag.TRANSIENT if is_durable else 0
+    record.reshape(flags=record.flags | RecordFlag.TRANSIENT if is_durable else 0)
     tokens = bench.publish(channel, topic, record)
     bench.engine.turn()
     assert bench.outlet.confirmed_tokens == tokens
@@ -92,7 +92,7 @@ def test_transient_messages_and_topics_are_confirmed_when_appended(bench, is_dur
 def test_a_mixed_list_confirms_the_transient_part_first(bench):
     topic, channel = bench.topic(), bench.channel()
     quick = neutral_record(b"quick")
-    quick.flags |= RecordFlag.TRANSIENT
+    quick.reshape(flags=quick.flags | RecordFlag.TRANSIENT)
     slow, early, last = bench.publish(channel, topic, b"slow", quick, b"last")
     bench.engine.turn()
     assert bench.outlet.confirmed_tokens == [early]
@@ -246,7 +246,7 @@ def test_priorities_choose_the_queue_and_are_capped(bench):
     topic = bench.topic(policy=TopicPolicy(max_priority=2))
     records = [neutral_record(b"%d" % priority) for priority in (0, 1, 2, 9)]
     for priority, record in zip((0, 1, 2, 9), records, strict=True):
-        record.priority = priority
+        record.reshape(priority=priority)
     bench.publish(bench.channel(), topic, *records)
     bench.settle()
     assert [bench.bodies(topic, number) for number in range(3)] == [[b"0"], [b"1"], [b"2", b"9"]]

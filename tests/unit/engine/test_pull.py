@@ -4,7 +4,7 @@ import pytest
 
 from penstock.engine.pull import SCAN_ENTRIES_MAX, Pull, PullDesk, PullStatus
 from penstock.flow.held_pull import HeldPulls
-from penstock.model.record import Record, RecordFlag, neutral_record, tag_hash
+from penstock.model.record import Record, RecordFlag, Shape, neutral_record, tag_hash
 from penstock.testing.queues import MemoryHost, MemoryQueue
 
 
@@ -67,7 +67,7 @@ def test_bytes_are_limited_but_one_record_is_always_given(desk, queue, reader):
 
 
 def test_a_batch_is_one_record_and_counts_all_its_messages(desk, queue, reader):
-    queue.append(Record(b"x", messages=4) for _ in range(3))
+    queue.append(Record(b"x", Shape(messages=4)) for _ in range(3))
     result = desk.pull(Pull(reader, queue, 5, messages_max=4))
     assert [entry[1] for entry in result.entries] == [4]
     assert result.next_offset == 8
@@ -124,7 +124,7 @@ def test_unreadable_records_are_passed_and_told(host, desk, queue, reader):
 
 def test_transient_records_from_before_the_restart_are_gone(host, desk, queue, reader):
     record = neutral_record(b"old")
-    record.flags = int(RecordFlag.TRANSIENT)
+    record.reshape(flags=int(RecordFlag.TRANSIENT))
     queue.append([record])
     host.transient_floor = 1
     assert desk.pull(Pull(reader, queue, 0)).status is PullStatus.REMOVED

@@ -119,7 +119,7 @@ def test_transient_messages_are_dropped_and_counted_out(bench):
     topic = bench.topic()
     bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
     quick = neutral_record(b"quick")
-    quick.flags |= RecordFlag.TRANSIENT
+    quick.reshape(flags=quick.flags | RecordFlag.TRANSIENT)
     bench.publish(bench.channel(), topic, quick, b"kept")
     bench.settle()
     bench.kill()

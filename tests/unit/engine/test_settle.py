@@ -5,7 +5,7 @@ import pytest
 from penstock.engine.subscription import Subscription, SubscriptionOptions
 from penstock.engine.subscription_options import Mode
 from penstock.flow.prefetch import Window
-from penstock.model.record import Record, neutral_record
+from penstock.model.record import Record, Shape, neutral_record
 from penstock.model.settlement import Cause
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume
 
@@ -95,7 +95,7 @@ def test_single_messages_of_a_batch_are_settled_one_by_one(host):
     queue = MemoryQueue(host)
     subscription = Subscription(1, "s", [queue], SubscriptionOptions(), host)
     taker = consume(subscription, Window(3), name="c")
-    queue.append([Record(b"x", messages=3), Record(b"y")])
+    queue.append([Record(b"x", Shape(messages=3)), Record(b"y")])
     subscription.arrived(1)
     host.run()
     assert taker.offsets == [0]
@@ -130,7 +130,7 @@ def test_a_batch_comes_back_with_what_is_left_of_it(host):
     queue = MemoryQueue(host)
     subscription = Subscription(1, "s", [queue], SubscriptionOptions(), host)
     taker = consume(subscription, name="c")
-    queue.append([Record(b"x", messages=4)])
+    queue.append([Record(b"x", Shape(messages=4))])
     subscription.arrived(1)
     host.run()
     subscription.settle(1, [0, 3])
@@ -266,7 +266,7 @@ def test_settling_a_message_that_waits_for_its_delay_ends_the_wait(host, subscri
 def test_a_batch_settled_halfway_before_it_was_read_is_delivered_for_its_rest(host):
     queue = MemoryQueue(host)
     subscription = Subscription(1, "s", [queue], SubscriptionOptions(), host)
-    queue.append([Record(b"x", messages=3)])
+    queue.append([Record(b"x", Shape(messages=3))])
     subscription.settle_upto(1, 2)
     taker = consume(subscription, Window(5), name="c")
     host.run()

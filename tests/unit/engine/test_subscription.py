@@ -12,7 +12,7 @@ from penstock.flow.diagnosis import diagnose
 from penstock.flow.prefetch import Window
 from penstock.flow.unsent import UnsentLimit
 from penstock.model.errors import NotFound
-from penstock.model.record import Record, neutral_record
+from penstock.model.record import Record, Shape, neutral_record
 from penstock.model.settlement import Cause
 from penstock.settings.topics import TopicSettings
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume
@@ -281,7 +281,7 @@ def test_a_message_with_a_key_and_no_consumer_waits(host):
 
 def test_a_purge_spares_every_message_of_a_batch_in_flight(host):
     queue = MemoryQueue(host)
-    queue.append([Record(b"x", messages=3), Record(b"y")])
+    queue.append([Record(b"x", Shape(messages=3)), Record(b"y")])
     subscription = subscribe(host, queue)
     consume(subscription, Window(1), name="c")
     host.run()

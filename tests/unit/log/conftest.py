@@ -33,15 +33,13 @@ class StoreBox:
     def queue(self, queue_id=1):
         return self.store.create_queue(queue_id, 1000 + queue_id)
 
-    def append(self, *bodies, queues=None, **facts):
+    def append(self, *bodies, queues=None, tag=b"", **facts):
         """One frame of neutral records to all ``queues`` (or the only queue there is)."""
         queues = tuple(queues if queues is not None else self.store.queues()[:1])
         batch = []
         for body in bodies:
-            record = neutral_record(body, tag=facts.get("tag", b""))
-            for name, value in facts.items():
-                if name != "tag":
-                    setattr(record, name, value)
+            record = neutral_record(body, tag=tag)
+            record.reshape(**facts)
             batch.append(Appending(record, queues))
         self.store.append(batch, self.clock.wall_ms())
         return batch

@@ -15,7 +15,7 @@ from penstock.log.cursors import (
 )
 from penstock.log.queue_index import IndexFlag
 from penstock.model.errors import LogCorrupt
-from penstock.model.record import RecordFlag, RecordKind, neutral_record, tag_hash
+from penstock.model.record import RecordFlag, RecordKind, Shape, neutral_record, tag_hash
 from penstock.model.settlement import Cause, QueueSettlement, Settlement
 
 SETTLEMENT = Settlement(
@@ -47,8 +47,9 @@ def test_a_release_survives_encoding():
 
 def test_a_release_record_points_back_at_the_original():
     original = neutral_record(b"later", tag=b"blue")
-    original.flags, original.deliver_ms, original.expire_ms = int(RecordFlag.DELAYED), 500, 900
-    original.position, original.messages = 4096, 2
+    original.reshape(flags=int(RecordFlag.DELAYED), deliver_ms=500, expire_ms=900)
+    original.position = 4096
+    original.reshape(messages=2)
     record = release_record(original, 128)
     assert (record.kind, record.messages, record.deliver_ms) == (RecordKind.RELEASE, 2, 500)
     assert decode_release(record.origin) == Release(
@@ -67,10 +68,7 @@ def test_a_release_record_points_back_at_the_original():
     ],
 )
 def test_an_entry_says_what_dispatch_must_know(facts, flags):
-    record = neutral_record(b"")
-    for name, value in facts.items():
-        setattr(record, name, value)
-    assert entry_flags(record) == flags
+    assert entry_flags(Shape(**facts)) == flags
 
 
 @pytest.mark.parametrize("decode", [decode_settlement, decode_release, decode_cursor])

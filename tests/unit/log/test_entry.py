@@ -10,12 +10,13 @@ from penstock.log.entry import (
     decode_record,
     encode,
     encode_batch,
+    pack_middle,
     record_length,
     template,
 )
 from penstock.model.errors import FormatTooNew, InvariantBroken
 from penstock.model.position import UNASSIGNED_OFFSET
-from penstock.model.record import Record, RecordFlag, RecordKind, Wire, neutral_record
+from penstock.model.record import Record, RecordFlag, RecordKind, Shape, Wire, neutral_record
 
 GOLDEN = bytes.fromhex(
     "62055a9b"  # crc
@@ -49,10 +50,10 @@ GOLDEN = bytes.fromhex(
 
 def golden_record() -> Record:
     record = neutral_record(b"body!!", properties=b"a->b; ", key=b"kk", tag=b"tag")
-    record.wire = Wire.AMQP
-    record.flags = RecordFlag.TRANSIENT
-    record.priority = 9
-    record.born_ms, record.expire_ms, record.deliver_ms = 1, 2, 3
+    record.born_ms = 1
+    record.reshape(
+        wire=Wire.AMQP, flags=RecordFlag.TRANSIENT, priority=9, expire_ms=2, deliver_ms=3
+    )
     return record
 
 
@@ -89,14 +90,13 @@ def records(draw):
     (key_at, key_len), (tag_at, tag_len) = span(65535), span(65535)
     (props_at, props_len), (body_at, body_len) = span(2**32), span(2**32)
     stamp = st.integers(-(2**63), 2**63 - 1)
-    return Record(
-        origin,
+    born_ms = draw(stamp)
+    shape = Shape(
         wire=draw(st.sampled_from(list(Wire))),
         kind=draw(st.sampled_from(list(RecordKind))),
         flags=draw(st.integers(0, 15)),
         priority=draw(st.integers(0, 255)),
         messages=draw(st.one_of(st.just(1), st.integers(1, 5000))),
-        born_ms=draw(stamp),
         expire_ms=draw(stamp),
         deliver_ms=draw(stamp),
         key_at=key_at,
@@ -108,6 +108,7 @@ def records(draw):
         body_at=body_at,
         body_len=body_len,
     )
+    return Record(origin, shape, born_ms)
 
 
 targets_lists = st.lists(
@@ -121,7 +122,7 @@ targets_lists = st.lists(
     store_ms=st.integers(0, 2**45),
 )
 def test_records_survive_the_round_trip(batch, position, store_ms):
-    originals = [Record(**{f: getattr(r, f) for f in r.__struct_fields__}) for r, _ in batch]
+    originals = [Record(record.origin, record.shape, record.born_ms) for record, _ in batch]
     parts, lengths = encode_batch(
         [record for record, _ in batch], [targets for _, targets in batch], position, store_ms
     )
@@ -141,12 +142,14 @@ def test_records_survive_the_round_trip(batch, position, store_ms):
 
 @given(record=records(), target=st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)))
 def test_a_template_makes_the_same_bytes(record, target):
-    common = template(record)
+    common = template(record.shape, len(record.origin))
     if common is None:
         assert record.messages > record_length(neutral_record(record.origin), 1)
         return
     head, tail, pack, length = common
-    sealed = pack(head, 4096, 777, record.born_ms, tail, *target, record.origin)
+    queue_id, offset = target
+    middle = pack_middle(777, record.born_ms, tail, queue_id)
+    sealed = pack(head, 4096, middle, offset, record.origin)
     assert encode(record, [target], 4096, 777)[4:] == sealed
     assert len(sealed) == length - 4
 
@@ -193,8 +196,7 @@ def test_a_newer_header_version_is_told_from_damage():
 )
 def test_a_record_that_contradicts_itself_is_never_written(change, targets):
     record = neutral_record(b"body")
-    for name, value in change.items():
-        setattr(record, name, value)
+    record.reshape(**change)
     with pytest.raises(InvariantBroken):
         encode(record, targets, 48, 0)
 
@@ -208,7 +210,7 @@ def test_senseless_facts_under_a_good_crc_stop_the_reader():
 
 
 def test_origins_that_carry_offset_position_and_time_are_stamped():
-    record = Record(bytes(30), stamp_offset_at=1, stamp_position_at=10, stamp_store_ms_at=20)
+    record = Record(bytes(30), Shape(stamp_offset_at=1, stamp_position_at=10, stamp_store_ms_at=20))
     data = encode(record, [(3, 77)], 800, 123456)
     stored = decode_record(data, 0, 800)
     assert stored.origin == record.origin
@@ -217,13 +219,11 @@ def test_origins_that_carry_offset_position_and_time_are_stamped():
 
 
 def test_an_offset_not_yet_assigned_is_not_stamped():
-    record = Record(b"\x11" * 8, stamp_offset_at=0)
+    record = Record(b"\x11" * 8, Shape(stamp_offset_at=0))
     encode(record, [(3, UNASSIGNED_OFFSET)], 800, 1)
     assert record.origin == b"\x11" * 8
 
 
 def _stored(record: Record, position: int, store_ms: int) -> Record:
     """The record as it comes back: with position and store time, stamps forgotten."""
-    fields = {name: getattr(record, name) for name in record.__struct_fields__}
-    fields |= {"position": position, "store_ms": store_ms}
-    return Record(**fields)
+    return Record(record.origin, record.shape, record.born_ms, position, store_ms)

@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.log.inspect import Dump, check, log_bytes
-from penstock.model.record import Record, RecordFlag, RecordKind, Wire, neutral_record
+from penstock.model.record import Record, RecordFlag, RecordKind, Shape, Wire, neutral_record
 from penstock.testing.log_maker import STORE_MS, LogMaker
 from penstock.testing.storage import MemoryStorage
 
@@ -52,9 +52,9 @@ def test_a_segment_removed_while_checking_is_a_gap(maker, monkeypatch):
 
 def test_a_dump_shows_every_record_in_words(maker):
     record = neutral_record(b"body", key=b"k\xff", tag=b"t")
-    record.flags = int(RecordFlag.TRANSIENT | RecordFlag.COMPRESSED)
-    record.wire = int(Wire.PULSAR)
-    maker.append_records(record, Record(b"settled", kind=int(RecordKind.SETTLE), wire=99))
+    record.reshape(flags=int(RecordFlag.TRANSIENT | RecordFlag.COMPRESSED))
+    record.reshape(wire=int(Wire.PULSAR))
+    maker.append_records(record, Record(b"settled", Shape(kind=int(RecordKind.SETTLE), wire=99)))
     first, second = Dump(maker.storage).records()
     assert (first.kind, first.wire, first.flags) == (
         "message",

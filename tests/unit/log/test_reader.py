@@ -7,7 +7,7 @@ import pytest
 from penstock.log.entry import encode_batch
 from penstock.log.reader import MARK_BYTES, RUN_BYTES_MAX, LogReader
 from penstock.log.segment import remove_segment
-from penstock.model.record import Record, neutral_record
+from penstock.model.record import Record, Shape, neutral_record
 from penstock.testing.log_maker import LogMaker
 from penstock.testing.storage import MemoryFile, MemoryStorage
 
@@ -88,7 +88,10 @@ def test_a_run_is_bounded_and_far_records_are_read_apart(storage):
 def test_a_record_larger_than_a_run_is_read_whole(storage):
     maker = LogMaker(storage)
     made = maker.append(bytes(3 * RUN_BYTES_MAX))
-    assert LogReader(storage, maker.segments).read(*wanted(made)[0]).body_len == 3 * RUN_BYTES_MAX
+    assert (
+        LogReader(storage, maker.segments).read(*wanted(made)[0]).shape.body_len
+        == 3 * RUN_BYTES_MAX
+    )
 
 
 def test_a_removed_segment_is_gone_and_not_corrupt(storage, maker, reader):
@@ -169,7 +172,7 @@ def test_any_position_inside_a_record_locates_it(maker, reader):
 
 
 def test_a_position_names_a_message_of_a_batch_or_a_target(storage, maker, reader):
-    maker.append_records(Record(b"batch", messages=1000))
+    maker.append_records(Record(b"batch", Shape(messages=1000)))
     position = maker.records[0].position
     assert reader.locate(position + 999).number == 999
     assert reader.locate(position + 1000) is None

@@ -23,7 +23,7 @@ def settle(box, low_mark, subscription_id=7):
 
 def delay(box, body=b"later", deliver_ms=5000):
     record = neutral_record(body)
-    record.flags, record.deliver_ms = DELAYED, deliver_ms
+    record.reshape(flags=DELAYED, deliver_ms=deliver_ms)
     box.append_records((record, box.store.queues()[:1]))
     return record
 

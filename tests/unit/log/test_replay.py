@@ -44,16 +44,16 @@ class Life:
         pairs = []
         for _ in range(self.rng.randint(1, 20)):
             record = neutral_record(bytes(self.rng.randrange(1500)))
-            record.messages = self.rng.choice((1, 1, 1, 5))
-            record.flags = self.rng.choice((0, 0, int(RecordFlag.TRANSIENT)))
-            record.expire_ms = self.rng.choice((0, 0, 99))
+            record.reshape(messages=self.rng.choice((1, 1, 1, 5)))
+            record.reshape(flags=self.rng.choice((0, 0, int(RecordFlag.TRANSIENT))))
+            record.reshape(expire_ms=self.rng.choice((0, 0, 99)))
             pairs.append((record, self.queues(self.rng.choice((1, 1, 2)))))
         self.box.append_records(*pairs)
 
     def delay(self):
         record = neutral_record(bytes(self.rng.randrange(500)))
-        record.flags = int(RecordFlag.DELAYED)
-        record.deliver_ms = self.rng.randrange(20_000_000)
+        record.reshape(flags=int(RecordFlag.DELAYED))
+        record.reshape(deliver_ms=self.rng.randrange(20_000_000))
         self.box.append_records((record, self.queues()))
         self.pending[record.position] = record
 

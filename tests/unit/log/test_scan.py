@@ -10,7 +10,7 @@ from penstock.log.scan import WINDOW_BYTES, LogScan
 from penstock.log.segment import SegmentSet, segment_path
 from penstock.log.writer import LogWriter
 from penstock.model.errors import FormatTooNew, InvariantBroken
-from penstock.model.record import Record, RecordFlag, RecordKind, neutral_record, tag_hash
+from penstock.model.record import Record, RecordFlag, RecordKind, Shape, neutral_record, tag_hash
 from penstock.testing.log_maker import STORE_MS, LogMaker, recover
 from penstock.testing.storage import MemoryFile, MemoryStorage
 
@@ -69,9 +69,9 @@ def test_every_record_is_given_frame_by_frame_in_order(storage, maker):
 
 def test_a_scan_tells_what_indexes_and_recovery_need(storage, maker):
     message = neutral_record(b"body", key=b"k", tag=b"red")
-    message.flags, message.messages = int(RecordFlag.DELAYED), 7
-    message.expire_ms, message.deliver_ms = 55, 66
-    settle = Record(b"payload", kind=int(RecordKind.SETTLE))
+    message.reshape(flags=int(RecordFlag.DELAYED), messages=7)
+    message.reshape(expire_ms=55, deliver_ms=66)
+    settle = Record(b"payload", Shape(kind=int(RecordKind.SETTLE)))
     targets = (((3, 30), (4, 40)), ())
     position = maker.writer.first_record_position
     parts, lengths = encode_batch((message, settle), targets, position, STORE_MS)

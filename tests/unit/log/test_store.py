@@ -66,7 +66,7 @@ def test_offset_position_and_time_are_stamped_where_the_protocol_wants_them(box)
     box.queue()
     box.append(b"first")
     record = neutral_record(bytes(24))
-    record.stamp_offset_at, record.stamp_position_at, record.stamp_store_ms_at = 0, 8, 16
+    record.reshape(stamp_offset_at=0, stamp_position_at=8, stamp_store_ms_at=16)
     box.append_records((record, box.store.queues()))
     expected = b"".join(number.to_bytes(8) for number in (1, record.position, box.clock.wall_ms()))
     assert record.origin == expected

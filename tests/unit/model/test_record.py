@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model import record as record_module
-from penstock.model.record import Record, RecordFlag, neutral_record, tag_hash
+from penstock.model.record import Record, RecordFlag, Shape, neutral_record, tag_hash
 
 
 @given(st.binary(), st.binary(), st.binary(), st.binary())
@@ -34,7 +34,7 @@ def test_a_new_record_has_no_position_yet():
     ],
 )
 def test_a_record_is_transient_by_its_flag(flags, expected):
-    assert Record(b"", flags=int(flags)).is_transient is expected
+    assert Record(b"", Shape(flags=int(flags))).is_transient is expected
 
 
 # What Java prints for "...".hashCode(); the last one is a surrogate pair.

@@ -117,7 +117,7 @@ class Filters:
         reader = self._facts.get(record.wire)
         if isinstance(reader, PropertyReader):
             return reader.properties(record)
-        return {TAGS: record.tag.decode("utf-8", "replace")} if record.tag_len else {}
+        return {TAGS: record.tag.decode("utf-8", "replace")} if record.shape.tag_len else {}
 
     def _made(self, expression: str, language: str) -> Filter | None:
         if language == "tag":

@@ -154,7 +154,7 @@ def _again(
         deliver_ms=house.clock.wall_ms() + delay_ms if delay_ms else 0,
     )
     if delay_ms:
-        record.flags |= RecordFlag.DELAYED
+        record.reshape(flags=record.flags | RecordFlag.DELAYED)
 
     def refused_with(code: int, remark: str) -> None:
         session.answer(command, code, remark=remark)

@@ -135,7 +135,7 @@ class SendDesk:
                 send_answer(
                     each.send,
                     each.record.position,
-                    each.first_offsets[0],
+                    each.first_offset,
                     host_hex=host_hex,
                     queue_id=each.queue_number,
                     unique_key=each.unique_key,

@@ -48,7 +48,7 @@ def shown_in(queue: Queue, record: Record, offset: int) -> bytes:
     if sys_flag_of(origin) & _TRANSACTION == _COMMIT and not prepared_offset_of(origin):
         # A half message that was committed: it says where it lay before, which is where it lies.
         origin = retopic(origin, topic, prepared_offset=record.position)
-    elif not origin.startswith(field, record.body_at + record.body_len):
+    elif not origin.startswith(field, record.shape.body_at + record.shape.body_len):
         origin = retopic(origin, topic)
     return placed(origin, queue.number, offset, record.position)
 

@@ -59,7 +59,7 @@ def take(draft: Draft) -> bool:
     if not delay.deliver_ms:
         return False
     record = draft.record(place.name, number, delay.properties, deliver_ms=delay.deliver_ms)
-    record.flags |= RecordFlag.DELAYED
+    record.reshape(flags=record.flags | RecordFlag.DELAYED)
     _store(draft, record, place)
     return True
 

@@ -97,8 +97,7 @@ def committed_flag(sys_flag: int) -> int:
 
 def make_half(record: Record) -> None:
     """Let the record of a half message wait for a decision and for no time."""
-    record.flags |= RecordFlag.DELAYED
-    record.deliver_ms = 0
+    record.reshape(flags=record.flags | RecordFlag.DELAYED, deliver_ms=0)
 
 
 class Transactions:

@@ -39,7 +39,7 @@ class TagFilter:
 
     def matches_record(self, record: Record) -> bool:
         """Whether its tag is one of those wanted."""
-        return record.tag_len > 0 and record.tag in self._tags
+        return record.shape.tag_len > 0 and record.tag in self._tags
 
 
 def tag_filter(expression: str) -> TagFilter | None:

@@ -65,17 +65,17 @@ def _message(world: World, publisher: SimPublisher, sim_topic: SimTopic) -> tupl
     # A key picks the lane: without one the same publisher's messages spread over all of them.
     chance = rng.random()
     if chance < 0.04:
-        record.flags |= RecordFlag.TRANSIENT
+        record.reshape(flags=RecordFlag.TRANSIENT)
         sent.may_vanish = sent.is_transient = True
     elif chance < 0.08:
-        record.expire_ms = world.engine.clock.wall_ms() + rng.randrange(1, 3000)
+        record.reshape(expire_ms=world.engine.clock.wall_ms() + rng.randrange(1, 3000))
         sent.may_vanish = True
     elif chance < 0.12:
-        record.flags |= RecordFlag.DELAYED
-        record.deliver_ms = world.engine.clock.wall_ms() + rng.randrange(1, 1500)
+        deliver_ms = world.engine.clock.wall_ms() + rng.randrange(1, 1500)
+        record.reshape(flags=RecordFlag.DELAYED, deliver_ms=deliver_ms)
         sent.is_ordered = False
     elif chance < 0.16:
-        record.messages = rng.randint(2, BATCH_MAX)
+        record.reshape(messages=rng.randint(2, BATCH_MAX))
     return sent, record
 
 

@@ -12,7 +12,7 @@ Big-endian. A host is ip and port i32; with its V6 bit in sysFlag the ip has 16 
 behind it moves on by 12. Sheet: rocketmq.md 1.10.
 
 A ``Record`` is built once, at the send. What only the append knows (queueOffset, commitLogOffset
-and storeTimestamp) is left zero and stamped by the log (``Record.stamp_*_at``): the record's
+and storeTimestamp) is left zero and stamped by the log (``Shape.stamp_*_at``): the record's
 position is its commitLogOffset. A pull then is a concatenation of origins.
 
 Invariants: spans of a record lie in its origin; ``decode_stored(encode_stored(m))`` is ``m``.
@@ -28,8 +28,7 @@ from zlib import crc32
 
 import msgspec
 
-from penstock.model.position import LogPosition
-from penstock.model.record import Record, RecordFlag, RecordKind, Wire
+from penstock.model.record import SHAPES_KEPT, Record, RecordFlag, Shape, Wire
 from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.message_id import HOST_V4_BYTES, HOST_V6_BYTES, NO_HOST
 from penstock.wire.rocketmq.message_id import offset_message_id as offset_id
@@ -89,9 +88,7 @@ _I16: Final = Struct(">h")
 _TAGS: Final = b"TAGS\x01"
 _KEYS: Final = b"KEYS\x01"
 _SHARDING: Final = b"__SHARDINGKEY\x01"
-_NOT_STORED: Final = LogPosition(-1)
 _ROCKETMQ: Final = int(Wire.ROCKETMQ)
-_MESSAGE: Final = int(RecordKind.MESSAGE)
 _COMPRESSED: Final = int(RecordFlag.COMPRESSED)
 
 
@@ -177,12 +174,42 @@ def stored_record(
     at = properties.rfind(_TAGS)
     if at >= 0:
         tag_at, tag_len = span_at(properties, _TAGS, at)
-    return Record(
-        origin, _ROCKETMQ, _MESSAGE, _COMPRESSED if sys_flag & 1 else 0, 0, 1, born_ms, expire_ms,
-        deliver_ms, props_at + key_at if key_len else 0, key_len,
-        props_at + tag_at if tag_len else 0, tag_len, props_at, props_len, body_at, size,
-        _NOT_STORED, 0, QUEUE_OFFSET_AT, POSITION_AT, 68 if bits & 0x10 else 56,
+    shape = _shape(
+        _COMPRESSED if sys_flag & 1 else 0, expire_ms, deliver_ms,
+        props_at + key_at if key_len else 0, key_len, props_at + tag_at if tag_len else 0, tag_len,
+        props_at, props_len, body_at, size, 68 if bits & 0x10 else 56,
     )  # fmt: skip
+    return Record(origin, shape, born_ms)
+
+
+@lru_cache(maxsize=SHAPES_KEPT)
+def _shape(
+    flags: int,
+    expire_ms: int,
+    deliver_ms: int,
+    key_at: int,
+    key_len: int,
+    *spans: int,
+) -> Shape:
+    """The shape of a stored message, shared by all that are laid out like it."""
+    tag_at, tag_len, props_at, props_len, body_at, body_len, store_ms_at = spans
+    return Shape(
+        wire=_ROCKETMQ,
+        flags=flags,
+        expire_ms=expire_ms,
+        deliver_ms=deliver_ms,
+        key_at=key_at,
+        key_len=key_len,
+        tag_at=tag_at,
+        tag_len=tag_len,
+        props_at=props_at,
+        props_len=props_len,
+        body_at=body_at,
+        body_len=body_len,
+        stamp_offset_at=QUEUE_OFFSET_AT,
+        stamp_position_at=POSITION_AT,
+        stamp_store_ms_at=store_ms_at,
+    )
 
 
 def record_of(message: StoredMessage, *, deliver_ms: int = 0, expire_ms: int = 0) -> Record:

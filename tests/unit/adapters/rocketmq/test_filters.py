@@ -90,5 +90,5 @@ def test_a_message_of_another_protocol_has_the_properties_its_reader_finds():
     bench = RocketmqBench()
     bench.engine.facts = {int(Wire.AMQP): Reader()}
     record = neutral_record(b"x")
-    record.wire = int(Wire.AMQP)
+    record.reshape(wire=int(Wire.AMQP))
     assert Filters(bench.house).build("colour = 'red'", "sql92").matches_record(record)

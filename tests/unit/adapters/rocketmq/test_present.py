@@ -6,7 +6,7 @@ from penstock.adapters.rocketmq.burial import RocketmqBurial
 from penstock.adapters.rocketmq.present import present, properties_of
 from penstock.engine.ports import Death
 from penstock.model.facts import Facts
-from penstock.model.record import Record, Wire, neutral_record
+from penstock.model.record import Record, Shape, Wire, neutral_record
 from penstock.model.settlement import Cause
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.properties import parse_properties
@@ -56,7 +56,7 @@ def test_facts_of_another_wire_become_rocketmqs_words(house):
         key="two words", tag="t", message_id="id-1", born_ms=5, attempts=2, properties={"u": "v"}
     )
     house.engine.facts = {int(Wire.AMQP): FakeReader(facts)}
-    message = shown(house, Record(b"wire bytes", wire=Wire.AMQP))
+    message = shown(house, Record(b"wire bytes", Shape(wire=Wire.AMQP)))
     assert (message.body, message.born_ms, message.reconsume_times) == (b"plain", 5, 2)
     assert message.property_map() == {
         "TAGS": "t",
@@ -68,13 +68,13 @@ def test_facts_of_another_wire_become_rocketmqs_words(house):
 
 def test_a_body_that_cannot_be_inflated_is_shown_as_it_is(house):
     house.engine.facts = {int(Wire.AMQP): FakeReader(Facts(), None)}
-    record = Record(b"squeezed", wire=Wire.AMQP, body_len=8)
+    record = Record(b"squeezed", Shape(wire=Wire.AMQP, body_len=8))
     assert shown(house, record).body == b"squeezed"
 
 
 def test_a_wire_that_nobody_reads_shows_key_tag_and_body(house):
-    record = Record(b"ktbody", wire=Wire.PULSAR, key_len=1, tag_at=1, tag_len=1, body_at=2)
-    record.body_len = 4
+    record = Record(b"ktbody", Shape(wire=Wire.PULSAR, key_len=1, tag_at=1, tag_len=1, body_at=2))
+    record.reshape(body_len=4)
     message = shown(house, record)
     assert message.body == b"body"
     assert message.property_map()["TAGS"] == "t"
@@ -113,7 +113,7 @@ def test_a_dead_letter_names_its_grave_and_where_it_came_from():
         "DLQ_ORIGIN_TOPIC": "orders",
         "DLQ_ORIGIN_MESSAGE_ID": "0" * 30 + "30",
     }
-    assert letter.stamp_position_at > 0
+    assert letter.shape.stamp_position_at > 0
 
 
 def test_a_second_death_replaces_the_first_and_nonsense_vanishes():

@@ -28,7 +28,7 @@ def properties(record):
 def append(maps, *bodies, at, queue=QUEUE):
     maps.appended(
         [
-            Appending(neutral_record(body), (SimpleNamespace(queue_id=queue),), (at + count,))
+            Appending(neutral_record(body), (SimpleNamespace(queue_id=queue),), at + count)
             for count, body in enumerate(bodies)
         ]
     )
@@ -107,8 +107,9 @@ def test_delayed_messages_and_records_that_are_no_messages_get_no_map(maps):
     maps.register("g1#t", IS_ONE, [QUEUE])
     queue = (SimpleNamespace(queue_id=QUEUE),)
     delayed, release = neutral_record(b"2"), neutral_record(b"2")
-    delayed.flags, release.kind = RecordFlag.DELAYED, RecordKind.RELEASE
-    maps.appended([Appending(delayed, queue, ()), Appending(release, queue, (0,))])
+    delayed.reshape(flags=RecordFlag.DELAYED)
+    release.reshape(kind=RecordKind.RELEASE)
+    maps.appended([Appending(delayed, queue), Appending(release, queue, 0)])
     assert judged(maps.judge("g1#t", QUEUE), 0) == [True]
 
 

@@ -107,7 +107,7 @@ def test_a_send_becomes_a_record_whose_spans_point_into_its_bytes():
 def test_the_key_is_the_sharding_key_else_the_first_of_keys(properties, key):
     record = stored_record("T", 0, b"", properties)
     assert record.key == key
-    assert (record.key_len > 0) == bool(key)
+    assert (record.shape.key_len > 0) == bool(key)
 
 
 def test_the_append_stamps_offset_position_and_store_time():
@@ -156,7 +156,7 @@ def test_topics_above_127_bytes_take_the_second_form():
 
 
 def test_properties_are_limited_by_a_signed_short():
-    assert stored_record("T", 0, b"", b"p" * 32767).props_len == 32767
+    assert stored_record("T", 0, b"", b"p" * 32767).shape.props_len == 32767
     for build in (
         lambda: stored_record("T", 0, b"", b"p" * 32768),
         lambda: encode_stored(StoredMessage(topic="T", properties=b"p" * 32768)),
