@@ -22,6 +22,7 @@ from penstock.client.pending import NEVER_MS, Done, PendingRequests
 from penstock.model.clock import Clock
 from penstock.wire.rocketmq.command import Command, Malformed
 from penstock.wire.rocketmq.frame import RemotingFrames, encode
+from penstock.wire.rocketmq.hot_answers import decode_answer
 
 _log = logging.getLogger(__name__)
 
@@ -151,27 +152,19 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand answers to those who wait, requests to the handler."""
         self._heard_ms = self._clock.monotonic_ms()
-        frames = self._frames
-        frames.feed(data)
+        self._frames.feed(data)
+        take = self.pending.take
         try:
-            commands = frames.commands()
+            for frame in self._frames.frames():
+                command = decode_answer(frame)
+                if command.flag & 1:
+                    done = take(command.opaque)
+                    if done is not None:
+                        self._settle(done, command)
+                else:
+                    self._ask(command)
         except Malformed as problem:
             self.close(f"it does not speak RocketMQ's protocol: {problem}")
-            return
-        take = self.pending.take
-        for command in commands:
-            if command.flag & 1:
-                done = take(command.opaque)
-                if done is not None:
-                    try:
-                        done(command)
-                    except Exception:
-                        _log.exception("handling an answer failed", extra={"from": self.address})
-            else:
-                try:
-                    self._asked(self, command)
-                except Exception:
-                    _log.exception("handling a request failed", extra={"from": self.address})
 
     def _flush(self) -> None:
         self._is_flush_due = False
@@ -205,11 +198,17 @@ class Connection(asyncio.Protocol):
         elif len(self.pending) and not self.is_over:
             self._watch()
 
-    def _settle(self, done: Done, error: ClientError) -> None:
+    def _settle(self, done: Done, end: Command | ClientError) -> None:
         try:
-            done(error)
+            done(end)
         except Exception:
-            _log.exception("handling a failed request failed", extra={"from": self.address})
+            _log.exception("handling the end of a request failed", extra={"peer": self.address})
+
+    def _ask(self, command: Command) -> None:
+        try:
+            self._asked(self, command)
+        except Exception:
+            _log.exception("handling a request failed", extra={"peer": self.address})
 
     def _refusal(self) -> ClientError:
         if self.is_over:

@@ -55,6 +55,7 @@ class Relay:
             try:
                 self.loop.call_soon_threadsafe(self._run)
             except RuntimeError:
+                self._is_woken = False
                 self._calls.clear()
                 _log.debug("event loop is closed, results dropped")
 
