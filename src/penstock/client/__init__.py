@@ -17,6 +17,10 @@ from penstock.client.admin_tables import (
     QueueStats,
 )
 from penstock.client.consumer.hooks import ConsumeHook
+from penstock.client.consumer.lite_pull_consumer import LitePullConsumer
+from penstock.client.consumer.lite_reader import LiteFigures, LiteQueueFigures
+from penstock.client.consumer.pull_consumer import PullConsumer
+from penstock.client.consumer.pull_result import PullResult, PullStatus
 from penstock.client.consumer.push_consumer import PushConsumer
 from penstock.client.consumer.results import ConsumeResult, Finished, Later, ResultKind, Suspend
 from penstock.client.consumer.statistics import ConsumerFigures, QueueFigures, TopicFigures
@@ -61,10 +65,16 @@ __all__ = [
     "GroupTaken",
     "InvalidMessage",
     "Later",
+    "LiteFigures",
+    "LitePullConsumer",
+    "LiteQueueFigures",
     "Message",
     "NoRoute",
     "Producer",
     "ProducerStatistics",
+    "PullConsumer",
+    "PullResult",
+    "PullStatus",
     "PushConsumer",
     "QueueFigures",
     "QueueProgress",

@@ -3,13 +3,16 @@
 Not here: what they do (``pull_consumer.py``, ``lite_pull_consumer.py``).
 """
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from penstock.client.consumer.consume_from import ConsumeFrom
 from penstock.client.options import InstanceOptions, Option
-from penstock.model.assignment import AVG, Strategy
-from penstock.wire.rocketmq.bodies import MessageModel
+from penstock.model.assignment import AVG, QueueRef, Strategy
+
+QueuesChanged = Callable[[str, list[QueueRef], list[QueueRef]], object]
+"""Gets a topic, all its queues, and this consumer's share of them; called on a thread."""
 
 
 class PullOptions(InstanceOptions, total=False):
@@ -23,83 +26,89 @@ class PullOptions(InstanceOptions, total=False):
             " group. False: nobody hears of it; for readers that know their queues and offsets.",
         ),
     ]
-    suspend_ms: Annotated[
-        int, Option(20_000, "How long a broker may hold a pull that waits for messages.", 1)
-    ]
-    suspend_timeout_ms: Annotated[
-        int, Option(30_000, "How long a pull that waits may take in all; above suspend_ms.", 1)
-    ]
     pull_timeout_ms: Annotated[
-        int, Option(10_000, "How long a pull that does not wait may take.", 1)
+        int, Option(10_000, "How long an answer may take, beyond the time a pull may wait.", 1)
     ]
     pull_bytes_max: Annotated[
         int | None,
         Option(None, "Bytes of messages one pull asks for; None: the broker's limit.", 1),
     ]
-    allocation: Annotated[
-        str | Strategy, Option(AVG, "How queues are divided among the members of a group.")
+    strategy: Annotated[
+        str | Strategy,
+        Option(AVG, "How queues are divided: the name of a strategy, or a function of your own."),
     ]
-    reconsume_times_max: Annotated[
-        int, Option(16, "Deliveries after which a message that is sent back is a dead letter.", 0)
+    retries_max: Annotated[
+        int, Option(16, "How often a message can be sent back before it is a dead letter.", 0)
     ]
 
 
 class LitePullOptions(InstanceOptions, total=False):
     """Options of ``LitePullConsumer``."""
 
-    auto_commit: Annotated[bool, Option(True, "Offsets are stored by themselves, in ``poll()``.")]
+    is_auto_commit: Annotated[
+        bool, Option(True, "Offsets of what earlier polls gave are stored by ``poll()`` itself.")
+    ]
     auto_commit_interval_ms: Annotated[int, Option(5_000, "How often they are.", minimum=1_000)]
     poll_timeout_ms: Annotated[int, Option(5_000, "How long ``poll()`` waits for messages.", 0)]
-    pull_batch_size: Annotated[
+    pull_batch: Annotated[
         int, Option(10, "Messages one pull asks for, and one poll gives.", 1, 1024)
     ]
-    messages_max: Annotated[
-        int, Option(10_000, "Messages pulled and not polled, of all queues (0: no limit).", 0)
+    pull_threshold_all: Annotated[
+        int, Option(10_000, "Messages pulled and not polled, of all queues; 0: no limit.", 0)
     ]
-    queue_messages_max: Annotated[
-        int, Option(1_000, "Messages pulled and not polled, of one queue.", 1, 65_535)
+    pull_threshold_messages: Annotated[
+        int,
+        Option(1_000, "Messages pulled and not polled above which a queue waits.", 1, 65_535),
     ]
-    queue_bytes_max: Annotated[
-        int, Option(100 << 20, "Bytes pulled and not polled, of one queue.", 1)
+    pull_threshold_bytes: Annotated[
+        int, Option(100 << 20, "Bytes pulled and not polled, likewise.", 1)
     ]
-    queue_span_max: Annotated[
-        int, Option(2_000, "Offsets between the first and last message of one queue.", 1, 65_535)
+    pull_threshold_span: Annotated[
+        int, Option(2_000, "Distance of the first and last such offset, likewise.", 1, 65_535)
     ]
-    suspend_ms: Annotated[
-        int, Option(20_000, "How long a broker may hold a pull that waits for messages.", 1)
+    pull_suspend_ms: Annotated[
+        int, Option(20_000, "How long a broker holds a pull that finds nothing.", 1)
     ]
-    suspend_timeout_ms: Annotated[
-        int, Option(30_000, "How long such a pull may take in all; above suspend_ms.", 1)
+    pull_timeout_ms: Annotated[
+        int, Option(10_000, "How long an answer may take, beyond the time a pull is held.", 1)
     ]
-    exception_delay_ms: Annotated[int, Option(1_000, "Wait after a pull that failed.", 1)]
+    pull_error_wait_ms: Annotated[
+        int, Option(1_000, "Wait after a pull that failed; 20 ms when the broker says busy.", 1)
+    ]
     consume_from: Annotated[
-        ConsumeFrom | str,
-        Option(
-            ConsumeFrom.LAST,
-            "Where a group without a stored offset begins.",
-            choices=tuple(ConsumeFrom),
-        ),
+        str, Option("last", "Where a group without stored offsets begins.", choices=[*ConsumeFrom])
     ]
     consume_timestamp: Annotated[
         datetime | str | int | None,
         Option(
             None,
-            "Where ``timestamp`` begins: a datetime, yyyyMMddHHmmss or milliseconds; None: half"
-            " an hour ago.",
+            "Where consume_from='timestamp' begins: a datetime, yyyyMMddHHmmss in local time, or"
+            " milliseconds since 1970. Default: half an hour ago.",
         ),
     ]
-    model: Annotated[
-        MessageModel,
-        Option(
-            MessageModel.CLUSTERING,
-            "CLUSTERING shares the queues among the members of the group; BROADCASTING gives"
-            " every member all of them.",
-            choices=tuple(MessageModel),
-        ),
+    is_broadcasting: Annotated[
+        bool,
+        Option(False, "Every member reads every queue; offsets are kept in a local file."),
     ]
-    allocation: Annotated[
-        str | Strategy, Option(AVG, "How queues are divided among the members of a group.")
+    strategy: Annotated[
+        str | Strategy,
+        Option(AVG, "How queues are divided: the name of a strategy, or a function of your own."),
+    ]
+    queue_listener: Annotated[
+        QueuesChanged | None,
+        Option(None, "Called with (topic, all queues, mine) when the share changes."),
     ]
     metadata_check_interval_ms: Annotated[
-        int, Option(30_000, "How often listeners of a topic's queues hear of a change.", 10)
+        int, Option(30_000, "How often it is looked whether a topic has other queues.", 10)
+    ]
+    offset_store: Annotated[
+        Any,
+        Option(
+            None,
+            "Where offsets are kept: an object with read(queue) and write(offsets), plain or"
+            " coroutines. Default: the broker, or a local file when broadcasting.",
+        ),
+    ]
+    offsets_directory: Annotated[
+        str | None, Option(None, "Where local offset files are; default ~/.penstock_offsets.")
     ]

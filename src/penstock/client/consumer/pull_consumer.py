@@ -1,0 +1,294 @@
+"""The pull consumer: messages of a queue from an offset, when the caller asks.
+
+    with PullConsumer("127.0.0.1:9876", "readers") as consumer:
+        for queue in consumer.queues("orders"):
+            result = consumer.pull(queue, consumer.committed(queue) or 0)
+            ...
+            consumer.commit(queue, result.next_offset)
+
+Nothing happens by itself: which queues are read, from where, and what is stored is the caller's
+business. With ``registers_group=False`` brokers do not even hear of the consumer: no heartbeats, no
+share of the queues, no offsets unless ``commit`` is called. That is for readers which know exactly
+what they want, in as many processes as they like (make the consumer after a fork, not before).
+
+Every method has a twin ending in ``_async``.
+
+Not here: its place in a group (``pull_member.py``), pulls in the background
+(``lite_pull_consumer.py``).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import Final, Self, Unpack
+
+from penstock.client.consumer.consume_from import timestamp_ms
+from penstock.client.consumer.pull_member import PullMember
+from penstock.client.consumer.pull_options import PullOptions, QueuesChanged
+from penstock.client.consumer.pull_request import PullRequests
+from penstock.client.consumer.pull_result import PullResult
+from penstock.client.consumer.send_back import SEND_BACK_TIMEOUT_MS, back_header
+from penstock.client.consumer.subscription import subscription
+from penstock.client.errors import ClientError, StateError
+from penstock.client.identity import client_id, local_ip, process_name
+from penstock.client.instance import ClientInstance, instance
+from penstock.client.loop import client_loop
+from penstock.client.message import ReceivedMessage
+from penstock.client.name_servers import NameServerList, parse_name_servers
+from penstock.client.options import InstanceOptions, pick, resolve
+from penstock.client.states import Life, State
+from penstock.client.twins import awaitable, blocking
+from penstock.model.assignment import QueueRef
+from penstock.wire.rocketmq.bodies import SUBSCRIBE_ALL
+
+PULL_MESSAGES: Final = 32
+READ_MESSAGES: Final = 1024
+"""Messages of one pull of ``read``; a broker gives fewer when they are large."""
+
+PullDone = Callable[[PullResult | ClientError], object]
+"""Called on the client's thread with what a pull brought; it must not wait for anything."""
+
+
+class PullConsumer:
+    """Reads queues as it is told."""
+
+    def __init__(
+        self, name_servers: NameServerList, group: str, **options: Unpack[PullOptions]
+    ) -> None:
+        if not group:
+            raise ValueError("a consumer needs a group")
+        self.group = group
+        self._name_servers = parse_name_servers(name_servers)
+        self._options = resolve(PullOptions, options)
+        self._life = Life(f"pull consumer {group!r}")
+        self._member: PullMember | None = None
+        self._instance: ClientInstance | None = None
+        self._pulls: PullRequests | None = None
+
+    @property
+    def state(self) -> State:
+        """Created, running, stopped or failed."""
+        return self._life.state
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        """Be ready to pull."""
+        self._life.begin()
+        if self._options["registers_group"]:
+            shared = instance(self._name_servers, self._options)
+            member = PullMember(shared, self.group, self._options["strategy"])
+            await member.start()
+            self._member = member
+        else:
+            shared = self._own_instance()
+        self._instance = shared
+        self._pulls = PullRequests(
+            shared,
+            self.group,
+            timeout_ms=self._options["pull_timeout_ms"],
+            bytes_max=self._options["pull_bytes_max"],
+        )
+        self._life.started()
+
+    def _own_instance(self) -> ClientInstance:
+        """Connections of its own, without timers: nobody hears of it."""
+        chosen = pick(InstanceOptions, self._options)
+        ip = chosen["client_ip"] or local_ip()
+        identity = client_id(ip, f"reader-{process_name()}", chosen["unit_name"])
+        return ClientInstance(self._name_servers, chosen, identity)
+
+    start = blocking(_start)
+    start_async = awaitable(_start)
+
+    async def _stop(self) -> None:
+        """Store noted offsets, and end."""
+        if self._life.state is not State.RUNNING:
+            return
+        self._life.state = State.STOPPING
+        try:
+            if self._member is not None:
+                await self._member.stop()
+            elif self._instance is not None:
+                await self._instance.network.close()
+        finally:
+            self._life.state = State.STOPPED
+
+    stop = blocking(_stop)
+    stop_async = awaitable(_stop)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start_async()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop_async()
+
+    # --- queues and messages --------------------------------------------------------------------
+
+    async def _queues(self, topic: str) -> list[QueueRef]:
+        """The queues of a topic that can be read, as a name server says now."""
+        return (await self._running().routes.look_up(topic)).read_queues()
+
+    queues = blocking(_queues)
+    queues_async = awaitable(_queues)
+
+    async def _pull(
+        self,
+        queue: QueueRef,
+        offset: int,
+        *,
+        max_messages: int = PULL_MESSAGES,
+        tags: str | Sequence[str] = SUBSCRIBE_ALL,
+        sql: str | None = None,
+        wait_ms: int = 0,
+    ) -> PullResult:
+        """Messages of a queue from ``offset`` on, at most so many.
+
+        Without ``wait_ms`` the answer comes at once, with or without messages; with it the broker
+        waits so long for the first one (RocketMQ's clients say 20 seconds).
+        """
+        self._running()
+        assert self._pulls is not None
+        if offset < 0 or max_messages < 1:
+            raise ValueError(f"pull of {max_messages} messages from offset {offset} makes no sense")
+        wanted = subscription(queue.topic, tags=tags, sql=sql, version=0)
+        return await self._pulls.pull(queue, offset, wanted, count=max_messages, wait_ms=wait_ms)
+
+    pull = blocking(_pull)
+    pull_async = awaitable(_pull)
+
+    def pull_callback(
+        self,
+        queue: QueueRef,
+        offset: int,
+        on_done: PullDone,
+        *,
+        max_messages: int = PULL_MESSAGES,
+        tags: str | Sequence[str] = SUBSCRIBE_ALL,
+        sql: str | None = None,
+        wait_ms: int = 0,
+    ) -> None:
+        """The same; ``on_done`` gets the result or the error, on the client's thread."""
+
+        async def pull_and_tell() -> None:
+            try:
+                result: PullResult | ClientError = await self._pull(
+                    queue, offset, max_messages=max_messages, tags=tags, sql=sql, wait_ms=wait_ms
+                )
+            except ClientError as problem:
+                result = problem
+            on_done(result)
+
+        client_loop().post(self._running().spawn, pull_and_tell(), "pull by callback")
+
+    def read(
+        self,
+        queue: QueueRef,
+        start: int,
+        end: int,
+        *,
+        tags: str | Sequence[str] = SUBSCRIBE_ALL,
+        sql: str | None = None,
+    ) -> Iterator[ReceivedMessage]:
+        """Every message of a queue with ``start <= offset < end`` that there is now.
+
+        Offsets that were removed, or that the filter leaves out, are passed over; it ends where
+        the queue ends.
+        """
+        offset = start
+        while offset < end:
+            count = min(READ_MESSAGES, end - offset)
+            result = self.pull(queue, offset, max_messages=count, tags=tags, sql=sql)
+            yield from (each for each in result if start <= each.offset < end)
+            if result.next_offset <= offset or result.next_offset >= result.max_offset:
+                return
+            offset = result.next_offset
+
+    async def _send_back(self, message: ReceivedMessage, delay_level: int = 0) -> None:
+        """Have the group get a message again later (36); a level below 0 makes a dead letter."""
+        calls = self._running().calls
+        header = back_header(message, self.group, delay_level, self._options["retries_max"])
+        address = await calls.master_of(message.queue)
+        await calls.send_back(address, header, timeout_ms=SEND_BACK_TIMEOUT_MS)
+
+    send_back = blocking(_send_back)
+    send_back_async = awaitable(_send_back)
+
+    # --- offsets --------------------------------------------------------------------------------
+
+    async def _committed(self, queue: QueueRef) -> int | None:
+        """Where the group is in a queue, as the broker says; None when it was never stored."""
+        return await self._running().calls.query_offset(queue, self.group)
+
+    committed = blocking(_committed)
+    committed_async = awaitable(_committed)
+
+    async def _commit(self, queue: QueueRef, offset: int) -> None:
+        """Store now where the group is; may also move it back."""
+        await self._running().calls.update_offset(queue, self.group, offset, oneway=False)
+        if self._member is not None:
+            self._member.offsets.forget(queue)
+
+    commit = blocking(_commit)
+    commit_async = awaitable(_commit)
+
+    def note_offset(self, queue: QueueRef, offset: int) -> None:
+        """Store this with the next round (every 5 s, and at ``stop``): cheap, for every pull."""
+        self._running()
+        if self._member is None:
+            raise StateError("a reader without a group has no rounds; use commit()")
+        client_loop().post(_note, self._member, queue, offset)
+
+    async def _min_offset(self, queue: QueueRef) -> int:
+        """The offset of the oldest message of a queue."""
+        return await self._running().calls.min_offset(queue)
+
+    min_offset = blocking(_min_offset)
+    min_offset_async = awaitable(_min_offset)
+
+    async def _max_offset(self, queue: QueueRef) -> int:
+        """The offset behind the newest message of a queue."""
+        return await self._running().calls.max_offset(queue)
+
+    max_offset = blocking(_max_offset)
+    max_offset_async = awaitable(_max_offset)
+
+    async def _search_offset(self, queue: QueueRef, at: datetime | int) -> int:
+        """The offset of the first message stored at or after a time (wall milliseconds)."""
+        return await self._running().calls.search_offset(queue, timestamp_ms(at, 0))
+
+    search_offset = blocking(_search_offset)
+    search_offset_async = awaitable(_search_offset)
+
+    async def _earliest_store_time(self, queue: QueueRef) -> int:
+        """Wall milliseconds at which the oldest message was stored; -1 when there is none."""
+        return await self._running().calls.earliest_store_time(queue)
+
+    earliest_store_time = blocking(_earliest_store_time)
+    earliest_store_time_async = awaitable(_earliest_store_time)
+
+    async def _on_queues_changed(self, topic: str, listener: QueuesChanged) -> None:
+        """Divide a topic with the group: ``listener(topic, all queues, mine)`` at each change."""
+        self._running()
+        if self._member is None:
+            raise StateError("a reader without a group has no share; use registers_group=True")
+        await self._member.listen(topic, listener)
+
+    on_queues_changed = blocking(_on_queues_changed)
+    on_queues_changed_async = awaitable(_on_queues_changed)
+
+    def _running(self) -> ClientInstance:
+        self._life.check_running()
+        assert self._instance is not None
+        return self._instance
+
+
+def _note(member: PullMember, queue: QueueRef, offset: int) -> None:
+    member.offsets.note(queue, offset, is_increase_only=False)
