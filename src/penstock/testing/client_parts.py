@@ -12,8 +12,8 @@ from typing import Any, Final
 from penstock.client.consumer.assigned import AssignedQueue, ConsumeService
 from penstock.client.consumer.hooks import Hooks
 from penstock.client.consumer.listening import Caller, Running, Work
-from penstock.client.consumer.offsets.table import Offsets
-from penstock.client.consumer.results import Answer, Finished, ResultKind
+from penstock.client.consumer.offsets.table import Offsets, OffsetStore
+from penstock.client.consumer.results import Answer, ConsumeResult, Finished, ResultKind
 from penstock.client.errors import Unreachable
 from penstock.client.message import ReceivedMessage
 from penstock.engine.group.locks import QueueLocks
@@ -62,6 +62,10 @@ class ManualRuntime:
         self._timers: list[tuple[int, int, _Timer]] = []
         self._made = 0
 
+    def part(self) -> "RuntimePart":
+        """A process of its own under the same clock: it can be killed."""
+        return RuntimePart(self)
+
     def monotonic_ms(self) -> int:
         """Now."""
         return self.clock.monotonic_ms()
@@ -101,14 +105,49 @@ class ManualRuntime:
                 raise result
 
 
+class RuntimePart:
+    """Tasks and timers of one simulated process."""
+
+    def __init__(self, whole: ManualRuntime) -> None:
+        self._whole = whole
+        self.clock = whole.clock
+        self._tasks: list[asyncio.Task[object]] = []
+        self.is_dead = False
+
+    def monotonic_ms(self) -> int:
+        """Now."""
+        return self.clock.monotonic_ms()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> object:
+        """Run it while the process lives."""
+        if self.is_dead:
+            coroutine.close()
+            return None
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self._tasks = [*(each for each in self._tasks if not each.done()), task]
+        self._whole.tasks.append(task)
+        return task
+
+    def later(self, delay_ms: int, call: Callable[..., object], *args: Any) -> _Timer:
+        """Call it if the process still lives then."""
+        return self._whole.later(delay_ms, lambda: None if self.is_dead else call(*args))
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of it happens any more."""
+        self.is_dead = True
+        for task in self._tasks:
+            task.cancel()
+
+
 class ManualListening:
     """Workers that call nobody: the test says what the listener answered."""
 
     def __init__(self) -> None:
         self.caller = Caller(lambda _: None, Hooks("g"), takes_list=False, timeout_ms=60_000)
         self.works: list[Work] = []
-        """Calls not ended, oldest first."""
-        self.history: list[tuple[QueueRef, list[int]]] = []
+        """Of which no worker has taken all, oldest first."""
+        self.begun: list[tuple[Work, list[ReceivedMessage]]] = []
+        """Calls that run, oldest first."""
         self.is_stopped = False
 
     def start(self) -> None:
@@ -118,20 +157,25 @@ class ManualListening:
         """Taken by a worker at once."""
         self.works.append(work)
 
-    def begin(self) -> list[ReceivedMessage]:
-        """A worker takes the oldest call: it cannot be withdrawn any more."""
-        work = next(each for each in self.works if each.batches)
+    def waiting(self) -> list[Work]:
+        """What a worker could take now; workers take nothing of dropped queues."""
+        self.works = [each for each in self.works if each.batches]
+        return [each for each in self.works if not each.assigned.is_dropped]
+
+    def begin(self, at: int = 0) -> list[ReceivedMessage]:
+        """A worker takes a call: it cannot be withdrawn any more."""
+        work = self.waiting()[at]
         batch = work.batches.popleft()
-        work.results.append(Finished(batch, None, None, ResultKind.SUCCESS, 0.0))
-        self.history.append((work.assigned.queue, [message.offset for message in batch]))
+        self.begun.append((work, batch))
         return batch
 
-    def finish(self, answer: Answer = None, error: BaseException | None = None) -> None:
-        """The oldest call that began ends."""
-        work = next(each for each in self.works if each.results)
-        self.works.remove(work)
-        batch = work.results.popleft().messages
-        kind = ResultKind.SUCCESS if answer is None and error is None else ResultKind.LATER
+    def finish(
+        self, answer: Answer = None, error: BaseException | None = None, *, at: int = 0
+    ) -> None:
+        """A call that began ends."""
+        work, batch = self.begun.pop(at)
+        is_done = error is None and answer in (None, ConsumeResult.SUCCESS, ConsumeResult.COMMIT)
+        kind = ResultKind.SUCCESS if is_done else ResultKind.LATER
         work.done(work, [Finished(batch, answer, error, kind, 1.0)])
 
     def answer(self, answer: Answer = None, error: BaseException | None = None) -> list[int]:
@@ -147,7 +191,7 @@ class ManualListening:
     async def stop(self, wait_ms: int) -> bool:
         """Remember it."""
         self.is_stopped = True
-        return not self.works
+        return not self.begun
 
 
 class MemoryOffsets:
@@ -219,7 +263,7 @@ class LockRequests:
 class PlainKeeper:
     """A ``QueueKeeper`` that pulls nothing: queues, offsets and changes, as the test sees them."""
 
-    def __init__(self, runtime: ManualRuntime, store: MemoryOffsets) -> None:
+    def __init__(self, runtime: "ManualRuntime | RuntimePart", store: OffsetStore) -> None:
         self._runtime = runtime
         self.offsets = Offsets(store)
         self.queues: dict[QueueRef, AssignedQueue] = {}

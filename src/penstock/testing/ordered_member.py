@@ -23,6 +23,7 @@ from penstock.testing.client_parts import (
     ManualRuntime,
     MemoryOffsets,
     PlainKeeper,
+    RuntimePart,
 )
 
 TOPIC: Final = "t"
@@ -35,7 +36,7 @@ class OrderedMember:
 
     def __init__(
         self,
-        runtime: ManualRuntime,
+        runtime: ManualRuntime | RuntimePart,
         broker: LockingBroker,
         store: MemoryOffsets,
         *,

@@ -356,8 +356,11 @@ class CoroutineListening(_Sharing):
     async def _consume(self, slot: int, work: Work) -> None:
         assigned, batches, results = work.assigned, work.batches, work.results
         now_s = reported_s = time.perf_counter()
-        while batches and not (self.is_stopping or assigned.is_dropped):
-            batch = batches.popleft()
+        while not (self.is_stopping or assigned.is_dropped):
+            try:
+                batch = batches.popleft()
+            except IndexError:
+                break
             self.slots[slot] = Running(work, batch, now_s)
             finished, now_s = await self.caller.call_async(work, batch, now_s)
             results.append(finished)

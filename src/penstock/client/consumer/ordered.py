@@ -46,6 +46,8 @@ YIELD_MS: Final = 10
 """... for a moment; also the wait before a lock that was lost for want of renewal is tried."""
 UNLOCKED_WAIT_MS: Final = 3_000
 """Until the lock is tried again when the broker did not answer."""
+SWEEP_MS: Final = 1_000
+"""How soon a call is seen that may not begin any more."""
 RECONSUME_MAX: Final = 2**31 - 1
 """What -1 means here: order is worth more than progress."""
 
@@ -107,6 +109,7 @@ class OrderedService:
         self._listening.start()
         if self._locks is not None:
             self._runtime.spawn(self._renew(self._locks), "renew queue locks")
+            self._runtime.spawn(self._sweep(), "withdraw late calls")
 
     async def stop(self, wait_ms: int) -> None:
         """Begin no more calls; wait for those that run. Locks are given back by ``released``."""
@@ -211,10 +214,10 @@ class OrderedService:
             if not messages:
                 return
             assigned.last_consume_ms = now_ms
-            finished = await self._calls.call(assigned, messages)
+            finished = await self._calls.call(assigned, messages, self._may_begin(assigned))
             if finished is None:
                 cache.put_back(messages)
-                return
+                continue
             wait_ms = await self._settle(assigned, finished)
             if wait_ms and not (assigned.is_dropped or self._is_stopping):
                 await self._pauses.pause(assigned, wait_ms)
@@ -266,6 +269,17 @@ class OrderedService:
         elif not assigned.is_dropped:
             wait_ms = YIELD_MS if locks.is_held(assigned) else UNLOCKED_WAIT_MS
             await self._pauses.pause(assigned, wait_ms)
+
+    def _may_begin(self, assigned: AssignedQueue) -> Callable[[], bool]:
+        """Asked on a worker's thread: the lock may have gone stale while all were busy."""
+        locks = self._locks
+        return (lambda: True) if locks is None else (lambda: locks.is_held(assigned))
+
+    async def _sweep(self) -> None:
+        """Calls whose lock went stale before a worker took them: their queues try to regain it."""
+        while not self._is_stopping:
+            await self._pauses.pause(self._calls, SWEEP_MS)
+            self._calls.withdraw_late()
 
     async def _renew(self, locks: BrokerLocks) -> None:
         wait_ms = locks.terms.first_renewal_ms

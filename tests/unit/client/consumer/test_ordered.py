@@ -13,7 +13,7 @@ Q0, Q1 = QUEUES
 async def test_messages_of_a_queue_are_called_one_by_one_and_committed_in_order(member):
     member.keeper.pulled(Q0, [0, 1])
     await calm()
-    assert len(member.listening.works) == 1
+    assert len(member.listening.waiting()) == 1
     assert member.listening.answer() == [0]
     await calm()
     assert member.noted() == 1
@@ -23,7 +23,7 @@ async def test_messages_of_a_queue_are_called_one_by_one_and_committed_in_order(
     assert member.listening.answer() == [2]
     await calm()
     assert member.noted() == 3
-    assert not member.listening.works
+    assert not member.listening.waiting()
 
 
 @ordered_scene()
@@ -31,7 +31,7 @@ async def test_two_queues_are_worked_on_beside_each_other(member):
     member.keeper.pulled(Q0, [0])
     member.keeper.pulled(Q1, [5])
     await calm()
-    assert [work.assigned.queue for work in member.listening.works] == [Q0, Q1]
+    assert [work.assigned.queue for work in member.listening.waiting()] == [Q0, Q1]
 
 
 @ordered_scene(batch_max=3)
@@ -49,7 +49,7 @@ async def test_a_failed_message_comes_again_after_the_suspension_and_nothing_bef
     await calm()
     member.listening.answer(error=KeyError("x"))
     await member.runtime.advance(999)
-    assert not member.listening.works
+    assert not member.listening.waiting()
     await member.runtime.advance(1)
     batch = member.listening.begin()
     assert [(each.offset, each.reconsume_times) for each in batch] == [(0, 1)]
@@ -139,12 +139,12 @@ async def test_a_queue_that_never_runs_dry_yields_after_a_minute(member):
     member.keeper.pulled(Q0, range(100))
     for _ in range(61):
         await member.runtime.advance(1_000)
-        if member.listening.works:
+        if member.listening.waiting():
             member.listening.answer()
     await calm()
-    assert not member.listening.works
+    assert not member.listening.waiting()
     await member.runtime.advance(10)
-    assert member.listening.works
+    assert member.listening.waiting()
 
 
 @ordered_scene(is_broadcasting=True)

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from penstock.model.assignment import QueueRef
 from penstock.testing.client_parts import calm
 from penstock.testing.ordered_member import QUEUES, ordered_scene
@@ -27,7 +29,7 @@ async def test_nothing_begins_under_a_stale_lock_until_it_is_renewed(member):
     await member.runtime.advance(30_001)
     member.keeper.pulled(Q0, [0])
     await calm()
-    assert not member.listening.works
+    assert not member.listening.waiting()
     member.broker.is_reachable = True
     await member.runtime.advance(3_000 + 10)
     assert member.listening.answer() == [0]
@@ -41,6 +43,7 @@ async def test_a_lock_taken_by_another_member_ends_the_queue_and_asks_for_a_reba
     member.listening.answer()
     await calm()
     await member.keeper.offsets.persist()
+    member.listening.begin()
     member.broker.is_reachable = False
     await member.runtime.advance(61_000)
     member.broker.is_reachable = True
@@ -49,12 +52,25 @@ async def test_a_lock_taken_by_another_member_ends_the_queue_and_asks_for_a_reba
     await member.runtime.advance(20_000)
     assert member.losses
     # The call that was out comes to nothing: the other member went on long ago.
-    member.listening.answer()
+    member.listening.finish()
     await calm()
     assert not await member.rebalance(Q0, Q1)
     assert Q0 not in member.keeper.owned()
     assert member.store.stored[Q0] == 2
     assert member.broker.owner("g", Q0) == "other"
+
+
+@ordered_scene()
+async def test_a_call_that_waited_for_a_worker_until_its_lock_was_stale_does_not_begin(member):
+    member.keeper.pulled(Q0, [0])
+    await member.runtime.advance(1_000)
+    member.broker.is_reachable = False
+    await member.runtime.advance(30_001)
+    with pytest.raises(IndexError):
+        member.listening.begin()
+    member.broker.is_reachable = True
+    await member.runtime.advance(5_000)
+    assert member.listening.answer() == [0]
 
 
 @ordered_scene()
@@ -128,7 +144,7 @@ async def test_a_queue_that_comes_back_waits_for_the_listener_of_its_former_self
         await rebalance
     member.keeper.pulled(Q0, [0])
     await calm()
-    assert not [work for work in member.listening.works if work.batches]
+    assert not member.listening.waiting()
     member.listening.finish()
     await calm()
     assert member.listening.answer() == [0]
