@@ -1,0 +1,259 @@
+"""Calling listeners on threads and event loops: who is called, what is reported, how it ends."""
+
+import asyncio
+import threading
+
+import pytest
+
+from penstock.client.consumer.assigned import AssignedQueue
+from penstock.client.consumer.hooks import Hooks
+from penstock.client.consumer.listening import (
+    Caller,
+    CoroutineListening,
+    ThreadListening,
+    Work,
+    is_coroutine_listener,
+)
+from penstock.client.consumer.results import ConsumeResult, Later, ResultKind, Suspend
+from penstock.client.loop import client_loop, listener_loop, relay_to
+from penstock.model.assignment import QueueRef
+from penstock.testing.client_parts import received_message
+
+QUEUE = QueueRef("t", "b", 0)
+SECONDS = 20
+"""A deadline, never reached."""
+
+
+def batches(count):
+    return [[received_message(QUEUE, offset)] for offset in range(count)]
+
+
+def caller(listener, *, takes_list=False, timeout_ms=60_000, hooks=()):
+    return Caller(listener, Hooks("g", hooks), takes_list=takes_list, timeout_ms=timeout_ms)
+
+
+class Results:
+    """Collects what is reported, and says when enough is there."""
+
+    def __init__(self, wanted):
+        self.finished, self._wanted = [], wanted
+        self.are_there = threading.Event()
+
+    def __call__(self, work, finished):
+        self.finished += finished
+        if len(self.finished) >= self._wanted:
+            self.are_there.set()
+
+
+def threads(listener, workers=4):
+    return ThreadListening(client_loop(), caller(listener), workers, "test")
+
+
+def coroutines(listener, workers=4):
+    relay = relay_to(listener_loop().loop)
+    return CoroutineListening(client_loop(), caller(listener), workers, relay)
+
+
+def consume(make, listener, count, *, workers=4):
+    """Have a number of messages consumed; returns the results."""
+    done = Results(count)
+    listening = on_loop(lambda: make(listener, workers))
+    on_loop(listening.start)
+    on_loop(lambda: listening.submit(Work(AssignedQueue(QUEUE, 0, 0), batches(count), done)))
+    assert done.are_there.wait(SECONDS)
+    assert client_loop().run(listening.stop(SECONDS * 1000))
+    return done.finished
+
+
+def on_loop(call):
+    async def run():
+        return call()
+
+    return client_loop().run(run())
+
+
+def one_call(listener, **options):
+    work = Work(AssignedQueue(QUEUE, 0, 0), batches(1), lambda *_: None)
+    finished, _ = caller(listener, **options).call(work, work.batches[0], 0.0)
+    return finished
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (None, ResultKind.SUCCESS),
+        (ConsumeResult.SUCCESS, ResultKind.SUCCESS),
+        (ConsumeResult.COMMIT, ResultKind.SUCCESS),
+        (ConsumeResult.LATER, ResultKind.LATER),
+        (ConsumeResult.SUSPEND, ResultKind.LATER),
+        (ConsumeResult.ROLLBACK, ResultKind.LATER),
+        (Later(3), ResultKind.LATER),
+        (Suspend(50), ResultKind.LATER),
+    ],
+)
+def test_what_an_answer_means(answer, kind):
+    finished = one_call(lambda _: answer, timeout_ms=float("inf"))
+    assert (finished.kind, finished.answer, finished.error) == (kind, answer, None)
+    assert finished.is_success == (kind is ResultKind.SUCCESS)
+
+
+def test_an_answer_nobody_knows_is_a_mistake_and_no_success():
+    finished = one_call(lambda _: True, timeout_ms=float("inf"))
+    assert finished.kind is ResultKind.EXCEPTION
+    assert "returned True" in str(finished.error)
+    assert not finished.is_success
+
+
+def test_raising_is_failing_even_with_system_exit():
+    def listener(_):
+        raise SystemExit
+
+    assert one_call(listener, timeout_ms=float("inf")).kind is ResultKind.EXCEPTION
+
+
+def test_a_call_longer_than_the_limit_is_a_time_out_whatever_it_says():
+    assert one_call(lambda _: None, timeout_ms=0).kind is ResultKind.TIME_OUT
+    assert one_call(lambda _: ConsumeResult.LATER, timeout_ms=0).kind is ResultKind.TIME_OUT
+
+
+def test_a_listener_for_batches_gets_a_list():
+    got = []
+    one_call(got.append, takes_list=True)
+    one_call(got.append)
+    assert [type(each).__name__ for each in got] == ["list", "ReceivedMessage"]
+
+
+@pytest.mark.parametrize("make", [threads, coroutines])
+def test_every_message_is_consumed_and_reported_once(make):
+    seen = []
+
+    def listener(message):
+        seen.append(message.offset)
+
+    async def coroutine(message):
+        listener(message)
+
+    finished = consume(make, listener if make is threads else coroutine, 200)
+    assert sorted(seen) == list(range(200))
+    assert sorted(each.messages[0].offset for each in finished) == list(range(200))
+    assert {each.kind for each in finished} == {ResultKind.SUCCESS}
+
+
+@pytest.mark.parametrize("make", [threads, coroutines])
+def test_a_listener_that_raises_ends_no_worker(make):
+    def listener(message):
+        if message.offset % 2:
+            raise ValueError(message.offset)
+
+    async def coroutine(message):
+        listener(message)
+
+    finished = consume(make, listener if make is threads else coroutine, 20, workers=1)
+    kinds = {each.messages[0].offset % 2: each.kind for each in finished}
+    assert kinds == {0: ResultKind.SUCCESS, 1: ResultKind.EXCEPTION}
+
+
+def test_others_go_on_with_a_work_in_which_one_worker_is_stuck():
+    release = threading.Event()
+
+    def listener(message):
+        if message.offset == 0:
+            assert release.wait(SECONDS)
+
+    listening = on_loop(lambda: threads(listener, workers=2))
+    done = Results(9)
+    assigned = AssignedQueue(QUEUE, 0, 0)
+    on_loop(listening.start)
+    on_loop(lambda: listening.submit(Work(assigned, batches(10), done)))
+    assert done.are_there.wait(SECONDS), "the nine others are reported while one runs"
+    (running,) = on_loop(listening.running)
+    assert running.batch[0].offset == 0
+    release.set()
+    assert client_loop().run(listening.stop(SECONDS * 1000))
+    assert len(done.finished) == 10
+
+
+def test_results_before_a_long_call_are_reported_while_it_runs():
+    release = threading.Event()
+
+    def listener(message):
+        if message.offset == 1:
+            assert release.wait(SECONDS)
+
+    listening = on_loop(lambda: threads(listener, workers=1))
+    done = Results(1)
+    on_loop(listening.start)
+    on_loop(lambda: listening.submit(Work(AssignedQueue(QUEUE, 0, 0), batches(2), done)))
+    assert done.are_there.wait(SECONDS)
+    assert [each.messages[0].offset for each in done.finished] == [0]
+    release.set()
+    assert client_loop().run(listening.stop(SECONDS * 1000))
+
+
+def test_messages_of_a_dropped_queue_are_not_consumed():
+    seen = []
+    listening = on_loop(lambda: threads(seen.append, workers=1))
+    dropped, other = AssignedQueue(QUEUE, 0, 0), AssignedQueue(QUEUE, 0, 0)
+    dropped.drop()
+    done = Results(1)
+    on_loop(listening.start)
+    on_loop(lambda: listening.submit(Work(dropped, batches(3), done)))
+    on_loop(lambda: listening.submit(Work(other, batches(1), done)))
+    assert done.are_there.wait(SECONDS)
+    assert len(seen) == 1
+    assert client_loop().run(listening.stop(SECONDS * 1000))
+
+
+@pytest.mark.parametrize("make", [threads, coroutines])
+def test_stopping_waits_for_running_calls_only_as_long_as_it_may(make):
+    entered, release = threading.Event(), threading.Event()
+
+    def listener(_):
+        entered.set()
+        assert release.wait(SECONDS)
+
+    async def coroutine(_):
+        entered.set()
+        await asyncio.get_running_loop().run_in_executor(None, release.wait, SECONDS)
+
+    listening = on_loop(lambda: make(listener if make is threads else coroutine, 1))
+    done = Results(1)
+    on_loop(listening.start)
+    on_loop(lambda: listening.submit(Work(AssignedQueue(QUEUE, 0, 0), batches(5), done)))
+    assert entered.wait(SECONDS)
+    assert not client_loop().run(listening.stop(10))
+    release.set()
+
+
+def test_coroutines_run_on_the_loop_they_were_given():
+    loops = set()
+
+    async def listener(_):
+        loops.add(asyncio.get_running_loop())
+
+    async def main():
+        relay = relay_to(asyncio.get_running_loop())
+        home, done = client_loop(), Results(3)
+        listening = CoroutineListening(home, caller(listener), 2, relay)
+        listening.start()
+        home.post(listening.submit, Work(AssignedQueue(QUEUE, 0, 0), batches(3), done))
+        assert await asyncio.to_thread(done.are_there.wait, SECONDS)
+        await home.on(listening.stop(SECONDS * 1000))
+        assert loops == {asyncio.get_running_loop()}
+
+    asyncio.run(main())
+
+
+def test_a_coroutine_listener_is_known_by_its_function_or_its_call():
+    async def coroutine(_): ...
+
+    class Callable:
+        async def __call__(self, _): ...
+
+    class Plain:
+        def __call__(self, _): ...
+
+    assert is_coroutine_listener(coroutine)
+    assert is_coroutine_listener(Callable())
+    assert not is_coroutine_listener(Plain())
+    assert not is_coroutine_listener(print)

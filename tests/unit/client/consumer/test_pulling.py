@@ -1,0 +1,312 @@
+"""The pull loop of one queue: checks before, answers after, all without a network."""
+
+import asyncio
+
+import pytest
+
+from penstock.client.consumer.assigned import PULL_IDLE_MS_MAX, AssignedQueue
+from penstock.client.consumer.offsets.table import Offsets
+from penstock.client.consumer.pull_result import PullStatus
+from penstock.client.consumer.pulling import Pulled, PullLoop, PullTerms, pull_header, wanted_of
+from penstock.client.consumer.statistics import ConsumerStatistics
+from penstock.client.consumer.subscription import Subscriptions, subscription
+from penstock.client.errors import BrokerRefused, Unreachable
+from penstock.client.routes import Found
+from penstock.flow.thresholds import Thresholds, Throttle
+from penstock.model.assignment import QueueRef
+from penstock.testing.client_parts import MemoryOffsets, calm, received_message
+from penstock.testing.clock import ManualClock
+from penstock.wire.rocketmq.headers import PullFlag
+
+QUEUE = QueueRef("t", "b", 0)
+MASTER = Found("master:1", 0)
+SLAVE = Found("slave:1", 1)
+
+
+class Service:
+    """Remembers what it was given."""
+
+    def __init__(self):
+        self.given = []
+
+    def submit(self, assigned, messages):
+        self.given.append([each.offset for each in messages])
+
+
+class Host:
+    """The consumer around a loop; answers are those of the test."""
+
+    def __init__(self, *answers, **terms):
+        self.clock = ManualClock()
+        self.group = "g"
+        self.terms = PullTerms(**terms)
+        self.subscriptions = Subscriptions(self.clock.wall_ms)
+        self.subscriptions.add("t")
+        self.offsets = Offsets(MemoryOffsets())
+        self.service = Service()
+        self.statistics = ConsumerStatistics()
+        self.filters = ()
+        self.is_paused = False
+        self.answers = list(answers)
+        self.asked = []
+        self.heartbeats = 0
+        self.moved = []
+        self.places = {0: MASTER, 1: SLAVE}
+
+    async def readable(self, queue, suggested_id):
+        return self.places[suggested_id]
+
+    async def pull(self, address, header, queue):
+        self.asked.append((address, header))
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def heartbeat_now(self):
+        self.heartbeats += 1
+
+    async def offset_moved(self, assigned, offset):
+        assigned.drop()
+        self.moved.append(offset)
+
+
+def found(*offsets, next_offset=None, broker=0):
+    messages = [received_message(QUEUE, offset) for offset in offsets]
+    after = offsets[-1] + 1 if next_offset is None else next_offset
+    return Pulled(PullStatus.FOUND, after, broker, messages)
+
+
+def nothing(next_offset, status=PullStatus.NO_NEW_MESSAGE):
+    return Pulled(status, next_offset, 0, [])
+
+
+class Bench:
+    """One loop of one queue."""
+
+    def __init__(self, *answers, gate=None, limits=None, **terms):
+        self.host = Host(*answers, **terms)
+        self.assigned = AssignedQueue(QUEUE, 5, self.host.clock.monotonic_ms())
+        self.throttle = Throttle("q", limits or Thresholds())
+        self.pauses = []
+        self.loop = PullLoop(self.host, self.assigned, self.throttle, gate=gate, pause=self._pause)
+
+    async def _pause(self, seconds):
+        self.pauses.append(seconds)
+
+    def step(self):
+        return asyncio.run(self.loop.step())
+
+
+def test_found_messages_are_cached_and_consumed_and_the_loop_goes_on_behind_them():
+    bench = Bench(found(5, 6, next_offset=9))
+    assert bench.step() == 0
+    assert bench.assigned.next_offset == 9
+    assert bench.assigned.process_queue.count == 2
+    assert bench.host.service.given == [[5, 6]]
+    assert bench.host.statistics.figures(1_000)["t"].pulled == 2
+    (_, header) = bench.host.asked[0]
+    assert (header.queue_offset, header.max_msg_nums) == (5, 32)
+
+
+def test_an_interval_is_waited_between_pulls_that_found_something():
+    assert Bench(found(5), interval_ms=70).step() == 70
+    assert Bench(nothing(5), interval_ms=70).step() == 0
+
+
+@pytest.mark.parametrize("status", [PullStatus.NO_NEW_MESSAGE, PullStatus.NO_MATCHED_MESSAGE])
+def test_with_an_empty_cache_what_is_not_wanted_may_be_committed(status):
+    bench = Bench(nothing(40, status))
+    bench.step()
+    assert bench.assigned.next_offset == 40
+    assert bench.host.offsets.get(QUEUE) == 40
+
+
+def test_with_messages_in_the_cache_nothing_behind_them_is_committed():
+    bench = Bench(found(5), nothing(40))
+    bench.step()
+    bench.step()
+    assert bench.assigned.next_offset == 40
+    assert bench.host.offsets.get(QUEUE) is None
+
+
+def test_an_offset_outside_the_queue_drops_it_and_begins_anew_there():
+    bench = Bench(nothing(100, PullStatus.OFFSET_MOVED))
+    bench.step()
+    assert bench.host.moved == [100]
+    assert bench.assigned.is_dropped
+    asyncio.run(bench.loop.run())
+    assert len(bench.host.asked) == 1
+
+
+def test_an_answer_for_a_queue_dropped_meanwhile_is_ignored():
+    bench = Bench(found(5))
+    pull = bench.host.pull
+
+    async def drop_then_answer(*asked):
+        bench.assigned.drop()
+        return await pull(*asked)
+
+    bench.host.pull = drop_then_answer
+    bench.step()
+    assert bench.host.service.given == []
+    assert bench.assigned.process_queue.count == 0
+
+
+def test_the_next_pull_goes_where_the_broker_suggested():
+    bench = Bench(found(5, broker=1), found(6, broker=0), nothing(7))
+    for _ in range(3):
+        bench.step()
+    assert [address for address, _ in bench.host.asked] == ["master:1", "slave:1", "master:1"]
+
+
+def test_offsets_are_committed_along_with_a_pull_but_never_through_a_slave():
+    host, assigned = Host(), AssignedQueue(QUEUE, 5, 0)
+    wanted = host.subscriptions.get("t")
+    assert pull_header(host, assigned, wanted, MASTER).sys_flag == PullFlag.SUSPEND
+    host.offsets.note(QUEUE, 3)
+    header = pull_header(host, assigned, wanted, MASTER)
+    assert header.sys_flag == PullFlag.SUSPEND | PullFlag.COMMIT_OFFSET
+    assert header.commit_offset == 3
+    assert not pull_header(host, assigned, wanted, SLAVE).sys_flag & PullFlag.COMMIT_OFFSET
+
+
+def test_broadcasting_commits_nothing_with_its_pulls():
+    host, assigned = Host(is_broadcasting=True), AssignedQueue(QUEUE, 5, 0)
+    host.offsets.note(QUEUE, 3)
+    header = pull_header(host, assigned, host.subscriptions.get("t"), MASTER)
+    assert not header.sys_flag & PullFlag.COMMIT_OFFSET
+
+
+def test_the_expression_is_posted_only_when_asked_for():
+    assigned = AssignedQueue(QUEUE, 5, 0)
+    for host, text in ((Host(), None), (Host(is_subscription_posted=True), "a")):
+        wanted = host.subscriptions.add("t", tags="a")
+        header = pull_header(host, assigned, wanted, MASTER)
+        assert header.subscription == text
+        assert bool(header.sys_flag & PullFlag.SUBSCRIPTION) == (text is not None)
+
+
+def test_a_full_cache_is_not_pulled_but_counts_as_alive():
+    bench = Bench(limits=Thresholds(messages_max=2))
+    bench.assigned.process_queue.put([received_message(QUEUE, n) for n in range(3)])
+    for _ in range(10):
+        bench.host.clock.advance(PULL_IDLE_MS_MAX // 2)
+        assert bench.step() == 0
+        assert not bench.assigned.is_idle(bench.host.clock.monotonic_ms())
+    assert bench.host.asked == []
+    assert bench.pauses == [0.05] * 10
+    assert bench.throttle.episodes == 1
+
+
+def test_a_held_loop_goes_on_at_once_when_the_cache_has_fallen_to_half():
+    async def scene():
+        bench = Bench(nothing(5), limits=Thresholds(messages_max=4))
+        forever = asyncio.get_running_loop().create_future()
+
+        async def pause(seconds):
+            await forever
+
+        bench.loop = PullLoop(bench.host, bench.assigned, bench.throttle, pause=pause)
+        cached = [received_message(QUEUE, n) for n in range(5)]
+        bench.assigned.process_queue.put(cached)
+        step = asyncio.create_task(bench.loop.step())
+        await calm()
+        bench.assigned.process_queue.settle(cached[:2])
+        bench.assigned.wake()
+        await calm()
+        assert not step.done()
+        bench.assigned.process_queue.settle(cached[2:3])
+        bench.assigned.wake()
+        await calm()
+        assert step.done()
+        assert bench.assigned.wake is None
+        await bench.loop.step()
+        assert len(bench.host.asked) == 1
+
+    asyncio.run(scene())
+
+
+def test_a_paused_consumer_pulls_nothing_and_looks_again_after_a_second():
+    bench = Bench(nothing(5))
+    bench.host.is_paused = True
+    bench.step()
+    assert (bench.host.asked, bench.pauses) == ([], [1.0])
+    bench.host.is_paused = False
+    bench.step()
+    assert len(bench.host.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "wait_ms", "heartbeats"),
+    [
+        (Unreachable("x", "gone"), 1_000, 0),
+        (BrokerRefused(215, "busy", "x"), 20, 0),
+        (BrokerRefused(1, "error", "x"), 1_000, 0),
+        (BrokerRefused(25, "not latest", "x"), 1_000, 1),
+        (BrokerRefused(24, "not there", "x"), 1_000, 1),
+    ],
+)
+def test_what_follows_from_an_error(problem, wait_ms, heartbeats):
+    bench = Bench(problem)
+    assert bench.step() == wait_ms
+    assert bench.host.heartbeats == heartbeats
+    assert bench.assigned.next_offset == 5
+
+
+def test_errors_in_a_row_are_one_log_line(caplog):
+    bench = Bench(*[Unreachable("x", "gone")] * 3, nothing(5), Unreachable("x", "again"))
+    for _ in range(5):
+        bench.step()
+    assert len(caplog.records) == 2
+
+
+def test_a_closed_gate_or_a_missing_subscription_waits_like_an_error():
+    async def closed(assigned):
+        return False
+
+    bench = Bench(gate=closed)
+    assert bench.step() == 1_000
+    bench = Bench()
+    bench.host.subscriptions.remove("t")
+    assert bench.step() == 1_000
+    assert bench.host.asked == []
+
+
+def test_what_the_client_filters_out_counts_as_consumed():
+    bench = Bench(found(5, 6, next_offset=7))
+    bench.host.subscriptions.add("t", tags="wanted")
+    bench.step()
+    assert bench.host.service.given == []
+    assert bench.host.offsets.get(QUEUE) == 7
+
+
+def test_filters_choose_one_after_the_other_and_a_broken_one_lets_all_through(caplog):
+    messages = [received_message(QUEUE, offset) for offset in range(6)]
+    everything = subscription("t", version=1)
+
+    def even(each):
+        return [message for message in each if message.offset % 2 == 0]
+
+    def broken(each):
+        raise ValueError
+
+    def late(each):
+        return [message for message in each if message.offset > 1]
+
+    kept = wanted_of(messages, everything, [even, broken, late])
+    assert [each.offset for each in kept] == [2, 4]
+    assert len(caplog.records) == 1
+
+
+def test_the_loop_ends_when_its_queue_is_dropped():
+    bench = Bench(found(5), nothing(6))
+    submit = bench.host.service.submit
+
+    def drop(assigned, messages):
+        submit(assigned, messages)
+        assigned.drop()
+
+    bench.host.service.submit = drop
+    asyncio.run(bench.loop.run())
+    assert len(bench.host.asked) == 1
