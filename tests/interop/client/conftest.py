@@ -10,6 +10,8 @@ import os
 
 import pytest
 
+from penstock.client.message import ReceivedMessage
+from penstock.model.assignment import QueueRef
 from penstock.testing.apache_rocketmq import Unavailable, apache_cluster
 from penstock.testing.clusters import free_ports, penstock_cluster
 from penstock.testing.waiting import eventually as wait_for
@@ -86,3 +88,27 @@ def unused_port():
 def eventually():
     """Wait for a condition: ``eventually(lambda: got == 3, seconds=10, what="three came")``."""
     return wait_for
+
+
+@pytest.fixture
+def read_topic(cluster):
+    """Wait until a topic holds so many messages: ``read_topic(topic, 3)``; queue by queue."""
+
+    def pull(client, topic):
+        found = []
+        for queue in range(4):
+            offset = 0
+            while (answer := client.pull(topic, queue, offset)).is_ok:
+                place = QueueRef(topic, "", queue)
+                found += [ReceivedMessage(each, place) for each in answer.messages]
+                offset = answer.number("nextBeginOffset")
+        return found
+
+    def wait(topic, count, seconds=20):
+        with cluster.connect() as client:
+            wait_for(lambda: len(pull(client, topic)) >= count, seconds, f"{count} in {topic}")
+            found = pull(client, topic)
+        assert len(found) == count
+        return found
+
+    return wait

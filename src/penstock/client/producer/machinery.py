@@ -107,6 +107,10 @@ class Machinery:
         await self.sender.stop(self.options["stop_timeout_ms"])
         if self.trace is not None:
             await self.trace.stop()
+        if self.sender.counts.oneway:
+            # What nobody answers may still wait for its connection; an answer to something sent
+            # after it says that it arrived.
+            await self.shared.heartbeat()
         self.sender.close()
         self.transactions.stop()
 
