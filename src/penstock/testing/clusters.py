@@ -37,6 +37,10 @@ class Cluster(Protocol):
     broker_address: str
     is_apache: bool
 
+    @property
+    def pid(self) -> int:
+        """The process of the broker."""
+
     def create_topic(self, topic: str, queues: int = 4, perm: int = 6) -> None:
         """Make a topic; it is in the name server's routes on return."""
 
