@@ -79,7 +79,9 @@ class LiteMember:
         await self.instance.heartbeat()
         if assigned is not None:
             await self.assign(assigned)
-        self.instance.rebalance_now()
+        # Not by the instance's timer, which may have to wait: the first poll would wait with it.
+        if not await self.rebalance():
+            self.instance.rebalance_now()
 
     async def stop(self, *, is_clean: bool, held: Mapping[QueueRef, int]) -> None:
         """End; the last commit is made, and nothing is owned any more."""
