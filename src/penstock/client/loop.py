@@ -37,12 +37,17 @@ CALLS_PER_TURN: Final = 10_000
 
 
 class Relay:
-    """Calls handed to one event loop from any thread, many of them for one wake-up."""
+    """Calls handed to one event loop from any thread, many of them for one wake-up.
 
-    __slots__ = ("__weakref__", "_calls", "_is_woken", "loop")
+    What ``source`` posts in one turn of its own loop wakes the other loop once, at the end of the
+    turn: waking it earlier would have both threads fight for the interpreter over every result.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    __slots__ = ("__weakref__", "_calls", "_is_woken", "_source", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, source: LoopThread | None = None) -> None:
         self.loop: Final = loop
+        self._source = source
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._is_woken = False
 
@@ -52,12 +57,19 @@ class Relay:
         if not self._is_woken:
             # Two threads may both get here: one turn too many, never one too few.
             self._is_woken = True
-            try:
-                self.loop.call_soon_threadsafe(self._run)
-            except RuntimeError:
-                self._is_woken = False
-                self._calls.clear()
-                _log.debug("event loop is closed, results dropped")
+            source = self._source
+            if source is not None and source.is_current:
+                source.loop.call_soon(self._wake)
+            else:
+                self._wake()
+
+    def _wake(self) -> None:
+        try:
+            self.loop.call_soon_threadsafe(self._run)
+        except RuntimeError:
+            self._is_woken = False
+            self._calls.clear()
+            _log.debug("event loop is closed, results dropped")
 
     def _run(self) -> None:
         self._is_woken = False
@@ -179,11 +191,14 @@ def listener_loop() -> LoopThread:
 
 def relay_to(loop: asyncio.AbstractEventLoop) -> Relay:
     """The relay to an event loop, one for all that hand results to it; keep it as long as used."""
-    with _shared.lock:
-        found = _shared.relays.get(id(loop))
-        if found is None or found.loop is not loop:
-            found = _shared.relays[id(loop)] = Relay(loop)
-        return found
+    found = _shared.relays.get(id(loop))
+    if found is None or found.loop is not loop:
+        source = client_loop()
+        with _shared.lock:
+            found = _shared.relays.get(id(loop))
+            if found is None or found.loop is not loop:
+                found = _shared.relays[id(loop)] = Relay(loop, source)
+    return found
 
 
 def _thread(name: str) -> LoopThread:
