@@ -19,6 +19,7 @@ from penstock.client.admin_tables import (
 from penstock.client.consumer.hooks import ConsumeHook
 from penstock.client.consumer.lite_pull_consumer import LitePullConsumer
 from penstock.client.consumer.lite_reader import LiteFigures, LiteQueueFigures
+from penstock.client.consumer.pop_figures import PopFigures
 from penstock.client.consumer.pull_consumer import PullConsumer
 from penstock.client.consumer.pull_result import PullResult, PullStatus
 from penstock.client.consumer.push_consumer import PushConsumer
@@ -46,6 +47,7 @@ from penstock.client.producer.hooks import EndContext, SendContext, SendHook, Se
 from penstock.client.producer.producer import Producer
 from penstock.client.producer.transaction import TransactionResult
 from penstock.client.producer.transaction_state import TransactionState
+from penstock.client.states import State
 from penstock.model.assignment import QueueRef
 
 __all__ = [
@@ -70,6 +72,7 @@ __all__ = [
     "LiteQueueFigures",
     "Message",
     "NoRoute",
+    "PopFigures",
     "Producer",
     "ProducerStatistics",
     "PullConsumer",
@@ -88,6 +91,7 @@ __all__ = [
     "SendKind",
     "SendResult",
     "SendStatus",
+    "State",
     "StateError",
     "Suspend",
     "TimedOut",

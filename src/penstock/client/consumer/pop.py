@@ -12,27 +12,33 @@ Not here: one loop (``pop_loop.py``), results (``pop_service.py``), requests
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final, Protocol
 
 from penstock.client.consumer.listening import Listening
 from penstock.client.consumer.pop_assignment import Assigned, changes
+from penstock.client.consumer.pop_figures import PopFigures
 from penstock.client.consumer.pop_loop import PopHost, PopLoop, PopRequests, PopTerms, start_loop
 from penstock.client.consumer.pop_queue import PoppedMessage, PopQueue
+from penstock.client.consumer.pop_receipts import retry_topic
 from penstock.client.consumer.pop_service import PopService
 from penstock.client.consumer.pop_settling import Settling, SettlingCalls
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.client.consumer.subscription import Subscriptions
-from penstock.client.consumer.thresholds import HeldQueue, QueueThresholds
+from penstock.client.consumer.thresholds import QueueThresholds
 from penstock.client.errors import StateError
-from penstock.client.message import ReceivedMessage
+from penstock.client.message import RETRY_PREFIX, ReceivedMessage
 from penstock.flow.thresholds import Thresholds
 from penstock.model.assignment import ALL_QUEUES, QueueRef
 from penstock.model.clock import Clock
+from penstock.wire.rocketmq.bodies import RequestMode
 
 SWEEP_S: Final = 1.0
 """How often messages that wait for a worker are looked at for being too late."""
 DRAIN_LOOK_S: Final = 0.01
+
+HasRoute = Callable[[str], Awaitable[bool]]
+"""Whether a topic exists, as a name server says."""
 
 
 class PopConsumer(Protocol):
@@ -68,23 +74,6 @@ class ModeCalls(PopRequests, SettlingCalls, Protocol):
     """All requests of pop mode."""
 
 
-class PopFigures(NamedTuple):
-    """Pop mode, now."""
-
-    unacked: Mapping[QueueRef, int]
-    """Popped and not yet settled messages by place (queue -1: all queues of the broker)."""
-    popped: int
-    acked: int
-    given_back: int
-    buried: int
-    too_late: int
-    """Results that came after the invisible time, and were ignored."""
-    lost: int
-    """Settlements that did not reach the broker: these messages come again."""
-    held: list[HeldQueue]
-    """Places that are not popped because of the limit: which, since when."""
-
-
 class PopMode:
     """The places of one consumer."""
 
@@ -96,11 +85,15 @@ class PopMode:
         terms: PopTerms,
         *,
         is_pulled: Callable[[QueueRef], bool] = lambda _: False,
+        has_route: HasRoute | None = None,
         consume_batch: int = 1,
         suspend_ms: int = 1_000,
         reconsume_times_max: int | None = None,
     ) -> None:
         self._clock = consumer.clock
+        self._group = consumer.group
+        self._subscriptions = consumer.subscriptions
+        self._has_route = has_route
         self._settling = Settling(calls, consumer.group, consumer.clock)
         self._service = PopService(
             listening,
@@ -144,6 +137,16 @@ class PopMode:
         for ref in sorted(found.start_pop):
             self._start(ref)
         return bool(found)
+
+    async def mode_seen(self, topic: str, mode: RequestMode | None) -> None:
+        """Pull what earlier pops left in the retry topic, while the group pulls; pops read it."""
+        if topic.startswith(RETRY_PREFIX) or self._has_route is None or mode is None:
+            return
+        left = retry_topic(topic, self._group)
+        if mode is RequestMode.POP:
+            self._subscriptions.remove(left)
+        elif left not in self._subscriptions and await self._has_route(left):
+            self._subscriptions.add(left)
 
     def retain_topics(self, topics: Collection[str]) -> None:
         """Leave every place of a topic that is not subscribed any more."""

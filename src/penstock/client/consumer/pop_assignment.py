@@ -7,9 +7,6 @@ a queue that changes its mode is left in the old one before it begins in the new
     None   the broker cannot say now: keep what there is
     []     nothing for this member: leave everything
 
-A popped group's failures come back in ``%RETRY%group_topic``, which only pops read. When the group
-is switched to PULL, that topic is subscribed, too, or what is in it would wait for ever.
-
 Not here: starting and stopping (``pop.py``, the push consumer), asking (``Calls``).
 """
 
@@ -17,7 +14,6 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from penstock.client.consumer.pop_receipts import retry_topic
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.bodies import QueueAssignment, RequestMode
 
@@ -73,8 +69,3 @@ def changes(
         start_pull=wanted.pull - pulled,
         start_pop=wanted.pop - popped,
     )
-
-
-def needed_topics(group: str, modes: dict[str, RequestMode | None]) -> set[str]:
-    """Retry topics of pop that have to be pulled, by the modes of the subscribed topics."""
-    return {retry_topic(topic, group) for topic, mode in modes.items() if mode is RequestMode.PULL}

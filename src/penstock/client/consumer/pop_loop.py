@@ -205,7 +205,7 @@ class PopLoop:
 
     def _failed(self, problem: ClientError) -> int:
         """Log the first of a row. The attempt id stays: what was lost is asked for again."""
-        if not self._is_failing:
+        if not self._is_failing and not self.queue.is_dropped:
             _log.warning("pop failed", extra={"queue": self.queue.queue, "why": str(problem)})
         self._is_failing = True
         return self._host.terms.error_wait_ms

@@ -15,7 +15,7 @@ from penstock.client.consumer.pop_assignment import assigned
 from penstock.client.consumer.sharing import QueuesOf, Share, Sharing
 from penstock.client.errors import BrokerRefused, ClientError
 from penstock.model.assignment import QueueRef
-from penstock.wire.rocketmq.bodies import QueueAssignment
+from penstock.wire.rocketmq.bodies import QueueAssignment, RequestMode
 from penstock.wire.rocketmq.codes import ResponseCode
 
 _log = logging.getLogger(__name__)
@@ -29,6 +29,10 @@ class PopPlaces(Protocol):
 
     def retain(self, topic: str, places: Collection[QueueRef]) -> bool:
         """Pop from these places of a topic, and from no others; True when that is a change."""
+        ...
+
+    async def mode_seen(self, topic: str, mode: RequestMode | None) -> None:
+        """How the broker has a topic read now."""
         ...
 
 
@@ -64,6 +68,7 @@ class BrokerSharing:
             return None
         wanted = assigned(topic, answer)
         self._places.retain(topic, wanted.pop)
+        await self._places.mode_seen(topic, wanted.mode)
         queues = sorted(self._queues_of(topic) or wanted.pull | wanted.pop)
         return Share(queues, sorted(wanted.pull))
 

@@ -174,6 +174,7 @@ class PushMember:
             self.queues.figures(now_ms),
             thresholds.held(now_ms),
             {threshold.value: count for threshold, count in thresholds.episodes.items()},
+            None if self.pop is None else self.pop.figures(),
         )
 
     async def _check(self, topic: str) -> None:

@@ -31,13 +31,14 @@ from penstock.client.consumer.offsets.remote import RemoteOffsets
 from penstock.client.consumer.offsets.table import OffsetStore
 from penstock.client.consumer.ordered import OrderedService, OrderedTerms
 from penstock.client.consumer.plain_sender import PlainSender
-from penstock.client.consumer.pop import PopMode
+from penstock.client.consumer.pop import PopMode, is_same_place
 from penstock.client.consumer.pop_loop import PopTerms
 from penstock.client.consumer.pulling import PullTerms
 from penstock.client.consumer.push_options import PushConsumerOptions
 from penstock.client.consumer.push_queues import PushQueues
 from penstock.client.consumer.send_back import DEAD_LETTER_LEVEL, SendBack
 from penstock.client.consumer.thresholds import QueueThresholds
+from penstock.client.errors import ClientError
 from penstock.client.instance import ClientInstance
 from penstock.client.loop import Relay, client_loop, listener_loop, relay_to
 from penstock.client.message import ReceivedMessage
@@ -151,11 +152,21 @@ def pop_mode(
         instance.calls,
         listening,
         terms,
-        is_pulled=lambda queue: queue in queues.owned(),
+        is_pulled=lambda place: any(is_same_place(place, each) for each in queues.owned()),
+        has_route=lambda topic: has_route(instance, topic),
         consume_batch=options["consume_batch"],
         suspend_ms=options["suspend_ms"],
         reconsume_times_max=None if retries_max < 0 else retries_max,
     )
+
+
+async def has_route(instance: ClientInstance, topic: str) -> bool:
+    """Whether a topic exists, as a name server says now."""
+    try:
+        await instance.routes.look_up(topic)
+    except ClientError:
+        return False
+    return True
 
 
 def trace(instance: ClientInstance, group: str, options: PushConsumerOptions) -> Trace | None:

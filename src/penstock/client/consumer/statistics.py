@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.client.consumer.pop_figures import PopFigures
 from penstock.client.consumer.results import Finished, ResultKind
 from penstock.client.consumer.thresholds import HeldQueue
 from penstock.model.assignment import QueueRef
@@ -114,6 +115,8 @@ class ConsumerFigures(msgspec.Struct, frozen=True):
     """Queues that are not pulled because of a threshold: which, by what, since when."""
     threshold_episodes: Mapping[str, int]
     """How often each threshold began to hold a queue, since the start."""
+    pop: PopFigures | None = None
+    """Pop mode; None for a consumer that does not pop."""
 
     @property
     def cached_messages(self) -> int:

@@ -12,6 +12,7 @@ from penstock.client.errors import BrokerRefused, StateError, TimedOut
 from penstock.client.message import ReceivedMessage
 from penstock.flow.thresholds import Thresholds, Throttle
 from penstock.testing.pop_bench import PLACE, PopBench, found, nothing, turns
+from penstock.wire.rocketmq.bodies import RequestMode
 from penstock.wire.rocketmq.stored import StoredMessage
 
 
@@ -317,3 +318,22 @@ async def test_an_ordered_pop_that_was_lost_is_asked_for_with_the_same_attempt()
         await loop.step()
     first, second, third = [each.attempt_id for each in bench.broker.pops]
     assert first == second != third
+
+
+@run
+async def test_while_a_group_pulls_it_pulls_what_its_pops_left_behind():
+    known = set()
+
+    async def has_route(topic):
+        return topic in known
+
+    bench = PopBench(has_route=has_route)
+    subscriptions = bench.consumer.subscriptions
+    await bench.mode.mode_seen("t", RequestMode.PULL)
+    assert subscriptions.topics() == {"t"}
+    known.add("%RETRY%g_t")
+    await bench.mode.mode_seen("t", RequestMode.PULL)
+    await bench.mode.mode_seen("%RETRY%g_t", RequestMode.PULL)
+    assert subscriptions.topics() == {"t", "%RETRY%g_t"}
+    await bench.mode.mode_seen("t", RequestMode.POP)
+    assert subscriptions.topics() == {"t"}

@@ -5,7 +5,6 @@ from penstock.client.consumer.pop_assignment import (
     Changes,
     assigned,
     changes,
-    needed_topics,
 )
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.bodies import MessageQueue, QueueAssignment, RequestMode
@@ -56,8 +55,3 @@ def test_the_mode_of_a_topic_is_known_when_all_its_queues_have_it():
     assert assigned("t", told(0, mode=RequestMode.PULL)).mode is RequestMode.PULL
     assert assigned("t", [*told(0), *told(1, mode=RequestMode.PULL)]).mode is None
     assert Assigned().mode is None
-
-
-def test_a_group_switched_to_pull_reads_what_its_pops_left_behind():
-    modes = {"t": RequestMode.PULL, "u": RequestMode.POP, "v": None}
-    assert needed_topics("g", modes) == {"%RETRY%g_t"}

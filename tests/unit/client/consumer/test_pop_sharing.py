@@ -20,10 +20,14 @@ class Divided:
 class Places:
     def __init__(self):
         self.now = None
+        self.mode = None
 
     def retain(self, topic, places):
         self.now = set(places)
         return True
+
+    async def mode_seen(self, topic, mode):
+        self.mode = mode
 
 
 def shared(answer, places=None):
@@ -57,6 +61,12 @@ def told(*queues, mode):
 def test_queues_to_pull_are_the_share_and_places_to_pop_go_to_pop_mode():
     answer = [*told(2, mode=RequestMode.PULL), *told(-1, mode=RequestMode.POP)]
     assert shared(answer) == (Share(QUEUES, [QUEUES[2]]), {QueueRef("t", "b", -1)}, 2)
+
+
+def test_pop_mode_hears_how_a_topic_is_read():
+    places = Places()
+    shared(told(1, 2, mode=RequestMode.PULL), places)
+    assert places.mode is RequestMode.PULL
 
 
 def test_an_empty_answer_leaves_everything_and_none_keeps_it():
