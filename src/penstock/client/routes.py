@@ -17,7 +17,14 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from penstock.client.commands import make_command
-from penstock.client.errors import BrokerRefused, ClientError, NoRoute, WouldBlock
+from penstock.client.errors import (
+    BrokerRefused,
+    ClientError,
+    NoRoute,
+    TimedOut,
+    Unreachable,
+    WouldBlock,
+)
 from penstock.client.name_servers import NameServers
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
@@ -31,6 +38,8 @@ _log = logging.getLogger(__name__)
 MASTER_ID: Final = 0
 DEFAULT_TOPIC: Final = "TBW102"
 """The topic whose route stands in for one that is made by its first message."""
+NAME_SERVERS: Final = "(name servers)"
+"""What is said to fail when no name server answers; no topic has such a name."""
 ROUTES_MAX: Final = 65_536
 """Topics one instance knows."""
 ROUTE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -203,12 +212,13 @@ class RouteCache:
             try:
                 await self.look_up(topic, default_queues=default_queues)
                 self._failing.discard(topic)
+            except (Unreachable, TimedOut) as problem:
+                # The next topic would wait just as long: a hundred would take minutes.
+                self._fails(True, NAME_SERVERS, problem)
+                return
             except ClientError as problem:
-                if topic not in self._failing:
-                    self._failing.add(topic)
-                    # A topic that never was there is its user's to report, not the timer's.
-                    level = logging.DEBUG if known is None else logging.WARNING
-                    _log.log(level, "no new route", extra={"topic": topic, "why": str(problem)})
+                self._fails(known is not None, topic, problem)
+            self._failing.discard(NAME_SERVERS)
 
     def forget(self, topics: Iterable[str]) -> None:
         """Nobody uses these topics any more."""
@@ -279,6 +289,13 @@ class RouteCache:
             return decode_body(answer.body, TopicRouteData, bytes_max=ROUTE_BYTES_MAX)
         except Malformed as problem:
             raise NoRoute(topic, f"the answer cannot be read: {problem}") from None
+
+    def _fails(self, is_news: bool, what: str, problem: ClientError) -> None:
+        if what not in self._failing:
+            self._failing.add(what)
+            # A topic that never was there is its user's to report, not the timer's.
+            level = logging.WARNING if is_news else logging.DEBUG
+            _log.log(level, "no new route", extra={"topic": what, "why": str(problem)})
 
     def _gather_brokers(self) -> None:
         found: dict[str, dict[int, str]] = {}

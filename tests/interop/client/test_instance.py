@@ -2,11 +2,12 @@
 
 import contextlib
 import os
+import signal
 import time
 
 import pytest
 
-from penstock.client.errors import ClientError, NoRoute
+from penstock.client.errors import ClientError, NoRoute, TimedOut
 from penstock.client.instance import instance
 from penstock.client.loop import client_loop
 from penstock.client.states import State
@@ -135,6 +136,25 @@ def test_a_broker_that_comes_back_knows_its_members_again(own_cluster, unique, e
         assert time.monotonic() - began < 3.5
         own_cluster.start()
         eventually(lambda: members(found, group, topic) == {found.client_id}, what="it is back")
+
+
+def test_a_broker_that_hangs_is_left_within_the_time_out_and_used_again(own_cluster, unique):
+    if own_cluster.is_apache:
+        pytest.skip("which process to stop is known of Penstock only")
+    topic = unique("t")
+    own_cluster.create_topic(topic, 1)
+    member = Member(unique("g"), topic)
+    with joined(own_cluster.name_server, member, unique("i"), request_timeout_ms=200) as found:
+        run, queue = client_loop().run, found.routes.get(topic).read_queues()[0]
+        os.kill(own_cluster.pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            with pytest.raises(TimedOut, match="within 200 ms"):
+                run(found.calls.max_offset(queue))
+            assert time.monotonic() - began < 2
+        finally:
+            os.kill(own_cluster.pid, signal.SIGCONT)
+        assert run(found.calls.max_offset(queue)) == 0
 
 
 def test_the_child_of_a_fork_has_a_client_of_its_own(cluster, topic, group, unique):

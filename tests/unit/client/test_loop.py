@@ -92,6 +92,26 @@ def test_many_posts_of_one_turn_are_one_wake_up():
     asyncio.run(run())
 
 
+def test_results_of_one_turn_of_the_source_wake_the_other_loop_once(thread):
+    async def run():
+        loop, woken, seen, done = asyncio.get_running_loop(), [], [], asyncio.Event()
+        relay = Relay(loop, thread)
+        call_soon = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda call: woken.append(len(relay._calls)) or call_soon(call)
+
+        async def turn():
+            for number in range(10):
+                relay.post(seen.append, number)
+            relay.post(done.set)
+
+        asyncio.run_coroutine_threadsafe(turn(), thread.loop)
+        await done.wait()
+        assert seen == list(range(10))
+        assert woken[0] == 11
+
+    asyncio.run(run())
+
+
 def test_posts_to_a_closed_loop_are_dropped():
     loop = asyncio.new_event_loop()
     relay = relay_to(loop)

@@ -144,6 +144,24 @@ def test_a_failed_refresh_keeps_what_was_known_and_is_logged_once(caplog):
     run(test)
 
 
+def test_when_no_name_server_answers_a_refresh_ends_with_the_first_topic(caplog):
+    async def test():
+        cache, peer = bench({"t": data("a"), "u": data("a"), "v": data("a")})
+        await cache.refresh(["t", "u", "v"])
+        peer.transports[0].break_off()
+        peer.dead.add("ns:1")
+        before = len(peer.asked), len(peer.dials)
+        with caplog.at_level(logging.WARNING, "penstock.client.routes"):
+            await cache.refresh(["t", "u", "v"])
+            await cache.refresh(["t", "u", "v"])
+        assert (len(peer.asked), len(peer.dials)) == (before[0], before[1] + 1)
+        told = [each for each in caplog.records if each.name == "penstock.client.routes"]
+        assert len(told) == 1
+        assert cache.topics() == ["t", "u", "v"]
+
+    run(test)
+
+
 def test_listeners_hear_of_differences_only():
     async def test():
         topics, heard = {"t": data("a")}, []
