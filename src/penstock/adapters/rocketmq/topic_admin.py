@@ -12,7 +12,7 @@ from penstock.adapters.rocketmq.naming import SYSTEM_TOPICS
 from penstock.adapters.rocketmq.pops import forget_retries
 from penstock.adapters.rocketmq.replies import Answer
 from penstock.adapters.rocketmq.topics import QUEUES_MAX
-from penstock.wire.rocketmq.codes import RequestCode
+from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command
 from penstock.wire.rocketmq.headers import CreateTopicHeader, TopicHeader, parse
 from penstock.wire.rocketmq.lenient_json import encode_body
@@ -69,6 +69,15 @@ def all_topics(session: Session, command: Command) -> None:
     session.answer(command, body=encode_body(table))
 
 
+def one_topic(session: Session, command: Command) -> None:
+    """GET_TOPIC_CONFIG: RocketMQ's tools ask for it before they show a group's lag."""
+    topic = parse(TopicHeader, command).topic
+    config = session.house.topics.config(topic)
+    if config is None:
+        raise Answer(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
+    session.answer(command, body=encode_body(config))
+
+
 def _check(house: House, header: CreateTopicHeader) -> None:
     house.topics.check_name(header.topic)
     _check_system(house, header.topic)
@@ -110,4 +119,5 @@ HANDLERS: Final[dict[int, Handler]] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: put_topic,
     RequestCode.DELETE_TOPIC_IN_BROKER: delete_topic,
     GET_ALL_TOPIC_CONFIG: all_topics,
+    RequestCode.GET_TOPIC_CONFIG: one_topic,
 }

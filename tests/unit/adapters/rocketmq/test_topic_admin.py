@@ -4,9 +4,9 @@ import pytest
 
 from penstock.model.names import topic_name
 from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.wire.rocketmq.codes import RequestCode
+from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.lenient_json import decode_body
-from penstock.wire.rocketmq.route_bodies import TopicConfigTable
+from penstock.wire.rocketmq.route_bodies import TopicConfig, TopicConfigTable
 
 CREATE = RequestCode.UPDATE_AND_CREATE_TOPIC
 
@@ -115,6 +115,16 @@ def test_topics_of_other_protocols_are_seen_with_all_their_queues(bench, client)
     config = bench.house.topics.find("orders%2Eeu").config
     assert (config.read_queue_nums, config.perm) == (3, 6)
     assert client.send("orders%2Eeu", queue=2).code == 0
+
+
+def test_the_configuration_of_one_topic_is_shown(client):
+    create(client, readQueueNums="3", writeQueueNums="2", perm="6")
+    answer = client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "orders", "lo": "true"})
+    config = decode_body(answer.body, TopicConfig)
+    assert (config.topic_name, config.read_queue_nums, config.write_queue_nums) == ("orders", 3, 2)
+    unknown = client.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "nowhere"})
+    assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
+    assert unknown.remark == "No topic in this broker. topic: nowhere"
 
 
 def test_all_topics_are_listed_with_the_model(bench, client):
