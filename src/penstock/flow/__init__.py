@@ -1,4 +1,4 @@
-"""Flow control, one small pure file per mechanism (F1-F14, F16), and the diagnosis that reads them.
+"""Flow control, one small pure file per mechanism (F1-F16), and the diagnosis that reads them.
 
 Every module opens with who grants, who spends, who stops and what wakes it. Nothing here reads a
 clock, owns a socket or knows a protocol: time comes in as monotonic milliseconds, and what goes out
@@ -10,7 +10,7 @@ The publish chain, in order: ``gate`` (F2), ``credit`` between ``stage``s (F1), 
 (F10), ``permits`` (F11) or ``held_pull`` (F12), then ``inflight`` (F13) and ``unsent`` (F14). One
 ``pool`` pays for all of it (D22). What an operator sees: ``episodes``, ``journal``, ``diagnosis``.
 
-A producing client's own: ``send_window`` (F16).
+A client's own: ``thresholds`` of a consumer (F15), ``send_window`` of a producer (F16).
 
-Not here: consumer thresholds of clients (F15, ``client/consumer``), Spark (F17, F18).
+Not here: Spark (F17, F18).
 """

@@ -246,7 +246,7 @@ class ConcurrentService:
 def _log_exception(call: Finished) -> None:
     first = call.messages[0]
     _log.warning(
-        "listener raised; its messages will come again",
+        "listener raised",
         extra={"message_id": first.message_id, "topic": first.topic, "count": len(call.messages)},
         exc_info=call.error,
     )

@@ -51,6 +51,8 @@ class LocalFileOffsets:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[QueueRef, int] | None = None
+        # Queues are given up side by side, and each of them persists; the file has one writer.
+        self._writing = asyncio.Lock()
 
     async def read(self, queue: QueueRef) -> int | None:
         """The offset in the file; None when there is none."""
@@ -61,7 +63,8 @@ class LocalFileOffsets:
         table = await self._table()
         table.update(offsets)
         try:
-            await asyncio.to_thread(_write, self._path, dict(table))
+            async with self._writing:
+                await asyncio.to_thread(_write, self._path, dict(table))
         except OSError as problem:
             _log.warning("offsets not stored", extra={"path": str(self._path), "why": str(problem)})
             return ()

@@ -21,6 +21,18 @@ def test_what_was_written_is_read_by_the_next_one(tmp_path):
     assert (read(path, A), read(path, B)) == (3, 7)
 
 
+def test_writers_side_by_side_lose_nothing(tmp_path):
+    path = tmp_path / "offsets.json"
+    queues = [QueueRef("t", "b", number) for number in range(20)]
+
+    async def write_all():
+        store = LocalFileOffsets(path)
+        await asyncio.gather(*(store.write({queue: queue.queue}) for queue in queues))
+
+    asyncio.run(write_all())
+    assert [read(path, queue) for queue in queues] == list(range(20))
+
+
 def test_a_damaged_file_is_replaced_by_the_one_before(tmp_path):
     path = tmp_path / "offsets.json"
     store = LocalFileOffsets(path)
