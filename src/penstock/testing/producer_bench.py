@@ -190,7 +190,7 @@ class ProducerBench:
             message = Message("t", b"x")
         encoded = self.encoder.encode(message)
         now_ms = self.clock.monotonic_ms()
-        return Send((message,), encoded, now_ms, timeout_ms, self.ended.append)
+        return Send.of((message,), encoded, now_ms, timeout_ms, self.ended.append)
 
     def send(self, message: Message | None = None, *, timeout_ms: int = 3000) -> Send:
         """Begin a send that needs no permit."""

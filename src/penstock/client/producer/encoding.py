@@ -48,46 +48,30 @@ _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 _JSON: Final = msgspec.json.Encoder().encode
 
 
-class Encoded:
+class Encoded(msgspec.Struct, eq=False):
     """A message ready for any queue of its topic; what each try adds is the queue."""
 
-    __slots__ = (
-        "_encoder",
-        "body",
-        "born_ms",
-        "flag",
-        "is_batch",
-        "max_reconsume_times",
-        "properties",
-        "reconsume_times",
-        "size_bytes",
-        "sys_flag",
-        "topic",
-        "unique_key",
-    )
-
-    def __init__(self, encoder: "Encoder", topic: str, unique_key: str, properties: str) -> None:
-        self._encoder = encoder
-        self.topic = topic
-        self.unique_key = unique_key
-        """Of a batch: those of its messages, joined by commas."""
-        self.properties = properties
-        self.body = b""
-        self.born_ms = 0
-        self.flag = 0
-        self.sys_flag = 0
-        self.reconsume_times = 0
-        self.max_reconsume_times: int | None = None
-        self.is_batch = False
-        self.size_bytes = 0
-        """What it counts in the send window: the body before compression."""
+    encoder: "Encoder"
+    topic: str
+    unique_key: str
+    """Of a batch: those of its messages, joined by commas."""
+    properties: str
+    body: bytes
+    size_bytes: int
+    """What it counts in the send window: the body before compression."""
+    born_ms: int
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+    is_batch: bool = False
 
     def frame(self, queue: QueueRef, opaque: int, flag: int = 0) -> bytes:
         """The frame of the request, the short way."""
         body = self.body
         header = b'%b,%b,"f":"%d","g":"%d","h":"%d","j":"%d","i":%b%b},"flag":%d,"opaque":%d}' % (
-            self._encoder.head(self.topic, self.is_batch),
-            self._encoder.place(queue),
+            self.encoder.head(self.topic, self.is_batch),
+            self.encoder.place(queue),
             self.sys_flag,
             self.born_ms,
             self.flag,
@@ -103,10 +87,10 @@ class Encoded:
     def command(self, queue: QueueRef, *, is_oneway: bool = False) -> Command:
         """The same as a command, for a road that must see the fields (signed requests)."""
         header = SendHeaderV2(
-            producer_group=self._encoder.group,
+            producer_group=self.encoder.group,
             topic=self.topic,
             default_topic=AUTO_CREATE_TOPIC,
-            default_topic_queue_nums=self._encoder.auto_create_queues,
+            default_topic_queue_nums=self.encoder.auto_create_queues,
             queue_id=queue.queue,
             sys_flag=self.sys_flag,
             born_timestamp=self.born_ms,
@@ -158,22 +142,23 @@ class Encoder:
     def encode(self, message: Message, *, is_half: bool = False) -> Encoded:
         """A checked message; ``is_half`` makes it the first part of a transaction."""
         key = self.unique_key()
-        own = f"TRAN_MSG\x01true\x02PGROUP\x01{self.group}\x02" if is_half else ""
-        encoded = Encoded(self, message.topic, key, own + properties_of(message, key))
+        properties = properties_of(message, key)
+        if is_half:
+            properties = f"TRAN_MSG\x01true\x02PGROUP\x01{self.group}\x02{properties}"
+        body = message.body
+        size = len(body)
+        sys_flag = _PREPARED if is_half else 0
+        if size >= self._compress_bytes_min:
+            packed = zlib.compress(body, self._compress_level)
+            if len(packed) < size:
+                body = packed
+                sys_flag |= _COMPRESSED
+        encoded = Encoded(
+            self, message.topic, key, properties, body, size, self._clock.wall_ms(), message.flag,
+            sys_flag,
+        )  # fmt: skip
         if message.topic.startswith(RETRY_PREFIX):
             _lift_times(encoded, message)
-        body = message.body
-        encoded.born_ms = self._clock.wall_ms()
-        encoded.size_bytes = len(body)
-        encoded.flag = message.flag
-        if is_half:
-            encoded.sys_flag = _PREPARED
-        if len(body) >= self._compress_bytes_min:
-            packed = zlib.compress(body, self._compress_level)
-            if len(packed) < len(body):
-                body = packed
-                encoded.sys_flag |= _COMPRESSED
-        encoded.body = body
         return encoded
 
     def encode_batch(self, messages: Sequence[Message]) -> Encoded:
@@ -182,12 +167,16 @@ class Encoder:
         body = batch_body(messages, keys)
         wait = "" if messages[0].wait_store_ok else "WAIT\x01false\x02"
         properties = f"UNIQ_KEY\x01{self.unique_key()}\x02{wait}"
-        encoded = Encoded(self, messages[0].topic, ",".join(keys), properties)
-        encoded.born_ms = self._clock.wall_ms()
-        encoded.is_batch = True
-        encoded.body = body
-        encoded.size_bytes = len(body)
-        return encoded
+        return Encoded(
+            self,
+            messages[0].topic,
+            ",".join(keys),
+            properties,
+            body,
+            len(body),
+            self._clock.wall_ms(),
+            is_batch=True,
+        )
 
     def unique_key(self) -> str:
         """The id of one message."""

@@ -8,7 +8,7 @@ Not here: what happens next (``sending.py``), how the end gets back (``handing_b
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.client.errors import InvalidMessage, StateError
@@ -45,6 +45,10 @@ class Entrance:
         self._encode: Final = machinery.encoder.encode
         self._take_or_wait: Final = machinery.in_flight.take_or_wait
         self._bytes_max: Final = machinery.options["message_bytes_max"]
+        self._last_relay: tuple[asyncio.AbstractEventLoop | None, Callable[..., None]] = (
+            None,
+            _unheard,
+        )
         self._timeout_ms: Final = machinery.options["send_timeout_ms"]
 
     def encoded(self, message: Message) -> Encoded:
@@ -81,7 +85,11 @@ class Entrance:
         """Send; the future belongs to the running event loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[SendResult] = loop.create_future()
-        post = relay_to(loop).post
+        # Nearly always the loop of the send before; a pair, so that threads never see half of it.
+        known, post = self._last_relay
+        if known is not loop:
+            post = relay_to(loop).post
+            self._last_relay = (loop, post)
 
         def done(outcome: Outcome) -> None:
             post(settle_future, future, outcome)
@@ -112,7 +120,7 @@ class Entrance:
         timeout_ms = self._timeout_ms if aim.timeout_ms is None else aim.timeout_ms
         if timeout_ms <= 0:
             raise ValueError(f"timeout_ms is {timeout_ms}; at least 1 is needed")
-        send = Send(messages, encoded, self._clock.monotonic_ms(), timeout_ms, done)
+        send = Send.of(messages, encoded, self._clock.monotonic_ms(), timeout_ms, done)
         send.is_half = aim.is_half
         send.is_oneway = aim.is_oneway
         send.selector = aim.selector
@@ -143,5 +151,5 @@ class Entrance:
         entered.wait(send.timeout_ms / 1000 + GRACE_S)
 
 
-def _unheard(_: Outcome) -> None:
+def _unheard(*_: object) -> None:
     """Nobody asked; the producer's counts tell."""

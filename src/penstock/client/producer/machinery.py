@@ -157,7 +157,7 @@ class Machinery:
 
         async def send_trace(message: Message) -> SendResult:
             future: asyncio.Future[SendResult] = self.thread.loop.create_future()
-            send = Send(
+            send = Send.of(
                 (message,),
                 encoder.encode(message),
                 self.clock.monotonic_ms(),

@@ -15,6 +15,8 @@ _LIFTED: Final = frozenset(("RECONSUME_TIME", "MAX_RECONSUME_TIMES"))
 
 def properties_of(message: Message, unique_key: str) -> str:
     """``name 01 value 02 ...`` of everything a message says; ``InvalidMessage`` if it cannot."""
+    if _is_bare(message):
+        return f"UNIQ_KEY\x01{unique_key}\x02"
     pairs = [("UNIQ_KEY", unique_key)]
     if message.tag:
         pairs.append(("TAGS", message.tag))
@@ -42,6 +44,20 @@ def properties_of(message: Message, unique_key: str) -> str:
     if not text.isascii() or len(text) > PROPERTIES_BYTES_MAX:
         _check_bytes(message, text)
     return text
+
+
+def _is_bare(message: Message) -> bool:
+    """True when a body is all it has, which is the most frequent message there is."""
+    return not (
+        message.tag
+        or message.keys
+        or message.properties
+        or message.ordering_key
+        or message.delay_level
+        or message.delay_ms
+        or message.deliver_at_ms
+        or not message.wait_store_ok
+    )
 
 
 def _own_pairs(message: Message) -> list[tuple[str, str]]:

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from threading import Event
-from typing import Final
+from typing import Final, Self
+
+import msgspec
 
 from penstock.client.errors import Attempt, ClientError
 from penstock.client.message import Message, SendResult
@@ -19,81 +21,58 @@ Done = Callable[[Outcome], object]
 NOWHERE: Final = QueueRef("", "", -1)
 
 
-class Send:
+def _nobody(_: object) -> None:
+    """Before it begins."""
+
+
+class Send(msgspec.Struct, eq=False):
     """State of one send; after ``begin`` only the client's thread touches it."""
 
-    __slots__ = (
-        "address",
-        "answered",
-        "attempts",
-        "avoided",
-        "context",
-        "deadline_ms",
-        "degraded",
-        "done",
-        "encoded",
-        "entered",
-        "has_permit",
-        "is_half",
-        "is_oneway",
-        "is_unseen",
-        "keeps_permit",
-        "messages",
-        "pinned",
-        "queue",
-        "selector",
-        "started_ms",
-        "timeout_ms",
-        "tried_ms",
-        "tries",
-        "watched",
-    )
+    messages: Sequence[Message]
+    encoded: Encoded
+    topic: str
+    started_ms: int
+    timeout_ms: int
+    deadline_ms: int
+    done: Done
+    answered: Callable[[Command | ClientError], object] = _nobody
+    """What the network calls; set when it begins."""
+    pinned: QueueRef | None = None
+    """The one queue it may go to, once that is known."""
+    selector: Selector | None = None
+    is_half: bool = False
+    is_oneway: bool = False
+    is_unseen: bool = False
+    """True for the client's own messages: hooks are not shown them."""
+    has_permit: bool = False
+    keeps_permit: bool = False
+    """True when whoever hears the end gives the permit back (``give_back``)."""
+    entered: Event | None = None
+    """Set when it has its permit, or gets none: its caller blocks until then."""
+    watched: Callable[[], bool] | None = None
+    """Says whether nobody waits for the result any more."""
+    tries: int = 0
+    tried_ms: int = 0
+    queue: QueueRef = NOWHERE
+    address: str = ""
+    avoided: tuple[str, ...] = ()
+    """Brokers of earlier tries, the last one last."""
+    attempts: list[Attempt] | None = None
+    degraded: SendResult | None = None
+    """Stored, but not as well as wanted: better than an error of the tries that followed."""
+    context: SendContext | None = None
 
-    def __init__(
-        self,
+    @classmethod
+    def of(
+        cls,
         messages: Sequence[Message],
         encoded: Encoded,
         now_ms: int,
         timeout_ms: int,
         done: Done,
-    ) -> None:
-        self.messages = messages
-        self.encoded = encoded
-        self.started_ms = now_ms
-        self.timeout_ms = timeout_ms
-        self.deadline_ms = now_ms + timeout_ms
-        self.done = done
-        self.answered: Callable[[Command | ClientError], object] = _nobody
-        """What the network calls; set when it begins."""
-        self.pinned: QueueRef | None = None
-        """The one queue it may go to, once that is known."""
-        self.selector: Selector | None = None
-        self.is_half = False
-        self.is_oneway = False
-        self.is_unseen = False
-        """True for the client's own messages: hooks are not shown them."""
-        self.has_permit = False
-        self.keeps_permit = False
-        """True when whoever hears the end gives the permit back (``give_back``)."""
-        self.entered: Event | None = None
-        """Set when it has its permit, or gets none: its caller blocks until then."""
-        self.watched: Callable[[], bool] | None = None
-        """Says whether nobody waits for the result any more."""
-        self.tries = 0
-        self.tried_ms = now_ms
-        self.queue = NOWHERE
-        self.address = ""
-        self.avoided: tuple[str, ...] = ()
-        """Brokers of earlier tries."""
-        self.attempts: list[Attempt] | None = None
-        self.degraded: SendResult | None = None
-        """Stored, but not as well as wanted: better than an error of the tries that followed."""
-        self.context: SendContext | None = None
-
-    @property
-    def topic(self) -> str:
-        """Where it goes."""
-        return self.encoded.topic
+    ) -> Self:
+        """A send that begins now."""
+        return cls(messages, encoded, encoded.topic, now_ms, timeout_ms, now_ms + timeout_ms, done)
 
     @property
     def is_given_up(self) -> bool:
@@ -133,7 +112,3 @@ class Send:
         if first.delay_level or first.delay_ms or first.deliver_at_ms:
             return SendKind.DELAYED
         return SendKind.ORDERED if first.ordering_key or self.selector else SendKind.NORMAL
-
-
-def _nobody(_: object) -> None:
-    """Before it begins."""

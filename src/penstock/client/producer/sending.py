@@ -115,6 +115,7 @@ class Sender:
         """Sends begun and not ended."""
         self._idle: asyncio.Event | None = None
         self.is_stopped = False
+        self._is_closed = False
 
     def begin(self, send: Send) -> None:
         """Start a send that has its permit, or needs none."""
@@ -150,6 +151,7 @@ class Sender:
 
     def close(self) -> None:
         """After ``stop`` and what it made others send: nothing more is looked after."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         self._route_waits.close()
@@ -233,38 +235,36 @@ class Sender:
         now_ms = self._clock.monotonic_ms()
         cost_ms = now_ms - send.tried_ms
         broker = send.queue.broker
-        result: SendResult | None = None
-        error: ClientError | None = None
-        code: int | None = None
-        if isinstance(answer, Command):
-            code = answer.code
-            if code in attempts.STORED_CODES:
-                result, error = _result_of(send, answer)
-                code = code if error is None else None
-            else:
-                error = BrokerRefused(code, answer.remark, send.address)
-        else:
-            error = answer
+        code, result, error = _read(send, answer)
         if self._faults is not None:
             if error is None or code == attempts.BUSY:
                 self._faults.answered(broker, cost_ms, now_ms)
             else:
                 self._faults.failed(broker, now_ms)
+        if code == 0 and result is not None:
+            self._end(send, result)
+        else:
+            self._judge(send, Attempt(broker, send.queue.queue, cost_ms, error), code, result)
+
+    def _judge(
+        self, send: Send, attempt: Attempt, code: int | None, result: SendResult | None
+    ) -> None:
+        now_ms = self._clock.monotonic_ms()
         verdict = self._rule.judge(
             code,
             tries=send.tries,
             is_pinned=send.pinned is not None,
-            left_ms=send.deadline_ms - now_ms,
+            left_ms=0 if self._is_closed else send.deadline_ms - now_ms,
         )
         if verdict is Verdict.STORED and result is not None:
             self._end(send, result)
             return
         send.degraded = result or send.degraded
-        detail = "" if result is None else result.status.name
         if send.attempts is None:
             send.attempts = []
-        send.attempts.append(Attempt(broker, send.queue.queue, cost_ms, error, detail))
-        if code is None or code in attempts.STALE_ROUTE_CODES:
+        detail = "" if result is None else result.status.name
+        send.attempts.append(attempt._replace(detail=detail))
+        if (code is None or code in attempts.STALE_ROUTE_CODES) and not self._is_closed:
             self._route_waits.refresh(send.topic, now_ms)
         if verdict is Verdict.AGAIN:
             self._again(send)
@@ -321,24 +321,29 @@ class Sender:
         return attempts.failure(send.topic, send.attempts or (), send.timeout_ms)
 
 
-def _result_of(send: Send, answer: Command) -> tuple[SendResult | None, ClientError | None]:
-    """What a broker that stored a message said; an answer that makes no sense is an error."""
-    ext = answer.ext
-    queue = send.queue
+def _read(
+    send: Send, answer: Command | ClientError
+) -> tuple[int | None, SendResult | None, ClientError | None]:
+    """(code, result, error) of a try; an answer that makes no sense is an error without a code."""
+    if isinstance(answer, ClientError):
+        return None, None, answer
+    code = answer.code
+    if code not in attempts.STORED_CODES:
+        return code, None, BrokerRefused(code, answer.remark, send.address)
+    ext, queue = answer.ext, send.queue
     try:
         number = int(ext["queueId"])
         if number != queue.queue:
             queue = QueueRef(queue.topic, queue.broker, number)
-        return (
-            SendResult(
-                _STATUS[answer.code],
-                send.encoded.unique_key,
-                ext["msgId"],
-                queue,
-                int(ext["queueOffset"]),
-                ext.get("transactionId"),
-            ),
-            None,
+        result = SendResult(
+            _STATUS[code],
+            send.encoded.unique_key,
+            ext["msgId"],
+            queue,
+            int(ext["queueOffset"]),
+            ext.get("transactionId"),
         )
     except (KeyError, ValueError) as problem:
-        return None, ClientError(f"{send.address} answered a send without sense: {problem!r}")
+        text = f"{send.address} answered a send without sense: {problem!r}"
+        return None, None, ClientError(text)
+    return code, result, None

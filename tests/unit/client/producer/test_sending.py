@@ -9,10 +9,8 @@ from penstock.client.errors import (
     ClientError,
     NoRoute,
     SendFailed,
-    StateError,
     TimedOut,
     Unreachable,
-    WouldBlock,
 )
 from penstock.client.message import Message, SendStatus
 from penstock.client.producer.attempts import RetryRule
@@ -291,73 +289,6 @@ async def test_oneway_goes_out_marked_and_ends_without_a_word():
     assert (address, command.is_oneway, command.code) == ("a:1", True, 310)
     assert bench.ended == []
     assert (bench.sender.counts.oneway, bench.sender.under_way) == (1, 0)
-
-
-@on_loop
-async def test_a_send_without_a_permit_begins_when_an_answer_frees_one():
-    bench = ProducerBench(messages_max=1)
-    bench.enter(Message("t", b"1"))
-    bench.enter(Message("t", b"2"))
-    bench.enter(Message("t", b"3"))
-    assert [each.send.body for each in bench.held.requests] == [b"1"]
-    bench.held.next().answer()
-    assert [each.send.body for each in bench.held.requests] == [b"2"]
-    bench.held.next().answer()
-    bench.held.next().answer()
-    assert (len(bench.ended), bench.in_flight.messages, bench.in_flight.bytes) == (3, 0, 0)
-    bench.sender.close()
-
-
-@on_loop
-async def test_a_failed_send_gives_its_permit_back_too():
-    bench = ProducerBench(messages_max=1, rule=RetryRule(retries=0))
-    bench.enter()
-    bench.held.next().fail(Unreachable("a:1", "gone"))
-    assert bench.in_flight.messages == 0
-    await bench.settle()
-    bench.sender.close()
-
-
-@on_loop
-async def test_whoever_gets_no_permit_in_time_is_told_and_nothing_was_sent():
-    bench = ProducerBench(messages_max=1)
-    bench.enter(timeout_ms=60_000)
-    bench.enter(timeout_ms=100)
-    bench.clock.advance(100)
-    bench.sender._look()
-    (error,) = bench.ended
-    assert type(error) is WouldBlock
-    assert "waited 100 ms" in str(error)
-    assert len(bench.held.requests) == 1
-    bench.sender.close()
-
-
-@on_loop
-async def test_a_send_nobody_waits_for_leaves_the_queue():
-    bench = ProducerBench(messages_max=1)
-    bench.enter()
-    send = bench.enter()
-    send.watched = lambda: True
-    bench.sender._look()
-    assert bench.in_flight.waiting == 0
-    bench.sender.close()
-
-
-@on_loop
-async def test_stopping_waits_for_what_is_under_way_and_turns_away_the_rest():
-    bench = ProducerBench(messages_max=1)
-    bench.enter()
-    bench.enter()
-    stopping = asyncio.create_task(bench.sender.stop(10_000))
-    await bench.settle()
-    assert type(bench.ended[0]) is StateError
-    assert not stopping.done()
-    bench.held.next().answer()
-    await stopping
-    assert bench.ended[1].is_ok
-    bench.send()
-    assert type(bench.ended[2]) is StateError
-    bench.sender.close()
 
 
 class Watching(SendHook):
