@@ -1,6 +1,8 @@
 """Popping over real sockets: shared queues, receipts, and messages that come back."""
 
+import json
 import time
+import urllib.request
 
 import pytest
 
@@ -105,3 +107,25 @@ def test_a_group_is_switched_to_pop_and_its_members_are_told_so(client, share):
     found = decode_body(answer.body, QueryAssignmentAnswer).message_queue_assignments
     assert {each.mode for each in found} == {RequestMode.POP}
     assert {each.message_queue.queue_id for each in found} == {-1}
+
+
+def test_what_is_out_and_what_became_of_it_can_be_seen(client, rocketmq_broker):
+    client.create_topic("pop-seen", 1)
+    for body in (b"a", b"b", b"c"):
+        client.send("pop-seen", body)
+    popped = client.popped(client.pop("pop-seen", invisible_time=60_000))
+    client.ack("pop-seen", *popped[0])
+
+    def look(path):
+        url = f"http://{rocketmq_broker.endpoints['http']}{path}"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.read().decode()
+
+    group = json.loads(look(f"/api/groups/{client.group}"))
+    (seen,) = [each for each in group["topics"] if each["topic"] == "pop-seen"]
+    assert seen["unacked"] == 2
+    page = look("/metrics")
+    name = f'penstock_subscription_messages_unacked{{subscription="rocketmq/{client.group}",'
+    assert f'{name}topic="pop-seen"}} 2.0' in page
+    assert 'penstock_rocketmq_pops_total{outcome="FOUND"}' in page
+    assert 'penstock_rocketmq_popped_messages_total{event="acknowledged"}' in page
