@@ -26,13 +26,17 @@ def consumer(cluster, group):
 
 
 @pytest.fixture
-def send(cluster, unique):
-    """Send bodies to one queue; the offsets they got."""
-    with Producer(cluster.name_server, unique("producer")) as producer:
+def send(cluster, unique, eventually):
+    """Send bodies to one queue, and wait until they can be read: Apache's broker needs a moment."""
+    with (
+        Producer(cluster.name_server, unique("producer")) as producer,
+        PullConsumer(cluster.name_server, unique("looker"), registers_group=False) as looker,
+    ):
 
         def sender(queue, *bodies, tag=None):
             messages = [Message(queue.topic, body, tag=tag) for body in bodies]
-            return [producer.send(each, queue=queue).queue_offset for each in messages]
+            last = [producer.send(each, queue=queue) for each in messages][-1]
+            eventually(lambda: looker.max_offset(queue) > last.queue_offset, what="all readable")
 
         yield sender
 
