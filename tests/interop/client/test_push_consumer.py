@@ -156,6 +156,28 @@ def test_raising_too_often_makes_a_dead_letter(
     assert len(got.messages) == 1
 
 
+def test_a_message_the_broker_cannot_take_back_goes_to_its_retry_topic_as_a_copy(
+    *, cluster, topic, group, send, consume, unique, eventually
+):
+    """And there, with no retries left, to the dead letters."""
+
+    def listener(message):
+        message.stored.commit_log_offset = 1 << 50  # a place where nothing is
+        raise ValueError("no")
+
+    (sent,) = send(topic, b"bad", tag="t")
+    consume(listener, topic, retries_max=0)
+    dead = Received()
+    with PushConsumer(
+        cluster.name_server, unique("undertakers"), dead, consume_from="first"
+    ) as undertaker:
+        undertaker.subscribe(f"%DLQ%{group}")
+        eventually(lambda: dead.messages, what="the dead letter came")
+    (letter,) = dead.messages
+    assert (letter.body, letter.tag, letter.message_id) == (b"bad", "t", sent.message_id)
+    assert letter.properties["RETRY_TOPIC"] == topic
+
+
 def test_batches_are_lists_and_part_of_one_may_be_done(topic, send, consume, eventually):
     sizes, again = [], []
 

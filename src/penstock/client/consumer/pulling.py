@@ -13,7 +13,7 @@ Answers:
     found                  into the cache and to the consume service; on at the next offset
     nothing new or wanted  on at the next offset; with an empty cache that offset may be committed
     offset moved           the queue is dropped and begins anew where the broker says
-    subscription is old    a heartbeat tells it, then again
+    subscription not known a heartbeat tells it, then again
     busy (215)             again after 20 ms; any other error: after the wait for errors
 
 Where to pull follows the broker's suggestion; an offset is committed along with a pull through a
@@ -48,6 +48,16 @@ _log = logging.getLogger(__name__)
 PAUSED_LOOK_MS: Final = 1_000
 HELD_LOOK_MS: Final = 50
 BUSY_WAIT_MS: Final = 20
+
+_UNTOLD: Final = frozenset(
+    (
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        ResponseCode.SUBSCRIPTION_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_LATEST,
+        ResponseCode.FILTER_DATA_NOT_EXIST,
+    )
+)
+"""The broker does not know what we want: a heartbeat tells it."""
 
 _SUSPEND: Final = int(PullFlag.SUSPEND)
 _COMMIT: Final = int(PullFlag.COMMIT_OFFSET)
@@ -127,7 +137,8 @@ class PullLoop:
         self._gate = gate
         self._pause = pause
         self._is_failing = False
-        self._woken: asyncio.Future[None] | None = None
+        self._is_untold = False
+        """The broker did not know our subscription, and was told."""
 
     async def run(self) -> None:
         """Until dropped or cancelled."""
@@ -164,7 +175,7 @@ class PullLoop:
         found = await host.readable(assigned.queue, assigned.broker_id)
         header = pull_header(host, assigned, subscription, found)
         pulled = await host.pull(found.address, header, assigned.queue)
-        self._is_failing = False
+        self._is_failing = self._is_untold = False
         if assigned.is_dropped:
             return 0
         return await self._answered(pulled, subscription, now_ms)
@@ -203,12 +214,13 @@ class PullLoop:
     async def _refused(self, problem: BrokerRefused) -> int:
         if problem.code == ResponseCode.FLOW_CONTROL:
             return BUSY_WAIT_MS
-        self._failed(problem)
-        if problem.code in (
-            ResponseCode.SUBSCRIPTION_NOT_LATEST,
-            ResponseCode.SUBSCRIPTION_NOT_EXIST,
-        ):
+        if problem.code in _UNTOLD:
+            # Usual after a rebalance: this pull was faster than the heartbeat that tells of it.
             await self._host.heartbeat_now()
+            if not self._is_untold:
+                self._is_untold = True
+                return BUSY_WAIT_MS
+        self._failed(problem)
         return self._host.terms.error_wait_ms
 
     def _failed(self, problem: PenstockError) -> None:

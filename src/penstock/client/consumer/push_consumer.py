@@ -22,7 +22,7 @@ from typing import Self, Unpack
 from penstock.client.clock import MachineClock
 from penstock.client.consumer.listening import Listener
 from penstock.client.consumer.push_member import PushMember
-from penstock.client.consumer.push_options import PushConsumerOptions
+from penstock.client.consumer.push_options import PushConsumerOptions, check_options
 from penstock.client.consumer.statistics import ConsumerFigures
 from penstock.client.consumer.subscription import Subscriptions
 from penstock.client.errors import StateError
@@ -55,6 +55,7 @@ class PushConsumer:
         self._name_servers = parse_name_servers(name_servers)
         self._listener = listener
         self._options = resolve(PushConsumerOptions, options)
+        check_options(self._options)
         self._life = Life(f"push consumer {group!r}")
         self._subscriptions = Subscriptions(MachineClock().wall_ms)
         self._member: PushMember | None = None

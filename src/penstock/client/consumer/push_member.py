@@ -9,7 +9,7 @@ queues (``push_queues.py``).
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from penstock import __version__
@@ -106,35 +106,44 @@ class PushMember:
         self.instance.add_consumer(self)
         try:
             await self.instance.start()
-            await self.instance.routes.refresh(sorted(self.topics() - {retry_topic(self.group)}))
+            await self._refresh(self.topics() - {retry_topic(self.group)})
             for topic in self.topics():
                 await self._check(topic)
-            self._service.start()
         except BaseException:
             await self.instance.remove_consumer(self)
             raise
-        await self.instance.heartbeat()
-        # The heartbeat made the retry topic. Not by the instance's timer, which may have to wait.
-        await self.instance.routes.refresh(
-            sorted(self.topics() - set(self.instance.routes.topics()))
-        )
-        self._is_member = True
-        if not await self._divide():
-            self.instance.rebalance_now()
+        self._service.start()
+        try:
+            await self.instance.heartbeat()
+            # The heartbeat made the retry topic.
+            await self._refresh(self.topics() - set(self.instance.routes.topics()))
+            self._is_member = True
+            # Not by the instance's timer: it may have to wait for its spacing.
+            if not await self._divide():
+                self.instance.rebalance_now()
+        except BaseException:
+            # Most likely somebody was tired of waiting; he does not want a consumer any more.
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         """End: nothing is pulled, consumed or owned any more when this returns."""
         await self._rebalancer.close()
         self.queues.end_pulls()
         wait_ms = self._options["await_termination_ms"]
-        if self.pop is not None:
-            await self.pop.stop(wait_ms)
-        await self._service.stop(wait_ms)
-        await self.queues.stop_all()
-        await self._offsets.persist()
-        if self._trace is not None:
-            await self._trace.stop()
-        await self.instance.remove_consumer(self)
+        try:
+            if self.pop is not None:
+                await self.pop.stop(wait_ms)
+            await self._service.stop(wait_ms)
+            await self.queues.stop_all()
+            await self._offsets.persist()
+            if self._trace is not None:
+                await self._trace.stop()
+        finally:
+            await self.instance.remove_consumer(self)
+
+    async def _refresh(self, topics: Collection[str]) -> None:
+        await self.instance.routes.refresh(sorted(topics))
 
     async def subscribe(self, topic: str, tags: str | Sequence[str], sql: str | None) -> None:
         """Subscribe while running, or otherwise than before."""

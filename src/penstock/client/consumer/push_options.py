@@ -188,3 +188,14 @@ class PushConsumerOptions(InstanceOptions, TraceOptions, total=False):
     await_termination_ms: Annotated[
         int, Option(10_000, "How long stop() waits for running listeners.", 0)
     ]
+
+
+def check_options(options: PushConsumerOptions) -> None:
+    """Refuse what cannot work together."""
+    if options["pull_timeout_ms"] <= options["pull_suspend_ms"]:
+        raise ValueError(
+            f"pull_timeout_ms is {options['pull_timeout_ms']}: brokers hold a pull for"
+            f" {options['pull_suspend_ms']} (pull_suspend_ms), the answer must be waited for longer"
+        )
+    if options["is_popping"] and options["is_broadcasting"]:
+        raise ValueError("is_popping needs a group that shares its queues, not is_broadcasting")

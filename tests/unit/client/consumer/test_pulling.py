@@ -243,8 +243,10 @@ def test_a_paused_consumer_pulls_nothing_and_looks_again_after_a_second():
         (Unreachable("x", "gone"), 1_000, 0),
         (BrokerRefused(215, "busy", "x"), 20, 0),
         (BrokerRefused(1, "error", "x"), 1_000, 0),
-        (BrokerRefused(25, "not latest", "x"), 1_000, 1),
-        (BrokerRefused(24, "not there", "x"), 1_000, 1),
+        (BrokerRefused(24, "not there", "x"), 20, 1),
+        (BrokerRefused(25, "not latest", "x"), 20, 1),
+        (BrokerRefused(27, "no filter", "x"), 20, 1),
+        (BrokerRefused(28, "old filter", "x"), 20, 1),
     ],
 )
 def test_what_follows_from_an_error(problem, wait_ms, heartbeats):
@@ -252,6 +254,13 @@ def test_what_follows_from_an_error(problem, wait_ms, heartbeats):
     assert bench.step() == wait_ms
     assert bench.host.heartbeats == heartbeats
     assert bench.assigned.next_offset == 5
+
+
+def test_a_broker_that_is_told_again_and_again_is_an_error(caplog):
+    bench = Bench(*[BrokerRefused(25, "not latest", "x")] * 3)
+    assert [bench.step() for _ in range(3)] == [20, 1_000, 1_000]
+    assert bench.host.heartbeats == 3
+    assert len(caplog.records) == 1
 
 
 def test_errors_in_a_row_are_one_log_line(caplog):
