@@ -47,7 +47,8 @@ def as_markdown() -> str:
     lines += ["## Every connection", "", inspect.cleandoc(InstanceOptions.__doc__ or ""), ""]
     lines += _table(describe(InstanceOptions))
     lines += _values()
-    return "\n".join(lines).rstrip() + "\n"
+    # Docstrings quote code as reStructuredText does.
+    return "\n".join(lines).replace("``", "`").rstrip() + "\n"
 
 
 def public_classes() -> list[type]:
@@ -84,6 +85,8 @@ def _table(options: list[Described]) -> list[str]:
 def _default(value: Any) -> str:
     if value is None:
         return "none"
+    if isinstance(value, str):
+        return f"`{str(value)!r}`"
     if isinstance(value, Enum):
         return f"`{type(value).__name__}.{value.name}`"
     if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:

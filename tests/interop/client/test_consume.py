@@ -88,7 +88,8 @@ def test_ctrl_c_ends_it_cleanly_and_what_was_printed_stays_consumed(cluster, fil
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock", "consume", filled, "--group", group, "--body",
          "--from", "first", "--name-server", cluster.name_server],
-        stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     try:
         assert all(process.stdout.readline().startswith(b"body") for _ in range(10))
@@ -96,10 +97,10 @@ def test_ctrl_c_ends_it_cleanly_and_what_was_printed_stays_consumed(cluster, fil
         assert process.wait(20) == 0
     finally:
         process.kill()
-        process.communicate()
+        _, complaints = process.communicate()
     with Producer(cluster.name_server) as producer:
         producer.send(Message(filled, b"later"))
-    assert run(filled, "--count", "1", "--body") == "later\n"
+    assert run(filled, "--count", "1", "--body") == "later\n", complaints
 
 
 @pytest.mark.parametrize(

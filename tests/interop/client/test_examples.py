@@ -77,4 +77,5 @@ def test_the_transaction_is_seen_only_if_it_commits(example, unique, cluster, ev
             answer = client.pull(topic)
             return [each.body for each in answer.messages] if answer.is_ok else []
 
-    eventually(lambda: seen() == [b"ann pays 40", b"ann pays 50"])
+    # Two commits may overtake each other: nobody waits for their answers.
+    eventually(lambda: sorted(seen()) == [b"ann pays 40", b"ann pays 50"])
