@@ -21,7 +21,7 @@ from typing import Any, Final
 import click
 
 from penstock.cli.message_lines import as_line, as_record, duration_ms
-from penstock.cli.publish import takes_name_server
+from penstock.cli.publish import keep_quiet, takes_name_server
 from penstock.client import LitePullConsumer, ReceivedMessage
 from penstock.client.consumer.pull_options import LitePullOptions
 
@@ -57,6 +57,7 @@ def command(topic: str, group: str, name_server: str, **given: Any) -> None:
         raise click.UsageError("--json, --body and --rate exclude each other")
     if given["tags"] and given["sql"]:
         raise click.UsageError("--tags and --sql exclude each other")
+    keep_quiet()
     signal.signal(signal.SIGTERM, _interrupt)
     consumer = LitePullConsumer(name_server, group, **_options(given["start"]))
     if given["sql"]:

@@ -10,6 +10,7 @@ output, and the exit code is 1 when there was any.
 """
 
 import json
+import logging
 import sys
 import threading
 import time
@@ -57,6 +58,7 @@ def command(topic: str, body: str, name_server: str, **given: Any) -> None:
     """Send BODY to TOPIC, or every line of the standard input when BODY is missing or -."""
     if body == STDIN and given["count"] > 1:
         raise click.UsageError("--count needs a BODY to repeat")
+    keep_quiet()
     tally = Tally(is_json=given["is_json"], is_many=body == STDIN or given["count"] > 1)
     pace = Pace(given["rate"])
     with Producer(name_server, given["group"]) as producer:
@@ -70,6 +72,11 @@ def command(topic: str, body: str, name_server: str, **given: Any) -> None:
         tally.wait()
     tally.close()
     sys.exit(1 if tally.failures else 0)
+
+
+def keep_quiet() -> None:
+    """What the client logs is for programs; here it would come between the messages."""
+    logging.getLogger("penstock.client").addHandler(logging.NullHandler())
 
 
 def _messages(topic: str, body: str, given: dict[str, Any]) -> Iterator[Message]:

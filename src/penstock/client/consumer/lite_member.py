@@ -56,6 +56,8 @@ class LiteMember:
         self._started_ms = instance.clock.wall_ms()
         self._from_ms = timestamp_ms(options["consume_timestamp"], self._started_ms)
         self._assigned: set[QueueRef] | None = None
+        self._is_member = False
+        """Brokers have heard of it: before, they would not count it among the members."""
         self._requests = PullRequests(
             instance, group, timeout_ms=options["pull_timeout_ms"], is_lite=True
         )
@@ -77,6 +79,7 @@ class LiteMember:
             await self.instance.remove_consumer(self)
             raise
         await self.instance.heartbeat()
+        self._is_member = True
         if assigned is not None:
             await self.assign(assigned)
         # Not by the instance's timer, which may have to wait: the first poll would wait with it.
@@ -224,6 +227,8 @@ class LiteMember:
         """Divide the queues anew, or try assigned ones again."""
         if self._assigned is not None:
             return await self._follow_assignment()
+        if not self._is_member:
+            return True
         return await self._rebalancer.rebalance(self.subscriptions.topics())
 
     async def persist_offsets(self) -> None:
