@@ -13,7 +13,7 @@ Not here: one loop (``pop_loop.py``), results (``pop_service.py``), requests
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.client.consumer.listening import Listening
 from penstock.client.consumer.pop_assignment import Assigned, changes
@@ -192,6 +192,18 @@ class PopMode:
             lost=settling.lost,
             held=self._limits.held(self._clock.monotonic_ms()),
         )
+
+    def table(self) -> dict[QueueRef, dict[str, Any]]:
+        """The places as a broker that asks for them is told (request 307)."""
+        ahead_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
+        return {
+            ref: {
+                "waitAckCount": queue.unacked,
+                "droped": queue.is_dropped,
+                "lastPopTimestamp": queue.last_pull_ms + ahead_ms,
+            }
+            for ref, queue in self.places().items()
+        }
 
     def _start(self, ref: QueueRef) -> None:
         queue = PopQueue(ref, self._clock.monotonic_ms())

@@ -56,7 +56,7 @@ class PoppedMessage(ReceivedMessage):
 class PopQueue(AssignedQueue):
     """One place."""
 
-    __slots__ = ("attempt_id", "last_pop_ms", "popped", "settled", "unacked")
+    __slots__ = ("attempt_id", "popped", "settled", "unacked")
 
     def __init__(self, queue: QueueRef, now_ms: int) -> None:
         super().__init__(queue, NO_OFFSET, now_ms)
@@ -67,7 +67,6 @@ class PopQueue(AssignedQueue):
         """Those acknowledged or given back in time."""
         self.attempt_id = new_attempt()
         """The same in every try of one ordered pop: a lost answer can be asked for again."""
-        self.last_pop_ms = now_ms
 
     @property
     def cached(self) -> Cached:

@@ -14,7 +14,7 @@ from typing import Protocol
 from penstock.client.consumer.pop_assignment import assigned
 from penstock.client.consumer.sharing import QueuesOf, Share, Sharing
 from penstock.client.errors import BrokerRefused, ClientError
-from penstock.model.assignment import QueueRef
+from penstock.model.assignment import AVG, QueueRef, Strategy
 from penstock.wire.rocketmq.bodies import QueueAssignment, RequestMode
 from penstock.wire.rocketmq.codes import ResponseCode
 
@@ -71,6 +71,26 @@ class BrokerSharing:
         await self._places.mode_seen(topic, wanted.mode)
         queues = sorted(self._queues_of(topic) or wanted.pull | wanted.pop)
         return Share(queues, sorted(wanted.pull))
+
+
+class AssignmentCalls(Protocol):
+    """Who asks a broker; ``Calls`` does."""
+
+    async def query_assignment(
+        self, topic: str, group: str, *, strategy: str
+    ) -> Sequence[QueueAssignment] | None:
+        """QUERY_ASSIGNMENT; None is "keep"."""
+        ...
+
+
+def asker(calls: AssignmentCalls, group: str, strategy: str | Strategy) -> AskAssignment:
+    """Ask for a group; a strategy of the user's own cannot be sent, AVG stands in for it."""
+    name = strategy if isinstance(strategy, str) else AVG
+
+    async def ask(topic: str) -> Sequence[QueueAssignment] | None:
+        return await calls.query_assignment(topic, group, strategy=name)
+
+    return ask
 
 
 def _kept(topic: str, problem: ClientError) -> None:

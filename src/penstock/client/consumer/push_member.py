@@ -10,6 +10,7 @@ queues (``push_queues.py``).
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 from penstock import __version__
@@ -19,7 +20,7 @@ from penstock.client.consumer.direct_consume import outcome_body
 from penstock.client.consumer.hooks import Hooks
 from penstock.client.consumer.listening import Listener
 from penstock.client.consumer.offsets.table import Offsets
-from penstock.client.consumer.pop_sharing import BrokerSharing
+from penstock.client.consumer.pop_sharing import BrokerSharing, asker
 from penstock.client.consumer.push_options import PushConsumerOptions
 from penstock.client.consumer.push_queues import PushQueues
 from penstock.client.consumer.rebalance import Rebalancer
@@ -32,12 +33,11 @@ from penstock.client.consumer.tracing import ConsumeTrace
 from penstock.client.errors import ClientError, NoRoute
 from penstock.client.instance import ClientInstance
 from penstock.client.message import ReceivedMessage
-from penstock.model.assignment import AVG, QueueRef
+from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.bodies import (
     ConsumerData,
     ConsumeType,
     MessageModel,
-    QueueAssignment,
 )
 from penstock.wire.rocketmq.stored import StoredMessage
 
@@ -201,16 +201,13 @@ class PushMember:
         if options["is_broadcasting"]:
             return WholeSharing(self._queues_of)
         strategy = options["strategy"]
+        members_of = partial(self.instance.calls.consumers_of, self.group)
         divided = DividedSharing(
-            self.instance.client_id, strategy_of(strategy), self._queues_of, self._members_of
+            self.instance.client_id, strategy_of(strategy), self._queues_of, members_of
         )
         if self.pop is None:
             return divided
-        name = strategy if isinstance(strategy, str) else AVG
-
-        async def ask(topic: str) -> list[QueueAssignment] | None:
-            return await self.instance.calls.query_assignment(topic, self.group, strategy=name)
-
+        ask = asker(self.instance.calls, self.group, strategy)
         return BrokerSharing(ask, self.pop, self._queues_of, divided)
 
     async def _divide(self) -> bool:
@@ -226,9 +223,6 @@ class PushMember:
             self.instance.spawn(self.instance.routes.refresh([topic]), f"route of {topic}")
             return None
         return route.read_queues()
-
-    async def _members_of(self, topic: str) -> list[str]:
-        return await self.instance.calls.consumers_of(self.group, topic)
 
     # --- what the instance asks -----------------------------------------------------------------
 
@@ -291,6 +285,7 @@ class PushMember:
             committed=self._offsets.snapshot(),
             topics=self._statistics.figures(now_ms),
             held=self.queues.thresholds.held(now_ms),
+            popped=None if self.pop is None else self.pop.table(),
             clock=self._clock,
             with_stacks=with_stacks,
         )

@@ -53,6 +53,7 @@ def running_info(
     topics: Mapping[str, TopicFigures],
     held: Sequence[HeldQueue],
     clock: Clock,
+    popped: Mapping[QueueRef, dict[str, Any]] | None = None,
     with_stacks: bool = False,
 ) -> dict[str, Any]:
     """The body of the answer; ``mqTable`` has ``QueueRef`` keys."""
@@ -63,7 +64,7 @@ def running_info(
         "mqTable": {
             queue: _queue(each, committed.get(queue), ahead_ms) for queue, each in owned.items()
         },
-        "mqPopTable": {},
+        "mqPopTable": dict(popped or {}),
         "statusTable": {topic: _status(figures) for topic, figures in topics.items()},
         "userConsumerInfo": {},
     }

@@ -174,6 +174,15 @@ async def test_above_the_limit_of_unsettled_messages_nothing_is_popped():
 
 
 @run
+async def test_a_broker_is_told_what_waits_for_an_acknowledgement():
+    bench = PopBench()
+    await bench.pop(found(b"a", b"b"))
+    assert bench.mode.table() == {
+        PLACE: {"waitAckCount": 2, "droped": False, "lastPopTimestamp": bench.clock.wall_ms()}
+    }
+
+
+@run
 async def test_at_the_limit_pops_go_on():
     bench = PopBench(terms={"unacked_max": 2})
     await bench.pop(found(b"a", b"b"))
