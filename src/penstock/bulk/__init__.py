@@ -1,0 +1,1 @@
+"""The bulk lane: row ranges of the log as Arrow, by a process of its own (D18)."""

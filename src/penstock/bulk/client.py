@@ -1,0 +1,248 @@
+"""The client's side of the bulk lane: questions to the broker and rows of it, over Flight.
+
+One ``BulkClient`` is one connection to the Flight port (``host:port``), made when it is first
+needed; it may be pickled, and the copy connects by itself. Calls may come from several threads.
+
+What passes (the Flight process restarts, too many readers at once) is tried again until
+``patience_s`` are over, then it is a ``BulkError`` of kind "unreachable". A read goes on behind the
+last row it gave, so rows never come twice.
+
+Run-ahead: without ``grpc.http2.bdp_probe=0`` gRPC buffers more than 100 MB for a reader that does
+not read; with it, about ``LOOKAHEAD_BYTES``.
+
+Not here: what the messages mean (``link.py``, ``tickets.py``), reading files (``offline.py``).
+Imports the model and the messages only (D15): Spark executors load nothing of the broker.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from msgspec.structs import replace
+from pyarrow import flight
+
+from penstock.bulk.link import (
+    ANSWERS,
+    BAD_REQUEST,
+    UNREACHABLE,
+    Answer,
+    AnyQuestion,
+    ByTime,
+    Lease,
+    Leased,
+    OffsetMap,
+    Offsets,
+    Poll,
+    Polled,
+    Problem,
+    Progress,
+    Release,
+    Report,
+    Resolve,
+    Resolved,
+)
+from penstock.bulk.tickets import BulkError, Summary, Ticket
+
+PATIENCE_S: Final = 30.0
+"""A Flight process that died is back in seconds; longer is an outage that a query should see."""
+PAUSE_S: Final = 0.1
+PAUSE_S_MAX: Final = 2.0
+CALL_S_MAX: Final = 10.0
+"""Beside the wait that a poll asks for."""
+LOOKAHEAD_BYTES: Final = 4 * 1024 * 1024
+FLIGHT_OPTIONS: Final = [
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
+]
+"""For everybody who connects with ``pyarrow.flight`` directly, too."""
+
+
+class BulkClient:
+    """Talks to one Flight port."""
+
+    def __init__(self, endpoint: str, *, patience_s: float = PATIENCE_S) -> None:
+        self.endpoint: Final = endpoint
+        self.patience_s: Final = patience_s
+        self.summary = Summary()
+        """Of the last ``read`` that was read to its end."""
+        self._lock = threading.Lock()
+        self._connection: Any = None
+
+    def __reduce__(self) -> tuple[Callable[..., "BulkClient"], tuple[str, float]]:
+        """The description only; the copy connects by itself."""
+        return _client, (self.endpoint, self.patience_s)
+
+    def __enter__(self) -> "BulkClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Questions
+
+    def resolve(self, topics: list[str] | None = None, *, pattern: str | None = None) -> Resolved:
+        """Topics, their queues and what can be read of each."""
+        answer = self.ask(Resolve(topics=topics, pattern=pattern))
+        assert isinstance(answer, Resolved)
+        return answer
+
+    def poll(self, question: Poll) -> Polled:
+        """Where the next batch ends; waits at the broker up to ``question.wait_ms``."""
+        answer = self.ask(question, wait_s=question.wait_ms / 1000)
+        assert isinstance(answer, Polled)
+        return answer
+
+    def by_time(self, topic: str, at_ms: int) -> OffsetMap:
+        """First offsets stored at or after a time."""
+        answer = self.ask(ByTime(topic=topic, at_ms=at_ms))
+        assert isinstance(answer, Offsets)
+        return answer.offsets
+
+    def lease(self, question: Lease) -> Leased:
+        """Keep what a subscription has not processed."""
+        answer = self.ask(question)
+        assert isinstance(answer, Leased)
+        return answer
+
+    def release(self, subscription: str, *, is_final: bool = False) -> None:
+        """Give the lease back."""
+        self.ask(Release(subscription=subscription, is_final=is_final))
+
+    def report(
+        self, subscription: str, progress: Progress, *, state: str = "running", text: str = ""
+    ) -> None:
+        """Tell the broker how a batch went."""
+        self.ask(Report(subscription=subscription, progress=progress, state=state, text=text))
+
+    def ask(self, question: AnyQuestion, *, wait_s: float = 0.0) -> Answer:
+        """Any question of ``link.ACTIONS``."""
+        name = str(question.__struct_config__.tag)
+        body = msgspec.json.encode(question)
+
+        def call() -> bytes:
+            options = flight.FlightCallOptions(timeout=CALL_S_MAX + wait_s)
+            results = self._connected().do_action(flight.Action(name, body), options)
+            return b"".join(result.body.to_pybytes() for result in results)
+
+        return msgspec.json.decode(self._patiently(call), type=ANSWERS[name])
+
+    # Rows
+
+    def read(self, ticket: Ticket) -> Iterator[pa.RecordBatch]:
+        """The rows of a ticket; after a break it goes on behind the last batch it gave.
+
+        ``summary`` says afterwards what became of the range.
+        """
+        total = Summary(next_offset=ticket.start)
+        retry = _Patience(self.patience_s)
+        while total.next_offset < ticket.end:
+            before = total
+            rest = replace(ticket, start=before.next_offset)
+            try:
+                for batch, so_far in self._chunks(rest):
+                    total = _sum(before, so_far)
+                    retry.restart()
+                    if batch.num_rows:
+                        yield batch
+                if total.next_offset < ticket.end:
+                    raise BulkError(UNREACHABLE, f"rows ended at {total.next_offset}, too early")
+            except (pa.ArrowException, OSError, BulkError) as problem:
+                self._drop_connection()
+                retry.pause(_as_bulk_error(problem, self.endpoint))
+        self.summary = total
+
+    def close(self) -> None:
+        """Close the connection; the next call makes another."""
+        self._drop_connection()
+
+    def _chunks(self, ticket: Ticket) -> Iterator[tuple[pa.RecordBatch, Summary]]:
+        reader = self._connected().do_get(flight.Ticket(ticket.encode()))
+        try:
+            for chunk in reader:
+                note = chunk.app_metadata
+                if note is None:
+                    raise BulkError(
+                        BAD_REQUEST, f"{self.endpoint} is no Penstock: rows say nothing"
+                    )
+                yield chunk.data, msgspec.json.decode(note.to_pybytes(), type=Summary)
+        finally:
+            # Without this the server would go on decoding for a reader that has left.
+            reader.cancel()
+
+    def _patiently(self, call: Callable[[], bytes]) -> bytes:
+        retry = _Patience(self.patience_s)
+        while True:
+            try:
+                return call()
+            except (pa.ArrowException, OSError) as problem:
+                self._drop_connection()
+                retry.pause(_as_bulk_error(problem, self.endpoint))
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._connection is None:
+                self._connection = flight.connect(
+                    f"grpc://{self.endpoint}", generic_options=FLIGHT_OPTIONS
+                )
+            return self._connection
+
+    def _drop_connection(self) -> None:
+        """Forget it without closing: other threads may be reading from it."""
+        with self._lock:
+            self._connection = None
+
+
+class _Patience:
+    """Pauses between attempts, until there were enough of them."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self.restart()
+
+    def restart(self) -> None:
+        """Something worked: begin anew."""
+        self._pause_s = PAUSE_S
+        self._deadline = time.monotonic() + self._patience_s
+
+    def pause(self, problem: BulkError) -> None:
+        """Wait before the next attempt, or raise what cannot be cured by waiting."""
+        if problem.kind != UNREACHABLE or time.monotonic() + self._pause_s > self._deadline:
+            raise problem
+        # Many executors lose their stream at the same moment and should not return as one.
+        time.sleep(self._pause_s * random.uniform(0.5, 1.0))
+        self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
+
+
+def _client(endpoint: str, patience_s: float) -> BulkClient:
+    return BulkClient(endpoint, patience_s=patience_s)
+
+
+def _as_bulk_error(problem: Exception, endpoint: str) -> BulkError:
+    """What the server said, if it said something; else that it could not be reached."""
+    if isinstance(problem, BulkError):
+        return problem
+    extra = getattr(problem, "extra_info", b"")
+    if extra:
+        try:
+            said = msgspec.json.decode(extra, type=Problem)
+            return BulkError(said.kind, said.text)
+        except msgspec.MsgspecError:
+            pass
+    return BulkError(
+        UNREACHABLE, f"no answer from Penstock's Flight port {endpoint}: {str(problem)[:300]}"
+    )
+
+
+def _sum(before: Summary, so_far: Summary) -> Summary:
+    return Summary(
+        next_offset=so_far.next_offset,
+        rows=before.rows + so_far.rows,
+        read=before.read + so_far.read,
+        lost=before.lost + so_far.lost,
+        dropped=before.dropped + so_far.dropped,
+        bytes=before.bytes + so_far.bytes,
+    )
