@@ -7,7 +7,7 @@ import pytest
 
 from penstock.client import Message, Producer, PushConsumer, QueueRef
 from penstock.wire.rocketmq.codes import RequestCode
-from penstock.wire.rocketmq.headers import QueryOffsetHeader, UpdateOffsetHeader
+from penstock.wire.rocketmq.headers import QueryOffsetHeader
 
 
 @pytest.fixture
@@ -60,8 +60,6 @@ def test_a_time_begins_with_the_messages_after_it(cluster, one_queue, group, sen
     between_ms = int(time.time() * 1000)
     threading.Event().wait(0.05)
     send(one_queue, b"new")
-    with cluster.connect() as client:
-        forget_offset(client, group, one_queue)
     got = Bodies()
     how = {"consume_from": "timestamp", "consume_timestamp": between_ms}
     with run(cluster, group, got, one_queue, offset_store=Store(), **how):
@@ -91,15 +89,6 @@ class Store:
 
     def write(self, offsets):
         self.kept.update(offsets)
-
-
-def forget_offset(client, group, topic):
-    commit_offset(client, group, topic, -1)
-
-
-def commit_offset(client, group, topic, offset):
-    header = UpdateOffsetHeader(consumer_group=group, topic=topic, queue_id=0, commit_offset=offset)
-    return client.wait(client.start(RequestCode.UPDATE_CONSUMER_OFFSET, header))
 
 
 def stored_offset(client, group, topic):
@@ -135,11 +124,18 @@ def test_offsets_reach_the_broker_while_the_consumer_runs(
 
 
 def test_an_offset_outside_the_queue_is_set_right(cluster, one_queue, group, send, eventually):
+    """With a store of its own: Penstock does not take an offset behind the end."""
+
+    class Wrong(Store):
+        def read(self, queue):
+            return super().read(queue) if queue in self.kept else 1000
+
     send(one_queue, b"old")
-    with cluster.connect() as client:
-        commit_offset(client, group, one_queue, 1000)
-    got = Bodies()
-    consumer = run(cluster, group, got, one_queue, instance_name=group, rebalance_spacing_ms=100)
+    store, got = Wrong(), Bodies()
+    consumer = run(
+        cluster, group, got, one_queue, instance_name=group, rebalance_spacing_ms=100,
+        offset_store=store,
+    )  # fmt: skip
 
     def is_moved():
         figures = [each for each in consumer.statistics().queues if each.queue.topic == one_queue]
@@ -150,6 +146,7 @@ def test_an_offset_outside_the_queue_is_set_right(cluster, one_queue, group, sen
         send(one_queue, b"new")
         eventually(lambda: got, what="the new one came")
     assert got == [b"new"]
+    assert {offset for queue, offset in store.kept.items() if queue.topic == one_queue} == {2}
 
 
 def test_broadcasting_gives_every_member_everything_and_keeps_offsets_in_a_file(
