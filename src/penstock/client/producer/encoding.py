@@ -165,8 +165,8 @@ class Encoder:
         """A checked list of messages of one topic (``batch.check_batch``), as one request."""
         keys = [self.unique_key() for _ in messages]
         body = batch_body(messages, keys)
-        wait = "" if messages[0].wait_store_ok else "WAIT\x01false\x02"
-        properties = f"UNIQ_KEY\x01{self.unique_key()}\x02{wait}"
+        # No key of its own: Apache's broker adds these to every message, after the message's.
+        properties = "" if messages[0].wait_store_ok else "WAIT\x01false\x02"
         return Encoded(
             self,
             messages[0].topic,

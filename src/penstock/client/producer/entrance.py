@@ -144,8 +144,11 @@ class Entrance:
         return False
 
     def _enter_or_block(self, send: Send) -> None:
-        entered = threading.Event()
-        send.entered = entered
+        if self._machinery.in_flight.take(send.encoded.size_bytes):
+            send.has_permit = True
+            self._thread.post(self._begin, send)
+            return
+        send.entered = entered = threading.Event()
         if self._enter(send) or self._thread.is_current or self._machinery.callbacks.is_current:
             return
         entered.wait(send.timeout_ms / 1000 + GRACE_S)

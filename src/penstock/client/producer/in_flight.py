@@ -34,6 +34,11 @@ class InFlight:
         self._lock = threading.Lock()
         self.episodes: Final = Episodes(kind="producer", name=group, sink=EpisodeLog())
 
+    def take(self, size_bytes: int) -> bool:
+        """A permit, if there is one now."""
+        with self._lock:
+            return self._window.take(size_bytes)
+
     def take_or_wait(self, send: Send, size_bytes: int) -> bool:
         """True with a permit; False: it waits, and ``give`` or ``leave`` will name it."""
         with self._lock:

@@ -140,7 +140,7 @@ class Machinery:
 
     def _give_back(self, send: Send) -> None:
         """The callback of a send begins: its permit is free; on the callback thread."""
-        self.thread.post(self.sender.give_back, send)
+        self.thread.post(self.sender.admission.give_back, send)
 
     def _encoder(self, group: str) -> Encoder:
         return Encoder(

@@ -4,7 +4,7 @@ No coroutine and no task per send: each step is a call, and the network calls ba
 Only a topic without a route makes sends wait, together, for one look-up.
 
 Invariants: every ``Send`` ends exactly once (``_end``), whatever happens; its permit, if it has
-one, is given back there, and the sends that get a permit by that begin at once.
+one, is given back there (``admission.py`` begins those who wait for it).
 Not here: the rule for another try (``attempts.py``), the choice of the queue (``selection.py``),
 threads of callers (``producer.py``).
 """
@@ -27,6 +27,7 @@ from penstock.client.errors import (
 from penstock.client.message import SendResult, SendStatus
 from penstock.client.network import Network
 from penstock.client.producer import attempts
+from penstock.client.producer.admission import Admission
 from penstock.client.producer.attempts import RetryRule, Verdict
 from penstock.client.producer.choosing import choose
 from penstock.client.producer.counts import SendCounts
@@ -90,6 +91,7 @@ class Sender:
         auto_create_queues: int = 4,
     ) -> None:
         self.counts: Final = SendCounts()
+        self.admission: Final = Admission(in_flight, self.counts, self.begin)
         self._greeted: set[str] = set()
         self._instance = instance
         self.topics: Final[dict[str, None]] = {}
@@ -134,14 +136,14 @@ class Sender:
     def watch(self) -> None:
         """Somebody waits for a permit or a route: see that no deadline is missed."""
         if self.is_stopped:
-            self._turn_away()
+            self.admission.turn_away()
         elif self._timer is None:
             self._timer = self._loop.call_later(LOOK_MS / 1000, self._look)
 
     async def stop(self, timeout_ms: int) -> None:
         """No new sends; wait for those under way, then fail what is left."""
         self.is_stopped = True
-        self._turn_away()
+        self.admission.turn_away()
         if self.under_way:
             self._idle = asyncio.Event()
             try:
@@ -167,14 +169,10 @@ class Sender:
         """End those whose time is up while they wait for a permit or a route."""
         self._timer = None
         now_ms = self._clock.monotonic_ms()
-        in_flight = self._in_flight
-        left, admitted = in_flight.leave_overdue(now_ms)
-        for send in left:
-            self._give_up(send, in_flight.refusal(send))
-        for send in admitted:
-            self._admit(send)
+        self.admission.leave_overdue(now_ms)
         for send in self._route_waits.leave_overdue(now_ms):
             self._end(send, TimedOut("the name servers", send.timeout_ms, "route look-up"))
+        in_flight = self._in_flight
         in_flight.settle()
         if in_flight.waiting or self._route_waits or in_flight.episodes.is_lingering:
             self.watch()
@@ -282,7 +280,7 @@ class Sender:
         self.under_way -= 1
         self.counts.ended(outcome)
         if send.has_permit and not send.keeps_permit:
-            self.give_back(send)
+            self.admission.give_back(send)
         if send.context is not None:
             send.fill_context(outcome, self._clock.monotonic_ms())
             tell_after(self._hooks, send.context)
@@ -290,32 +288,6 @@ class Sender:
             send.done(outcome)
         if not self.under_way and self._idle is not None:
             self._idle.set()
-
-    def give_back(self, send: Send) -> None:
-        """Its permit is free; whoever has one by this begins."""
-        if not send.has_permit:
-            return
-        send.has_permit = False
-        for each in self._in_flight.give(send.encoded.size_bytes):
-            self._admit(each)
-
-    def _admit(self, send: Send) -> None:
-        """It waited for a permit and has one."""
-        send.has_permit = True
-        if send.entered is not None:
-            send.entered.set()
-        self.begin(send)
-
-    def _turn_away(self) -> None:
-        for send in self._in_flight.leave_all():
-            self._give_up(send, StateError("the producer was stopped"))
-
-    def _give_up(self, send: Send, error: ClientError) -> None:
-        """It waited for a permit and gets none."""
-        self.counts.ended(error)
-        if send.entered is not None:
-            send.entered.set()
-        send.done(error)
 
     def _failure(self, send: Send) -> SendFailed:
         return attempts.failure(send.topic, send.attempts or (), send.timeout_ms)

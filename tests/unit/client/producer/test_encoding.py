@@ -130,6 +130,11 @@ def test_a_batch_is_one_request_of_messages_with_keys_of_their_own():
     assert ",".join(keys) == encoded.unique_key
 
 
+def test_a_batch_says_nothing_that_would_shadow_what_its_messages_say():
+    encoded = encoder().encode_batch([Message("orders", b"x", wait_store_ok=False)])
+    assert parse_properties(encoded.properties.encode()) == {"WAIT": "false"}
+
+
 @pytest.mark.parametrize("name", ["tag", "ordering_key"])
 @pytest.mark.parametrize("bad", ["a\x01b", "a\x02b"])
 def test_a_separator_inside_a_value_is_refused(name, bad):

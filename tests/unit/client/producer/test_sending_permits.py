@@ -9,7 +9,9 @@ from penstock.client.errors import (
 )
 from penstock.client.message import Message
 from penstock.client.producer.attempts import RetryRule
+from penstock.client.routes import Route
 from penstock.testing.producer_bench import ProducerBench
+from penstock.wire.rocketmq.route_bodies import TopicRouteData
 
 
 def on_loop(test):
@@ -86,4 +88,29 @@ async def test_stopping_waits_for_what_is_under_way_and_turns_away_the_rest():
     assert bench.ended[1].is_ok
     bench.send()
     assert type(bench.ended[2]) is StateError
+    bench.sender.close()
+
+
+@on_loop
+async def test_thousands_who_fail_as_soon_as_they_are_admitted_do_not_nest():
+    bench = ProducerBench(messages_max=1)
+    bench.enter()
+    bench.hand_routes.known["bare"] = Route("bare", TopicRouteData())
+    for _ in range(3000):
+        bench.enter(Message("bare", b"x"))
+    bench.held.next().answer()
+    assert len(bench.ended) == 3001
+    assert (bench.in_flight.messages, bench.in_flight.waiting) == (0, 0)
+    bench.sender.close()
+
+
+@on_loop
+async def test_one_whose_awaiter_went_away_passes_its_permit_on():
+    bench = ProducerBench(messages_max=1)
+    bench.enter()
+    for _ in range(2000):
+        bench.enter().watched = lambda: True
+    bench.enter(Message("t", b"last"))
+    bench.held.next().answer()
+    assert [each.send.body for each in bench.held.requests] == [b"last"]
     bench.sender.close()
