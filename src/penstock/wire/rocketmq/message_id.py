@@ -83,7 +83,15 @@ def parse_offset_message_id(text: str) -> tuple[bytes, int]:
 class UniqueKeys:
     """Makes unique keys: one object per process, ``salt`` tells apart what shares a pid."""
 
-    __slots__ = ("_clock", "_count", "_fixed", "_month_end_ms", "_month_start_ms")
+    __slots__ = (
+        "_clock",
+        "_count",
+        "_fixed",
+        "_front",
+        "_month_end_ms",
+        "_month_start_ms",
+        "_now_ms",
+    )
 
     def __init__(self, ip: str, pid: int, clock: Clock, *, salt: int = 0) -> None:
         packed = encode_host(ip, 0)[:-4]
@@ -91,15 +99,24 @@ class UniqueKeys:
         self._clock = clock
         self._count = 0
         self._month_start_ms = self._month_end_ms = 0
+        self._now_ms = -1
+        self._front = ""
 
     def make(self) -> str:
         """The next key."""
         now_ms = self._clock.wall_ms()
+        if now_ms != self._now_ms:
+            self._turn(now_ms)
+        self._count = count = (self._count + 1) & 0xFFFF
+        return f"{self._front}{count:04X}"
+
+    def _turn(self, now_ms: int) -> None:
+        """All keys of one millisecond share everything but the counter."""
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._month_start_ms, self._month_end_ms = month_of(now_ms)
-        self._count = count = (self._count + 1) & 0xFFFF
         passed = (now_ms - self._month_start_ms) & 0xFFFFFFFF
-        return f"{self._fixed}{passed:08X}{count:04X}"
+        self._now_ms = now_ms
+        self._front = f"{self._fixed}{passed:08X}"
 
 
 def month_of(now_ms: int) -> tuple[int, int]:
