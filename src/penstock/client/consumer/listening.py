@@ -171,7 +171,8 @@ class _Sharing:
     def __init__(self, home: LoopThread, workers: int) -> None:
         self.workers = workers
         self.is_stopping = False
-        self.slots: list[Running | None] = [None] * workers
+        # Bare tuples: making a named one for each message would cost as much as calling a listener.
+        self.slots: list[tuple[Work, Batch, float] | None] = [None] * workers
         self.home = home
         self._call_ms = FIRST_CALL_MS
         self._open: deque[Work] = deque()
@@ -195,6 +196,10 @@ class _Sharing:
             latest = sum([each.spent_ms for each in finished]) / len(finished)
             self._call_ms += (latest - self._call_ms) * 0.2
             work.done(work, finished)
+
+    def running(self) -> list[Running]:
+        """The calls that have not ended."""
+        return [Running(*each) for each in self.slots if each is not None]
 
     def exited(self) -> None:
         """A worker has ended."""
@@ -221,7 +226,7 @@ class _Sharing:
     def _tick(self) -> None:
         """Tell idle workers of what waits, and hear of what a worker in a long call did before."""
         self._is_ticking = False
-        busy = [each for each in self.slots if each is not None]
+        busy = self.running()
         for running in busy:
             self.report(running.work)
         waiting = [work for work in self._open if work.batches and not work.assigned.is_dropped]
@@ -257,10 +262,6 @@ class ThreadListening(_Sharing):
         """Tell one more thread of it."""
         self._works.put(work)
 
-    def running(self) -> list[Running]:
-        """The calls that have not ended."""
-        return [each for each in self.slots if each is not None]
-
     async def stop(self, wait_ms: int) -> bool:
         """Take nothing more; True when all calls ended within ``wait_ms``."""
         self.is_stopping = True
@@ -287,7 +288,7 @@ class ThreadListening(_Sharing):
                 batch = take()
             except IndexError:
                 break
-            slots[slot] = Running(work, batch, now_s)
+            slots[slot] = (work, batch, now_s)
             finished, now_s = call(work, batch, now_s)
             results.append(finished)
             if (now_s - reported_s) * 1000 >= REPORT_MS:
@@ -318,10 +319,6 @@ class CoroutineListening(_Sharing):
     def tell(self, work: Work) -> None:
         """Tell one more task of it."""
         self._relay.post(self._put, work, 1)
-
-    def running(self) -> list[Running]:
-        """The calls that have not ended."""
-        return [each for each in self.slots if each is not None]
 
     async def stop(self, wait_ms: int) -> bool:
         """Take nothing more; True when all calls ended in time, the others are cancelled."""
@@ -361,7 +358,7 @@ class CoroutineListening(_Sharing):
                 batch = batches.popleft()
             except IndexError:
                 break
-            self.slots[slot] = Running(work, batch, now_s)
+            self.slots[slot] = (work, batch, now_s)
             finished, now_s = await self.caller.call_async(work, batch, now_s)
             results.append(finished)
             if (now_s - reported_s) * 1000 >= REPORT_MS:

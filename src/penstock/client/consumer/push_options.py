@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 from penstock.client.consumer.consume_from import ConsumeFrom
 from penstock.client.consumer.hooks import ConsumeHook
 from penstock.client.consumer.offsets.table import OffsetStore
+from penstock.client.consumer.sharing import strategy_of
 from penstock.client.consumer.subscription import FilterHook
 from penstock.client.options import InstanceOptions, Option
 from penstock.client.trace import TraceOptions
@@ -191,7 +192,8 @@ class PushConsumerOptions(InstanceOptions, TraceOptions, total=False):
 
 
 def check_options(options: PushConsumerOptions) -> None:
-    """Refuse what cannot work together."""
+    """Refuse what cannot work, before anybody is asked for anything."""
+    strategy_of(options["strategy"])
     if options["pull_timeout_ms"] <= options["pull_suspend_ms"]:
         raise ValueError(
             f"pull_timeout_ms is {options['pull_timeout_ms']}: brokers hold a pull for"

@@ -41,6 +41,7 @@ def test_defaults_are_those_of_rocketmq():
         ({"is_popping": True, "is_broadcasting": True}, "is_popping"),
         ({"consume_from": "middle"}, "consume_from"),
         ({"consume_threads": 0}, "consume_threads"),
+        ({"strategy": "FAIR"}, "FAIR"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(given, named):
