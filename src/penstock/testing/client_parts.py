@@ -21,7 +21,7 @@ from penstock.model.assignment import QueueRef
 from penstock.testing.clock import ManualClock
 from penstock.wire.rocketmq.stored import StoredMessage
 
-TURNS: Final = 30
+TURNS: Final = 12
 """Turns of the event loop after which nothing moves any more without time."""
 
 

@@ -52,6 +52,7 @@ class OrderedMember:
         self.name = name
         self.mine = Share(QUEUES, QUEUES)
         self.dead: list[int] = []
+        self.buried: list[tuple[QueueRef, int]] = []
         self.takes_dead = True
         self.losses = 0
         self.requests = broker.calls_of(name)
@@ -100,6 +101,7 @@ class OrderedMember:
     async def _give_up(self, message: ReceivedMessage) -> bool:
         if self.takes_dead:
             self.dead.append(message.offset)
+            self.buried.append((message.queue, message.offset))
         return self.takes_dead
 
     def _lost(self) -> None:
