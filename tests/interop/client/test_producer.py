@@ -272,3 +272,8 @@ def test_a_producer_is_used_between_start_and_stop_and_only_once(cluster, group,
         producer.send(Message(topic, b"x"))
     with pytest.raises(StateError, match="stopped"):
         producer.start()
+
+
+def test_a_client_may_call_itself_anything(cluster, group, topic):
+    with Producer(cluster.name_server, group, client_ip="my-laptop") as producer:
+        assert producer.send(Message(topic, b"x")).is_ok

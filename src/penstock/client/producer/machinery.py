@@ -10,6 +10,7 @@ import os
 import secrets
 from typing import Final
 
+from penstock.client.identity import local_ip
 from penstock.client.instance import ClientInstance
 from penstock.client.loop import LoopThread
 from penstock.client.message import Message, SendResult
@@ -28,8 +29,9 @@ from penstock.client.producer.tracing import SendTrace
 from penstock.client.producer.transaction import Check, Transactions
 from penstock.client.trace import Trace
 from penstock.flow.reason import Reason
+from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.headers import CheckTransactionHeader
-from penstock.wire.rocketmq.message_id import UniqueKeys
+from penstock.wire.rocketmq.message_id import UniqueKeys, encode_host
 from penstock.wire.rocketmq.stored import StoredMessage
 
 TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
@@ -53,7 +55,7 @@ class Machinery:
         self.thread: Final = thread
         self.clock: Final = shared.clock
         self.keys: Final = UniqueKeys(
-            shared.client_id.partition("@")[0], os.getpid(), self.clock, salt=secrets.randbits(32)
+            _ip_of(shared.client_id), os.getpid(), self.clock, salt=secrets.randbits(32)
         )
         self.encoder: Final = self._encoder(group)
         self.faults: Final = FaultTable() if options["send_latency_fault"] else None
@@ -173,3 +175,13 @@ class Machinery:
             topic=self.options["trace_topic"],
             records_max=self.options["trace_batch_max"],
         )
+
+
+def _ip_of(client_id: str) -> str:
+    """The address in a client id; there may be any text in its place (option ``client_ip``)."""
+    text = client_id.partition("@")[0]
+    try:
+        encode_host(text, 0)
+    except Malformed:
+        return local_ip()
+    return text

@@ -76,6 +76,7 @@ class Transactions:
         self._waiting_max = waiting_max
         self._waiting = 0
         self._pool: ThreadPoolExecutor | None = None
+        self._is_stopped = False
         self.listener_loop: asyncio.AbstractEventLoop | None = None
         """Where coroutines run; None: on the shared loop for listeners."""
 
@@ -100,6 +101,8 @@ class Transactions:
 
     def check(self, address: str, header: CheckTransactionHeader, stored: StoredMessage) -> None:
         """A broker asks."""
+        if self._is_stopped:
+            return
         if self._check is None:
             _log.warning(
                 "a broker asks about a transaction, but there is no transaction_check",
@@ -122,7 +125,9 @@ class Transactions:
         context.is_from_check = True
         self._waiting += 1
         if inspect.iscoroutinefunction(self._check):
-            loop = self.listener_loop or listener_loop().loop
+            loop = self.listener_loop
+            if loop is None or loop.is_closed():
+                loop = listener_loop().loop
             asyncio.run_coroutine_threadsafe(
                 self._answer_async(self._check, message, header, context), loop
             )
@@ -133,7 +138,8 @@ class Transactions:
         self._pool.submit(self._answer, self._check, message, header, context)
 
     def stop(self) -> None:
-        """No more answers; from any thread."""
+        """No more answers: another producer of the group will be asked, or this one later."""
+        self._is_stopped = True
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 

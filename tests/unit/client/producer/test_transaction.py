@@ -169,3 +169,21 @@ def test_none_is_unknown_and_anything_else_is_a_mistake():
     assert state_of(TransactionState.COMMIT) is TransactionState.COMMIT
     with pytest.raises(TypeError, match="TransactionState"):
         state_of(True)
+
+
+def test_a_stopped_producer_is_silent():
+    made, calls = transactions(lambda message: TransactionState.COMMIT)
+    made.stop()
+    made.check("a:1", HEADER, stored())
+    assert (calls.told, made._pool) == ([], None)
+
+
+def test_a_coroutine_whose_loop_is_gone_runs_on_the_loop_for_listeners():
+    async def check(message):
+        return TransactionState.COMMIT
+
+    made, calls = transactions(check)
+    made.listener_loop = asyncio.new_event_loop()
+    made.listener_loop.close()
+    made.check("a:1", HEADER, stored())
+    assert calls.came.wait(5)
