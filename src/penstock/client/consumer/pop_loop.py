@@ -1,7 +1,8 @@
 """The pop loops: one per assigned place, one pop under way in each.
 
 Who spends: answers to pops, as messages without a result. Who grants: results of the listener. Who
-stops: the loop of one place, above ``unacked_max``. What wakes it: it looks again after 50 ms.
+stops: the loop of one place, above ``unacked_max``. What wakes it: results that bring it down to
+half, or 50 ms.
 
     before a pop   paused 1 s; above the limit 50 ms; no subscription, or the same queues are still
                    being pulled (the group was switched a moment ago): wait
@@ -110,7 +111,9 @@ class PopLoop:
                 _log.exception("pop failed", extra={"queue": self.queue.queue})
                 wait_ms = self._host.terms.error_wait_ms
             if wait_ms and not self.queue.is_dropped:
+                self.queue.wake = self._look_free if self.throttle.is_held else None
                 await self._pauses.pause(self, wait_ms)
+                self.queue.wake = None
 
     async def step(self) -> int:
         """One round of checks and, if they allow it, one pop; returns how long to wait then."""
@@ -195,6 +198,7 @@ class PopLoop:
                 each.message,
                 QueueRef(topic, ref.broker, each.handle.queue_id),
                 each.handle,
+                each.text,
                 popped_from=self.queue,
                 deadline_ms=deadline_ms,
             )
@@ -209,6 +213,10 @@ class PopLoop:
             _log.warning("pop failed", extra={"queue": self.queue.queue, "why": str(problem)})
         self._is_failing = True
         return self._host.terms.error_wait_ms
+
+    def _look_free(self) -> None:
+        if self.throttle.is_free(self.queue.cached):
+            self.wake()
 
     def wake(self) -> None:
         """Look now instead of later."""

@@ -32,11 +32,12 @@ class PoppedMessage(ReceivedMessage):
         stored: StoredMessage,
         queue: QueueRef,
         handle: PopHandle,
+        text: str,
         *,
         popped_from: "PopQueue",
         deadline_ms: int,
     ) -> None:
-        super().__init__(stored, queue, str(handle))
+        super().__init__(stored, queue, text)
         self.handle = handle
         self.popped_from = popped_from
         self.deadline_ms = deadline_ms
@@ -84,6 +85,8 @@ class PopQueue(AssignedQueue):
         assert self.unacked >= 0, "more popped messages ended than were popped"
         if in_time:
             self.settled += messages
+        if self.wake is not None:
+            self.wake()
 
 
 def new_attempt() -> str:

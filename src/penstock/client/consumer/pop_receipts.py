@@ -23,7 +23,7 @@ from penstock.wire.rocketmq.pop_handle import (
     parse_start_offsets,
 )
 from penstock.wire.rocketmq.pop_headers import ChangeInvisibleAnswer, PopAnswer
-from penstock.wire.rocketmq.properties import NAME_END, with_property
+from penstock.wire.rocketmq.properties import NAME_END, PAIR_END
 from penstock.wire.rocketmq.stored import StoredMessage
 
 POP_CK: Final = "POP_CK"
@@ -37,6 +37,8 @@ class Popped(msgspec.Struct, gc=False):
     message: StoredMessage
     """Under the topic that was asked for."""
     handle: PopHandle
+    text: str
+    """The receipt as it is sent."""
 
 
 def receipts(
@@ -105,10 +107,14 @@ def renewed(handle: PopHandle, answer: ChangeInvisibleAnswer) -> PopHandle:
 
 
 def _made_over(message: StoredMessage, handle: PopHandle, topic: str, delivered: int) -> Popped:
-    properties = with_property(message.properties, POP_CK, str(handle))
+    text = str(handle)
+    properties = message.properties
+    more = f"{POP_CK}\x01{text}\x02"
     if _FIRST_POP not in properties:
-        properties = with_property(properties, FIRST_POP_TIME, str(handle.pop_time))
+        more += f"{FIRST_POP_TIME}\x01{handle.pop_time}\x02"
+    if properties and not properties.endswith(PAIR_END):
+        properties += PAIR_END
     message.topic = topic
-    message.properties = properties
+    message.properties = properties + more.encode()
     message.reconsume_times = delivered
-    return Popped(message, handle)
+    return Popped(message, handle, text)

@@ -161,14 +161,16 @@ async def test_a_message_that_came_back_is_acknowledged_where_it_lies():
 
 
 @run
-async def test_above_the_limit_of_unsettled_messages_nothing_is_popped():
+async def test_above_the_limit_nothing_is_popped_until_half_of_it_is_settled():
     bench = PopBench(terms={"unacked_max": 2})
     await bench.pop(found(b"a", b"b", b"c"))
     assert len(bench.broker.pops) == 1
     (held,) = bench.mode.figures().held
     assert (held.queue, held.threshold, held.limit) == (PLACE, "messages", 2)
-    bench.listening.consume()
-    bench.mode.wake()
+    bench.listening.consume(batches=1)
+    await turns()
+    assert len(bench.broker.pops) == 1
+    bench.listening.consume(batches=1)
     await turns()
     assert len(bench.broker.pops) == 2
 
