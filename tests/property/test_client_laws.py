@@ -68,8 +68,8 @@ def key_of(member, message):
     return member.name, message.queue, message.offset, id(message)
 
 
-class Group(RuleBasedStateMachine):
-    """Members of one group and their broker."""
+class Workplace(RuleBasedStateMachine):
+    """Members of one group and their broker, and what they do all the time."""
 
     def __init__(self):
         super().__init__()
@@ -84,12 +84,6 @@ class Group(RuleBasedStateMachine):
         self.members = []
         self.begun_ms = {}
         """Running calls: what ``key_of`` says of them -> when they began."""
-
-    @initialize()
-    def begin(self):
-        self.members = [self.new_member() for _ in range(2)]
-        self.ends = dict.fromkeys(QUEUES, 5)
-        self.agree(QUEUES)
 
     def teardown(self):
         self.run(self.runtime.close())
@@ -120,28 +114,6 @@ class Group(RuleBasedStateMachine):
             await calm()
 
         self.run(spawn())
-
-    @rule(queue=st.sampled_from(QUEUES), count=st.integers(1, 5))
-    def publish(self, queue, count):
-        self.ends[queue] += count
-
-    @rule(who=MEMBERS, mine=st.sets(st.sampled_from(QUEUES), min_size=1))
-    def take(self, who, mine):
-        """A member believes these to be its own; another may believe the same."""
-        member = self.members[who]
-        self.let(member.rebalance(*sorted(mine)), member)
-
-    @rule(split=st.permutations(QUEUES))
-    def agree(self, split):
-        for member, queue in zip(self.members, split, strict=True):
-            self.let(member.rebalance(queue), member)
-
-    @rule(who=MEMBERS)
-    def hand_over(self, who):
-        """One leaves everything to the other."""
-        giver, taker = self.members[who], self.members[1 - who]
-        self.let(giver.rebalance(), giver)
-        self.let(taker.rebalance(*QUEUES), taker)
 
     def pullable(self):
         return [
@@ -227,6 +199,49 @@ class Group(RuleBasedStateMachine):
         member = self.members[pick % len(self.members)]
         self.let(member.keeper.offsets.persist(), member)
 
+    def end_overdue(self):
+        now_ms = self.runtime.monotonic_ms()
+        for member in self.members:
+            for at, (_, [message]) in reversed(list(enumerate(member.listening.begun))):
+                begun_ms = self.begun_ms[key_of(member, message)]
+                if now_ms - begun_ms >= LISTENER_MS_MAX - 1:
+                    self.end(member, at, None)
+
+    def reach(self, member, is_reachable):
+        member.requests.is_reachable = member.store.is_reachable = is_reachable
+
+
+class Group(Workplace):
+    """What happens to them."""
+
+    @initialize()
+    def begin(self):
+        self.members = [self.new_member() for _ in range(2)]
+        self.ends = dict.fromkeys(QUEUES, 5)
+        self.agree(QUEUES)
+
+    @rule(queue=st.sampled_from(QUEUES), count=st.integers(1, 5))
+    def publish(self, queue, count):
+        self.ends[queue] += count
+
+    @rule(who=MEMBERS, mine=st.sets(st.sampled_from(QUEUES), min_size=1))
+    def take(self, who, mine):
+        """A member believes these to be its own; another may believe the same."""
+        member = self.members[who]
+        self.let(member.rebalance(*sorted(mine)), member)
+
+    @rule(split=st.permutations(QUEUES))
+    def agree(self, split):
+        for member, queue in zip(self.members, split, strict=True):
+            self.let(member.rebalance(queue), member)
+
+    @rule(who=MEMBERS)
+    def hand_over(self, who):
+        """One leaves everything to the other."""
+        giver, taker = self.members[who], self.members[1 - who]
+        self.let(giver.rebalance(), giver)
+        self.let(taker.rebalance(*QUEUES), taker)
+
     @rule(actions=st.lists(ACTIONS, min_size=3, max_size=12))
     def work(self, actions):
         for action, pick in actions:
@@ -260,20 +275,9 @@ class Group(RuleBasedStateMachine):
                 return
             self.end_overdue()
 
-    def end_overdue(self):
-        now_ms = self.runtime.monotonic_ms()
-        for member in self.members:
-            for at, (_, [message]) in reversed(list(enumerate(member.listening.begun))):
-                begun_ms = self.begun_ms[key_of(member, message)]
-                if now_ms - begun_ms >= LISTENER_MS_MAX - 1:
-                    self.end(member, at, None)
-
     @rule(who=MEMBERS, is_reachable=st.booleans())
     def connection(self, who, is_reachable):
         self.reach(self.members[who], is_reachable)
-
-    def reach(self, member, is_reachable):
-        member.requests.is_reachable = member.store.is_reachable = is_reachable
 
     @rule(who=MEMBERS, ms=st.sampled_from([31_000, 59_000, 61_000]))
     def overtake(self, who, ms):
