@@ -23,11 +23,13 @@ from typing import Final
 from penstock.testing.clusters import ClusterFace, free_ports
 from penstock.testing.waiting import eventually
 
-VERSION: Final = "5.3.3"
+VERSION: Final = os.environ.get("PENSTOCK_ROCKETMQ_VERSION", "5.3.3")
+"""Of name server and broker; the variable is for those who wonder about another one."""
 HEAP: Final = "512m"
 NAME_SERVER_HEAP: Final = "64m"
 START_SECONDS_MAX: Final = 60
 MAVEN_SECONDS_MAX: Final = 600
+MAVEN_WORDS_MAX: Final = 400
 CACHE: Final = Path.home() / ".cache" / "penstock"
 PORT_TRIES_MAX: Final = 100
 LOCALLY: Final = "127.0.0.1"
@@ -96,7 +98,10 @@ def _fetch(target: Path) -> None:
     except subprocess.TimeoutExpired:
         raise Unavailable(f"Maven took longer than {MAVEN_SECONDS_MAX} s") from None
     if done.returncode:
-        raise Unavailable(f"Maven failed: {(done.stdout + done.stderr).strip()[-300:]}")
+        said = (done.stdout + done.stderr).splitlines()
+        # What failed is in its first complaint; the others say how to ask for more of them.
+        first = next((line for line in said if "ERROR" in line), "it did not say why")
+        raise Unavailable(f"Maven failed: {first[:MAVEN_WORDS_MAX]}")
 
 
 class JavaProcess:

@@ -14,11 +14,13 @@ def test_without_java_or_maven_it_says_which_is_missing(monkeypatch, tmp_path):
 
 def test_a_repository_that_cannot_be_reached_is_told_in_mavens_words(monkeypatch, tmp_path):
     def run(command, **_):
-        return subprocess.CompletedProcess(command, 1, "", "could not resolve rocketmq-broker")
+        return subprocess.CompletedProcess(
+            command, 1, "", "[ERROR] could not resolve it\n[ERROR] help"
+        )
 
     monkeypatch.setattr(apache_rocketmq.shutil, "which", lambda tool: tool)
     monkeypatch.setattr(apache_rocketmq.subprocess, "run", run)
-    with pytest.raises(Unavailable, match="could not resolve"):
+    with pytest.raises(Unavailable, match="could not resolve it$"):
         jars(tmp_path)
 
 
