@@ -6,7 +6,14 @@ import time
 
 import pytest
 
-from penstock.client import LitePullConsumer, Message, Producer, PullConsumer, StateError
+from penstock.client import (
+    BrokerRefused,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PullConsumer,
+    StateError,
+)
 
 FAST = {
     "rebalance_interval_ms": 500,
@@ -324,3 +331,15 @@ def test_broadcasting_gives_every_member_everything(cluster, unique, topic, prod
             consumer.subscribe(topic)
             assert sorted(collect(consumer, 4)) == numbers(4)
     assert len(list(tmp_path.rglob("*.json"))) == 2
+
+
+def test_a_bad_sql_expression_is_refused_and_leaves_the_subscription_as_it_was(
+    make, topic, producer
+):
+    with make() as consumer:
+        consumer.subscribe(topic, sql="price > 5")
+        with pytest.raises(BrokerRefused):
+            consumer.subscribe(topic, sql="price >")
+        for price in ("3", "7"):
+            producer.send(Message(topic, price.encode(), properties={"price": price}))
+        assert collect(consumer, 1) == [b"7"]

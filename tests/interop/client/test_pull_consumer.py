@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from penstock.client import (
+    BrokerRefused,
     Message,
     NoRoute,
     Producer,
@@ -244,3 +245,15 @@ def test_a_stopped_consumer_says_so(cluster, group, topic):
         consumer.queues(topic)
     with pytest.raises(StateError, match="make a new one"):
         consumer.start()
+
+
+def test_an_sql_expression_chooses_messages(consumer, cluster, topic, unique, eventually):
+    queue = consumer.queues(topic)[0]
+    with Producer(cluster.name_server, unique("producer")) as producer:
+        for price in ("3", "7", "9"):
+            message = Message(topic, price.encode(), properties={"price": price})
+            producer.send(message, queue=queue)
+    eventually(lambda: consumer.max_offset(queue) == 3, what="all readable")
+    assert bodies(consumer.pull(queue, 0, sql="price > 5")) == [b"7", b"9"]
+    with pytest.raises(BrokerRefused, match="SUBSCRIPTION_PARSE_FAILED"):
+        consumer.pull(queue, 0, sql="price >")
