@@ -20,7 +20,7 @@ def test_a_repository_that_cannot_be_reached_is_told_in_mavens_words(monkeypatch
 
     monkeypatch.setattr(apache_rocketmq.shutil, "which", lambda tool: tool)
     monkeypatch.setattr(apache_rocketmq.subprocess, "run", run)
-    with pytest.raises(Unavailable, match="could not resolve it$"):
+    with pytest.raises(Unavailable, match=r"could not resolve it$"):
         jars(tmp_path)
 
 
