@@ -343,3 +343,21 @@ def test_a_bad_sql_expression_is_refused_and_leaves_the_subscription_as_it_was(
         for price in ("3", "7"):
             producer.send(Message(topic, price.encode(), properties={"price": price}))
         assert collect(consumer, 1) == [b"7"]
+
+
+def test_a_bad_sql_expression_fails_the_start(make, topic):
+    consumer = make()
+    consumer.subscribe(topic, sql="price >")
+    with pytest.raises(BrokerRefused):
+        consumer.start()
+
+
+def test_other_tags_count_from_the_next_message_on(make, topic, send):
+    with make() as consumer:
+        queue = consumer.topic_queues(topic)[0]
+        consumer.assign([queue], tags="A")
+        send(queue, b"a", tag="A")
+        assert collect(consumer, 1) == [b"a"]
+        consumer.assign([queue], tags="B")
+        send(queue, b"b", tag="B")
+        assert collect(consumer, 1) == [b"b"]

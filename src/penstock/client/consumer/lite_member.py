@@ -28,7 +28,7 @@ from penstock.client.consumer.pull_result import PullResult
 from penstock.client.consumer.rebalance import Rebalancer
 from penstock.client.consumer.running_info import ConsumerFacts, running_info
 from penstock.client.consumer.sharing import DividedSharing, Sharing, WholeSharing, strategy_of
-from penstock.client.consumer.subscription import Subscriptions
+from penstock.client.consumer.subscription import Subscription, Subscriptions, subscription
 from penstock.client.errors import ClientError, StateError
 from penstock.client.instance import ClientInstance
 from penstock.model.assignment import QueueRef
@@ -75,19 +75,22 @@ class LiteMember:
         try:
             await self.instance.start()
             await self.instance.routes.refresh(sorted(self.subscriptions.topics()))
+            for each in self.subscriptions.all():
+                await self._check(each)
         except BaseException:
             await self.instance.remove_consumer(self)
             raise
         await self.instance.heartbeat()
         self._is_member = True
         if assigned is not None:
-            await self.assign(assigned)
+            self._assigned = set(assigned)
         # Not by the instance's timer, which may have to wait: the first poll would wait with it.
         if not await self.rebalance():
             self.instance.rebalance_now()
 
     async def stop(self, *, is_clean: bool, held: Mapping[QueueRef, int]) -> None:
         """End; the last commit is made, and nothing is owned any more."""
+        self._is_member = False
         self.watch.stop()
         await self._rebalancer.close()
         self.reader.end_pulls()
@@ -95,18 +98,23 @@ class LiteMember:
         await self.instance.remove_consumer(self)
 
     async def subscribe(self, topic: str, tags: str | Sequence[str], sql: str | None) -> None:
-        """Share a topic with the group."""
-        before = self.subscriptions.get(topic)
-        added = self.subscriptions.add(topic, tags=tags, sql=sql)
-        try:
-            await self.instance.routes.refresh([topic])
-            if added.is_sql:
-                await self.instance.calls.check_client(self.group, added.data)
-        except ClientError:
-            self.subscriptions.put_back(topic, before)
-            raise
+        """Share a topic with the group, or want other messages of it."""
+        await self._want(topic, tags, sql)
         await self.instance.heartbeat()
         self.instance.rebalance_now()
+
+    async def _want(self, topic: str, tags: str | Sequence[str], sql: str | None) -> None:
+        wanted = subscription(topic, tags=tags, sql=sql, version=0)
+        # Checked before it counts: a pull that carries nonsense may bring anything.
+        await self.instance.routes.refresh([topic])
+        await self._check(wanted)
+        self.subscriptions.add(topic, tags=tags, sql=sql)
+        self.reader.restart(topic)
+
+    async def _check(self, wanted: Subscription) -> None:
+        """A broker compiles an expression now, so that a mistake is seen at once."""
+        if wanted.is_sql:
+            await self.instance.calls.check_client(self.group, wanted.data)
 
     async def unsubscribe(self, topic: str) -> None:
         """Give up a topic."""
@@ -114,12 +122,18 @@ class LiteMember:
             await self._rebalancer.rebalance(self.subscriptions.topics())
             await self.instance.heartbeat()
 
-    async def assign(self, queues: Iterable[QueueRef]) -> None:
+    async def assign(
+        self, queues: Iterable[QueueRef], tags: str | Sequence[str], sql: str | None
+    ) -> None:
         """Read exactly these; returns when those whose first offset can be had are read."""
-        self._assigned = set(queues)
-        for topic in {queue.topic for queue in self._assigned} - self.subscriptions.topics():
-            self.subscriptions.add(topic)
+        wanted = set(queues)
+        topics = {queue.topic for queue in wanted}
+        for topic in sorted(topics):
+            await self._want(topic, tags, sql)
+        self._assigned = wanted
         await self._follow_assignment()
+        for topic in self.subscriptions.topics() - topics:
+            self.subscriptions.remove(topic)
 
     async def _pull(self, queue: LiteQueue, offset: int) -> PullResult:
         wanted = self.subscriptions.get(queue.queue.topic)
@@ -158,7 +172,7 @@ class LiteMember:
                 _log.warning("first offset not known", extra={"queue": queue, "why": str(problem)})
                 offset = None
             is_complete = offset is not None and is_complete
-            if offset is not None and queue not in self.owned():
+            if offset is not None and queue not in self.owned() and self._is_member:
                 await self.start_queue(queue, offset)
         return is_complete
 
@@ -225,10 +239,10 @@ class LiteMember:
 
     async def rebalance(self) -> bool:
         """Divide the queues anew, or try assigned ones again."""
-        if self._assigned is not None:
-            return await self._follow_assignment()
         if not self._is_member:
             return True
+        if self._assigned is not None:
+            return await self._follow_assignment()
         return await self._rebalancer.rebalance(self.subscriptions.topics())
 
     async def persist_offsets(self) -> None:

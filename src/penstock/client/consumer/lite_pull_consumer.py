@@ -75,10 +75,11 @@ class LitePullConsumer(LiteSession):
         if self._is_subscribed:
             raise StateError("this consumer subscribes: queues cannot be assigned to it as well")
         self._assigned = list(queues)
+        if self._member is not None:
+            await self._member.assign(self._assigned, tags, sql)
+            return
         for topic in {queue.topic for queue in self._assigned}:
             self._subscriptions.add(topic, tags=tags, sql=sql)
-        if self._member is not None:
-            await self._member.assign(self._assigned)
 
     assign = blocking(_assign)
     assign_async = awaitable(_assign)

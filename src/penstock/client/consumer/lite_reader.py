@@ -144,6 +144,12 @@ class LiteReader:
         await self.offsets.persist([ref])
         self.offsets.forget(ref)
 
+    def restart(self, topic: str) -> None:
+        """Other messages of a topic are wanted: pulls under way ask for the wrong ones."""
+        for ref, queue in self.cache.queues.items():
+            if ref.topic == topic:
+                self._pulling.restart(queue)
+
     def end_pulls(self) -> None:
         """Nothing is pulled any more; marks stay for the last commit."""
         for queue in self.cache.queues.values():

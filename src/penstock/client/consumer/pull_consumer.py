@@ -43,6 +43,8 @@ from penstock.wire.rocketmq.bodies import SUBSCRIBE_ALL
 PULL_MESSAGES: Final = 32
 READ_MESSAGES: Final = 1024
 """Messages of one pull of ``read``; a broker gives fewer when they are large."""
+CHECKED_MAX: Final = 1024
+"""Expressions remembered as compiled."""
 
 PullDone = Callable[[PullResult | ClientError], object]
 """Called on the client's thread with what a pull brought; it must not wait for anything."""
@@ -63,6 +65,8 @@ class PullConsumer:
         self._member: PullMember | None = None
         self._instance: ClientInstance | None = None
         self._pulls: PullRequests | None = None
+        self._checked: set[tuple[str, str]] = set()
+        """Expressions that a broker has compiled."""
 
     @property
     def state(self) -> State:
@@ -159,6 +163,12 @@ class PullConsumer:
         if offset < 0 or max_messages < 1:
             raise ValueError(f"pull of {max_messages} messages from offset {offset} makes no sense")
         wanted = subscription(queue.topic, tags=tags, sql=sql, version=0)
+        if sql is not None and (queue.topic, sql) not in self._checked:
+            # A pull with an expression it cannot compile is not refused by every broker.
+            await self._running().calls.check_client(self.group, wanted.data)
+            if len(self._checked) >= CHECKED_MAX:
+                self._checked.clear()
+            self._checked.add((queue.topic, sql))
         return await self._pulls.pull(queue, offset, wanted, count=max_messages, wait_ms=wait_ms)
 
     pull = blocking(_pull)
