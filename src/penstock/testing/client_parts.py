@@ -287,7 +287,9 @@ class PlainKeeper:
 
     async def stop_queue(self, queue: QueueRef) -> bool:
         """In the order the contract asks for."""
-        assigned = self.queues[queue]
+        assigned = self.queues.get(queue)
+        if assigned is None:
+            return True
         assigned.drop()
         if self.service is not None and not await self.service.dropped(assigned):
             return False

@@ -109,12 +109,13 @@ class Rebalancer:
             return is_balanced
 
     async def while_stopped(
-        self, queues: Iterable[QueueRef], change: Callable[[], Awaitable[None]]
+        self, queues: Collection[QueueRef], change: Callable[[list[QueueRef]], Awaitable[None]]
     ) -> None:
-        """Stop queues, make a change, let the next rebalance start those that are still ours."""
+        """Stop those that are owned, change them, let the next rebalance start what is ours."""
         async with self._turn:
-            await self._stop(queues)
-            await change()
+            stopped = [queue for queue in queues if queue in self._keeper.owned()]
+            await self._stop(stopped)
+            await change(stopped)
 
     async def close(self) -> None:
         """Start nothing any more, and wait for the round that runs."""

@@ -28,22 +28,22 @@ async def reset_offsets(
     offsets: Offsets,
 ) -> dict[QueueRef, int]:
     """Move the owned ones of these queues; returns them. Rebalance at once after this."""
-    moves = {queue: offset for queue, offset in wanted.items() if queue in owned()}
+    moved: dict[QueueRef, int] = {}
 
-    async def move() -> None:
-        for queue in moves:
+    async def move(queues: list[QueueRef]) -> None:
+        for queue in queues:
+            moved[queue] = wanted[queue]
             lingering = owned().get(queue)
             if lingering is not None:
                 # An ordered listener still runs. It keeps the broker's lock until it ends; what
                 # it comes to is not noted any more.
                 lingering.is_locked = False
-        for queue, offset in moves.items():
-            offsets.note(queue, offset, is_increase_only=False)
-        await offsets.persist(list(moves))
-        for queue in moves:
+            offsets.note(queue, wanted[queue], is_increase_only=False)
+        await offsets.persist(queues)
+        for queue in queues:
             offsets.forget(queue)
 
-    if moves:
-        await rebalancer.while_stopped(moves, move)
-        _log.info("offsets reset", extra={"queues": len(moves)})
-    return moves
+    await rebalancer.while_stopped(list(wanted), move)
+    if moved:
+        _log.info("offsets reset", extra={"queues": len(moved)})
+    return moved

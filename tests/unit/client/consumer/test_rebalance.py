@@ -196,11 +196,12 @@ def test_a_queue_changed_while_stopped_starts_with_the_change(locked_scene):
     scene.run()
 
     async def play():
-        async def change():
+        async def change(queues):
+            assert queues == [Q[1]]
             assert Q[1] not in scene.keeper.owned()
             scene.store.stored[Q[1]] = 42
 
-        await scene.rebalancer.while_stopped([Q[1]], change)
+        await scene.rebalancer.while_stopped([Q[1], OTHER], change)
 
     asyncio.run(play())
     assert scene.run()
