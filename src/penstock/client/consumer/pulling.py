@@ -19,6 +19,8 @@ Answers:
 Where to pull follows the broker's suggestion; an offset is committed along with a pull through a
 master only, since slaves keep none.
 
+The next pull is sent before the messages of the last one are read, while there is room for both.
+
 Invariant: at most one pull of a queue is under way; a dropped queue pulls and consumes nothing.
 Not here: which queues are owned (``rebalance.py``), the requests themselves (``calls_consume.py``).
 """
@@ -70,7 +72,8 @@ class Pulled(NamedTuple):
     status: PullStatus
     next_offset: int
     suggested_broker: int
-    messages: list[ReceivedMessage]
+    body: bytes = b""
+    """Stored messages, not read yet."""
 
 
 class PullTerms(NamedTuple):
@@ -106,6 +109,10 @@ class PullHost(Protocol):
         """One pull; errors are raised."""
         ...
 
+    def read(self, body: bytes, queue: QueueRef) -> list[ReceivedMessage]:
+        """The messages of an answer; errors are raised."""
+        ...
+
     async def heartbeat_now(self) -> None:
         """Tell brokers the subscriptions."""
         ...
@@ -137,16 +144,22 @@ class PullLoop:
         self._gate = gate
         self._pause = pause
         self._is_failing = False
+        self._ahead: asyncio.Task[Pulled] | None = None
+        """The next pull, under way while the messages of the last one are read."""
         self._is_untold = False
         """The broker did not know our subscription, and was told."""
 
     async def run(self) -> None:
         """Until dropped or cancelled."""
         assigned = self._assigned
-        while not assigned.is_dropped:
-            wait_ms = await self.step()
-            if wait_ms and not assigned.is_dropped:
-                await self._pause(wait_ms / 1000)
+        try:
+            while not assigned.is_dropped:
+                wait_ms = await self.step()
+                if wait_ms and not assigned.is_dropped:
+                    await self._pause(wait_ms / 1000)
+        finally:
+            if self._ahead is not None:
+                self._ahead.cancel()
 
     async def step(self) -> int:
         """One round of checks and, if they allow it, one pull; returns how long to wait then."""
@@ -172,13 +185,35 @@ class PullLoop:
         subscription = host.subscriptions.get(assigned.queue.topic)
         if subscription is None or (self._gate is not None and not await self._gate(assigned)):
             return host.terms.error_wait_ms
-        found = await host.readable(assigned.queue, assigned.broker_id)
-        header = pull_header(host, assigned, subscription, found)
-        pulled = await host.pull(found.address, header, assigned.queue)
+        ahead, self._ahead = self._ahead, None
+        pulled = await (ahead or self._ask(subscription))
         self._is_failing = self._is_untold = False
         if assigned.is_dropped:
             return 0
         return await self._answered(pulled, subscription, now_ms)
+
+    async def _ask(self, subscription: Subscription) -> Pulled:
+        host, assigned = self._host, self._assigned
+        found = await host.readable(assigned.queue, assigned.broker_id)
+        header = pull_header(host, assigned, subscription, found)
+        return await host.pull(found.address, header, assigned.queue)
+
+    async def _run_ahead(self, body_bytes: int, subscription: Subscription) -> None:
+        """Send the next pull before this answer is read, so that broker and client work at once.
+
+        Only with room for both answers, so that no limit is passed further than without it.
+        """
+        host, cached = self._host, self._cached()
+        batch = 2 * host.terms.batch
+        size_bytes = cached.size_bytes + 2 * body_bytes
+        coming = Cached(cached.messages + batch, size_bytes, cached.span + batch)
+        if self._gate is not None or host.terms.interval_ms or not self._throttle.is_free(coming):
+            return
+        self._ahead = asyncio.ensure_future(self._ask(subscription))
+        self._ahead.add_done_callback(_heard)
+        # One turn for the request to be written, and one for it to be sent.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
     async def _answered(self, pulled: Pulled, subscription: Subscription, asked_ms: int) -> int:
         host, assigned = self._host, self._assigned
@@ -196,7 +231,12 @@ class PullLoop:
             await host.offset_moved(assigned, pulled.next_offset)
             return 0
         assigned.next_offset = pulled.next_offset
-        messages = pulled.messages
+        messages: list[ReceivedMessage] = []
+        if pulled.status is PullStatus.FOUND:
+            await self._run_ahead(len(pulled.body), subscription)
+            if assigned.is_dropped:
+                return 0
+            messages = host.read(pulled.body, assigned.queue)
         if messages:
             now_ms = host.clock.monotonic_ms()
             topic = host.statistics.topic(assigned.queue.topic)
@@ -254,6 +294,12 @@ class PullLoop:
         finally:
             self._assigned.wake = None
             timer.cancel()
+
+
+def _heard(ahead: "asyncio.Task[Pulled]") -> None:
+    """Its error is seen by whoever awaits it; a dropped queue awaits nothing any more."""
+    if not ahead.cancelled():
+        ahead.exception()
 
 
 def wanted_of(

@@ -14,7 +14,7 @@ from penstock.client.consumer.assigned import AssignedQueue, ConsumeService
 from penstock.client.consumer.consume_from import ConsumeFrom, first_offset
 from penstock.client.consumer.locks import BrokerLocks
 from penstock.client.consumer.offsets.table import Offsets
-from penstock.client.consumer.pull_result import PULL_CODES, PullStatus
+from penstock.client.consumer.pull_result import PULL_CODES
 from penstock.client.consumer.pulling import Pulled, PullLoop, PullTerms, no_route
 from penstock.client.consumer.push_options import QueueListener
 from penstock.client.consumer.statistics import ConsumerStatistics, QueueFigures
@@ -186,14 +186,20 @@ class PushQueues:
         """One pull."""
         timeout_ms = self._pull_timeout_ms
         answer = await self._instance.calls.pull(address, header, timeout_ms=timeout_ms)
-        status, said = PULL_CODES[answer.code], answer.header
-        messages: list[ReceivedMessage] = []
-        if status is PullStatus.FOUND:
-            try:
-                messages = received(answer.body, queue)
-            except Malformed as problem:
-                raise ClientError(f"messages of {queue} cannot be read: {problem}") from problem
-        return Pulled(status, said.next_begin_offset, said.suggest_which_broker_id, messages)
+        said = answer.header
+        return Pulled(
+            PULL_CODES[answer.code],
+            said.next_begin_offset,
+            said.suggest_which_broker_id,
+            answer.body,
+        )
+
+    def read(self, body: bytes, queue: QueueRef) -> list[ReceivedMessage]:
+        """The messages of an answer."""
+        try:
+            return received(body, queue)
+        except Malformed as problem:
+            raise ClientError(f"messages of {queue} cannot be read: {problem}") from problem
 
     async def heartbeat_now(self) -> None:
         """Tell brokers the subscriptions."""

@@ -58,10 +58,15 @@ class Host:
 
     async def pull(self, address, header, queue):
         self.asked.append((address, header))
+        if not self.answers:
+            await asyncio.get_running_loop().create_future()
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def read(self, body, queue):
+        return body
 
     async def heartbeat_now(self):
         self.heartbeats += 1
@@ -318,4 +323,40 @@ def test_the_loop_ends_when_its_queue_is_dropped():
 
     bench.host.service.submit = drop
     asyncio.run(bench.loop.run())
+    assert bench.host.service.given == [[5]]
+
+
+def test_the_next_pull_is_sent_before_the_messages_of_the_last_one_are_read():
+    async def scene():
+        bench = Bench(found(5, 6))
+        seen = []
+        read = bench.host.read
+
+        def look_and_read(body, queue):
+            seen.append([header.queue_offset for _, header in bench.host.asked])
+            return read(body, queue)
+
+        bench.host.read = look_and_read
+        await bench.loop.step()
+        assert seen == [[5, 7]]
+        bench.host.answers.append(nothing(7))
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("limits", [Thresholds(messages_max=100), Thresholds(span_max=100)])
+def test_the_next_pull_is_not_sent_ahead_without_room_for_both(limits):
+    bench = Bench(found(5, 6), limits=limits)
+    bench.step()
     assert len(bench.host.asked) == 1
+
+
+def test_a_pull_sent_ahead_that_fails_is_an_error_like_any_other():
+    async def scene():
+        bench = Bench(found(5), Unreachable("x", "gone"), nothing(9))
+        assert await bench.loop.step() == 0
+        assert await bench.loop.step() == 1_000
+        assert await bench.loop.step() == 0
+        assert bench.assigned.next_offset == 9
+
+    asyncio.run(scene())
