@@ -166,7 +166,7 @@ class GroupAdmin(AdminSession):
                 moved |= await self._calls.reset_offset(address, header)
             except BrokerRefused as refused:
                 # Brokers of 4.x tell the members; with none there, the offsets are stored instead.
-                if refused.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                if not _is_offline(refused):
                     raise
                 moved |= await self._store(group, topic, address, header)
         return moved
@@ -183,7 +183,7 @@ class GroupAdmin(AdminSession):
         try:
             await self._calls.reset_offset(address, header)
         except BrokerRefused as refused:
-            if refused.code != ResponseCode.CONSUMER_NOT_ONLINE:
+            if not _is_offline(refused):
                 raise
             await self._calls.update_offset(queue, group, offset, oneway=False)
 
@@ -220,6 +220,12 @@ class GroupAdmin(AdminSession):
                 await self._calls.update_offset(queue, group, wanted, oneway=False)
                 moved[queue] = wanted
         return moved
+
+
+def _is_offline(refused: BrokerRefused) -> bool:
+    """A broker that tells the members found none; 4.9 has no code of its own for that."""
+    is_unknown = refused.code == ResponseCode.SYSTEM_ERROR and "consumer group" in refused.remark
+    return refused.code == ResponseCode.CONSUMER_NOT_ONLINE or is_unknown
 
 
 def _timestamp(to: End | datetime | int) -> int:

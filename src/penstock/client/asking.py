@@ -36,6 +36,8 @@ class Asker:
         self._name_servers = name_servers
         self._client_id = client_id
         self._timeout_ms = timeout_ms
+        self._without_lite: set[str] = set()
+        """Addresses of brokers that know no lite pulls (4.x); as many as there are brokers."""
 
     async def ask(
         self,

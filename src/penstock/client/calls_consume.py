@@ -49,6 +49,7 @@ _PULL_CODES: Final = frozenset(
         int(ResponseCode.PULL_OFFSET_MOVED),
     )
 )
+_LITE_PULL_CODES: Final = _PULL_CODES | {int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}
 _FOUND_OR_NOT: Final = frozenset((int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)))
 
 
@@ -69,9 +70,18 @@ class ConsumeCalls(Asker):
     async def pull(
         self, address: str, header: PullHeader, *, timeout_ms: int, is_lite: bool = False
     ) -> Pulled:
-        """PULL_MESSAGE (or LITE_PULL_MESSAGE); any code but 0, 19, 20, 21 is ``BrokerRefused``."""
-        code = RequestCode.LITE_PULL_MESSAGE if is_lite else RequestCode.PULL_MESSAGE
-        answer = await self.ask(address, code, header, timeout_ms=timeout_ms, accepted=_PULL_CODES)
+        """PULL_MESSAGE (or LITE_PULL_MESSAGE); any code but 0, 19, 20, 21 is ``BrokerRefused``.
+
+        Brokers of 4.x do not know lite pulls: those that say so get plain ones from then on.
+        """
+        if is_lite and address not in self._without_lite:
+            code, accepted = RequestCode.LITE_PULL_MESSAGE, _LITE_PULL_CODES
+        else:
+            code, accepted = RequestCode.PULL_MESSAGE, _PULL_CODES
+        answer = await self.ask(address, code, header, timeout_ms=timeout_ms, accepted=accepted)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            self._without_lite.add(address)
+            return await self.pull(address, header, timeout_ms=timeout_ms)
         return Pulled(
             answer.code, read_header(PullAnswer, answer), answer.body, answer.remark or ""
         )

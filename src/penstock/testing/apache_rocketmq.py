@@ -112,7 +112,10 @@ class JavaProcess:
         self._port = port
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
-        home.mkdir(parents=True, exist_ok=True)
+        # 4.x does not start without these, whatever is in them.
+        (home / "conf").mkdir(parents=True, exist_ok=True)
+        for name in ("namesrv", "broker"):
+            (home / "conf" / f"logback_{name}.xml").write_text("<configuration/>")
 
     @property
     def pid(self) -> int:
