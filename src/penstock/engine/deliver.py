@@ -188,11 +188,8 @@ class Journey:
         if is_plain and not consumer.visibility_ms and not consumer.is_auto_settled:
             offsets = [delivery.offset for delivery in deliveries]
             sizes = [delivery.size for delivery in deliveries]
-            # One for all of a size: what is held of a single message says nothing but that.
-            held = {each: Held(consumer.consumer_id, each) for each in set(sizes)}
-            lane.pending.entries.update(zip(offsets, map(held.__getitem__, sizes), strict=True))
+            lane.pending.add_plain(consumer.consumer_id, offsets, sizes)
             messages = len(deliveries)
-            lane.pending.messages += messages
             size = sum(sizes)
         else:
             messages = sum(delivery.messages for delivery in deliveries)

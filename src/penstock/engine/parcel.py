@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.engine.ports import Publication, Route
 from penstock.model.errors import InvariantBroken
-from penstock.model.record import Record, RecordFlag
+from penstock.model.record import RecordFlag, Shape
 
 if TYPE_CHECKING:
     from penstock.engine.connection import Channel
@@ -25,7 +25,11 @@ PUBLICATION_BYTES: Final = 512
 """What a publish weighs beside its bytes (record, publication and list slots, measured about 450):
 without it a flood of empty messages would be outside every byte limit (law 2)."""
 
-_ODD_FLAGS: Final = int(RecordFlag.TRANSIENT | RecordFlag.DELAYED)
+JOINED_MAX: Final = 1000
+"""Publications from which on a parcel is not joined by later ones: splitting it copies the rest."""
+
+_TRANSIENT: Final = int(RecordFlag.TRANSIENT)
+_DELAYED: Final = int(RecordFlag.DELAYED)
 
 
 class Manner(Enum):
@@ -83,6 +87,21 @@ class Parcel:
         """Bytes the pool pays for it (D22)."""
         return self.size + PUBLICATION_BYTES * len(self.publications)
 
+    def join(self, later: Parcel) -> bool:
+        """Take in what its channel sent right after it, if the two can travel as one."""
+        if (
+            later.route is not self.route
+            or later.manner is not self.manner
+            or later.arrived_ms != self.arrived_ms
+            or self.queues is not None
+            or len(self.publications) >= JOINED_MAX
+        ):
+            return False
+        self.publications += later.publications
+        self.size += later.size
+        self.has_keys |= later.has_keys
+        return True
+
     def part(self, publications: list[Publication], queues: tuple[Queue, ...] | None) -> Parcel:
         """Some of its publications, routed to ``queues``."""
         part = Parcel(
@@ -109,25 +128,24 @@ class Parcel:
 
 def parcels_of(channel: Channel, publications: list[Publication], now_ms: int) -> list[Parcel]:
     """The publications as parcels, in order; the list becomes theirs."""
-    route = publications[0].route
-    routes = [publication.route for publication in publications]
-    records = [publication.record for publication in publications]
-    if routes.count(route) != len(routes) or not _are_plain(records):
-        return _mixed(channel, publications, now_ms)
-    size = sum([len(record.origin) for record in records])
+    first = publications[0]
+    route, shape = first.route, first.record.shape
+    size = 0
+    has_keys = False
+    is_plain = _manner(shape) is Manner.PLAIN
+    for publication in publications:
+        record = publication.record
+        if record.shape is not shape:
+            shape = record.shape
+            is_plain = is_plain and _manner(shape) is Manner.PLAIN
+        if publication.route is not route or not is_plain:
+            return _mixed(channel, publications, now_ms)
+        if publication.keys:
+            has_keys = True
+        size += len(record.origin)
     parcel = Parcel(channel, publications, _checked(route), size, arrived_ms=now_ms)
-    keys = [publication.keys for publication in publications]
-    parcel.has_keys = any(keys)
+    parcel.has_keys = has_keys
     return [parcel]
-
-
-def _are_plain(records: list[Record]) -> bool:
-    """True when they may all be treated alike, as nothing special."""
-    shapes = [record.shape for record in records]
-    # Equal ones are usually the same object: then counting is all the comparing there is.
-    if shapes.count(shapes[0]) == len(shapes):
-        shapes = shapes[:1]
-    return not any(shape.deliver_ms or shape.flags & _ODD_FLAGS for shape in shapes)
 
 
 def size_of(publications: list[Publication]) -> int:
@@ -139,7 +157,7 @@ def _mixed(channel: Channel, publications: list[Publication], now_ms: int) -> li
     parcels: list[Parcel] = []
     last: Parcel | None = None
     for publication in publications:
-        manner = _manner(publication)
+        manner = _manner(publication.record.shape)
         if last is None or publication.route is not last.route or manner is not last.manner:
             route = _checked(publication.route)
             last = Parcel(channel, [], route, 0, manner=manner, arrived_ms=now_ms)
@@ -150,11 +168,10 @@ def _mixed(channel: Channel, publications: list[Publication], now_ms: int) -> li
     return parcels
 
 
-def _manner(publication: Publication) -> Manner:
-    shape = publication.record.shape
-    if shape.deliver_ms or shape.flags & RecordFlag.DELAYED:
+def _manner(shape: Shape) -> Manner:
+    if shape.deliver_ms or shape.flags & _DELAYED:
         return Manner.TIMED
-    return Manner.TRANSIENT if shape.flags & RecordFlag.TRANSIENT else Manner.PLAIN
+    return Manner.TRANSIENT if shape.flags & _TRANSIENT else Manner.PLAIN
 
 
 def _checked(route: Route | None) -> Route:

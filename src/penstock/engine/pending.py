@@ -11,6 +11,7 @@ Not here: limits (``flow/inflight.py``), what comes back (``redelivery.py``).
 
 from bisect import bisect_right, insort
 from heapq import heapify, heappop, heappush
+from itertools import repeat
 
 import msgspec
 from msgspec.structs import replace
@@ -76,8 +77,18 @@ class Pending:
         self._batches: list[int] = []
         self._deadlines: list[tuple[int, int]] = []
 
+    def add_plain(self, consumer_id: int, offsets: list[int], sizes: list[int]) -> None:
+        """Single messages without a deadline were handed to a consumer, all at once."""
+        # One for all of a size: what is held of a single message says nothing but that.
+        held = {size: Held(consumer_id, size) for size in set(sizes)}
+        if len(held) == 1:
+            self.entries.update(zip(offsets, repeat(held[sizes[0]])))
+        else:
+            self.entries.update(zip(offsets, map(held.__getitem__, sizes), strict=True))
+        self.messages += len(offsets)
+
     def add(self, offset: int, held: Held) -> None:
-        """An entry was handed to a consumer (plain lists are added in bulk by ``deliver``)."""
+        """An entry was handed to a consumer."""
         self.entries[offset] = held
         self.messages += held.messages
         if held.span > 1:

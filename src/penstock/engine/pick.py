@@ -25,7 +25,7 @@ from penstock.log.queue_index import IndexFlag
 from penstock.model.record import Record
 from penstock.model.settlement import Cause
 
-CHUNK_ENTRIES_MAX: Final = 256
+CHUNK_ENTRIES_MAX: Final = 512
 """Entries looked at in one go: enough to spread the cost of a call, few enough to hold."""
 
 CHUNK_BYTES_MAX: Final = 1 << 20

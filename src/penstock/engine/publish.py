@@ -74,7 +74,8 @@ class Intake:
         self._counters.published += messages
         for parcel in parcels:
             connection.charge(parcel.charge)
-        channel.inbox.extend(parcels)
+            if not channel.inbox or not channel.inbox[-1].join(parcel):
+                channel.inbox.append(parcel)
         self._channels[channel] = None
         channel.queued(messages)
         connection.is_publisher = True

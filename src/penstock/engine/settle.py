@@ -10,7 +10,7 @@ Not here: the way out (``deliver``), the cursor (``cursor``), saving (``notes``)
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from itertools import repeat
 
 from penstock.engine.consumer import Consumer
 from penstock.engine.cursor import joined_ranges
@@ -25,9 +25,6 @@ from penstock.model.settlement import Cause
 
 Rewrite = Callable[[Record, list[int], int], Iterable[tuple[Record, SubscribedQueue]]]
 """(record, its unsettled offsets, attempts so far) -> the copies and where they go."""
-
-_NOTHING: Final = Held(0, 0)
-"""In flight nowhere."""
 
 
 class Settler:
@@ -62,36 +59,9 @@ class Settler:
 
     def settle(self, lane: Lane, offsets: Sequence[int], cause: Cause = Cause.ACKED) -> int:
         """These offsets are done, whoever had them; returns how many were not before."""
-        entries = lane.pending.entries
-        pop = entries.pop
-        odd: list[int] = []
-        slots: list[int] = []
-        messages = size = 0
-        holder = 0
-        last, last_size = _NOTHING, 0
-        for offset in offsets:
-            held = pop(offset, None)
-            if held is last:
-                messages += 1
-                size += last_size
-                continue
-            if held is None or held.span != 1:
-                if held is not None:
-                    entries[offset] = held
-                odd.append(offset)
-                continue
-            if held.consumer_id != holder:
-                self._return(holder, messages, size)
-                holder, messages, size = held.consumer_id, 0, 0
-            last, last_size = held, held.size
-            messages += 1
-            size += last_size
-            if held.slot:
-                slots.append(held.slot)
-        self._return(holder, messages, size)
+        popped = list(map(lane.pending.entries.pop, offsets, repeat(None)))
+        odd = [] if self._return_alike(popped) else self._return_each(lane, offsets, popped)
         lane.pending.messages -= len(offsets) - len(odd)
-        for slot in slots:
-            lane.dispatcher.released(slot)
         settled = self._settle_runs(lane, offsets, odd, cause)
         counts = lane.redelivery.counts
         if counts:
@@ -198,6 +168,36 @@ class Settler:
         """Take everything out of flight without saying what becomes of it (seek)."""
         for start in list(lane.pending.entries):
             self._out_of_flight(lane, start)
+
+    def _return_alike(self, popped: list[Held | None]) -> bool:
+        """The common list: single messages that one entry stands for, told by counting it."""
+        held = popped[0] if popped else None
+        if held is None or held.span != 1 or held.slot or popped.count(held) != len(popped):
+            return False
+        self._return(held.consumer_id, len(popped), len(popped) * held.size)
+        return True
+
+    def _return_each(
+        self, lane: Lane, offsets: Sequence[int], popped: list[Held | None]
+    ) -> list[int]:
+        """Any list; the offsets that are no single messages in flight come back."""
+        odd: list[int] = []
+        messages = size = holder = 0
+        for offset, held in zip(offsets, popped, strict=True):
+            if held is None or held.span != 1:
+                if held is not None:
+                    lane.pending.entries[offset] = held
+                odd.append(offset)
+                continue
+            if held.consumer_id != holder:
+                self._return(holder, messages, size)
+                holder, messages, size = held.consumer_id, 0, 0
+            messages += 1
+            size += held.size
+            if held.slot:
+                lane.dispatcher.released(held.slot)
+        self._return(holder, messages, size)
+        return odd
 
     def _settle_runs(self, lane: Lane, offsets: Sequence[int], odd: list[int], cause: Cause) -> int:
         if not offsets:

@@ -45,7 +45,7 @@ def plain_columns(packed: bytes) -> tuple[list[int], list[int]] | None:
     if sys.byteorder == "big":
         halves.byteswap()
         words.byteswap()
-    if any(halves[11::12]):
+    if halves[11::12] != array("I", bytes(len(packed) // 12)):
         return None
     return words[::6].tolist(), halves[8::12].tolist()
 
@@ -105,6 +105,15 @@ class IndexFiles:
         read, count = self._reader(number), self._counts[number]
         ordinal = find_time(read, count, store_ms)
         return self._end(number, end) if ordinal == count else first_offset(read, ordinal)
+
+    def covering(self, from_offset: int, to_offset: int) -> list[tuple[str, int, int]]:
+        """(path, first offset, entries) of the files with entries of [from, to), in order."""
+        number = max(bisect_right(self._firsts, from_offset) - 1, 0)
+        last = bisect_left(self._firsts, to_offset)
+        return [
+            (self._path(self._firsts[each]), self._firsts[each], self._counts[each])
+            for each in range(number, last)
+        ]
 
     def plan(self, data: bytes, owner: Owner) -> None:
         """Hand packed entries to the commit thread, behind those planned before."""

@@ -11,6 +11,7 @@ Not here: what becomes of it (``staged.py``), the layout of a record (``entry.py
 the file (``writer.py``), who calls (``store.py``).
 """
 
+from collections.abc import Iterable, Sequence
 from itertools import compress, count
 from operator import is_not
 from struct import Struct
@@ -56,13 +57,23 @@ def stage(batch: list[Appending], staged: Staged) -> None:
 
 
 def _run_ends(batch: list[Appending], records: list[Record]) -> list[int]:
-    """Where runs of one shape for the same queues end, by a look at objects and not into them."""
+    """Where runs of one shape for the same queues end."""
     shapes = [record.shape for record in records]
     queues = [appending.queues for appending in batch]
-    ends = {len(batch)}
-    ends.update(compress(count(1), map(is_not, shapes[1:], shapes)))
-    ends.update(compress(count(1), map(is_not, queues[1:], queues)))
-    return sorted(ends)
+    return sorted({*_stretch_ends(shapes), *_stretch_ends(queues)})
+
+
+def _stretch_ends(values: Sequence[object]) -> Iterable[int]:
+    """Where stretches of one object end: by a look at objects and not into them."""
+    if not values:
+        return ()
+    # One long stretch with a few others behind it is what most frames are.
+    first = values[0]
+    size = values.count(first)
+    if values[:size].count(first) != size:
+        size = 1
+    rest = values[size:]
+    return (*compress(count(size), map(is_not, rest, values[size - 1 :])), len(values))
 
 
 def _stage_mixed(batch: list[Appending], staged: Staged) -> None:

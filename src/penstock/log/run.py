@@ -72,15 +72,18 @@ def _middles(
     """What ``Template.pack`` wants for each record: few different ones, for few milliseconds."""
     births = [record.born_ms for record in records]
     tail = packing.tail
+    if births.count(births[0]) == len(births):
+        return repeat(pack_middle(store_ms, births[0], tail, queue_id))
     known = {born_ms: pack_middle(store_ms, born_ms, tail, queue_id) for born_ms in set(births)}
     return map(known.__getitem__, births)
 
 
-def _with_crcs(sealed: list[bytes], length: int) -> bytes:
+def _with_crcs(sealed: list[bytes], length: int) -> bytearray:
     """Each of these records behind its crc."""
-    data = array("I", _CRC_GAP.join((b"", *sealed)))
-    data[0 :: length // data.itemsize] = _column("I", map(crc32c, sealed))
-    return data.tobytes()
+    data = bytearray(_CRC_GAP.join((b"", *sealed)))
+    crcs = _column("I", map(crc32c, sealed))
+    memoryview(data).cast("I")[0 :: length // crcs.itemsize] = crcs
+    return data
 
 
 def _entries(

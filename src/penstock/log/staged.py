@@ -57,7 +57,7 @@ class Staged:
         self.store_ms: Final = store_ms
         self.index_ms: Final = index_ms
         """Store time of index entries, which never goes back."""
-        self.parts: list[bytes] = []
+        self.parts: list[bytes | bytearray] = []
         """Pieces of the records, to be joined."""
         self.records: list[Record] = []
         self.touched: list[QueueIndex] = []

@@ -95,7 +95,12 @@ class LogWriter:
         return LogPosition(self.end_position + HEAD_BYTES)
 
     def append(
-        self, parts: Sequence[bytes], records: int, *, durable_upto: int, size: int | None = None
+        self,
+        parts: Sequence[bytes | bytearray],
+        records: int,
+        *,
+        durable_upto: int,
+        size: int | None = None,
     ) -> tuple[LogPosition, LogPosition]:
         """Write one frame of these joined records; (position of its head, position behind it).
 

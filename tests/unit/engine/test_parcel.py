@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.engine.parcel import PUBLICATION_BYTES, Manner, Parcel, parcels_of
+from penstock.engine.parcel import JOINED_MAX, PUBLICATION_BYTES, Manner, Parcel, parcels_of
 from penstock.engine.ports import Publication
 from penstock.model.errors import InvariantBroken
 from penstock.model.record import RecordFlag, neutral_record
@@ -71,3 +71,34 @@ def test_a_parcel_is_never_split_into_nothing(count):
 def test_a_publication_without_a_route_is_our_own_mistake():
     with pytest.raises(InvariantBroken):
         parcels_of(None, [publication(b"a", None)], 5)
+
+
+def parcel_of(*bodies, now_ms=5, **facts):
+    (parcel,) = parcels_of(None, [publication(body, **facts) for body in bodies], now_ms)
+    return parcel
+
+
+def test_what_a_channel_sends_on_joins_what_waits_and_weighs_the_same():
+    parcel, later = parcel_of(b"a", b"bb"), parcel_of(b"ccc", keys=(b"k",))
+    charge = parcel.charge + later.charge
+    assert parcel.join(later)
+    assert [each.record.origin for each in parcel.publications] == [b"a", b"bb", b"ccc"]
+    assert (parcel.charge, parcel.has_keys) == (charge, True)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [{"route": THERE}, {"flags": RecordFlag.TRANSIENT}, {"now_ms": 6}],
+    ids=["another route", "another manner", "another time"],
+)
+def test_what_differs_from_what_waits_stays_by_itself(later):
+    parcel = parcel_of(b"a")
+    assert not parcel.join(parcel_of(b"b", **later))
+    assert (len(parcel), parcel.size) == (1, 1)
+
+
+def test_nothing_joins_a_parcel_that_is_routed_or_large():
+    routed, large = parcel_of(b"a"), parcel_of(*[b"x"] * JOINED_MAX)
+    routed.queues = ()
+    assert not routed.join(parcel_of(b"b"))
+    assert not large.join(parcel_of(b"b"))

@@ -73,3 +73,13 @@ def test_deadlines_moved_again_and_again_do_not_pile_up():
         pending.extend(5, 200 + step)
     assert len(pending._deadlines) <= 2 + STALE_DEADLINES_MIN + 1
     assert pending.next_deadline_ms() == 10_199
+
+
+def test_single_messages_of_one_size_share_an_entry_and_others_do_not():
+    pending = Pending()
+    pending.add_plain(7, [3, 4, 5], [100, 100, 100])
+    pending.add_plain(7, [6, 7, 8], [100, 90, 100])
+    assert [pending.entries[at].size for at in range(3, 9)] == [100, 100, 100, 100, 90, 100]
+    assert pending.entries[3] is pending.entries[5]
+    assert {held.consumer_id for held in pending.entries.values()} == {7}
+    assert pending.messages == 6
