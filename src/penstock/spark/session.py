@@ -1,0 +1,106 @@
+"""A local Spark session that works on any machine, quietly, for demos, tests and first steps.
+
+    spark = local_session()
+    spark.readStream.format("penstock").option("endpoint", "127.0.0.1:8815")...
+
+Java is found by ``java.py``, workers run this interpreter with this Penstock, nothing listens but
+on loopback, a failed task is tried again (plain ``local[N]`` does not), and what Spark has to
+say below ERROR is dropped. Everything it writes is under one directory.
+
+Not here: a cluster; there the same source works with any session of your own.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+import penstock
+from penstock.spark.java import use_java
+
+TASK_TRIES: Final = 4
+CORES_MAX: Final = 4
+"""Of a default session: enough for one machine's broker, and it leaves the rest alone."""
+
+LOGGING: Final = """\
+rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
+"""
+BRIEF_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For sessions of seconds: the first compiler only."""
+
+
+def local_session(
+    name: str = "penstock",
+    *,
+    cores: int | None = None,
+    directory: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+    is_brief: bool = False,
+    log_level: str = "error",
+) -> SparkSession:
+    """A session in this process, or the one there already is.
+
+    ``settings`` are Spark's own and win over ours. Without ``directory`` a temporary one is made.
+    """
+    place = directory or Path(tempfile.mkdtemp(prefix="penstock-spark-"))
+    place.mkdir(parents=True, exist_ok=True)
+    use_java()
+    _prepare_workers()
+    chosen = {**default_settings(place, cores=cores, is_brief=is_brief), **(settings or {})}
+    _log4j(place).write_text(LOGGING.format(level=log_level))
+    builder = SparkSession.builder.appName(name)
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(log_level.upper())
+    return session
+
+
+def default_settings(
+    directory: Path, *, cores: int | None = None, is_brief: bool = False
+) -> dict[str, str]:
+    """Spark's settings of a local session that keeps to ``directory``."""
+    count = cores or min(os.cpu_count() or 1, CORES_MAX)
+    options = f"-Dlog4j2.configurationFile={_log4j(directory).as_uri()}"
+    return {
+        "spark.master": f"local[{count},{TASK_TRIES}]",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"{options} {BRIEF_JVM}" if is_brief else options,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Files for four cores, not for the two hundred tasks of a cluster.
+        "spark.default.parallelism": str(count),
+        "spark.sql.shuffle.partitions": str(count),
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.local.dir": str(directory / "local"),
+        "spark.sql.streaming.checkpointLocation": str(directory / "checkpoints"),
+    }
+
+
+def _prepare_workers() -> None:
+    """Python workers are started by the JVM, which inherits this environment."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    root = Path(penstock.__file__).parents[1]
+    known = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    # An installed Penstock is found anyway, and its neighbours must not come before Python's own.
+    if root.name not in ("site-packages", "dist-packages") and str(root) not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(root), *known])
+
+
+def _log4j(directory: Path) -> Path:
+    return directory.resolve() / "log4j2.properties"
