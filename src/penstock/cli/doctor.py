@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -37,6 +38,8 @@ DISK_BYTES_MIN: Final = 1024 * MIB
 FILES_PER_CONNECTION: Final = 1
 FILES_OF_OUR_OWN: Final = 256
 """Log segments, index files and the catalog, with room to spare."""
+
+_SPARK_EXTRA: Final = "pip install 'penstock[spark]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
         port = settings.listeners.port(protocol)
         if port:
             yield _port(protocol, settings.listeners.addresses, port)
+    yield _bulk_lane(is_wanted=settings.listeners.port("flight") is not None)
+    yield from _spark()
 
 
 def _python() -> Finding:
@@ -153,6 +158,27 @@ def _port(protocol: str, addresses: tuple[str, ...], port: int) -> Finding:
                 name, FAIL, f"{address}:{port}: {error.strerror}; choose another with --{flag} PORT"
             )
     return Finding(name, OK, f"{port} is free")
+
+
+def _bulk_lane(*, is_wanted: bool) -> Finding:
+    if find_spec("pyarrow") is not None and find_spec("numpy") is not None:
+        return Finding("pyarrow", OK, version("pyarrow"))
+    text = f"not installed; only bulk reads and Spark need it: {_SPARK_EXTRA}"
+    return Finding("pyarrow", WARN if is_wanted else OK, text)
+
+
+def _spark() -> Iterator[Finding]:
+    """Which Java Spark would use, and why; nobody who only runs the broker needs either."""
+    if find_spec("pyspark") is None:
+        yield Finding("spark", OK, f"not installed; only Spark queries need it: {_SPARK_EXTRA}")
+        return
+    yield Finding("spark", OK, version("pyspark"))
+    from penstock.spark.java import JavaMissing, find_java
+
+    try:
+        yield Finding("java", OK, str(find_java()))
+    except JavaMissing as missing:
+        yield Finding("java", WARN, str(missing))
 
 
 def _nearest_existing(path: Path) -> Path:

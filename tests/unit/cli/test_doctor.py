@@ -93,3 +93,33 @@ def test_the_text_has_one_line_per_finding(capsys, tmp_path):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("ok    python")
     assert all(line.split()[0] in ("ok", "warn", "fail") for line in lines)
+
+
+def test_the_java_that_spark_would_use_is_named_with_the_reason(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    _, states, texts = examined(capsys, "--data", str(tmp_path), *ALL_OFF)
+    assert (states["java"], states["spark"], states["pyarrow"]) == ("ok", "ok", "ok")
+    assert f"{tmp_path}/gone/bin/java does not work" in texts["java"]
+
+
+def test_without_any_java_it_says_how_to_get_one(capsys, tmp_path, monkeypatch):
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("penstock.spark.java.find_spec", lambda name: None)
+    code, states, texts = examined(capsys, "--data", str(tmp_path), *ALL_OFF)
+    assert (code, states["java"]) == (0, "warn")
+    assert "penstock[spark]" in texts["java"]
+
+
+def test_a_broker_alone_needs_neither_spark_nor_pyarrow(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    _, states, texts = examined(capsys, "--data", str(tmp_path), *ALL_OFF)
+    assert (states["spark"], states["pyarrow"]) == ("ok", "ok")
+    assert "java" not in states
+    assert "pip install" in texts["spark"]
+
+
+def test_a_flight_port_without_pyarrow_is_warned_of(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    _, states, _ = examined(capsys, "--data", str(tmp_path), *ALL_OFF, "--flight", "0")
+    assert states["pyarrow"] == "warn"

