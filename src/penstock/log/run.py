@@ -38,8 +38,8 @@ def stage_run(batch: list[Appending], records: list[Record], staged: Staged) -> 
     if packing is None or len(queues) != 1:
         return False
     index, count, at, length = queues[0], len(records), staged.at, packing.length
-    staged.touch(index, packing.flags)
-    start, messages = index.staged_offset, packing.messages
+    start, bytes_before = staged.touch(index, packing.flags)
+    messages = packing.messages
     offsets = list(range(start, start + count * messages, messages))
     positions: list[Any] = list(range(at, at + count * length, length))
     if packing.stamps is not None:
@@ -50,7 +50,7 @@ def stage_run(batch: list[Appending], records: list[Record], staged: Staged) -> 
     sealed = list(map(packing.pack, repeat(packing.head), positions, middles, offsets, origins))
     staged.parts.append(_with_crcs(sealed, length))
     entries = _entries(
-        packing, positions, offsets, bytes_before=index.staged_bytes, index_ms=staged.index_ms
+        packing, positions, offsets, bytes_before=bytes_before, index_ms=staged.index_ms
     )
     if packing.tag_end:
         entries[5::_ENTRY_WORDS] = _column("Q", _tag_words(origins, packing))

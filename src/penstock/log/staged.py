@@ -64,12 +64,13 @@ class Staged:
         """Queues that get entries, each once."""
         self.special: list[Special] = []
 
-    def touch(self, index: QueueIndex, flags: int) -> None:
-        """A queue is about to get entries with these flags."""
+    def touch(self, index: QueueIndex, flags: int) -> tuple[int, int]:
+        """A queue is about to get entries with these flags: from which offset and bytes on."""
         if not index.staged:
             self.touched.append(index)
         if flags & INDEX_TRANSIENT and index.transient_from < 0:
             index.transient_from = index.staged_offset
+        return index.staged_offset, index.staged_bytes
 
     def take_in(self, position: int) -> None:
         """The frame is written, its last record at ``position``: entries become visible."""

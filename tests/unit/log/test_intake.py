@@ -1,12 +1,15 @@
 """What is staged must be exactly what the plain encoder writes and a plain count numbers."""
 
+from unittest import mock
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.log import intake
 from penstock.log.cursors import INDEX_RELEASED, entry_flags, release_record
 from penstock.log.entry import decode, encode
-from penstock.log.intake import RUN_MIN, stage
+from penstock.log.intake import stage
 from penstock.log.packing import packing_of
 from penstock.log.queue_index import QueueIndex
 from penstock.log.side_files import SideFiles
@@ -17,6 +20,8 @@ from penstock.model.record import Record, RecordFlag, Shape, neutral_record, tag
 from penstock.testing.storage import MemoryStorage
 
 BASE = 4096
+SHORT_RUN = 4
+"""So that a few records are staged by columns as well as one by one."""
 
 
 STAMPS = ("stamp_offset_at", "stamp_position_at", "stamp_store_ms_at")
@@ -66,7 +71,7 @@ def copy_of(record):
 
 WHERE = ((0,), (0,), (1,), (0, 2), (2, 1, 0), ())
 PLANS = st.lists(
-    st.tuples(RECORDS, st.sampled_from(WHERE), st.sampled_from((1, 1, 2, RUN_MIN, 20)))
+    st.tuples(RECORDS, st.sampled_from(WHERE), st.sampled_from((1, 1, 2, SHORT_RUN, 10, 20)))
 )
 
 
@@ -88,7 +93,8 @@ def test_a_batch_is_staged_as_if_record_by_record(runs):
     targets_of = {where: tuple(queues[i] for i in where) for where in WHERE}
     batch = [Appending(record, targets_of[where]) for record, where in plan]
     originals = [copy_of(record) for record, _ in plan]
-    done = staged(batch)
+    with mock.patch.object(intake, "RUN_MIN", SHORT_RUN):
+        done = staged(batch)
     data = b"".join(done.parts)
     done.take_in(BASE)
     offsets = [0, 0, 0]
