@@ -19,6 +19,7 @@ from penstock.engine.parcel import Parcel
 from penstock.engine.ports import Publication
 from penstock.engine.topic import Overflow
 from penstock.flow.alarm import AlarmBoard
+from penstock.flow.reason import Reason
 from penstock.model.clock import Clock
 from penstock.model.record import Record
 from penstock.model.refusal import Refusal, RefusalKind
@@ -51,6 +52,7 @@ class Admission:
     ) -> None:
         self._clock = clock
         self._flow = settings.flow
+        self._busy_hold_ms_max = settings.spark.busy_hold_ms_max
         self._message_bytes_max = settings.topics.message_bytes_max
         self._alarms = alarms
         self._bury_refused = bury_refused
@@ -79,12 +81,14 @@ class Admission:
 
     def patience(self, channel: Channel, hold: Hold, parcel: Parcel) -> Refusal | None:
         """The refusal for a held parcel that may not wait (any longer); None = let it wait."""
-        if channel.connection.options.is_fast_failing:
+        is_fast_failing = channel.connection.options.is_fast_failing
+        if is_fast_failing and hold.reason is not Reason.SPARK:
             return hold.refusal
         held_ms_max = self._held_ms_max(channel, hold)
         waited_ms = self._clock.monotonic_ms() - parcel.arrived_ms
         if held_ms_max and waited_ms >= held_ms_max:
-            return hold.overdue(waited_ms)
+            setting = "spark.busy_hold_ms_max" if is_fast_failing else "flow.hold_ms_max"
+            return hold.overdue(waited_ms, setting)
         return None
 
     def deadlines(self, channel: Channel) -> Iterator[int]:
@@ -149,6 +153,9 @@ class Admission:
         options = channel.connection.options
         if hold.reason.is_resource:
             given, default = options.alarm_hold_ms_max, self._flow.alarm_hold_ms_max
+        elif options.is_fast_failing:
+            # Only Spark's holds come here: a moment's wait paces a sender, a refusal makes it spin.
+            return max(1, min(self._busy_hold_ms_max, self._flow.hold_ms_max))
         else:
             given, default = options.hold_ms_max, self._flow.hold_ms_max
         return default if given is None else given

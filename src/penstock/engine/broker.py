@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from penstock.engine.bulk.desk import QueryDesk
 from penstock.engine.connection import Connection, ConnectionOptions
 from penstock.engine.gauges import Gauges
 from penstock.engine.parts import Parts
@@ -64,6 +65,7 @@ class Engine(Gauges):
             settling=self._parts.settling,
             host=self._parts.host,
         )
+        self._parts.queries.book.restore()
         for topic in self._registry.topics.values():
             topic.touch(self._chain.now_ms)
             self._parts.turns.watch(topic)
@@ -178,6 +180,11 @@ class Engine(Gauges):
     def pulls(self) -> PullDesk:
         """Readers that name their offsets (``pull.py``)."""
         return self._parts.pulls
+
+    @property
+    def queries(self) -> QueryDesk:
+        """Spark queries: readers of the bulk lane (``bulk/desk.py``)."""
+        return self._parts.queries
 
     @property
     def waiting(self) -> WaitingRoom:

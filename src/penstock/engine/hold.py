@@ -19,6 +19,7 @@ KINDS: Final = {
     Reason.RATE: RefusalKind.RATE,
     Reason.QUOTA: RefusalKind.QUOTA,
     Reason.HELD: RefusalKind.LENGTH_LIMIT,
+    Reason.SPARK: RefusalKind.QUOTA,
 }
 """What a publish is told that may not wait, or waited under an alarm for too long."""
 
@@ -38,8 +39,8 @@ class Hold:
         """For a publisher that does not want to wait."""
         return Refusal(KINDS[self.reason], self.culprit, f"{self.culprit}; publish refused")
 
-    def overdue(self, held_ms: int) -> Refusal:
-        """For a publish that was held as long as it may be."""
+    def overdue(self, held_ms: int, setting: str = "flow.hold_ms_max") -> Refusal:
+        """For a publish that was held as long as it may be, which ``setting`` says."""
         kind = KINDS[self.reason] if self.reason.is_resource else RefusalKind.HELD_TOO_LONG
-        text = f"{self.culprit}; publish held for {held_ms} ms (flow.hold_ms_max) and refused"
+        text = f"{self.culprit}; publish held for {held_ms} ms ({setting}) and refused"
         return Refusal(kind, self.culprit, text)

@@ -46,6 +46,8 @@ class Housekeeping:
         self.snapshot_ms: int | None = None
         """When the next snapshot is wanted; None while nothing happened since the last."""
         self._mark_ms: int | None = None
+        self.kept: Callable[[Queue], int | None] = lambda _queue: None
+        """The first offset of a queue that a lease keeps (F18)."""
 
     def appended(self) -> None:
         """A frame was written: a snapshot and, once it is quiet, a mark will be wanted."""
@@ -125,22 +127,23 @@ class Housekeeping:
     def _sweep(self) -> None:
         wall_ms = self._chain.clock.wall_ms()
         needs = {
-            int(queue.queue_id): _lowest_needed(queue, wall_ms)
+            int(queue.queue_id): _lowest_needed(queue, wall_ms, self.kept(queue))
             for queue in self._registry.queues.values()
         }
         self._store.sweep(needs, wall_ms)
 
 
-def _lowest_needed(queue: Queue, wall_ms: int) -> int:
+def _lowest_needed(queue: Queue, wall_ms: int, kept: int | None) -> int:
     """The first offset of a queue that somebody still needs."""
     index = queue.index
     policy = queue.topic.policy
-    lowest = index.next_offset
+    lowest = index.next_offset if kept is None else min(kept, index.next_offset)
     if policy.retention_ms:
-        lowest = index.search_time(wall_ms - policy.retention_ms)
-        size = index.bytes_between(lowest, index.next_offset)
+        recent = index.search_time(wall_ms - policy.retention_ms)
+        size = index.bytes_between(recent, index.next_offset)
         if 0 < policy.retention_bytes_max < size:
-            lowest = _offset_before_end(queue, policy.retention_bytes_max)
+            recent = _offset_before_end(queue, policy.retention_bytes_max)
+        lowest = min(lowest, recent)
     for subscription in queue.topic.subscriptions.values():
         if subscription.options.holds_data:
             lowest = min(lowest, subscription.low_mark(queue.queue_id))

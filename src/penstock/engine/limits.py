@@ -13,7 +13,7 @@ Not here: what holding and refusing mean for a channel (``admission.py``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine.hold import Hold
 from penstock.engine.topic import Overflow, Topic, TopicPolicy
@@ -28,6 +28,22 @@ if TYPE_CHECKING:
     from penstock.engine.subscription import Subscription
 
 
+class SparkPressure(Protocol):
+    """What a Spark query asks of each publish (F18)."""
+
+    def begin(self, arriving: int, arriving_bytes: int) -> None:
+        """A turn begins; so much is routed to the topic and not appended yet."""
+        ...
+
+    def judge(self, messages: int, size_bytes: int, now_ms: int) -> Hold | None:
+        """Why the publish waits."""
+        ...
+
+    def admit(self, messages: int, size_bytes: int, now_ms: int) -> None:
+        """The publish is on its way in."""
+        ...
+
+
 class TopicLimits:
     """What a topic's policy asks of each publish."""
 
@@ -40,6 +56,7 @@ class TopicLimits:
         "_ready_bytes",
         "_topic",
         "_turn",
+        "spark",
     )
 
     def __init__(self, topic: Topic, now_ms: int) -> None:
@@ -49,6 +66,8 @@ class TopicLimits:
         self._quota = BacklogQuota(
             policy.quota_bytes_max, policy.quota_age_ms_max, policy.quota_policy
         )
+        self.spark: SparkPressure | None = None
+        """Set while a query may slow or hold publishers (``bulk/pressure.py``)."""
         self._turn = -1
         self._messages = 0
         self._ready_bytes = 0
@@ -70,12 +89,14 @@ class TopicLimits:
         topic = self._topic
         policy = topic.policy
         if policy.length_max or policy.bytes_max:
-            arriving, arriving_bytes = _arriving(topic)
+            arriving, arriving_bytes = arriving_at(topic)
             self._messages = ready_messages(topic) + arriving
             self._ready_bytes = backlog_bytes(topic) + arriving_bytes
         if self._quota.is_set:
             self._backlog_bytes = backlog_bytes(topic)
             self._age_ms = oldest_age_ms(topic, wall_ms)
+        if self.spark is not None:
+            self.spark.begin(*arriving_at(topic))
 
     def judge(self, record: Record, now_ms: int) -> Refusal | Hold | None:
         """What speaks against admitting the record now."""
@@ -88,7 +109,10 @@ class TopicLimits:
             if policy.overflow is Overflow.HOLD:
                 return Hold(Reason.HELD, full)
             return Refusal(RefusalKind.LENGTH_LIMIT, str(self._topic.name), full)
-        return self._over_quota() or self._too_fast(now_ms)
+        found = self._over_quota() or self._too_fast(now_ms)
+        if found is None and self.spark is not None:
+            return self.spark.judge(record.messages, size, now_ms)
+        return found
 
     def _over_quota(self) -> Refusal | Hold | None:
         verdict = self._quota.judge(self._backlog_bytes, self._age_ms)
@@ -114,6 +138,8 @@ class TopicLimits:
         self._backlog_bytes += size
         if self._rate.is_set:
             self._rate.charge(record.messages, size, now_ms)
+        if self.spark is not None:
+            self.spark.admit(record.messages, size, now_ms)
 
     def _full(self, record: Record, policy: TopicPolicy) -> str:
         """Why a length limit does not allow the record; empty when it does."""
@@ -220,7 +246,7 @@ def _age_ms(subscription: Subscription, topic: Topic, wall_ms: int) -> int:
     return max(0, wall_ms - min(oldest)) if oldest else 0
 
 
-def _arriving(topic: Topic) -> tuple[int, int]:
+def arriving_at(topic: Topic) -> tuple[int, int]:
     """Messages and bytes that are routed to the topic and not appended yet."""
     messages = size = 0
     for queue in topic.queues:

@@ -11,6 +11,8 @@ from typing import cast
 
 from penstock.engine.admission import Admission
 from penstock.engine.answers import Answers
+from penstock.engine.bulk.book import QueryBook
+from penstock.engine.bulk.desk import QueryDesk
 from penstock.engine.chain import Chain
 from penstock.engine.collect import Collector
 from penstock.engine.commit import Commits
@@ -90,6 +92,9 @@ class Parts:
         self.housekeeping = Housekeeping(
             store, self.chain, settings.storage, self.registry, self.settling
         )
+        book = QueryBook(self, settings.spark)
+        self.queries = QueryDesk(self, book)
+        self.housekeeping.kept = book.lowest_kept
         self.turns = TurnRunner(self)
 
     def remove_topic(self, topic: Topic, cause: str) -> None:

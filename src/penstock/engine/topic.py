@@ -70,6 +70,11 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     """Largest message; ``topics.message_bytes_max`` holds in any case."""
     is_delaying: bool = False
     """Every future ``deliver_ms`` delays for the whole topic, not only records that ask (D14)."""
+    spark_backpressure: str = ""
+    """D23: off, soft or hard; "" = as ``spark.backpressure`` says. So is -1 of the following."""
+    spark_backlog_messages_max: int = -1
+    spark_backlog_bytes_max: int = -1
+    spark_backlog_age_ms_max: int = -1
 
     @property
     def dead_letter(self) -> TopicName | None:

@@ -98,6 +98,7 @@ class TurnRunner:
                 subscription.arrived(queue.queue_id)
         if is_durable:
             self._parts.pulls.arrived(queue)
+            self._parts.queries.arrived(queue)
         self._chain.is_stirred = True
 
     def next_deadline_ms(self) -> int | None:
@@ -110,6 +111,7 @@ class TurnRunner:
             parts.intake.next_deadline_ms(),
             parts.waiting.next_deadline_ms(),
             parts.pulls.next_deadline_ms(),
+            parts.queries.next_deadline_ms(),
             parts.housekeeping.next_deadline_ms(),
         ]
         if not (self._retry_ms or parts.commits.is_held or parts.commits.failure):
@@ -137,6 +139,7 @@ class TurnRunner:
         if self._retry_ms and now_ms >= self._retry_ms:
             self._retry_ms = 0
         parts.pulls.due(now_ms)
+        parts.queries.due(now_ms)
         parts.housekeeping.run(parts.expire)
         parts.waiting.turn()
 

@@ -23,6 +23,8 @@ class Reason(Enum):
     """Too many publishes of this connection are unconfirmed (F9)."""
     HELD = "held"
     """A target is full and its policy is to hold the publisher (length limit with hold)."""
+    SPARK = "spark"
+    """A Spark query is behind its bound and its topic's policy lets publishers wait (F18)."""
 
     # Members are singletons, so identity is enough, and Enum's own hash is a Python call that every
     # stall would pay for several times.

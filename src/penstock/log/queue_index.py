@@ -185,6 +185,27 @@ class QueueIndex:
         """Record bytes of the entries that begin in [start, end)."""
         return max(0, self._bytes_before(end) - self._bytes_before(start))
 
+    def located(
+        self, from_offset: int, to_offset: int, entries_max: int
+    ) -> tuple[list[tuple[str, int, int]], bytes, int]:
+        """Where the entries of [from, to) are: files, packed entries not on file, where they end.
+
+        With more than ``entries_max`` entries that are not on file the end is below ``to``. For
+        readers of another process, which never come here for a single entry.
+        """
+        tail, tail_first = self._tail, self._tail_first
+        files = self._files.covering(from_offset, min(to_offset, tail_first))
+        if to_offset <= tail_first or not tail:
+            return files, b"", to_offset
+        count, span = len(tail) // ENTRY_BYTES, (tail_first, self.next_offset)
+        low = find_offset(self._read_tail, count, span, max(from_offset, tail_first))
+        high = find_offset(self._read_tail, count, span, to_offset - 1) + 1
+        high = min(high, count)
+        if high - low > entries_max:
+            high = low + entries_max
+            to_offset = first_offset(self._read_tail, high)
+        return files, bytes(tail[low * ENTRY_BYTES : high * ENTRY_BYTES]), to_offset
+
     @property
     def messages(self) -> int:
         """Offsets that can still be asked for."""

@@ -21,6 +21,7 @@ from penstock.settings.convert import convert
 from penstock.settings.flow import FlowSettings
 from penstock.settings.listeners import ListenerSettings
 from penstock.settings.rocketmq import RocketmqSettings
+from penstock.settings.spark import SparkSettings
 from penstock.settings.storage import StorageSettings
 from penstock.settings.topics import TopicSettings
 
@@ -42,6 +43,7 @@ class Settings:
     listeners: ListenerSettings = field(default_factory=ListenerSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     rocketmq: RocketmqSettings = field(default_factory=RocketmqSettings)
+    spark: SparkSettings = field(default_factory=SparkSettings)
     origins: Mapping[str, str] = field(
         default_factory=lambda: MappingProxyType({}), compare=False, repr=False
     )
@@ -59,6 +61,7 @@ PARTS: Final[Mapping[str, type]] = {
     "listeners": ListenerSettings,
     "broker": BrokerSettings,
     "rocketmq": RocketmqSettings,
+    "spark": SparkSettings,
 }
 
 KINDS: Final[Mapping[str, object]] = {

@@ -1,0 +1,298 @@
+"""The desk for Spark queries: resolve, poll, lease and what else is asked over the bulk link (D18).
+
+A poll acknowledges what the query has processed and asks how far its next batch may go. It is
+answered from the index, up to durable ends (D7), or held until there is enough to read or its time
+is up (F12); arrival wakes it, nothing polls. Each query's lease keeps what it has not processed
+(F18), and queries that fall behind slow the publishers of their topics (``pressure.py``).
+
+Invariants: a held poll is answered exactly once unless its asker goes first; nobody is shown an
+offset that a crash could give to another message; every query is known by name, at most
+``spark.queries_max`` of them.
+Not here: the socket (``server/bulk_link.py``), rows (``penstock.bulk``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.engine.bulk import book as books
+from penstock.engine.bulk.finding import found_topics
+from penstock.engine.bulk.orders import (
+    BAD_REQUEST,
+    DATA_LOSS,
+    EPOCH,
+    BatchProgress,
+    LocatedSpan,
+    OffsetMap,
+    PollAnswer,
+    PollOrder,
+    PollOutlet,
+    QueryRefused,
+)
+from penstock.engine.bulk.query import Query
+from penstock.engine.bulk.shares import Stretch, ends_within
+from penstock.flow.held_pull import HeldPulls
+
+if TYPE_CHECKING:
+    from penstock.engine.parts import Parts
+    from penstock.engine.queue import Queue
+    from penstock.engine.topic import Topic
+    from penstock.flow.lease import Lease
+
+WAIT_MS_MAX: Final = 60_000
+"""Longest hold of a poll: a query that is gone must not look alive for longer."""
+POLLS_HELD_MAX: Final = 4096
+_POLLS: Final = "polls"
+
+
+class _Held:
+    """A poll that waits."""
+
+    __slots__ = ("order", "outlet", "query", "topics")
+
+    def __init__(
+        self, order: PollOrder, outlet: PollOutlet, query: Query, topics: list[Topic]
+    ) -> None:
+        self.order = order
+        self.outlet = outlet
+        self.query = query
+        self.topics = topics
+
+
+class QueryDesk:
+    """All queries of one engine."""
+
+    def __init__(self, parts: Parts, book: books.QueryBook) -> None:
+        self._parts = parts
+        self._chain = parts.chain
+        self.book: Final = book
+        self._held: HeldPulls[_Held] = HeldPulls(POLLS_HELD_MAX, POLLS_HELD_MAX)
+
+    @property
+    def epoch(self) -> int:
+        """Offsets of an older epoch may name other messages now (D7)."""
+        return self._parts.store.epoch
+
+    @property
+    def run_start(self) -> int:
+        """Transient records below this position did not survive the restart (D6)."""
+        return self._parts.host.transient_floor
+
+    # Questions.
+
+    def resolve(self, topics: list[str] | None, pattern: str | None) -> list[Topic]:
+        """The topics that are meant, in the order of their names."""
+        return found_topics(self._parts.registry.topics, topics, pattern)
+
+    def by_time(self, topic: str, at_ms: int) -> dict[int, int]:
+        """First offset stored at or after a wall time, for each queue; the durable end if none."""
+        found = self.resolve([topic], None)[0]
+        return {
+            queue.number: min(queue.index.search_time(at_ms), queue.durable_end)
+            for queue in found.queues
+        }
+
+    def locate(
+        self, topic: str, queue: int, start: int, end: int, *, entries_max: int
+    ) -> LocatedSpan:
+        """Where the index entries of a stretch of a queue are, as far as they are durable."""
+        found = self.resolve([topic], None)[0]
+        if not 0 <= queue < len(found.queues):
+            raise QueryRefused(
+                BAD_REQUEST, f"topic '{topic}' has queues 0 to {len(found.queues) - 1}, not {queue}"
+            )
+        chosen = found.queues[queue]
+        index = chosen.index
+        start, end = max(start, index.min_offset), min(end, chosen.durable_end)
+        files: list[tuple[str, int, int]] = []
+        tail, upto = b"", max(start, end)
+        if start < end:
+            files, tail, upto = index.located(start, end, entries_max)
+        return LocatedSpan(
+            int(chosen.queue_id), chosen.incarnation, index.min_offset, upto, files, tail
+        )
+
+    # Polls.
+
+    def poll(self, order: PollOrder, outlet: PollOutlet) -> PollAnswer | None:
+        """The answer, or None when the poll is held: then ``polled`` is called later."""
+        topics = self.resolve(order.topics, order.pattern)
+        self._check(order, topics)
+        query = self.book.heard(order.subscription, topics, order.start)
+        query.polls += 1
+        if order.report is not None:
+            query.last = order.report
+        self._acknowledge(query, topics, order.start)
+        waiting = _Held(order, outlet, query, topics)
+        if order.wait_ms > 0 and not self._suits(waiting):
+            query.state = "idle"
+            deadline_ms = self._chain.now_ms + min(order.wait_ms, WAIT_MS_MAX)
+            if self._held.hold(_POLLS, waiting, deadline_ms, owner=id(outlet)):
+                self._chain.stir()  # the deadline may be the nearest now
+                return None
+        return self._answer(waiting)
+
+    def arrived(self, queue: Queue) -> None:
+        """The durable end of a queue moved: answer the polls that have enough now."""
+        if self._held:
+            topic = queue.topic
+            self._say(
+                self._held.arrived(_POLLS, lambda each: topic in each.topics and self._suits(each))
+            )
+
+    def disconnected(self, outlet: PollOutlet) -> None:
+        """An asker is gone: its polls are dropped unanswered."""
+        self._held.cancel_owner(id(outlet))
+
+    def due(self, now_ms: int) -> None:
+        """Answer polls whose time is up; look at leases and brakes."""
+        if self._held:
+            self._say(self._held.due(now_ms))
+        self.book.due(now_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """When ``due`` has something to do."""
+        times = (self._held.next_deadline_ms, self.book.next_look_ms)
+        return min((each for each in times if each is not None), default=None)
+
+    @property
+    def polls_held(self) -> int:
+        """Polls that wait."""
+        return len(self._held)
+
+    # Leases and reports.
+
+    def lease(self, name: str, topics: list[Topic], start: OffsetMap, *, ttl_ms: int) -> Lease:
+        """Keep what a query has not processed; a position it names is where it begins."""
+        query = self.book.heard(name, topics, start)
+        if ttl_ms:
+            query.lease.ttl_ms = ttl_ms
+        self._acknowledge(query, topics, start, is_sure=True)
+        self.book.save(query)
+        return query.lease
+
+    def release(self, name: str, *, is_final: bool) -> None:
+        """The query needs nothing kept; a final release forgets it. Unknown ones are gone."""
+        self.book.release(name, is_final=is_final)
+
+    def report(self, name: str, progress: BatchProgress, state: str, text: str) -> None:
+        """What its listener saw; a query that nobody knows yet is not made by it."""
+        query = self.book.queries.get(name)
+        if query is None:
+            return
+        query.last, query.state, query.text = progress, state, text
+        self.book.hear(query)
+
+    # Parts.
+
+    def _check(self, order: PollOrder, topics: list[Topic]) -> None:
+        """Offsets that cannot be this broker's: of another time, or above all it has."""
+        if not order.subscription:
+            raise QueryRefused(BAD_REQUEST, "a poll needs the name of its subscription")
+        if order.epoch and order.epoch != self.epoch:
+            raise QueryRefused(
+                EPOCH,
+                f"the offsets are of epoch {order.epoch}, the broker is in epoch {self.epoch}: it "
+                "lost unsynced messages when its machine stopped, and offsets may name others now; "
+                "begin with a new checkpoint",
+            )
+        for topic in topics:
+            for number, offset in order.start.get(str(topic.name), {}).items():
+                if not 0 <= number < len(topic.queues):
+                    raise QueryRefused(
+                        DATA_LOSS,
+                        f"topic '{topic.name}' has {len(topic.queues)} queues and none of number "
+                        f"{number}: it was deleted and made anew",
+                    )
+                end = topic.queues[number].durable_end
+                if offset > end:
+                    raise QueryRefused(
+                        DATA_LOSS,
+                        f"queue {number} of topic '{topic.name}' ends at {end} and the query "
+                        f"stands at {offset}: the topic was made anew, or its log was lost",
+                    )
+
+    def _acknowledge(
+        self, query: Query, topics: list[Topic], start: OffsetMap, *, is_sure: bool = False
+    ) -> None:
+        messages = size = 0
+        for topic in topics:
+            for number, offset in start.get(str(topic.name), {}).items():
+                ahead = query.acknowledge(topic.queues[number], offset, is_sure=is_sure)
+                messages += ahead[0]
+                size += ahead[1]
+        if messages:
+            query.drain.took(messages, size, self._chain.now_ms)
+            self._chain.stir()
+
+    def _suits(self, poll: _Held) -> bool:
+        """True when there is enough to read."""
+        order = poll.order
+        wanted = max(1, min(order.rows_min, order.rows_max) if order.rows_max else order.rows_min)
+        there = 0
+        for topic in poll.topics:
+            if topic.is_deleted:
+                return True
+            given = order.start.get(str(topic.name), {})
+            for queue in topic.queues:
+                low = max(given.get(queue.number, 0), queue.index.min_offset)
+                there += max(0, queue.durable_end - low)
+                if there >= wanted:
+                    return True
+        return False
+
+    def _say(self, polls: list[_Held]) -> None:
+        for poll in polls:
+            self.book.hear(poll.query)
+            answer: PollAnswer | QueryRefused
+            try:
+                answer = self._answer(poll)
+            except QueryRefused as refused:
+                answer = refused
+            poll.outlet.polled(poll.order, answer)
+
+    def _answer(self, poll: _Held) -> PollAnswer:
+        order, query = poll.order, poll.query
+        topics = [topic for topic in poll.topics if not topic.is_deleted]
+        if len(topics) < len(poll.topics):
+            topics = self.resolve(order.topics, order.pattern)  # says which one is missing
+        answer = PollAnswer(
+            epoch=self.epoch, ends={}, latest={}, starts={}, incarnations={}
+        )  # fmt: skip
+        queues = [queue for topic in topics for queue in topic.queues]
+        stretches = [self._stretch(poll, queue, answer) for queue in queues]
+        ends = ends_within(stretches, order.rows_max, order.bytes_max)
+        for queue, stretch, end in zip(queues, stretches, ends, strict=True):
+            name = str(queue.topic.name)
+            answer.ends.setdefault(name, {})[queue.number] = end
+            answer.latest.setdefault(name, {})[queue.number] = stretch.end
+            answer.incarnations.setdefault(name, {})[queue.number] = queue.incarnation
+            answer.rows += end - stretch.start
+            answer.bytes += stretch._replace(end=end).size_bytes
+            answer.lag_rows += stretch.end - stretch.start
+            answer.lag_bytes += stretch.size_bytes
+        query.drain.gave(answer.rows, answer.bytes, self._chain.now_ms)
+        query.is_limited = answer.rows < answer.lag_rows
+        query.state = "running" if answer.rows else "idle"
+        answer.held = next(
+            (text for topic in topics if (text := self.book.pressures.held(topic, query.name))),
+            None,
+        )
+        return answer
+
+    def _stretch(self, poll: _Held, queue: Queue, answer: PollAnswer) -> Stretch:
+        name = str(queue.topic.name)
+        given = poll.order.start.get(name, {}).get(queue.number)
+        earliest = queue.index.min_offset
+        start = earliest if given is None else max(given, earliest)
+        if given is None or given < earliest:
+            answer.starts.setdefault(name, {})[queue.number] = start
+        if given is not None and given < earliest:
+            poll.query.lost = max(poll.query.lost, earliest - given)
+            broke = poll.query.lease.broke
+            why = f"its lease was broken, {broke}" if broke else "retention removed them"
+            answer.lost = (
+                f"messages {given} to {earliest - 1} of queue {queue.number} of topic '{name}' are "
+                f"gone before query '{poll.query.name}' read them: {why}"
+            )
+        return Stretch(queue.index, start, max(start, queue.durable_end))

@@ -1,0 +1,182 @@
+"""Brake: a Spark query that falls behind slows or holds the publishers of its topic (F18, D23).
+
+Who grants: the query, by draining. Who spends: every publish to the topic. Who stops: publishers of
+this topic, no others. What wakes them: the query's next acknowledgement, or time (soft).
+
+Soft: while the bound is passed, and until the backlog is back at nine tenths of it, publishers get
+1.1 times what the query drains, so a steady query still catches up as soon as they pause. Hard: a
+publish that would carry the backlog over the bound waits. A backlog of nothing admits anything:
+one message larger than the bound must not wait for ever.
+
+A pure judge: whoever has the figures calls ``look``; ``judge`` and ``admit`` are asked in between.
+Not here: which query is the slowest (``engine/bulk/pressure.py``).
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from penstock.flow.rate import RateLimit
+from penstock.model.sizes import size_text
+
+SOFT_FACTOR: Final = 1.1
+"""D23: what publishers get of the drain rate."""
+SOFT_CLEAR: Final = 0.9
+"""Share of the bound below which publishers run free again."""
+HARD_CLEAR: Final = 0.9
+"""Share of the bound above which a publish that was held there still counts as held."""
+SOFT_PER_S_MIN: Final = 10
+"""Messages per second that always pass: a query that drains nothing slows, it does not stop."""
+SOFT_BURST_PART: Final = 10
+"""A tenth of a second's worth may pass at once."""
+
+
+class Backpressure(Enum):
+    """What a topic's policy says."""
+
+    OFF = "off"
+    SOFT = "soft"
+    HARD = "hard"
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogBound:
+    """How far a query may fall behind on one topic; 0 = no bound."""
+
+    messages_max: int = 0
+    bytes_max: int = 0
+    age_ms_max: int = 0
+
+    @property
+    def is_set(self) -> bool:
+        """False when a query may fall behind as far as it likes."""
+        return bool(self.messages_max or self.bytes_max or self.age_ms_max)
+
+    def share(self, backlog: "Backlog") -> float:
+        """The largest part of a bound that is used; 1 = at it."""
+        return max(
+            backlog.messages / self.messages_max if self.messages_max else 0.0,
+            backlog.bytes / self.bytes_max if self.bytes_max else 0.0,
+            backlog.age_ms / self.age_ms_max if self.age_ms_max else 0.0,
+        )
+
+    def figures(self, backlog: "Backlog") -> str:
+        """The tightest bound in words."""
+        found = []
+        if self.messages_max:
+            part = backlog.messages / self.messages_max
+            found.append((part, f"{backlog.messages} messages behind, bound {self.messages_max}"))
+        if self.bytes_max:
+            words = f"{size_text(backlog.bytes)} behind, bound {size_text(self.bytes_max)}"
+            found.append((backlog.bytes / self.bytes_max, words))
+        if self.age_ms_max:
+            words = f"{backlog.age_ms} ms behind, bound {self.age_ms_max} ms"
+            found.append((backlog.age_ms / self.age_ms_max, words))
+        return max(found)[1] if found else "behind"
+
+
+class Backlog(NamedTuple):
+    """What one query has not processed of one topic."""
+
+    query: str
+    messages: int
+    bytes: int
+    age_ms: int
+    drain_messages_per_s: float = 0.0
+    drain_bytes_per_s: float = 0.0
+
+
+class Held(NamedTuple):
+    """Why a publish waits."""
+
+    culprit: str
+    until_ms: int | None
+
+
+class Brake:
+    """The brake of one topic."""
+
+    __slots__ = ("_backlog", "_has_held", "_rate", "bound", "is_on", "mode", "topic")
+
+    def __init__(self, topic: str, mode: Backpressure, bound: BacklogBound, now_ms: int) -> None:
+        self.topic: Final = topic
+        self.mode: Final = mode
+        self.bound: Final = bound
+        self.is_on = False
+        """True while the bound is passed (soft) or reached (hard)."""
+        self._backlog: Backlog | None = None
+        self._has_held = False
+        self._rate = RateLimit(0, 0, now_ms)
+
+    def look(self, backlogs: list[Backlog], now_ms: int) -> bool:
+        """Fresh figures of every query that may brake; True when it was put on or let go."""
+        was_on = self.is_on
+        self._backlog = max(backlogs, key=self.bound.share, default=None)
+        share = self.bound.share(self._backlog) if self._backlog is not None else 0.0
+        if self._backlog is None or self.mode is Backpressure.OFF:
+            self.is_on = False
+        elif self.mode is Backpressure.HARD:
+            # A large message may be held a little below the bound.
+            self._has_held &= share >= HARD_CLEAR
+            self.is_on = share >= 1 or self._has_held
+        else:
+            self.is_on = share >= (SOFT_CLEAR if was_on else 1)
+            if self.is_on:
+                self._set_rate(self._backlog, now_ms)
+        return self.is_on is not was_on
+
+    @property
+    def query(self) -> str:
+        """The query that is furthest behind, measured by the bound."""
+        return self._backlog.query if self._backlog is not None else ""
+
+    def judge(self, messages: int, size_bytes: int, now_ms: int) -> Held | None:
+        """Why a publish of so many messages waits; None = it may pass."""
+        backlog = self._backlog
+        if backlog is None or self.mode is Backpressure.OFF:
+            return None
+        if self.mode is Backpressure.SOFT:
+            wait_ms = self._rate.wait_ms(now_ms) if self.is_on else 0
+            return Held(self.explain(), now_ms + wait_ms) if wait_ms else None
+        if backlog.messages == 0:
+            return None
+        bound = self.bound
+        is_over = (
+            0 < bound.messages_max < backlog.messages + messages
+            or 0 < bound.bytes_max < backlog.bytes + size_bytes
+            or 0 < bound.age_ms_max <= backlog.age_ms
+        )
+        if not is_over:
+            return None
+        self._has_held = True
+        return Held(self.explain(), None)
+
+    def admit(self, messages: int, size_bytes: int, now_ms: int) -> None:
+        """A publish passed: count it until the next look."""
+        self.count(messages, size_bytes)
+        if self.is_on and self.mode is Backpressure.SOFT:
+            self._rate.charge(messages, size_bytes, now_ms)
+
+    def count(self, messages: int, size_bytes: int) -> None:
+        """So much more will be behind, which the last look could not see."""
+        backlog = self._backlog
+        if backlog is not None and (messages or size_bytes):
+            self._backlog = backlog._replace(
+                messages=backlog.messages + messages, bytes=backlog.bytes + size_bytes
+            )
+
+    def explain(self) -> str:
+        """Who holds the publishers, in one sentence without its end."""
+        backlog = self._backlog
+        if backlog is None:
+            return f"topic '{self.topic}' waits for a Spark query"
+        return (
+            f"Spark query '{backlog.query}' is {self.bound.figures(backlog)} on topic "
+            f"'{self.topic}' (spark_backpressure {self.mode.value})"
+        )
+
+    def _set_rate(self, backlog: Backlog, now_ms: int) -> None:
+        messages = max(SOFT_PER_S_MIN, round(backlog.drain_messages_per_s * SOFT_FACTOR))
+        burst = max(1, messages // SOFT_BURST_PART)
+        if messages != self._rate.messages.rate_per_s:
+            self._rate.messages.resize(messages, burst, now_ms)

@@ -1,0 +1,198 @@
+"""Queries at the desk: what a poll gets, where a query stands, what a restart leaves."""
+
+import pytest
+
+from penstock.engine.bulk.orders import BatchProgress, PollOrder, QueryRefused
+from penstock.engine.routing import DirectRoute
+from penstock.testing.workbench import Workbench
+
+
+class Asker:
+    def __init__(self):
+        self.answers = []
+
+    def polled(self, order, answer):
+        self.answers.append(answer)
+
+
+class Bench(Workbench):
+    def poll(self, start=None, name="etl", asker=None, topics=("orders",), **changes):
+        order = PollOrder(
+            subscription=name,
+            topics=list(topics) if topics is not None else None,
+            start={"orders": start} if start is not None else {},
+            **changes,
+        )
+        return self.engine.queries.poll(order, asker or Asker())
+
+    def query(self, name="etl"):
+        return self.engine.queries.book.queries[name]
+
+
+@pytest.fixture
+def bench():
+    return Bench()
+
+
+@pytest.fixture
+def orders(bench):
+    topic = bench.topic(queues=2)
+    bench.channel_of_all = bench.channel()
+    return topic
+
+
+def fill(bench, topic, *counts):
+    for queue, count in zip(topic.queues, counts, strict=False):
+        bodies = [b"%04d" % number for number in range(count)]
+        bench.publish(bench.channel_of_all, DirectRoute(queue), *bodies)
+    bench.settle()
+
+
+def test_a_first_poll_gives_everything_from_the_earliest_offset(bench, orders):
+    fill(bench, orders, 5, 3)
+    answer = bench.poll()
+    assert answer.ends == answer.latest == {"orders": {0: 5, 1: 3}}
+    assert answer.starts == {"orders": {0: 0, 1: 0}}
+    assert (answer.rows, answer.lag_rows) == (8, 8)
+    assert answer.bytes == answer.lag_bytes > 0
+
+
+def test_limits_are_shared_fairly_by_the_queues(bench, orders):
+    fill(bench, orders, 100, 10)
+    assert bench.poll(rows_max=40).ends == {"orders": {0: 30, 1: 10}}
+    size = bench.poll(rows_max=1).bytes
+    assert bench.poll(bytes_max=6 * size).rows == 6
+    assert bench.query().is_limited
+
+
+def test_only_what_is_durable_is_given(bench, orders):
+    bench.publish(bench.channel_of_all, orders, b"1")
+    bench.turns()
+    assert bench.poll().rows == 0
+    bench.settle()
+    assert bench.poll().rows == 1
+
+
+def test_a_poll_waits_for_an_arrival(bench, orders):
+    asker = Asker()
+    assert bench.poll({0: 0, 1: 0}, asker=asker, wait_ms=500) is None
+    bench.advance(400)
+    assert not asker.answers
+    fill(bench, orders, 2)
+    assert [each.rows for each in asker.answers] == [2]
+
+
+def test_a_poll_that_wants_more_rows_waits_for_them_until_its_time_is_up(bench, orders):
+    asker = Asker()
+    bench.poll({}, asker=asker, wait_ms=500, rows_min=3)
+    fill(bench, orders, 1, 1)
+    assert not asker.answers
+    fill(bench, orders, 1)
+    assert asker.answers.pop().rows == 3
+    bench.poll({0: 2, 1: 1}, asker=asker, wait_ms=500, rows_min=3)
+    bench.advance(499)
+    assert not asker.answers
+    bench.advance(1)
+    assert asker.answers.pop().rows == 0
+
+
+def test_an_asker_that_is_gone_is_not_answered(bench, orders):
+    asker = Asker()
+    bench.poll({}, asker=asker, wait_ms=500)
+    bench.engine.queries.disconnected(asker)
+    fill(bench, orders, 1)
+    bench.advance(1000)
+    assert not asker.answers
+
+
+def test_a_topic_deleted_under_a_waiting_poll_is_an_error(bench, orders):
+    asker = Asker()
+    bench.poll({}, asker=asker, wait_ms=500)
+    bench.engine.delete_topic(orders.name)
+    bench.advance(500)
+    assert [each.kind for each in asker.answers] == ["no-topic"]
+
+
+def test_an_unknown_topic_names_the_nearest(bench, orders):
+    with pytest.raises(QueryRefused, match="did you mean 'orders'") as refused:
+        bench.poll(topics=["order"])
+    assert refused.value.kind == "no-topic"
+
+
+def test_a_pattern_never_matches_hidden_topics(bench, orders):
+    bench.topic("penstock.secret")
+    assert [str(each.name) for each in bench.engine.queries.resolve(None, ".*")] == ["orders"]
+    with pytest.raises(QueryRefused, match="no regular expression"):
+        bench.engine.queries.resolve(None, "(")
+
+
+def test_offsets_of_another_epoch_or_above_the_end_are_refused(bench, orders):
+    with pytest.raises(QueryRefused) as refused:
+        bench.poll({0: 1})
+    assert refused.value.kind == "data-loss"
+    with pytest.raises(QueryRefused) as refused:
+        bench.poll(epoch=bench.engine.queries.epoch + 1)
+    assert refused.value.kind == "epoch"
+
+
+def test_the_start_of_a_poll_is_the_position_and_survives_kill_nine(bench, orders):
+    fill(bench, orders, 10, 10)
+    bench.poll({0: 4, 1: 6})
+    bench.settle()
+    bench.kill()
+    query = bench.query()
+    queues = bench.engine.topics()[0].queues
+    assert [query.position(queue) for queue in queues] == [4, 6]
+    assert query.lease.holds
+
+
+def test_one_late_poll_does_not_set_a_position_back_but_two_do(bench, orders):
+    fill(bench, orders, 10)
+    queue = orders.queues[0]
+    bench.poll({0: 8})
+    bench.poll({0: 2})
+    assert bench.query().position(queue) == 8
+    assert bench.query().lowest(queue) == 2
+    bench.poll({0: 2})
+    assert bench.query().position(queue) == 2
+
+
+def test_a_lease_sets_the_position_back_at_once(bench, orders):
+    fill(bench, orders, 10)
+    bench.poll({0: 8})
+    bench.engine.queries.lease("etl", [orders], {"orders": {0: 3}}, ttl_ms=0)
+    assert bench.query().position(orders.queues[0]) == 3
+
+
+def test_a_final_release_forgets_the_query(bench, orders):
+    bench.poll()
+    bench.engine.queries.release("etl", is_final=True)
+    assert not orders.subscriptions
+    bench.settle()
+    bench.kill()
+    assert not bench.engine.queries.book.queries
+
+
+def test_offsets_by_time_are_those_of_the_first_message_stored_then(bench, orders):
+    fill(bench, orders, 3)
+    bench.advance(1000)
+    wall_ms = bench.engine.clock.wall_ms()
+    fill(bench, orders, 3)
+    assert bench.engine.queries.by_time("orders", wall_ms) == {0: 3, 1: 0}
+
+
+def test_progress_is_remembered_and_says_which_part_is_slow(bench, orders):
+    bench.poll(
+        report=BatchProgress(rows=5, batch_ms=900, read_ms=50, transform_ms=100, sink_ms=700)
+    )
+    assert bench.query().last.slow_part == "sink"
+
+
+def test_entries_that_are_not_on_file_are_given_as_they_are(bench, orders):
+    fill(bench, orders, 10)
+    span = bench.engine.queries.locate("orders", 0, 2, 100, entries_max=5)
+    assert (span.end, span.files, len(span.tail)) == (7, [], 5 * 48)
+    span = bench.engine.queries.locate("orders", 0, 7, 100, entries_max=5)
+    assert (span.end, len(span.tail)) == (10, 3 * 48)
+    with pytest.raises(QueryRefused, match="queues 0 to 1"):
+        bench.engine.queries.locate("orders", 2, 0, 1, entries_max=5)
