@@ -1,0 +1,130 @@
+"""Byte strings that lie anywhere in a few buffers as one Arrow column, made without a loop.
+
+Arrow's BinaryView is 16 bytes for each value: its length, then either the value itself (up to 12
+bytes) or its first 4 bytes, the number of a buffer and the place in it. numpy fills these in for
+all rows at once; the cast to an ordinary binary column copies every value in C. So a column costs
+the same whatever lies between two values in the log.
+
+    buffer 0      bytes made up by us: values that stand nowhere as they should be read
+    buffer 1 ...  segments of the log
+
+Not here: where the values are (``gather.py``, ``columns.py``).
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.bulk.layout import Column, kinds
+
+INLINE_BYTES: Final = 12
+PLACE_MAX: Final = (1 << 31) - 1
+"""Places are 32 bits: no buffer may be longer."""
+_HEAD: Final = np.dtype("V12")
+_MASKS: Final = np.array(
+    [[0xFF] * n + [0] * (INLINE_BYTES - n) for n in range(INLINE_BYTES + 1)], np.uint8
+).view("<u4")
+
+
+class Spans:
+    """For each row the buffer, the place in it and the length of a value."""
+
+    __slots__ = ("buffer", "length", "place")
+
+    def __init__(self, buffer: Column, place: Column, length: Column) -> None:
+        self.buffer: Final = buffer
+        self.place: Final = place
+        self.length: Final = length
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def take(self, rows: Column) -> "Spans":
+        """Some rows, in any order."""
+        return Spans(self.buffer[rows], self.place[rows], self.length[rows])
+
+
+class Buffers:
+    """The buffers that spans point into."""
+
+    def __init__(self, segments: Sequence[Any]) -> None:
+        self._segments: Final = segments
+        self._own = bytearray()
+
+    def put(self, spans: Spans, row: int, value: bytes) -> None:
+        """Let ``row`` have a value that stands in no segment."""
+        spans.buffer[row] = 0
+        spans.place[row] = len(self._own)
+        spans.length[row] = len(value)
+        self._own += value
+
+    @property
+    def own_bytes(self) -> int:
+        """How much was put."""
+        return len(self._own)
+
+    def value(self, spans: Spans, row: int) -> bytes:
+        """One value, for those in no hurry."""
+        number, place = int(spans.buffer[row]), int(spans.place[row])
+        source = self._segments[number - 1] if number else self._own
+        return bytes(source[place : place + int(spans.length[row])])
+
+    def binary(self, spans: Spans, *, is_empty_null: bool = False) -> pa.Array:
+        """The values as a binary column."""
+        length, place, buffer = spans.length, spans.place, spans.buffer
+        own = bytes(self._own) + bytes(INLINE_BYTES)
+        sources = [own, *self._segments]
+        words = np.empty((len(length), 4), "<u4")
+        words[:, 0] = length
+        heads = words[:, 1:]
+        self._read_heads(spans, sources, heads)
+        is_short = length <= INLINE_BYTES
+        if is_short.any():
+            heads &= _MASKS[np.minimum(length, INLINE_BYTES)]
+            words[:, 2] = np.where(is_short, words[:, 2], buffer)
+            words[:, 3] = np.where(is_short, words[:, 3], place)
+        else:
+            words[:, 2] = buffer
+            words[:, 3] = place
+        validity = None
+        if is_empty_null and (length == 0).any():
+            validity = pa.py_buffer(np.packbits(length > 0, bitorder="little"))
+        parts = [validity, pa.py_buffer(words), *map(pa.py_buffer, sources)]
+        return pa.Array.from_buffers(pa.binary_view(), len(length), parts).cast(pa.binary())
+
+    def text(self, spans: Spans, *, is_empty_null: bool = False) -> pa.Array:
+        """The values as a string column; what is not UTF-8 is replaced."""
+        return as_text(self.binary(spans, is_empty_null=is_empty_null))
+
+    def _read_heads(self, spans: Spans, sources: list[Any], heads: Column) -> None:
+        """The first 12 bytes of every value, with whatever lies behind a shorter one."""
+        numbers = kinds(spans.buffer)
+        for number in numbers:
+            source = sources[number]
+            room = len(source) - INLINE_BYTES
+            rows = slice(None) if len(numbers) == 1 else np.flatnonzero(spans.buffer == number)
+            place = spans.place[rows]
+            if room >= 0:
+                overlapping: Column = np.ndarray((room + 1,), _HEAD, buffer=source, strides=(1,))
+                heads[rows] = overlapping[np.minimum(place, room)].view("<u4").reshape(-1, 3)
+            if len(place) and int(place.max()) > room:
+                self._read_last_heads(spans, number, source, heads)
+
+    def _read_last_heads(self, spans: Spans, number: int, source: Any, heads: Column) -> None:
+        """The same for values with fewer than 12 bytes behind their beginning."""
+        is_last = (spans.buffer == number) & (spans.place > len(source) - INLINE_BYTES)
+        for row in np.flatnonzero(is_last).tolist():
+            place = int(spans.place[row])
+            head = bytes(source[place : place + INLINE_BYTES]).ljust(INLINE_BYTES, b"\0")
+            heads[row] = np.frombuffer(head, "<u4")
+
+
+def as_text(values: pa.Array) -> pa.Array:
+    """A binary column as a string column; what is not UTF-8 is replaced, as Python does."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = [v if v is None else v.decode("utf-8", "replace") for v in values.to_pylist()]
+        return pa.array(texts, pa.string())
