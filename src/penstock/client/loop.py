@@ -23,7 +23,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from penstock.client.errors import StateError
@@ -32,28 +32,36 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-CALLS_PER_TURN: Final = 10_000
-"""Posted calls run in one turn of the loop; sockets are looked at in between."""
+ITEMS_PER_TURN: Final = 10_000
+"""Things taken, calls run, in one turn of the loop; sockets are looked at in between."""
 
 
-class Relay:
-    """Calls handed to one event loop from any thread, many of them for one wake-up.
+class Relay(Generic[T]):
+    """Things handed to one event loop from any thread, many of them for one wake-up.
 
-    What ``source`` posts in one turn of its own loop wakes the other loop once, at the end of the
-    turn: waking it earlier would have both threads fight for the interpreter over every result.
+    ``take`` is called there with each. What ``source`` hands over in one turn of its own loop wakes
+    the other loop once, at the end of the turn: waking it earlier would have both threads fight for
+    the interpreter over every result.
     """
 
-    __slots__ = ("__weakref__", "_calls", "_is_woken", "_source", "loop")
+    __slots__ = ("__weakref__", "_is_woken", "_items", "_source", "_take", "loop")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, source: LoopThread | None = None) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        take: Callable[[T], object],
+        source: LoopThread | None = None,
+    ) -> None:
         self.loop: Final = loop
+        self._take = take
         self._source = source
-        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        # Bounded by those who put: permits, places in a cache, threads that block.
+        self._items: deque[T] = deque()
         self._is_woken = False
 
-    def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Run ``call(*args)`` on the loop soon; dropped when the loop is closed."""
-        self._calls.append((call, args))
+    def put(self, item: T) -> None:
+        """``take(item)`` on the loop soon; dropped when the loop is closed."""
+        self._items.append(item)
         if not self._is_woken:
             # Two threads may both get here: one turn too many, never one too few.
             self._is_woken = True
@@ -68,21 +76,39 @@ class Relay:
             self.loop.call_soon_threadsafe(self._run)
         except RuntimeError:
             self._is_woken = False
-            self._calls.clear()
+            self._items.clear()
             _log.debug("event loop is closed, results dropped")
 
     def _run(self) -> None:
         self._is_woken = False
-        calls = self._calls
-        for _ in range(min(len(calls), CALLS_PER_TURN)):
-            call, args = calls.popleft()
+        items, take = self._items, self._take
+        for _ in range(min(len(items), ITEMS_PER_TURN)):
+            item = items.popleft()
             try:
-                call(*args)
+                take(item)
             except Exception:
                 _log.exception("posted call failed")
-        if calls and not self._is_woken:
+        if items and not self._is_woken:
             self._is_woken = True
             self.loop.call_soon(self._run)
+
+
+class CallRelay(Relay[tuple[Callable[..., object], tuple[Any, ...]]]):
+    """The same for calls."""
+
+    __slots__ = ()
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, source: LoopThread | None = None) -> None:
+        super().__init__(loop, _call, source)
+
+    def post(self, call: Callable[..., object], *args: Any) -> None:
+        """Run ``call(*args)`` on the loop soon; dropped when the loop is closed."""
+        self.put((call, args))
+
+
+def _call(posted: tuple[Callable[..., object], tuple[Any, ...]]) -> None:
+    call, args = posted
+    call(*args)
 
 
 class LoopThread:
@@ -91,7 +117,7 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self.name: Final = name
         self.loop: Final = asyncio.new_event_loop()
-        self._relay = Relay(self.loop)
+        self._relay = CallRelay(self.loop)
         self._is_orphan = False
         """True in the child of a fork: the thread is not there."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -104,8 +130,7 @@ class LoopThread:
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
         """Run ``call(*args)`` on this thread soon; from any thread, cheap."""
-        if self._is_orphan:
-            raise self._forked()
+        self.check_alive()
         self._relay.post(call, *args)
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
@@ -143,6 +168,11 @@ class LoopThread:
         """The process forked, and this is the child."""
         self._is_orphan = True
 
+    def check_alive(self) -> None:
+        """Raise ``StateError`` in the child of a fork."""
+        if self._is_orphan:
+            raise self._forked()
+
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
@@ -161,7 +191,7 @@ class _Shared:
         self.lock = threading.Lock()
         self.threads: dict[str, LoopThread] = {}
         # By id, and weak: a relay holds its loop, and whoever uses a relay holds that.
-        self.relays: WeakValueDictionary[int, Relay] = WeakValueDictionary()
+        self.relays: WeakValueDictionary[int, CallRelay] = WeakValueDictionary()
         self.orphans: list[LoopThread] = []
         """Kept, or the garbage collector would close what the parent still uses."""
 
@@ -189,7 +219,7 @@ def listener_loop() -> LoopThread:
     return _thread("penstock-listeners")
 
 
-def relay_to(loop: asyncio.AbstractEventLoop) -> Relay:
+def relay_to(loop: asyncio.AbstractEventLoop) -> CallRelay:
     """The relay to an event loop, one for all that hand results to it; keep it as long as used."""
     found = _shared.relays.get(id(loop))
     if found is None or found.loop is not loop:
@@ -197,7 +227,7 @@ def relay_to(loop: asyncio.AbstractEventLoop) -> Relay:
         with _shared.lock:
             found = _shared.relays.get(id(loop))
             if found is None or found.loop is not loop:
-                found = _shared.relays[id(loop)] = Relay(loop, source)
+                found = _shared.relays[id(loop)] = CallRelay(loop, source)
     return found
 
 

@@ -9,6 +9,7 @@ Not here: sockets and threads (``tests/interop/client``).
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, cast
 
 from penstock.client.errors import ClientError, NoRoute
@@ -32,6 +33,17 @@ from penstock.wire.rocketmq.route_bodies import BrokerData, QueueData, TopicRout
 
 STORED: Final = (0, 10, 11, 12)
 OFFSET_ID: Final = f"7F0000010000000A{9:016X}"
+
+
+class HeardSend(Send, kw_only=True):
+    """Calls a function with the end."""
+
+    hear: Callable[[Outcome], object]
+    is_given_up: bool = False
+
+    def done(self, outcome: Outcome) -> None:
+        """It is over."""
+        self.hear(outcome)
 
 
 class HeldRequest:
@@ -190,7 +202,9 @@ class ProducerBench:
             message = Message("t", b"x")
         encoded = self.encoder.encode(message)
         now_ms = self.clock.monotonic_ms()
-        return Send.of((message,), encoded, now_ms, timeout_ms, self.ended.append)
+        return HeardSend(
+            message, encoded, now_ms, timeout_ms, now_ms + timeout_ms, hear=self.ended.append
+        )
 
     def send(self, message: Message | None = None, *, timeout_ms: int = 3000) -> Send:
         """Begin a send that needs no permit."""

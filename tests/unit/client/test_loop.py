@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from penstock.client.errors import StateError
-from penstock.client.loop import LoopThread, Relay, client_loop, listener_loop, relay_to
+from penstock.client.loop import CallRelay, LoopThread, client_loop, listener_loop, relay_to
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_posts_run_in_order_and_a_failing_one_is_skipped(thread):
 def test_many_posts_of_one_turn_are_one_wake_up():
     async def run():
         loop, woken, seen = asyncio.get_running_loop(), [], []
-        relay = Relay(loop)
+        relay = CallRelay(loop)
         call_soon = loop.call_soon_threadsafe
         loop.call_soon_threadsafe = lambda call: woken.append(call) or call_soon(call)
         for number in range(100):
@@ -95,9 +95,9 @@ def test_many_posts_of_one_turn_are_one_wake_up():
 def test_results_of_one_turn_of_the_source_wake_the_other_loop_once(thread):
     async def run():
         loop, woken, seen, done = asyncio.get_running_loop(), [], [], asyncio.Event()
-        relay = Relay(loop, thread)
+        relay = CallRelay(loop, thread)
         call_soon = loop.call_soon_threadsafe
-        loop.call_soon_threadsafe = lambda call: woken.append(len(relay._calls)) or call_soon(call)
+        loop.call_soon_threadsafe = lambda call: woken.append(len(relay._items)) or call_soon(call)
 
         async def turn():
             for number in range(10):
@@ -119,7 +119,7 @@ def test_posts_to_a_closed_loop_are_dropped():
     loop.close()
     for _ in range(3):
         relay.post(print)
-        assert len(relay._calls) == 0
+        assert len(relay._items) == 0
 
 
 def test_threads_are_shared_and_daemons():

@@ -33,7 +33,7 @@ from penstock.client.consumer.results import (
     ResultKind,
     Suspend,
 )
-from penstock.client.loop import LoopThread, Relay
+from penstock.client.loop import CallRelay, LoopThread
 from penstock.client.message import ReceivedMessage
 
 _log = logging.getLogger(__name__)
@@ -301,7 +301,7 @@ class ThreadListening(_Sharing):
 class CoroutineListening(_Sharing):
     """Coroutine functions, on an event loop of the user's or on the listeners' thread."""
 
-    def __init__(self, home: LoopThread, caller: Caller, workers: int, relay: Relay) -> None:
+    def __init__(self, home: LoopThread, caller: Caller, workers: int, relay: CallRelay) -> None:
         super().__init__(home, workers)
         self.caller = caller
         self._relay = relay

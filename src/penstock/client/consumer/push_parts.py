@@ -40,7 +40,7 @@ from penstock.client.consumer.send_back import DEAD_LETTER_LEVEL, SendBack
 from penstock.client.consumer.thresholds import QueueThresholds
 from penstock.client.errors import ClientError
 from penstock.client.instance import ClientInstance
-from penstock.client.loop import Relay, client_loop, listener_loop, relay_to
+from penstock.client.loop import CallRelay, client_loop, listener_loop, relay_to
 from penstock.client.message import ReceivedMessage
 from penstock.client.trace import Trace
 from penstock.flow.thresholds import Thresholds
@@ -97,7 +97,7 @@ def listening(
     workers = options["consume_threads"]
     if not is_coroutine_listener(listener):
         return ThreadListening(client_loop(), caller, workers, f"penstock-{group}")
-    relay: Relay = relay_to(loop if loop is not None else listener_loop().loop)
+    relay: CallRelay = relay_to(loop if loop is not None else listener_loop().loop)
     return CoroutineListening(client_loop(), caller, workers, relay)
 
 

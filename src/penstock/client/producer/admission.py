@@ -31,21 +31,22 @@ class Admission:
             send.has_permit = False
             admitted = self._in_flight.give(send.encoded.size_bytes)
             if admitted:
-                self._admit(admitted)
+                self.admit(admitted)
 
     def leave_overdue(self, now_ms: int) -> None:
         """Send away those whose time is up."""
         left, admitted = self._in_flight.leave_overdue(now_ms)
         for send in left:
             self._give_up(send, self._in_flight.refusal(send))
-        self._admit(admitted)
+        self.admit(admitted)
 
     def turn_away(self) -> None:
         """The producer stops."""
         for send in self._in_flight.leave_all():
             self._give_up(send, StateError("the producer was stopped"))
 
-    def _admit(self, sends: Sequence[Send]) -> None:
+    def admit(self, sends: Sequence[Send]) -> None:
+        """These have a permit by now: they begin."""
         # A loop: one that fails as soon as it begins admits others, thousands perhaps.
         self._admitted.extend(sends)
         if self._is_admitting:

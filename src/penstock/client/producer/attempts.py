@@ -96,13 +96,6 @@ class RetryRule:
         return Verdict.AGAIN if is_again and code in self._codes else Verdict.FAILED
 
 
-def try_timeout_ms(left_ms: int, try_timeout_ms_max: int, *, is_last: bool) -> int:
-    """How long one try may take: what is left, but no more than allowed when others may follow."""
-    if try_timeout_ms_max and not is_last:
-        return min(left_ms, try_timeout_ms_max)
-    return left_ms
-
-
 def failure(topic: str, attempts: Sequence[Attempt], timeout_ms: int) -> SendFailed:
     """The error of a send whose last try failed; every try is told."""
     last = attempts[-1].error if attempts else None

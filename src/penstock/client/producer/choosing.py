@@ -20,7 +20,7 @@ def choose(send: Send, queues: Sequence[QueueRef], turns: QueueTurns, now_ms: in
         return send.pinned
     if not queues:
         raise NoRoute(send.topic, "none of its queues can be written to")
-    message = send.messages[0]
+    message = send.message
     if send.selector is not None:
         send.pinned = selected(send.selector, queues, message)
     elif message.ordering_key:

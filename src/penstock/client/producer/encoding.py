@@ -48,7 +48,7 @@ _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 _JSON: Final = msgspec.json.Encoder().encode
 
 
-class Encoded(msgspec.Struct, eq=False):
+class Encoded(msgspec.Struct, eq=False, gc=False):
     """A message ready for any queue of its topic; what each try adds is the queue."""
 
     encoder: "Encoder"
@@ -68,19 +68,14 @@ class Encoded(msgspec.Struct, eq=False):
 
     def frame(self, queue: QueueRef, opaque: int, flag: int = 0) -> bytes:
         """The frame of the request, the short way."""
-        body = self.body
-        header = b'%b,%b,"f":"%d","g":"%d","h":"%d","j":"%d","i":%b%b},"flag":%d,"opaque":%d}' % (
-            self.encoder.head(self.topic, self.is_batch),
-            self.encoder.place(queue),
-            self.sys_flag,
-            self.born_ms,
-            self.flag,
-            self.reconsume_times,
-            _JSON(self.properties),
-            b"" if self.max_reconsume_times is None else b',"l":"%d"' % self.max_reconsume_times,
-            flag,
-            opaque,
-        )
+        body, encoder, times_max = self.body, self.encoder, self.max_reconsume_times
+        header = (
+            f"{encoder.head(self.topic, self.is_batch)},{encoder.place(queue)}"
+            f',"f":"{self.sys_flag}","g":"{self.born_ms}","h":"{self.flag}","j":"{self.reconsume_times}"'
+            f',"i":{_JSON(self.properties).decode()}'
+            f"{'' if times_max is None else _times_max(times_max)}"
+            f'}},"flag":{flag},"opaque":{opaque}}}'
+        ).encode()
         size = len(header)
         return b"".join((_PREFIX.pack(4 + size + len(body), size), header, body))
 
@@ -136,12 +131,14 @@ class Encoder:
         self._lock = threading.Lock()
         self._compress_bytes_min = compress_bytes_min
         self._compress_level = compress_level
-        self._heads: dict[tuple[str, bool], bytes] = {}
-        self._places: dict[QueueRef, bytes] = {}
+        self._heads: dict[tuple[str, bool], str] = {}
+        self._places: dict[QueueRef, str] = {}
 
     def encode(self, message: Message, *, is_half: bool = False) -> Encoded:
         """A checked message; ``is_half`` makes it the first part of a transaction."""
-        key = self.unique_key()
+        now_ms = self._clock.wall_ms()
+        with self._lock:
+            key = self._keys.make_at(now_ms)
         properties = properties_of(message, key)
         if is_half:
             properties = f"TRAN_MSG\x01true\x02PGROUP\x01{self.group}\x02{properties}"
@@ -154,8 +151,7 @@ class Encoder:
                 body = packed
                 sys_flag |= _COMPRESSED
         encoded = Encoded(
-            self, message.topic, key, properties, body, size, self._clock.wall_ms(), message.flag,
-            sys_flag,
+            self, message.topic, key, properties, body, size, now_ms, message.flag, sys_flag,
         )  # fmt: skip
         if message.topic.startswith(RETRY_PREFIX):
             _lift_times(encoded, message)
@@ -163,7 +159,8 @@ class Encoder:
 
     def encode_batch(self, messages: Sequence[Message]) -> Encoded:
         """A checked list of messages of one topic (``batch.check_batch``), as one request."""
-        keys = [self.unique_key() for _ in messages]
+        with self._lock:
+            keys = [self._keys.make() for _ in messages]
         body = batch_body(messages, keys)
         # No key of its own: Apache's broker adds these to every message, after the message's.
         properties = "" if messages[0].wait_store_ok else "WAIT\x01false\x02"
@@ -178,12 +175,7 @@ class Encoder:
             is_batch=True,
         )
 
-    def unique_key(self) -> str:
-        """The id of one message."""
-        with self._lock:
-            return self._keys.make()
-
-    def head(self, topic: str, is_batch: bool) -> bytes:
+    def head(self, topic: str, is_batch: bool) -> str:
         """The front of a header, which all messages of a topic share."""
         found = self._heads.get((topic, is_batch))
         if found is None:
@@ -193,34 +185,32 @@ class Encoder:
             self._heads[topic, is_batch] = found
         return found
 
-    def place(self, queue: QueueRef) -> bytes:
+    def place(self, queue: QueueRef) -> str:
         """The part of a header that says which queue."""
         found = self._places.get(queue)
         if found is None:
-            found = b'"e":"%d","n":%b' % (queue.queue, _JSON(queue.broker))
+            found = f'"e":"{queue.queue}","n":{_JSON(queue.broker).decode()}'
             if len(self._places) >= PLACES_MAX:
                 del self._places[next(iter(self._places))]
             self._places[queue] = found
         return found
 
-    def _make_head(self, topic: str, is_batch: bool) -> bytes:
+    def _make_head(self, topic: str, is_batch: bool) -> str:
         # Brokers of ours read a send that begins with its code without taking the JSON apart twice.
         return (
-            b'{"code":%d,"language":"PYTHON","version":%d,"serializeTypeCurrentRPC":"JSON",'
-            b'"extFields":{"a":%b,"b":%b,"c":"%b","d":"%d","k":"false","m":"%b"'
-        ) % (
-            _code(is_batch),
-            CLIENT_VERSION,
-            _JSON(self.group),
-            _JSON(topic),
-            AUTO_CREATE_TOPIC.encode(),
-            self.auto_create_queues,
-            b"true" if is_batch else b"false",
+            f'{{"code":{_code(is_batch)},"language":"PYTHON","version":{CLIENT_VERSION}'
+            f',"serializeTypeCurrentRPC":"JSON","extFields":{{"a":{_JSON(self.group).decode()}'
+            f',"b":{_JSON(topic).decode()},"c":"{AUTO_CREATE_TOPIC}"'
+            f',"d":"{self.auto_create_queues}","k":"false","m":"{"true" if is_batch else "false"}"'
         )
 
 
 def _code(is_batch: bool) -> int:
     return int(RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2)
+
+
+def _times_max(times_max: int) -> str:
+    return f',"l":"{times_max}"'
 
 
 def _lift_times(encoded: Encoded, message: Message) -> None:

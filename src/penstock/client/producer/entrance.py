@@ -8,19 +8,26 @@ Not here: what happens next (``sending.py``), how the end gets back (``handing_b
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from penstock.client.errors import InvalidMessage, StateError
-from penstock.client.loop import relay_to
+from penstock.client.loop import Relay
 from penstock.client.message import Message, SendResult
 from penstock.client.producer.batch import check_batch
 from penstock.client.producer.checking import check_message
 from penstock.client.producer.encoding import Encoded
-from penstock.client.producer.handing_back import GRACE_S, Blocked, OnDone, settle_future
+from penstock.client.producer.handing_back import (
+    GRACE_S,
+    AwaitedSend,
+    BlockedSend,
+    CalledSend,
+    OnDone,
+    settle,
+)
 from penstock.client.producer.machinery import Machinery
 from penstock.client.producer.selection import Selector
-from penstock.client.producer.send import Done, Outcome, Send
+from penstock.client.producer.send import Send
 from penstock.model.assignment import QueueRef
 
 
@@ -31,7 +38,11 @@ class Aim(NamedTuple):
     selector: Selector | None = None
     timeout_ms: int | None = None
     is_half: bool = False
-    is_oneway: bool = False
+
+
+ANYWHERE: Final = Aim()
+
+S = TypeVar("S", bound=Send)
 
 
 class Entrance:
@@ -40,16 +51,14 @@ class Entrance:
     def __init__(self, machinery: Machinery) -> None:
         self._machinery: Final = machinery
         self._thread: Final = machinery.thread
-        self._begin: Final = machinery.sender.begin
-        self._clock: Final = machinery.clock
+        self._begin: Final = Relay(machinery.thread.loop, machinery.sender.begin).put
+        self._now_ms: Final = machinery.clock.monotonic_ms
         self._encode: Final = machinery.encoder.encode
         self._take_or_wait: Final = machinery.in_flight.take_or_wait
         self._bytes_max: Final = machinery.options["message_bytes_max"]
-        self._last_relay: tuple[asyncio.AbstractEventLoop | None, Callable[..., None]] = (
-            None,
-            _unheard,
-        )
         self._timeout_ms: Final = machinery.options["send_timeout_ms"]
+        self._way_home: Relay[AwaitedSend] | None = None
+        """To the event loop of the last send, which nearly always is that of the next one."""
 
     def encoded(self, message: Message) -> Encoded:
         """One message, checked."""
@@ -70,75 +79,73 @@ class Entrance:
         check_batch(messages, self._bytes_max)
         return self._machinery.encoder.encode_batch(messages)
 
-    def blocking(self, messages: Sequence[Message], encoded: Encoded, aim: Aim) -> SendResult:
-        """Send and wait."""
+    def blocking(
+        self, message: Message, encoded: Encoded, aim: Aim, batch: Sequence[Message] = ()
+    ) -> SendResult:
+        """Send and wait; ``batch`` is all that ``encoded`` holds, when that is more than one."""
         if self._thread.is_current:
             raise StateError("send() on the client's own thread would wait for itself; send_async")
-        blocked = Blocked()
-        send = self._made(messages, encoded, aim, blocked.settle)
-        self._thread.post(self._begin, send)
-        return blocked.result(send.timeout_ms)
+        started_ms, timeout_ms = self._times(aim)
+        lock = threading.Lock()
+        lock.acquire()
+        send = BlockedSend(
+            message, encoded, started_ms, timeout_ms, started_ms + timeout_ms, batch=batch,
+            lock=lock,
+        )  # fmt: skip
+        self._begin(_aimed(send, aim))
+        return send.result()
 
     def future(
-        self, messages: Sequence[Message], encoded: Encoded, aim: Aim
+        self, message: Message, encoded: Encoded, aim: Aim, batch: Sequence[Message] = ()
     ) -> "asyncio.Future[SendResult]":
         """Send; the future belongs to the running event loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[SendResult] = loop.create_future()
-        # Nearly always the loop of the send before; a pair, so that threads never see half of it.
-        known, post = self._last_relay
-        if known is not loop:
-            post = relay_to(loop).post
-            self._last_relay = (loop, post)
-
-        def done(outcome: Outcome) -> None:
-            post(settle_future, future, outcome)
-
-        send = self._made(messages, encoded, aim, done)
-        send.watched = future.cancelled
-        self._enter(send)
+        relay = self._way_home
+        if relay is None or relay.loop is not loop:
+            self._way_home = relay = Relay(loop, settle, self._thread)
+        started_ms, timeout_ms = self._times(aim)
+        send = AwaitedSend(
+            message, encoded, started_ms, timeout_ms, started_ms + timeout_ms, batch=batch,
+            future=future, relay=relay,
+        )  # fmt: skip
+        self._enter(send if aim is ANYWHERE else _aimed(send, aim))
         return future
 
     def callback(self, message: Message, aim: Aim, on_done: OnDone) -> None:
         """Send; ``on_done`` runs on the thread for callbacks."""
+        encoded = self.encoded(message)
         callbacks = self._machinery.callbacks
         callbacks.start()
-
-        def done(outcome: Outcome) -> None:
-            callbacks.put(send, on_done, outcome)
-
-        send = self._made((message,), self.encoded(message), aim, done)
-        send.keeps_permit = True
-        self._enter_or_block(send)
+        started_ms, timeout_ms = self._times(aim)
+        send = CalledSend(
+            message, encoded, started_ms, timeout_ms, started_ms + timeout_ms, keeps_permit=True,
+            on_done=on_done, thread=callbacks,
+        )  # fmt: skip
+        self._enter_or_block(_aimed(send, aim))
 
     def oneway(self, message: Message, aim: Aim) -> None:
         """Send, and that is all."""
-        send = self._made((message,), self.encoded(message), aim._replace(is_oneway=True), _unheard)
-        self._enter_or_block(send)
+        encoded = self.encoded(message)
+        started_ms, timeout_ms = self._times(aim)
+        send = Send(
+            message, encoded, started_ms, timeout_ms, started_ms + timeout_ms, is_oneway=True
+        )
+        self._enter_or_block(_aimed(send, aim))
 
-    def _made(self, messages: Sequence[Message], encoded: Encoded, aim: Aim, done: Done) -> Send:
+    def _times(self, aim: Aim) -> tuple[int, int]:
+        """(now, time-out)."""
+        self._thread.check_alive()
         timeout_ms = self._timeout_ms if aim.timeout_ms is None else aim.timeout_ms
         if timeout_ms <= 0:
             raise ValueError(f"timeout_ms is {timeout_ms}; at least 1 is needed")
-        send = Send.of(messages, encoded, self._clock.monotonic_ms(), timeout_ms, done)
-        send.is_half = aim.is_half
-        send.is_oneway = aim.is_oneway
-        send.selector = aim.selector
-        if aim.queue is not None:
-            if aim.queue.topic != encoded.topic or aim.selector is not None:
-                raise InvalidMessage(
-                    f"queue {aim.queue} does not fit topic {encoded.topic!r}"
-                    if aim.selector is None
-                    else "give a queue or a selector, not both"
-                )
-            send.pinned = aim.queue
-        return send
+        return self._now_ms(), timeout_ms
 
     def _enter(self, send: Send) -> bool:
         """False: it waits for a permit."""
         if self._take_or_wait(send, send.encoded.size_bytes):
             send.has_permit = True
-            self._thread.post(self._begin, send)
+            self._begin(send)
             return True
         self._thread.post(self._machinery.sender.watch)
         return False
@@ -146,7 +153,7 @@ class Entrance:
     def _enter_or_block(self, send: Send) -> None:
         if self._machinery.in_flight.take(send.encoded.size_bytes):
             send.has_permit = True
-            self._thread.post(self._begin, send)
+            self._begin(send)
             return
         send.entered = entered = threading.Event()
         if self._enter(send) or self._thread.is_current or self._machinery.callbacks.is_current:
@@ -154,5 +161,15 @@ class Entrance:
         entered.wait(send.timeout_ms / 1000 + GRACE_S)
 
 
-def _unheard(*_: object) -> None:
-    """Nobody asked; the producer's counts tell."""
+def _aimed(send: S, aim: Aim) -> S:
+    """The same send, with all that its sender said."""
+    queue = aim.queue
+    if queue is not None:
+        if aim.selector is not None:
+            raise InvalidMessage("give a queue or a selector, not both")
+        if queue.topic != send.topic:
+            raise InvalidMessage(f"queue {queue} does not fit topic {send.topic!r}")
+    send.pinned = queue
+    send.selector = aim.selector
+    send.is_half = aim.is_half
+    return send

@@ -17,7 +17,7 @@ from penstock.client.message import Message, SendResult
 from penstock.client.producer.attempts import RetryRule
 from penstock.client.producer.counts import ProducerStatistics
 from penstock.client.producer.encoding import Encoder
-from penstock.client.producer.handing_back import CallbackThread, settle_future
+from penstock.client.producer.handing_back import AwaitedSend, CallbackThread
 from penstock.client.producer.hooks import SendHook
 from penstock.client.producer.in_flight import InFlight
 from penstock.client.producer.latency import FaultTable
@@ -92,7 +92,7 @@ class Machinery:
             threads=options["check_threads"],
             waiting_max=options["checks_waiting_max"],
         )
-        self.callbacks: Final = CallbackThread(group, self._give_back)
+        self.callbacks: Final = CallbackThread(group, self._give_back, thread.loop.call_soon)
 
     def topics(self) -> set[str]:
         """Topics whose routes are kept fresh."""
@@ -142,7 +142,12 @@ class Machinery:
 
     def _give_back(self, send: Send) -> None:
         """The callback of a send begins: its permit is free; on the callback thread."""
-        self.thread.post(self.sender.admission.give_back, send)
+        if not send.has_permit:
+            return
+        send.has_permit = False
+        admitted = self.in_flight.give(send.encoded.size_bytes)
+        if admitted:
+            self.thread.post(self.sender.admission.admit, admitted)
 
     def _encoder(self, group: str) -> Encoder:
         return Encoder(
@@ -159,14 +164,11 @@ class Machinery:
 
         async def send_trace(message: Message) -> SendResult:
             future: asyncio.Future[SendResult] = self.thread.loop.create_future()
-            send = Send.of(
-                (message,),
-                encoder.encode(message),
-                self.clock.monotonic_ms(),
-                self.options["send_timeout_ms"],
-                lambda outcome: settle_future(future, outcome),
-            )
-            send.is_unseen = True
+            now_ms, timeout_ms = self.clock.monotonic_ms(), self.options["send_timeout_ms"]
+            send = AwaitedSend(
+                message, encoder.encode(message), now_ms, timeout_ms, now_ms + timeout_ms,
+                is_unseen=True, future=future,
+            )  # fmt: skip
             self.sender.begin(send)
             return await future
 

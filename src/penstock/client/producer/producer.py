@@ -30,7 +30,7 @@ from penstock.client.name_servers import NameServerList, parse_name_servers
 from penstock.client.options import resolve
 from penstock.client.producer.checking import check_group
 from penstock.client.producer.counts import ProducerStatistics
-from penstock.client.producer.entrance import Aim, Entrance
+from penstock.client.producer.entrance import ANYWHERE, Aim, Entrance
 from penstock.client.producer.handing_back import OnDone
 from penstock.client.producer.machinery import Machinery
 from penstock.client.producer.producer_options import ProducerOptions
@@ -129,7 +129,7 @@ class Producer:
         """Send and wait until it is stored."""
         entrance = self._entered()
         encoded = entrance.encoded(message)
-        return entrance.blocking((message,), encoded, Aim(queue, selector, timeout_ms))
+        return entrance.blocking(message, encoded, Aim(queue, selector, timeout_ms))
 
     def send_async(
         self,
@@ -141,8 +141,10 @@ class Producer:
     ) -> "asyncio.Future[SendResult]":
         """Send; await the future for the result. Many at a time are fine: permits bound them."""
         entrance = self._entered()
-        encoded = entrance.encoded(message)
-        return entrance.future((message,), encoded, Aim(queue, selector, timeout_ms))
+        aim = ANYWHERE
+        if queue is not None or selector is not None or timeout_ms is not None:
+            aim = Aim(queue, selector, timeout_ms)
+        return entrance.future(message, entrance.encoded(message), aim)
 
     def send_callback(
         self,
@@ -182,7 +184,7 @@ class Producer:
         """Send messages of one topic in one request; see ``split_batch`` for long lists."""
         entrance = self._entered()
         encoded = entrance.encoded_batch(messages)
-        return entrance.blocking(messages, encoded, Aim(queue, None, timeout_ms))
+        return entrance.blocking(messages[0], encoded, Aim(queue, None, timeout_ms), messages)
 
     def send_batch_async(
         self,
@@ -194,7 +196,7 @@ class Producer:
         """The same; await the future for the result."""
         entrance = self._entered()
         encoded = entrance.encoded_batch(messages)
-        return entrance.future(messages, encoded, Aim(queue, None, timeout_ms))
+        return entrance.future(messages[0], encoded, Aim(queue, None, timeout_ms), messages)
 
     # --- transactions -------------------------------------------------------------------------
 
@@ -208,7 +210,7 @@ class Producer:
         """
         entrance = self._entered()
         half = entrance.encoded_half(message)
-        result = entrance.blocking((message,), half, Aim(timeout_ms=timeout_ms, is_half=True))
+        result = entrance.blocking(message, half, Aim(timeout_ms=timeout_ms, is_half=True))
         state = TransactionState.UNKNOWN if result.is_ok else TransactionState.ROLLBACK
         try:
             if result.is_ok:
@@ -224,7 +226,7 @@ class Producer:
         entrance = self._entered()
         half = entrance.encoded_half(message)
         aim = Aim(timeout_ms=timeout_ms, is_half=True)
-        result = await entrance.future((message,), half, aim)
+        result = await entrance.future(message, half, aim)
         state = TransactionState.UNKNOWN if result.is_ok else TransactionState.ROLLBACK
         try:
             if result.is_ok:

@@ -1,8 +1,8 @@
 """One send on its way: what was handed in, what happened so far, who is told the end."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import Event
-from typing import Final, Self
+from typing import Final, Protocol
 
 import msgspec
 
@@ -15,28 +15,34 @@ from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.command import Command
 
 Outcome = SendResult | ClientError
-Done = Callable[[Outcome], object]
-"""Called once, on the client's thread."""
 
 NOWHERE: Final = QueueRef("", "", -1)
 
 
-def _nobody(_: object) -> None:
-    """Before it begins."""
+class Judge(Protocol):
+    """Who decides what follows from the answer to a try."""
+
+    def answered(self, send: "Send", answer: Command | ClientError) -> None:
+        """The last try of a send is over."""
+        ...
 
 
 class Send(msgspec.Struct, eq=False):
-    """State of one send; after ``begin`` only the client's thread touches it."""
+    """State of one send; after ``begin`` only the client's thread touches it.
 
-    messages: Sequence[Message]
+    Nobody hears the end of this one; subclasses tell (``handing_back.py``). Nothing that a send
+    holds may hold the send: it is gone when it is over, and needs no garbage collector.
+    """
+
+    message: Message
+    """Of a batch the first."""
     encoded: Encoded
-    topic: str
     started_ms: int
     timeout_ms: int
     deadline_ms: int
-    done: Done
-    answered: Callable[[Command | ClientError], object] = _nobody
-    """What the network calls; set when it begins."""
+    judge: Judge | None = None
+    """Set when it begins."""
+    batch: Sequence[Message] = ()
     pinned: QueueRef | None = None
     """The one queue it may go to, once that is known."""
     selector: Selector | None = None
@@ -49,8 +55,6 @@ class Send(msgspec.Struct, eq=False):
     """True when whoever hears the end gives the permit back (``give_back``)."""
     entered: Event | None = None
     """Set when it has its permit, or gets none: its caller blocks until then."""
-    watched: Callable[[], bool] | None = None
-    """Says whether nobody waits for the result any more."""
     tries: int = 0
     tried_ms: int = 0
     queue: QueueRef = NOWHERE
@@ -62,22 +66,28 @@ class Send(msgspec.Struct, eq=False):
     """Stored, but not as well as wanted: better than an error of the tries that followed."""
     context: SendContext | None = None
 
-    @classmethod
-    def of(
-        cls,
-        messages: Sequence[Message],
-        encoded: Encoded,
-        now_ms: int,
-        timeout_ms: int,
-        done: Done,
-    ) -> Self:
-        """A send that begins now."""
-        return cls(messages, encoded, encoded.topic, now_ms, timeout_ms, now_ms + timeout_ms, done)
+    def __call__(self, answer: Command | ClientError) -> None:
+        """What the network calls with the answer to a try."""
+        assert self.judge is not None, "it was begun"
+        self.judge.answered(self, answer)
+
+    def done(self, outcome: Outcome) -> None:
+        """It is over; called once, on the client's thread."""
 
     @property
     def is_given_up(self) -> bool:
         """True when nobody waits for its result any more."""
-        return self.watched is not None and self.watched()
+        return False
+
+    @property
+    def topic(self) -> str:
+        """Where it goes."""
+        return self.encoded.topic
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """All that it carries."""
+        return self.batch or (self.message,)
 
     def hook_context(self, group: str) -> SendContext:
         """What hooks are shown before it leaves."""
@@ -106,7 +116,7 @@ class Send(msgspec.Struct, eq=False):
     @property
     def kind(self) -> SendKind:
         """What hooks are told."""
-        first = self.messages[0]
+        first = self.message
         if self.is_half:
             return SendKind.TRANSACTION_HALF
         if first.delay_level or first.delay_ms or first.deliver_at_ms:

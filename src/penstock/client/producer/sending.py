@@ -12,7 +12,6 @@ threads of callers (``producer.py``).
 import asyncio
 import logging
 from collections.abc import Sequence
-from functools import partial
 from typing import Final, Protocol
 
 from penstock.client.errors import (
@@ -125,7 +124,7 @@ class Sender:
         if self.is_stopped and not send.is_unseen:
             self._end(send, StateError("the producer was stopped before the message was sent"))
             return
-        send.answered = partial(self._answered, send)
+        send.judge = self
         route = self._routes.get(send.topic)
         if route is None:
             self._route_waits.wait(send)
@@ -197,13 +196,14 @@ class Sender:
             tell_before(self._hooks, send.hook_context(self._group))
         if address is None:
             error = Unreachable(queue.broker, "no route names an address of this broker")
-            self._loop.call_soon(send.answered, error)
+            self._loop.call_soon(send, error)
             return
         self.topics[send.topic] = None
         if queue.broker not in self._greeted:
             self._greet(queue.broker)
-        is_last = send.pinned is not None or send.tries >= self._tries_max
-        timeout_ms = attempts.try_timeout_ms(left_ms, self._try_timeout_ms, is_last=is_last)
+        timeout_ms = left_ms
+        if self._try_timeout_ms and send.pinned is None and send.tries < self._tries_max:
+            timeout_ms = min(left_ms, self._try_timeout_ms)
         try:
             self._hand_over(send, address, timeout_ms)
         except Exception as problem:
@@ -223,17 +223,21 @@ class Sender:
             network.oneway(address, send.encoded.command(queue, is_oneway=True))
             self._end(send, None)
         elif self._is_signing:
-            network.start(address, send.encoded.command(queue), timeout_ms, send.answered)
+            network.start(address, send.encoded.command(queue), timeout_ms, send)
         else:
             opaque = network.next_opaque()
             frame = send.encoded.frame(queue, opaque)
-            network.start_frame(address, opaque, frame, timeout_ms, send.answered)
+            network.start_frame(address, opaque, frame, timeout_ms, send)
 
-    def _answered(self, send: Send, answer: Command | ClientError) -> None:
+    def answered(self, send: Send, answer: Command | ClientError) -> None:
+        """A try is over."""
+        code, result, error = _read(send, answer)
+        if code == 0 and result is not None and self._faults is None:
+            self._end(send, result)
+            return
         now_ms = self._clock.monotonic_ms()
         cost_ms = now_ms - send.tried_ms
         broker = send.queue.broker
-        code, result, error = _read(send, answer)
         if self._faults is not None:
             if error is None or code == attempts.BUSY:
                 self._faults.answered(broker, cost_ms, now_ms)

@@ -104,7 +104,10 @@ class UniqueKeys:
 
     def make(self) -> str:
         """The next key."""
-        now_ms = self._clock.wall_ms()
+        return self.make_at(self._clock.wall_ms())
+
+    def make_at(self, now_ms: int) -> str:
+        """The same, for who knows the (wall) time already."""
         if now_ms != self._now_ms:
             self._turn(now_ms)
         self._count = count = (self._count + 1) & 0xFFFF

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.client.errors import Attempt, BrokerBusy, BrokerRefused, SendFailed, Unreachable
-from penstock.client.producer.attempts import RetryRule, Verdict, failure, try_timeout_ms
+from penstock.client.producer.attempts import RetryRule, Verdict, failure
 
 RETRIED = (17, 14, 1, 16, 204, 205, 1500)
 NOT_RETRIED = (2, 3, 13, 15, 26, 29, 215, 501)
@@ -63,13 +63,6 @@ def test_stored_with_a_delay_is_a_result(code):
 
 def test_success_is_the_end():
     assert judge(0, retry_when_not_store_ok=True) is Verdict.STORED
-
-
-def test_a_try_takes_what_is_left_unless_it_is_limited_and_another_may_follow():
-    assert try_timeout_ms(2500, 0, is_last=False) == 2500
-    assert try_timeout_ms(2500, 900, is_last=False) == 900
-    assert try_timeout_ms(600, 900, is_last=False) == 600
-    assert try_timeout_ms(2500, 900, is_last=True) == 2500
 
 
 def test_a_failure_tells_every_try():

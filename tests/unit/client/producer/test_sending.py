@@ -1,6 +1,8 @@
 """The way of a send: queue, try, verdict, next try; on a bench without a network."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -43,6 +45,27 @@ async def test_a_stored_message_ends_with_its_result():
     assert result.queue == QueueRef("t", "a", 0)
     assert result.queue_offset == 4
     assert bench.sender.counts.sent == 1
+
+
+class Tag(str):
+    """A string that can be watched."""
+
+
+@on_loop
+async def test_a_send_that_is_over_needs_no_garbage_collector():
+    bench = ProducerBench()
+    message = Message("t", b"x", tag=Tag("seen"))
+    is_gone = weakref.finalize(message.tag, lambda: None)
+    bench.send(message)
+    del message
+    assert is_gone.alive
+    gc.disable()
+    try:
+        bench.held.next().answer()
+        assert bench.ended[0].is_ok
+        assert not is_gone.alive
+    finally:
+        gc.enable()
 
 
 @on_loop

@@ -68,7 +68,7 @@ async def test_a_send_nobody_waits_for_leaves_the_queue():
     bench = ProducerBench(messages_max=1)
     bench.enter()
     send = bench.enter()
-    send.watched = lambda: True
+    send.is_given_up = True
     bench.sender._look()
     assert bench.in_flight.waiting == 0
     bench.sender.close()
@@ -109,7 +109,7 @@ async def test_one_whose_awaiter_went_away_passes_its_permit_on():
     bench = ProducerBench(messages_max=1)
     bench.enter()
     for _ in range(2000):
-        bench.enter().watched = lambda: True
+        bench.enter().is_given_up = True
     bench.enter(Message("t", b"last"))
     bench.held.next().answer()
     assert [each.send.body for each in bench.held.requests] == [b"last"]
