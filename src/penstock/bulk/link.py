@@ -146,6 +146,8 @@ class Polled(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Record bytes of [start, ends)."""
     lag_rows: int = 0
     lag_bytes: int = 0
+    lost: str | None = None
+    """Why messages behind ``start`` are gone, if they are: whether a lease was broken, and why."""
     held: str | None = None
     """Why the producers are held at the moment, if they are because of this query."""
 

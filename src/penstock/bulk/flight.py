@@ -1,0 +1,225 @@
+"""The Flight server: rows by ticket, questions to the broker as actions (D18).
+
+    do_get(ticket)       rows of a range (``tickets.py``); each batch says where the range stands
+    do_action(name, b)   a question of ``link.ACTIONS`` in JSON, answered by the broker
+    list_flights         every topic, one endpoint for each queue with its ticket
+    get_flight_info      the same for one topic (path) or for a command in JSON (``Command``)
+
+So plain pyarrow needs nothing of ours: ``get_flight_info``, then ``do_get`` of each endpoint.
+
+Bounds: ``STREAMS_MAX`` reads at a time, one more waits ``STREAM_WAIT_S`` and is then told to come
+again; of these, ``DECODERS_MAX`` make a batch at a time. A batch is made when gRPC has room for it,
+which is about 4 MiB ahead of a reader that connects with ``client.FLIGHT_OPTIONS``.
+
+Errors carry ``link.Problem`` as JSON in their ``extra_info``. Not here: decoding (``reading.py``).
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from pyarrow import flight
+
+from penstock.bulk.broker import BrokerLine
+from penstock.bulk.link import (
+    ACTIONS,
+    BAD_REQUEST,
+    UNREACHABLE,
+    AnyQuestion,
+    Locate,
+    Located,
+    Problem,
+    Resolve,
+    Resolved,
+    TopicRange,
+)
+from penstock.bulk.origins import known_origins
+from penstock.bulk.reading import Reading, read_ticket
+from penstock.bulk.schema import arrow_schema
+from penstock.bulk.segments import SegmentMaps
+from penstock.bulk.tickets import ROWS_PER_BATCH, BulkError, RowFilter, Ticket, decode_ticket
+
+STREAMS_MAX: Final = 32
+"""Reads at a time; each may hold a batch or two in memory, so this bounds it at about 1 GiB."""
+STREAM_WAIT_S: Final = 10.0
+DECODERS_MAX: Final = max(2, os.cpu_count() or 2)
+"""Batches made at the same time: more than cores would only take turns."""
+
+_log = logging.getLogger(__name__)
+_QUESTIONS: Final[msgspec.json.Decoder[AnyQuestion]] = msgspec.json.Decoder(AnyQuestion)
+
+
+class Command(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to read, for ``get_flight_info``: a topic, and what its tickets shall say."""
+
+    topic: str
+    columns: list[str] | None = None
+    filter: RowFilter | None = None
+    fail_on_data_loss: bool = True
+    rows_per_batch: int = ROWS_PER_BATCH
+    check: bool = False
+
+
+class BrokerPlace:
+    """The data directory of a living broker; satisfies ``reading.Place``."""
+
+    def __init__(self, directory: Path, line: BrokerLine) -> None:
+        self.directory: Final = directory
+        self.maps: Final = SegmentMaps(directory)
+        self.origins: Final = known_origins()
+        self._line = line
+
+    def locate(self, ticket: Ticket, start: int) -> Located:
+        """Ask the broker where the entries are."""
+        question = Locate(topic=ticket.topic, queue=ticket.queue, start=start, end=ticket.end)
+        answer = self._line.ask("locate", question)
+        assert isinstance(answer, Located)
+        return answer
+
+
+class BulkServer(flight.FlightServerBase):
+    """Serves one data directory; pyarrow calls every method in a thread of its own."""
+
+    def __init__(
+        self, directory: Path, line: BrokerLine, location: str, *, streams_max: int = STREAMS_MAX
+    ) -> None:
+        super().__init__(location)
+        self._line = line
+        self._place = BrokerPlace(directory, line)
+        self._streams = threading.BoundedSemaphore(streams_max)
+        self._decoders = threading.BoundedSemaphore(DECODERS_MAX)
+
+    # Rows
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """The rows of a ticket."""
+        try:
+            wanted = decode_ticket(ticket.ticket)
+            reading = read_ticket(self._place, wanted)
+        except BulkError as problem:
+            raise _told(problem) from None
+        return flight.GeneratorStream(arrow_schema(wanted.columns), self._batches(reading))
+
+    def _batches(self, reading: Reading) -> Iterator[Any]:
+        """One batch after the other, each with the state of its range."""
+        if not self._streams.acquire(timeout=STREAM_WAIT_S):
+            raise _told(BulkError(UNREACHABLE, "too many reads at a time; come again"))
+        try:
+            while True:
+                with self._decoders:
+                    step = next(reading, None)
+                if step is None:
+                    return
+                batch, so_far = step
+                yield batch, msgspec.json.encode(so_far)
+        except BulkError as problem:
+            raise _told(problem) from None
+        except OSError as problem:
+            _log.warning("a read failed", extra={"why": str(problem)})
+            raise _told(BulkError(UNREACHABLE, f"reading the log failed: {problem}")) from None
+        finally:
+            # Also when the reader has left: pyarrow then closes this generator.
+            self._streams.release()
+
+    # Questions
+
+    def do_action(self, context: Any, action: Any) -> Any:
+        """A question to the broker."""
+        name = action.type
+        try:
+            if name not in ACTIONS:
+                raise BulkError(
+                    BAD_REQUEST, f"there is no action {name!r}, only {', '.join(ACTIONS)}"
+                )
+            answer = self._line.ask(name, _question(name, action.body.to_pybytes()))
+        except BulkError as problem:
+            raise _told(problem) from None
+        return iter([flight.Result(msgspec.json.encode(answer))])
+
+    def list_actions(self, context: Any) -> Any:
+        """Names of actions."""
+        return [(name, "see penstock.bulk.link") for name in ACTIONS]
+
+    # Topics for those who know nothing of ours
+
+    def list_flights(self, context: Any, criteria: bytes) -> Any:
+        """Every topic; ``criteria`` is a regular expression of names."""
+        try:
+            resolved = self._resolved(Resolve(pattern=criteria.decode() or None))
+        except (BulkError, UnicodeDecodeError) as problem:
+            raise _told(problem) from None
+        for topic in resolved.topics:
+            yield _described(topic, resolved.epoch, Command(topic=topic.name))
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        """The queues of one topic and a ticket for what each has now."""
+        try:
+            command = _command(descriptor)
+            resolved = self._resolved(Resolve(topics=[command.topic]))
+            return _described(resolved.topics[0], resolved.epoch, command, descriptor)
+        except (BulkError, ValueError) as problem:
+            raise _told(problem) from None
+
+    def _resolved(self, question: Resolve) -> Resolved:
+        answer = self._line.ask("resolve", question)
+        assert isinstance(answer, Resolved)
+        return answer
+
+
+def _question(name: str, body: bytes) -> AnyQuestion:
+    """The question in the body of an action; ``do`` need not be said twice."""
+    try:
+        fields = msgspec.json.decode(body or b"{}", type=dict[str, msgspec.Raw])
+        fields["do"] = msgspec.Raw(msgspec.json.encode(name))
+        return _QUESTIONS.decode(msgspec.json.encode(fields))
+    except msgspec.MsgspecError as problem:
+        raise BulkError(BAD_REQUEST, f"action {name!r}: {problem}") from None
+
+
+def _command(descriptor: Any) -> Command:
+    if descriptor.path:
+        return Command(topic=b"/".join(descriptor.path).decode())
+    try:
+        return msgspec.json.decode(descriptor.command or b"", type=Command)
+    except msgspec.MsgspecError as problem:
+        raise BulkError(
+            BAD_REQUEST, f'name a topic as path, or a command like {{"topic": "orders"}}: {problem}'
+        ) from None
+
+
+def _described(topic: TopicRange, epoch: int, command: Command, descriptor: Any = None) -> Any:
+    """A topic as Flight tells it: one endpoint, without a place of its own, for each queue."""
+    endpoints, rows = [], 0
+    for queue in topic.queues:
+        ticket = Ticket(
+            topic=topic.name,
+            queue=queue.queue,
+            start=queue.earliest,
+            end=queue.end,
+            epoch=epoch,
+            incarnation=queue.incarnation,
+            columns=command.columns,
+            filter=command.filter,
+            fail_on_data_loss=command.fail_on_data_loss,
+            rows_per_batch=command.rows_per_batch,
+            check=command.check,
+        )
+        endpoints.append(flight.FlightEndpoint(ticket.encode(), []))
+        rows += queue.end - queue.earliest
+    if descriptor is None:
+        descriptor = flight.FlightDescriptor.for_path(topic.name)
+    size = sum(queue.bytes for queue in topic.queues)
+    return flight.FlightInfo(arrow_schema(command.columns), descriptor, endpoints, rows, size)
+
+
+def _told(problem: Exception) -> Exception:
+    """The error as Flight carries it."""
+    kind = problem.kind if isinstance(problem, BulkError) else BAD_REQUEST
+    extra = msgspec.json.encode(Problem(kind=kind, text=str(problem)))
+    error = flight.FlightUnavailableError if kind == UNREACHABLE else flight.FlightServerError
+    told: Exception = error(str(problem), extra_info=extra)
+    return told
