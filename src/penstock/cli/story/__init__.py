@@ -1,0 +1,66 @@
+"""The whole story of ``penstock demo``: a shop, a broker, a consumer and a Spark pipeline (D27).
+
+A private broker in its own process takes orders from a shop; billing consumes them, and a Spark
+pipeline in its own process parses, windows and sums them into Parquet. Then, in turn, the disk
+stops answering, billing is slow, and Spark is slow; each time somebody has to wait, and the view
+says who and why. At the end every order is looked for.
+
+=============  ===================================================================================
+``telling.py``     the order of things: opens, plays the acts, judges
+``acts.py``        the three acts and what each claims
+``shop.py``        paces the orders; ``tills.py`` is where they are sent from, one file per protocol
+``billing.py``     the consumer
+``household.py``   the broker's process, its HTTP port, its memory
+``job.py``         Spark's process as seen from here; ``pipeline.py`` is what runs in it
+``view.py``        what is shown while it goes on
+``reckoning.py``   reads Parquet and compares
+=============  ===================================================================================
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much of everything."""
+
+    orders_per_s: int
+    steady_s: float
+    store_hold_ms: int
+    slow_order_s: float
+    """What one order costs a slow consumer thread."""
+    slow_row_s: float
+    """What one row costs a slow Spark task."""
+    backlog_messages_max: int
+    """How far Spark may fall behind before the shop is held."""
+    held_s: float
+    """How long the shop is watched while it is held."""
+    batch_target_s: float
+
+
+FULL: Final = Size(
+    orders_per_s=500,
+    steady_s=4,
+    store_hold_ms=2500,
+    slow_order_s=0.05,
+    slow_row_s=0.025,
+    backlog_messages_max=3000,
+    held_s=10,
+    batch_target_s=2,
+)
+SMALL: Final = Size(
+    orders_per_s=200,
+    steady_s=1,
+    store_hold_ms=1200,
+    slow_order_s=0.1,
+    slow_row_s=0.06,
+    backlog_messages_max=800,
+    held_s=3,
+    batch_target_s=1,
+)
+"""As a test: the same acts, shorter."""
+SIZES: Final = {"full": FULL, "small": SMALL}
+
+TOPIC: Final = "orders"
+QUEUES: Final = 4

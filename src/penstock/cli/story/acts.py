@@ -1,0 +1,136 @@
+"""The three acts: the disk, the consumer and Spark are slow, and each time the right one waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from penstock.cli.story import TOPIC
+from penstock.cli.story.billing import PULL, THRESHOLD
+
+if TYPE_CHECKING:
+    from penstock.cli.story.telling import Story
+
+ACT_S_MAX: Final = 45.0
+SPARK_START_S_MAX: Final = 90.0
+"""Java, Spark and two first batches: 15 s on an idle machine."""
+IN_FLIGHT_SHARE: Final = 0.1
+"""Of the bound: sends that had passed the gate when it closed."""
+
+
+def store_is_held(story: Story) -> None:
+    """F5, F6: a send that waits for a silent disk is refused in time, and nothing is lied about."""
+    shop, size = story.shop, story.size
+    story.until(lambda: len(shop.confirmed) > size.orders_per_s * size.steady_s, ACT_S_MAX)
+    refused, confirmed = shop.refused, len(shop.confirmed)
+    story.say(f"no sync returns for {size.store_hold_ms} ms (penstock fault store-hold)")
+    story.broker.ask("POST", "/api/faults", {"fault": "store-hold", "ms": size.store_hold_ms})
+    is_refused = story.until(lambda: shop.refused > refused, ACT_S_MAX)
+    reason = shop.last_reason
+    story.say(f"the shop is told: {reason}")
+    is_over = story.until(
+        lambda: len(shop.confirmed) > confirmed + 2 * size.orders_per_s, ACT_S_MAX
+    )
+    story.check(
+        "store held: sends are refused within a moment, and go on when the disk does",
+        is_refused and is_over,
+        f"{shop.refused - refused} refused",
+    )
+
+
+def consumer_is_slow(story: Story) -> None:
+    """F15: a slow consumer stops asking; the shop and everybody else go on."""
+    shop, billing, size = story.shop, story.billing, story.size
+    confirmed, refused = len(shop.confirmed), shop.refused
+    story.say(f"each order costs billing {size.slow_order_s * 1000:.0f} ms from now on")
+    billing.order_s = size.slow_order_s
+    is_held = story.until(lambda: bool(billing.held), ACT_S_MAX)
+    fullest = 0
+
+    def is_watched() -> bool:
+        nonlocal fullest
+        fullest = max(fullest, billing.fullest)
+        return False
+
+    story.until(is_watched, size.steady_s)
+    story.check(
+        "slow consumer: its thresholds stop the pulls, within a limit and one pull",
+        is_held and 0 < fullest <= THRESHOLD + PULL,
+        f"at most {fullest} in a cache, limit {THRESHOLD}",
+    )
+    story.check(
+        "slow consumer: the shop does not feel it",
+        len(shop.confirmed) > confirmed and shop.refused == refused,
+        f"{len(shop.confirmed) - confirmed:,} confirmed meanwhile",
+    )
+    billing.order_s = 0.0
+    story.say("billing is fast again")
+    is_free = story.until(
+        lambda: not billing.held and len(shop.confirmed) - len(billing.numbers) < THRESHOLD,
+        ACT_S_MAX,
+    )
+    story.check("slow consumer: let go, it catches up", is_free)
+
+
+def spark_is_slow(story: Story) -> None:
+    """F17, F18: batches get smaller, then the publishers of the topic are held at the bound."""
+    shop, job, size = story.shop, story.job, story.size
+    if not story.until(lambda: job.is_running, SPARK_START_S_MAX):
+        story.check("Spark runs", False, job.state)
+        return
+    bound = size.backlog_messages_max
+    _caught_up(story)
+    _set_backpressure(story, bound)
+    story.board.lag_max = 0
+    began, refused = len(job.batches), shop.refused
+    story.say(
+        f"each row costs Spark {size.slow_row_s * 1000:.0f} ms from now on; "
+        f"{TOPIC} says spark_backpressure = hard at {bound:,} messages"
+    )
+    job.slow_down(size.slow_row_s)
+    is_refused = story.until(lambda: shop.refused > refused, ACT_S_MAX)
+    reason = shop.last_reason
+    story.say(f"the shop is told: {reason}")
+    story.wait(size.held_s)
+    story.check(
+        "slow Spark: the shop is held, and told by which query",
+        is_refused and "orders-rows" in reason,
+        f"{shop.refused - refused} refused",
+    )
+    story.check(
+        "slow Spark: its backlog stays at the bound",
+        bound / 2 < story.board.lag_max <= bound * (1 + IN_FLIGHT_SHARE),
+        f"at most {story.board.lag_max:,}, bound {bound:,}",
+    )
+    rows = [each for each in job.batches[began:] if each.query == "rows" and each.rows]
+    story.check(
+        "slow Spark: admission makes its batches smaller",
+        len(rows) > 2 and rows[-1].rows < max(each.rows for each in rows),
+        " -> ".join(f"{each.rows} rows {each.ms / 1000:.1f} s" for each in rows[-4:]),
+    )
+    job.slow_down(0)
+    confirmed, refused = len(shop.confirmed), shop.refused
+    story.say("Spark is fast again")
+    is_free = story.until(
+        lambda: len(shop.confirmed) > confirmed + 2 * size.orders_per_s, ACT_S_MAX
+    )
+    story.check("slow Spark: let go, it catches up and the shop goes on", is_free)
+
+
+def _caught_up(story: Story) -> None:
+    story.until(lambda: story.board.lag < 2 * story.size.orders_per_s, ACT_S_MAX)
+
+
+def _set_backpressure(story: Story, messages_max: int) -> None:
+    """What ``penstock topics set`` does."""
+    order = {"spark_backpressure": "hard", "spark_backlog_messages_max": messages_max}
+    story.broker.ask("PATCH", f"/api/topics/{TOPIC}", order)
+
+
+Act = Callable[["Story"], None]
+ACTS: Final[tuple[tuple[str, Act], ...]] = (
+    ("the store is held", store_is_held),
+    ("the consumer is slow", consumer_is_slow),
+    ("the Spark job is slow", spark_is_slow),
+)
+"""What is told, in this order."""

@@ -1,0 +1,150 @@
+"""The Spark pipeline of the story, a process of its own: orders in, two Parquet directories out.
+
+    python -m penstock.cli.story.pipeline --endpoint 127.0.0.1:8815 --out DIR
+
+``rows``: every order, parsed, with its amount. ``sums``: orders and revenue by item and window of
+five seconds. Both are plain Structured Streaming; only ``format("penstock")`` is ours.
+
+Says what it does on its output, one JSON object per line; ``drain`` on its input makes it process
+all there is and end, the end of its input ends it at once.
+"""
+
+import argparse
+import json
+import queue
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import LongType
+
+from penstock.cli.story import TOPIC
+from penstock.cli.story.slowness import Amount
+from penstock.spark.session import local_session
+
+TASKS: Final = 6
+"""One per queue, and two that are never taken by slow ones."""
+SCHEMA: Final = "id long, item string, quantity int, cents int"
+WINDOW: Final = "5 seconds"
+LATE: Final = "10 seconds"
+LOOK_S: Final = 0.25
+
+
+def main() -> None:
+    """Run until told otherwise."""
+    options = _arguments()
+    out = Path(options.out)
+    said: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(said,), daemon=True).start()
+    spark = local_session("penstock-demo", cores=TASKS, directory=out / "spark")
+    _say(state="starting")
+    try:
+        queries = start_queries(spark, options, out)
+        word = _watch(queries, said)
+        if word == "drain":
+            for query in queries:
+                query.processAllAvailable()
+            _say(state="drained")
+    except Exception as error:  # whatever Spark raises is told to the story, then ends this process
+        _say(state="failed", text=str(error)[:2000])
+        raise
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+        spark.stop()
+
+
+def start_queries(
+    spark: SparkSession, options: argparse.Namespace, out: Path
+) -> list[StreamingQuery]:
+    """Both queries, running."""
+    slow = f.udf(Amount(str(out / "slow")), LongType())
+    # A sink that is slow to compute must not be computed twice.
+    amount = slow.asNondeterministic()(f.col("cents"), f.col("quantity"))
+    rows = _orders(spark, options, "orders-rows").withColumn("amount", amount)
+    sums = (
+        _orders(spark, options, "orders-sums")
+        .withWatermark("timestamp", LATE)
+        .groupBy(f.window("timestamp", WINDOW), "item")
+        .agg(f.count("*").alias("orders"), f.sum(f.expr("cents * quantity")).alias("revenue"))
+        .select(f.col("window.start").alias("start"), "item", "orders", "revenue")
+    )
+    return [_to_parquet(rows, out, "rows"), _to_parquet(sums, out, "sums")]
+
+
+def _orders(spark: SparkSession, options: argparse.Namespace, subscription: str) -> DataFrame:
+    messages = (
+        spark.readStream.format("penstock")
+        .option("endpoint", options.endpoint)
+        .option("topics", TOPIC)
+        .option("subscription", subscription)
+        .option("startingOffsets", "earliest")
+        .option("targetBatchDuration", f"{options.target}s")
+        .option("includeProperties", "false")
+        .load()
+    )
+    parsed = f.from_json(f.col("body").cast("string"), SCHEMA).alias("order")
+    return messages.select("timestamp", "queue", "offset", parsed).select(
+        "timestamp", "queue", "offset", "order.*"
+    )
+
+
+def _to_parquet(frame: DataFrame, out: Path, name: str) -> StreamingQuery:
+    return (
+        frame.writeStream.queryName(name)
+        .format("parquet")
+        .option("path", str(out / name))
+        .option("checkpointLocation", str(out / "checkpoints" / name))
+        .outputMode("append")
+        .start()
+    )
+
+
+def _watch(queries: list[StreamingQuery], said: "queue.SimpleQueue[str]") -> str:
+    """Tell of every batch until there is a word; a query that fails is raised."""
+    seen: dict[str, int] = {}
+    while True:
+        for query in queries:
+            error = query.exception()
+            if error is not None:
+                raise error
+            progress = query.lastProgress
+            if progress is not None and seen.get(query.name) != progress["batchId"]:
+                seen[query.name] = progress["batchId"]
+                _say(
+                    state="running",
+                    query=query.name,
+                    batch=progress["batchId"],
+                    rows=progress["numInputRows"],
+                    ms=progress["durationMs"].get("triggerExecution", 0),
+                )
+        try:
+            return said.get(timeout=LOOK_S)
+        except queue.Empty:
+            continue
+
+
+def _listen(said: "queue.SimpleQueue[str]") -> None:
+    for line in sys.stdin:
+        said.put(line.strip())
+    said.put("end")
+
+
+def _say(**what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--endpoint", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--target", type=float, default=2.0)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The shop: places orders at a steady pace and keeps book of what became of each.
+
+An order has a number that is never used twice, so whatever is stored can be traced to one answer.
+A refusal makes the shop pause for a moment, as a sender should that is told to slow down.
+"""
+
+import json
+import random
+import threading
+import time
+from typing import Final
+
+from penstock.cli.story.tills import Fate, Till
+
+ITEMS: Final = ("teapot", "cup", "saucer", "kettle", "strainer")
+TICK_S: Final = 0.02
+PAUSE_S: Final = 0.1
+"""After a refusal."""
+
+
+class Shop:
+    """Sends from all tills, from ``open`` to ``close``."""
+
+    def __init__(self, tills: list[Till], per_second: int) -> None:
+        self.placed = 0
+        self.confirmed: set[int] = set()
+        self.unknown: set[int] = set()
+        self.refused = 0
+        self.last_reason = ""
+        self._tills: Final = tills
+        self._per_second: Final = per_second
+        self._lock = threading.Lock()
+        self._pause_until = 0.0
+        self._is_closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="shop", daemon=True)
+        self._random = random.Random(5)
+
+    @property
+    def outstanding(self) -> int:
+        """Orders without an answer yet."""
+        return self.placed - len(self.confirmed) - len(self.unknown) - self.refused
+
+    def open(self) -> None:
+        """Place orders from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Place no more; answers still come."""
+        self._is_closing.set()
+
+    def close(self) -> None:
+        """Place no more, wait for the answers, and leave."""
+        self.stop()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for till in self._tills:
+            till.close()
+
+    def _run(self) -> None:
+        due = 0.0
+        last = time.monotonic()
+        while not self._is_closing.wait(TICK_S):
+            now = time.monotonic()
+            # What was missed while the window was full is not made up for.
+            due = min(due + (now - last) * self._per_second, self._per_second / 5)
+            last = now
+            while due >= 1 and not self._is_closing.is_set() and now >= self._pause_until:
+                due -= 1
+                self._place()
+
+    def _place(self) -> None:
+        number = self.placed
+        self.placed += 1
+        order = {
+            "id": number,
+            "item": self._random.choice(ITEMS),
+            "quantity": self._random.randint(1, 5),
+            "cents": self._random.randint(100, 5000),
+        }
+
+        def on_fate(fate: Fate, reason: str) -> None:
+            self._note(number, fate, reason)
+
+        till = self._tills[number % len(self._tills)]
+        till.send(f"order-{number}", json.dumps(order).encode(), on_fate)
+
+    def _note(self, number: int, fate: Fate, reason: str) -> None:
+        with self._lock:
+            if fate is Fate.CONFIRMED:
+                self.confirmed.add(number)
+            elif fate is Fate.UNKNOWN:
+                self.unknown.add(number)
+                self.last_reason = reason
+            else:
+                self.refused += 1
+                self.last_reason = reason
+                self._pause_until = time.monotonic() + PAUSE_S
