@@ -167,7 +167,7 @@ class QueueIndex:
         ):
             return None
         at = (from_offset - first) * ENTRY_BYTES
-        return plain_columns(bytes(tail[at : at + count_max * ENTRY_BYTES]))
+        return plain_columns(bytes(memoryview(tail)[at : at + count_max * ENTRY_BYTES]))
 
     def search_time(self, store_ms: int) -> int:
         """Offset of the first entry stored at or after ``store_ms``; ``next_offset`` if none."""
@@ -243,7 +243,8 @@ class QueueIndex:
     def plan_flush(self) -> None:
         """Hand every entry of the tail to the commit thread for writing."""
         if self._planned_bytes < len(self._tail):
-            self._files.plan(bytes(self._tail[self._planned_bytes :]), self)
+            # Through a view: a second copy of this size would come from the system and go back.
+            self._files.plan(bytes(memoryview(self._tail)[self._planned_bytes :]), self)
             self._planned_bytes = len(self._tail)
 
     def written(self, path: str, size: int) -> None:

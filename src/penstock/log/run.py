@@ -23,7 +23,7 @@ from penstock.log.queue_index import ENTRY_PLACE
 from penstock.log.staged import Appending, Staged
 from penstock.model.record import Record, tag_hash
 
-_CRC_GAP: Final = bytes(4)
+_CRC_GAP: Final = bytearray(4)
 _ENTRY_WORDS: Final = 6
 _HASH_MASK: Final = 0xFFFFFFFF
 _IS_SWAPPED: Final = sys.byteorder == "big"
@@ -80,7 +80,7 @@ def _middles(
 
 def _with_crcs(sealed: list[bytes], length: int) -> bytearray:
     """Each of these records behind its crc."""
-    data = bytearray(_CRC_GAP.join((b"", *sealed)))
+    data = _CRC_GAP.join((b"", *sealed))
     crcs = _column("I", map(crc32c, sealed))
     memoryview(data).cast("I")[0 :: length // crcs.itemsize] = crcs
     return data
