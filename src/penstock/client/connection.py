@@ -159,8 +159,12 @@ class Connection(asyncio.Protocol):
                 command = decode_answer(frame)
                 if command.flag & 1:
                     done = take(command.opaque)
-                    if done is not None:
-                        self._settle(done, command)
+                    if done is None:
+                        continue
+                    try:
+                        done(command)
+                    except Exception:
+                        self._failed()
                 else:
                     self._ask(command)
         except Malformed as problem:
@@ -202,7 +206,10 @@ class Connection(asyncio.Protocol):
         try:
             done(end)
         except Exception:
-            _log.exception("handling the end of a request failed", extra={"peer": self.address})
+            self._failed()
+
+    def _failed(self) -> None:
+        _log.exception("handling the end of a request failed", extra={"peer": self.address})
 
     def _ask(self, command: Command) -> None:
         try:

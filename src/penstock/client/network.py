@@ -115,10 +115,13 @@ class Network:
         self, address: str, opaque: int, frame: bytes, timeout_ms: int, done: Done
     ) -> None:
         """The same for a request that is bytes already, with ``opaque`` from ``next_opaque``."""
-        connection = self._connections.get(address) or self._open(address)
-        if isinstance(connection, ClientError):
-            self._loop.call_soon(done, connection)
-            return
+        connection = self._connections.get(address)
+        if connection is None:
+            opened = self._open(address)
+            if isinstance(opened, ClientError):
+                self._loop.call_soon(done, opened)
+                return
+            connection = opened
         connection.send(opaque, frame, timeout_ms, done)
 
     def oneway(self, address: str, command: Command) -> None:

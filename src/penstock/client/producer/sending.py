@@ -125,7 +125,7 @@ class Sender:
             self._end(send, StateError("the producer was stopped before the message was sent"))
             return
         send.judge = self
-        route = self._routes.get(send.topic)
+        route = self._routes.get(send.encoded.topic)
         if route is None:
             self._route_waits.wait(send)
             self.watch()
@@ -198,7 +198,7 @@ class Sender:
             error = Unreachable(queue.broker, "no route names an address of this broker")
             self._loop.call_soon(send, error)
             return
-        self.topics[send.topic] = None
+        self.topics[send.encoded.topic] = None
         if queue.broker not in self._greeted:
             self._greet(queue.broker)
         timeout_ms = left_ms
@@ -218,16 +218,15 @@ class Sender:
         self._instance.heartbeat_now()
 
     def _hand_over(self, send: Send, address: str, timeout_ms: int) -> None:
-        network, queue = self._network, send.queue
+        network, encoded, queue = self._network, send.encoded, send.queue
         if send.is_oneway:
-            network.oneway(address, send.encoded.command(queue, is_oneway=True))
+            network.oneway(address, encoded.command(queue, is_oneway=True))
             self._end(send, None)
         elif self._is_signing:
-            network.start(address, send.encoded.command(queue), timeout_ms, send)
+            network.start(address, encoded.command(queue), timeout_ms, send)
         else:
             opaque = network.next_opaque()
-            frame = send.encoded.frame(queue, opaque)
-            network.start_frame(address, opaque, frame, timeout_ms, send)
+            network.start_frame(address, opaque, encoded.frame(queue, opaque), timeout_ms, send)
 
     def answered(self, send: Send, answer: Command | ClientError) -> None:
         """A try is over."""
