@@ -1,0 +1,103 @@
+"""F17, Spark admission: how many rows the next batch may have, so that it takes about its target.
+
+Who grants: the drain rate measured on the batches before. Who spends: ``latestOffset``. Who stops:
+nobody; a slow batch makes the next one smaller. What wakes it: the end of each batch.
+
+The rows of the next batch follow the time of the last one, at most halved or doubled at a time:
+``rows x target / time``, through an average (EWMA) so that one hiccup is no trend. Three rules:
+
+* The first batch pays for everything that is cold: it may lower the limit, its rate is not kept.
+* A batch that was not full says what little there was, not what could be done: it raises nothing,
+  and lowers only when it took longer than its target.
+* If fewer rows did not make the batch shorter, rows are not what takes the time (a trigger interval
+  above the target, a slow commit). Then that time is the *pace*, and taken for the target, until a
+  batch is clearly faster or it is time to look again; or else the limit would fall to nothing, and
+  the backlog grow.
+
+Pure: times come in as arguments.
+Not here: limits of bytes and minimum rows (``query.py``), the producers' side (F18, at the broker).
+"""
+
+from typing import Final
+
+import msgspec
+
+FIRST_ROWS: Final = 5_000
+"""Small enough for a transformation of 1 ms a row, eight doublings below 1 M rows a batch."""
+ROWS_MIN: Final = 10
+ROWS_MAX: Final = 1 << 40
+STEP_MAX: Final = 2.0
+STEP_MIN: Final = 0.5
+WEIGHT: Final = 0.6
+"""Of the last batch in the average of seconds per row."""
+FIRST_PATIENCE: Final = 2.0
+"""Targets that a first batch may last before it counts as too large."""
+_HELPED: Final = 0.85
+"""A batch of three quarters of the rows that takes more of the time than this was not helped."""
+_FEWER: Final = 0.75
+_FASTER: Final = 0.7
+_PACED_MAX: Final = 12
+"""Batches after which a pace is doubted: it may have been a hiccup."""
+_ROOM: Final = 1.1
+"""Beyond the pace, so that a limit which is too low is found out."""
+
+
+class Admission(msgspec.Struct):
+    """The limit of one query, and what it was learned from."""
+
+    target_s: float
+    rows_max: int = ROWS_MAX
+    """The user's limit."""
+    rows: int = 0
+    """Limit of the next batch."""
+    row_s: float = 0.0
+    """Seconds a row takes, on average; 0 = not known yet."""
+    pace_s: float = 0.0
+    """How long batches take whatever they hold; 0 = rows are what takes the time."""
+    batches: int = 0
+    _paced: int = 0
+    _before: tuple[int, float] = (0, 0.0)
+
+    def __post_init__(self) -> None:
+        self.rows = min(FIRST_ROWS, self.rows_max)
+
+    @property
+    def rate(self) -> float:
+        """Rows per second; 0 = not known yet."""
+        return 1 / self.row_s if self.row_s else 0.0
+
+    def observe(self, rows: int, took_s: float) -> None:
+        """A batch of so many rows took so long."""
+        if rows <= 0 or took_s <= 0:
+            return
+        self.batches += 1
+        if self.batches == 1:
+            if took_s > FIRST_PATIENCE * self.target_s:
+                self._set(min(rows, self.rows) * STEP_MIN)
+            return
+        spent = took_s / rows
+        self.row_s = WEIGHT * spent + (1 - WEIGHT) * self.row_s if self.row_s else spent
+        self._learn_pace(rows, took_s)
+        is_full = rows >= _FEWER * self.rows
+        target = max(self.target_s, _ROOM * self.pace_s)
+        if is_full:
+            wanted = target / self.row_s
+            self._set(min(max(wanted, STEP_MIN * rows), STEP_MAX * rows))
+        elif took_s > target:
+            self._set(min(self.rows, max(target / spent, STEP_MIN * rows)))
+        self._before = (rows, took_s)
+
+    def _learn_pace(self, rows: int, took_s: float) -> None:
+        rows_before, took_before = self._before
+        self._paced += 1
+        if self._paced > _PACED_MAX or took_s < _FASTER * self.pace_s:
+            self.pace_s = 0.0
+        is_fewer = 0 < rows <= _FEWER * rows_before
+        if is_fewer and took_s > self.target_s and took_s > _HELPED * took_before:
+            self.pace_s = took_s
+            self._paced = 0
+            # Averages over batches whose rows did not matter say nothing about a row.
+            self.row_s = took_s / rows_before
+
+    def _set(self, rows: float) -> None:
+        self.rows = max(1, min(max(int(rows), ROWS_MIN), self.rows_max))

@@ -1,0 +1,150 @@
+"""Tells the broker how each batch of a query went (F18).
+
+    spark.streams.addListener(PenstockListener())
+
+For every query that reads a Penstock the broker then knows its name, how long batches take, and
+how that time is made up; ``penstock queries`` and ``/api/flow`` show it. Which broker and
+subscription a query belongs to stands in the latest offset that the source reports.
+
+How the time is divided: tasks report what reading and the work behind it took (``reading.py``);
+what a batch took outside its tasks (commit of files, commit log) counts as the sink's.
+
+Reports are made on a thread of their own: a broker that does not answer must not hold up Spark's
+listener bus. At most ``WAITING_MAX`` wait; more are dropped.
+
+Not here: positions, which the source reports itself (``query.py``).
+"""
+
+import contextlib
+import json
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from penstock.bulk.client import BulkClient
+from penstock.bulk.link import Progress
+from penstock.model.errors import PenstockError
+from penstock.spark.options import ROCKETMQ
+
+WAITING_MAX: Final = 256
+REPORT_S: Final = 2.0
+QUERIES_MAX: Final = 1024
+
+_log = logging.getLogger(__name__)
+
+
+class Told(msgspec.Struct, frozen=True):
+    """One report: to whom, about what."""
+
+    endpoint: str
+    subscription: str
+    progress: Progress
+    state: str = "running"
+    text: str = ""
+
+
+class PenstockListener(StreamingQueryListener):
+    """One for all queries of a session."""
+
+    def __init__(self, tell: Callable[[Told], None] | None = None) -> None:
+        self._tell: Final = tell or Teller().tell
+        self._sources: dict[str, list[tuple[str, str]]] = {}
+        """Places and subscriptions by the id of a run."""
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing is known yet about where it reads."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """A batch is done."""
+        progress = event.progress
+        places = [each for each in map(place_of, progress.sources) if each is not None]
+        if not places:
+            return
+        if len(self._sources) >= QUERIES_MAX:
+            self._sources.clear()
+        self._sources[str(progress.runId)] = places
+        report = batch_progress(progress)
+        state = "running" if progress.numInputRows else "idle"
+        for endpoint, subscription in places:
+            self._tell(Told(endpoint, subscription, report, state))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Nothing to do."""
+        for endpoint, subscription in self._sources.get(str(event.runId), ()):
+            self._tell(Told(endpoint, subscription, Progress(query_id=str(event.id)), "idle"))
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """It was stopped, or it failed."""
+        state, text = "stopped", ""
+        if event.exception is not None:
+            state, text = "failed", event.exception.strip().splitlines()[0][:500]
+        for endpoint, subscription in self._sources.pop(str(event.runId), ()):
+            progress = Progress(query_id=str(event.id))
+            self._tell(Told(endpoint, subscription, progress, state, text))
+
+
+def place_of(source: Any) -> tuple[str, str] | None:
+    """Endpoint and subscription of a source, if it reads a Penstock that runs."""
+    try:
+        latest = json.loads(source.latestOffset)
+        endpoint, subscription = latest["endpoint"], latest["subscription"]
+    except (TypeError, ValueError, KeyError):
+        return None
+    # A data directory has a path and a RocketMQ does not ask.
+    is_penstock = not endpoint.startswith(ROCKETMQ) and endpoint.rpartition(":")[2].isdigit()
+    return (endpoint, subscription) if is_penstock else None
+
+
+def batch_progress(progress: Any) -> Progress:
+    """The numbers of a batch."""
+    spent = {name: float(each) for name, each in progress.durationMs.items()}
+    outside = ("walCommit", "commitOffsets", "commitBatch")
+    return Progress(
+        rows=int(progress.numInputRows),
+        batch_ms=spent.get("triggerExecution", 0.0),
+        sink_ms=sum(spent.get(name, 0.0) for name in outside),
+        batch_id=int(progress.batchId),
+        query_id=str(progress.id),
+        query_name=progress.name or "",
+    )
+
+
+class Teller:
+    """Sends reports from a thread of its own."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[Told] = queue.Queue(WAITING_MAX)
+        self._clients: dict[str, BulkClient] = {}
+        self._thread: threading.Thread | None = None
+
+    def tell(self, told: Told) -> None:
+        """Send it soon, unless too many wait."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="penstock-teller", daemon=True)
+            self._thread.start()
+        with contextlib.suppress(queue.Full):
+            self._waiting.put_nowait(told)
+
+    def _run(self) -> None:
+        while True:
+            told = self._waiting.get()
+            client = self._clients.get(told.endpoint)
+            if client is None:
+                client = self._clients[told.endpoint] = BulkClient(
+                    told.endpoint, patience_s=REPORT_S
+                )
+            try:
+                client.report(told.subscription, told.progress, state=told.state, text=told.text)
+            except PenstockError as problem:
+                _log.warning("a batch could not be reported: %s", problem)

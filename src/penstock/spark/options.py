@@ -1,0 +1,224 @@
+"""The options of ``format("penstock")``: names as in Kafka's connector where it has them.
+
+``read_options`` turns the texts that Spark hands over into one frozen ``SourceOptions``, or raises
+``BadOption`` that names the option, what is wrong with it, and for an unknown one the nearest.
+
+Invariant: pure and cheap; Spark makes a source several times for one query, in several processes.
+Not here: what offsets mean (``offsets.py``, ``beginning.py``), who uses them.
+"""
+
+import difflib
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from penstock.bulk.tickets import SQL92, TAG, RowFilter
+from penstock.model.errors import PenstockError
+from penstock.spark.quantities import count, seconds, size, truth, wall_ms
+
+ENDPOINT: Final = "127.0.0.1:8815"
+ROCKETMQ: Final = "rocketmq://"
+TARGET_BATCH_S: Final = 5.0
+TRIGGER_DELAY_S_MAX: Final = 15 * 60.0
+"""As Kafka's maxTriggerDelay."""
+RETRY_S: Final = 30.0
+
+FROM_KAFKA: Final = {
+    "kafka.bootstrap.servers": "endpoint",
+    "subscribe": "topics",
+    "topic": "topics",
+    "assign": "startingOffsets",
+    "subscribepattern": "topicsPattern",
+    "maxoffsetspertrigger": "maxRowsPerTrigger",
+    "minoffsetspertrigger": "minRowsPerTrigger",
+    "includeheaders": "includeProperties",
+    "kafka.group.id": "subscription",
+    "groupidprefix": "subscription",
+}
+"""What people bring along under another name."""
+
+_TAGS: Final = re.compile(r"[\w.%-]+(\s*\|\|\s*[\w.%-]+)*")
+
+
+class BadOption(PenstockError):
+    """An option that cannot be used as it is."""
+
+
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a reader needs to know; the same in every process of a query."""
+
+    endpoint: str = ENDPOINT
+    path: str = ""
+    """A data directory that is read without a broker; the endpoint is not used then."""
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    subscription: str = ""
+    is_named: bool = False
+    """Whether the user gave the subscription's name."""
+    starting: str = ""
+    ending: str = ""
+    starting_at_ms: int = -1
+    ending_at_ms: int = -1
+    starting_times: str = ""
+    ending_times: str = ""
+    rows_max: int = 0
+    bytes_max: int = 0
+    rows_min: int = 0
+    trigger_delay_s_max: float = TRIGGER_DELAY_S_MAX
+    partitions_min: int = 0
+    partition_rows_max: int = 0
+    fails_on_data_loss: bool = True
+    filter: RowFilter | None = None
+    target_batch_s: float = TARGET_BATCH_S
+    """0 = no adaptive admission."""
+    has_properties: bool = True
+    has_body: bool = True
+    rows_per_batch: int = 10_000
+    checks_records: bool = False
+    retry_s: float = RETRY_S
+    lease_ttl_s: float = 0.0
+    """0 = the broker's default."""
+
+    @property
+    def is_rocketmq(self) -> bool:
+        """Whether a RocketMQ is read, not a Penstock."""
+        return self.endpoint.startswith(ROCKETMQ)
+
+    @property
+    def place(self) -> str:
+        """Where rows come from, for people."""
+        return self.path or self.endpoint
+
+
+def _names(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+    if not found:
+        raise ValueError("there is no name in it; write it like orders,payments")
+    return found
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as problem:
+        raise ValueError(f"{text!r} is no regular expression: {problem}") from None
+    return text
+
+
+def _filter(text: str) -> RowFilter:
+    """``A || B`` is tags, everything else SQL92; ``tag:`` or ``sql:`` in front decides."""
+    kind, _, rest = text.partition(":")
+    explicit = {"tag": TAG, "sql": SQL92, SQL92: SQL92}.get(kind.strip().lower())
+    if explicit:
+        return RowFilter(explicit, rest.strip())
+    return RowFilter(TAG if _TAGS.fullmatch(text.strip()) else SQL92, text.strip())
+
+
+def _optional_seconds(text: str) -> float:
+    return 0.0 if text.strip().lower() in ("off", "0") else seconds(text)
+
+
+def _endpoint(text: str) -> str:
+    given = text.strip().removeprefix("penstock://").removeprefix("grpc://")
+    addresses = given.removeprefix(ROCKETMQ).split(";")
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise ValueError(f"{text!r} is no endpoint; write host:8815 or {ROCKETMQ}host:9876")
+    if len(addresses) > 1 and not given.startswith(ROCKETMQ):
+        raise ValueError(f"{text!r} names several brokers; one Penstock has one Flight port")
+    return given
+
+
+OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "endpoint": ("endpoint", _endpoint),
+    "path": ("path", str),
+    "topics": ("topics", _names),
+    "topicsPattern": ("pattern", _pattern),
+    "subscription": ("subscription", str.strip),
+    "startingOffsets": ("starting", str.strip),
+    "endingOffsets": ("ending", str.strip),
+    "startingTimestamp": ("starting_at_ms", wall_ms),
+    "endingTimestamp": ("ending_at_ms", wall_ms),
+    "startingOffsetsByTimestamp": ("starting_times", str.strip),
+    "endingOffsetsByTimestamp": ("ending_times", str.strip),
+    "maxRowsPerTrigger": ("rows_max", count),
+    "maxBytesPerTrigger": ("bytes_max", size),
+    "minRowsPerTrigger": ("rows_min", count),
+    "maxTriggerDelay": ("trigger_delay_s_max", seconds),
+    "minPartitions": ("partitions_min", count),
+    "maxRecordsPerPartition": ("partition_rows_max", count),
+    "failOnDataLoss": ("fails_on_data_loss", truth),
+    "filter": ("filter", _filter),
+    "targetBatchDuration": ("target_batch_s", _optional_seconds),
+    "includeProperties": ("has_properties", truth),
+    "includeBody": ("has_body", truth),
+    "rowsPerBatch": ("rows_per_batch", count),
+    "checkRecords": ("checks_records", truth),
+    "retryTimeout": ("retry_s", seconds),
+    "leaseTtl": ("lease_ttl_s", seconds),
+}
+"""Every option by the name users write: the field of ``SourceOptions`` and how its text is read."""
+_BY_LOWER: Final = {name.lower(): name for name in OPTIONS}
+
+
+def read_options(given: Mapping[str, str]) -> SourceOptions:
+    """The options of a query; raises ``BadOption``."""
+    fields: dict[str, Any] = {}
+    for key, text in given.items():
+        name = _BY_LOWER.get(key.lower())
+        if name is None:
+            raise BadOption(_unknown(key))
+        field, read = OPTIONS[name]
+        try:
+            fields[field] = read(str(text))
+        except ValueError as problem:
+            raise BadOption(f"option {name}: {problem}") from None
+    options = SourceOptions(**fields)
+    _check(options, {_BY_LOWER[key.lower()] for key in given})
+    name = options.subscription or _made_up_name(options)
+    return msgspec.structs.replace(options, subscription=name, is_named=bool(options.subscription))
+
+
+def _check(options: SourceOptions, given: set[str]) -> None:
+    """Options that contradict each other."""
+    wrong = ""
+    if {"endpoint", "path"} <= given:
+        wrong = "endpoint and path are two places to read from; give one of them"
+    elif not options.topics and not options.pattern:
+        wrong = "which topics? Give topics (orders,payments) or topicsPattern"
+    elif options.topics and options.pattern:
+        wrong = "topics and topicsPattern exclude each other; give one of them"
+    elif options.rows_max and options.rows_min > options.rows_max:
+        wrong = (
+            f"minRowsPerTrigger {options.rows_min} is above maxRowsPerTrigger {options.rows_max}"
+        )
+    elif options.is_rocketmq and options.bytes_max:
+        wrong = "maxBytesPerTrigger: RocketMQ does not say sizes; use maxRowsPerTrigger"
+    elif options.rows_per_batch > 100_000:
+        wrong = "rowsPerBatch is at most 100000: a batch must fit into Arrow's 2 GiB"
+    for side in ("starting", "ending"):
+        names = {f"{side}Offsets", f"{side}Timestamp", f"{side}OffsetsByTimestamp"} & given
+        if len(names) > 1:
+            wrong = f"{' and '.join(sorted(names))} say the same thing twice; give one of them"
+    if wrong:
+        raise BadOption(wrong)
+
+
+def _unknown(key: str) -> str:
+    nearest = FROM_KAFKA.get(key.lower())
+    if nearest is None:
+        close = difflib.get_close_matches(key.lower(), _BY_LOWER, n=1, cutoff=0.5)
+        nearest = _BY_LOWER[close[0]] if close else None
+    hint = f"did you mean {nearest}?" if nearest else f"there are {', '.join(OPTIONS)}"
+    return f"there is no option {key!r}; {hint}"
+
+
+def _made_up_name(options: SourceOptions) -> str:
+    """The same for the same question: the checkpoint's path is not known here."""
+    what = msgspec.json.encode([options.place, options.topics, options.pattern, options.filter])
+    topics = options.topics[0] if len(options.topics) == 1 else "topics"
+    return f"{topics}-{hashlib.sha256(what).hexdigest()[:8]}"

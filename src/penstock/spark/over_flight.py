@@ -1,0 +1,137 @@
+"""A Penstock broker as upstream, through its Flight port (D18).
+
+Not here: retries and the connection (``bulk/client.py``), what a query makes of it (``query.py``).
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from penstock.bulk.client import BulkClient
+from penstock.bulk.link import Lease, OffsetMap, Poll, Progress
+from penstock.bulk.tickets import Summary, Ticket
+from penstock.spark.offsets import Marks, Position
+from penstock.spark.options import SourceOptions
+from penstock.spark.upstream import Answer, Ask, Found, Queue, Range
+
+
+class FlightUpstream:
+    """One Flight port, one set of topics."""
+
+    def __init__(self, options: SourceOptions, client: BulkClient | None = None) -> None:
+        self._options: Final = options
+        self._client = client or BulkClient(options.endpoint, patience_s=options.retry_s)
+        self._topics: Final = list(options.topics) or None
+        self._pattern: Final = options.pattern or None
+
+    def found(self) -> Found:
+        """Topics, their queues and what can be read of each."""
+        resolved = self._client.resolve(self._topics, pattern=self._pattern)
+        queues = [
+            Queue(
+                topic=topic.name,
+                queue=str(each.queue),
+                incarnation=each.incarnation,
+                earliest=each.earliest,
+                end=each.end,
+                bytes=each.bytes,
+            )
+            for topic in resolved.topics
+            for each in topic.queues
+        ]
+        return Found(epoch=resolved.epoch, queues=queues)
+
+    def at_time(self, topic: str, at_ms: int) -> dict[str, int]:
+        """First offsets stored at or after a time."""
+        return as_marks(self._client.by_time(topic, at_ms)).get(topic, {})
+
+    def poll(self, ask: Ask) -> Answer:
+        """How far the next batch may go; waits at the broker."""
+        polled = self._client.poll(
+            Poll(
+                subscription=self._options.subscription,
+                topics=self._topics,
+                pattern=self._pattern,
+                start=as_offset_map(ask.start.offsets),
+                epoch=ask.start.epoch,
+                rows_max=ask.rows_max,
+                bytes_max=ask.bytes_max,
+                rows_min=ask.rows_min,
+                wait_ms=ask.wait_ms,
+                report=ask.report,
+            )
+        )
+        return Answer(
+            epoch=polled.epoch,
+            ends=as_marks(polled.ends),
+            latest=as_marks(polled.latest),
+            starts=as_marks(polled.starts),
+            incarnations=as_marks(polled.incarnations),
+            lag_rows=polled.lag_rows,
+            lag_bytes=polled.lag_bytes,
+        )
+
+    def read(self, wanted: Range) -> Iterator[Any]:
+        """Rows of a range."""
+        return self._client.read(ticket(wanted, self._options))
+
+    def summary(self) -> Summary:
+        """What became of the range that was read last."""
+        return self._client.summary
+
+    def keep(self, start: Position) -> str:
+        """Take the lease, or renew it."""
+        leased = self._client.lease(
+            Lease(
+                subscription=self._options.subscription,
+                topics=self._topics,
+                pattern=self._pattern,
+                ttl_ms=int(self._options.lease_ttl_s * 1000),
+                start=as_offset_map(start.offsets),
+            )
+        )
+        return (leased.text or "the lease was broken") if leased.is_broken else ""
+
+    def report(self, progress: Progress, *, state: str = "running", text: str = "") -> None:
+        """Tell how a batch went."""
+        self._client.report(self._options.subscription, progress, state=state, text=text)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+def ticket(wanted: Range, options: SourceOptions) -> Ticket:
+    """The bulk lane's ticket for a range.
+
+    Those who accept loss accept offsets of another epoch, too.
+    """
+    is_strict = options.fails_on_data_loss
+    return Ticket(
+        topic=wanted.topic,
+        queue=int(wanted.queue),
+        start=wanted.start,
+        end=wanted.end,
+        epoch=wanted.epoch if is_strict else 0,
+        incarnation=wanted.incarnation if is_strict else 0,
+        columns=list(wanted.columns),
+        filter=options.filter,
+        fail_on_data_loss=is_strict,
+        rows_per_batch=options.rows_per_batch,
+        check=options.checks_records,
+    )
+
+
+def as_offset_map(marks: Marks) -> OffsetMap:
+    """Numbers for queues, as the bulk lane has them."""
+    return {
+        topic: {int(queue): number for queue, number in queues.items()}
+        for topic, queues in marks.items()
+    }
+
+
+def as_marks(offsets: OffsetMap) -> Marks:
+    """Texts for queues, as checkpoints have them."""
+    return {
+        topic: {str(queue): number for queue, number in queues.items()}
+        for topic, queues in offsets.items()
+    }

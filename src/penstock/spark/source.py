@@ -1,0 +1,54 @@
+"""The data source ``penstock``: its name, its columns, its readers.
+
+Spark finds it through the package ``pyspark_penstock`` without registration, and makes it anew in
+several processes; so making it does nothing but read the options.
+
+Not here: the readers (``batch_reader.py``, ``stream_reader.py``).
+"""
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from penstock.spark.options import BadOption, read_options
+from penstock.spark.schema import full_schema
+
+if TYPE_CHECKING:
+    from penstock.spark.batch_reader import PenstockReader
+    from penstock.spark.stream_reader import PenstockStreamReader
+
+
+class PenstockSource(DataSource):
+    """Topics as tables and streams."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self.chosen = read_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format`` is called with."""
+        return "penstock"
+
+    def schema(self) -> StructType:
+        """The columns, unless the user gives a narrower schema."""
+        return full_schema(self.chosen)
+
+    def reader(self, schema: StructType) -> "PenstockReader":
+        """For ``spark.read``."""
+        from penstock.spark.batch_reader import PenstockReader
+
+        return PenstockReader(self.chosen, schema)
+
+    def streamReader(self, schema: StructType) -> "PenstockStreamReader":
+        """For ``spark.readStream``."""
+        from penstock.spark.stream_reader import PenstockStreamReader
+
+        given = self.chosen
+        if given.ending or given.ending_at_ms >= 0 or given.ending_times:
+            raise BadOption(
+                "a stream has no end: endingOffsets is for spark.read; use trigger(availableNow)"
+            )
+        return PenstockStreamReader(given, schema)

@@ -1,0 +1,87 @@
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from penstock.bulk.tickets import BulkError
+from penstock.spark.keeper import Keeper
+from penstock.spark.listener import PenstockListener, place_of
+from penstock.spark.offsets import Position
+from penstock.testing.fake_upstream import FakeUpstream
+
+
+def source(endpoint="h:8815", subscription="etl"):
+    latest = {"offsets": {}, "endpoint": endpoint, "subscription": subscription}
+    return SimpleNamespace(latestOffset=json.dumps(latest))
+
+
+def progress(rows=10, sources=None):
+    return SimpleNamespace(
+        runId="run", id="query", name="orders", batchId=7, numInputRows=rows,
+        sources=sources or [source()],
+        durationMs={
+            "addBatch": 700, "walCommit": 40, "commitOffsets": 60, "triggerExecution": 900,
+        },
+    )  # fmt: skip
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def listener(told):
+    return PenstockListener(told.append)
+
+
+def test_a_batch_is_told_to_the_broker_it_came_from(listener, told):
+    listener.onQueryProgress(SimpleNamespace(progress=progress()))
+    (one,) = told
+    assert (one.endpoint, one.subscription, one.state) == ("h:8815", "etl", "running")
+    assert (one.progress.rows, one.progress.batch_ms, one.progress.sink_ms) == (10, 900, 100)
+    assert (one.progress.batch_id, one.progress.query_name) == (7, "orders")
+
+
+def test_other_sources_directories_and_rocketmq_are_left_alone(listener, told):
+    others = [
+        SimpleNamespace(latestOffset=None),
+        SimpleNamespace(latestOffset="12"),
+        source(endpoint="rocketmq://h:9876"),
+        source(endpoint="data"),
+    ]
+    listener.onQueryProgress(SimpleNamespace(progress=progress(sources=others)))
+    assert told == []
+    assert place_of(source()) == ("h:8815", "etl")
+
+
+def test_the_end_of_a_query_is_told_with_its_cause(listener, told):
+    listener.onQueryProgress(SimpleNamespace(progress=progress(rows=0)))
+    listener.onQueryIdle(SimpleNamespace(id="query", runId="run"))
+    ended = SimpleNamespace(id="query", runId="run", exception="it broke\n  at line 1")
+    listener.onQueryTerminated(ended)
+    listener.onQueryTerminated(ended)
+    assert [(each.state, each.text) for each in told] == [
+        ("idle", ""),
+        ("idle", ""),
+        ("failed", "it broke"),
+    ]
+
+
+def test_the_lease_is_taken_at_the_position_and_renewed_without_one(caplog):
+    upstream = FakeUpstream(orders=1)
+    keeper = Keeper(upstream)
+    at = Position(offsets={"orders": {"0": 5}})
+    keeper.keep(at)
+    keeper.keep(Position())
+    assert upstream.kept == [at, Position()]
+    upstream.keep = lambda _: "it held too much"
+    keeper.keep(at)
+
+    def unreachable(_):
+        raise BulkError("unreachable", "nobody there")
+
+    upstream.keep = unreachable
+    keeper.keep(at)
+    assert "it held too much" in caplog.text
+    assert "nobody there" in caplog.text

@@ -1,0 +1,320 @@
+"""Positions of a streaming query against an upstream of lists."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from penstock.bulk.tickets import BulkError
+from penstock.spark.offsets import position, rows_between
+from penstock.spark.options import read_options
+from penstock.spark.query import POLL_MS, Query
+from penstock.testing.fake_upstream import FakeUpstream
+
+
+class Clock:
+    """Time that stands still until it is told."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def query(upstream, **options):
+    clock = Clock()
+    chosen = {"topics": "orders", "startingOffsets": "earliest", **options}
+    made = Query(read_options(chosen), upstream, clock=clock)
+    return made, clock
+
+
+def offsets(answer):
+    return answer["offsets"]["orders"]
+
+
+def test_a_new_stream_begins_at_the_latest_offset_unless_told_otherwise():
+    upstream = FakeUpstream(orders=1)
+    upstream.grow("orders", "0", 7)
+    made, _ = query(upstream, startingOffsets="latest")
+    assert offsets(made.initial()) == {"0": 7}
+    plain = Query(read_options({"topics": "orders"}), upstream)
+    assert offsets(plain.initial()) == {"0": 7}
+
+
+def test_with_nothing_new_the_very_start_comes_back():
+    made, _ = query(FakeUpstream(orders=2))
+    start = made.initial()
+    assert made.following(start) is start
+
+
+def test_idle_queries_wait_at_the_broker_and_available_now_does_not():
+    upstream = FakeUpstream(orders=1)
+    made, _ = query(upstream)
+    start = made.initial()
+    made.following(start)
+    assert upstream.asked[-1].wait_ms == POLL_MS
+    made.freeze()
+    made.following(start)
+    assert upstream.asked[-1].wait_ms == 0
+
+
+def test_the_start_is_acknowledged_with_what_the_batch_took():
+    upstream = FakeUpstream(orders=1)
+    upstream.grow("orders", "0", 10)
+    made, clock = query(upstream, maxRowsPerTrigger="4")
+    first = made.following(made.initial())
+    clock.now += 2
+    made.following(first)
+    assert upstream.asked[-1].start.offsets == {"orders": {"0": 4}}
+    report = upstream.asked[-1].report
+    assert (report.rows, report.bytes, report.batch_ms) == (4, 400, 2000)
+    made.following(first)
+    assert upstream.asked[-1].report is None
+
+
+def test_rows_are_divided_by_what_waits_in_each_queue():
+    upstream = FakeUpstream(orders=2)
+    upstream.grow("orders", "0", 300)
+    upstream.grow("orders", "1", 100)
+    made, _ = query(upstream, maxRowsPerTrigger="40")
+    assert offsets(made.following(made.initial())) == {"0": 30, "1": 10}
+
+
+def test_bytes_are_a_limit_too():
+    upstream = FakeUpstream(orders=1)
+    upstream.grow("orders", "0", 300)
+    made, _ = query(upstream, maxBytesPerTrigger="1000")
+    assert offsets(made.following(made.initial())) == {"0": 10}
+
+
+def test_a_read_of_everything_knows_no_limit():
+    upstream = FakeUpstream(orders=1)
+    upstream.grow("orders", "0", 300)
+    made, _ = query(upstream, maxRowsPerTrigger="4", minRowsPerTrigger="2")
+    assert offsets(made.following(made.initial(), is_unlimited=True)) == {"0": 300}
+
+
+def test_batches_wait_for_enough_rows_or_long_enough():
+    upstream = FakeUpstream(orders=1)
+    upstream.grow("orders", "0", 3)
+    made, clock = query(upstream, minRowsPerTrigger="5", maxTriggerDelay="10s")
+    start = made.initial()
+    assert made.following(start) is start
+    clock.now += 11
+    assert offsets(made.following(start)) == {"0": 3}
+    upstream.grow("orders", "0", 5)
+    clock.now -= 11
+    assert offsets(made.following(start)) == {"0": 8}
+
+
+def test_a_queue_that_appears_begins_at_its_earliest_and_says_so_in_the_batch():
+    upstream = FakeUpstream(orders=1)
+    made, _ = query(upstream)
+    start = made.initial()
+    upstream.make("orders", "1", earliest=5, end=9)
+    upstream.make("orders", "2")
+    end = made.following(start)
+    assert offsets(end) == {"0": 0, "1": 9}
+    assert end["begins"] == {"orders": {"1": 5}}
+    assert rows_between(position(start), position(end)) == 4
+    assert made.following(end) is end
+
+
+def test_what_spark_shows_as_latest_says_whose_it_is():
+    upstream = FakeUpstream(orders=1)
+    made, _ = query(upstream, subscription="etl", endpoint="h:1")
+    assert made.latest() is None
+    start = made.initial()
+    upstream.grow("orders", "0", 3)
+    made.following(start)
+    latest = made.latest()
+    assert offsets(latest) == {"0": 3}
+    assert (latest["subscription"], latest["endpoint"]) == ("etl", "h:1")
+
+
+def remade(upstream):
+    upstream.make("orders", "0", earliest=2, end=100)
+
+
+def removed(upstream):
+    upstream.move("orders", "0", earliest=40)
+
+
+def cut_off(upstream):
+    upstream.move("orders", "0", end=10)
+
+
+def deleted(upstream):
+    del upstream.queues["orders", "0"]
+
+
+@pytest.mark.parametrize(
+    ("accident", "words"),
+    [
+        (remade, "deleted and made anew"),
+        (removed, "20 messages of queue 0 of topic 'orders' were removed"),
+        (cut_off, "ends at 10, below the position 20"),
+        (deleted, "is gone"),
+    ],
+)
+def test_what_happened_to_a_checkpoints_queue_is_said_and_what_to_do(accident, words):
+    upstream = FakeUpstream(orders=2)
+    upstream.grow("orders", "0", 50)
+    made, _ = query(upstream, maxRowsPerTrigger="20")
+    end = made.following(made.initial())
+    accident(upstream)
+    with pytest.raises(BulkError, match=words) as raised:
+        made.following(end)
+    assert "failOnDataLoss=false" in str(raised.value)
+    assert raised.value.kind == "data-loss"
+
+
+@pytest.mark.parametrize(
+    ("accident", "begin", "end"),
+    [(remade, 2, 22), (removed, 20, 50), (cut_off, 10, 10)],
+)
+def test_those_who_accept_loss_go_on_with_what_there_is(accident, begin, end):
+    upstream = FakeUpstream(orders=1)
+    upstream.grow("orders", "0", 50)
+    made, _ = query(upstream, maxRowsPerTrigger="20", failOnDataLoss="false")
+    start = made.following(made.initial())
+    accident(upstream)
+    following = made.following(start)
+    batch = position(following)
+    assert position(start).begin_of(batch, "orders", "0") == begin
+    assert offsets(following) == {"0": end}
+
+
+def test_a_topic_that_is_gone_is_forgotten_by_those_who_accept_loss():
+    upstream = FakeUpstream(orders=1, payments=1)
+    upstream.grow("orders", "0", 5)
+    made, _ = query(upstream, failOnDataLoss="false")
+    start = made.following(made.initial())
+    del upstream.queues["payments", "0"]
+    following = made.following(start)
+    assert following["offsets"] == {"orders": {"0": 5}}
+    assert made.following(following) is following
+
+
+def test_offsets_of_another_epoch_are_refused_by_the_broker_and_we_say_what_to_do():
+    class Restarted(FakeUpstream):
+        def poll(self, ask):
+            if ask.start.epoch != self.epoch:
+                raise BulkError("epoch", "the offsets are of epoch 1")
+            return super().poll(ask)
+
+    upstream = Restarted(orders=1)
+    strict, _ = query(upstream)
+    lax, _ = query(upstream, failOnDataLoss="false")
+    start = strict.initial()
+    upstream.epoch = 2
+    upstream.grow("orders", "0", 3)
+    with pytest.raises(BulkError, match="failOnDataLoss=false"):
+        strict.following(start)
+    end = lax.following(start)
+    assert (end["epoch"], offsets(end)) == (2, {"0": 3})
+
+
+def test_a_broker_that_gives_rows_beyond_the_frozen_target_does_not_stop_the_query():
+    class Onesided(FakeUpstream):
+        def poll(self, ask):
+            answer = super().poll(ask)
+            ends = {"orders": {**ask.start.offsets["orders"], "0": answer.latest["orders"]["0"]}}
+            return type(answer)(
+                epoch=1, ends=ends, latest=answer.latest, starts={}, incarnations={}
+            )
+
+    upstream = Onesided(orders=2)
+    upstream.grow("orders", "1", 10)
+    made, _ = query(upstream, maxRowsPerTrigger="4")
+    start = made.initial()
+    made.freeze()
+    upstream.grow("orders", "0", 1000)
+    ends = []
+    for _ in range(4):
+        start = made.following(start)
+        ends.append(offsets(start)["1"])
+    assert ends == [4, 8, 10, 10]
+    assert offsets(start)["0"] == 0
+
+
+class Batches(RuleBasedStateMachine):
+    """Any growth and any limits: never back, never beyond, and AvailableNow arrives."""
+
+    @initialize(rows=st.integers(1, 50), size=st.integers(1, 5000), least=st.integers(1, 60))
+    def begin(self, rows, size, least):
+        self.upstream = FakeUpstream(orders=3)
+        self.limits = (rows, size)
+        self.query, self.clock = query(
+            self.upstream,
+            maxRowsPerTrigger=str(rows),
+            maxBytesPerTrigger=str(size),
+            minRowsPerTrigger=str(min(least, rows)),
+        )
+        self.at = self.query.initial()
+        self.frozen = None
+
+    @rule(queue=st.integers(0, 2), rows=st.integers(1, 80))
+    def grow(self, queue, rows):
+        self.upstream.grow("orders", str(queue), rows)
+
+    @rule(earliest=st.integers(0, 5))
+    def another_queue(self, earliest):
+        number = str(len(self.upstream.queues))
+        if len(self.upstream.queues) < 6:
+            self.upstream.make("orders", number, earliest=earliest, end=earliest + 10)
+
+    @rule(seconds=st.floats(0.01, 1000))
+    def batch(self, seconds):
+        end = self.query.following(self.at)
+        self.check(end)
+        self.clock.now += seconds
+        self.at = end
+
+    @rule()
+    def all_available_now(self):
+        self.query.freeze()
+        target = self.upstream.found().marks("end")
+        self.upstream.grow("orders", "0", 5)
+        for _ in range(2000):
+            end = self.query.following(self.at)
+            if end is self.at:
+                break
+            self.check(end)
+            self.clock.now += 1
+            self.at = end
+        there = {queue: end for queue, end in target["orders"].items() if end}
+        assert {queue: end for queue, end in offsets(self.at).items() if end} == there
+        self.query._target = None
+
+    def check(self, end):
+        start, end = position(self.at), position(end)
+        latest = self.upstream.found().marks("end")["orders"]
+        for queue, offset in end.offsets["orders"].items():
+            assert start.begin_of(end, "orders", queue) <= offset <= latest[queue]
+            assert start.offsets["orders"].get(queue, 0) <= offset
+        rows, size = self.limits
+        average = self.upstream.found().row_bytes
+        assert rows_between(start, end) <= max(1, min(rows, size / average if average else rows))
+
+    @invariant()
+    def knows_where_it_is(self):
+        if hasattr(self, "at"):
+            assert position(self.at).as_json() == self.at
+
+
+TestBatches = Batches.TestCase
+TestBatches.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+
+
+@given(waiting=st.lists(st.integers(0, 100), min_size=1, max_size=6), limit=st.integers(1, 200))
+def test_a_limit_is_used_up_as_far_as_rows_wait(waiting, limit):
+    upstream = FakeUpstream(orders=len(waiting))
+    for number, rows in enumerate(waiting):
+        if rows:
+            upstream.grow("orders", str(number), rows)
+    made, _ = query(upstream, maxRowsPerTrigger=str(limit))
+    start = made.initial()
+    end = made.following(start)
+    assert rows_between(position(start), position(end)) == min(limit, sum(waiting))

@@ -1,0 +1,166 @@
+"""Ranges as an executor reads them, and the readers as Spark makes and moves them."""
+
+import pickle
+
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from penstock.bulk.schema import arrow_schema
+from penstock.bulk.tickets import BulkError, Summary
+from penstock.spark import connections
+from penstock.spark.options import BadOption, read_options
+from penstock.spark.reading import check_complete, rows
+from penstock.spark.schema import columns_of, full_schema
+from penstock.spark.source import PenstockSource
+from penstock.spark.upstream import Range
+from penstock.testing.fake_upstream import FakeUpstream
+
+
+def schema_of(text):
+    """A schema as in SQL, without asking a JVM."""
+    kinds = {"long": LongType(), "binary": BinaryType(), "string": StringType()}
+    fields = [each.split() for each in text.split(",")]
+    return StructType([StructField(name, kinds[kind]) for name, kind in fields])
+
+
+def a_range(start=0, end=8, columns=("offset", "body")):
+    return Range(topic="orders", queue="0", start=start, end=end, columns=columns)
+
+
+def read(upstream, wanted=None, **given):
+    wanted = wanted or a_range()
+    options = read_options({"topics": "orders", **given})
+    return list(rows(upstream, wanted, options, arrow_schema(list(wanted.columns))))
+
+
+@pytest.fixture
+def upstream(monkeypatch):
+    """What every reader finds in this process."""
+    made = FakeUpstream(orders=2)
+    made.grow("orders", "0", 8)
+    monkeypatch.setattr(connections, "new_upstream", lambda options: made)
+    yield made
+    connections.drop_upstreams()
+
+
+def test_a_range_comes_whole(upstream):
+    batches = read(upstream)
+    assert [each for batch in batches for each in batch.column("offset").to_pylist()] == [*range(8)]
+
+
+def test_lost_messages_are_an_error_or_counted_and_told(upstream):
+    upstream.missing = {2, 3}
+    with pytest.raises(BulkError, match=r"2 messages of .* are lost; set failOnDataLoss"):
+        read(upstream)
+    assert sum(each.num_rows for each in read(upstream, failOnDataLoss="false")) == 6
+    assert upstream.reported[-1][2].startswith("2 messages of [0, 8) of queue 0")
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        Summary(next_offset=7, rows=7, read=7),
+        Summary(next_offset=8, rows=7, read=7),
+        Summary(next_offset=8, rows=8, read=9),
+    ],
+)
+def test_a_range_that_does_not_add_up_is_an_error_in_any_case(summary):
+    with pytest.raises(BulkError, match="the range has 8"):
+        check_complete(a_range(), summary, summary.rows, is_strict=False)
+
+
+def test_rows_that_a_filter_left_out_and_dropped_ones_are_no_loss():
+    summary = Summary(next_offset=8, rows=3, read=6, dropped=2)
+    check_complete(a_range(), summary, 3, is_strict=True)
+
+
+def test_offsets_that_go_back_or_outside_are_not_trusted(upstream):
+    class Liar(FakeUpstream):
+        def read(self, wanted):
+            yield from super().read(a_range(1, 4))
+            yield from super().read(a_range(0, 3))
+
+    with pytest.raises(BulkError, match="not to be trusted"):
+        read(Liar(orders=1))
+
+
+def test_every_column_has_the_type_that_spark_wants_to_the_letter():
+    options = read_options({"topics": "orders"})
+    schema = full_schema(options)
+    assert to_arrow_schema(schema, timezone="UTC").equals(arrow_schema())
+
+
+def test_columns_can_be_left_out_by_option_or_by_schema():
+    slim = read_options({"topics": "a", "includeProperties": "false", "includeBody": "false"})
+    assert {"properties", "body"} & set(full_schema(slim).fieldNames()) == set()
+    assert columns_of(schema_of("body binary, offset long")) == ("body", "offset")
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ("offsets long", "no column 'offsets'; did you mean offset"),
+        ("body string", "column body is binary, not string"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused_in_words(schema, words):
+    source = PenstockSource({"topics": "orders"})
+    with pytest.raises(BadOption, match=words):
+        source.reader(schema_of(schema))
+
+
+def test_a_stream_has_no_end():
+    source = PenstockSource({"topics": "orders", "endingOffsets": "latest"})
+    with pytest.raises(BadOption, match="a stream has no end"):
+        source.streamReader(source.schema())
+
+
+def test_a_batch_reader_plans_here_and_reads_elsewhere(upstream):
+    source = pickle.loads(pickle.dumps(PenstockSource({"topics": "orders"})))
+    reader = source.reader(schema_of("offset long"))
+    (partition,) = reader.partitions()
+    there = pickle.loads(pickle.dumps(reader))
+    batches = list(there.read(pickle.loads(pickle.dumps(partition))))
+    assert sum(each.num_rows for each in batches) == 8
+    assert batches[0].schema.names == ["offset"]
+    assert list(there.read(None)) == []
+
+
+def test_a_stream_reader_runs_and_is_pickled_without_what_lives_in_it(upstream):
+    source = PenstockSource({"topics": "orders", "startingOffsets": "earliest"})
+    reader = source.streamReader(schema_of("offset long, body binary"))
+    limit = reader.getDefaultReadLimit()
+    assert isinstance(limit, ReadMaxRows)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, limit)
+    assert [each.offsets["orders"]["0"] for each in upstream.kept] == [0]
+    assert reader.reportLatestOffset()["offsets"] == end["offsets"]
+    planned = reader.partitions(start, end)
+    assert [each.wanted for each in reader.partitions(start, end)] == [
+        each.wanted for each in planned
+    ]
+    there = pickle.loads(pickle.dumps(reader))
+    assert there._query is None
+    assert sum(each.num_rows for each in there.read(planned[0])) == 8
+    reader.commit(end)
+    reader.stop()
+    reader.stop()
+    there.stop()
+
+
+def test_trigger_once_wants_everything(upstream):
+    source = PenstockSource(
+        {"topics": "orders", "startingOffsets": "earliest", "maxRowsPerTrigger": "3"}
+    )
+    reader = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable())["offsets"]["orders"]["0"] == 8
+    assert reader.latestOffset(start, ReadMaxRows(3))["offsets"]["orders"]["0"] == 3
+    reader.stop()
+
+
+def test_a_process_keeps_one_connection_for_the_same_options(upstream):
+    first = connections.open_upstream(read_options({"topics": "orders"}))
+    assert connections.open_upstream(read_options({"topics": "orders"})) is first
