@@ -55,7 +55,8 @@ def test_every_mechanism_says_where_it_lives_and_how_it_is_set_seen_and_tested()
 
 
 def test_every_metric_test_and_scene_named_in_the_mechanisms_exists():
-    exposed = (ROOT / "src/penstock/telemetry/metrics.py").read_text("utf-8")
+    sources = (ROOT / "src/penstock/telemetry").glob("*metrics.py")
+    exposed = "".join(each.read_text("utf-8") for each in sources)
     wrong = []
     for row in rows_of_mechanisms():
         metrics = re.findall(r"`(penstock_\w+)`", row[5])
@@ -70,5 +71,7 @@ def test_every_metric_test_and_scene_named_in_the_mechanisms_exists():
 
 def test_every_setting_named_in_the_mechanisms_exists():
     text = (ROOT / "docs/mechanisms.md").read_text("utf-8")
-    named = set(re.findall(r"`((?:flow|storage|topics|listeners|broker|rocketmq)\.[a-z_]+)`", text))
+    named = set(
+        re.findall(r"`((?:flow|storage|topics|listeners|broker|rocketmq|spark)\.[a-z_]+)`", text)
+    )
     assert named - set(KINDS) == set()

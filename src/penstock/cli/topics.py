@@ -1,5 +1,6 @@
-"""``penstock topics``: make, list, look at and delete topics of a running broker."""
+"""``penstock topics``: make, list, look at, set and delete topics of a running broker."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
@@ -18,6 +19,7 @@ from penstock.cli.asking import (
     tell,
 )
 from penstock.model.sizes import size_text
+from penstock.settings.convert import convert
 
 _TOPICS: Final[tuple[Column, ...]] = (
     ("TOPIC", lambda row: row["name"]),
@@ -35,9 +37,9 @@ _QUEUES: Final[tuple[Column, ...]] = (
 )
 
 
-@click.group("topics", short_help="Create, list, show and delete topics.")
+@click.group("topics", short_help="Create, list, show, set and delete topics.")
 def command() -> None:
-    """Create, list, show and delete topics of a running broker."""
+    """Create, list, show, set and delete topics of a running broker."""
 
 
 @command.command("create")
@@ -85,6 +87,55 @@ def show(topic: str, space: str, is_json: bool, **where: Any) -> None:
     if found["each_group"]:
         click.echo()
         print_rows((("GROUP", lambda row: row["group"]), *GROUP_COLUMNS), found["each_group"])
+
+
+@command.command("set")
+@click.argument("topic")
+@click.option(
+    "--spark-backpressure",
+    type=click.Choice(["off", "soft", "hard", "default"]),
+    help="What a Spark query behind its bound does to publishers.",
+)
+@click.option("--spark-backlog-max", help="That bound in messages; 0 = none.")
+@click.option("--spark-backlog-bytes-max", help="That bound in bytes, as 1GiB; 0 = none.")
+@click.option("--spark-backlog-age-max", help="That bound as time, as 10min; 0 = none.")
+@in_space
+@as_json
+@takes_address
+def set_(topic: str, space: str, *, is_json: bool, **given: Any) -> None:
+    """Change the policy of TOPIC; what is not given stays, "default" is what the settings say."""
+    where = {name: given.pop(name) for name in ("data", "endpoint")}
+    order: dict[str, Any] = {"topic": topic, "space": space}
+    for option, (field, parse) in _POLICY.items():
+        text = given[option]
+        if text is not None:
+            order[field] = parse(option, text)
+    if len(order) == 2:
+        raise click.UsageError("nothing to set; `penstock topics set --help` lists what there is")
+    tell(asked("POST", path_of("topic-policies"), order, **where), is_json)
+
+
+def _amount(option: str, text: str) -> int:
+    if text == "default":
+        return -1
+    # Names of settings decide which units are understood.
+    name = {"spark_backlog_bytes_max": "bytes", "spark_backlog_age_max": "ms"}.get(option, "count")
+    try:
+        return int(str(convert(name, int, text)))
+    except ValueError as problem:
+        raise click.BadParameter(str(problem), param_hint=f"--{option.replace('_', '-')}") from None
+
+
+_POLICY: Final[dict[str, tuple[str, Callable[[str, str], str | int]]]] = {
+    "spark_backpressure": (
+        "spark_backpressure",
+        lambda _option, text: "" if text == "default" else text,
+    ),
+    "spark_backlog_max": ("spark_backlog_messages_max", _amount),
+    "spark_backlog_bytes_max": ("spark_backlog_bytes_max", _amount),
+    "spark_backlog_age_max": ("spark_backlog_age_ms_max", _amount),
+}
+"""Option -> (field of the policy, how its text is read)."""
 
 
 @command.command("delete")

@@ -100,6 +100,7 @@ class Engine(Gauges):
     def set_policy(self, name: TopicName, policy: TopicPolicy) -> Topic:
         """Other rules for a topic."""
         topic = self._registry.set_policy(name, policy)
+        self._parts.queries.book.look_now()
         self._parts.turns.watch(topic)
         self._chain.stir()
         return topic

@@ -15,6 +15,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from penstock.engine.bulk.query import PREFIX
+from penstock.engine.bulk.views import stage_of
 from penstock.engine.connection import Channel, Connection
 from penstock.engine.parts import Parts
 from penstock.engine.queue import Queue
@@ -117,12 +119,20 @@ class _Mapper:
 
     def _subscriptions(self, topic: Topic) -> None:
         for subscription in topic.subscriptions.values():
-            if self._spare > 0 or subscription.is_noteworthy:
+            if subscription.name.startswith(PREFIX):
+                self._query(topic, subscription.name.removeprefix(PREFIX))
+            elif self._spare > 0 or subscription.is_noteworthy:
                 self._spare -= 1
                 name = f"{topic.name}/{subscription.name}"
                 self._add(replace(subscription.view(), name=name))
             else:
                 self._map.stages_total += 1
+
+    def _query(self, topic: Topic, name: str) -> None:
+        desk = self._parts.queries
+        query = desk.book.queries.get(name)
+        if query is not None and topic in query.reads:
+            self._add(stage_of(desk, query, topic, self._now_ms))
 
     def _add(self, view: StageView) -> None:
         self._map.views.append(view)

@@ -84,6 +84,8 @@ class Backlog(NamedTuple):
     age_ms: int
     drain_messages_per_s: float = 0.0
     drain_bytes_per_s: float = 0.0
+    slow_part: str = ""
+    """read, transform or sink, as its progress says."""
 
 
 class Held(NamedTuple):
@@ -170,9 +172,10 @@ class Brake:
         backlog = self._backlog
         if backlog is None:
             return f"topic '{self.topic}' waits for a Spark query"
+        part = f", its {backlog.slow_part} is the slow part" if backlog.slow_part else ""
         return (
             f"Spark query '{backlog.query}' is {self.bound.figures(backlog)} on topic "
-            f"'{self.topic}' (spark_backpressure {self.mode.value})"
+            f"'{self.topic}' (spark_backpressure {self.mode.value}){part}"
         )
 
     def _set_rate(self, backlog: Backlog, now_ms: int) -> None:

@@ -8,7 +8,9 @@ named first.
 
 Delivery side, for each subscription with messages ready: a consumer at its in-flight limit is slow;
 one below it whose socket does not take its bytes is not reading; nobody with demand means nobody
-pulls. Only when neither side shows anything is the broker not the bottleneck.
+pulls. A Spark query that takes all its limits allow and is behind is slow itself, and its progress
+says where: read, transform or sink. Only when neither side shows anything is the broker not the
+bottleneck.
 
 A pure function of views: the engine makes them (``engine/flow_map.py``), ``/api/flow`` shows both.
 """
@@ -42,6 +44,8 @@ class StageView(msgspec.Struct, frozen=True):
     """Subscription: messages that could be delivered now."""
     consumers: "tuple[ConsumerView, ...]" = ()
     """Subscription: its consumers."""
+    query: "QueryView | None" = None
+    """Query: what it says of itself."""
     refusing: str = ""
     """Log: why whoever will not wait is turned away at once (F6, F7); nobody is held then."""
 
@@ -54,6 +58,20 @@ class StageView(msgspec.Struct, frozen=True):
     def is_held(self) -> bool:
         """True in every state but ``running``."""
         return self.state != "running"
+
+
+class QueryView(msgspec.Struct, frozen=True):
+    """A Spark query (F18)."""
+
+    name: str
+    slow_part: str = ""
+    """Which part of its batches takes longest: read, transform or sink; empty = not known."""
+    messages_per_s: float = 0.0
+    is_limited: bool = False
+    """It takes as much as its own limits allow, and there is more."""
+    is_alive: bool = True
+    is_holding: bool = False
+    """Publishers wait for it."""
 
 
 class ConsumerView(msgspec.Struct, frozen=True):
@@ -258,7 +276,7 @@ def _beyond(stage: StageView, chain: list[str], share: float) -> Diagnosis:
 def _limit(stage: StageView, chain: list[str], share: float) -> Diagnosis:
     assert stage.reason is not None
     return Diagnosis(
-        "limit",
+        "query" if stage.reason is Reason.SPARK else "limit",
         stage.culprit,
         f"{stage.label} is held by a limit ({stage.reason.value}): {stage.culprit}; "
         f"{_percent(share)} of the time.",
@@ -275,6 +293,8 @@ def _delivery_side(stages: Iterable[StageView]) -> list[Diagnosis]:
 
 def _subscription(stage: StageView) -> Diagnosis | None:
     """Why messages that are ready are not delivered; None when they are about to be."""
+    if stage.query is not None:
+        return _query(stage, stage.query)
     consumers = stage.consumers
     behind = f"{stage.ready} messages are ready in {stage.label}"
     if not consumers:
@@ -302,6 +322,23 @@ def _subscription(stage: StageView) -> Diagnosis | None:
         )
     return _delivery(
         stage, "demand", stage.name, f"{behind}, but no consumer asks for messages: nobody pulls."
+    )
+
+
+def _query(stage: StageView, query: QueryView) -> Diagnosis | None:
+    """Why a Spark query is behind; None while it simply has its next batch before it."""
+    behind = f"Spark query {query.name} is {stage.ready} messages behind"
+    if not query.is_alive:
+        return _delivery(stage, "query", query.name, f"{behind}, and it does not poll.")
+    if not (query.is_limited or query.is_holding):
+        return None
+    part = f"its {query.slow_part} is the slow part" if query.slow_part else "which part is unknown"
+    waits = "; publishers wait for it" if query.is_holding else ""
+    return _delivery(
+        stage,
+        "query",
+        query.name,
+        f"{behind} at {round(query.messages_per_s)} messages a second: {part}{waits}.",
     )
 
 

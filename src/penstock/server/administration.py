@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from penstock.engine.broker import Engine
+from penstock.engine.bulk.views import QueryPage, query_pages
 from penstock.engine.queue import Queue
 from penstock.engine.topic import Topic
 from penstock.model.clock import Clock
@@ -34,6 +35,7 @@ from penstock.server.admin_views import (
     queue_view,
     topic_view,
 )
+from penstock.settings.spark import BACKPRESSURES
 
 QUEUES_PER_CREATE_MAX: Final = 1024
 
@@ -100,6 +102,31 @@ class Administration:
             desk.delete_topic(topic)
         if not topic.is_deleted:
             self._engine.delete_topic(topic.name)
+
+    def set_spark_policy(self, name: str, space: str = "", **changes: str | int) -> None:
+        """What Spark queries behind their bounds do to a topic's publishers (D23)."""
+        topic = self._topic(name, space)
+        mode = changes.get("spark_backpressure", "")
+        if mode not in ("", *BACKPRESSURES):
+            raise SettingsError(f"spark_backpressure is {mode!r}; use off, soft or hard")
+        policy = msgspec.structs.replace(topic.policy, **changes)
+        self._engine.set_policy(topic.name, policy)
+        self.wake()
+
+    # Queries.
+
+    def queries(self) -> list[QueryPage]:
+        """Every Spark query."""
+        return query_pages(
+            self._engine.queries, self._clock.monotonic_ms(), self._engine.queries.wall_ms
+        )
+
+    def forget_query(self, name: str) -> None:
+        """A query goes with its positions; its data is not kept for it any more."""
+        if name not in self._engine.queries.book.queries:
+            raise NotFound(f"there is no query '{name}'; `penstock queries` shows them")
+        self._engine.queries.release(name, is_final=True)
+        self.wake()
 
     # Groups.
 

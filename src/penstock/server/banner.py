@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, TextIO
 
 from penstock import __version__
 from penstock.model.sizes import size_text
+from penstock.server.flight import MISSING
 from penstock.settings.load import Settings
 
 AMBER: Final = "\x1b[33m"
@@ -44,11 +45,14 @@ def banner_lines(
     figures: Figures,
     *,
     start_seconds: float,
+    is_arrow_missing: bool = False,
 ) -> list[str]:
     """The lines, without colour."""
     flow, storage = settings.flow, settings.storage
     lines = [f"Penstock {__version__} is ready after {start_seconds:.2f} s"]
     lines += [f"  {name:<16} {SCHEMES.get(name, '')}{at}" for name, at in endpoints.items()]
+    if is_arrow_missing:
+        lines.append(f"  {'flight':<16} {MISSING}")
     if not endpoints:
         lines.append("  no listener is on")
     lines.append(f"  {'data':<16} {data}, {size_text(figures.disk_free)} free")

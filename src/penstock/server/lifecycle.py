@@ -1,8 +1,9 @@
 """A broker from start to stop: what is opened in which order, and closed in the reverse.
 
 Start: data directory and lock, ports bound (so that a taken one is told before a long recovery),
-recovery, engine, turns, protocol listeners, HTTP, ready file. Until the ready file is there nothing
-has been promised. The HTTP stack is imported last: it is the dearest part of the start.
+recovery, engine, turns, protocol listeners, HTTP, ready file; then, beside the running broker, the
+Flight process (``flight.py``). Until the ready file is there nothing has been promised. The HTTP
+stack is imported last: it is the dearest part of the start.
 
 Stop, on SIGTERM, Ctrl-C or ``request_stop``: remove the ready file, accept nobody, read no more,
 finish and confirm what was received, let connections say goodbye, write the last snapshot, unlock.
@@ -26,6 +27,7 @@ from penstock.engine.broker import Engine
 from penstock.model.errors import PenstockError
 from penstock.model.steady_clock import SteadyClock
 from penstock.server.banner import amber_marks, banner_lines, print_banner
+from penstock.server.bulk import FLIGHT, BulkLane
 from penstock.server.clock import SystemClock
 from penstock.server.faults import Faults
 from penstock.server.heap import settle_heap
@@ -57,6 +59,8 @@ class Broker:
         self.endpoints: dict[str, str] = {}
         """Name of a listener -> ``host:port``, once started."""
         self._listening = built_in(settings) if listening is None else listening
+        self.bulk: Final = BulkLane(settings) if listening is None else None
+        """Spark's way in; a broker with listeners of its own choice has none."""
         self._sockets: dict[str, list[socket.socket]] = {}
         self._listeners: list[Listener] = []
         self._ready_files: list[Path] = []
@@ -82,6 +86,8 @@ class Broker:
         try:
             self._open()
             self._serve()
+            if self.bulk is not None:
+                await self._open_bulk(self.bulk)
             if before_ready is not None:
                 before_ready()
             self._announce()
@@ -152,6 +158,9 @@ class Broker:
             )
             for each in self._sockets[name]:
                 self._undo.callback(each.close)
+        if self.bulk is not None:
+            self._undo.callback(self.bulk.close)
+            self.bulk.reserve()
         self._opened = open_engine(directory, lock, settings, self.clock, self.faults)
         self._undo.callback(self._opened.store.release)
 
@@ -190,6 +199,13 @@ class Broker:
                 self._undo.callback(join.cancel)
                 self._farewells.append(join.stop)
 
+    async def _open_bulk(self, bulk: BulkLane) -> None:
+        await bulk.open(self._opened.directory, self.engine, self._running.turns.request)
+        self._undo.callback(bulk.close)
+        self._farewells.append(bulk.stop)
+        if bulk.endpoint:
+            self.endpoints[FLIGHT] = bulk.endpoint
+
     def _serve_http(self, loop: asyncio.AbstractEventLoop) -> None:
         # Not before the protocol ports are open: this import costs more than all the rest.
         from penstock.server.administration import Administration
@@ -221,6 +237,8 @@ class Broker:
         for path in self._ready_files:
             self._undo.callback(remove_ready, path)
             write_ready(path, self.endpoints)
+        if self.bulk is not None:
+            self.bulk.launch()
 
     def _failed(self, error: PenstockError) -> None:
         self._running.view.state = "failed"
@@ -240,6 +258,7 @@ class Broker:
             self.endpoints,
             self._running.figures,
             start_seconds=start_seconds,
+            is_arrow_missing=self.bulk is not None and self.bulk.is_missing,
         )
         print_banner(lines, amber_marks(self.settings))
 

@@ -19,7 +19,7 @@ from penstock.server.rationed import Rationed
 from penstock.server.readiness import Readiness
 from penstock.server.turns import Turns
 from penstock.settings.load import Settings
-from penstock.telemetry.events import FlowEvents, flow_record
+from penstock.telemetry.events import FlowEvents, flow_record, lease_event
 from penstock.telemetry.flow_api import STAGES_MAX, LimitView, flow_page
 from penstock.telemetry.process_statistics import ProcessStatistics
 
@@ -62,6 +62,8 @@ class BrokerView:
     def take_events(self) -> None:
         """Log, remember and tell the flow edges since the last call."""
         events = self.events.note(self._engine.take_flow_edges())
+        told = self._engine.queries.book.take_told()
+        events += self.events.tell([lease_event(each) for each in told])
         self._engine.flow_topic.offer([flow_record(event) for event in events])
 
     def readiness(self) -> Readiness:
@@ -77,7 +79,9 @@ class BrokerView:
         """All metrics; the first call imports the library, beside the loop."""
         if self._metrics is None:
             metrics = await asyncio.to_thread(import_module, "penstock.telemetry.metrics")
-            exposition: Exposition = metrics.Exposition(self._gather, self._engine.tallies)
+            exposition: Exposition = metrics.Exposition(
+                self._gather, self._engine.tallies, self._engine
+            )
             self._metrics = Rationed(exposition.page)
         return self._metrics.get()
 

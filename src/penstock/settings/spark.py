@@ -30,7 +30,7 @@ class SparkSettings:
     backlog_bytes_max: int = setting(4 * GIB, "D23: the same in bytes of log")
     backlog_age_ms_max: int = setting(0, "D23: the same as age of its oldest message")
     alive_ms_max: int = setting(
-        120_000, "D23: a query that was silent for longer holds no publishers; its lease goes on"
+        60_000, "D23: a query that was silent for longer holds no publishers; its lease goes on"
     )
     busy_hold_ms_max: int = setting(
         1000,

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.engine.bulk.orders import LeaseTold
 from penstock.flow.journal import FlowEdge
 from penstock.flow.reason import Reason
 from penstock.flow.stage import stage_label
@@ -31,7 +32,7 @@ class FlowEvent(msgspec.Struct, frozen=True, gc=False):
     at_ms: int
     """Wall time."""
     event: str
-    """``entered`` or ``left``."""
+    """``entered`` or ``left``; of a query ``lease-broken`` or ``lease-mended``."""
     kind: str
     name: str
     reason: str
@@ -71,6 +72,11 @@ class FlowEvents:
             _log(event)
         return events
 
+    def tell(self, events: list[FlowEvent]) -> list[FlowEvent]:
+        """Remember events that are no edges; whoever made them has logged them."""
+        self.recent.extend(events)
+        return events
+
     def stalled_ms_with(
         self, unfinished: Iterable[tuple[str, Reason, int]]
     ) -> dict[tuple[str, str], int]:
@@ -79,6 +85,11 @@ class FlowEvents:
         for kind, reason, held_ms in unfinished:
             total[kind, reason.value] += held_ms
         return dict(total)
+
+
+def lease_event(told: LeaseTold) -> FlowEvent:
+    """A lease that broke or holds again (F18)."""
+    return FlowEvent(told.at_ms, told.event, "query", told.query, told.cause, told.text)
 
 
 def flow_record(event: FlowEvent) -> Record:

@@ -84,6 +84,7 @@ def _stage(view: StageView, offset_ms: int) -> dict[str, Any]:
         "share": round(view.share, 3),
         "downstream": list(view.downstream),
         "ready": view.ready,
+        "query": msgspec.to_builtins(view.query),
         "consumers": [
             {
                 "name": consumer.name,

@@ -22,12 +22,14 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from penstock import __version__
+from penstock.engine.broker import Engine
 from penstock.engine.statistics import EngineStatistics, TopicStatistics
 from penstock.engine.subscription_statistics import SubscriptionStatistics
 from penstock.engine.tallies import Tally
 from penstock.flow.fast_fail import RequestFigures
 from penstock.telemetry.histogram import Histogram
 from penstock.telemetry.process_statistics import ProcessStatistics
+from penstock.telemetry.query_metrics import QueryCollector
 from penstock.telemetry.tally_metrics import TallyCollector
 
 SERIES_MAX: Final = 1000
@@ -41,10 +43,14 @@ Gather = Callable[[], tuple[EngineStatistics, ProcessStatistics]]
 class Exposition:
     """The text page of one broker."""
 
-    def __init__(self, gather: Gather, tallies: Iterable[Tally] = ()) -> None:
+    def __init__(
+        self, gather: Gather, tallies: Iterable[Tally] = (), engine: Engine | None = None
+    ) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(BrokerCollector(gather))
         self._registry.register(TallyCollector(tallies))
+        if engine is not None:
+            self._registry.register(QueryCollector(engine))
 
     def page(self) -> bytes:
         """All metrics in the Prometheus text format."""

@@ -5,14 +5,23 @@ publication carries what its answer needs; the table of tokens is only there for
 
 Invariants: each storing ends in exactly one of ``stored`` and ``refused``, unless the peer goes
 first; what waits is bounded by the connection's pending limit (F9), which stops the socket.
+
+Sends to a topic whose publishers may be held for a Spark query (F18) go through a channel of their
+own, so that other topics of the connection do not wait with it. Sends that are in flight at the
+same time have no promised order in RocketMQ.
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from penstock.engine.connection import Channel
 from penstock.engine.ports import Confirmation, Publication
+from penstock.engine.routing import DirectRoute
 from penstock.model.refusal import Refusal
 from penstock.wire.rocketmq.hot_frames import SendFrame
+
+if TYPE_CHECKING:
+    from penstock.engine.topic import Topic
 
 
 class Sending(Publication, gc=False):
@@ -33,6 +42,9 @@ class Storing(Publication, gc=False):
     """It is not stored."""
 
 
+SIDES_MAX: Final = 64
+"""Topics with a channel of their own; those beyond it wait with one another."""
+
 AnswerSends = Callable[[list[Sending]], None]
 RefuseSend = Callable[[SendFrame, Refusal], None]
 
@@ -40,7 +52,7 @@ RefuseSend = Callable[[SendFrame, Refusal], None]
 class Publisher:
     """The publishing side of one session."""
 
-    __slots__ = ("_answer", "_channel", "_refuse", "_token", "_waiting")
+    __slots__ = ("_answer", "_channel", "_refuse", "_sides", "_token", "_waiting")
 
     def __init__(self, channel: Channel, answer: AnswerSends, refuse: RefuseSend) -> None:
         self._channel = channel
@@ -48,6 +60,7 @@ class Publisher:
         self._refuse = refuse
         self._token = 0
         self._waiting: dict[int, Publication] = {}
+        self._sides: dict[Topic, Channel] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -61,7 +74,24 @@ class Publisher:
             publication.token = token
             waiting[token] = publication
         self._token = token
-        self._channel.publish(publications)  # the engine owns the list from now on
+        # The engine owns the list from now on.
+        self._channel_for(publications).publish(publications)
+
+    def _channel_for(self, publications: list[Publication]) -> Channel:
+        route = publications[0].route if publications else None
+        topic = route.queue.topic if isinstance(route, DirectRoute) else None
+        if topic is None or (topic.limits is None and not self._sides):
+            return self._channel
+        side = self._sides.get(topic)
+        is_braked = topic.limits is not None and topic.limits.spark is not None
+        if side is None:
+            if not is_braked or len(self._sides) >= SIDES_MAX:
+                return self._channel
+            side = self._sides[topic] = self._channel.connection.open_channel(str(topic.name))
+        elif not is_braked and not side.inbox:
+            self._sides.pop(topic).close()
+            return self._channel
+        return side
 
     def confirmed(self, confirmations: list[Confirmation]) -> None:
         """These are durable."""

@@ -27,6 +27,7 @@ SCENES: Final = {
     "rebalance": "the client: eight consumers come and go, and the queues are always divided",
     "ordered": "the client: each order's steps one after the other, whoever consumes them",
     "pop": "RocketMQ: eight consumers share four queues, and one that hangs holds none of them",
+    "spark-backpressure": "a slow Spark query slows, then holds, the publishers of its topic only",
 }
 """Name -> what it shows, in the order in which they are listed."""
 

@@ -238,6 +238,7 @@ def _settings(directory: Path, own: dict[str, str]) -> Any:
         "broker.data": str(directory / "data"),
         "broker.faults": True,
         **{f"listeners.{name}": "0" for name in PROTOCOLS},
+        "listeners.flight": "off",
         "broker.log_level": "error",
         **own,
     }

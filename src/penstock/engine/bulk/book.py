@@ -166,6 +166,12 @@ class QueryBook:
         pause_ms = BRAKE_LOOK_MS if is_behind else LEASE_LOOK_MS
         self._look_ms = now_ms + pause_ms if self.queries else None
 
+    def look_now(self) -> None:
+        """Limits were made anew: brakes belong into them before the next publish is judged."""
+        if self._look_ms is not None:
+            self._look_ms = self._chain.now_ms
+            self.due(self._look_ms)
+
     def lowest_kept(self, queue: Queue) -> int | None:
         """The first offset that a lease keeps of a queue; None when none does (D11)."""
         topic = queue.topic
@@ -230,7 +236,8 @@ class QueryBook:
         given = start.get(str(topic.name), {})
         for queue in topic.queues:
             # Where it begins is known at once, so it is no progress and no step back.
-            if (offset := given.get(queue.number, 0)) > queue.index.min_offset:
+            offset = given.get(queue.number, 0)
+            if queue.index.min_offset < offset <= queue.durable_end:
                 made.seek(queue.queue_id, offset)
         return made
 

@@ -19,7 +19,6 @@ from penstock.engine.bulk import book as books
 from penstock.engine.bulk.finding import found_topics
 from penstock.engine.bulk.orders import (
     BAD_REQUEST,
-    DATA_LOSS,
     EPOCH,
     BatchProgress,
     LocatedSpan,
@@ -74,6 +73,11 @@ class QueryDesk:
         return self._parts.store.epoch
 
     @property
+    def wall_ms(self) -> int:
+        """Wall time, as messages are stamped with it."""
+        return self._chain.clock.wall_ms()
+
+    @property
     def run_start(self) -> int:
         """Transient records below this position did not survive the restart (D6)."""
         return self._parts.host.transient_floor
@@ -117,7 +121,7 @@ class QueryDesk:
     def poll(self, order: PollOrder, outlet: PollOutlet) -> PollAnswer | None:
         """The answer, or None when the poll is held: then ``polled`` is called later."""
         topics = self.resolve(order.topics, order.pattern)
-        self._check(order, topics)
+        self._check(order)
         query = self.book.heard(order.subscription, topics, order.start)
         query.polls += 1
         if order.report is not None:
@@ -163,11 +167,13 @@ class QueryDesk:
     # Leases and reports.
 
     def lease(self, name: str, topics: list[Topic], start: OffsetMap, *, ttl_ms: int) -> Lease:
-        """Keep what a query has not processed; a position it names is where it begins."""
+        """Keep what a query has not processed; where one begins that was silent is believed."""
+        known = self.book.queries.get(name)
+        is_begun = known is None or not self.book.is_alive(known)
         query = self.book.heard(name, topics, start)
         if ttl_ms:
             query.lease.ttl_ms = ttl_ms
-        self._acknowledge(query, topics, start, is_sure=True)
+        self._acknowledge(query, topics, start, is_sure=is_begun)
         self.book.save(query)
         return query.lease
 
@@ -185,8 +191,8 @@ class QueryDesk:
 
     # Parts.
 
-    def _check(self, order: PollOrder, topics: list[Topic]) -> None:
-        """Offsets that cannot be this broker's: of another time, or above all it has."""
+    def _check(self, order: PollOrder) -> None:
+        """Refuse offsets of another time: they may name other messages (D7)."""
         if not order.subscription:
             raise QueryRefused(BAD_REQUEST, "a poll needs the name of its subscription")
         if order.epoch and order.epoch != self.epoch:
@@ -196,21 +202,6 @@ class QueryDesk:
                 "lost unsynced messages when its machine stopped, and offsets may name others now; "
                 "begin with a new checkpoint",
             )
-        for topic in topics:
-            for number, offset in order.start.get(str(topic.name), {}).items():
-                if not 0 <= number < len(topic.queues):
-                    raise QueryRefused(
-                        DATA_LOSS,
-                        f"topic '{topic.name}' has {len(topic.queues)} queues and none of number "
-                        f"{number}: it was deleted and made anew",
-                    )
-                end = topic.queues[number].durable_end
-                if offset > end:
-                    raise QueryRefused(
-                        DATA_LOSS,
-                        f"queue {number} of topic '{topic.name}' ends at {end} and the query "
-                        f"stands at {offset}: the topic was made anew, or its log was lost",
-                    )
 
     def _acknowledge(
         self, query: Query, topics: list[Topic], start: OffsetMap, *, is_sure: bool = False
@@ -218,7 +209,10 @@ class QueryDesk:
         messages = size = 0
         for topic in topics:
             for number, offset in start.get(str(topic.name), {}).items():
-                ahead = query.acknowledge(topic.queues[number], offset, is_sure=is_sure)
+                queue = topic.queues[number] if 0 <= number < len(topic.queues) else None
+                if queue is None or offset > queue.durable_end:
+                    continue  # of a topic that was made anew: the answer shows what there is
+                ahead = query.acknowledge(queue, offset, is_sure=is_sure)
                 messages += ahead[0]
                 size += ahead[1]
         if messages:
@@ -265,7 +259,7 @@ class QueryDesk:
         for queue, stretch, end in zip(queues, stretches, ends, strict=True):
             name = str(queue.topic.name)
             answer.ends.setdefault(name, {})[queue.number] = end
-            answer.latest.setdefault(name, {})[queue.number] = stretch.end
+            answer.latest.setdefault(name, {})[queue.number] = queue.durable_end
             answer.incarnations.setdefault(name, {})[queue.number] = queue.incarnation
             answer.rows += end - stretch.start
             answer.bytes += stretch._replace(end=end).size_bytes

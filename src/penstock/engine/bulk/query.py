@@ -4,8 +4,8 @@ Where it stands is a subscription ``spark/<name>`` on each of its topics: durabl
 and not among those that hold data by themselves (D11), because its lease does that. The position is
 what the query says it has processed for good: the ``start`` of its polls.
 
-Invariant: a position goes back only when a lease names it, or two polls in a row do: a poll that
-was late on its way does not undo the one after it.
+Invariant: a position goes back only when a query that was silent takes its lease there, or when two
+words of it in a row name an older place: one that was late does not undo the one after it.
 """
 
 from __future__ import annotations
@@ -153,6 +153,7 @@ class Query:
             wall_ms - oldest_ms,
             self.drain.messages_per_s(now_ms),
             self.drain.bytes_per_s(now_ms),
+            self.last.slow_part,
         )
 
     def held_bytes(self) -> int:

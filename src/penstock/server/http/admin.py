@@ -5,6 +5,9 @@ GET     /api/topics ?offset ?contains ?hidden  a page of topics
 POST    /api/topics                            create: {"name", "space", "queues"}
 GET     /api/topics/NAME ?space                one topic with queues and groups
 DELETE  /api/topics/NAME ?space                with its messages
+POST    /api/topic-policies                    {"topic", "space", "spark_backpressure", ...}
+GET     /api/queries                           Spark queries: position, lag, rate, lease, last batch
+DELETE  /api/queries/NAME                      forget one, with its positions
 GET     /api/groups ?offset ?contains ?hidden  a page of (group, topic) with lag
 GET     /api/groups/NAME                       its topics, queue by queue
 DELETE  /api/groups/NAME ?topic ?space         from one topic or from all
@@ -62,6 +65,17 @@ class SetMode(msgspec.Struct, forbid_unknown_fields=True):
     share: int = -1
 
 
+class SetPolicy(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Rules of a topic to change; what is left out stays, -1 and "" mean "as in the settings"."""
+
+    topic: str
+    space: str = ""
+    spark_backpressure: str | None = None
+    spark_backlog_messages_max: int | None = None
+    spark_backlog_bytes_max: int | None = None
+    spark_backlog_age_ms_max: int | None = None
+
+
 Order = TypeVar("Order", bound=msgspec.Struct)
 
 
@@ -76,6 +90,9 @@ class AdminApi:
         return [
             Route("/api/topics", self.topics, methods=["GET"]),
             Route("/api/topics", self.create_topic, methods=["POST"]),
+            Route("/api/topic-policies", self.set_policy, methods=["POST"]),
+            Route("/api/queries", self.queries, methods=["GET"]),
+            Route("/api/queries/{name:path}", self.forget_query, methods=["DELETE"]),
             Route("/api/topics/{name:path}", self.topic, methods=["GET"]),
             Route("/api/topics/{name:path}", self.delete_topic, methods=["DELETE"]),
             Route("/api/groups", self.groups, methods=["GET"]),
@@ -113,6 +130,32 @@ class AdminApi:
             return {"done": f"topic '{name}' deleted with its messages"}
 
         return refusal(request, _WHAT) or await self._durable(delete)
+
+    async def set_policy(self, request: Request) -> Response:
+        """Change what is named."""
+
+        def change(order: SetPolicy) -> dict[str, str]:
+            given = msgspec.structs.asdict(order)
+            topic, space = given.pop("topic"), given.pop("space")
+            changes = {name: value for name, value in given.items() if value is not None}
+            self._admin.set_spark_policy(topic, space, **changes)
+            return {"done": f"topic '{topic}' has its new policy"}
+
+        return await self._change(request, SetPolicy, change)
+
+    async def queries(self, _request: Request) -> Response:
+        """Every Spark query."""
+        return _answer(lambda: {"queries": self._admin.queries()})
+
+    async def forget_query(self, request: Request) -> Response:
+        """Remove one."""
+        name = request.path_params["name"]
+
+        def forget() -> dict[str, str]:
+            self._admin.forget_query(name)
+            return {"done": f"query '{name}' forgotten"}
+
+        return refusal(request, _WHAT) or await self._durable(forget)
 
     async def groups(self, request: Request) -> Response:
         """A page of groups."""

@@ -5,6 +5,7 @@
 /readyz        200 while the broker takes work, 503 with the reason otherwise
 /metrics       Prometheus text
 /api/flow      who is slow, who waits for whom, and why (flow-control.md section 3)
+/api/queries   Spark queries: where each stands, how far behind, what is kept for it
 /api/topics    topics and groups, to see and to change (``admin.py``); /api/groups as well
 /api/faults    only with ``--faults`` (``faults_api.py``)
 =============  ======================================================================
@@ -94,7 +95,14 @@ async def _not_found(request: Request, _error: Exception) -> Response:
     return Json(
         {
             "error": f"there is no {request.url.path} here",
-            "try": ["/readyz", "/metrics", "/api/flow", "/api/topics", "/api/groups"],
+            "try": [
+                "/readyz",
+                "/metrics",
+                "/api/flow",
+                "/api/topics",
+                "/api/groups",
+                "/api/queries",
+            ],
         },
         404,
     )

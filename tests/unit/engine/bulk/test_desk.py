@@ -126,10 +126,14 @@ def test_a_pattern_never_matches_hidden_topics(bench, orders):
         bench.engine.queries.resolve(None, "(")
 
 
-def test_offsets_of_another_epoch_or_above_the_end_are_refused(bench, orders):
-    with pytest.raises(QueryRefused) as refused:
-        bench.poll({0: 1})
-    assert refused.value.kind == "data-loss"
+def test_offsets_above_the_end_are_shown_to_be_and_not_believed(bench, orders):
+    answer = bench.poll({0: 7, 9: 5})
+    assert (answer.ends, answer.latest) == ({"orders": {0: 7, 1: 0}}, {"orders": {0: 0, 1: 0}})
+    assert (answer.rows, answer.lag_rows) == (0, 0)
+    assert bench.query().position(orders.queues[0]) == 0
+
+
+def test_offsets_of_another_epoch_are_refused(bench, orders):
     with pytest.raises(QueryRefused) as refused:
         bench.poll(epoch=bench.engine.queries.epoch + 1)
     assert refused.value.kind == "epoch"
@@ -157,9 +161,13 @@ def test_one_late_poll_does_not_set_a_position_back_but_two_do(bench, orders):
     assert bench.query().position(queue) == 2
 
 
-def test_a_lease_sets_the_position_back_at_once(bench, orders):
+def test_a_lease_of_a_query_that_was_silent_sets_its_position_back(bench, orders):
     fill(bench, orders, 10)
     bench.poll({0: 8})
+    bench.engine.queries.lease("etl", [orders], {"orders": {0: 3}}, ttl_ms=0)
+    assert bench.query().position(orders.queues[0]) == 8
+    bench.poll({0: 8})
+    bench.advance(61_000)
     bench.engine.queries.lease("etl", [orders], {"orders": {0: 3}}, ttl_ms=0)
     assert bench.query().position(orders.queues[0]) == 3
 

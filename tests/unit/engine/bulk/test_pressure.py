@@ -174,6 +174,17 @@ def test_a_policy_can_be_changed_while_publishers_wait(bench):
     assert bench.stored(topic) == 300
 
 
+def test_another_bound_holds_from_the_very_next_publish(bench):
+    topic, channel = bench.topic(policy=HARD), bench.channel()
+    bench.poll()
+    bench.advance(100)
+    bench.send(channel, topic, 300)
+    policy = TopicPolicy(spark_backpressure="hard", spark_backlog_messages_max=150)
+    bench.engine.set_policy(topic_name("orders"), policy)
+    bench.settle()
+    assert bench.stored(topic) == 150
+
+
 def fill_segments(bench, topic, channel, count):
     for _ in range(count):
         bench.publish(channel, topic, *[b"x" * 1000] * 60)
