@@ -184,6 +184,10 @@ class ManualListening:
         self.finish(answer, error)
         return [message.offset for message in batch]
 
+    def asking(self) -> Running | None:
+        """Nobody."""
+        return None
+
     def running(self) -> list[Running]:
         """None that anybody has to look after."""
         return []

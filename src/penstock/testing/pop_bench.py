@@ -16,7 +16,7 @@ from penstock.client.consumer.pop_loop import PopTerms
 from penstock.client.consumer.pop_queue import PopQueue
 from penstock.client.consumer.results import Answer, Finished, ResultKind
 from penstock.client.consumer.statistics import ConsumerStatistics
-from penstock.client.consumer.subscription import Subscriptions
+from penstock.client.consumer.subscription import FilterHook, Subscriptions
 from penstock.client.errors import BrokerRefused
 from penstock.model.assignment import QueueRef
 from penstock.testing.clock import ManualClock
@@ -43,6 +43,7 @@ class PopConsumerFake:
         self.subscriptions = Subscriptions(self.clock.wall_ms)
         self.subscriptions.add("t", tags=tags)
         self.statistics = ConsumerStatistics()
+        self.filters: list[FilterHook] = []
         self.is_paused = False
 
 
@@ -117,6 +118,10 @@ class ManualListening:
     async def stop(self, wait_ms: int) -> bool:
         """Nothing to stop."""
         return True
+
+    def asking(self) -> Running | None:
+        """Nobody."""
+        return None
 
     def running(self) -> list[Running]:
         """No call lasts."""

@@ -329,3 +329,33 @@ def test_wrong_calls_are_said_to_be_wrong(cluster, topic, group, consume):
         PushConsumer(cluster.name_server, group, print, consume_batchs=2)
     with pytest.raises(TypeError, match="listener"):
         PushConsumer(cluster.name_server, group, "print")
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_a_listener_may_stop_its_own_consumer(topic, send, consume, eventually, is_ordered):
+    lasted_s = []
+
+    def stop(_):
+        began = time.monotonic()
+        consumer.stop()
+        lasted_s.append(time.monotonic() - began)
+
+    consumer = consume(stop, topic, is_ordered=is_ordered, await_termination_ms=60_000)
+    send(topic, b"a")
+    eventually(lambda: lasted_s, what="the end of stop()")
+    assert lasted_s[0] < 15
+    assert consumer.state is State.STOPPED
+
+
+def test_a_coroutine_listener_may_stop_its_own_consumer(topic, send, consume, eventually):
+    lasted_s = []
+
+    async def stop(_):
+        began = time.monotonic()
+        await consumer.stop_async()
+        lasted_s.append(time.monotonic() - began)
+
+    consumer = consume(stop, topic, await_termination_ms=60_000)
+    send(topic, b"a")
+    eventually(lambda: lasted_s, what="the end of stop_async()")
+    assert lasted_s[0] < 15

@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from math import ceil
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -143,6 +144,10 @@ class Caller:
         return Finished(batch, answer, error, kind, spent_ms)
 
 
+_worker: ContextVar[tuple[Any, int] | None] = ContextVar("penstock_worker", default=None)
+"""Who calls a listener, and in which slot; what the listener asks the client for carries it."""
+
+
 class Listening(Protocol):
     """Workers that call a listener."""
 
@@ -160,8 +165,15 @@ class Listening(Protocol):
         """The calls that have not ended."""
         ...
 
+    def asking(self) -> Running | None:
+        """The call in which the running coroutine was asked for; None outside of listeners."""
+        ...
+
     async def stop(self, wait_ms: int) -> bool:
-        """Take nothing more; True when all calls ended within ``wait_ms``."""
+        """Take nothing more; True when all calls ended within ``wait_ms``.
+
+        A listener that stops its own consumer is not waited for.
+        """
         ...
 
 
@@ -177,7 +189,7 @@ class _Sharing:
         self._call_ms = FIRST_CALL_MS
         self._open: deque[Work] = deque()
         self._is_ticking = False
-        self._exited = 0
+        self._to_exit = workers
         self._all_exited = asyncio.Event()
 
     def share(self, work: Work) -> int:
@@ -201,14 +213,22 @@ class _Sharing:
         """The calls that have not ended."""
         return [Running(*each) for each in self.slots if each is not None]
 
+    def asking(self) -> Running | None:
+        """The call in which the running coroutine was asked for; None outside of listeners."""
+        worker = _worker.get()
+        call = self.slots[worker[1]] if worker is not None and worker[0] is self else None
+        return None if call is None else Running(*call)
+
     def exited(self) -> None:
-        """A worker has ended."""
-        self._exited += 1
-        if self._exited == self.workers:
+        """A worker has ended, or is not to be waited for."""
+        self._to_exit -= 1
+        if self._to_exit <= 0:
             self._all_exited.set()
 
     async def wait(self, wait_ms: int) -> bool:
-        """True when all workers ended in time."""
+        """True when all workers ended in time, but for the one that asks."""
+        if self.asking() is not None:
+            self.exited()
         try:
             await asyncio.wait_for(self._all_exited.wait(), wait_ms / 1000)
         except TimeoutError:
@@ -270,6 +290,7 @@ class ThreadListening(_Sharing):
         return await self.wait(wait_ms)
 
     def _run(self, slot: int) -> None:
+        _worker.set((self, slot))
         get = self._works.get
         while (work := get()) is not None:
             try:
@@ -342,6 +363,7 @@ class CoroutineListening(_Sharing):
             task.cancel()
 
     async def _run(self, slot: int) -> None:
+        _worker.set((self, slot))
         try:
             while (work := await self._works.get()) is not None:
                 await self._consume(slot, work)

@@ -117,7 +117,9 @@ class OrderedService:
         self._calls.withdraw_all()
         self._pauses.cut_all()
         until_ms = self._runtime.monotonic_ms() + wait_ms
-        for end in list(self._ends.values()):
+        asking = self._listening.asking()
+        own = None if asking is None else asking.work.assigned.queue
+        for end in [end for queue, end in self._ends.items() if queue != own]:
             await self._pauses.until(end, max(0, until_ms - self._runtime.monotonic_ms()))
         await self._listening.stop(max(0, until_ms - self._runtime.monotonic_ms()))
         if self._at_work:

@@ -12,7 +12,7 @@ Not here: one loop (``pop_loop.py``), results (``pop_service.py``), requests
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
 from penstock.client.consumer.listening import Listening
@@ -24,7 +24,7 @@ from penstock.client.consumer.pop_receipts import retry_topic
 from penstock.client.consumer.pop_service import PopService
 from penstock.client.consumer.pop_settling import Settling, SettlingCalls
 from penstock.client.consumer.statistics import ConsumerStatistics
-from penstock.client.consumer.subscription import Subscriptions
+from penstock.client.consumer.subscription import FilterHook, Subscriptions
 from penstock.client.consumer.thresholds import QueueThresholds
 from penstock.client.errors import StateError
 from penstock.client.message import RETRY_PREFIX, ReceivedMessage
@@ -65,6 +65,11 @@ class PopConsumer(Protocol):
         ...
 
     @property
+    def filters(self) -> Sequence[FilterHook]:
+        """What chooses among the messages that came."""
+        ...
+
+    @property
     def is_paused(self) -> bool:
         """True while nothing is to be read."""
         ...
@@ -91,6 +96,7 @@ class PopMode:
         reconsume_times_max: int | None = None,
     ) -> None:
         self._clock = consumer.clock
+        self._listening = listening
         self._group = consumer.group
         self._subscriptions = consumer.subscriptions
         self._has_route = has_route
@@ -114,6 +120,7 @@ class PopMode:
             service=self._service,
             settling=self._settling,
             statistics=consumer.statistics,
+            filters=consumer.filters,
             is_paused=lambda: consumer.is_paused,
             is_pulled=is_pulled,
         )
@@ -171,7 +178,10 @@ class PopMode:
         if self._sweeper is not None:
             self._sweeper.cancel()
         until_ms = self._clock.monotonic_ms() + wait_ms
-        while any(each.unacked for each in self._leaving) and (
+        asking = self._listening.asking()
+        # A listener that stops its own consumer has messages, which nobody can wait for.
+        own = 0 if asking is None else len(asking.batch)
+        while sum(each.unacked for each in self._leaving) > own and (
             self._clock.monotonic_ms() < until_ms
         ):
             await asyncio.sleep(DRAIN_LOOK_S)

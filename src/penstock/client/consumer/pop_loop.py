@@ -11,7 +11,8 @@ half, or 50 ms.
                    too many wait at the broker (209), any error: ``error_wait_ms``
                    flow control (215): 20 ms
 
-Messages whose tag only looked right to the broker are acknowledged unseen. An answer that comes
+Messages whose tag only looked right to the broker, and those that a filter hook does not want, are
+acknowledged unseen. An answer that comes
 after its place was dropped is handed back, so that nobody has to wait for its invisible time.
 
 Not here: results (``pop_service.py``), which places there are (``pop_sharing.py``).
@@ -19,7 +20,7 @@ Not here: results (``pop_service.py``), which places there are (``pop_sharing.py
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from penstock.client.calls_pop import Popped
@@ -29,7 +30,12 @@ from penstock.client.consumer.pop_receipts import receipts
 from penstock.client.consumer.pop_service import RETURN_MS, PopService
 from penstock.client.consumer.pop_settling import Settling
 from penstock.client.consumer.statistics import ConsumerStatistics
-from penstock.client.consumer.subscription import Subscription, Subscriptions
+from penstock.client.consumer.subscription import (
+    FilterHook,
+    Subscription,
+    Subscriptions,
+    wanted_of,
+)
 from penstock.client.errors import BrokerRefused, ClientError
 from penstock.client.message import stored_messages
 from penstock.flow.thresholds import Throttle
@@ -84,6 +90,7 @@ class PopHost(NamedTuple):
     service: PopService
     settling: Settling
     statistics: ConsumerStatistics
+    filters: Sequence[FilterHook]
     is_paused: Callable[[], bool]
     is_pulled: Callable[[QueueRef], bool]
     """True while this client still pulls of that place."""
@@ -180,7 +187,7 @@ class PopLoop:
             return 0
         now_ms = host.clock.monotonic_ms()
         host.statistics.topic(queue.queue.topic).pulled(len(messages), now_ms - asked_ms, now_ms)
-        chosen = set(map(id, subscription.matching([*messages])))
+        chosen = set(map(id, wanted_of([*messages], subscription, host.filters)))
         if len(chosen) < len(messages):
             host.settling.ack([each for each in messages if id(each) not in chosen])
         if chosen:

@@ -34,7 +34,12 @@ from penstock.client.consumer.assigned import AssignedQueue, ConsumeService
 from penstock.client.consumer.offsets.table import Offsets
 from penstock.client.consumer.pull_result import PullStatus
 from penstock.client.consumer.statistics import ConsumerStatistics
-from penstock.client.consumer.subscription import FilterHook, Subscription, Subscriptions
+from penstock.client.consumer.subscription import (
+    FilterHook,
+    Subscription,
+    Subscriptions,
+    wanted_of,
+)
 from penstock.client.errors import BrokerRefused, NoRoute
 from penstock.client.message import RETRY_PREFIX, ReceivedMessage
 from penstock.client.routes import Found
@@ -300,19 +305,6 @@ def _heard(ahead: "asyncio.Task[Pulled]") -> None:
     """Its error is seen by whoever awaits it; a dropped queue awaits nothing any more."""
     if not ahead.cancelled():
         ahead.exception()
-
-
-def wanted_of(
-    messages: list[ReceivedMessage], subscription: Subscription, filters: Sequence[FilterHook]
-) -> list[ReceivedMessage]:
-    """Those to consume: by tag, then by each filter; a filter that raises lets all through."""
-    wanted = subscription.matching(messages)
-    for each in filters:
-        try:
-            wanted = list(each(wanted))
-        except Exception:
-            _log.exception("filter hook failed, its messages are consumed")
-    return wanted
 
 
 def pull_header(

@@ -28,9 +28,14 @@ from penstock.client.consumer.reset import reset_offsets
 from penstock.client.consumer.running_info import ConsumerFacts, running_info
 from penstock.client.consumer.sharing import DividedSharing, Sharing, WholeSharing, strategy_of
 from penstock.client.consumer.statistics import ConsumerFigures, ConsumerStatistics
-from penstock.client.consumer.subscription import Subscriptions, retry_topic
+from penstock.client.consumer.subscription import (
+    Subscription,
+    Subscriptions,
+    retry_topic,
+    subscription,
+)
 from penstock.client.consumer.tracing import ConsumeTrace
-from penstock.client.errors import ClientError, NoRoute
+from penstock.client.errors import NoRoute
 from penstock.client.instance import ClientInstance
 from penstock.client.message import ReceivedMessage
 from penstock.model.assignment import QueueRef
@@ -107,8 +112,8 @@ class PushMember:
         try:
             await self.instance.start()
             await self._refresh(self.topics() - {retry_topic(self.group)})
-            for topic in self.topics():
-                await self._check(topic)
+            for each in self.subscriptions.all():
+                await self._check(each)
         except BaseException:
             await self.instance.remove_consumer(self)
             raise
@@ -147,14 +152,11 @@ class PushMember:
 
     async def subscribe(self, topic: str, tags: str | Sequence[str], sql: str | None) -> None:
         """Subscribe while running, or otherwise than before."""
-        before = self.subscriptions.get(topic)
+        wanted = subscription(topic, tags=tags, sql=sql, version=self._clock.wall_ms())
+        await self._refresh([topic])
+        await self._check(wanted)
+        # Only now: a heartbeat or a pull must not tell brokers what none of them can compile.
         self.subscriptions.add(topic, tags=tags, sql=sql)
-        try:
-            await self.instance.routes.refresh([topic])
-            await self._check(topic)
-        except ClientError:
-            self.subscriptions.put_back(topic, before)
-            raise
         await self.instance.heartbeat()
         self.instance.rebalance_now()
 
@@ -186,15 +188,14 @@ class PushMember:
             None if self.pop is None else self.pop.figures(),
         )
 
-    async def _check(self, topic: str) -> None:
+    async def _check(self, wanted: Subscription) -> None:
         """A broker compiles an expression now, so that a mistake is seen at once."""
-        subscription = self.subscriptions.get(topic)
-        if subscription is None or not subscription.is_sql:
+        if not wanted.is_sql:
             return
         try:
-            await self.instance.calls.check_client(self.group, subscription.data)
+            await self.instance.calls.check_client(self.group, wanted.data)
         except NoRoute:
-            _log.warning("expression not checked: no route", extra={"topic": topic})
+            _log.warning("expression not checked: no route", extra={"topic": wanted.topic})
 
     def _sharing(self) -> Sharing:
         options = self._options

@@ -8,6 +8,7 @@ Invariant: of two versions of one topic the later is higher, also within a milli
 Not here: asking the broker whether it can compile an expression (``push_consumer.py``).
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -15,6 +16,8 @@ import msgspec
 
 from penstock.client.message import ReceivedMessage
 from penstock.wire.rocketmq.bodies import SUBSCRIBE_ALL, SubscriptionData
+
+_log = logging.getLogger(__name__)
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
@@ -51,6 +54,19 @@ class Subscription(msgspec.Struct, frozen=True):
         if not tags:
             return messages
         return [message for message in messages if message.tag in tags]
+
+
+def wanted_of(
+    messages: list[ReceivedMessage], subscription: Subscription, filters: Sequence[FilterHook]
+) -> list[ReceivedMessage]:
+    """Those to consume: by tag, then by each filter; a filter that raises lets all through."""
+    wanted = subscription.matching(messages)
+    for each in filters:
+        try:
+            wanted = list(each(wanted))
+        except Exception:
+            _log.exception("filter hook failed, its messages are consumed")
+    return wanted
 
 
 def subscription(
@@ -105,13 +121,6 @@ class Subscriptions:
         made = subscription(topic, tags=tags, sql=sql, version=self._next_version())
         self._by_topic[topic] = made
         return made
-
-    def put_back(self, topic: str, before: Subscription | None) -> None:
-        """A change was refused: as it was before."""
-        if before is None:
-            self._by_topic.pop(topic, None)
-        else:
-            self._by_topic[topic] = before
 
     def remove(self, topic: str) -> bool:
         """Unsubscribe; False when it was not subscribed."""

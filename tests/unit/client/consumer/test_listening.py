@@ -225,6 +225,33 @@ def test_stopping_waits_for_running_calls_only_as_long_as_it_may(make):
     release.set()
 
 
+def test_a_function_that_stops_its_own_workers_is_not_waited_for():
+    ended, done = [], Results(1)
+
+    def stop(_):
+        ended.append(client_loop().run(listening.stop(SECONDS * 1000)))
+
+    listening = on_loop(lambda: threads(stop))
+    on_loop(listening.start)
+    on_loop(lambda: listening.submit(Work(AssignedQueue(QUEUE, 0, 0), batches(1), done)))
+    assert done.are_there.wait(SECONDS / 2)
+    assert ended == [True]
+    assert on_loop(listening.asking) is None
+
+
+def test_a_coroutine_that_stops_its_own_workers_is_not_waited_for():
+    ended, done = [], Results(1)
+
+    async def stop(_):
+        ended.append(await client_loop().on(listening.stop(SECONDS * 1000)))
+
+    listening = on_loop(lambda: coroutines(stop))
+    on_loop(listening.start)
+    on_loop(lambda: listening.submit(Work(AssignedQueue(QUEUE, 0, 0), batches(1), done)))
+    assert done.are_there.wait(SECONDS / 2)
+    assert ended == [True]
+
+
 def test_coroutines_run_on_the_loop_they_were_given():
     loops = set()
 

@@ -247,6 +247,16 @@ async def test_messages_of_another_tag_are_acknowledged_unseen():
 
 
 @run
+async def test_messages_that_a_filter_hook_does_not_want_are_acknowledged_unseen():
+    bench = PopBench()
+    bench.consumer.filters.append(lambda messages: [each for each in messages if each.offset != 11])
+    await bench.pop(found(b"a", b"b", b"c"))
+    assert bench.listening.consume() == [b"a", b"c"]
+    await turns()
+    assert sorted(bench.broker.settled) == [10, 11, 12]
+
+
+@run
 async def test_a_dropped_place_hands_back_what_no_worker_has_taken():
     bench = PopBench()
     await bench.pop(found(b"a", b"b", b"c"))

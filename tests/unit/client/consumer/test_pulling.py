@@ -7,9 +7,9 @@ import pytest
 from penstock.client.consumer.assigned import PULL_IDLE_MS_MAX, AssignedQueue
 from penstock.client.consumer.offsets.table import Offsets
 from penstock.client.consumer.pull_result import PullStatus
-from penstock.client.consumer.pulling import Pulled, PullLoop, PullTerms, pull_header, wanted_of
+from penstock.client.consumer.pulling import Pulled, PullLoop, PullTerms, pull_header
 from penstock.client.consumer.statistics import ConsumerStatistics
-from penstock.client.consumer.subscription import Subscriptions, subscription
+from penstock.client.consumer.subscription import Subscriptions
 from penstock.client.errors import BrokerRefused, Unreachable
 from penstock.client.routes import Found
 from penstock.flow.thresholds import Thresholds, Throttle
@@ -293,24 +293,6 @@ def test_what_the_client_filters_out_counts_as_consumed():
     bench.step()
     assert bench.host.service.given == []
     assert bench.host.offsets.get(QUEUE) == 7
-
-
-def test_filters_choose_one_after_the_other_and_a_broken_one_lets_all_through(caplog):
-    messages = [received_message(QUEUE, offset) for offset in range(6)]
-    everything = subscription("t", version=1)
-
-    def even(each):
-        return [message for message in each if message.offset % 2 == 0]
-
-    def broken(each):
-        raise ValueError
-
-    def late(each):
-        return [message for message in each if message.offset > 1]
-
-    kept = wanted_of(messages, everything, [even, broken, late])
-    assert [each.offset for each in kept] == [2, 4]
-    assert len(caplog.records) == 1
 
 
 def test_the_loop_ends_when_its_queue_is_dropped():

@@ -2,9 +2,10 @@
 
 import pytest
 
-from penstock.client.consumer.subscription import Subscriptions, subscription
+from penstock.client.consumer.subscription import Subscriptions, subscription, wanted_of
 from penstock.client.message import ReceivedMessage
 from penstock.model.assignment import QueueRef
+from penstock.testing.client_parts import received_message
 from penstock.testing.clock import ManualClock
 from penstock.wire.rocketmq.stored import StoredMessage
 
@@ -78,11 +79,19 @@ def test_removing_says_whether_it_was_there():
     assert "t" not in table
 
 
-def test_a_refused_change_is_put_back():
-    table = Subscriptions(ManualClock().wall_ms)
-    before = table.add("t", tags="a")
-    table.add("t", sql="bad (")
-    table.put_back("t", before)
-    table.add("new", sql="bad (")
-    table.put_back("new", None)
-    assert table.all() == [before]
+def test_filters_choose_one_after_the_other_and_a_broken_one_lets_all_through(caplog):
+    messages = [received_message(QueueRef("t", "b", 0), offset) for offset in range(6)]
+    everything = subscription("t", version=1)
+
+    def even(each):
+        return [message for message in each if message.offset % 2 == 0]
+
+    def broken(each):
+        raise ValueError
+
+    def late(each):
+        return [message for message in each if message.offset > 1]
+
+    kept = wanted_of(messages, everything, [even, broken, late])
+    assert [each.offset for each in kept] == [2, 4]
+    assert len(caplog.records) == 1
