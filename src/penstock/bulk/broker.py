@@ -14,6 +14,7 @@ Not here: the messages (``link.py``), who asks (``flight.py``).
 import contextlib
 import itertools
 import logging
+import os
 import socket
 import threading
 from pathlib import Path
@@ -40,6 +41,8 @@ from penstock.bulk.tickets import BulkError
 SHORT_ONLY: Final = 4
 """Places that polls leave to questions that are answered at once."""
 CONNECT_S_MAX: Final = 2.0
+ADDRESS_BYTES_MAX: Final = 100
+"""The system takes 107; whoever needs more goes through the directory."""
 ANSWER_S_MAX: Final = 15.0
 """Beside the wait a poll asks for; a broker that needs longer is as good as gone."""
 
@@ -63,7 +66,7 @@ class _Connection:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(CONNECT_S_MAX)
         try:
-            self._socket.connect(str(path))
+            _connect(self._socket, path)
         except OSError:
             self._socket.close()
             raise
@@ -127,6 +130,18 @@ class _Connection:
             pieces.append(piece)
             size -= len(piece)
         return b"".join(pieces)
+
+
+def _connect(peer: socket.socket, path: Path) -> None:
+    """Connect; a path that is too long for an address is reached through its directory."""
+    if len(os.fsencode(path)) <= ADDRESS_BYTES_MAX:
+        peer.connect(str(path))
+        return
+    handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        peer.connect(f"/proc/self/fd/{handle}/{path.name}")
+    finally:
+        os.close(handle)
 
 
 class BrokerLine:

@@ -14,8 +14,9 @@ import pytest
 from pyarrow import flight
 
 from penstock.bulk import client as client_module
+from penstock.bulk.broker import BrokerLine
 from penstock.bulk.client import FLIGHT_OPTIONS, BulkClient
-from penstock.bulk.link import Lease, Poll, Problem, Progress
+from penstock.bulk.link import SOCKET_NAME, Lease, Poll, Problem, Progress, Resolve
 from penstock.bulk.tickets import BulkError, RowFilter, Summary, Ticket
 from penstock.model.record import neutral_record
 from penstock.testing.bulk_data import BulkData
@@ -155,6 +156,20 @@ def test_a_broker_that_hangs_up_is_asked_again(client, served):
 
     assert len(client.resolve().topics) == 1
     assert len(served[0].asked) == 3
+
+
+def test_a_directory_with_a_very_long_name_has_a_socket_too(serve, directory, tmp_path):
+    # Its broker binds to a short name; the line has to find it by the long one.
+    deep = tmp_path.joinpath(*["a directory with a long name"] * 5)
+    deep.mkdir(parents=True)
+    broker, _ = serve(directory)
+    (deep / SOCKET_NAME).symlink_to(directory / SOCKET_NAME)
+    line = BrokerLine(deep / SOCKET_NAME)
+    try:
+        assert len(line.ask("resolve", Resolve()).topics) == 1
+    finally:
+        line.close()
+    assert len(broker.asked) == 1
 
 
 def test_a_broker_that_is_gone_is_one_clear_error(served, monkeypatch):
