@@ -19,7 +19,7 @@ Not here: its place in a group (``pull_member.py``), pulls in the background
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Final, Self, Unpack
+from typing import Final, Unpack
 
 from penstock.client.consumer.consume_from import timestamp_ms
 from penstock.client.consumer.pull_member import PullMember
@@ -28,6 +28,7 @@ from penstock.client.consumer.pull_request import PullRequests
 from penstock.client.consumer.pull_result import PullResult
 from penstock.client.consumer.send_back import SEND_BACK_TIMEOUT_MS, back_header
 from penstock.client.consumer.subscription import subscription
+from penstock.client.contexts import Contexts
 from penstock.client.errors import ClientError, StateError
 from penstock.client.identity import client_id, local_ip, process_name
 from penstock.client.instance import ClientInstance, instance
@@ -50,7 +51,7 @@ PullDone = Callable[[PullResult | ClientError], object]
 """Called on the client's thread with what a pull brought; it must not wait for anything."""
 
 
-class PullConsumer:
+class PullConsumer(Contexts):
     """Reads queues as it is told."""
 
     def __init__(
@@ -119,20 +120,6 @@ class PullConsumer:
 
     stop = blocking(_stop)
     stop_async = awaitable(_stop)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    async def __aenter__(self) -> Self:
-        await self.start_async()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop_async()
 
     # --- queues and messages --------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ Not here: what happens inside (``push_member.py``), options (``push_options.py``
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from typing import Self, Unpack
+from typing import Unpack
 
 from penstock.client.clock import MachineClock
 from penstock.client.consumer.listening import Listener
@@ -25,6 +25,7 @@ from penstock.client.consumer.push_member import PushMember
 from penstock.client.consumer.push_options import PushConsumerOptions, check_options
 from penstock.client.consumer.statistics import ConsumerFigures
 from penstock.client.consumer.subscription import Subscriptions
+from penstock.client.contexts import Contexts
 from penstock.client.errors import StateError
 from penstock.client.instance import instance
 from penstock.client.loop import client_loop
@@ -37,7 +38,7 @@ from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.bodies import SUBSCRIBE_ALL
 
 
-class PushConsumer:
+class PushConsumer(Contexts):
     """Consumes subscribed topics as a member of a group."""
 
     def __init__(
@@ -107,20 +108,6 @@ class PushConsumer:
 
     stop = blocking(_stop)
     stop_async = awaitable(_stop)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    async def __aenter__(self) -> Self:
-        await self.start_async()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop_async()
 
     # --- subscriptions ------------------------------------------------------------------------
 

@@ -19,9 +19,9 @@ Not here: what happens on the client's thread (``sending.py``).
 import asyncio
 import inspect
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import Final, Unpack
 
+from penstock.client.contexts import Contexts
 from penstock.client.errors import StateError
 from penstock.client.instance import instance
 from penstock.client.loop import client_loop
@@ -49,7 +49,7 @@ from penstock.model.assignment import QueueRef
 DEFAULT_GROUP: Final = "penstock-producers"
 
 
-class Producer:
+class Producer(Contexts):
     """Sends messages; make as few as you can, they are shared by threads and loops."""
 
     def __init__(
@@ -97,24 +97,6 @@ class Producer:
             await machinery.thread.on(self._stop())
             timeout_ms = self._options["stop_timeout_ms"]
             await asyncio.to_thread(machinery.callbacks.stop, timeout_ms)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    async def __aenter__(self) -> Self:
-        await self.start_async()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, why: BaseException | None, at: TracebackType | None
-    ) -> None:
-        await self.stop_async()
 
     # --- one message --------------------------------------------------------------------------
 
