@@ -1,0 +1,174 @@
+"""The way out: stored records become deliver, get-ok and return frames with their contents.
+
+    | 01 ch size, 60 60, ctag | tag u64 | redelivered | names | CE 02 ch size, 60 0, body size |
+    |<----- front, known ---->|                       origin   <---- middle, known ----------->
+    | flags, properties | CE 03 ch size | body | CE |
+     origin              <-- known --->  origin
+
+Everything but the tag comes out of the record as it went in, so properties are byte-identical.
+For records of one shape the known parts are made once (``_Template``); a list of deliveries is one
+``bytes``. Bodies that do not fit one frame of the reader are split by ``content_frames``.
+
+Bound: ``TEMPLATES_KEPT`` templates per consumer.
+Not here: delivery tags and who gets what (``adapters/amqp``), acks (``answers.py``).
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby, repeat
+from operator import attrgetter
+from struct import Struct
+from typing import Final
+
+from penstock.model.record import Record, Shape
+from penstock.wire.amqp.basic_methods import GetOk, Return
+from penstock.wire.amqp.codes import (
+    CLASS_BASIC,
+    FRAME_BODY,
+    FRAME_HEADER,
+    FRAME_METHOD,
+    FRAME_OVERHEAD,
+)
+from penstock.wire.amqp.content import CONTENT_HEAD, content_frames
+from penstock.wire.amqp.frame import END, HEAD, encode_frame
+from penstock.wire.amqp.method import IDS, Method, short_bytes
+
+TEMPLATES_KEPT: Final = 256
+SAME_FRONT_MIN: Final = 4
+"""Deliveries from which on it pays to look whether all of them begin alike."""
+_DELIVER: Final = IDS.pack(CLASS_BASIC, 60)
+_TAG_BYTES: Final = 9
+"""Delivery tag and redelivered."""
+_SHAPE: Final = attrgetter("shape")
+
+
+class Deliveries:
+    """Frames for one consumer."""
+
+    __slots__ = ("_channel", "_ctag", "_frame_max", "_templates")
+
+    def __init__(self, channel: int, consumer_tag: str, frame_max: int) -> None:
+        self._channel = channel
+        self._ctag = short_bytes(consumer_tag)
+        self._frame_max = frame_max
+        self._templates: dict[Shape, _Template | None] = {}
+
+    def encode(
+        self, records: list[Record], first_tag: int, redelivered: Sequence[bool] | None = None
+    ) -> bytes:
+        """The frames of these, tags counting up from ``first_tag``; None = none is redelivered."""
+        pieces: list[bytes] = []
+        done = 0
+        for shape, group in groupby(records, _SHAPE):
+            origins = [record.origin for record in group]
+            end = done + len(origins)
+            tags = range(first_tag + done, first_tag + end)
+            flags = repeat(False) if redelivered is None else redelivered[done:end]
+            template = self._template(shape)
+            if template is None:
+                pieces += map(self._at_leisure, origins, repeat(shape), tags, flags)
+            else:
+                pieces += template.encode(origins, tags, flags)
+            done = end
+        return b"".join(pieces)
+
+    def _template(self, shape: Shape) -> "_Template | None":
+        """None: the body does not fit one frame, or there is none."""
+        template = self._templates.get(shape)
+        if template is None and shape not in self._templates:
+            if len(self._templates) >= TEMPLATES_KEPT:
+                self._templates.clear()
+            room = (self._frame_max or 1 << 31) - FRAME_OVERHEAD
+            if 0 < shape.body_len <= room:
+                template = _Template(self._channel, self._ctag, shape)
+            self._templates[shape] = template
+        return template
+
+    def _at_leisure(self, origin: bytes, shape: Shape, tag: int, is_redelivered: bool) -> bytes:
+        names = origin[: shape.props_at]
+        payload = b"".join(
+            (_DELIVER, self._ctag, tag.to_bytes(8, "big"), bytes((is_redelivered,)), names)
+        )
+        method = encode_frame(FRAME_METHOD, self._channel, payload)
+        properties = origin[shape.props_at : shape.body_at]
+        body = origin[shape.body_at :]
+        return method + content_frames(self._channel, properties, body, self._frame_max)
+
+
+class _Template:
+    """The known parts of deliveries of one shape."""
+
+    __slots__ = ("_body_front", "_front", "_middle", "_pack", "_pack_alike", "_shape", "_split")
+
+    def __init__(self, channel: int, ctag: bytes, shape: Shape) -> None:
+        names, props, body = shape.props_at, shape.props_len, shape.body_len
+        method_bytes = len(_DELIVER) + len(ctag) + _TAG_BYTES + names
+        self._front = HEAD.pack(FRAME_METHOD, channel, method_bytes) + _DELIVER + ctag
+        self._middle = b"".join(
+            (
+                END,
+                HEAD.pack(FRAME_HEADER, channel, CONTENT_HEAD.size + props),
+                CONTENT_HEAD.pack(CLASS_BASIC, 0, body),
+            )
+        )
+        self._body_front = END + HEAD.pack(FRAME_BODY, channel, body)
+        front, middle, last = len(self._front), len(self._middle), len(self._body_front)
+        self._pack = Struct(f">{front}sQ?{names}s{middle}s{props}s{last}s{body}sc").pack
+        alike = names + middle + props + last
+        self._pack_alike = Struct(f">{front}sQ?{alike}s{body}sc").pack
+        self._split = Struct(f"{names}s{props}s{body}s").unpack
+        self._shape = shape
+
+    def encode(
+        self, origins: list[bytes], tags: Iterable[int], flags: Iterable[bool]
+    ) -> Iterable[bytes]:
+        """One delivery per origin."""
+        body_at = self._shape.body_at
+        first = origins[0][:body_at]
+        if len(origins) >= SAME_FRONT_MIN and all(map(bytes.startswith, origins, repeat(first))):
+            names, props, _ = self._split(origins[0])
+            alike = b"".join((names, self._middle, props, self._body_front))
+            bodies = [origin[body_at:] for origin in origins]
+            return map(
+                self._pack_alike, repeat(self._front), tags, flags, repeat(alike), bodies,
+                repeat(END),
+            )  # fmt: skip
+        pack, front, middle, body_front = self._pack, self._front, self._middle, self._body_front
+        return [
+            pack(front, tag, flag, names, middle, props, body_front, body, END)
+            for (names, props, body), tag, flag in zip(
+                map(self._split, origins), tags, flags, strict=False
+            )
+        ]
+
+
+def got(
+    channel: int,
+    record: Record,
+    delivery_tag: int,
+    *,
+    is_redelivered: bool,
+    messages: int,
+    frame_max: int,
+) -> bytes:
+    """get-ok and the message."""
+    exchange, routing_key = names_of(record)
+    method = GetOk(delivery_tag, is_redelivered, exchange, routing_key, messages)
+    return with_content(channel, method, record, frame_max)
+
+
+def returned(channel: int, record: Record, code: int, text: str, frame_max: int) -> bytes:
+    """basic.return and the message."""
+    return with_content(channel, Return(code, text, *names_of(record)), record, frame_max)
+
+
+def with_content(channel: int, method: Method, record: Record, frame_max: int) -> bytes:
+    """A method and the content of a stored message behind it."""
+    front = encode_frame(FRAME_METHOD, channel, method.encode())
+    return front + content_frames(channel, record.properties, record.body, frame_max)
+
+
+def names_of(record: Record) -> tuple[str, str]:
+    """Exchange and routing key of a stored message."""
+    origin = record.origin
+    end = 1 + origin[0]
+    return origin[1:end].decode(), origin[end + 1 : record.shape.props_at].decode()

@@ -1,0 +1,305 @@
+"""The way in: bytes of one connection become events, many publishes at a time.
+
+    bytes -> Layout fits? -> yes: this message, and by columns all that are like it
+                          -> no: frame by frame through the Assembler, and learn the layout
+
+What was seen twice is worth learning; a layout that stops fitting is forgotten and must be seen
+more often before it is learnt again, so that odd traffic costs a look and not a lesson.
+
+Invariants: the events are those of the assembler fed frame by frame, but for runs being longer;
+an error ends the stream: events before it are returned, ``failure`` says why, what follows is
+ignored. Of an incomplete frame no more than the frame is kept, and it is not looked at again until
+it is complete: one byte at a time costs linear time.
+Bounds: ``LAYOUTS_MAX`` layouts; contents in progress are the assembler's (``held_bytes``).
+Not here: whether a channel is open, and what is done with an event (``adapters/amqp``).
+"""
+
+from struct import Struct
+from typing import Final
+
+from penstock.model.record import Record
+from penstock.wire.amqp.codes import (
+    CLASS_BASIC,
+    FRAME_BODY,
+    FRAME_END,
+    FRAME_HEADER,
+    FRAME_MAX_MIN,
+    FRAME_METHOD,
+    FRAME_OVERHEAD,
+    MESSAGE_BYTES_MAX,
+    AmqpError,
+    frame_error,
+)
+from penstock.wire.amqp.content import (
+    CONTENT_FRONT,
+    AckRun,
+    Assembler,
+    Event,
+    PublishRun,
+)
+from penstock.wire.amqp.frame import HEAD, bad_end, check_greeting, payload_max
+from penstock.wire.amqp.layout import FREE_SPANS_MAX, Layout, record_list
+from penstock.wire.amqp.origin import PUBLISH_IDS, publish_head
+
+LAYOUTS_MAX: Final = 256
+"""Kinds of publishes one connection is remembered by; then it is got to know anew."""
+SIGHTINGS_MIN: Final = 2
+SIGHTINGS_AFTER_MISS: Final = -8
+STRETCH_MIN: Final = 4
+"""Messages from which on columns are cheaper than one by one."""
+STRETCH_FIRST: Final = 16
+"""Messages looked at by columns before it is known that a stretch is long."""
+_ACK: Final = Struct(">11sQBB")
+_ACK_IDS: Final = bytes((0, CLASS_BASIC, 0, 80))
+
+
+class Inflow:
+    """One connection's bytes in, events out."""
+
+    __slots__ = (
+        "_assembler", "_body_max", "_is_greeted", "_layout", "_layouts", "_payload_max", "_rest",
+        "_wanted", "failure",
+    )  # fmt: skip
+
+    def __init__(
+        self, *, message_bytes_max: int = MESSAGE_BYTES_MAX, is_greeted: bool = False
+    ) -> None:
+        self._assembler = Assembler(message_bytes_max=message_bytes_max)
+        self._is_greeted = is_greeted
+        self._rest = bytearray()
+        self._wanted = 0
+        self._layout: Layout | None = None
+        # Method frame and the head of the header frame -> layout, or how often it was seen.
+        self._layouts: dict[bytes, Layout | int] = {}
+        self._payload_max = self._body_max = 0
+        self.failure: AmqpError | None = None
+        self.tune(FRAME_MAX_MIN)
+
+    @property
+    def is_greeted(self) -> bool:
+        """True once the peer has said that it speaks AMQP 0-9-1."""
+        return self._is_greeted
+
+    @property
+    def held_bytes(self) -> int:
+        """What is kept of frames and contents that are not complete."""
+        return self._assembler.held_bytes + len(self._rest)
+
+    def tune(self, frame_max: int, channel_max: int = 0) -> None:
+        """Take what was negotiated; 0 = no limit."""
+        self._payload_max = payload_max(frame_max)
+        self._body_max = min(self._payload_max, self._assembler.message_bytes_max)
+        self._assembler.channel_max = channel_max or self._assembler.channel_max
+        self._layout = None
+        self._layouts.clear()
+
+    def feed(self, data: bytes, now_ms: int) -> list[Event]:
+        """What these bytes complete."""
+        events: list[Event] = []
+        if self.failure is not None:
+            return events
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._wanted:
+                return events
+            data = bytes(self._rest)
+            self._rest.clear()
+        try:
+            at = self._scan(data, events, now_ms)
+        except AmqpError as problem:
+            self.failure = problem
+            return events
+        if at < len(data):
+            self._rest += data[at:] if at else data
+        return events
+
+    def _scan(self, data: bytes, events: list[Event], now_ms: int) -> int:
+        """Take every whole frame; where the first incomplete one begins."""
+        at, end = 0, len(data)
+        if not self._is_greeted:
+            if end < 8:
+                self._wanted = 8
+                return 0
+            check_greeting(data[:8])
+            self._is_greeted = True
+            at = 8
+        take = self._assembler.take
+        while True:
+            if self._layout is not None:
+                at = self._take_like(self._layout, data, at, events, now_ms=now_ms)
+            if at + 7 > end:
+                self._wanted = 8
+                return at
+            kind, channel, size = HEAD.unpack_from(data, at)
+            if size > self._payload_max:
+                text = f"frame of {size} bytes announced, limit {self._payload_max}"
+                raise frame_error(text).about(channel)
+            stop = at + FRAME_OVERHEAD + size
+            if stop > end:
+                self._wanted = FRAME_OVERHEAD + size
+                return at
+            if data[stop - 1] != FRAME_END:
+                raise bad_end(data[stop - 1]).about(channel)
+            if kind == FRAME_METHOD:
+                after = self._short_cut(data, at, stop, events, now_ms=now_ms)
+                if after > at:
+                    at = after
+                    continue
+            event = take(kind, channel, data[at + 7 : stop - 1], now_ms)
+            if event is not None:
+                _add(event, events)
+            at = stop
+
+    def _short_cut(
+        self, data: bytes, at: int, stop: int, events: list[Event], *, now_ms: int
+    ) -> int:
+        """Take what is known of this method and those behind it; ``at`` when it is nothing."""
+        ids = data[at + 7 : at + 11]
+        if ids == PUBLISH_IDS:
+            key = data[at : stop + 7]
+            known = self._layouts.get(key, 0)
+            layout = known if isinstance(known, Layout) else self._get_to_know(key, data, at, known)
+            if layout is not None:
+                after = self._take_like(layout, data, at, events, now_ms=now_ms)
+                if after > at:
+                    self._layout = layout
+                elif not layout.is_at(data, at):
+                    self._layouts[key] = SIGHTINGS_AFTER_MISS
+                    self._layout = None
+                return after
+        elif ids == _ACK_IDS and stop - at == _ACK.size:
+            return self._take_acks(data, at, events)
+        return at
+
+    def _get_to_know(self, key: bytes, data: bytes, at: int, sightings: int) -> Layout | None:
+        """Count one more of this kind; its layout when it was seen often enough."""
+        if len(self._layouts) >= LAYOUTS_MAX:
+            self._layouts.clear()
+        self._layouts[key] = sightings = sightings + 1
+        if sightings < SIGHTINGS_MIN:
+            return None
+        layout = learn(data, at, len(key) - 7)
+        if layout is not None:
+            self._layouts[key] = layout
+        return layout
+
+    def _take_like(
+        self, layout: Layout, data: bytes, at: int, events: list[Event], *, now_ms: int
+    ) -> int:
+        """Take the publishes of this layout that lie at ``at``; where the first other thing is."""
+        if layout.channel in self._assembler.partials:
+            return at
+        records: list[Record] = []
+        fixed, unpack, size, channel = layout.fixed, layout.unpack_from, layout.size, layout.channel
+        names, props_at = layout.head.names, layout.props_at
+        born_ms = layout.reading.born_ms or now_ms
+        end, body_max, last_size = len(data), self._body_max, 0
+        while at + size <= end:
+            row = unpack(data, at)
+            body_size = row[1]
+            if row[::2] != fixed or body_size > body_max:
+                break
+            body_at = at + size + 7
+            stop = body_at + body_size + 1
+            if not body_size:
+                stop = at + size
+            elif (
+                stop > end
+                or HEAD.unpack_from(data, body_at - 7) != (FRAME_BODY, channel, body_size)
+                or data[stop - 1] != FRAME_END
+            ):
+                break
+            origin = names + data[at + props_at : at + size - 1]
+            if body_size:
+                origin += data[body_at : stop - 1]
+            records.append(Record(origin, layout.shape(body_size, now_ms), born_ms))
+            if body_size == last_size and body_size:
+                at = _take_stretch(layout, data, stop, records, now_ms=now_ms)
+            else:
+                at, last_size = stop, body_size
+        if records:
+            _add(PublishRun(channel, layout.head, layout.reading.claims, records), events)
+        return at
+
+    def _take_acks(self, data: bytes, at: int, events: list[Event]) -> int:
+        """Take the ack at ``at`` and those behind it that differ in their tag only."""
+        channel = HEAD.unpack_from(data, at)[1]
+        if channel in self._assembler.partials:
+            return at
+        fixed, bits = data[at : at + 11], data[at + 19]
+        size = _ACK.size
+        whole = memoryview(data)[at : at + (len(data) - at) // size * size]
+        tags: list[int] = []
+        for front, tag, its_bits, last in _ACK.iter_unpack(whole):
+            if front != fixed or its_bits != bits or last != FRAME_END:
+                break
+            tags.append(tag)
+        _add(AckRun(channel, tags, bool(bits & 1)), events)
+        return at + len(tags) * size
+
+
+def learn(data: bytes, at: int, method_bytes: int) -> Layout | None:
+    """The layout of the publish at ``at``; None when it is incomplete, not plain or not right."""
+    header_at = at + method_bytes
+    kind, channel, size = HEAD.unpack_from(data, header_at)
+    stop = header_at + FRAME_OVERHEAD + size
+    front = data[header_at + 7 : header_at + 11]
+    if (
+        kind != FRAME_HEADER
+        or channel != HEAD.unpack_from(data, at)[1]
+        or stop > len(data)
+        or data[stop - 1] != FRAME_END
+        or front != CONTENT_FRONT
+    ):
+        return None
+    try:
+        head = publish_head(data[at + 7 : header_at - 1])
+        layout = Layout(data[at:header_at], head, data[header_at + 19 : stop - 1])
+    except AmqpError:
+        # Somebody else finds the words for it.
+        return None
+    return layout if len(layout.fixed) <= FREE_SPANS_MAX else None
+
+
+def _take_stretch(
+    layout: Layout, data: bytes, at: int, records: list[Record], *, now_ms: int
+) -> int:
+    """Take what is like the last of ``records``, by columns; where the first other thing is."""
+    shape = records[-1].shape
+    born_ms = layout.reading.born_ms or now_ms
+    stretch = layout.stretch(shape.body_len)
+    size = stretch.size
+    left = (len(data) - at) // size
+    if left < STRETCH_MIN:
+        return at
+    view = memoryview(data)
+    count = STRETCH_FIRST
+    while left >= 1:
+        count = min(count, left)
+        origins = stretch.origins(view[at : at + count * size])
+        records += record_list(origins, shape, born_ms)
+        at += len(origins) * size
+        if len(origins) < count:
+            break
+        left -= count
+        count *= 16
+    return at
+
+
+def _add(event: Event, events: list[Event]) -> None:
+    """Put an event behind the others, or into the last one when it goes on with it."""
+    last = events[-1] if events else None
+    if type(event) is PublishRun and type(last) is PublishRun:
+        is_same = last.channel == event.channel and last.head == event.head
+        if is_same and last.claims == event.claims:
+            last.records += event.records
+            return
+    elif (
+        type(event) is AckRun
+        and type(last) is AckRun
+        and last.channel == event.channel
+        and last.is_multiple == event.is_multiple
+    ):
+        last.tags += event.tags
+        return
+    events.append(event)

@@ -1,0 +1,162 @@
+"""Layouts: publishes that differ in text and body only are recognised by their other bytes.
+
+    | method frame | 02 ch size, class, weight | body size | flags .. | text | .. | CE | 03 ..
+    |<------------- the same in all ---------->|           |<- same ->| free | same |
+
+A client sends the same few kinds of messages again and again: same names, same properties present,
+same lengths; what changes is the text of ids, headers and types. Of one such message, read at
+leisure, a ``Layout`` learns which bytes decide (lengths, delivery mode, priority, timestamp,
+expiration, reply-to, user-id and everything in a headers table but the text of its values) and
+which are free. Another message that has the deciding bytes is known without reading it.
+
+``Stretch`` is the same for a layout and a body size: then every message has the same length, and
+many are taken apart and compared by columns, a few calls into C for all of them.
+
+Invariant: a message that fits gives the record that ``content.Assembler`` would give.
+Not here: finding the layout to try (``inflow.py``).
+"""
+
+from collections.abc import Iterable
+from itertools import repeat
+from struct import Struct
+from typing import Final
+
+from penstock.model.record import Record, Shape
+from penstock.wire.amqp.codes import FRAME_BODY, FRAME_END, FRAME_HEADER
+from penstock.wire.amqp.content import CONTENT_FRONT, CONTENT_HEAD
+from penstock.wire.amqp.frame import END, HEAD
+from penstock.wire.amqp.origin import PublishHead, Reading, examine, shape_of
+
+FREE_SPANS_MAX: Final = 32
+"""Messages with more pieces of free text are read at leisure: columns would cost more."""
+BODY_SIZES_KEPT: Final = 64
+"""Shapes and stretches a layout remembers, by body size."""
+_FREE: Final = (
+    "content_type", "content_encoding", "correlation_id", "message_id", "type", "app_id",
+    "cluster_id",
+)  # fmt: skip
+_U64: Final = Struct(">Q")
+
+
+class Layout:
+    """What one kind of publish has in common; ``unpack_from`` gives fixed bytes at even places.
+
+    Place 1 is the body size, the other odd ones are free text.
+    """
+
+    __slots__ = (
+        "_pieces", "_shapes", "_stretches", "channel", "fixed", "head", "props_at", "reading",
+        "size", "unpack_from",
+    )  # fmt: skip
+
+    def __init__(self, method_frame: bytes, head: PublishHead, properties: bytes) -> None:
+        channel = HEAD.unpack_from(method_frame)[1]
+        self.channel: Final[int] = channel
+        self.head: Final = head
+        self.reading: Final[Reading] = examine(properties)
+        front = HEAD.pack(FRAME_HEADER, channel, CONTENT_HEAD.size + len(properties))
+        first = b"".join((method_frame, front, CONTENT_FRONT))
+        self._pieces: Final = _cut(properties, free_spans(self.reading))
+        last = self._pieces[-1] + END
+        # fixed, body size, then fixed and free in turns; the last one is fixed.
+        parts = [*self._pieces[:-1], last]
+        layout = Struct(f">{len(first)}sQ" + "".join([f"{len(part)}s" for part in parts]))
+        self.fixed: Final = (first, *parts[::2])
+        self.unpack_from: Final = layout.unpack_from
+        self.size: Final = layout.size
+        self.props_at: Final = len(first) + 8
+        self._shapes: dict[int, Shape] = {}
+        self._stretches: dict[int, Stretch] = {}
+
+    def is_at(self, data: bytes, at: int) -> bool:
+        """False when what lies there is different; too little of it may still become the same."""
+        return at + self.size > len(data) or self.unpack_from(data, at)[::2] == self.fixed
+
+    def shape(self, body_size: int, now_ms: int) -> Shape:
+        """The shape of a message with such a body."""
+        shape = self._shapes.get(body_size)
+        if shape is None:
+            props_len = self.size - self.props_at - 1
+            shape = shape_of(self.head, self.reading, props_len, body_size, now_ms)
+            # One that expires has a shape for its own millisecond.
+            if not shape.expire_ms:
+                if len(self._shapes) >= BODY_SIZES_KEPT:
+                    self._shapes.clear()
+                self._shapes[body_size] = shape
+        return shape
+
+    def stretch(self, body_size: int) -> "Stretch":
+        """How many messages with such a body are read at once."""
+        stretch = self._stretches.get(body_size)
+        if stretch is None:
+            if len(self._stretches) >= BODY_SIZES_KEPT:
+                self._stretches.clear()
+            stretch = Stretch(self, self._pieces, body_size)
+            self._stretches[body_size] = stretch
+        return stretch
+
+
+class Stretch:
+    """Consecutive messages of one layout and body size."""
+
+    __slots__ = ("_fixed", "_iter_unpack", "_join", "_prefix", "size")
+
+    def __init__(self, layout: Layout, pieces: list[bytes], body_size: int) -> None:
+        names = layout.head.names
+        body_front = END + HEAD.pack(FRAME_BODY, layout.channel, body_size)
+        first = layout.fixed[0] + _U64.pack(body_size) + pieces[0]
+        parts = [first, *pieces[1:]]
+        parts[-1] += body_front
+        text = "".join([f"{len(part)}s" for part in parts])
+        rows = Struct(f">{text}{body_size}sB")
+        self._fixed: Final = (*parts[::2], FRAME_END)
+        self._iter_unpack: Final = rows.iter_unpack
+        self.size: Final = rows.size
+        self._prefix: Final = names + pieces[0]
+        self._join: Final = pieces[2::2]
+
+    def origins(self, data: memoryview) -> list[bytes]:
+        """Those of the messages at the front of ``data`` that fit; it holds whole ones only."""
+        columns = list(zip(*self._iter_unpack(data), strict=True))
+        count = len(columns[0])
+        fits = min(map(_same, columns[::2], self._fixed))
+        free = columns[1::2]
+        if len(free) == 1:
+            origins = list(map(self._prefix.__add__, free[0]))
+        else:
+            texts: list[Iterable[bytes]] = [repeat(self._prefix), free[0]]
+            for fixed, column in zip(self._join, free[1:], strict=True):
+                texts += (repeat(fixed), column) if fixed else (column,)
+            # Not strict: what repeats has no end.
+            origins = list(map(b"".join, zip(*texts, strict=False)))
+        return origins if fits == count else origins[:fits]
+
+
+def free_spans(reading: Reading) -> list[tuple[int, int]]:
+    """Where text lies that decides nothing, in order; empty pieces are left out."""
+    spans = [reading.walk.spans[name] for name in _FREE if name in reading.walk.spans]
+    return sorted(span for span in spans + reading.walk.texts if span[1] > span[0])
+
+
+def record_list(origins: list[bytes], shape: Shape, born_ms: int) -> list[Record]:
+    """Records that share everything but their origin."""
+    return list(map(Record, origins, repeat(shape), repeat(born_ms)))
+
+
+def _cut(properties: bytes, spans: list[tuple[int, int]]) -> list[bytes]:
+    """Fixed and free pieces in turns, a fixed one first and last (it may be empty)."""
+    pieces: list[bytes] = []
+    at = 0
+    for start, end in spans:
+        pieces += (properties[at:start], properties[start:end])
+        at = end
+    pieces.append(properties[at:])
+    return pieces
+
+
+def _same(column: tuple[object, ...], value: object) -> int:
+    """How many at the front of a column are this value."""
+    count = len(column)
+    if column.count(value) == count:
+        return count
+    return next(place for place, found in enumerate(column) if found != value)

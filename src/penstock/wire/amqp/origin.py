@@ -1,0 +1,214 @@
+"""What the log keeps of a publish, and how a ``Record`` is made of it (D3).
+
+    | exchange (u8, bytes) | routing key (u8, bytes) | flags u16, properties | body |
+    0                                                 props_at                body_at
+
+The first two are the bytes of the publish, the third those of the content header from its flags
+on: a delivery copies all of them as they are. Spans of the record: ``key`` is the routing key, or
+the text header ``key`` when the default exchange was used (D16); ``tag`` is the property ``type``;
+``properties`` are flags and properties as a whole; ``born_ms`` is the timestamp, else now.
+
+``Claims`` are what a header says that a broker must check or act on before it stores the message.
+Most messages claim nothing: then all of them share ``NO_CLAIMS``.
+
+Invariants: spans lie in the origin; ``body_at`` is ``props_at + props_len``.
+Not here: facts for other protocols (``facts.py``), many messages at a time (``layout.py``).
+"""
+
+from functools import lru_cache
+from struct import Struct, error
+from typing import Final
+
+import msgspec
+
+from penstock.model.record import SHAPES_KEPT, Record, RecordFlag, Shape, Wire
+from penstock.wire.amqp.codes import CLASS_BASIC, AmqpError, frame_error
+from penstock.wire.amqp.method import short_text
+from penstock.wire.amqp.properties import DELIVERY_PERSISTENT, Walk, walk
+
+PUBLISH_IDS: Final = bytes((0, CLASS_BASIC, 0, 40))
+HEADS_KEPT: Final = 1024
+"""Different publishes whose names are remembered; each has at most 520 bytes."""
+EXPIRATION_MS_MAX: Final = (1 << 32) - 1
+"""RabbitMQ's own limit of 49.7 days."""
+TIMESTAMP_S_MAX: Final = (1 << 63) // 1000 - 1
+"""What still is a time in milliseconds of 64 bits; larger ones are passed on, and not believed."""
+
+_AMQP: Final = int(Wire.AMQP)
+_TRANSIENT: Final = int(RecordFlag.TRANSIENT)
+_TEXT_TAG: Final = ord("S")
+_MANDATORY: Final = 1
+_IMMEDIATE: Final = 2
+_TICKET: Final = Struct(">4xH")
+
+
+class PublishHead(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
+    """A basic.publish, read once for all that are equal; an adapter may key its routes by it."""
+
+    exchange: str
+    routing_key: str
+    is_mandatory: bool
+    is_immediate: bool
+    names: bytes
+    """Exchange and routing key as they came: the beginning of the origin."""
+
+
+class Claims(msgspec.Struct, frozen=True, gc=False):
+    """What a content header asks of the broker."""
+
+    user_id: bytes | None = None
+    """Must be the login."""
+    reply_to: bytes | None = None
+    """May be the pseudo queue of direct reply-to."""
+    expiration: bytes | None = None
+    has_headers: bool = False
+    has_copies: bool = False
+    """Headers CC or BCC name further routing keys."""
+
+    @property
+    def expiration_ms(self) -> int | None:
+        """Time to live; None when there is none, -1 when it is no number of milliseconds."""
+        return None if self.expiration is None else _milliseconds(self.expiration)
+
+
+NO_CLAIMS: Final = Claims()
+
+
+class Reading(msgspec.Struct, gc=False):
+    """What one content header means for the records made with it; spans count from the flags."""
+
+    walk: Walk
+    claims: Claims
+    flags: int
+    priority: int
+    born_ms: int
+    """0 = now."""
+    key: tuple[int, int]
+    """Text of the header ``key``; (0, 0) = there is none."""
+    tag: tuple[int, int]
+
+
+@lru_cache(maxsize=HEADS_KEPT)
+def publish_head(payload: bytes) -> PublishHead:
+    """The publish in a method frame's payload."""
+    try:
+        _TICKET.unpack_from(payload)
+        exchange, at = short_text(payload, 6)
+        routing_key, end = short_text(payload, at)
+        bits = payload[end]
+    except (error, IndexError):
+        raise frame_error("Publish ends within its arguments").about(0, CLASS_BASIC, 40) from None
+    except AmqpError as problem:
+        raise problem.about(0, CLASS_BASIC, 40) from None
+    if len(payload) != end + 1:
+        surplus = frame_error(f"Publish with {len(payload) - end - 1} bytes too many")
+        raise surplus.about(0, CLASS_BASIC, 40)
+    return PublishHead(
+        exchange, routing_key, bool(bits & _MANDATORY), bool(bits & _IMMEDIATE), payload[6:end]
+    )
+
+
+def examine(properties: bytes) -> Reading:
+    """Read a content header from its flags on; raises ``AmqpError`` when it is not one."""
+    found = walk(properties, 0, len(properties))
+    spans = found.spans
+
+    def octets(name: str) -> bytes | None:
+        span = spans.get(name)
+        return None if span is None else properties[span[0] : span[1]]
+
+    names = found.header_names
+    claims = Claims(
+        octets("user_id"),
+        octets("reply_to"),
+        octets("expiration"),
+        bool(names),
+        b"CC" in names or b"BCC" in names,
+    )
+    seconds = int.from_bytes(octets("timestamp") or b"", "big")
+    at, end = names.get(b"key", (0, 0))
+    key = (at + 5, end) if at and properties[at] == _TEXT_TAG else (0, 0)
+    return Reading(
+        found,
+        NO_CLAIMS if claims == NO_CLAIMS else claims,
+        0 if octets("delivery_mode") == _PERSISTENT else _TRANSIENT,
+        int.from_bytes(octets("priority") or b"", "big"),
+        seconds * 1000 if seconds <= TIMESTAMP_S_MAX else 0,
+        key,
+        spans.get("type", (0, 0)),
+    )
+
+
+_PERSISTENT: Final = bytes((DELIVERY_PERSISTENT,))
+
+
+def record_of(
+    head: PublishHead, reading: Reading, properties: bytes, body: bytes, now_ms: int
+) -> Record:
+    """The record of one publish; ``reading`` is that of ``properties``."""
+    shape = shape_of(head, reading, len(properties), len(body), now_ms)
+    return Record(b"".join((head.names, properties, body)), shape, reading.born_ms or now_ms)
+
+
+def publish_record(head: PublishHead, properties: bytes, body: bytes, now_ms: int) -> Record:
+    """The same for bytes nobody has read yet: dead letters, HTTP, tests."""
+    return record_of(head, examine(properties), properties, body, now_ms)
+
+
+def shape_of(
+    head: PublishHead, reading: Reading, props_len: int, body_len: int, now_ms: int
+) -> Shape:
+    """The shape of such a record; equal ones are the same object while they are in use."""
+    props_at = len(head.names)
+    if head.exchange:
+        key_len = props_at - 2 - len(head.exchange.encode())
+        key_at = props_at - key_len
+    else:
+        at, end = reading.key
+        key_at, key_len = props_at + at, end - at
+    tag_at, tag_end = reading.tag
+    lives_ms = reading.claims.expiration_ms
+    return _shape(
+        reading.flags,
+        reading.priority,
+        0 if lives_ms is None or lives_ms < 0 else now_ms + lives_ms,
+        (key_at if key_len else 0, key_len),
+        (props_at + tag_at if tag_end > tag_at else 0, tag_end - tag_at, props_at),
+        props_len=props_len,
+        body_len=body_len,
+    )
+
+
+@lru_cache(maxsize=SHAPES_KEPT)
+def _shape(
+    flags: int,
+    priority: int,
+    expire_ms: int,
+    key: tuple[int, int],
+    rest: tuple[int, int, int],
+    *,
+    props_len: int,
+    body_len: int,
+) -> Shape:
+    tag_at, tag_len, props_at = rest
+    return Shape(
+        wire=_AMQP,
+        flags=flags,
+        priority=priority,
+        expire_ms=expire_ms,
+        key_at=key[0],
+        key_len=key[1],
+        tag_at=tag_at,
+        tag_len=tag_len,
+        props_at=props_at,
+        props_len=props_len,
+        body_at=props_at + props_len,
+        body_len=body_len,
+    )
+
+
+def _milliseconds(text: bytes) -> int:
+    if not text.isdigit() or len(text) > 10:
+        return -1
+    value = int(text)
+    return value if value <= EXPIRATION_MS_MAX else -1

@@ -1,0 +1,151 @@
+"""Properties of a message: the content header from its flags on.
+
+    | flags u16 | those present, in this order |
+
+    bit 15 content-type    12 delivery-mode u8   9 reply-to     6 timestamp u64   3 app-id
+        14 content-encod.  11 priority u8        8 expiration   5 type            2 cluster-id
+        13 headers (table) 10 correlation-id     7 message-id   4 user-id         0 more flags
+
+Everything without a type is a short string. Bit 0 would announce another word of flags: no property
+has one there, so it must be clear.
+
+On their way through properties stay the bytes they came as (``walk`` only finds where each lies
+and checks that they fill the header exactly); ``Properties`` is for making and for reading them.
+
+Invariants: ``decode_properties(encode_properties(p))`` is ``p``; failures are ``AmqpError``.
+Not here: class, weight and body size in front (``content.py``), what they mean (``origin.py``).
+"""
+
+from struct import Struct
+from typing import Any, Final
+
+import msgspec
+
+from penstock.wire.amqp.codes import frame_error, syntax_error
+from penstock.wire.amqp.table import Table, decode_table, encode_table, text_spans
+
+DELIVERY_TRANSIENT: Final = 1
+DELIVERY_PERSISTENT: Final = 2
+
+NAMES: Final = (
+    "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id",
+    "reply_to", "expiration", "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id",
+)  # fmt: skip
+"""In the order of their flags, from bit 15 down."""
+FLAGS: Final = {name: 1 << 15 - place for place, name in enumerate(NAMES)}
+_UNUSED: Final = 0x0003
+_SIZES: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
+_ORDER: Final = tuple((FLAGS[name], name, _SIZES.get(name, 0)) for name in NAMES)
+_U16: Final = Struct(">H")
+NO_PROPERTIES: Final = bytes(2)
+
+
+class Properties(msgspec.Struct, gc=False, kw_only=True):
+    """All 14; None = not there. Short strings that are not UTF-8 keep their bytes as surrogates."""
+
+    content_type: str | None = None
+    content_encoding: str | None = None
+    headers: Table | None = None
+    delivery_mode: int | None = None
+    priority: int | None = None
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    expiration: str | None = None
+    message_id: str | None = None
+    timestamp: int | None = None
+    type: str | None = None
+    user_id: str | None = None
+    app_id: str | None = None
+    cluster_id: str | None = None
+
+
+class Walk(msgspec.Struct, gc=False):
+    """Where each property lies in the bytes that were walked."""
+
+    spans: dict[str, tuple[int, int]]
+    """Contents only: without the length of a short string, with that of the table."""
+    texts: list[tuple[int, int]]
+    """Contents of text values inside the headers."""
+    header_names: dict[bytes, tuple[int, int]]
+    """Name of each header -> where its tag and value lie."""
+
+
+def walk(data: bytes, at: int, end: int) -> Walk:
+    """Check the properties in ``data[at:end]`` and find them."""
+    if end - at < 2:
+        raise frame_error("content header ends within its flags")
+    (flags,) = _U16.unpack_from(data, at)
+    if flags & _UNUSED:
+        raise syntax_error(f"property flags {flags:#06x} announce properties nobody knows")
+    at += 2
+    found = Walk({}, [], {})
+    for flag, name, size in _ORDER:
+        if not flags & flag:
+            continue
+        if name == "headers":
+            found.texts, found.header_names = text_spans(data[:end], at)
+            stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        elif size:
+            stop = at + size
+        elif at < end:
+            stop = at + 1 + data[at]
+            at += 1
+        else:
+            stop = end + 1
+        if stop > end:
+            raise frame_error(f"content header ends within {name.replace('_', '-')}")
+        found.spans[name] = (at, stop)
+        at = stop
+    if at != end:
+        raise frame_error(f"content header with {end - at} bytes too many")
+    return found
+
+
+def decode_properties(data: bytes) -> Properties:
+    """The properties in these bytes, flags first."""
+    values: dict[str, Any] = {}
+    for name, (at, end) in walk(data, 0, len(data)).spans.items():
+        if name == "headers":
+            values[name] = decode_table(data, at)[0]
+        elif name in _SIZES:
+            values[name] = int.from_bytes(data[at:end], "big")
+        else:
+            values[name] = data[at:end].decode("utf-8", "surrogateescape")
+    return Properties(**values)
+
+
+def encode_properties(properties: Properties) -> bytes:
+    """Flags and properties."""
+    flags = 0
+    pieces = [b""]
+    for flag, name, size in _ORDER:
+        value = getattr(properties, name)
+        if value is None:
+            continue
+        flags |= flag
+        if name == "headers":
+            pieces.append(encode_table(value))
+        elif size:
+            pieces.append(_number(name, value, size))
+        else:
+            raw = _raw(name, value)
+            pieces += (bytes((len(raw),)), raw)
+    pieces[0] = _U16.pack(flags)
+    return b"".join(pieces)
+
+
+def _number(name: str, value: int, size: int) -> bytes:
+    try:
+        return value.to_bytes(size, "big")
+    except OverflowError:
+        raise syntax_error(f"{name} {value} does not fit {size} octets") from None
+
+
+def _raw(name: str, value: str) -> bytes:
+    try:
+        raw = value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise syntax_error(f"{name} {value[:32]!r} is not Unicode text") from None
+    if len(raw) > 255:
+        raise syntax_error(f"{name} of {len(raw)} bytes, limit 255")
+    return raw

@@ -1,0 +1,56 @@
+"""Deliveries: templates give what methods give; what is kept is bounded."""
+
+from penstock.wire.amqp import basic_methods as basic
+from penstock.wire.amqp.content import content_frames
+from penstock.wire.amqp.deliveries import TEMPLATES_KEPT, Deliveries, names_of
+from penstock.wire.amqp.frame import method_frame
+from penstock.wire.amqp.origin import publish_head, publish_record
+from penstock.wire.amqp.properties import Properties, encode_properties
+
+HEAD = publish_head(basic.Publish(exchange="é", routing_key="k").encode())
+RAW = encode_properties(Properties(content_type="text/plain", delivery_mode=2))
+
+
+def record(body, raw=RAW):
+    return publish_record(HEAD, raw, body, 5)
+
+
+def one_by_one(records, first_tag, *, flags, frame_max=4096):
+    pieces = []
+    for number, each in enumerate(records):
+        method = basic.Deliver("c1", first_tag + number, flags[number], "é", "k")
+        pieces.append(method_frame(2, method))
+        pieces.append(content_frames(2, each.properties, each.body, frame_max))
+    return b"".join(pieces)
+
+
+def test_a_list_of_alike_deliveries_is_what_methods_would_be():
+    records = [record(b"body%04d" % n) for n in range(20)]
+    flags = [n % 2 == 0 for n in range(20)]
+    expected = one_by_one(records, 7, flags=flags)
+    assert Deliveries(2, "c1", 4096).encode(records, 7, flags) == expected
+
+
+def test_shapes_may_change_within_a_list_and_tags_go_on():
+    bodies = [b"a", b"b", b"", b"x" * 5000, b"c", b"d" * 4088, b"e" * 4089]
+    records = [record(body) for body in bodies]
+    expected = one_by_one(records, 1, flags=[False] * 7)
+    assert Deliveries(2, "c1", 4096).encode(records, 1) == expected
+
+
+def test_equal_shapes_with_other_properties_keep_their_own():
+    other = encode_properties(Properties(content_type="text/other", delivery_mode=2))
+    records = [record(b"body", RAW), record(b"body", other)] * 4
+    expected = one_by_one(records, 1, flags=[False] * 8)
+    assert Deliveries(2, "c1", 4096).encode(records, 1) == expected
+
+
+def test_templates_are_bounded():
+    deliveries = Deliveries(1, "c", 4096)
+    for size in range(TEMPLATES_KEPT * 2):
+        deliveries.encode([record(bytes(size))], 1)
+    assert len(deliveries._templates) <= TEMPLATES_KEPT
+
+
+def test_names_of_a_record():
+    assert names_of(record(b"")) == ("é", "k")
