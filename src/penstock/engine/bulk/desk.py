@@ -125,7 +125,7 @@ class QueryDesk:
         query = self.book.heard(order.subscription, topics, order.start)
         query.polls += 1
         if order.report is not None:
-            query.last = order.report
+            query.last = order.report.over(query.last)
         self._acknowledge(query, topics, order.start)
         waiting = _Held(order, outlet, query, topics)
         if order.wait_ms > 0 and not self._suits(waiting):
@@ -186,7 +186,8 @@ class QueryDesk:
         query = self.book.queries.get(name)
         if query is None:
             return
-        query.last, query.state, query.text = progress, state, text
+        query.last, query.state = progress.over(query.last), state
+        query.text = text
         self.book.hear(query)
 
     # Parts.

@@ -41,6 +41,25 @@ class BatchProgress(msgspec.Struct, kw_only=True, frozen=True):
     query_id: str = ""
     query_name: str = ""
 
+    def over(self, before: "BatchProgress") -> "BatchProgress":
+        """This word, with what earlier ones said and this one does not know.
+
+        A batch is told of by its tasks (read and transform), the listener (the whole, and sink) and
+        the next poll (rows and the whole), in any order. Rows of a task are not the batch's.
+        """
+        is_whole = self.batch_ms > 0
+        return BatchProgress(
+            rows=self.rows if is_whole else before.rows,
+            bytes=(self.bytes if is_whole else 0) or before.bytes,
+            batch_ms=self.batch_ms or before.batch_ms,
+            read_ms=self.read_ms or before.read_ms,
+            transform_ms=self.transform_ms or before.transform_ms,
+            sink_ms=self.sink_ms or before.sink_ms,
+            batch_id=self.batch_id if self.batch_id >= 0 else before.batch_id,
+            query_id=self.query_id or before.query_id,
+            query_name=self.query_name or before.query_name,
+        )
+
     @property
     def slow_part(self) -> str:
         """read, transform or sink, whichever took longest; empty when that is not known."""

@@ -1,5 +1,7 @@
 """Queries at the desk: what a poll gets, where a query stands, what a restart leaves."""
 
+from itertools import permutations
+
 import pytest
 
 from penstock.engine.bulk.orders import BatchProgress, PollOrder, QueryRefused
@@ -194,6 +196,21 @@ def test_progress_is_remembered_and_says_which_part_is_slow(bench, orders):
         report=BatchProgress(rows=5, batch_ms=900, read_ms=50, transform_ms=100, sink_ms=700)
     )
     assert bench.query().last.slow_part == "sink"
+
+
+def test_what_tasks_listener_and_poll_say_of_a_batch_adds_up_in_any_order(bench, orders):
+    words = [
+        BatchProgress(rows=2, read_ms=30, transform_ms=400, batch_id=4),
+        BatchProgress(rows=5, batch_ms=900, sink_ms=100, batch_id=4, query_name="etl"),
+        BatchProgress(rows=5, bytes=50, batch_ms=910),
+    ]
+    for order in permutations(words):
+        last = BatchProgress()
+        for word in order:
+            last = word.over(last)
+        assert (last.rows, last.bytes, last.batch_id, last.query_name) == (5, 50, 4, "etl")
+        assert (last.read_ms, last.transform_ms, last.sink_ms) == (30, 400, 100)
+        assert last.slow_part == "transform"
 
 
 def test_entries_that_are_not_on_file_are_given_as_they_are(bench, orders):
