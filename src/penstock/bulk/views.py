@@ -78,16 +78,16 @@ class Buffers:
         sources = [own, *self._segments]
         words = np.empty((len(length), 4), "<u4")
         words[:, 0] = length
-        heads = words[:, 1:]
-        self._read_heads(spans, sources, heads)
         is_short = length <= INLINE_BYTES
-        if is_short.any():
-            heads &= _MASKS[np.minimum(length, INLINE_BYTES)]
-            words[:, 2] = np.where(is_short, words[:, 2], buffer)
-            words[:, 3] = np.where(is_short, words[:, 3], place)
+        short = int(np.count_nonzero(is_short))
+        if short == len(length):
+            words[:, 1:] = _heads(spans, sources)
         else:
-            words[:, 2] = buffer
-            words[:, 3] = place
+            # The first bytes of a long value are for comparing, and nobody compares.
+            words[:, 1], words[:, 2], words[:, 3] = 0, buffer, place
+            if short:
+                rows = np.flatnonzero(is_short)
+                words[rows, 1:] = _heads(spans.take(rows), sources)
         validity = None
         if is_empty_null and (length == 0).any():
             validity = pa.py_buffer(np.packbits(length > 0, bitorder="little"))
@@ -98,27 +98,27 @@ class Buffers:
         """The values as a string column; what is not UTF-8 is replaced."""
         return as_text(self.binary(spans, is_empty_null=is_empty_null))
 
-    def _read_heads(self, spans: Spans, sources: list[Any], heads: Column) -> None:
-        """The first 12 bytes of every value, with whatever lies behind a shorter one."""
-        numbers = kinds(spans.buffer)
-        for number in numbers:
-            source = sources[number]
-            room = len(source) - INLINE_BYTES
-            rows = slice(None) if len(numbers) == 1 else np.flatnonzero(spans.buffer == number)
-            place = spans.place[rows]
-            if room >= 0:
-                overlapping: Column = np.ndarray((room + 1,), _HEAD, buffer=source, strides=(1,))
-                heads[rows] = overlapping[np.minimum(place, room)].view("<u4").reshape(-1, 3)
-            if len(place) and int(place.max()) > room:
-                self._read_last_heads(spans, number, source, heads)
 
-    def _read_last_heads(self, spans: Spans, number: int, source: Any, heads: Column) -> None:
-        """The same for values with fewer than 12 bytes behind their beginning."""
-        is_last = (spans.buffer == number) & (spans.place > len(source) - INLINE_BYTES)
+def _heads(spans: Spans, sources: list[Any]) -> Column:
+    """Values of at most 12 bytes as three words each."""
+    numbers = kinds(spans.buffer)
+    heads = np.zeros((len(spans), 3), "<u4")
+    for number in numbers:
+        source = sources[number]
+        room = len(source) - INLINE_BYTES
+        rows = slice(None) if len(numbers) == 1 else np.flatnonzero(spans.buffer == number)
+        place = spans.place[rows]
+        if room >= 0:
+            overlapping: Column = np.ndarray((room + 1,), _HEAD, buffer=source, strides=(1,))
+            heads[rows] = overlapping[np.minimum(place, room)].view("<u4").reshape(-1, 3)
+        # Those with fewer than 12 bytes behind their beginning, one by one.
+        is_last = (spans.buffer == number) & (spans.place > room)
         for row in np.flatnonzero(is_last).tolist():
-            place = int(spans.place[row])
-            head = bytes(source[place : place + INLINE_BYTES]).ljust(INLINE_BYTES, b"\0")
+            at = int(spans.place[row])
+            head = bytes(source[at : at + INLINE_BYTES]).ljust(INLINE_BYTES, b"\0")
             heads[row] = np.frombuffer(head, "<u4")
+    heads &= _MASKS[spans.length]
+    return heads
 
 
 def as_text(values: pa.Array) -> pa.Array:
