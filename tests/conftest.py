@@ -62,6 +62,9 @@ def chosen_seed(request):
 
 
 def pytest_collection_modifyitems(config, items):
+    # Spark's tests share a JVM. First in line they stay with the first process of the suite: what
+    # others steal from it when they are idle is taken from the end.
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
     if not config.getoption("--long"):
         for item in items:
             if item.get_closest_marker("long"):

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]*)(#[^)\s]*)?\)")
 SOURCE_PATH = re.compile(
-    r"`((?:model|settings|flow|wire|log|engine|adapters|telemetry|client|server|cli|testing)/[\w/]+\.py)`"
+    r"`((?:model|settings|flow|wire|log|engine|adapters|telemetry|client|bulk|spark|server|cli|testing)/[\w/]+\.py)`"
 )
 
 
