@@ -33,7 +33,7 @@ from google_crc32c import value as crc32c
 
 from penstock.model.errors import FormatTooNew, InvariantBroken
 from penstock.model.position import UNASSIGNED_OFFSET, QueueId, QueueOffset
-from penstock.model.record import NO_STAMP, SHAPES_KEPT, Record, Shape
+from penstock.model.record import NO_STAMP, Record, Shape
 
 Targets = Sequence[tuple[QueueId, QueueOffset]]
 """Where a record goes: (queue, offset of its first message there) for each queue."""
@@ -304,15 +304,12 @@ def decode_record(buffer: bytes, at: int, position: int) -> Record | None:
     ):  # fmt: skip
         # The crc says these are the bytes that were written: then we wrote nonsense.
         raise InvariantBroken(f"record at position {position} has a good crc and senseless facts")
-    shape = _stored_shape(
+    # Not looked up among known ones: that costs as much as making it, and nobody packs it again.
+    shape = Shape(
         wire, kind, flags & FLAGS_MASK, priority, messages, expire_ms, deliver_ms, key_at, key_len,
         tag_at, tag_len, props_at, props_len, body_at, body_len,
     )  # fmt: skip
     return Record(origin, shape, born_ms, found_position, store_ms)
-
-
-_stored_shape: Final = lru_cache(maxsize=SHAPES_KEPT)(Shape)
-"""What was stored is not stamped again: a stored shape says nothing of stamps."""
 
 
 def read_targets(buffer: bytes, at: int) -> Targets:

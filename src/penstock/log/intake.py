@@ -112,9 +112,9 @@ def _stage_mixed(batch: list[Appending], staged: Staged) -> None:
             queue_id, add_entry, born_ms = index.queue_id, index.staged.append, None
             offset, bytes_before = staged.touch(index, flags)
         if stamps is not None:
-            first, second, third, fourth = stamps.split(origin)
-            origin = stamps.join(first, offset, second, at, third, store_ms, fourth)
-            record.origin = origin
+            first, second, third = stamps.split(origin)
+            front = stamps.join(first, offset, second, at, third, store_ms)
+            record.origin = origin = front + origin[stamps.end :]
         if record.born_ms != born_ms:
             born_ms = record.born_ms
             middle = pack_middle(store_ms, born_ms, tail, queue_id)

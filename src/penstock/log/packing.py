@@ -27,9 +27,10 @@ class Stamps(NamedTuple):
     """How offset, position and store time get into an origin that carries them (D3)."""
 
     split: Callable[[bytes], tuple[Any, ...]]
-    """The bytes around the three stamps of an origin: four pieces."""
+    """The bytes before each of the three stamps, of a whole origin."""
     join: Callable[..., bytes]
-    """``(bytes, offset, bytes, position, bytes, store_ms, bytes)``: the origin, stamped."""
+    """``(bytes, offset, bytes, position, bytes, store_ms)``: the origin up to ``end``, stamped."""
+    end: int
 
 
 class Packing(NamedTuple):
@@ -63,8 +64,8 @@ def packing_of(shape: Shape, size: int) -> Packing | None:
     places = (shape.stamp_offset_at, shape.stamp_position_at, shape.stamp_store_ms_at)
     stamps = None
     if places != (NO_STAMP, NO_STAMP, NO_STAMP):
-        stamps = _stamps(*places, size)
-        if stamps is None:
+        stamps = _stamps(*places)
+        if stamps is None or stamps.end > size:
             return None
     common = template(shape, size)
     if common is None:
@@ -78,15 +79,16 @@ def packing_of(shape: Shape, size: int) -> Packing | None:
     )
 
 
-def _stamps(offset_at: int, position_at: int, store_ms_at: int, size: int) -> Stamps | None:
+@lru_cache(maxsize=64)
+def _stamps(offset_at: int, position_at: int, store_ms_at: int) -> Stamps | None:
     """Stamps in the order in which RocketMQ stores them; any other order is staged on its own."""
     first = offset_at
     second = position_at - offset_at - _STAMP_BYTES
     third = store_ms_at - position_at - _STAMP_BYTES
-    fourth = size - store_ms_at - _STAMP_BYTES
-    if min(first, second, third, fourth) < 0:
+    if min(first, second, third) < 0:
         return None
     return Stamps(
-        Struct(f"{first}s8x{second}s8x{third}s8x{fourth}s").unpack,
-        Struct(f">{first}sq{second}sq{third}sq{fourth}s").pack,
+        Struct(f"{first}s8x{second}s8x{third}s").unpack_from,
+        Struct(f">{first}sq{second}sq{third}sq").pack,
+        store_ms_at + _STAMP_BYTES,
     )

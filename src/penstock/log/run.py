@@ -111,11 +111,11 @@ def _stamped(
     origins: list[bytes], stamps: Stamps, offsets: list[int], positions: list[int], store_ms: int
 ) -> list[bytes]:
     """The origins with offset, position and store time in them."""
-    split, join = stamps
+    split, join, end = stamps
     return [
-        join(first, offset, second, position, third, store_ms, fourth)
-        for (first, second, third, fourth), offset, position in zip(
-            map(split, origins), offsets, positions, strict=True
+        join(first, offset, second, position, third, store_ms) + origin[end:]
+        for (first, second, third), offset, position, origin in zip(
+            map(split, origins), offsets, positions, origins, strict=True
         )
     ]
 
