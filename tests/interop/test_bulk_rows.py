@@ -1,0 +1,82 @@
+"""Rows of a real broker: through its Flight process, and from its files when it has stopped."""
+
+import os
+import signal
+
+import pytest
+
+from penstock.bulk.client import BulkClient
+from penstock.bulk.link import Poll
+from penstock.bulk.offline import OfflineBulk
+from penstock.bulk.tickets import BulkError, RowFilter, Ticket
+from penstock.cli.remoting import RemotingClient
+from penstock.testing.running import UP, BrokerProcess
+
+COUNT = 800
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(each) for each in file.read().split()]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    data = tmp_path_factory.mktemp("rows") / "data"
+    with BrokerProcess(data, command=UP, flags=("--flight", "0")) as process:
+        client = RemotingClient(*process.address("rocketmq_broker"))
+        client.create_topic("orders", 1)
+        for number in range(COUNT):
+            client.send("orders", b"%d" % number)
+        client.close()
+        yield process
+
+
+@pytest.fixture
+def bulk(running):
+    host, port = running.address("flight")
+    with BulkClient(f"{host}:{port}", patience_s=30) as client:
+        yield client
+
+
+def bodies(bulk, **fields):
+    wanted = {"topic": "orders", "queue": 0, "start": 0, "end": COUNT} | fields
+    return [b for batch in bulk.read(Ticket(**wanted)) for b in batch.column("body").to_pylist()]
+
+
+def test_every_message_is_a_row(bulk):
+    [queue] = bulk.resolve(["orders"]).topics[0].queues
+    assert (queue.earliest, queue.end) == (0, COUNT)
+    assert bodies(bulk, check=True) == [b"%d" % number for number in range(COUNT)]
+    assert bodies(bulk, start=COUNT - 3) == [b"%d" % n for n in range(COUNT - 3, COUNT)]
+    assert bodies(bulk, filter=RowFilter("tag", "nobody")) == []
+
+
+def test_a_poll_says_what_can_be_read_and_nothing_above_is(bulk):
+    polled = bulk.poll(Poll(subscription="rows", topics=["orders"], rows_max=100))
+    assert polled.ends == {"orders": {0: 100}}
+    with pytest.raises(BulkError, match="ends at") as caught:
+        bodies(bulk, end=COUNT + 1)
+    assert caught.value.kind == "bad-request"
+
+
+def test_a_reader_waits_for_the_next_flight_process_when_one_dies(running, bulk):
+    assert len(bodies(bulk)) == COUNT
+    [first] = children(running.pid)
+    os.kill(first, signal.SIGKILL)
+    assert bodies(bulk) == [b"%d" % number for number in range(COUNT)]
+    assert children(running.pid) != [first]
+
+
+def test_a_killed_brokers_directory_gives_the_same_rows(tmp_path):
+    with BrokerProcess(tmp_path / "data", command=UP) as process:
+        client = RemotingClient(*process.address("rocketmq_broker"))
+        client.create_topic("orders", 1)
+        for number in range(50):
+            client.send("orders", b"%d" % number)
+        client.close()
+        with OfflineBulk(process.data) as living, pytest.raises(BulkError, match="in use by"):
+            living.resolve()
+        process.kill()
+        with OfflineBulk(process.data) as stopped:
+            assert bodies(stopped, end=50) == [b"%d" % number for number in range(50)]
