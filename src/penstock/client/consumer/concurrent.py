@@ -20,11 +20,12 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.client.consumer.assigned import AssignedQueue, DirectOutcome
 from penstock.client.consumer.direct_consume import direct_outcome
-from penstock.client.consumer.listening import Listening, Work
+from penstock.client.consumer.listening import Listening
 from penstock.client.consumer.offsets.table import Offsets
 from penstock.client.consumer.results import Finished, Later, ResultKind
 from penstock.client.consumer.send_back import TIME_OUT_LEVEL
 from penstock.client.consumer.statistics import ConsumerStatistics
+from penstock.client.consumer.work import Work
 from penstock.client.message import ReceivedMessage
 
 _log = logging.getLogger(__name__)

@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.client.consumer.assigned import AssignedQueue
-from penstock.client.consumer.listening import Listening, Work
+from penstock.client.consumer.listening import Listening
 from penstock.client.consumer.results import Finished
+from penstock.client.consumer.work import Work
 from penstock.client.message import ReceivedMessage
 
 

@@ -9,33 +9,22 @@ take unexpectedly long, a tick tells idle workers of what is left.
 Invariants: a batch is taken by one worker; every taken batch is reported exactly once; after
 ``stop`` no batch is taken. Whoever raises (hook or listener) does not end a worker.
 
-Not here: what follows from results (``concurrent.py``, ``ordered.py``).
+Not here: one call (``caller.py``), what follows from results (``concurrent.py``, ``ordered.py``).
 """
 
 import asyncio
-import inspect
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from math import ceil
 from queue import SimpleQueue
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
-from penstock.client.consumer.assigned import AssignedQueue
-from penstock.client.consumer.hooks import Hooks
-from penstock.client.consumer.results import (
-    Answer,
-    ConsumeResult,
-    Finished,
-    Later,
-    ResultKind,
-    Suspend,
-)
+from penstock.client.consumer.caller import Caller
+from penstock.client.consumer.work import Batch, Running, Work
 from penstock.client.loop import CallRelay, LoopThread
-from penstock.client.message import ReceivedMessage
 
 _log = logging.getLogger(__name__)
 
@@ -47,102 +36,6 @@ TICK_S: Final = 0.02
 """How soon idle workers hear of work that another is stuck in."""
 FIRST_CALL_MS: Final = 1.0
 """A listener is taken for slow until it was seen."""
-
-_SUCCESS: Final = ResultKind.SUCCESS
-
-Batch: TypeAlias = list[ReceivedMessage]
-Listener: TypeAlias = Callable[[Any], Answer | Awaitable[Answer]]
-"""Gets one message, or a list where ``consume_batch`` is above 1."""
-Done: TypeAlias = Callable[["Work", list[Finished]], None]
-
-
-class Work:
-    """Batches of one queue to be consumed, and who hears of the results, on the client's loop."""
-
-    __slots__ = ("assigned", "batches", "done", "results")
-
-    def __init__(self, assigned: AssignedQueue, batches: Sequence[Batch], done: Done) -> None:
-        self.assigned = assigned
-        self.batches: deque[Batch] = deque(batches)
-        self.results: deque[Finished] = deque()
-        """Ended calls nobody has heard of yet."""
-        self.done = done
-
-
-class Running(NamedTuple):
-    """A call of a listener that has not ended."""
-
-    work: Work
-    batch: Batch
-    since_s: float
-    """``time.perf_counter``."""
-
-
-class Caller:
-    """Calls one listener: argument, time, hooks, and what its answer means."""
-
-    def __init__(
-        self, listener: Listener, hooks: Hooks, *, takes_list: bool, timeout_ms: float
-    ) -> None:
-        self.listener = listener
-        self.takes_list = takes_list
-        self._hooks = hooks
-        self._timeout_ms = timeout_ms
-
-    def call(self, work: Work, batch: Batch, started_s: float) -> tuple[Finished, float]:
-        """Call it now; returns what became of it and when that was."""
-        contexts = self._hooks.before(work.assigned.queue, batch) if self._hooks.all else None
-        try:
-            answer: Any = self.listener(batch if self.takes_list else batch[0])
-            error: BaseException | None = None
-        except BaseException as problem:
-            answer, error = None, problem
-        ended_s = time.perf_counter()
-        finished = self._finished(batch, answer, error, (ended_s - started_s) * 1000)
-        if contexts is not None:
-            self._hooks.after(work.assigned.queue, finished, contexts)
-        return finished, ended_s
-
-    async def call_async(
-        self, work: Work, batch: Batch, started_s: float
-    ) -> tuple[Finished, float]:
-        """The same for a coroutine function."""
-        contexts = self._hooks.before(work.assigned.queue, batch) if self._hooks.all else None
-        try:
-            listener: Any = self.listener
-            answer: Any = await listener(batch if self.takes_list else batch[0])
-            error: BaseException | None = None
-        except asyncio.CancelledError:
-            raise
-        except BaseException as problem:
-            answer, error = None, problem
-        ended_s = time.perf_counter()
-        finished = self._finished(batch, answer, error, (ended_s - started_s) * 1000)
-        if contexts is not None:
-            self._hooks.after(work.assigned.queue, finished, contexts)
-        return finished, ended_s
-
-    def _finished(
-        self, batch: Batch, answer: Any, error: BaseException | None, spent_ms: float
-    ) -> Finished:
-        if error is None and answer is None and spent_ms < self._timeout_ms:
-            return Finished(batch, None, None, _SUCCESS, spent_ms)
-        if error is None and not isinstance(answer, (ConsumeResult, Later, Suspend, type(None))):
-            error = TypeError(
-                f"the listener returned {answer!r}; return None or SUCCESS when the messages are"
-                f" done, LATER when they are to come again"
-            )
-            answer = None
-        if error is not None:
-            kind = ResultKind.EXCEPTION
-        elif spent_ms >= self._timeout_ms:
-            kind = ResultKind.TIME_OUT
-        elif answer in (None, ConsumeResult.SUCCESS, ConsumeResult.COMMIT):
-            kind = ResultKind.SUCCESS
-        else:
-            kind = ResultKind.LATER
-        return Finished(batch, answer, error, kind, spent_ms)
-
 
 _worker: ContextVar[tuple[Any, int] | None] = ContextVar("penstock_worker", default=None)
 """Who calls a listener, and in which slot; what the listener asks the client for carries it."""
@@ -388,10 +281,3 @@ class CoroutineListening(_Sharing):
                 reported_s = now_s
         if results:
             self.home.post(self.report, work)
-
-
-def is_coroutine_listener(listener: Listener) -> bool:
-    """True for a coroutine function, or an object whose call is one."""
-    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
-        type(listener).__call__
-    )

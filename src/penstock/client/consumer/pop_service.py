@@ -21,7 +21,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from penstock.client.consumer.listening import Batch, Listening, Work
+from penstock.client.consumer.listening import Listening
 from penstock.client.consumer.pop_delays import (
     RECONSUME_TIMES_MAX,
     retry_delay_ms,
@@ -31,6 +31,7 @@ from penstock.client.consumer.pop_queue import PoppedMessage, PopQueue
 from penstock.client.consumer.pop_settling import Settling
 from penstock.client.consumer.results import Answer, Finished, Later, Suspend
 from penstock.client.consumer.statistics import ConsumerStatistics
+from penstock.client.consumer.work import Batch, Work
 from penstock.model.clock import Clock
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Unpack
 
 from penstock.client.clock import MachineClock
-from penstock.client.consumer.listening import Listener
+from penstock.client.consumer.caller import Listener
 from penstock.client.consumer.push_member import PushMember
 from penstock.client.consumer.push_options import PushConsumerOptions, check_options
 from penstock.client.consumer.statistics import ConsumerFigures

@@ -15,10 +15,10 @@ from typing import Any
 
 from penstock import __version__
 from penstock.client.consumer import push_parts as parts
+from penstock.client.consumer.caller import Listener
 from penstock.client.consumer.consume_from import ConsumeFrom, timestamp_ms
 from penstock.client.consumer.direct_consume import outcome_body
 from penstock.client.consumer.hooks import Hooks
-from penstock.client.consumer.listening import Listener
 from penstock.client.consumer.offsets.table import Offsets
 from penstock.client.consumer.pop_sharing import BrokerSharing, asker
 from penstock.client.consumer.push_options import PushConsumerOptions

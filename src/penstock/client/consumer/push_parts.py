@@ -13,17 +13,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from penstock.client.consumer.assigned import AssignedQueue, ConsumeService
+from penstock.client.consumer.caller import Caller, Listener, is_coroutine_listener
 from penstock.client.consumer.concurrent import ConcurrentService
 from penstock.client.consumer.consume_from import ConsumeFrom
 from penstock.client.consumer.hooks import Hooks
-from penstock.client.consumer.listening import (
-    Caller,
-    CoroutineListening,
-    Listener,
-    Listening,
-    ThreadListening,
-    is_coroutine_listener,
-)
+from penstock.client.consumer.listening import CoroutineListening, Listening, ThreadListening
 from penstock.client.consumer.locks import BrokerLocks, LockTerms
 from penstock.client.consumer.offsets.local_file import LocalFileOffsets, offsets_file
 from penstock.client.consumer.offsets.own import OwnOffsets

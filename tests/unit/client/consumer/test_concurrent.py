@@ -6,10 +6,10 @@ import pytest
 
 from penstock.client.consumer.assigned import AssignedQueue
 from penstock.client.consumer.concurrent import ConcurrentService, batches_of, failures_of
-from penstock.client.consumer.listening import Running, Work
 from penstock.client.consumer.offsets.table import Offsets
 from penstock.client.consumer.results import ConsumeResult, Finished, Later, ResultKind
 from penstock.client.consumer.statistics import ConsumerStatistics
+from penstock.client.consumer.work import Running, Work
 from penstock.model.assignment import QueueRef
 from penstock.testing.client_parts import (
     ManualListening,
