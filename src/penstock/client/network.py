@@ -130,11 +130,15 @@ class Network:
         command.opaque = self.next_opaque()
         if self._signer is not None:
             self._signer.sign(command)
+        self.oneway_frame(address, encode(command))
+
+    def oneway_frame(self, address: str, frame: bytes) -> None:
+        """The same for a request that is bytes already, marked as one that nobody answers."""
         connection = self._connections.get(address) or self._open(address)
         if isinstance(connection, ClientError) or not connection.can_write:
-            _log.debug("oneway request dropped", extra={"to": address, "code": command.code})
+            _log.debug("oneway request dropped", extra={"to": address})
             return
-        connection.write(encode(command))
+        connection.write(frame)
 
     def disconnect(self, address: str, why: str) -> None:
         """Hang up on an address; the next request dials anew."""

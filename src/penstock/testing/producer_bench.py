@@ -27,6 +27,7 @@ from penstock.client.producer.sending import Sender
 from penstock.client.routes import Route, RouteCache
 from penstock.testing.clock import ManualClock
 from penstock.wire.rocketmq.command import Command
+from penstock.wire.rocketmq.frame import decode
 from penstock.wire.rocketmq.hot_frames import send_of
 from penstock.wire.rocketmq.message_id import UniqueKeys
 from penstock.wire.rocketmq.route_bodies import BrokerData, QueueData, TopicRouteData
@@ -91,9 +92,9 @@ class HeldNetwork:
         """As a network does; ``opaque`` is in the frame."""
         self.requests.append(HeldRequest(address, frame, timeout_ms, done))
 
-    def oneway(self, address: str, command: Command) -> None:
+    def oneway_frame(self, address: str, frame: bytes) -> None:
         """As a network does."""
-        self.oneways.append((address, command))
+        self.oneways.append((address, decode(frame)))
 
     def next(self) -> HeldRequest:
         """The request that waits longest."""

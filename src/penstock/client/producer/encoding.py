@@ -27,7 +27,7 @@ from penstock.client.producer.property_text import properties_of
 from penstock.model.assignment import QueueRef
 from penstock.model.clock import Clock
 from penstock.wire.rocketmq.codes import RequestCode
-from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
+from penstock.wire.rocketmq.command import Command
 from penstock.wire.rocketmq.headers import fields
 from penstock.wire.rocketmq.message_id import UniqueKeys
 from penstock.wire.rocketmq.send_headers import SendHeaderV2
@@ -79,7 +79,7 @@ class Encoded(msgspec.Struct, eq=False, gc=False):
         size = len(header)
         return b"".join((_PREFIX.pack(4 + size + len(body), size), header, body))
 
-    def command(self, queue: QueueRef, *, is_oneway: bool = False) -> Command:
+    def command(self, queue: QueueRef) -> Command:
         """The same as a command, for a road that must see the fields (signed requests)."""
         header = SendHeaderV2(
             producer_group=self.encoder.group,
@@ -100,7 +100,6 @@ class Encoded(msgspec.Struct, eq=False, gc=False):
             _code(self.is_batch),
             fields(header),
             self.body,
-            flag=FLAG_ONEWAY if is_oneway else 0,
             language=CLIENT_LANGUAGE,
             version=CLIENT_VERSION,
         )

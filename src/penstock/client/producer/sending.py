@@ -39,7 +39,7 @@ from penstock.client.producer.send import Outcome, Send
 from penstock.client.routes import RouteCache
 from penstock.model.assignment import QueueRef
 from penstock.model.clock import Clock
-from penstock.wire.rocketmq.command import Command
+from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
 
 _log: Final = logging.getLogger(__name__)
 
@@ -219,14 +219,19 @@ class Sender:
 
     def _hand_over(self, send: Send, address: str, timeout_ms: int) -> None:
         network, encoded, queue = self._network, send.encoded, send.queue
-        if send.is_oneway:
-            network.oneway(address, encoded.command(queue, is_oneway=True))
-            self._end(send, None)
-        elif self._is_signing:
-            network.start(address, encoded.command(queue), timeout_ms, send)
+        if self._is_signing:
+            if send.is_oneway:
+                network.oneway(address, encoded.command(queue))
+            else:
+                network.start(address, encoded.command(queue), timeout_ms, send)
         else:
             opaque = network.next_opaque()
-            network.start_frame(address, opaque, encoded.frame(queue, opaque), timeout_ms, send)
+            if send.is_oneway:
+                network.oneway_frame(address, encoded.frame(queue, opaque, FLAG_ONEWAY))
+            else:
+                network.start_frame(address, opaque, encoded.frame(queue, opaque), timeout_ms, send)
+        if send.is_oneway:
+            self._end(send, None)
 
     def answered(self, send: Send, answer: Command | ClientError) -> None:
         """A try is over."""
