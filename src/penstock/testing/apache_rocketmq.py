@@ -11,6 +11,7 @@ and ``Unavailable`` says why.
 import contextlib
 import fcntl
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -32,6 +33,8 @@ MAVEN_SECONDS_MAX: Final = 600
 MAVEN_WORDS_MAX: Final = 400
 CACHE: Final = Path.home() / ".cache" / "penstock"
 PORT_TRIES_MAX: Final = 100
+BROKER_PORTS: Final = (12_000, 32_000)
+"""Below those that connections get: one of them would take a neighbour while Java starts."""
 LOCALLY: Final = "127.0.0.1"
 
 POM: Final = """<project><modelVersion>4.0.0</modelVersion>
@@ -240,10 +243,10 @@ def _written(path: Path, settings: Mapping[str, str]) -> Path:
 def _broker_port() -> int:
     """A port with free neighbours: the broker also takes the one two below and the one above."""
     for _ in range(PORT_TRIES_MAX):
-        (port,) = free_ports(1)
+        port = random.randrange(*BROKER_PORTS)
         with contextlib.suppress(OSError):
-            for neighbour in (port - 2, port + 1):
+            for each in (port - 2, port, port + 1):
                 with socket.socket() as probe:
-                    probe.bind((LOCALLY, neighbour))
+                    probe.bind((LOCALLY, each))
             return port
     raise Unavailable("no three free ports in a row")
