@@ -36,7 +36,7 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
 BRIEF_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For sessions of seconds: the first compiler only."""
+"""For sessions of seconds: the first compiler only, and no code made for each query."""
 
 
 def local_session(
@@ -72,7 +72,9 @@ def default_settings(
     """Spark's settings of a local session that keeps to ``directory``."""
     count = cores or min(os.cpu_count() or 1, CORES_MAX)
     options = f"-Dlog4j2.configurationFile={_log4j(directory).as_uri()}"
+    brief = {"spark.sql.codegen.wholeStage": "false"} if is_brief else {}
     return {
+        **brief,
         "spark.master": f"local[{count},{TASK_TRIES}]",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

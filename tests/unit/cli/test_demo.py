@@ -2,12 +2,13 @@ import json
 
 from click.testing import CliRunner
 
+from penstock.cli import demo
 from penstock.cli.demo import command
 from penstock.cli.scenes import SCENES, load_scene
 
 
-def test_without_a_name_the_scenes_are_listed_with_what_they_show():
-    result = CliRunner().invoke(command, [])
+def test_the_scenes_are_listed_with_what_they_show():
+    result = CliRunner().invoke(command, ["--list"])
     assert result.exit_code == 0
     for name, summary in SCENES.items():
         assert name in result.output
@@ -15,7 +16,7 @@ def test_without_a_name_the_scenes_are_listed_with_what_they_show():
 
 
 def test_the_list_is_there_as_json():
-    result = CliRunner().invoke(command, ["--json"])
+    result = CliRunner().invoke(command, ["--list", "--json"])
     assert [each["name"] for each in json.loads(result.output)] == list(SCENES)
 
 
@@ -28,3 +29,11 @@ def test_an_unknown_scene_is_a_usage_error_that_names_the_known_ones():
 def test_every_scene_has_a_file_that_can_be_played():
     for name in SCENES:
         assert callable(load_scene(name))
+
+
+def test_the_whole_story_without_spark_is_a_usage_error_that_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    result = CliRunner().invoke(command, [])
+    assert result.exit_code == 2
+    assert "penstock[spark]" in result.output
+    assert "--list" in result.output

@@ -62,5 +62,8 @@ SMALL: Final = Size(
 """As a test: the same acts, shorter."""
 SIZES: Final = {"full": FULL, "small": SMALL}
 
+QUIET_PER_S: Final = 20
+"""Orders a second while everybody waits for Spark: a slow machine must not drown in them."""
+
 TOPIC: Final = "orders"
 QUEUES: Final = 4

@@ -5,6 +5,7 @@ or a dashboard would; a broker that is too busy to answer leaves the last answer
 """
 
 import contextlib
+from textwrap import shorten
 from typing import Any, Final
 
 import click
@@ -19,6 +20,8 @@ from penstock.model.errors import PenstockError
 from penstock.model.sizes import size_text
 
 NOBODY: Final = "nobody waits"
+SENTENCE_MAX: Final = 90
+"""Characters of a sentence that a log has seen before."""
 
 
 class Board:
@@ -26,8 +29,9 @@ class Board:
 
     def __init__(self, broker: Household, shop: Shop, billing: Billing, job: Job) -> None:
         self.title = ""
-        self.culprits: list[str] = []
-        """Kind and name of what the broker called the bottleneck, each change once."""
+        self.is_news = False
+        """Whether there is a bottleneck that this act has not had before."""
+        self._told: set[tuple[str, str]] = set()
         self.lag_max = 0
         self._broker = broker
         self._shop = shop
@@ -38,21 +42,19 @@ class Board:
         self._queries: list[dict[str, Any]] = []
         self._figures = (0.0, 0.0)
 
-    def look(self) -> bool:
-        """Ask everybody; True when somebody else is the bottleneck now."""
+    def look(self) -> None:
+        """Ask everybody."""
         with contextlib.suppress(PenstockError):
             self._flow = self._broker.ask("GET", "/api/flow")
-            self._queries = self._broker.ask("GET", "/api/queries")["rows"]
-        culprit = self._culprit()
-        is_news = culprit not in self.culprits[-1:]
-        if is_news:
-            self.culprits.append(culprit)
+            self._queries = self._broker.ask("GET", "/api/queries")["queries"]
+        news = (self.title, self._culprit())
+        self.is_news = bool(news[1]) and news not in self._told
+        self._told.add(news)
         self.lag_max = max(self.lag_max, self.lag)
         self._figures = (
             self._rates.of("confirmed", len(self._shop.confirmed)),
             self._rates.of("consumed", len(self._billing.numbers)),
         )
-        return is_news
 
     @property
     def sentence(self) -> str:
@@ -95,7 +97,7 @@ class Board:
             f"billing {consumed:,.0f}/s",
             *held,
             f"Spark {', '.join(lags) or self._job.state}",
-            self.sentence,
+            self.sentence if self.is_news else shorten(self.sentence, SENTENCE_MAX),
         ]
         return "; ".join(parts)
 
@@ -123,7 +125,7 @@ class Board:
         )
         batch = f"{last.rows:,} rows in {last.ms / 1000:.1f} s" if last else "none yet"
         return (
-            f"spark     {name:<12} {query['rows_per_s']:6,.0f} rows/s   last batch {batch}   "
+            f"spark     {name:<12} {query['messages_per_s']:6,.0f} rows/s   last batch {batch}   "
             f"{query['lag_messages']:,} behind ({age_text(query['lag_seconds'])})"
         )
 

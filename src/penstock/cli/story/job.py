@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.cli.story.slowness import set_row_seconds
 
-END_S_MAX: Final = 20.0
+END_S_MAX: Final = 5.0
 BATCHES_MAX: Final = 10_000
 """Of which the story keeps the figures; it has a hundred or two."""
 

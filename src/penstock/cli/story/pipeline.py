@@ -11,9 +11,11 @@ all there is and end, the end of its input ends it at once.
 
 import argparse
 import json
+import os
 import queue
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ from pyspark.sql.types import LongType
 
 from penstock.cli.story import TOPIC
 from penstock.cli.story.slowness import Amount
+from penstock.spark.listener import PenstockListener
 from penstock.spark.session import local_session
 
 TASKS: Final = 6
@@ -31,7 +34,10 @@ TASKS: Final = 6
 SCHEMA: Final = "id long, item string, quantity int, cents int"
 WINDOW: Final = "5 seconds"
 LATE: Final = "10 seconds"
+TRIGGER: Final = "1 second"
+"""At most one batch a second: the machine has other things to do."""
 LOOK_S: Final = 0.25
+END_S: Final = 10.0
 
 
 def main() -> None:
@@ -40,8 +46,16 @@ def main() -> None:
     out = Path(options.out)
     said: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(said,), daemon=True).start()
-    spark = local_session("penstock-demo", cores=TASKS, directory=out / "spark")
-    _say(state="starting")
+    spark = local_session(
+        "penstock-demo",
+        cores=TASKS,
+        directory=out / "spark",
+        # Every partition of the sums has a state of its own to write, batch by batch.
+        settings={"spark.sql.shuffle.partitions": "2"},
+        is_brief=True,
+    )
+    spark.streams.addListener(PenstockListener())
+    _say(state="starting queries")
     try:
         queries = start_queries(spark, options, out)
         word = _watch(queries, said)
@@ -65,26 +79,30 @@ def start_queries(
     slow = f.udf(Amount(str(out / "slow")), LongType())
     # A sink that is slow to compute must not be computed twice.
     amount = slow.asNondeterministic()(f.col("cents"), f.col("quantity"))
-    rows = _orders(spark, options, "orders-rows").withColumn("amount", amount)
+    target = f"{options.target}s"
+    rows = _orders(spark, options.endpoint, "orders-rows", targetBatchDuration=target)
     sums = (
-        _orders(spark, options, "orders-sums")
+        _orders(spark, options.endpoint, "orders-sums")
         .withWatermark("timestamp", LATE)
         .groupBy(f.window("timestamp", WINDOW), "item")
         .agg(f.count("*").alias("orders"), f.sum(f.expr("cents * quantity")).alias("revenue"))
         .select(f.col("window.start").alias("start"), "item", "orders", "revenue")
     )
-    return [_to_parquet(rows, out, "rows"), _to_parquet(sums, out, "sums")]
+    return [
+        _to_parquet(rows.withColumn("amount", amount), out, "rows"),
+        _to_parquet(sums, out, "sums"),
+    ]
 
 
-def _orders(spark: SparkSession, options: argparse.Namespace, subscription: str) -> DataFrame:
+def _orders(spark: SparkSession, endpoint: str, subscription: str, **options: str) -> DataFrame:
     messages = (
         spark.readStream.format("penstock")
-        .option("endpoint", options.endpoint)
+        .option("endpoint", endpoint)
         .option("topics", TOPIC)
         .option("subscription", subscription)
         .option("startingOffsets", "earliest")
-        .option("targetBatchDuration", f"{options.target}s")
         .option("includeProperties", "false")
+        .options(**options)
         .load()
     )
     parsed = f.from_json(f.col("body").cast("string"), SCHEMA).alias("order")
@@ -100,6 +118,7 @@ def _to_parquet(frame: DataFrame, out: Path, name: str) -> StreamingQuery:
         .option("path", str(out / name))
         .option("checkpointLocation", str(out / "checkpoints" / name))
         .outputMode("append")
+        .trigger(processingTime=TRIGGER)
         .start()
     )
 
@@ -132,6 +151,9 @@ def _listen(said: "queue.SimpleQueue[str]") -> None:
     for line in sys.stdin:
         said.put(line.strip())
     said.put("end")
+    # Whoever started this is gone, and nobody else would end a query that does not end itself.
+    time.sleep(END_S)
+    os._exit(1)
 
 
 def _say(**what: Any) -> None:

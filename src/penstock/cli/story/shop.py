@@ -27,8 +27,9 @@ class Shop:
         self.unknown: set[int] = set()
         self.refused = 0
         self.last_reason = ""
+        self.per_second = per_second
+        """Orders it places, may be changed at any time."""
         self._tills: Final = tills
-        self._per_second: Final = per_second
         self._lock = threading.Lock()
         self._pause_until = 0.0
         self._is_closing = threading.Event()
@@ -62,7 +63,7 @@ class Shop:
         while not self._is_closing.wait(TICK_S):
             now = time.monotonic()
             # What was missed while the window was full is not made up for.
-            due = min(due + (now - last) * self._per_second, self._per_second / 5)
+            due = min(due + (now - last) * self.per_second, 1 + self.per_second / 5)
             last = now
             while due >= 1 and not self._is_closing.is_set() and now >= self._pause_until:
                 due -= 1

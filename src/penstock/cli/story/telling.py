@@ -29,7 +29,7 @@ from penstock.model.sizes import size_text
 
 LOOK_S: Final = 0.1
 ANSWERS_S_MAX: Final = 20.0
-DRAIN_S_MAX: Final = 90.0
+DRAIN_S_MAX: Final = 120.0
 MEMORY_BYTES_MAX: Final = 256 << 20
 """What the broker may need at most; it needs a quarter of it."""
 
@@ -109,8 +109,9 @@ class Story:
             if time.monotonic() > end:
                 return False
             if self.screen.is_due:
-                is_news = self.board.look()
-                self.screen.show(self.board.lines(), self.board.line(), is_news=is_news)
+                board = self.board
+                board.look()
+                self.screen.show(board.lines(), board.line(), is_news=board.is_news)
             time.sleep(LOOK_S)
         return True
 
