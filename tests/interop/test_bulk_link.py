@@ -7,6 +7,8 @@ import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
 
 import pytest
@@ -192,3 +194,34 @@ def test_the_flight_process_is_started_again_and_dies_with_the_broker(tmp_path):
             bulk.ask(link.Resolve(), "resolve")
         process.kill()
         eventually(lambda: not is_running(second), SECONDS_MAX)
+
+
+def penstock(broker, *arguments):
+    command = [sys.executable, "-m", "penstock", *arguments, "--data", str(broker.data)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout or done.stderr
+
+
+def test_queries_and_policies_on_the_command_line(bulk, broker):
+    progress = link.Progress(rows=5, batch_ms=90, read_ms=5, sink_ms=80)
+    bulk.poll({0: 12}, subscription="cli", report=progress)
+    flags = ("--spark-backpressure", "hard", "--spark-backlog-max", "5")
+    assert "new policy" in penstock(broker, "topics", "set", "orders", *flags)
+    rows = json.loads(penstock(broker, "queries", "--json"))
+    row = next(each for each in rows if each["name"] == "cli")
+    assert (row["lag_messages"], row["slow_part"], row["lease"]) == (8, "sink", "held")
+    assert row["topics"][0]["is_held"]
+    assert "cli" in penstock(broker, "queries")
+    assert "nothing to set" in penstock(broker, "topics", "set", "orders")
+    assert "forgotten" in penstock(broker, "queries", "forget", "cli")
+    assert "there is no query" in penstock(broker, "queries", "forget", "cli")
+
+
+def test_metrics_have_queries(bulk, broker):
+    bulk.poll({0: 12}, subscription="seen")
+    connection = http.client.HTTPConnection(*broker.address("http"), timeout=SECONDS_MAX)
+    with contextlib.closing(connection):
+        connection.request("GET", "/metrics")
+        page = connection.getresponse().read().decode()
+    assert 'penstock_query_lag_messages{query="seen"} 8.0' in page
+    assert 'penstock_leases_broken_total{cause="bytes"} 0.0' in page
