@@ -9,7 +9,7 @@ The rows of the next batch follow the time of the last one, at most halved or do
 * The first batch pays for everything that is cold: it may lower the limit, its rate is not kept.
 * A batch that was not full says what little there was, not what could be done: it raises nothing,
   and lowers only when it took longer than its target.
-* If fewer rows did not make the batch shorter, rows are not what takes the time (a trigger interval
+* If fewer rows hardly made the batch shorter, rows are not what takes the time (a trigger interval
   above the target, a slow commit). Then that time is the *pace*, and taken for the target, until a
   batch is clearly faster or it is time to look again; or else the limit would fall to nothing, and
   the backlog grow.
@@ -32,9 +32,10 @@ WEIGHT: Final = 0.6
 """Of the last batch in the average of seconds per row."""
 FIRST_PATIENCE: Final = 2.0
 """Targets that a first batch may last before it counts as too large."""
-_HELPED: Final = 0.85
-"""A batch of three quarters of the rows that takes more of the time than this was not helped."""
+_FIXED: Final = 0.75
+"""Of the target: what a batch without rows may take, if fewer rows are a way to the target."""
 _FEWER: Final = 0.75
+"""Of the rows of an earlier batch: the least difference that two points of a line should have."""
 _FASTER: Final = 0.7
 _PACED_MAX: Final = 12
 """Batches after which a pace is doubted: it may have been a hiccup."""
@@ -56,7 +57,8 @@ class Admission(msgspec.Struct):
     """How long batches take whatever they hold; 0 = rows are what takes the time."""
     batches: int = 0
     _paced: int = 0
-    _before: tuple[int, float] = (0, 0.0)
+    _larger: tuple[int, float] = (0, 0.0)
+    """Rows and seconds of the batch that smaller ones are compared with."""
 
     def __post_init__(self) -> None:
         self.rows = min(FIRST_ROWS, self.rows_max)
@@ -85,19 +87,22 @@ class Admission(msgspec.Struct):
             self._set(min(max(wanted, STEP_MIN * rows), STEP_MAX * rows))
         elif took_s > target:
             self._set(min(self.rows, max(target / spent, STEP_MIN * rows)))
-        self._before = (rows, took_s)
 
     def _learn_pace(self, rows: int, took_s: float) -> None:
-        rows_before, took_before = self._before
         self._paced += 1
         if self._paced > _PACED_MAX or took_s < _FASTER * self.pace_s:
             self.pace_s = 0.0
-        is_fewer = 0 < rows <= _FEWER * rows_before
-        if is_fewer and took_s > self.target_s and took_s > _HELPED * took_before:
-            self.pace_s = took_s
-            self._paced = 0
-            # Averages over batches whose rows did not matter say nothing about a row.
-            self.row_s = took_s / rows_before
+        rows_then, took_then = self._larger
+        if _FEWER * rows_then < rows < rows_then:
+            return  # small steps add up: the next ones are compared with the same batch
+        if rows < rows_then and took_s > self.target_s:
+            row_s = max(0.0, (took_then - took_s) / (rows_then - rows))
+            if took_s - row_s * rows > _FIXED * self.target_s:
+                self.pace_s = took_s
+                self._paced = 0
+                # Averages over batches whose rows did not matter say nothing about a row.
+                self.row_s = took_s / rows_then
+        self._larger = (rows, took_s)
 
     def _set(self, rows: float) -> None:
         self.rows = max(1, min(max(int(rows), ROWS_MIN), self.rows_max))

@@ -76,6 +76,20 @@ def test_a_trigger_interval_above_the_target_does_not_starve_the_query():
     assert admission.pace_s >= 10
 
 
+def test_a_fixed_cost_just_above_the_target_does_not_starve_it_either():
+    admission = Admission(5.0)
+    run(admission, 20, row_s=1e-5, fixed_s=0.2)
+    before = admission.rows
+    took = run(admission, 200, row_s=1e-6, fixed_s=5.5)
+    assert admission.rows > before / 4
+    assert max(took) < 9
+
+
+def test_a_fixed_cost_below_the_target_leaves_the_target_in_force():
+    took = run(Admission(5.0), 60, row_s=1e-4, fixed_s=3.0)
+    assert 4.5 < took[-1] < 5.5
+
+
 def test_a_pace_that_was_a_hiccup_is_doubted_after_a_while():
     admission = Admission(2.0)
     run(admission, 10, row_s=0.001)
