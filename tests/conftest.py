@@ -7,8 +7,13 @@ import contextlib
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from penstock.testing.apache_rocketmq import Unavailable, jars
+
+# Speed is measured in benchmarks; on a busy machine a law may take its time.
+settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("penstock")
 
 
 def pytest_addoption(parser):
