@@ -160,7 +160,7 @@ class PushConsumerOptions(InstanceOptions, TraceOptions, total=False):
     ]
     filters: Annotated[
         Sequence[FilterHook],
-        Option((), "Each gets the messages of a pull and gives those to consume."),
+        Option((), "Each gets the messages of a pull or pop and gives those to consume."),
     ]
     is_popping: Annotated[
         bool,
@@ -187,7 +187,10 @@ class PushConsumerOptions(InstanceOptions, TraceOptions, total=False):
         int, Option(15_000, "Pop: how long a broker holds a pop that finds nothing.", 0)
     ]
     await_termination_ms: Annotated[
-        int, Option(10_000, "How long stop() waits for running listeners.", 0)
+        int,
+        Option(
+            10_000, "How long stop() waits for listeners that run, but the one that calls it.", 0
+        ),
     ]
 
 
