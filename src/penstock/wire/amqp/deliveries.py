@@ -56,6 +56,8 @@ class Deliveries:
         self, records: list[Record], first_tag: int, redelivered: Sequence[bool] | None = None
     ) -> bytes:
         """The frames of these, tags counting up from ``first_tag``; None = none is redelivered."""
+        if len(records) == 1:
+            return self._one(records[0], first_tag, redelivered is not None and redelivered[0])
         pieces: list[bytes] = []
         done = 0
         for shape, group in groupby(records, _SHAPE):
@@ -70,6 +72,12 @@ class Deliveries:
                 pieces += template.encode(origins, tags, flags)
             done = end
         return b"".join(pieces)
+
+    def _one(self, record: Record, tag: int, is_redelivered: bool) -> bytes:
+        template = self._template(record.shape)
+        if template is None:
+            return self._at_leisure(record.origin, record.shape, tag, is_redelivered)
+        return template.one(record.origin, tag, is_redelivered)
 
     def _template(self, shape: Shape) -> "_Template | None":
         """None: the body does not fit one frame, or there is none."""
@@ -117,6 +125,14 @@ class _Template:
         self._pack_alike = Struct(f">{front}sQ?{alike}s{body}sc").pack
         self._split = Struct(f"{names}s{props}s{body}s").unpack
         self._shape = shape
+
+    def one(self, origin: bytes, tag: int, is_redelivered: bool) -> bytes:
+        """The delivery of this origin."""
+        names, props, body = self._split(origin)
+        return self._pack(
+            self._front, tag, is_redelivered, names, self._middle, props, self._body_front, body,
+            END,
+        )  # fmt: skip
 
     def encode(
         self, origins: list[bytes], tags: Iterable[int], flags: Iterable[bool]

@@ -3,13 +3,15 @@
     bytes -> Layout fits? -> yes: this message, and by columns all that are like it
                           -> no: frame by frame through the Assembler, and learn the layout
 
-What was seen twice is worth learning; a layout that stops fitting is forgotten and must be seen
-more often before it is learnt again, so that odd traffic costs a look and not a lesson.
+A kind seen twice in a row, or a few times, is worth learning. A layout that keeps not fitting is
+forgotten, and must be seen more often before it is learnt again: odd traffic costs looks, not
+lessons.
 
 Invariants: the events are those of the assembler fed frame by frame, but for runs being longer;
 an error ends the stream: events before it are returned, ``failure`` says why, what follows is
 ignored. Of an incomplete frame no more than the frame is kept, and it is not looked at again until
-it is complete: one byte at a time costs linear time.
+it is complete: one byte at a time costs linear time. A publish that begins as one that is known is
+awaited as a whole.
 Bounds: ``LAYOUTS_MAX`` layouts; contents in progress are the assembler's (``held_bytes``).
 Not here: whether a channel is open, and what is done with an event (``adapters/amqp``).
 """
@@ -38,13 +40,15 @@ from penstock.wire.amqp.content import (
     PublishRun,
 )
 from penstock.wire.amqp.frame import HEAD, bad_end, check_greeting, payload_max
-from penstock.wire.amqp.layout import FREE_SPANS_MAX, Layout, record_list
+from penstock.wire.amqp.layout import FREE_SPANS_MAX, PATIENCE, Layout, record_list
 from penstock.wire.amqp.origin import PUBLISH_IDS, publish_head
 
 LAYOUTS_MAX: Final = 256
 """Kinds of publishes one connection is remembered by; then it is got to know anew."""
-SIGHTINGS_MIN: Final = 2
-SIGHTINGS_AFTER_MISS: Final = -8
+SIGHTINGS_MIN: Final = 5
+SIGHTINGS_IN_A_ROW: Final = 4
+"""What a publish of the same kind as the one before it counts: two in a row are learnt."""
+SIGHTINGS_AFTER_MISSES: Final = -60
 STRETCH_MIN: Final = 4
 """Messages from which on columns are cheaper than one by one."""
 STRETCH_FIRST: Final = 16
@@ -57,8 +61,8 @@ class Inflow:
     """One connection's bytes in, events out."""
 
     __slots__ = (
-        "_assembler", "_body_max", "_is_greeted", "_layout", "_layouts", "_payload_max", "_rest",
-        "_wanted", "failure",
+        "_assembler", "_body_max", "_is_greeted", "_last_key", "_layout", "_layouts",
+        "_payload_max", "_rest", "_wanted", "failure",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +72,7 @@ class Inflow:
         self._is_greeted = is_greeted
         self._rest = bytearray()
         self._wanted = 0
+        self._last_key = b""
         self._layout: Layout | None = None
         # Method frame and the head of the header frame -> layout, or how often it was seen.
         self._layouts: dict[bytes, Layout | int] = {}
@@ -99,10 +104,10 @@ class Inflow:
         if self.failure is not None:
             return events
         if self._rest:
-            self._rest += data
-            if len(self._rest) < self._wanted:
+            if len(self._rest) + len(data) < self._wanted:
+                self._rest += data
                 return events
-            data = bytes(self._rest)
+            data = b"".join((self._rest, data))
             self._rest.clear()
         try:
             at = self._scan(data, events, now_ms)
@@ -125,8 +130,12 @@ class Inflow:
             at = 8
         take = self._assembler.take
         while True:
-            if self._layout is not None:
-                at = self._take_like(self._layout, data, at, events, now_ms=now_ms)
+            layout = self._layout
+            if layout is not None and data.startswith(layout.fixed[0], at):
+                at = self._take_like(layout, data, at, events, now_ms=now_ms)
+                self._wanted = self._awaited(layout, data, at)
+                if self._wanted:
+                    return at
             if at + 7 > end:
                 self._wanted = 8
                 return at
@@ -150,6 +159,12 @@ class Inflow:
                 _add(event, events)
             at = stop
 
+    def _awaited(self, layout: Layout, data: bytes, at: int) -> int:
+        """How long the publish at ``at`` is when it is of this layout and not complete; else 0."""
+        if layout.channel in self._assembler.partials or not data.startswith(layout.fixed[0], at):
+            return 0
+        return layout.awaits(data, at, self._body_max)
+
     def _short_cut(
         self, data: bytes, at: int, stop: int, events: list[Event], *, now_ms: int
     ) -> int:
@@ -163,9 +178,11 @@ class Inflow:
                 after = self._take_like(layout, data, at, events, now_ms=now_ms)
                 if after > at:
                     self._layout = layout
+                    layout.patience = PATIENCE
                 elif not layout.is_at(data, at):
-                    self._layouts[key] = SIGHTINGS_AFTER_MISS
-                    self._layout = None
+                    layout.patience -= 1
+                    if not layout.patience:
+                        self._layouts[key] = SIGHTINGS_AFTER_MISSES
                 return after
         elif ids == _ACK_IDS and stop - at == _ACK.size:
             return self._take_acks(data, at, events)
@@ -175,7 +192,9 @@ class Inflow:
         """Count one more of this kind; its layout when it was seen often enough."""
         if len(self._layouts) >= LAYOUTS_MAX:
             self._layouts.clear()
-        self._layouts[key] = sightings = sightings + 1
+        sightings += SIGHTINGS_IN_A_ROW if key == self._last_key else 1
+        self._layouts[key] = sightings
+        self._last_key = key
         if sightings < SIGHTINGS_MIN:
             return None
         layout = learn(data, at, len(key) - 7)

@@ -22,13 +22,15 @@ from struct import Struct
 from typing import Final
 
 from penstock.model.record import Record, Shape
-from penstock.wire.amqp.codes import FRAME_BODY, FRAME_END, FRAME_HEADER
+from penstock.wire.amqp.codes import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_OVERHEAD
 from penstock.wire.amqp.content import CONTENT_FRONT, CONTENT_HEAD
 from penstock.wire.amqp.frame import END, HEAD
 from penstock.wire.amqp.origin import PublishHead, Reading, examine, shape_of
 
 FREE_SPANS_MAX: Final = 32
 """Messages with more pieces of free text are read at leisure: columns would cost more."""
+PATIENCE: Final = 4
+"""Misses in a row after which a layout is given up."""
 BODY_SIZES_KEPT: Final = 64
 """Shapes and stretches a layout remembers, by body size."""
 _FREE: Final = (
@@ -45,8 +47,8 @@ class Layout:
     """
 
     __slots__ = (
-        "_pieces", "_shapes", "_stretches", "channel", "fixed", "head", "props_at", "reading",
-        "size", "unpack_from",
+        "_pieces", "_shapes", "_stretches", "channel", "fixed", "head", "patience", "props_at",
+        "reading", "size", "unpack_from",
     )  # fmt: skip
 
     def __init__(self, method_frame: bytes, head: PublishHead, properties: bytes) -> None:
@@ -64,6 +66,7 @@ class Layout:
         self.fixed: Final = (first, *parts[::2])
         self.unpack_from: Final = layout.unpack_from
         self.size: Final = layout.size
+        self.patience = PATIENCE
         self.props_at: Final = len(first) + 8
         self._shapes: dict[int, Shape] = {}
         self._stretches: dict[int, Stretch] = {}
@@ -71,6 +74,25 @@ class Layout:
     def is_at(self, data: bytes, at: int) -> bool:
         """False when what lies there is different; too little of it may still become the same."""
         return at + self.size > len(data) or self.unpack_from(data, at)[::2] == self.fixed
+
+    def awaits(self, data: bytes, at: int, body_max: int) -> int:
+        """Bytes to wait for: those of the message at ``at`` while it is not all there, else 0.
+
+        It must begin as these do.
+        """
+        left, size = len(data) - at, self.size
+        if left < size:
+            return size
+        row = self.unpack_from(data, at)
+        body_size = row[1]
+        if row[::2] != self.fixed or not 0 < body_size <= body_max:
+            return 0
+        if left < size + HEAD.size:
+            return size + HEAD.size
+        if HEAD.unpack_from(data, at + size) != (FRAME_BODY, self.channel, body_size):
+            return 0
+        whole = size + FRAME_OVERHEAD + body_size
+        return whole if left < whole else 0
 
     def shape(self, body_size: int, now_ms: int) -> Shape:
         """The shape of a message with such a body."""

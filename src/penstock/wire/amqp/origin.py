@@ -111,35 +111,39 @@ def publish_head(payload: bytes) -> PublishHead:
 def examine(properties: bytes) -> Reading:
     """Read a content header from its flags on; raises ``AmqpError`` when it is not one."""
     found = walk(properties, 0, len(properties))
-    spans = found.spans
-
-    def octets(name: str) -> bytes | None:
-        span = spans.get(name)
-        return None if span is None else properties[span[0] : span[1]]
-
-    names = found.header_names
-    claims = Claims(
-        octets("user_id"),
-        octets("reply_to"),
-        octets("expiration"),
-        bool(names),
-        b"CC" in names or b"BCC" in names,
-    )
-    seconds = int.from_bytes(octets("timestamp") or b"", "big")
-    at, end = names.get(b"key", (0, 0))
-    key = (at + 5, end) if at and properties[at] == _TEXT_TAG else (0, 0)
+    spans, names = found.spans, found.header_names
+    claims = NO_CLAIMS
+    if names or "reply_to" in spans or "expiration" in spans or "user_id" in spans:
+        claims = Claims(
+            _octets(properties, spans, "user_id"),
+            _octets(properties, spans, "reply_to"),
+            _octets(properties, spans, "expiration"),
+            bool(names),
+            b"CC" in names or b"BCC" in names,
+        )
+    mode_at = spans.get("delivery_mode")
+    is_persistent = mode_at is not None and properties[mode_at[0]] == DELIVERY_PERSISTENT
+    priority_at = spans.get("priority")
+    key_at, key_end = names.get(b"key", (0, 0))
     return Reading(
         found,
-        NO_CLAIMS if claims == NO_CLAIMS else claims,
-        0 if octets("delivery_mode") == _PERSISTENT else _TRANSIENT,
-        int.from_bytes(octets("priority") or b"", "big"),
-        seconds * 1000 if seconds <= TIMESTAMP_S_MAX else 0,
-        key,
+        claims,
+        0 if is_persistent else _TRANSIENT,
+        0 if priority_at is None else properties[priority_at[0]],
+        _born_ms(properties, spans) if "timestamp" in spans else 0,
+        (key_at + 5, key_end) if key_at and properties[key_at] == _TEXT_TAG else (0, 0),
         spans.get("type", (0, 0)),
     )
 
 
-_PERSISTENT: Final = bytes((DELIVERY_PERSISTENT,))
+def _octets(properties: bytes, spans: dict[str, tuple[int, int]], name: str) -> bytes | None:
+    span = spans.get(name)
+    return None if span is None else properties[span[0] : span[1]]
+
+
+def _born_ms(properties: bytes, spans: dict[str, tuple[int, int]]) -> int:
+    seconds = int.from_bytes(_octets(properties, spans, "timestamp") or b"", "big")
+    return seconds * 1000 if seconds <= TIMESTAMP_S_MAX else 0
 
 
 def record_of(
@@ -168,36 +172,24 @@ def shape_of(
         key_at, key_len = props_at + at, end - at
     tag_at, tag_end = reading.tag
     lives_ms = reading.claims.expiration_ms
+    expire_ms = 0 if lives_ms is None or lives_ms < 0 else now_ms + lives_ms
     return _shape(
-        reading.flags,
-        reading.priority,
-        0 if lives_ms is None or lives_ms < 0 else now_ms + lives_ms,
-        (key_at if key_len else 0, key_len),
-        (props_at + tag_at if tag_end > tag_at else 0, tag_end - tag_at, props_at),
-        props_len=props_len,
-        body_len=body_len,
-    )
+        reading.flags, reading.priority, expire_ms, key_at if key_len else 0, key_len,
+        props_at + tag_at if tag_end > tag_at else 0, tag_end - tag_at, props_at, props_len,
+        body_len,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=SHAPES_KEPT)
-def _shape(
-    flags: int,
-    priority: int,
-    expire_ms: int,
-    key: tuple[int, int],
-    rest: tuple[int, int, int],
-    *,
-    props_len: int,
-    body_len: int,
-) -> Shape:
-    tag_at, tag_len, props_at = rest
+def _shape(flags: int, priority: int, expire_ms: int, *spans: int) -> Shape:
+    key_at, key_len, tag_at, tag_len, props_at, props_len, body_len = spans
     return Shape(
         wire=_AMQP,
         flags=flags,
         priority=priority,
         expire_ms=expire_ms,
-        key_at=key[0],
-        key_len=key[1],
+        key_at=key_at,
+        key_len=key_len,
         tag_at=tag_at,
         tag_len=tag_len,
         props_at=props_at,

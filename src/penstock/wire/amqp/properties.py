@@ -16,6 +16,7 @@ Invariants: ``decode_properties(encode_properties(p))`` is ``p``; failures are `
 Not here: class, weight and body size in front (``content.py``), what they mean (``origin.py``).
 """
 
+from functools import lru_cache
 from struct import Struct
 from typing import Any, Final
 
@@ -33,6 +34,8 @@ NAMES: Final = (
 )  # fmt: skip
 """In the order of their flags, from bit 15 down."""
 FLAGS: Final = {name: 1 << 15 - place for place, name in enumerate(NAMES)}
+FLAGS_KEPT: Final = 256
+"""Combinations of flags that are remembered; a client uses a handful."""
 _UNUSED: Final = 0x0003
 _SIZES: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
 _ORDER: Final = tuple((FLAGS[name], name, _SIZES.get(name, 0)) for name in NAMES)
@@ -79,14 +82,12 @@ def walk(data: bytes, at: int, end: int) -> Walk:
         raise syntax_error(f"property flags {flags:#06x} announce properties nobody knows")
     at += 2
     found = Walk({}, [], {})
-    for flag, name, size in _ORDER:
-        if not flags & flag:
-            continue
-        if name == "headers":
-            found.texts, found.header_names = text_spans(data[:end], at)
-            stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
-        elif size:
+    spans = found.spans
+    for name, size in _present(flags):
+        if size:
             stop = at + size
+        elif name == "headers":
+            found.texts, found.header_names, stop = text_spans(data, at, end)
         elif at < end:
             stop = at + 1 + data[at]
             at += 1
@@ -94,11 +95,17 @@ def walk(data: bytes, at: int, end: int) -> Walk:
             stop = end + 1
         if stop > end:
             raise frame_error(f"content header ends within {name.replace('_', '-')}")
-        found.spans[name] = (at, stop)
+        spans[name] = (at, stop)
         at = stop
     if at != end:
         raise frame_error(f"content header with {end - at} bytes too many")
     return found
+
+
+@lru_cache(maxsize=FLAGS_KEPT)
+def _present(flags: int) -> tuple[tuple[str, int], ...]:
+    """Name and fixed size (0 = it says so itself) of the properties these flags announce."""
+    return tuple((name, size) for flag, name, size in _ORDER if flags & flag)
 
 
 def decode_properties(data: bytes) -> Properties:

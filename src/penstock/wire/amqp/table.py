@@ -58,6 +58,8 @@ class Tagged(NamedTuple):
 
 
 Table = dict[str, Any]
+Span = tuple[int, int]
+Spans = list[Span]
 
 
 def decode_table(data: bytes, at: int = 0, depth: int = 0) -> tuple[Table, int]:
@@ -94,32 +96,34 @@ def join_table(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def text_spans(data: bytes, at: int) -> tuple[list[tuple[int, int]], dict[bytes, tuple[int, int]]]:
-    """Check the table at ``at``; (where the text of its values lies, name -> tag and value span).
+def text_spans(data: bytes, at: int, limit: int) -> tuple[Spans, dict[bytes, Span], int]:
+    """Check the table at ``at``, which must end by ``limit``.
 
-    Only the first list goes into nested tables.
+    Gives where the text of its values lies (nested tables included), name -> where tag and value
+    lie (not those), and its end.
     """
-    at, end = _bounds(data, at, 0)
-    texts: list[tuple[int, int]] = []
-    names: dict[bytes, tuple[int, int]] = {}
+    at, end = _bounds(data, at, 0, limit)
+    texts: Spans = []
+    names: dict[bytes, Span] = {}
     while at < end:
         value_at = at + 1 + data[at]
         stop = _skip(data, value_at, end, 0, texts)
         names[data[at + 1 : value_at]] = (value_at, stop)
         at = stop
-    return texts, names
+    return texts, names, end
 
 
-def _bounds(data: bytes, at: int, depth: int) -> tuple[int, int]:
+def _bounds(data: bytes, at: int, depth: int, limit: int | None = None) -> tuple[int, int]:
     """Where the entries behind the length at ``at`` begin and end."""
     if depth > TABLE_DEPTH_MAX:
         raise syntax_error(f"field tables nested more than {TABLE_DEPTH_MAX} deep")
-    if at + 4 > len(data):
+    limit = len(data) if limit is None else limit
+    if at + 4 > limit:
         raise syntax_error("field table ends within its length")
     size = int.from_bytes(data[at : at + 4], "big")
     end = at + 4 + size
-    if end > len(data):
-        raise syntax_error(f"field table of {size} bytes announced, {len(data) - at - 4} there")
+    if end > limit:
+        raise syntax_error(f"field table of {size} bytes announced, {limit - at - 4} there")
     return at + 4, end
 
 
@@ -176,7 +180,7 @@ def _skip_one(data: bytes, at: int, end: int) -> int:
     return stop
 
 
-def _skip(data: bytes, at: int, end: int, depth: int, texts: list[tuple[int, int]]) -> int:
+def _skip(data: bytes, at: int, end: int, depth: int, texts: Spans) -> int:
     """The same, checking what is inside and noting where text lies."""
     stop = _skip_one(data, at, end)
     tag = data[at]

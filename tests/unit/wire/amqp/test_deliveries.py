@@ -54,3 +54,10 @@ def test_templates_are_bounded():
 
 def test_names_of_a_record():
     assert names_of(record(b"")) == ("é", "k")
+
+
+def test_a_single_delivery_is_the_same_as_in_a_list():
+    for body in (b"a", b"", b"x" * 5000):
+        for flag in (False, True):
+            expected = one_by_one([record(body)], 3, flags=[flag])
+            assert Deliveries(2, "c1", 4096).encode([record(body)], 3, [flag]) == expected

@@ -155,3 +155,33 @@ def test_messages_with_many_texts_are_read_all_the_same(texts):
     headers = {f"h{n}": "text" for n in range(texts)}
     (run,) = tuned().feed(b"".join(publish(n, headers=headers) for n in range(9)), NOW_MS)
     assert len(run.records) == 9
+
+
+@pytest.mark.parametrize("cut", [20, 45, 52, 56, 60])
+def test_a_known_publish_that_is_cut_is_one_run_with_those_behind_it(cut):
+    inflow = tuned()
+    assert len(inflow.feed(b"".join(map(publish, range(9))), NOW_MS)) == 1
+    stream = b"".join(map(publish, range(30)))
+    assert inflow.feed(stream[:cut], NOW_MS) == []
+    (run,) = inflow.feed(stream[cut:], NOW_MS)
+    assert len(run.records) == 30
+    assert inflow.held_bytes == 0
+
+
+def test_a_known_publish_with_a_body_in_two_frames_is_read_all_the_same():
+    inflow = tuned()
+    inflow.feed(b"".join(map(publish, range(9))), NOW_MS)
+    data = publish(1)
+    halves = data[:-12] + encode_frame(3, 1, b"bo") + encode_frame(3, 1, b"dy")
+    for cut in range(len(halves)):
+        events = inflow.feed(halves[:cut], NOW_MS) + inflow.feed(halves[cut:], NOW_MS)
+        assert [record.body for event in events for record in event.records] == [b"body"]
+
+
+def test_something_else_than_the_body_of_a_known_publish_is_found_at_once():
+    inflow = tuned()
+    inflow.feed(b"".join(map(publish, range(9))), NOW_MS)
+    inflow.feed(publish(1, body=bytes(9000))[:-9008] + HEARTBEAT, NOW_MS)
+    assert inflow.failure is None
+    inflow.feed(ack_frame(1, 1), NOW_MS)
+    assert inflow.failure.code is ReplyCode.UNEXPECTED_FRAME

@@ -81,10 +81,14 @@ def test_amqplain_is_a_table_without_its_length():
 
 def test_text_spans_point_at_text_also_in_nested_tables():
     raw = encode_table({"a": "first", "b": {"c": ["second"]}, "n": 5})
-    texts, names = text_spans(raw, 0)
+    texts, names, end = text_spans(raw, 0, len(raw))
     assert [raw[at:end] for at, end in texts] == [b"first", b"second"]
     assert list(names) == [b"a", b"b", b"n"]
+    assert end == len(raw)
     assert raw[slice(*names[b"a"])] == b"S\x00\x00\x00\x05first"
+
+
+READERS = [decode_table, split_table, lambda raw: text_spans(raw, 0, len(raw))]
 
 
 def nested(depth):
@@ -94,7 +98,7 @@ def nested(depth):
     return raw_table(raw)
 
 
-@pytest.mark.parametrize("reader", [decode_table, split_table, lambda raw: text_spans(raw, 0)])
+@pytest.mark.parametrize("reader", READERS)
 def test_nesting_has_a_limit(reader):
     reader(nested(TABLE_DEPTH_MAX))
     for depth in (TABLE_DEPTH_MAX + 1, 10_000):
@@ -114,7 +118,7 @@ def test_nesting_has_the_same_limit_on_the_way_out():
             encode_table(table)
 
 
-@pytest.mark.parametrize("reader", [decode_table, split_table, lambda raw: text_spans(raw, 0)])
+@pytest.mark.parametrize("reader", READERS)
 def test_a_table_cut_at_any_byte_is_refused(reader):
     raw = encode_table({"a": 1, "b": ["x", {"c": Decimal("1.5")}], "d": b"y", "e": None})
     for size in range(len(raw)):
