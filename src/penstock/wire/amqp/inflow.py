@@ -171,7 +171,10 @@ class Inflow:
         """Take what is known of this method and those behind it; ``at`` when it is nothing."""
         ids = data[at + 7 : at + 11]
         if ids == PUBLISH_IDS:
-            key = data[at : stop + 7]
+            # With less than the next frame's head nothing can be said of its kind.
+            if stop + HEAD.size > len(data):
+                return at
+            key = data[at : stop + HEAD.size]
             known = self._layouts.get(key, 0)
             layout = known if isinstance(known, Layout) else self._get_to_know(key, data, at, known)
             if layout is not None:
@@ -197,7 +200,7 @@ class Inflow:
         self._last_key = key
         if sightings < SIGHTINGS_MIN:
             return None
-        layout = learn(data, at, len(key) - 7)
+        layout = learn(data, at, len(key) - HEAD.size)
         if layout is not None:
             self._layouts[key] = layout
         return layout

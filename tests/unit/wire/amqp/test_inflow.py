@@ -185,3 +185,16 @@ def test_something_else_than_the_body_of_a_known_publish_is_found_at_once():
     assert inflow.failure is None
     inflow.feed(ack_frame(1, 1), NOW_MS)
     assert inflow.failure.code is ReplyCode.UNEXPECTED_FRAME
+
+
+@pytest.mark.parametrize("extra", range(9))
+def test_a_client_that_sends_frame_by_frame_is_read_and_nothing_false_is_learnt(extra):
+    inflow = tuned()
+    method_bytes = len(method_frame(1, basic.Publish(exchange="e", routing_key="k")))
+    found = []
+    for number in range(20):
+        data = publish(number)
+        found += inflow.feed(data[: method_bytes + extra], NOW_MS)
+        found += inflow.feed(data[method_bytes + extra :], NOW_MS)
+    assert [len(event.records) for event in found] == [1] * 20
+    assert all(isinstance(known, int) for known in inflow._layouts.values())
