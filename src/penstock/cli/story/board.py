@@ -16,6 +16,7 @@ from penstock.cli.story.household import Household
 from penstock.cli.story.job import Job
 from penstock.cli.story.shop import Shop
 from penstock.cli.story.view import Rates
+from penstock.flow.diagnosis import NOTHING
 from penstock.model.errors import PenstockError
 from penstock.model.sizes import size_text
 
@@ -59,7 +60,7 @@ class Board:
     @property
     def sentence(self) -> str:
         """Who is the bottleneck and who waits for it, as the broker says."""
-        return str(self._flow["diagnosis"]["sentence"]) if self._states() else NOBODY
+        return str(self._flow["diagnosis"]["sentence"]) if self._culprit() else NOBODY
 
     @property
     def lag(self) -> int:
@@ -102,9 +103,14 @@ class Board:
         return "; ".join(parts)
 
     def _culprit(self) -> str:
-        if not self._states():
+        """Kind and name of the bottleneck; empty when nobody has to wait."""
+        diagnosis = self._flow.get("diagnosis", {"kind": NOTHING.kind})
+        if diagnosis["kind"] == NOTHING.kind:
             return ""
-        return f"{self._flow['diagnosis']['kind']} {self._flow['diagnosis']['name']}"
+        # What a consumer takes in the next moment is not what it cannot cope with.
+        if diagnosis["kind"] == "subscription" and not self._billing.held:
+            return ""
+        return f"{diagnosis['kind']} {diagnosis['name']}"
 
     def _states(self) -> list[str]:
         return [

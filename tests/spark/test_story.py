@@ -1,0 +1,23 @@
+"""``penstock demo``, the whole story in its small size: a demonstration is a test, too (D27)."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+STORY_S_MAX = 480
+"""It takes under a minute on a machine that is not busy; Spark starts slowly on one that is."""
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(STORY_S_MAX + 20)
+def test_the_whole_story_is_true():
+    command = (sys.executable, "-m", "penstock", "demo", "--size", "small", "--json")
+    told = subprocess.run(command, capture_output=True, text=True, timeout=STORY_S_MAX, check=False)
+    assert told.stdout, told.stderr
+    verdict = json.loads(told.stdout)
+    assert [each for each in verdict["checks"] if not each["is_true"]] == []
+    assert told.returncode == 0
+    assert verdict["published"] == verdict["consumed"] == verdict["rows"] > 0
+    assert verdict["refused"] > 0
