@@ -33,7 +33,8 @@ MESSAGE_BYTES_MAX: Final = 128 * 1024 * 1024
 """Larger ones are refused on their channel (406), as RabbitMQ 3.x does by default."""
 BODY_SIZE_MAX: Final = 512 * 1024 * 1024
 """A header that announces more is no honest mistake: 501 for the connection."""
-REPLY_TEXT_BYTES_MAX: Final = 255
+SHORT_BYTES_MAX: Final = 255
+"""A short string; its length is one octet."""
 
 
 class ReplyCode(IntEnum):
@@ -89,7 +90,7 @@ class AmqpError(ValueError):
     def reply_text(self) -> str:
         """The text of the close, cut to what a short string holds."""
         encoded = str(self).encode("utf-8", "replace")
-        return encoded[:REPLY_TEXT_BYTES_MAX].decode("utf-8", "ignore")
+        return encoded[:SHORT_BYTES_MAX].decode("utf-8", "ignore")
 
     def about(self, channel: int, class_id: int = 0, method_id: int = 0) -> "AmqpError":
         """The same error with the place it happened at, as far as it was not known."""

@@ -25,7 +25,7 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar, get_arg
 
 import msgspec
 
-from penstock.wire.amqp.codes import frame_error, syntax_error
+from penstock.wire.amqp.codes import SHORT_BYTES_MAX, frame_error, syntax_error
 from penstock.wire.amqp.table import decode_table, encode_table
 
 U8 = Annotated[int, "B"]
@@ -37,7 +37,6 @@ ShortStr = Annotated[str, "short"]
 LongStr = Annotated[bytes, "long"]
 TableArg = Annotated[dict[str, Any], "table"]
 
-SHORT_BYTES_MAX: Final = 255
 IDS: Final = Struct(">HH")
 _LENGTH: Final = Struct(">I")
 _FIXED: Final = "BHIQ"

@@ -16,13 +16,14 @@ Invariants: ``decode_properties(encode_properties(p))`` is ``p``; failures are `
 Not here: class, weight and body size in front (``content.py``), what they mean (``origin.py``).
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from struct import Struct
 from typing import Any, Final
 
 import msgspec
 
-from penstock.wire.amqp.codes import frame_error, syntax_error
+from penstock.wire.amqp.codes import SHORT_BYTES_MAX, frame_error, syntax_error
 from penstock.wire.amqp.table import Table, decode_table, encode_table, text_spans
 
 DELIVERY_TRANSIENT: Final = 1
@@ -136,7 +137,29 @@ def encode_properties(properties: Properties) -> bytes:
             pieces.append(_number(name, value, size))
         else:
             raw = _raw(name, value)
-            pieces += (bytes((len(raw),)), raw)
+            pieces += (_short_length(name, raw), raw)
+    pieces[0] = _U16.pack(flags)
+    return b"".join(pieces)
+
+
+def edit_properties(raw: bytes, changes: Mapping[str, bytes | None]) -> bytes:
+    """The same properties but for these: new contents as ``Walk`` has them, None takes one away.
+
+    For dead letters, BCC and direct reply-to: what is not named stays byte for byte.
+    """
+    spans = walk(raw, 0, len(raw)).spans
+    flags = 0
+    pieces = [b""]
+    for flag, name, size in _ORDER:
+        content = raw[slice(*spans[name])] if name in spans else None
+        content = changes.get(name, content)
+        if content is None:
+            continue
+        flags |= flag
+        if size or name == "headers":
+            pieces.append(content)
+        else:
+            pieces += (_short_length(name, content), content)
     pieces[0] = _U16.pack(flags)
     return b"".join(pieces)
 
@@ -150,9 +173,12 @@ def _number(name: str, value: int, size: int) -> bytes:
 
 def _raw(name: str, value: str) -> bytes:
     try:
-        raw = value.encode("utf-8", "surrogateescape")
+        return value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise syntax_error(f"{name} {value[:32]!r} is not Unicode text") from None
-    if len(raw) > 255:
-        raise syntax_error(f"{name} of {len(raw)} bytes, limit 255")
-    return raw
+
+
+def _short_length(name: str, raw: bytes) -> bytes:
+    if len(raw) > SHORT_BYTES_MAX:
+        raise syntax_error(f"{name} of {len(raw)} bytes, limit {SHORT_BYTES_MAX}")
+    return bytes((len(raw),))

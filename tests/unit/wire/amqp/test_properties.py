@@ -1,6 +1,7 @@
 """Properties: the golden header, all fourteen, and what does not fill its header."""
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.wire.amqp.codes import AmqpError
 from penstock.wire.amqp.properties import (
@@ -8,9 +9,11 @@ from penstock.wire.amqp.properties import (
     NO_PROPERTIES,
     Properties,
     decode_properties,
+    edit_properties,
     encode_properties,
     walk,
 )
+from penstock.wire.amqp.table import Tagged, encode_table
 
 GOLDEN = bytes.fromhex("b9000a746578742f706c61696e00000004016174010203053630303030")
 ALL = Properties(
@@ -95,3 +98,24 @@ def test_flags_of_properties_nobody_knows_are_refused(flags):
 def test_what_does_not_fit_is_refused(properties):
     with pytest.raises(AmqpError):
         encode_properties(properties)
+
+
+def test_editing_changes_what_is_named_and_keeps_the_rest_byte_for_byte():
+    raw = encode_properties(ALL)
+    assert edit_properties(raw, {}) == raw
+    edited = decode_properties(
+        edit_properties(raw, {"expiration": None, "reply_to": b"new", "headers": bytes(4)})
+    )
+    expected = replace(ALL, expiration=None, reply_to="new", headers={})
+    assert edited == expected
+    assert edit_properties(NO_PROPERTIES, {"type": b"t"}) == encode_properties(Properties(type="t"))
+
+
+def test_editing_keeps_a_table_whose_tags_we_would_write_otherwise():
+    raw = b"\x20\x00" + encode_table({"a": Tagged("I", 1)})
+    assert edit_properties(raw, {"message_id": b"m"})[2:-2] == raw[2:]
+
+
+def test_editing_refuses_what_no_short_string_holds():
+    with pytest.raises(AmqpError, match="256 bytes"):
+        edit_properties(NO_PROPERTIES, {"reply_to": bytes(256)})
