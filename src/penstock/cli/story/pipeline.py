@@ -37,6 +37,10 @@ LATE: Final = "10 seconds"
 TRIGGER: Final = "1 second"
 """At most one batch a second: the machine has other things to do."""
 LOOK_S: Final = 0.25
+CONNECT_BACK: Final = "failed to connect back"
+"""Spark gives a Python process ten seconds to start, which no setting changes; a machine that is
+drowned in other work needs more, and then the next try finds it warm."""
+STARTS_MAX: Final = 12
 END_S: Final = 10.0
 
 
@@ -57,14 +61,14 @@ def main() -> None:
     spark.streams.addListener(PenstockListener())
     _say(state="starting queries")
     try:
-        queries = start_queries(spark, options, out)
-        word = _watch(queries, said)
+        flows = make_flows(spark, options, out)
+        word = _watch(flows, said)
         if word == "drain":
-            for query in queries:
-                query.processAllAvailable()
+            for flow in flows:
+                flow.query.processAllAvailable()
             _say(state="drained")
     except Exception as error:  # whatever Spark raises is told to the story, then ends this process
-        _say(state="failed", text=str(error)[:2000])
+        _say(state="failed", text="\n".join(str(error).splitlines()[:3]))
         raise
     finally:
         for query in spark.streams.active:
@@ -72,9 +76,39 @@ def main() -> None:
         spark.stop()
 
 
-def start_queries(
-    spark: SparkSession, options: argparse.Namespace, out: Path
-) -> list[StreamingQuery]:
+class Flow:
+    """A query that is started again when Spark's own time-outs ended it: same checkpoint."""
+
+    def __init__(self, name: str, frame: DataFrame, out: Path) -> None:
+        self.name: Final = name
+        self.starts = 0
+        self._frame = frame
+        self._out = out
+        self.query = self._start()
+
+    def look(self) -> None:
+        """Start it again, or raise what ended it."""
+        error = self.query.exception()
+        if error is None:
+            return
+        if CONNECT_BACK not in str(error) or self.starts >= STARTS_MAX:
+            raise error
+        self.query = self._start()
+
+    def _start(self) -> StreamingQuery:
+        self.starts += 1
+        return (
+            self._frame.writeStream.queryName(self.name)
+            .format("parquet")
+            .option("path", str(self._out / self.name))
+            .option("checkpointLocation", str(self._out / "checkpoints" / self.name))
+            .outputMode("append")
+            .trigger(processingTime=TRIGGER)
+            .start()
+        )
+
+
+def make_flows(spark: SparkSession, options: argparse.Namespace, out: Path) -> list[Flow]:
     """Both queries, running."""
     slow = f.udf(Amount(str(out / "slow")), LongType())
     # A sink that is slow to compute must not be computed twice.
@@ -88,10 +122,7 @@ def start_queries(
         .agg(f.count("*").alias("orders"), f.sum(f.expr("cents * quantity")).alias("revenue"))
         .select(f.col("window.start").alias("start"), "item", "orders", "revenue")
     )
-    return [
-        _to_parquet(rows.withColumn("amount", amount), out, "rows"),
-        _to_parquet(sums, out, "sums"),
-    ]
+    return [Flow("rows", rows.withColumn("amount", amount), out), Flow("sums", sums, out)]
 
 
 def _orders(spark: SparkSession, endpoint: str, subscription: str, **options: str) -> DataFrame:
@@ -111,32 +142,18 @@ def _orders(spark: SparkSession, endpoint: str, subscription: str, **options: st
     )
 
 
-def _to_parquet(frame: DataFrame, out: Path, name: str) -> StreamingQuery:
-    return (
-        frame.writeStream.queryName(name)
-        .format("parquet")
-        .option("path", str(out / name))
-        .option("checkpointLocation", str(out / "checkpoints" / name))
-        .outputMode("append")
-        .trigger(processingTime=TRIGGER)
-        .start()
-    )
-
-
-def _watch(queries: list[StreamingQuery], said: "queue.SimpleQueue[str]") -> str:
+def _watch(flows: list[Flow], said: "queue.SimpleQueue[str]") -> str:
     """Tell of every batch until there is a word; a query that fails is raised."""
     seen: dict[str, int] = {}
     while True:
-        for query in queries:
-            error = query.exception()
-            if error is not None:
-                raise error
-            progress = query.lastProgress
-            if progress is not None and seen.get(query.name) != progress["batchId"]:
-                seen[query.name] = progress["batchId"]
+        for flow in flows:
+            flow.look()
+            progress = flow.query.lastProgress
+            if progress is not None and seen.get(flow.name) != progress["batchId"]:
+                seen[flow.name] = progress["batchId"]
                 _say(
                     state="running",
-                    query=query.name,
+                    query=flow.name,
                     batch=progress["batchId"],
                     rows=progress["numInputRows"],
                     ms=progress["durationMs"].get("triggerExecution", 0),
