@@ -22,7 +22,6 @@ from typing import Final
 from penstock.model.record import Record
 from penstock.wire.amqp.codes import (
     CLASS_BASIC,
-    FRAME_BODY,
     FRAME_END,
     FRAME_HEADER,
     FRAME_MAX_MIN,
@@ -133,7 +132,7 @@ class Inflow:
             layout = self._layout
             if layout is not None and data.startswith(layout.fixed[0], at):
                 at = self._take_like(layout, data, at, events, now_ms=now_ms)
-                self._wanted = self._awaited(layout, data, at)
+                self._wanted = self._awaited(layout, data, at) if at < end else 8
                 if self._wanted:
                     return at
             if at + 7 > end:
@@ -212,35 +211,36 @@ class Inflow:
         if layout.channel in self._assembler.partials:
             return at
         records: list[Record] = []
-        fixed, unpack, size, channel = layout.fixed, layout.unpack_from, layout.size, layout.channel
-        names, props_at = layout.head.names, layout.props_at
-        born_ms = layout.reading.born_ms or now_ms
+        fixed, unpack, size, sizes = layout.fixed, layout.unpack_from, layout.size, layout.sizes
+        names, props_at, reading = layout.head.names, layout.props_at, layout.reading
+        born_ms = reading.born_ms or now_ms
         end, body_max, last_size = len(data), self._body_max, 0
         while at + size <= end:
             row = unpack(data, at)
             body_size = row[1]
             if row[::2] != fixed or body_size > body_max:
                 break
-            body_at = at + size + 7
-            stop = body_at + body_size + 1
-            if not body_size:
-                stop = at + size
-            elif (
-                stop > end
-                or HEAD.unpack_from(data, body_at - 7) != (FRAME_BODY, channel, body_size)
-                or data[stop - 1] != FRAME_END
-            ):
-                break
-            origin = names + data[at + props_at : at + size - 1]
+            shape, front = sizes.get(body_size) or layout.sized(body_size, now_ms)
+            body_at = at + size
             if body_size:
-                origin += data[body_at : stop - 1]
-            records.append(Record(origin, layout.shape(body_size, now_ms), born_ms))
+                stop = body_at + FRAME_OVERHEAD + body_size
+                if stop > end or data[stop - 1] != FRAME_END or not data.startswith(front, body_at):
+                    break
+                body = data[body_at + 7 : stop - 1]
+            else:
+                stop, body = body_at, b""
+            origin = names + data[at + props_at : body_at - 1] + body
+            records.append(Record(origin, shape, born_ms))
             if body_size == last_size and body_size:
                 at = _take_stretch(layout, data, stop, records, now_ms=now_ms)
             else:
                 at, last_size = stop, body_size
         if records:
-            _add(PublishRun(channel, layout.head, layout.reading.claims, records), events)
+            run = PublishRun(layout.channel, layout.head, reading.claims, records)
+            if events:
+                _add(run, events)
+            else:
+                events.append(run)
         return at
 
     def _take_acks(self, data: bytes, at: int, events: list[Event]) -> int:

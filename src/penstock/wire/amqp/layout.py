@@ -47,8 +47,8 @@ class Layout:
     """
 
     __slots__ = (
-        "_pieces", "_shapes", "_stretches", "channel", "fixed", "head", "patience", "props_at",
-        "reading", "size", "unpack_from",
+        "_pieces", "_stretches", "channel", "fixed", "head", "patience", "props_at",
+        "reading", "size", "sizes", "unpack_from",
     )  # fmt: skip
 
     def __init__(self, method_frame: bytes, head: PublishHead, properties: bytes) -> None:
@@ -68,7 +68,7 @@ class Layout:
         self.size: Final = layout.size
         self.patience = PATIENCE
         self.props_at: Final = len(first) + 8
-        self._shapes: dict[int, Shape] = {}
+        self.sizes: dict[int, tuple[Shape, bytes]] = {}
         self._stretches: dict[int, Stretch] = {}
 
     def is_at(self, data: bytes, at: int) -> bool:
@@ -94,18 +94,17 @@ class Layout:
         whole = size + FRAME_OVERHEAD + body_size
         return whole if left < whole else 0
 
-    def shape(self, body_size: int, now_ms: int) -> Shape:
-        """The shape of a message with such a body."""
-        shape = self._shapes.get(body_size)
-        if shape is None:
-            props_len = self.size - self.props_at - 1
-            shape = shape_of(self.head, self.reading, props_len, body_size, now_ms)
-            # One that expires has a shape for its own millisecond.
-            if not shape.expire_ms:
-                if len(self._shapes) >= BODY_SIZES_KEPT:
-                    self._shapes.clear()
-                self._shapes[body_size] = shape
-        return shape
+    def sized(self, body_size: int, now_ms: int) -> tuple[Shape, bytes]:
+        """Of a message with such a body: its shape, and the head of its body frame."""
+        props_len = self.size - self.props_at - 1
+        shape = shape_of(self.head, self.reading, props_len, body_size, now_ms)
+        found = shape, HEAD.pack(FRAME_BODY, self.channel, body_size)
+        # One that expires has a shape for its own millisecond.
+        if not shape.expire_ms:
+            if len(self.sizes) >= BODY_SIZES_KEPT:
+                self.sizes.clear()
+            self.sizes[body_size] = found
+        return found
 
     def stretch(self, body_size: int) -> "Stretch":
         """How many messages with such a body are read at once."""
