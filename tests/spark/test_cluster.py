@@ -1,0 +1,114 @@
+"""The same query on a Spark standalone cluster: a master and two workers, each a process.
+
+Takes half a minute and four JVMs, so it runs with ``--long`` only.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from penstock.client import Message, Producer
+from penstock.spark.java import use_java
+from penstock.testing.clusters import free_ports, penstock_cluster
+from penstock.testing.waiting import eventually
+
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
+
+MESSAGES = 3000
+EXECUTOR = b"CoarseGrainedExecutorBackend"
+
+
+@pytest.fixture
+def master(tmp_path):
+    """``spark://`` of a cluster with two workers of one core."""
+    use_java()
+    port, page = free_ports(2)
+    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class")]
+    address = f"spark://127.0.0.1:{port}"
+    environment = {
+        **os.environ,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
+    }
+    names = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1"]
+    names += ["--port", str(port), "--webui-port", str(page)]
+    started = []
+    log = (tmp_path / "cluster.log").open("ab")
+
+    def start(*words):
+        started.append(
+            subprocess.Popen([*command, *words], env=environment, stdout=log, stderr=log)
+        )
+
+    try:
+        start(*names)
+        for number in range(2):
+            start(
+                "org.apache.spark.deploy.worker.Worker", "--cores", "1", "--memory", "1g",
+                "--host", "127.0.0.1", "--webui-port", "0",
+                "--work-dir", str(tmp_path / f"worker-{number}"), address,
+            )  # fmt: skip
+        seen = tmp_path / "cluster.log"
+        eventually(
+            lambda: seen.read_text(errors="replace").count("Registering worker") == 2, seconds=120
+        )
+        yield address
+    finally:
+        for each in started:
+            each.terminate()
+        for each in started:
+            each.wait(30)
+        log.close()
+
+
+def executors(directory):
+    """Processes of executors that work below a directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes()
+            place = (path / "cwd").readlink()
+        except OSError:
+            continue
+        if EXECUTOR in words and place.is_relative_to(directory):
+            found.append(int(path.name))
+    return found
+
+
+def test_a_cluster_reads_the_same_rows_also_when_it_loses_an_executor(master, tmp_path):
+    (port,) = free_ports(1)
+    with penstock_cluster("--flight", str(port)) as cluster:
+        cluster.create_topic("numbers", queues=4)
+        with Producer(cluster.name_server, "numbers") as producer:
+            for number in range(MESSAGES):
+                producer.send(Message("numbers", b"%d" % number))
+        result = tmp_path / "result"
+        command = [sys.executable, "-m", "penstock.testing.spark_job", "--rows", "200"]
+        command += ["--endpoint", f"127.0.0.1:{port}", "--topic", "numbers"]
+        command += ["--place", str(tmp_path), "--result", str(result), "--master", master]
+        with (tmp_path / "driver.log").open("ab") as log:
+            driver = subprocess.Popen(command, stdout=log, stderr=log)
+        commits = tmp_path / "checkpoint" / "commits"
+        try:
+            eventually(
+                lambda: driver.poll() is not None or len(list(commits.glob("[0-9]*"))) >= 2,
+                seconds=300,
+            )
+            mine = executors(tmp_path)
+            assert len(mine) == 2
+            os.kill(mine[0], signal.SIGKILL)
+            began = time.monotonic()
+            code = driver.wait(400)
+        finally:
+            driver.kill()
+            driver.wait()
+    assert code == 0, (tmp_path / "driver.log").read_text(errors="replace")[-3000:]
+    print(f"killed executor {mine[0]}, the rest took {time.monotonic() - began:.1f} s")
+    assert sorted(map(int, result.read_text().split())) == [*range(MESSAGES)]
