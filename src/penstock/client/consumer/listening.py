@@ -204,6 +204,8 @@ class ThreadListening(_Sharing):
                 break
             slots[slot] = (work, batch, now_s)
             finished, now_s = call(work, batch, now_s)
+            # Before its result is there: nobody may find a call running that has ended.
+            slots[slot] = None
             results.append(finished)
             if (now_s - reported_s) * 1000 >= REPORT_MS:
                 self.home.post(self.report, work)
@@ -260,7 +262,6 @@ class CoroutineListening(_Sharing):
         try:
             while (work := await self._works.get()) is not None:
                 await self._consume(slot, work)
-                self.slots[slot] = None
         finally:
             self.slots[slot] = None
             self.home.post(self.exited)
@@ -275,6 +276,7 @@ class CoroutineListening(_Sharing):
                 break
             self.slots[slot] = (work, batch, now_s)
             finished, now_s = await self.caller.call_async(work, batch, now_s)
+            self.slots[slot] = None
             results.append(finished)
             if (now_s - reported_s) * 1000 >= REPORT_MS:
                 self.home.post(self.report, work)
