@@ -1,0 +1,78 @@
+"""Spark's process as the story sees it, with another program in its place."""
+
+import sys
+import textwrap
+
+import pytest
+
+from penstock.cli.story import job as jobs
+from penstock.cli.story.job import Job
+
+ENDED_S_MAX = 20
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """A job that runs a program of the test's own instead of the pipeline."""
+    running = []
+
+    def start(program):
+        script = tmp_path / "program"
+        script.write_text(f"#!{sys.executable}\n" + textwrap.dedent(program))
+        script.chmod(0o755)
+        monkeypatch.setattr(jobs.sys, "executable", str(script))
+        job = Job(tmp_path / "story")
+        (tmp_path / "story").mkdir()
+        job.open("127.0.0.1:1", 2.0)
+        running.append(job)
+        return job
+
+    yield start
+    for job in running:
+        job.close()
+
+
+def test_a_job_tells_its_batches_and_ends_when_it_is_drained(started):
+    job = started(
+        """
+        import json, sys
+        for query in ("rows", "sums"):
+            print(json.dumps({"state": "running", "query": query, "batch": 0, "rows": 5, "ms": 9}))
+        print("not for us", flush=True)
+        sys.stdin.readline() == "drain\\n" and print(json.dumps({"state": "drained"}))
+        """
+    )
+    job.drain()
+    job._reader.join(ENDED_S_MAX)
+    assert job.is_over
+    assert job.state == "drained"
+    assert [(each.query, each.rows) for each in job.batches] == [("rows", 5), ("sums", 5)]
+
+
+def test_a_job_that_dies_has_failed_and_its_last_words_are_kept(started):
+    job = started("import sys; sys.exit('no room for Java')")
+    job._reader.join(ENDED_S_MAX)
+    assert job.state == "failed"
+    assert "no room for Java" in job.why()
+
+
+def test_a_job_that_does_not_end_is_ended(started, monkeypatch):
+    monkeypatch.setattr(jobs, "END_S_MAX", 0.2)
+    job = started("import time; time.sleep(600)")
+    job.close()
+    assert job.state == "failed"
+
+
+def test_a_job_is_running_once_both_queries_had_a_batch(tmp_path):
+    job = Job(tmp_path)
+    job._note({"state": "running", "query": "rows", "batch": 0, "rows": 1, "ms": 1})
+    assert not job.is_running
+    job._note({"state": "running", "query": "sums", "batch": 0, "rows": 1, "ms": 1})
+    assert job.is_running
+
+
+def test_a_job_that_never_started_can_be_drained_and_closed(tmp_path):
+    job = Job(tmp_path)
+    job.drain()
+    job.close()
+    assert job.why() == "it said nothing"
