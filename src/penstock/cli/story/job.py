@@ -94,9 +94,9 @@ class Job:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         if self._reader is not None:
-            self._reader.join()
-        if process.stdout is not None:
-            process.stdout.close()
+            self._reader.join(END_S_MAX)
+            if process.stdout is not None and not self._reader.is_alive():
+                process.stdout.close()
 
     def why(self) -> str:
         """The last words of a job that failed."""
