@@ -14,6 +14,7 @@ from typing import Final
 from penstock.cli.story.slowness import set_row_seconds
 
 END_S_MAX: Final = 5.0
+READ_S_MAX: Final = 10.0
 BATCHES_MAX: Final = 10_000
 """Of which the story keeps the figures; it has a hundred or two."""
 
@@ -94,7 +95,7 @@ class Job:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         if self._reader is not None:
-            self._reader.join(END_S_MAX)
+            self._reader.join(READ_S_MAX)
             if process.stdout is not None and not self._reader.is_alive():
                 process.stdout.close()
 
