@@ -9,7 +9,7 @@ The rows of the next batch follow the time of the last one, at most halved or do
 * The first batch pays for everything that is cold: it may lower the limit, its rate is not kept.
 * A batch that was not full says what little there was, not what could be done: it raises nothing,
   and lowers only when it took longer than its target.
-* If fewer rows hardly made the batch shorter, rows are not what takes the time (a trigger interval
+* If fewer rows twice hardly made it shorter, rows are not what takes the time (a trigger interval
   above the target, a slow commit). Then that time is the *pace*, and taken for the target, until a
   batch is clearly faster or it is time to look again; or else the limit would fall to nothing, and
   the backlog grow.
@@ -36,6 +36,7 @@ _FIXED: Final = 0.75
 """Of the target: what a batch without rows may take, if fewer rows are a way to the target."""
 _FEWER: Final = 0.75
 """Of the rows of an earlier batch: the least difference that two points of a line should have."""
+_DOUBTS: Final = 2
 _FASTER: Final = 0.7
 _PACED_MAX: Final = 12
 """Batches after which a pace is doubted: it may have been a hiccup."""
@@ -57,6 +58,8 @@ class Admission(msgspec.Struct):
     """How long batches take whatever they hold; 0 = rows are what takes the time."""
     batches: int = 0
     _paced: int = 0
+    _doubts: int = 0
+    """How often fewer rows were no help."""
     _larger: tuple[int, float] = (0, 0.0)
     """Rows and seconds of the batch that smaller ones are compared with."""
 
@@ -93,15 +96,19 @@ class Admission(msgspec.Struct):
         if self._paced > _PACED_MAX or took_s < _FASTER * self.pace_s:
             self.pace_s = 0.0
         rows_then, took_then = self._larger
-        if _FEWER * rows_then < rows < rows_then:
+        if _FEWER ** (1 + self._doubts) * rows_then < rows < rows_then:
             return  # small steps add up: the next ones are compared with the same batch
         if rows < rows_then and took_s > self.target_s:
             row_s = max(0.0, (took_then - took_s) / (rows_then - rows))
             if took_s - row_s * rows > _FIXED * self.target_s:
+                self._doubts += 1
+                if self._doubts < _DOUBTS:
+                    return  # one such batch is as likely a hiccup
                 self.pace_s = took_s
                 self._paced = 0
                 # Averages over batches whose rows did not matter say nothing about a row.
                 self.row_s = took_s / rows_then
+        self._doubts = 0
         self._larger = (rows, took_s)
 
     def _set(self, rows: float) -> None:

@@ -96,6 +96,8 @@ def test_a_pace_that_was_a_hiccup_is_doubted_after_a_while():
     rows = admission.rows
     admission.observe(rows, 8)
     admission.observe(admission.rows, 8)
+    assert not admission.pace_s
+    admission.observe(admission.rows, 8)
     assert admission.pace_s
     took = run(admission, 40, row_s=0.001)
     assert 1.5 < took[-1] < 2.5
