@@ -32,8 +32,6 @@ WEIGHT: Final = 0.6
 """Of the last batch in the average of seconds per row."""
 FIRST_PATIENCE: Final = 2.0
 """Targets that a first batch may last before it counts as too large."""
-_FIXED: Final = 0.75
-"""Of the target: what a batch without rows may take, if fewer rows are a way to the target."""
 _FEWER: Final = 0.75
 """Of the rows of an earlier batch: the least difference that two points of a line should have."""
 _DOUBTS: Final = 2
@@ -100,7 +98,8 @@ class Admission(msgspec.Struct):
             return  # small steps add up: the next ones are compared with the same batch
         if rows < rows_then and took_s > self.target_s:
             row_s = max(0.0, (took_then - took_s) / (rows_then - rows))
-            if took_s - row_s * rows > _FIXED * self.target_s:
+            # By these two points a batch without rows would still be too long.
+            if took_s - row_s * rows > self.target_s:
                 self._doubts += 1
                 if self._doubts < _DOUBTS:
                     return  # one such batch is as likely a hiccup
