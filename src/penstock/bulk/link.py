@@ -97,6 +97,8 @@ class Progress(msgspec.Struct, kw_only=True, omit_defaults=True):
     bytes: int = 0
     batch_ms: float = 0
     """From the end of the batch before to the end of this one."""
+    work_ms: float = 0
+    """All of the batch's tasks, reading and writing included; only Spark itself can tell."""
     read_ms: float = 0
     transform_ms: float = 0
     sink_ms: float = 0

@@ -6,8 +6,10 @@ For every query that reads a Penstock the broker then knows its name, how long b
 how that time is made up; ``penstock queries`` and ``/api/flow`` show it. Which broker and
 subscription a query belongs to stands in the latest offset that the source reports.
 
-How the time is divided: tasks report what reading and the work behind it took (``reading.py``);
-what a batch took outside its tasks (commit of files, commit log) counts as the sink's.
+How the time is divided: tasks report what reading took (``reading.py``), Spark what all tasks took
+(``addBatch``), and the difference is the transformation; what a batch took outside its tasks
+(commit of files, commit log) counts as the sink's. Spark runs a transformation and the writing of
+its rows in the same tasks, so a sink that writes slowly there counts as transformation.
 
 Reports are made on a thread of their own: a broker that does not answer must not hold up Spark's
 listener bus. At most ``WAITING_MAX`` wait; more are dropped.
@@ -113,6 +115,7 @@ def batch_progress(progress: Any) -> Progress:
     return Progress(
         rows=int(progress.numInputRows),
         batch_ms=spent.get("triggerExecution", 0.0),
+        work_ms=spent.get("addBatch", 0.0),
         sink_ms=sum(spent.get(name, 0.0) for name in outside),
         batch_id=int(progress.batchId),
         query_id=str(progress.id),

@@ -40,6 +40,7 @@ def test_a_batch_is_told_to_the_broker_it_came_from(listener, told):
     (one,) = told
     assert (one.endpoint, one.subscription, one.state) == ("h:8815", "etl", "running")
     assert (one.progress.rows, one.progress.batch_ms, one.progress.sink_ms) == (10, 900, 100)
+    assert one.progress.work_ms == 700
     assert (one.progress.batch_id, one.progress.query_name) == (7, "orders")
 
 

@@ -34,6 +34,8 @@ class BatchProgress(msgspec.Struct, kw_only=True, frozen=True):
     rows: int = 0
     bytes: int = 0
     batch_ms: float = 0
+    work_ms: float = 0
+    """All of the batch's tasks, reading included, as Spark says."""
     read_ms: float = 0
     transform_ms: float = 0
     sink_ms: float = 0
@@ -52,6 +54,7 @@ class BatchProgress(msgspec.Struct, kw_only=True, frozen=True):
             rows=self.rows if is_whole else before.rows,
             bytes=(self.bytes if is_whole else 0) or before.bytes,
             batch_ms=self.batch_ms or before.batch_ms,
+            work_ms=self.work_ms or before.work_ms,
             read_ms=self.read_ms or before.read_ms,
             transform_ms=self.transform_ms or before.transform_ms,
             sink_ms=self.sink_ms or before.sink_ms,
@@ -62,8 +65,13 @@ class BatchProgress(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def slow_part(self) -> str:
-        """read, transform or sink, whichever took longest; empty when that is not known."""
-        parts = {"read": self.read_ms, "transform": self.transform_ms, "sink": self.sink_ms}
+        """read, transform or sink, whichever took longest; empty when that is not known.
+
+        A task that read all its rows at once does not see what they cost behind it; Spark's own
+        figure for the tasks does.
+        """
+        behind_ms = max(self.transform_ms, self.work_ms - self.read_ms)
+        parts = {"read": self.read_ms, "transform": behind_ms, "sink": self.sink_ms}
         name = max(parts, key=lambda each: parts[each])
         return name if parts[name] > 0 else ""
 

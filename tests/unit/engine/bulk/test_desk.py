@@ -213,6 +213,16 @@ def test_what_tasks_listener_and_poll_say_of_a_batch_adds_up_in_any_order(bench,
         assert last.slow_part == "transform"
 
 
+def test_work_that_no_task_saw_is_the_transformations(bench, orders):
+    # A range of a few hundred rows is read at once; the slow function behind it runs later.
+    task = BatchProgress(rows=300, read_ms=20, transform_ms=5, batch_id=4)
+    spark = BatchProgress(rows=300, batch_ms=7900, work_ms=7500, sink_ms=300, batch_id=4)
+    assert spark.over(task).slow_part == "transform"
+    assert task.over(spark).slow_part == "transform"
+    slow_read = BatchProgress(rows=300, read_ms=7400, batch_id=5)
+    assert spark.over(slow_read).slow_part == "read"
+
+
 def test_entries_that_are_not_on_file_are_given_as_they_are(bench, orders):
     fill(bench, orders, 10)
     span = bench.engine.queries.locate("orders", 0, 2, 100, entries_max=5)
