@@ -32,6 +32,8 @@ WEIGHT: Final = 0.6
 """Of the last batch in the average of seconds per row."""
 FIRST_PATIENCE: Final = 2.0
 """Targets that a first batch may last before it counts as too large."""
+SHORTEST_S: Final = 1e-6
+"""A batch that a coarse clock calls shorter took this long: its rate is divided by."""
 _FEWER: Final = 0.75
 """Of the rows of an earlier batch: the least difference that two points of a line should have."""
 _DOUBTS: Final = 2
@@ -73,6 +75,7 @@ class Admission(msgspec.Struct):
         """A batch of so many rows took so long."""
         if rows <= 0 or took_s <= 0:
             return
+        took_s = max(took_s, SHORTEST_S)
         self.batches += 1
         if self.batches == 1:
             if took_s > FIRST_PATIENCE * self.target_s:

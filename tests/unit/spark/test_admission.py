@@ -117,3 +117,11 @@ def test_whatever_happens_limits_hold_and_steps_are_small(target, limit, batches
         assert 1 <= admission.rows <= limit
         assert admission.rows <= max(STEP_MAX * max(done, 10), before)
         assert admission.rows >= min(int(STEP_MIN * max(done, 1)), before, limit)
+
+
+def test_a_batch_too_short_for_the_clock_is_no_division_by_zero():
+    admission = Admission(1.0, 2)
+    admission.observe(1, 1.0)
+    admission.observe(2, 5e-324)
+    assert admission.rows == 2
+    assert admission.rate > 0
