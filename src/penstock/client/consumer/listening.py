@@ -16,6 +16,7 @@ import asyncio
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from contextvars import ContextVar
 from math import ceil
@@ -70,7 +71,7 @@ class Listening(Protocol):
         ...
 
 
-class _Sharing:
+class _Sharing(ABC):
     """How many workers are told of a work, and who is told later; on the client's loop."""
 
     def __init__(self, home: LoopThread, workers: int) -> None:
@@ -128,9 +129,9 @@ class _Sharing:
             return False
         return True
 
+    @abstractmethod
     def tell(self, work: Work) -> None:
         """Tell one more worker of it."""
-        raise NotImplementedError
 
     def _tick_later(self) -> None:
         self._is_ticking = True
