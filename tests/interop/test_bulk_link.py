@@ -203,7 +203,7 @@ def penstock(broker, *arguments):
 
 
 def test_queries_and_policies_on_the_command_line(bulk, broker):
-    progress = link.Progress(rows=5, batch_ms=90, read_ms=5, sink_ms=80)
+    progress = link.BatchProgress(rows=5, batch_ms=90, read_ms=5, sink_ms=80)
     bulk.poll({0: 12}, subscription="cli", report=progress)
     flags = ("--spark-backpressure", "hard", "--spark-backlog-max", "5")
     assert "new policy" in penstock(broker, "topics", "set", "orders", *flags)

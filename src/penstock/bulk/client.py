@@ -39,13 +39,13 @@ from penstock.bulk.link import (
     Poll,
     Polled,
     Problem,
-    Progress,
     Release,
     Report,
     Resolve,
     Resolved,
 )
 from penstock.bulk.tickets import BulkError, Summary, Ticket
+from penstock.model.progress import BatchProgress
 
 PATIENCE_S: Final = 30.0
 """A Flight process that died is back in seconds; longer is an outage that a query should see."""
@@ -113,7 +113,7 @@ class BulkClient:
         self.ask(Release(subscription=subscription, is_final=is_final))
 
     def report(
-        self, subscription: str, progress: Progress, *, state: str = "running", text: str = ""
+        self, subscription: str, progress: BatchProgress, *, state: str = "running", text: str = ""
     ) -> None:
         """Tell the broker how a batch went."""
         self.ask(Report(subscription=subscription, progress=progress, state=state, text=text))

@@ -26,6 +26,8 @@ from typing import Final
 
 import msgspec
 
+from penstock.model.progress import BatchProgress
+
 SOCKET_NAME: Final = "bulk.sock"
 IN_FLIGHT_MAX: Final = 16
 """Questions that wait for their answer on one connection; the asker waits before it asks more."""
@@ -90,23 +92,6 @@ class Resolved(msgspec.Struct, kw_only=True):
     topics: list[TopicRange]
 
 
-class Progress(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How a query did its last batch; times that are not known are 0."""
-
-    rows: int = 0
-    bytes: int = 0
-    batch_ms: float = 0
-    """From the end of the batch before to the end of this one."""
-    work_ms: float = 0
-    """All of the batch's tasks, reading and writing included; only Spark itself can tell."""
-    read_ms: float = 0
-    transform_ms: float = 0
-    sink_ms: float = 0
-    batch_id: int = -1
-    query_id: str = ""
-    query_name: str = ""
-
-
 class Poll(Question, tag="poll"):
     """How far may the next batch go? Held at the broker until there is something to read.
 
@@ -127,7 +112,7 @@ class Poll(Question, tag="poll"):
     rows_min: int = 0
     """Not answered with fewer, as long as ``wait_ms`` is not over."""
     wait_ms: int = 0
-    report: Progress | None = None
+    report: BatchProgress | None = None
 
 
 class Polled(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -201,7 +186,7 @@ class Report(Question, tag="report"):
     """What the listener saw of a batch, between two polls."""
 
     subscription: str
-    progress: Progress
+    progress: BatchProgress
     state: str = "running"
     """running, idle, stopped or failed; failed with ``text``."""
     text: str = ""

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.bulk import link
 from penstock.engine.bulk.desk import QueryDesk
-from penstock.engine.bulk.orders import BatchProgress, PollAnswer, PollOrder, PollOutlet
+from penstock.engine.bulk.orders import PollAnswer, PollOrder, PollOutlet
 from penstock.engine.topic import Topic
 
 STATES: Final = ("running", "idle", "stopped", "failed")
@@ -37,7 +37,7 @@ def answer_of(
             answer = link.Done()
         case link.Report():
             state = question.state if question.state in STATES else "running"
-            desk.report(question.subscription, _progress(question.progress), state, question.text)
+            desk.report(question.subscription, question.progress, state, question.text)
             answer = link.Done()
         case link.Locate():
             answer = _located(question, desk)
@@ -60,7 +60,7 @@ def _order(poll: link.Poll) -> PollOrder:
         bytes_max=poll.bytes_max,
         rows_min=poll.rows_min,
         wait_ms=poll.wait_ms,
-        report=_progress(poll.report) if poll.report is not None else None,
+        report=poll.report,
         token=poll.id,
     )
 
@@ -69,10 +69,6 @@ def _leased(question: link.Lease, desk: QueryDesk) -> link.Leased:
     topics = desk.resolve(question.topics, question.pattern)
     lease = desk.lease(question.subscription, topics, question.start, ttl_ms=question.ttl_ms)
     return link.Leased(ttl_ms=lease.ttl_ms, is_broken=lease.is_broken, text=lease.text)
-
-
-def _progress(progress: link.Progress) -> BatchProgress:
-    return BatchProgress(**msgspec.structs.asdict(progress))
 
 
 def _topic_range(topic: Topic) -> link.TopicRange:

@@ -35,8 +35,8 @@ from pyspark.sql.streaming.listener import (
 )
 
 from penstock.bulk.client import BulkClient
-from penstock.bulk.link import Progress
 from penstock.model.errors import PenstockError
+from penstock.model.progress import BatchProgress
 from penstock.spark.options import ROCKETMQ
 
 WAITING_MAX: Final = 256
@@ -51,7 +51,7 @@ class Told(msgspec.Struct, frozen=True):
 
     endpoint: str
     subscription: str
-    progress: Progress
+    progress: BatchProgress
     state: str = "running"
     text: str = ""
 
@@ -84,7 +84,7 @@ class PenstockListener(StreamingQueryListener):
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing to do."""
         for endpoint, subscription in self._sources.get(str(event.runId), ()):
-            self._tell(Told(endpoint, subscription, Progress(query_id=str(event.id)), "idle"))
+            self._tell(Told(endpoint, subscription, BatchProgress(query_id=str(event.id)), "idle"))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """It was stopped, or it failed."""
@@ -92,7 +92,7 @@ class PenstockListener(StreamingQueryListener):
         if event.exception is not None:
             state, text = "failed", event.exception.strip().splitlines()[0][:500]
         for endpoint, subscription in self._sources.pop(str(event.runId), ()):
-            progress = Progress(query_id=str(event.id))
+            progress = BatchProgress(query_id=str(event.id))
             self._tell(Told(endpoint, subscription, progress, state, text))
 
 
@@ -108,11 +108,11 @@ def place_of(source: Any) -> tuple[str, str] | None:
     return (endpoint, subscription) if is_penstock else None
 
 
-def batch_progress(progress: Any) -> Progress:
+def batch_progress(progress: Any) -> BatchProgress:
     """The numbers of a batch."""
     spent = {name: float(each) for name, each in progress.durationMs.items()}
     outside = ("walCommit", "commitOffsets", "commitBatch")
-    return Progress(
+    return BatchProgress(
         rows=int(progress.numInputRows),
         batch_ms=spent.get("triggerExecution", 0.0),
         work_ms=spent.get("addBatch", 0.0),

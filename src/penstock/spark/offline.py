@@ -7,9 +7,9 @@ Not here: reading the files (``bulk/offline.py``).
 from collections.abc import Iterator
 from typing import Any, Final
 
-from penstock.bulk.link import Progress
 from penstock.bulk.offline import OfflineBulk
 from penstock.bulk.tickets import Bulk, Summary
+from penstock.model.progress import BatchProgress
 from penstock.spark.offsets import Position
 from penstock.spark.options import SourceOptions
 from penstock.spark.over_flight import as_marks, ticket
@@ -63,7 +63,7 @@ class OfflineUpstream:
         """Nothing is removed here."""
         return ""
 
-    def report(self, progress: Progress, *, state: str = "running", text: str = "") -> None:
+    def report(self, progress: BatchProgress, *, state: str = "running", text: str = "") -> None:
         """Nobody listens."""
 
     def close(self) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from penstock.bulk.client import BulkClient
-from penstock.bulk.link import Lease, OffsetMap, Poll, Progress
+from penstock.bulk.link import Lease, OffsetMap, Poll
 from penstock.bulk.tickets import Summary, Ticket
+from penstock.model.progress import BatchProgress
 from penstock.spark.offsets import Marks, Position
 from penstock.spark.options import SourceOptions
 from penstock.spark.upstream import Answer, Ask, Found, Queue, Range
@@ -91,7 +92,7 @@ class FlightUpstream:
         )
         return (leased.text or "the lease was broken") if leased.is_broken else ""
 
-    def report(self, progress: Progress, *, state: str = "running", text: str = "") -> None:
+    def report(self, progress: BatchProgress, *, state: str = "running", text: str = "") -> None:
         """Tell how a batch went."""
         self._client.report(self._options.subscription, progress, state=state, text=text)
 

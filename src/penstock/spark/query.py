@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.bulk.link import DATA_LOSS, EPOCH, Progress
+from penstock.bulk.link import DATA_LOSS, EPOCH
 from penstock.bulk.tickets import BulkError
+from penstock.model.progress import BatchProgress
 from penstock.spark.admission import Admission
 from penstock.spark.beginning import LATEST_WORD, starting
 from penstock.spark.losses import ADVICE, judge
@@ -84,7 +85,7 @@ class Query:
 
     # Private, in call order
 
-    def _end_of_batch(self, start: Position) -> Progress | None:
+    def _end_of_batch(self, start: Position) -> BatchProgress | None:
         """What the batch that ends at ``start`` has taught, if it was given by us."""
         if self._running is None or start.offsets != self._running[0].offsets:
             return None
@@ -93,7 +94,7 @@ class Query:
         took = self._clock() - began
         self._idle_since = self._clock()
         self.admission.observe(rows, took)
-        return Progress(rows=rows, bytes=int(rows * self._row_bytes), batch_ms=took * 1000)
+        return BatchProgress(rows=rows, bytes=int(rows * self._row_bytes), batch_ms=took * 1000)
 
     def _rows_max(self) -> int:
         options = self._options
@@ -104,7 +105,7 @@ class Query:
         return min(rows, options.rows_max) if options.rows_max else rows
 
     def _ask(
-        self, start: Position, rows_max: int, is_unlimited: bool, report: Progress | None
+        self, start: Position, rows_max: int, is_unlimited: bool, report: BatchProgress | None
     ) -> Answer:
         is_bounded = self._target is not None or is_unlimited
         ask = Ask(

@@ -20,9 +20,10 @@ from typing import Any
 import msgspec
 from pyspark import TaskContext
 
-from penstock.bulk.link import DATA_LOSS, Progress
+from penstock.bulk.link import DATA_LOSS
 from penstock.bulk.tickets import BulkError, Summary
 from penstock.model.errors import PenstockError
+from penstock.model.progress import BatchProgress
 from penstock.spark.losses import ADVICE
 from penstock.spark.options import SourceOptions
 from penstock.spark.upstream import Range, Upstream
@@ -107,7 +108,7 @@ def _tell(
     batch = task_property("streaming.sql.batchId")
     if batch is None and not summary.lost:
         return
-    progress = Progress(
+    progress = BatchProgress(
         rows=summary.rows,
         bytes=summary.bytes,
         read_ms=read_s * 1000,

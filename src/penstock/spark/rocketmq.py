@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from penstock.bulk.link import BAD_REQUEST, NO_TOPIC, UNREACHABLE, Progress
+from penstock.bulk.link import BAD_REQUEST, NO_TOPIC, UNREACHABLE
 from penstock.bulk.schema import arrow_schema
 from penstock.bulk.tickets import SQL92, BulkError, Summary
 from penstock.client import (
@@ -34,6 +34,7 @@ from penstock.client import (
     TimedOut,
     Unreachable,
 )
+from penstock.model.progress import BatchProgress
 from penstock.spark.offsets import Position
 from penstock.spark.options import ROCKETMQ, SourceOptions
 from penstock.spark.upstream import Answer, Ask, Found, Queue, Range, local_answer
@@ -107,7 +108,7 @@ class RocketMqUpstream:
         """RocketMQ keeps nothing for a reader."""
         return ""
 
-    def report(self, progress: Progress, *, state: str = "running", text: str = "") -> None:
+    def report(self, progress: BatchProgress, *, state: str = "running", text: str = "") -> None:
         """RocketMQ does not ask."""
 
     def close(self) -> None:

@@ -28,8 +28,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.bulk.link import Progress
 from penstock.model.errors import PenstockError
+from penstock.model.progress import BatchProgress
 from penstock.spark.connections import new_upstream, open_upstream
 from penstock.spark.keeper import Keeper
 from penstock.spark.offsets import position
@@ -101,7 +101,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._keeper.stop()
         upstream = new_upstream(msgspec.structs.replace(self.options, retry_s=FAREWELL_S))
         with contextlib.suppress(PenstockError):
-            upstream.report(Progress(), state="stopped")
+            upstream.report(BatchProgress(), state="stopped")
             upstream.close()
 
     # On executors

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from penstock.bulk.link import Progress
 from penstock.bulk.tickets import Summary
+from penstock.model.progress import BatchProgress
 from penstock.spark.offsets import Marks, Position
 from penstock.spark.shares import ends_within
 
@@ -55,7 +55,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     bytes_max: int = 0
     rows_min: int = 0
     wait_ms: int = 0
-    report: Progress | None = None
+    report: BatchProgress | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ class Upstream(Protocol):
         """Hold what is not processed yet; the text says when that was given up before."""
         ...
 
-    def report(self, progress: Progress, *, state: str = "running", text: str = "") -> None:
+    def report(self, progress: BatchProgress, *, state: str = "running", text: str = "") -> None:
         """Tell how a batch went."""
         ...
 

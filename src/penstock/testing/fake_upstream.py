@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.bulk.link import Progress
 from penstock.bulk.schema import arrow_schema
 from penstock.bulk.tickets import Summary
+from penstock.model.progress import BatchProgress
 from penstock.spark.offsets import Position
 from penstock.spark.upstream import Answer, Ask, Found, Queue, Range, local_answer
 
@@ -25,7 +25,7 @@ class FakeUpstream:
         self.queues: dict[tuple[str, str], Queue] = {}
         self.asked: list[Ask] = []
         self.kept: list[Position] = []
-        self.reported: list[tuple[Progress, str, str]] = []
+        self.reported: list[tuple[BatchProgress, str, str]] = []
         self.missing: set[int] = set()
         """Offsets that no read finds."""
         self.times: dict[int, int] = {}
@@ -96,7 +96,7 @@ class FakeUpstream:
         self.kept.append(start)
         return ""
 
-    def report(self, progress: Progress, *, state: str = "running", text: str = "") -> None:
+    def report(self, progress: BatchProgress, *, state: str = "running", text: str = "") -> None:
         """Remembered."""
         self.reported.append((progress, state, text))
 

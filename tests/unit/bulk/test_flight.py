@@ -16,8 +16,9 @@ from pyarrow import flight
 from penstock.bulk import client as client_module
 from penstock.bulk.broker import BrokerLine
 from penstock.bulk.client import FLIGHT_OPTIONS, BulkClient
-from penstock.bulk.link import SOCKET_NAME, Lease, Poll, Problem, Progress, Resolve
+from penstock.bulk.link import SOCKET_NAME, Lease, Poll, Problem, Resolve
 from penstock.bulk.tickets import BulkError, RowFilter, Summary, Ticket
+from penstock.model.progress import BatchProgress
 from penstock.model.record import neutral_record
 from penstock.testing.bulk_data import BulkData
 
@@ -85,7 +86,7 @@ def test_questions_reach_the_broker_and_their_answers_come_back(client, served):
     assert [q.end for q in client.resolve(["orders"]).topics[0].queues] == [500, 500]
     assert client.by_time("orders", 0) == {"orders": {0: 0, 1: 0}}
     assert client.lease(Lease(subscription="s", ttl_ms=5)).ttl_ms == 5
-    client.report("s", Progress(rows=3), state="idle")
+    client.report("s", BatchProgress(rows=3), state="idle")
     client.release("s")
     polled = client.poll(Poll(subscription="s", start={"orders": {0: 3}}, wait_ms=20))
 

@@ -2,17 +2,11 @@
 
 import pytest
 
-from penstock.bulk.link import (
-    Leased,
-    Polled,
-    Progress,
-    QueueRange,
-    Resolved,
-    TopicRange,
-)
+from penstock.bulk.link import Leased, Polled, QueueRange, Resolved, TopicRange
 from penstock.bulk.tickets import BulkError, Summary
 from penstock.client import NoRoute, PullResult, PullStatus, QueueRef, Unreachable
 from penstock.client.admin_tables import QueueStats
+from penstock.model.progress import BatchProgress
 from penstock.spark import rocketmq
 from penstock.spark.connections import new_upstream
 from penstock.spark.offline import OfflineUpstream
@@ -81,15 +75,15 @@ def test_questions_to_a_broker_carry_numbers_for_queues_and_answers_texts(client
     assert upstream.found().marks("end") == {"orders": {"1": 8}}
     assert upstream.found().row_bytes == 10
     assert upstream.at_time("orders", 5) == {"0": 5, "1": 6}
-    answer = upstream.poll(Ask(start=START, rows_max=10, wait_ms=3, report=Progress(rows=1)))
+    answer = upstream.poll(Ask(start=START, rows_max=10, wait_ms=3, report=BatchProgress(rows=1)))
     asked = client.asked[-1]
     assert (asked.subscription, asked.topics, asked.pattern) == ("etl", ["orders"], None)
     assert (asked.start, asked.epoch, asked.wait_ms) == ({"orders": {0: 2, 1: 5}}, 3, 3)
     assert answer.ends == {"orders": {"0": 4, "1": 6}}
     assert upstream.keep(START) == "it held 2 GiB"
     assert client.asked[-1].ttl_ms == 2000
-    upstream.report(Progress(), state="stopped")
-    assert client.asked[-1] == ("etl", Progress(), "stopped", "")
+    upstream.report(BatchProgress(), state="stopped")
+    assert client.asked[-1] == ("etl", BatchProgress(), "stopped", "")
 
 
 def test_tickets_are_strict_unless_loss_is_accepted(client):

@@ -11,8 +11,9 @@ import asyncio
 from typing import Final
 
 from penstock.cli.scenes.house import House
-from penstock.engine.bulk.orders import BatchProgress, PollAnswer, PollOrder, QueryRefused
+from penstock.engine.bulk.orders import PollAnswer, PollOrder, QueryRefused
 from penstock.engine.topic import Topic, TopicPolicy
+from penstock.model.progress import BatchProgress
 
 SETTINGS: Final = {"spark.backlog_messages_max": "500", "spark.alive_ms_max": "1s"}
 DRAIN_PER_S: Final = 200

@@ -20,7 +20,6 @@ from penstock.engine.bulk.finding import found_topics
 from penstock.engine.bulk.orders import (
     BAD_REQUEST,
     EPOCH,
-    BatchProgress,
     LocatedSpan,
     OffsetMap,
     PollAnswer,
@@ -31,6 +30,7 @@ from penstock.engine.bulk.orders import (
 from penstock.engine.bulk.query import Query
 from penstock.engine.bulk.shares import Stretch, ends_within
 from penstock.flow.held_pull import HeldPulls
+from penstock.model.progress import BatchProgress
 
 if TYPE_CHECKING:
     from penstock.engine.parts import Parts

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.engine.bulk.orders import BatchProgress
 from penstock.engine.subscription_options import Mode, SubscriptionOptions
 from penstock.flow.brake import Backlog
 from penstock.flow.drain import DrainRate
 from penstock.flow.lease import Cause, Lease
+from penstock.model.progress import BatchProgress
 
 if TYPE_CHECKING:
     from penstock.engine.queue import Queue

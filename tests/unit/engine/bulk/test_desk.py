@@ -4,8 +4,9 @@ from itertools import permutations
 
 import pytest
 
-from penstock.engine.bulk.orders import BatchProgress, PollOrder, QueryRefused
+from penstock.engine.bulk.orders import PollOrder, QueryRefused
 from penstock.engine.routing import DirectRoute
+from penstock.model.progress import BatchProgress
 from penstock.testing.workbench import Workbench
 
 
