@@ -1,6 +1,6 @@
 """Buffer pool: bytes that the disk does not have yet fill the write buffers, and no more (F7).
 
-The broker of this scene has two buffers of 256 KiB and a disk that takes 400 ms for each sync. A
+The broker of this scene has two buffers of 512 KiB and a disk that takes 400 ms for each sync. A
 producer with large messages fills them in no time; from then on it is refused, although memory is
 plentiful and the store is not "busy" yet. Bytes waiting never exceed the pool.
 """
@@ -14,9 +14,9 @@ from penstock.wire.rocketmq.codes import RequestCode
 
 SETTINGS: Final = {
     "storage.write_buffers_max": "2",
-    "storage.write_buffer_bytes": "256KiB",
+    "storage.write_buffer_bytes": "512KiB",
 }
-POOL_BYTES: Final = 2 * 256 * 1024
+POOL_BYTES: Final = 2 * 512 * 1024
 PER_SECOND: Final = 200
 BODY_BYTES: Final = 20_000
 
