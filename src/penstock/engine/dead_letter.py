@@ -2,7 +2,8 @@
 
 It is appended in the same frame as the settlement that removes the original, so a crash leaves the
 one or the other, never both or none. How it looks is its protocol's business (``Burial``); records
-of our own protocol get ``dead.*`` properties.
+of our own protocol get ``dead.*`` properties. A topic whose protocol routes dead letters itself has
+``graves``: they are asked instead of the policy, and may name several queues.
 
 Dead letters pass no admission: they come from what is already stored. While the disk is slow they
 wait here, and when a turn's worth of them does, dispatch and expiry rest until it answers.
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from penstock.engine.chain import Chain
 from penstock.engine.frame import Frame
@@ -34,7 +37,7 @@ PREFIX: Final = b"dead."
 
 _KEPT_FLAGS: Final = int(RecordFlag.TRANSIENT | RecordFlag.COMPRESSED)
 
-Waiting = tuple[Record, "Queue"]
+Waiting = tuple[Record, tuple["Queue", ...]]
 
 
 class NeutralBurial:
@@ -104,43 +107,51 @@ class DeadLetters:
     def bury(self, queue: Queue, offset: int, record: Record, cause: Cause, attempts: int) -> None:
         """A message died; if its topic names a target, a copy is in the next frame."""
         topic = queue.topic
-        target = topic.policy.dead_letter
-        grave = None if target is None else self._topic_of(target)
-        if grave is None or not cause.is_dead_letter:
+        letters: list[Waiting] = []
+        if cause.is_dead_letter:
+            death = Death(
+                cause=int(cause),
+                space=topic.name.space,
+                topic=topic.name.name,
+                queue=queue.number,
+                offset=offset,
+                attempts=attempts,
+                time_ms=self._chain.clock.wall_ms(),
+            )
+            if topic.graves is not None:
+                letters = [each for each in topic.graves.letters(record, death) if each[1]]
+            else:
+                letters = self._letters(topic, record, death)
+        if not letters:
             self.dropped += 1
             return
-        death = Death(
-            cause=int(cause),
-            space=topic.name.space,
-            topic=topic.name.name,
-            queue=queue.number,
-            offset=offset,
-            attempts=attempts,
-            time_ms=self._chain.clock.wall_ms(),
-            grave_space=grave.name.space,
-            grave=grave.name.name,
-        )
-        letter = self._burials.get(record.wire, self._plain).bury(record, death)
-        if letter is None:
-            self.dropped += 1
-            return
-        for place in route_to(grave).targets(letter):
-            self._waiting.append((letter, place))
+        self._waiting += letters
         self.buried += 1
         self._chain.stir()
 
+    def _letters(self, topic: Topic, record: Record, death: Death) -> list[Waiting]:
+        """One letter to the topic that the policy names, if there is one."""
+        target = topic.policy.dead_letter
+        grave = None if target is None else self._topic_of(target)
+        if grave is None:
+            return []
+        death = replace(death, grave_space=grave.name.space, grave=grave.name.name)
+        letter = self._burials.get(record.wire, self._plain).bury(record, death)
+        return [] if letter is None else [(letter, route_to(grave).targets(letter))]
+
     def carry(self, record: Record, target: Queue) -> None:
         """A message moves: its copy takes the way of a dead letter, to a queue that is named."""
-        self._waiting.append((record, target))
+        self._waiting.append((record, (target,)))
         self.carried += 1
         self._chain.stir()
 
     def put(self, frame: Frame) -> list[Waiting]:
         """Put everything that waits into the frame; what was taken, for ``failed``."""
         taken, self._waiting = self._waiting, []
-        for letter, queue in taken:
-            if not queue.is_deleted:
-                frame.append(Appending(letter, (queue.index,)), (queue,))
+        for letter, queues in taken:
+            alive = tuple([queue for queue in queues if not queue.is_deleted])
+            if alive:
+                frame.append(Appending(letter, tuple([queue.index for queue in alive])), alive)
         return taken
 
     def failed(self, taken: list[Waiting]) -> None:

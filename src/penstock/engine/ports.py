@@ -6,6 +6,7 @@
   the plain ones).
 * ``Burial``: how a dead letter is rewritten in its protocol's words (``dead_letter.py`` has the
   neutral one).
+* ``Graves``: where the dead letters of one topic go, when its protocol routes them itself.
 * ``Publication``: one publish from arrival to confirm. The same object is the log's ``Appending``
   and the ``Confirmation``: a message is handed over by lists and never copied on its way in.
 
@@ -14,7 +15,7 @@ Not here: subscriptions and consumers (``subscription.py``, ``consumer.py``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -152,4 +153,15 @@ class Burial(Protocol):
 
     def bury(self, record: Record, death: Death) -> Record | None:
         """A new record, or None when the message is to vanish; the original is only read."""
+        ...
+
+
+class Graves(Protocol):
+    """Where the dead letters of a topic go, instead of to the one topic that its policy names."""
+
+    def letters(self, record: Record, death: Death) -> Iterable[tuple[Record, tuple[Queue, ...]]]:
+        """New records, each with the queues that get it; none when the message is to vanish.
+
+        Asked at the moment of death; the original is only read.
+        """
         ...

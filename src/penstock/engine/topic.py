@@ -20,6 +20,7 @@ from penstock.model.position import TopicId
 
 if TYPE_CHECKING:
     from penstock.engine.limits import TopicLimits
+    from penstock.engine.ports import Graves
     from penstock.engine.queue import Queue
     from penstock.engine.subscription import Subscription
 
@@ -88,6 +89,7 @@ class Topic:
     """One topic as the engine runs it."""
 
     __slots__ = (
+        "graves",
         "is_deleted",
         "is_durable",
         "last_used_ms",
@@ -111,6 +113,8 @@ class Topic:
         self.subscriptions: dict[str, Subscription] = {}
         self.limits: TopicLimits | None = None
         """None when the policy asks for nothing that a publish must be judged by: the fast way."""
+        self.graves: Graves | None = None
+        """How its protocol routes dead letters; None = as the policy says."""
         self.last_used_ms = 0
         self.was_used = False
         """True when somebody consumed from it at the last look."""

@@ -203,3 +203,44 @@ def test_a_topic_that_overflows_all_the_time_does_not_stop_dispatch():
     flood()
     flood()
     assert bench.outlet.bodies == [b"calm"]
+
+
+class Twice:
+    """Graves that put one letter into two queues."""
+
+    def __init__(self, *topics):
+        self.queues = tuple(topic.queues[0] for topic in topics)
+        self.deaths = []
+
+    def letters(self, record, death):
+        self.deaths.append(death)
+        yield neutral_record(b"late " + record.body), self.queues
+
+
+def test_a_topic_with_graves_asks_them_and_one_letter_may_go_to_several_queues(bench):
+    graves = [bench.topic("left"), bench.topic("right")]
+    topic = bench.topic(policy=TopicPolicy(dead_letter_topic="left"))
+    topic.graves = Twice(*graves)
+    subscription = with_consumer(bench, topic)
+    bench.publish(bench.channel(), topic, b"bad")
+    bench.settle()
+    frames = bench.store.counters.frames
+    bench.outlet.reject_all(subscription)
+    bench.turns()
+    assert bench.store.counters.frames == frames + 1
+    assert [bench.bodies(grave) for grave in graves] == [[b"late bad"], [b"late bad"]]
+    (death,) = topic.graves.deaths
+    assert (death.cause, death.topic, death.grave) == (Cause.REJECTED, "orders", "")
+
+
+def test_a_letter_skips_the_queues_that_are_gone_by_the_time_of_its_frame(bench):
+    graves = [bench.topic("left"), bench.topic("right")]
+    topic = bench.topic()
+    topic.graves = Twice(*graves)
+    subscription = with_consumer(bench, topic)
+    bench.publish(bench.channel(), topic, b"bad")
+    bench.settle()
+    bench.outlet.reject_all(subscription)
+    bench.engine.delete_topic(graves[0].name)
+    bench.turns()
+    assert bench.bodies(graves[1]) == [b"late bad"]
