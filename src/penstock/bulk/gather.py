@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from google_crc32c import value as crc32c
 
-from penstock.bulk.layout import HEADER, Column, headers_at
+from penstock.bulk.layout import HEADER, Column, headers_at, picked, plain
 from penstock.bulk.segments import MappedSegment, SegmentMaps
 from penstock.bulk.views import PLACE_MAX, Buffers, Spans
 from penstock.log.entry import (
@@ -76,8 +76,8 @@ class Gathered:
     def take(self, rows: Column) -> "Gathered":
         """Some of the records, in any order."""
         return Gathered(
-            self.entries[rows],
-            self.headers[rows],
+            picked(self.entries, rows),
+            picked(self.headers, rows),
             self._segments,
             self._numbers[rows],
             self._places[rows],
@@ -103,13 +103,13 @@ def gather(maps: SegmentMaps, entries: Column, *, is_checked: bool) -> tuple[Gat
         segments.append(segment)
         place = (positions[rows] - np.uint64(segment.base)).astype(np.int64)
         found = headers_at(segment.data, segment.size_bytes, place)
-        judged = _judged(found, entries[rows], place)
+        judged = _judged(found, picked(entries, rows), place)
         if is_checked:
             judged &= _checked(segment.data, place, found)
         if len(rows) == count:
             headers, numbers, places, is_good = found, np.ones(count, np.int64), place, judged
         else:
-            headers[rows], numbers[rows] = found, len(segments)
+            plain(headers)[rows], numbers[rows] = plain(found), len(segments)
             places[rows], is_good[rows] = place, judged
     gathered = Gathered(entries, headers, segments, numbers, places)
     if is_good.all():

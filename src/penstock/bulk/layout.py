@@ -40,10 +40,20 @@ assert ENTRY.itemsize == ENTRY_BYTES
 def headers_at(segment: Any, size_bytes: int, places: Column) -> Column:
     """The headers that begin at these bytes of a segment; each must lie wholly in it."""
     count = (size_bytes - HEADER_BYTES) // ALIGNMENT + 1
-    # As plain bytes: numpy copies records field by field.
     overlapping: Column = np.ndarray((count,), _BYTES, buffer=segment, strides=(ALIGNMENT,))
     found: Column = overlapping[places // ALIGNMENT].view(HEADER)
     return found
+
+
+def picked(records: Column, rows: Column) -> Column:
+    """Some records, in any order; as plain bytes, because numpy copies field by field."""
+    found: Column = plain(records)[rows].view(records.dtype)
+    return found
+
+
+def plain(records: Column) -> Column:
+    """The same records without their fields."""
+    return records.view(np.dtype((np.void, records.dtype.itemsize)))
 
 
 def kinds(numbers: Column) -> list[int]:

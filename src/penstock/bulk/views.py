@@ -102,22 +102,34 @@ class Buffers:
 def _heads(spans: Spans, sources: list[Any]) -> Column:
     """Values of at most 12 bytes as three words each."""
     numbers = kinds(spans.buffer)
-    heads = np.zeros((len(spans), 3), "<u4")
-    for number in numbers:
-        source = sources[number]
-        room = len(source) - INLINE_BYTES
-        rows = slice(None) if len(numbers) == 1 else np.flatnonzero(spans.buffer == number)
-        place = spans.place[rows]
-        if room >= 0:
-            overlapping: Column = np.ndarray((room + 1,), _HEAD, buffer=source, strides=(1,))
-            heads[rows] = overlapping[np.minimum(place, room)].view("<u4").reshape(-1, 3)
-        # Those with fewer than 12 bytes behind their beginning, one by one.
-        is_last = (spans.buffer == number) & (spans.place > room)
-        for row in np.flatnonzero(is_last).tolist():
-            at = int(spans.place[row])
-            head = bytes(source[at : at + INLINE_BYTES]).ljust(INLINE_BYTES, b"\0")
-            heads[row] = np.frombuffer(head, "<u4")
-    heads &= _MASKS[spans.length]
+    if len(numbers) == 1:
+        heads = _heads_in(sources[numbers[0]], spans.place)
+    else:
+        heads = np.zeros((len(spans), 3), "<u4")
+        for number in numbers:
+            rows = np.flatnonzero(spans.buffer == number)
+            heads[rows] = _heads_in(sources[number], spans.place[rows])
+    heads &= _MASKS.take(spans.length, 0)
+    return heads
+
+
+def _heads_in(source: Any, place: Column) -> Column:
+    """The 12 bytes at each place of one buffer; zeros where it has ended."""
+    room = len(source) - INLINE_BYTES
+    is_last = place > room
+    if not is_last.any():
+        overlapping: Column = np.ndarray((room + 1,), _HEAD, buffer=source, strides=(1,))
+        found: Column = overlapping[place].view("<u4").reshape(-1, 3)
+        return found
+    heads = np.zeros((len(place), 3), "<u4")
+    rows = np.flatnonzero(~is_last)
+    if len(rows):
+        heads[rows] = _heads_in(source, place[rows])
+    # Those with fewer than 12 bytes behind their beginning, one by one.
+    for row in np.flatnonzero(is_last).tolist():
+        at = int(place[row])
+        head = bytes(source[at : at + INLINE_BYTES]).ljust(INLINE_BYTES, b"\0")
+        heads[row] = np.frombuffer(head, "<u4")
     return heads
 
 
