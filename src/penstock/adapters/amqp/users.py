@@ -1,0 +1,141 @@
+"""Who may log in: names, salted password hashes and tags, as RabbitMQ keeps them.
+
+A hash is base64 of a random salt of 4 bytes and the digest of salt and password, so that users of a
+RabbitMQ export come in with the passwords they have. ``guest`` with password ``guest`` is there
+until somebody changes or deletes it, and may come from this machine only.
+
+Invariants: passwords are never kept or shown; comparing takes the same time right or wrong; at most
+``USERS_MAX`` users.
+Not here: reading credentials off the wire (``handshake.py``), Basic authentication (server/http).
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from collections.abc import Iterable
+from hashlib import new as new_digest
+from hmac import compare_digest
+from os import urandom
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from penstock.adapters.amqp.house import House
+
+USER_KIND: Final = "amqp.user"
+GUEST: Final = "guest"
+ADMINISTRATOR: Final = "administrator"
+IMPERSONATOR: Final = "impersonator"
+MANAGEMENT_TAGS: Final = frozenset(("administrator", "monitoring", "policymaker", "management"))
+"""Any of these opens the management API."""
+SALT_BYTES: Final = 4
+USERS_MAX: Final = 10_000
+SHA256: Final = "rabbit_password_hashing_sha256"
+DIGESTS: Final = {SHA256: "sha256", "rabbit_password_hashing_sha512": "sha512"}
+"""RabbitMQ's names of algorithms and ours; md5 is not offered."""
+
+
+class User(msgspec.Struct, frozen=True):
+    """One user."""
+
+    name: str
+    password_hash: str
+    """Empty = no password opens it."""
+    tags: tuple[str, ...] = ()
+    algorithm: str = SHA256
+
+    @property
+    def is_loopback_only(self) -> bool:
+        """True for guest, whose password everybody knows."""
+        return self.name == GUEST
+
+    @property
+    def may_manage(self) -> bool:
+        """True when one of the tags opens the management API."""
+        return not MANAGEMENT_TAGS.isdisjoint(self.tags)
+
+    @property
+    def is_administrator(self) -> bool:
+        """True when it may change users, vhosts and definitions."""
+        return ADMINISTRATOR in self.tags
+
+    @property
+    def is_impersonator(self) -> bool:
+        """True when its messages may carry another user-id."""
+        return IMPERSONATOR in self.tags
+
+    def opens(self, password: str) -> bool:
+        """True when this is its password."""
+        try:
+            salted = b64decode(self.password_hash, validate=True)
+        except (NotBase64, ValueError):
+            return False
+        digest = _digest(self.algorithm, salted[:SALT_BYTES], password)
+        return len(salted) > SALT_BYTES and compare_digest(digest, salted[SALT_BYTES:])
+
+
+class Users:
+    """All users of the broker."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._users: dict[str, User] = {GUEST: User(GUEST, hash_of(GUEST), (ADMINISTRATOR,))}
+        for name, body in house.engine.definitions(USER_KIND).items():
+            if body:
+                self._users[name] = msgspec.msgpack.decode(body, type=User)
+            else:
+                self._users.pop(name, None)
+
+    def get(self, name: str) -> User | None:
+        """The user of this name."""
+        return self._users.get(name)
+
+    def all(self) -> list[User]:
+        """Everybody, by name."""
+        return [self._users[name] for name in sorted(self._users)]
+
+    def login(self, name: str, password: str, *, is_loopback: bool) -> User | None:
+        """The user, when name and password are right and it may come from there."""
+        user = self._users.get(name)
+        if user is None or not user.opens(password):
+            return None
+        return user if is_loopback or not user.is_loopback_only else None
+
+    def put(self, user: User) -> None:
+        """Make or change a user; raises ``ValueError`` saying what is wrong with it."""
+        if not user.name or any(ord(character) < 32 for character in user.name):
+            raise ValueError("a user needs a name without control characters")
+        if user.algorithm not in DIGESTS:
+            known = ", ".join(DIGESTS)
+            raise ValueError(f"hashing algorithm {user.algorithm!r} is not known; use {known}")
+        if user.name not in self._users and len(self._users) >= USERS_MAX:
+            raise ValueError(f"there are {USERS_MAX} users already; delete some")
+        self._users[user.name] = user
+        self._house.engine.define(USER_KIND, user.name, msgspec.msgpack.encode(user))
+
+    def add(self, name: str, password: str, tags: Iterable[str] = ()) -> User:
+        """Make or change a user by password."""
+        user = User(name, hash_of(password), tuple(tags))
+        self.put(user)
+        return user
+
+    def delete(self, name: str) -> bool:
+        """Remove a user; guest stays away too. False when there was none."""
+        if self._users.pop(name, None) is None:
+            return False
+        self._house.engine.define(USER_KIND, name, b"" if name == GUEST else None)
+        return True
+
+
+def hash_of(password: str) -> str:
+    """A new salted hash of a password."""
+    salt = urandom(SALT_BYTES)
+    return b64encode(salt + _digest(SHA256, salt, password)).decode()
+
+
+def _digest(algorithm: str, salt: bytes, password: str) -> bytes:
+    return new_digest(
+        DIGESTS.get(algorithm, DIGESTS[SHA256]), salt + password.encode("utf-8", "surrogateescape")
+    ).digest()
