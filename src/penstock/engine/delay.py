@@ -159,10 +159,7 @@ class Delays:
 
     def next_deadline_ms(self) -> int | None:
         """When the next release is due, or the files are to be looked at."""
-        times = [self._refill_ms]
-        if self._armed:
-            times.append(self._armed[0][0])
-        return min(times)
+        return min(self._refill_ms, self._armed[0][0]) if self._armed else self._refill_ms
 
     @property
     def is_asked(self) -> bool:

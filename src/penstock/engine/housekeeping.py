@@ -104,13 +104,13 @@ class Housekeeping:
 
     def next_deadline_ms(self) -> int:
         """When the next chore is due."""
-        times = [self._sweep_ms]
+        soonest_ms = self._sweep_ms
         if self._mark_ms is not None:
-            times.append(self._mark_ms)
+            soonest_ms = min(soonest_ms, self._mark_ms)
         for topic in self._registry.expiring.values():
             since_ms = self._chain.now_ms if _is_used(topic) else topic.last_used_ms
-            times.append(since_ms + topic.policy.expires_ms)
-        return min(times)
+            soonest_ms = min(soonest_ms, since_ms + topic.policy.expires_ms)
+        return soonest_ms
 
     def _mark(self, now_ms: int) -> None:
         if not self._store.is_mark_due:

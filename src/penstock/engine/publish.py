@@ -259,6 +259,8 @@ class Intake:
 
     def next_deadline_ms(self) -> int | None:
         """When the first hold passes, or has lasted as long as it may."""
+        if not self._channels:
+            return None
         held = [channel for channel in self._channels if channel.hold is not None]
         times = [at_ms for channel in held for at_ms in self._admission.deadlines(channel)]
         return min(times, default=None)

@@ -105,19 +105,23 @@ class TurnRunner:
         """When the first thing that waits for time is due."""
         parts = self._parts
         times = [
-            self._deadlines[0][0] if self._deadlines else None,
             self._retry_ms or None,
             self._chain.journal.next_deadline_ms,
             parts.intake.next_deadline_ms(),
             parts.waiting.next_deadline_ms(),
             parts.pulls.next_deadline_ms(),
             parts.queries.next_deadline_ms(),
-            parts.housekeeping.next_deadline_ms(),
         ]
         if not (self._retry_ms or parts.commits.is_held or parts.commits.failure):
             # What needs a frame cannot be done before there can be one.
-            times += [parts.delays.next_deadline_ms(), parts.housekeeping.snapshot_ms]
-        return min((at_ms for at_ms in times if at_ms is not None), default=None)
+            times += (parts.delays.next_deadline_ms(), parts.housekeeping.snapshot_ms)
+        soonest_ms = parts.housekeeping.next_deadline_ms()
+        if self._deadlines:
+            soonest_ms = min(soonest_ms, self._deadlines[0][0])
+        for at_ms in times:
+            if at_ms is not None and at_ms < soonest_ms:
+                soonest_ms = at_ms
+        return soonest_ms
 
     # Parts of a turn.
 

@@ -14,6 +14,7 @@ Invariants: never goes back; never runs faster or slower than monotonic time by 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from penstock.model.clock import Clock
@@ -32,18 +33,16 @@ _EVERY_MS: Final = 1000 // FOLLOW_PER_S_MS
 class SteadyClock:
     """A clock whose wall time cannot be moved from outside; satisfies ``Clock``."""
 
-    __slots__ = ("_clock", "_followed_ms", "_offset_ms", "_told_ms")
+    __slots__ = ("_clock", "_followed_ms", "_offset_ms", "_told_ms", "monotonic_ms")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.monotonic_ms: Callable[[], int] = clock.monotonic_ms
+        """Milliseconds that never go back: those of the clock below, asked dozens of times a turn."""
         self._followed_ms = clock.monotonic_ms()
         """Up to this monotonic time the difference was made up for."""
         self._offset_ms = clock.wall_ms() - self._followed_ms
         self._told_ms = 0
-
-    def monotonic_ms(self) -> int:
-        """Milliseconds that never go back."""
-        return self._clock.monotonic_ms()
 
     def wall_ms(self) -> int:
         """Milliseconds since the Unix epoch, at a steady pace."""

@@ -5,9 +5,10 @@
   between two turns, so all that is readable is received before the next turn, and HTTP is answered
   however busy the broker is.
 * **Then one look at every connection that stirred**: one joined write each (``pump.flush``).
-* **Then the commit.** One sync at a time, in the commit thread; when it returns, confirms leave at
-  once and the next sync starts with everything that gathered meanwhile (``commit_policy.py``).
 * **Timers.** One loop timer, armed for ``engine.next_deadline_ms()``.
+* **Last the commit.** One sync at a time, in the commit thread; when it returns, confirms leave at
+  once and the next sync starts with everything that gathered meanwhile (``commit_policy.py``). Last,
+  because from then on the commit thread wants the interpreter, too.
 
 A sync that failed is never tried again (P4): the engine refuses what it covered, the refusals are
 written, and ``failed`` is told, which stops the process. An exception out of the engine is our own
@@ -168,14 +169,15 @@ class Turns:
             self.broken(error)
 
     def _after(self) -> None:
-        """What follows every turn and every sync: writes, the commit, the next turn, the timer."""
+        """What follows every turn and every sync: writes, the next turn or timer, the commit."""
         stirred, self._stirred = self._stirred, []
         for connection in stirred:
             connection.flush()
-        self._commit()
         if self._engine.needs_turn:
             self.request()
-        self._arm()
+        if not self._is_scheduled:  # else that turn looks when the next one is wanted
+            self._arm()
+        self._commit()
         if self._idle is not None and not self._idle.done() and self._is_idle:
             self._idle.set_result(None)
 

@@ -156,8 +156,11 @@ class QueryDesk:
 
     def next_deadline_ms(self) -> int | None:
         """When ``due`` has something to do."""
-        times = (self._held.next_deadline_ms, self.book.next_look_ms)
-        return min((each for each in times if each is not None), default=None)
+        look_ms = self.book.next_look_ms
+        held_ms = self._held.next_deadline_ms if self._held else None
+        if held_ms is None or look_ms is None:
+            return look_ms if held_ms is None else held_ms
+        return min(held_ms, look_ms)
 
     @property
     def polls_held(self) -> int:
