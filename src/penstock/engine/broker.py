@@ -159,6 +159,14 @@ class Engine(Gauges):
         """
         self._commits.append_watchers.append(watcher)
 
+    def watch_removals(self, watcher: Callable[[Topic], None]) -> None:
+        """Call with every topic that is gone: deleted by anybody, or expired.
+
+        Its consumers were told before; its rows leave the catalog in the same transaction as
+        whatever the watcher deletes.
+        """
+        self._parts.removal_watchers.append(watcher)
+
     # Peers.
 
     def connect(

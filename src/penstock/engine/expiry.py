@@ -19,7 +19,7 @@ def expires_ms(entry: IndexEntry, record: Record, ttl_ms: int) -> int:
     own = record.expire_ms
     if not ttl_ms:
         return own
-    by_topic = entry[3] + ttl_ms
+    by_topic = entry[3] + max(ttl_ms, 0)
     return min(own, by_topic) if own else by_topic
 
 

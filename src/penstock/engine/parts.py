@@ -6,7 +6,7 @@ durable frame wakes readers, a reader asks its host) go through small functions 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from penstock.engine.admission import Admission
@@ -96,6 +96,7 @@ class Parts:
         self.queries = QueryDesk(self, book)
         self.housekeeping.kept = book.lowest_kept
         self.turns = TurnRunner(self)
+        self.removal_watchers: list[Callable[[Topic], None]] = []
 
     def remove_topic(self, topic: Topic, cause: str) -> None:
         """Delete a topic: consumers are told, parcels on their way to it are unroutable."""
@@ -111,6 +112,8 @@ class Parts:
             for connection in self.chain.connections.values():
                 connection.forget_queue(queue)
             self.pulls.deleted(queue)
+        for watcher in self.removal_watchers:
+            watcher(topic)
         self.chain.stir()
 
     def remove_subscription(self, topic: Topic, subscription: Subscription, cause: str) -> None:

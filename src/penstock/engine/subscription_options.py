@@ -15,6 +15,8 @@ class Mode(Enum):
     """One consumer; a second is refused."""
     FAILOVER = "failover"
     """One active consumer, the others wait for it to leave."""
+    SINGLE_ACTIVE = "single_active"
+    """The same, strictly first come: nobody is displaced by a priority or a name."""
     SHARED = "shared"
     """Everyone in turn, the highest priority first."""
     KEY_SHARED = "key_shared"

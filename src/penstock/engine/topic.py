@@ -10,7 +10,7 @@ Not here: how limits are judged (``limits.py``), who makes and stores topics (``
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from penstock.engine.ports import Graves
     from penstock.engine.queue import Queue
     from penstock.engine.subscription import Subscription
+
+
+AT_ONCE_MS: Final = -1
+"""A time to live of nothing: to a consumer that waits for it, or dead (0 = no such rule)."""
+
+NONE_MAX: Final = -1
+"""A length limit of nothing: what no consumer waits for is too much (0 = no such rule)."""
 
 
 class Overflow(Enum):
@@ -45,13 +52,14 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     retention_bytes_max: int = 0
     """With ``retention_ms``: at most this much of what no subscription needs is kept."""
     message_ttl_ms: int = 0
-    """A message expires this long after it was stored (a shorter time of its own wins)."""
+    """A message expires this long after it was stored (a shorter time of its own wins);
+    ``AT_ONCE_MS`` = when nobody takes it on arrival."""
     expires_ms: int = 0
     """The topic goes when nobody used it for this long."""
     length_max: int = 0
-    """Ready messages, all queues together."""
+    """Ready messages, all queues together; ``NONE_MAX`` = not one."""
     bytes_max: int = 0
-    """Body bytes of ready messages, all queues together."""
+    """Body bytes of ready messages, all queues together; ``NONE_MAX`` = not one."""
     overflow: Overflow = Overflow.DROP_HEAD
     dead_letter_space: str = ""
     dead_letter_topic: str = ""
