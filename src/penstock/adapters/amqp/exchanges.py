@@ -165,9 +165,9 @@ def _check_equivalence(vhost: VirtualHost, known: Exchange, wanted: Exchange) ->
     ):
         if current != received:
             raise _inequivalent(vhost, known, field, f"'{_word(received)}'", f"'{_word(current)}'")
-    current, received = known.arguments.get(ALTERNATE), wanted.arguments.get(ALTERNATE)
-    if current != received:
-        raise _inequivalent(vhost, known, ALTERNATE, _value(received), _value(current))
+    current_value, value = known.arguments.get(ALTERNATE), wanted.arguments.get(ALTERNATE)
+    if current_value != value:
+        raise _inequivalent(vhost, known, ALTERNATE, _value(value), _value(current_value))
 
 
 def _inequivalent(

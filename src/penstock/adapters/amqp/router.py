@@ -103,7 +103,7 @@ class _Search:
     def queues(self, headers: Mapping[str, Any]) -> list[AmqpQueue]:
         """Queues beyond the headers exchanges that are not known already."""
         trail = _Trail(headers)
-        trail.seen |= self._seen
+        trail.seen.update(self._seen)
         for exchange, key in self._waiting:
             self._router.ask(exchange, key, trail)
             self._router.follow(trail)
@@ -156,10 +156,9 @@ class Router:
         self._check(exchange)
         return self._made(self._walk(exchange, keys))
 
-    def letter_route(self, exchange: str, keys: Sequence[str]) -> ExchangeRoute | None:
-        """The way of a dead letter: internal exchanges are open to it; None without exchange."""
-        if exchange not in self._vhost.exchanges:
-            return None
+    def route_dead(self, exchange: str, keys: Sequence[str]) -> ExchangeRoute:
+        """The way of a dead letter: as ``route_all``, but internal exchanges are open to it."""
+        self._vhost.exchange(exchange)
         if len(keys) != 1:
             return self._made(self._walk(exchange, keys))
         found = self._letters.get((exchange, keys[0]))

@@ -1,8 +1,8 @@
 """Durable exchanges and bindings as rows of the catalog (D6).
 
 A row's key begins with the vhost and NUL; its body is msgpack, in which arguments are an AMQP
-table, so that every type of value comes back as it was. An exchange is written when it is durable, a
-binding when both of its ends are. ``Engine.define`` puts the row into the next transaction; an
+table, so that every type of value comes back as it was. An exchange is written when it is durable,
+a binding when both of its ends are. ``Engine.define`` puts the row into the next transaction; an
 answer that must not leave before goes through ``ChannelState.answer_when_durable``.
 
 Not here: queues (``queue_book.py``), users (``users.py``), vhosts (``house.py``).

@@ -16,6 +16,7 @@ from binascii import Error as NotBase64
 from collections.abc import Iterable
 from hashlib import new as new_digest
 from hmac import compare_digest
+from ipaddress import ip_address
 from os import urandom
 from typing import TYPE_CHECKING, Final
 
@@ -96,12 +97,16 @@ class Users:
         """Everybody, by name."""
         return [self._users[name] for name in sorted(self._users)]
 
-    def login(self, name: str, password: str, *, is_loopback: bool) -> User | None:
-        """The user, when name and password are right and it may come from there."""
+    def login(self, name: str, password: str, host: str) -> User | None:
+        """The user, when name and password are right and it may come from that address."""
         user = self._users.get(name)
         if user is None or not user.opens(password):
             return None
-        return user if is_loopback or not user.is_loopback_only else None
+        return user if not user.is_loopback_only or is_loopback(host) else None
+
+    def may_enter(self, user: User, vhost: str) -> bool:
+        """True when a user may use a vhost: today every one may use every one."""
+        return self._users.get(user.name) is not None and bool(vhost)
 
     def put(self, user: User) -> None:
         """Make or change a user; raises ``ValueError`` saying what is wrong with it."""
@@ -127,6 +132,14 @@ class Users:
             return False
         self._house.engine.define(USER_KIND, name, b"" if name == GUEST else None)
         return True
+
+
+def is_loopback(host: str) -> bool:
+    """True for an address of this machine itself."""
+    try:
+        return ip_address(host.partition("%")[0].removeprefix("::ffff:")).is_loopback
+    except ValueError:
+        return False
 
 
 def hash_of(password: str) -> str:

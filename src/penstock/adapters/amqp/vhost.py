@@ -59,6 +59,7 @@ class VirtualHost:
 
     def drop(self) -> None:
         """The vhost is deleted: nothing of its topology may come back with the next of its name."""
+        self.queues.drop_all()
         for exchange in list(self.exchanges.values()):
             self.bindings.drop_exchange(exchange)
 

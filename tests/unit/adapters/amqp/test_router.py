@@ -1,0 +1,250 @@
+"""Routing: every exchange type, exchanges bound to exchanges, alternates, what is remembered."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.adapters.amqp.router import ROUTES_KEPT
+from penstock.testing.amqp_topology import Topology, message
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
+
+EXCHANGES = ["e0", "e1", "e2", "e3"]
+QUEUES = ["q0", "q1", "q2"]
+KEYS = ["a", "b"]
+
+
+@pytest.fixture
+def topology() -> Iterator[Topology]:
+    yield Topology()
+
+
+def test_the_default_exchange_leads_to_the_queue_of_that_name(topology: Topology) -> None:
+    topology.queue("orders")
+    assert topology.where("", "orders") == ["orders"]
+    assert topology.where("", "other") == []
+    assert topology.vhost.router.route("", "other").is_empty
+
+
+def test_a_queue_made_by_another_protocol_later_is_found(topology: Topology) -> None:
+    assert topology.where("", "late") == []
+    topology.bench.topic("late")
+    assert topology.where("", "late") == ["late"]
+
+
+def test_direct_fanout_and_topic_decide_by_key(topology: Topology) -> None:
+    for name in ("one", "two"):
+        topology.queue(name)
+        topology.bind("amq.fanout", name, "whatever")
+        topology.bind("amq.direct", name, name)
+        topology.bind("amq.topic", name, f"{name}.*")
+    assert topology.where("amq.fanout", "x") == ["one", "two"]
+    assert topology.where("amq.direct", "one") == ["one"]
+    assert topology.where("amq.direct", "three") == []
+    assert topology.where("amq.topic", "two.a") == ["two"]
+
+
+def test_a_queue_gets_one_copy_however_many_bindings_match(topology: Topology) -> None:
+    topology.queue("q")
+    for key in ("a.*", "#", "a.b"):
+        topology.bind("amq.topic", "q", key)
+    topology.bind("amq.direct", "q", "k", {"n": 1})
+    topology.bind("amq.direct", "q", "k", {"n": 2})
+    assert topology.where("amq.topic", "a.b") == ["q"]
+    assert topology.where("amq.direct", "k") == ["q"]
+
+
+def test_headers_are_looked_at_message_by_message(topology: Topology) -> None:
+    topology.queue("red")
+    topology.bind("amq.headers", "red", "", {"x-match": "any", "colour": "red", "size": 3})
+    route = topology.vhost.router.route("amq.headers", "")
+    assert not route.is_constant
+    assert route.queues is None
+    assert topology.where("amq.headers", "", {"colour": "red"}) == ["red"]
+    assert topology.where("amq.headers", "", {"colour": "blue"}) == []
+    assert topology.where("amq.headers", "") == []
+
+
+def test_exchanges_are_followed_and_cycles_end(topology: Topology) -> None:
+    topology.queue("q")
+    for name in ("a", "b", "c"):
+        topology.exchange(name, "fanout")
+    topology.link("a", "b")
+    topology.link("b", "c")
+    topology.link("c", "a")
+    topology.bind("c", "q")
+    assert [topology.where(each) for each in "abc"] == [["q"]] * 3
+
+
+def test_an_exchange_behind_a_headers_exchange_is_followed(topology: Topology) -> None:
+    topology.queue("q")
+    topology.queue("always")
+    topology.exchange("in", "fanout")
+    topology.exchange("out", "direct")
+    topology.bind("in", "always")
+    topology.link("in", "amq.match")
+    topology.link("amq.match", "out", "", {"go": True})
+    topology.bind("out", "q", "k")
+    topology.bind("out", "always", "k")
+    assert topology.where("in", "k", {"go": True}) == ["always", "q"]
+    assert topology.where("in", "k", {"go": False}) == ["always"]
+    record = message("in", "k", {"go": True})
+    found = topology.vhost.router.route("in", "k").queues_for(record)
+    assert sorted(queue.name for queue in found) == ["always", "q"]
+
+
+def test_the_alternate_gets_what_nothing_matches_and_so_on(topology: Topology) -> None:
+    topology.queue("rest")
+    topology.exchange("last", "fanout")
+    topology.exchange("second", "direct", arguments={"alternate-exchange": "last"})
+    topology.exchange("first", "direct", arguments={"alternate-exchange": "second"})
+    topology.bind("last", "rest")
+    assert topology.where("first", "x") == ["rest"]
+    topology.queue("q")
+    topology.bind("first", "q", "x")
+    assert topology.where("first", "x") == ["q"]
+
+
+def test_the_alternate_of_a_headers_exchange_gets_the_rest(topology: Topology) -> None:
+    topology.queue("rest")
+    topology.queue("q")
+    topology.exchange("h", "headers", arguments={"alternate-exchange": "amq.fanout"})
+    topology.bind("h", "q", "", {"a": 1})
+    topology.bind("amq.fanout", "rest")
+    assert topology.where("h", "", {"a": 1}) == ["q"]
+    assert topology.where("h", "", {"a": 2}) == ["rest"]
+
+
+def test_alternates_in_a_circle_or_missing_end_nowhere(topology: Topology) -> None:
+    topology.exchange("a", "direct", arguments={"alternate-exchange": "b"})
+    topology.exchange("b", "direct", arguments={"alternate-exchange": "a"})
+    topology.exchange("c", "direct", arguments={"alternate-exchange": "not there"})
+    assert topology.where("a", "x") == []
+    assert topology.where("c", "x") == []
+
+
+def test_several_keys_are_a_union(topology: Topology) -> None:
+    for name in QUEUES:
+        topology.queue(name)
+        topology.bind("amq.direct", name, name)
+    assert topology.where("amq.direct", ["q0", "q2", "q0"]) == ["q0", "q2"]
+
+
+def test_missing_and_internal_exchanges_are_refused_to_publishers(topology: Topology) -> None:
+    topology.exchange("inner", "fanout", is_internal=True)
+    topology.queue("q")
+    topology.bind("inner", "q")
+    for exchange, code in (("none", ReplyCode.NOT_FOUND), ("inner", ReplyCode.ACCESS_REFUSED)):
+        for _ in range(2):
+            with pytest.raises(AmqpError) as problem:
+                topology.vhost.router.route(exchange, "k")
+            assert problem.value.code is code
+    topology.exchange("outer", "fanout")
+    topology.link("outer", "inner")
+    assert topology.where("outer") == ["q"]
+    dead = topology.vhost.router.route_dead("inner", ("k",))
+    assert [queue.name for queue in dead.queues or ()] == ["q"]
+    with pytest.raises(AmqpError, match="no exchange 'none' in vhost '/'"):
+        topology.vhost.router.route_dead("none", ("k",))
+
+
+def test_priorities_choose_a_queue_per_message(topology: Topology) -> None:
+    queue = topology.queue("p", x_max_priority=3)
+    route = topology.vhost.router.route("", "p")
+    assert not route.is_constant
+    assert not route.is_empty
+    assert route.targets(message("", "p", priority=2)) == (queue.topic.queues[2],)
+    assert route.targets(message("", "p")) == (queue.topic.queues[0],)
+
+
+def test_a_known_route_is_one_object_whatever_the_key(topology: Topology) -> None:
+    topology.queue("q")
+    topology.bind("amq.topic", "q", "#")
+    router = topology.vhost.router
+    for key in ("a", "b"):
+        assert router.route("amq.topic", key).steps > 1
+    assert router.route("amq.topic", "a") is router.route("amq.topic", "b")
+    assert router.route("amq.topic", "a").steps == 1
+
+
+def test_a_change_voids_what_is_known(topology: Topology) -> None:
+    topology.queue("q")
+    topology.exchange("e", "topic")
+    assert topology.where("e", "a") == []
+    topology.bind("e", "q", "a")
+    assert topology.where("e", "a") == ["q"]
+    found = topology.vhost.queues.get("q")
+    assert found is not None
+    topology.vhost.queues.delete(found)
+    assert topology.where("e", "a") == []
+
+
+def test_memory_for_routes_is_bounded(topology: Topology) -> None:
+    topology.queue("q")
+    topology.bind("amq.fanout", "q")
+    for number in range(ROUTES_KEPT + 50):
+        topology.vhost.router.route("amq.fanout", str(number))
+    assert len(topology.vhost.router._routes) == ROUTES_KEPT
+
+
+links = st.lists(
+    st.tuples(st.sampled_from(EXCHANGES), st.sampled_from(EXCHANGES), st.sampled_from(KEYS)),
+    max_size=8,
+)
+ends = st.lists(
+    st.tuples(st.sampled_from(EXCHANGES), st.sampled_from(QUEUES), st.sampled_from(KEYS)),
+    max_size=6,
+)
+shared = Topology("graphs")
+for each in QUEUES:
+    shared.queue(each)
+
+
+@given(
+    st.lists(st.sampled_from(["direct", "fanout", "headers"]), min_size=4, max_size=4),
+    st.lists(st.sampled_from([None, *EXCHANGES]), min_size=4, max_size=4),
+    links,
+    ends,
+)
+def test_graphs_of_exchanges_lead_where_a_naive_search_leads(
+    kinds: list[str],
+    alternates: list[str | None],
+    linked: list[tuple[str, str, str]],
+    ended: list[tuple[str, str, str]],
+) -> None:
+    for name in EXCHANGES:
+        if name in shared.vhost.exchanges:
+            shared.vhost.bindings.drop_exchange(shared.vhost.exchanges[name])
+    kind_of = dict(zip(EXCHANGES, kinds, strict=True))
+    alternate_of = dict(zip(EXCHANGES, alternates, strict=True))
+    for name, alternate in alternate_of.items():
+        arguments = {} if alternate is None else {"alternate-exchange": alternate}
+        shared.exchange(name, kind_of[name], arguments=arguments)
+    for source, target, key in linked:
+        shared.link(source, target, key, {"h": key})
+    for source, queue, key in ended:
+        shared.bind(source, queue, key, {"h": key})
+
+    def reached(start: str, key: str, header: str) -> set[str]:
+        seen: set[str] = set()
+        queues: set[str] = set()
+        todo = [start]
+        while todo:
+            name = todo.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            wanted = {"direct": [key], "fanout": KEYS, "headers": [header]}[kind_of[name]]
+            onward = [b for a, b, k in linked if a == name and k in wanted]
+            arrived = [b for a, b, k in ended if a == name and k in wanted]
+            queues.update(arrived)
+            todo += onward
+            if not onward and not arrived and alternate_of[name] is not None:
+                todo.append(str(alternate_of[name]))
+        return queues
+
+    for key in KEYS:
+        for header in KEYS:
+            found = shared.where("e0", key, {"h": header})
+            assert found == sorted(reached("e0", key, header))

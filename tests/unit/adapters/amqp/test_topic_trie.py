@@ -1,0 +1,81 @@
+"""Topic patterns: the sheet's rules, a naive model, and what is left after removal."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.adapters.amqp.binding import to_queue
+from penstock.adapters.amqp.topic_trie import TopicTrie, words_of
+
+words = st.lists(st.sampled_from(["a", "b", "", "stock"]), max_size=5).map(".".join)
+patterns = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=5).map(".".join)
+
+
+def fits(pattern: list[str], key: list[str]) -> bool:
+    """The rules said once more, recursively."""
+    if not pattern:
+        return not key
+    if pattern[0] == "#":
+        return fits(pattern[1:], key) or (bool(key) and fits(pattern, key[1:]))
+    return bool(key) and pattern[0] in ("*", key[0]) and fits(pattern[1:], key[1:])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "is_match"),
+    [
+        ("stock.*.nyse", "stock.usd.nyse", True),
+        ("stock.*.nyse", "stock.nyse", False),
+        ("stock.#", "stock", True),
+        ("stock.#", "stock.usd.nyse", True),
+        ("#", "", True),
+        ("", "", True),
+        ("*", "", False),
+        ("#.nyse", "nyse", True),
+        ("#.*", "a", True),
+        ("#.#.#", "a.b", True),
+        ("a.*", "a.", True),
+        ("*.a", ".a", True),
+        ("a*", "ab", False),
+    ],
+)
+def test_words_are_matched_as_rabbitmq_does(pattern: str, key: str, is_match: bool) -> None:
+    trie = TopicTrie()
+    trie.add(pattern, to_queue("q"))
+    assert bool(trie.match(key)[0]) is is_match
+    assert fits(words_of(pattern), words_of(key)) is is_match
+
+
+@given(st.lists(patterns, max_size=8, unique=True), words)
+def test_a_trie_finds_what_the_naive_model_finds(known: list[str], key: str) -> None:
+    trie = TopicTrie()
+    for pattern in known:
+        trie.add(pattern, to_queue(pattern))
+    found = {destination.name for destination in trie.match(key)[0]}
+    assert found == {each for each in known if fits(words_of(each), words_of(key))}
+
+
+@given(st.lists(patterns, min_size=1, max_size=8), st.data())
+def test_removed_patterns_match_no_more_and_leave_nothing(
+    known: list[str], data: st.DataObject
+) -> None:
+    trie = TopicTrie()
+    for pattern in known:
+        trie.add(pattern, to_queue("q"))
+    for pattern in data.draw(st.permutations(known)):
+        assert trie.match(pattern.replace("#", "a").replace("*", "a"))[0]
+        trie.remove(pattern, to_queue("q"))
+    assert trie.match("a.b")[0] == []
+    assert trie._root.is_bare
+
+
+def test_a_pattern_of_many_hashes_costs_no_more_than_nodes_times_words() -> None:
+    trie = TopicTrie()
+    trie.add(".".join(["#"] * 60 + ["end"]), to_queue("q"))
+    found, looked = trie.match(".".join(["a"] * 60))
+    assert found == []
+    assert looked <= 62 * 61
+
+
+def test_removing_what_is_not_there_is_a_mistake_of_ours() -> None:
+    with pytest.raises(KeyError):
+        TopicTrie().remove("a.b", to_queue("q"))
