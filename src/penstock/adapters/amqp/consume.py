@@ -1,0 +1,237 @@
+"""basic.consume and basic.cancel, and what a channel knows of all its consumers.
+
+``Consuming`` is the receiving half of a channel: consumers by tag, the ledger of delivery tags, the
+two windows of basic.qos, and the silent takers of basic.get. ``COMMANDS`` are the handlers of this
+family; ``qos.py``, ``get.py`` and ``settling.py`` have the others.
+
+Invariants: when a channel is closed everything unsettled is back in its place before a queue that
+its last consumer leaves is deleted; a consumer that was cancelled keeps what it has.
+Bounds: ``amqp.consumers_per_channel_max`` consumers; takers of basic.get by ``GETTERS_MAX``.
+Not here: one consumer (``consumers.py``), deliveries (``outflow.py``).
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from penstock.adapters.amqp import settling
+from penstock.adapters.amqp.consumers import ConsumerEntry, Holder
+from penstock.adapters.amqp.direct_reply import PSEUDO_QUEUE
+from penstock.adapters.amqp.queues import named
+from penstock.adapters.amqp.unacked import Unacked
+from penstock.engine.subscription_options import Mode
+from penstock.flow.prefetch import ChannelWindow
+from penstock.wire.amqp.basic_methods import Cancel, CancelOk, Consume, ConsumeOk
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
+
+if TYPE_CHECKING:
+    from penstock.adapters.amqp.channel import ChannelState
+    from penstock.adapters.amqp.queue import AmqpQueue
+    from penstock.engine.subscription import Subscription
+    from penstock.wire.amqp.content import AckRun
+
+PRIORITY: Final = "x-priority"
+GETTERS_MAX: Final = 256
+"""Queues one channel has takers of basic.get for; beyond it those who hold nothing go."""
+
+
+class Consuming:
+    """The receiving half of one channel."""
+
+    __slots__ = (
+        "_lingering",
+        "channel",
+        "consumers",
+        "getters",
+        "is_closed",
+        "prefetch_count",
+        "unacked",
+        "window",
+    )
+
+    def __init__(self, channel: ChannelState) -> None:
+        self.channel = channel
+        self.consumers: dict[str, ConsumerEntry] = {}
+        """By tag."""
+        self.unacked = Unacked()
+        self.window = ChannelWindow()
+        """All consumers together; counts from the start, so that a limit may come later."""
+        self.prefetch_count = 0
+        """What consumers made from now on may have each; 0 = no limit."""
+        self.getters: dict[tuple[Subscription, bool], Holder] = {}
+        """Who takes by hand: by queue, and whether it needs no ack."""
+        self._lingering: dict[Holder, None] = {}
+        self.is_closed = False
+
+    @property
+    def unacked_count(self) -> int:
+        """Messages its client was given and did not settle."""
+        return self.unacked.count
+
+    @property
+    def global_prefetch_count(self) -> int:
+        """What all its consumers may have together; 0 = no limit."""
+        return self.window.count
+
+    @property
+    def now_ms(self) -> int:
+        """Monotonic time."""
+        return self.channel.house.clock.monotonic_ms()
+
+    def acks(self, run: AckRun) -> None:
+        """Acks as they came."""
+        settling.acks(self.channel, run)
+
+    def wake(self) -> None:
+        """The socket took what it had: the engine may go on (F14)."""
+        for entry in self.consumers.values():
+            if entry.consumer is not None:
+                entry.consumer.wake()
+
+    def next_deadline_ms(self) -> int | None:
+        """When ``due`` may find something that is unsettled for too long."""
+        oldest_ms = self.unacked.oldest_ms
+        limit_ms = self.channel.house.settings.consumer_timeout_ms
+        return oldest_ms + limit_ms if limit_ms and oldest_ms is not None else None
+
+    def due(self, now_ms: int) -> None:
+        """Fail the channel when a delivery is unsettled for longer than allowed."""
+        deadline_ms = self.next_deadline_ms()
+        if deadline_ms is not None and now_ms >= deadline_ms:
+            limit_ms = self.channel.house.settings.consumer_timeout_ms
+            text = (
+                f"delivery acknowledgement on channel {self.channel.number} timed out. "
+                f"Timeout value used: {limit_ms} ms. This timeout value can be configured "
+                "(amqp.consumer_timeout_ms)"
+            )
+            self.channel.fail(AmqpError(ReplyCode.PRECONDITION_FAILED, text))
+
+    # Who comes and goes.
+
+    def add(self, entry: ConsumerEntry) -> None:
+        """A consumer begins."""
+        entry.start()
+        self.consumers[entry.tag] = entry
+        entry.queue.exclusive_consumer = entry.is_exclusive
+        self.channel.vhost.queues.consumer_added(entry.queue)
+
+    def remove(self, tag: str) -> None:
+        """A consumer takes no more; its queue may be deleted by that."""
+        entry = self.consumers.pop(tag)
+        entry.cancel()
+        if entry.unacked:
+            self._lingering[entry] = None
+        self._left(entry)
+
+    def forget(self, entry: ConsumerEntry) -> bool:
+        """Its queue is gone; False when the channel did not know it any more."""
+        return self.consumers.pop(entry.tag, None) is not None
+
+    def forget_getter(self, getter: Holder) -> None:
+        """The queue of a taker by hand is gone."""
+        self.getters = {key: each for key, each in self.getters.items() if each is not getter}
+
+    def tidy(self) -> None:
+        """After a settlement: cancelled consumers that have nothing left are forgotten."""
+        if self._lingering:
+            for holder in [each for each in self._lingering if not each.unacked]:
+                del self._lingering[holder]
+                holder.detach()
+
+    def make_room_for_getter(self) -> None:
+        """Let takers by hand go that hold nothing, once there are many."""
+        if len(self.getters) >= GETTERS_MAX:
+            for key, getter in list(self.getters.items()):
+                if not getter.unacked:
+                    del self.getters[key]
+                    getter.detach()
+
+    def close(self) -> None:
+        """The channel ends: everything goes back; may be called twice."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        entries = list(self.consumers.values())
+        self.consumers.clear()
+        for holder in (*entries, *self._lingering, *self.getters.values()):
+            holder.detach()
+        self._lingering.clear()
+        self.getters.clear()
+        self.unacked.take_all()
+        for entry in entries:
+            self._left(entry)
+
+    def _left(self, entry: ConsumerEntry) -> None:
+        if entry.is_exclusive:
+            entry.queue.exclusive_consumer = False
+        self.channel.vhost.queues.consumer_removed(entry.queue)
+
+
+def consume(channel: ChannelState, method: Consume) -> None:
+    """basic.consume."""
+    consuming = channel.consuming
+    tag = method.consumer_tag or new_tag()
+    replies = channel.publishing.replies
+    if tag in consuming.consumers or (replies.consumer and replies.consumer.tag == tag):
+        raise AmqpError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+    if method.queue == PSEUDO_QUEUE:
+        replies.consume(method, tag)
+    else:
+        begin(channel, method, tag)
+    if not method.is_nowait:
+        channel.answer(ConsumeOk(tag))
+
+
+def begin(channel: ChannelState, method: Consume, tag: str) -> None:
+    """A consumer of a queue."""
+    consuming = channel.consuming
+    count_max = channel.house.settings.consumers_per_channel_max
+    if len(consuming.consumers) >= count_max:
+        text = f"reached maximum ({count_max}) of consumers per channel"
+        raise AmqpError(ReplyCode.NOT_ALLOWED, text)
+    queue = channel.vhost.queues.find(named(channel, method.queue), channel.session)
+    priority = method.arguments.get(PRIORITY, 0)
+    if type(priority) is not int:
+        text = f"invalid arg '{PRIORITY}' for consumer '{tag}': a whole number is expected"
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
+    check_exclusive(queue, method)
+    consuming.add(ConsumerEntry(channel, queue, method, tag, priority))
+
+
+def check_exclusive(queue: AmqpQueue, method: Consume) -> None:
+    """Refuse whoever would share a queue with an exclusive consumer."""
+    is_in_line = queue.subscription.options.mode is Mode.FAILOVER
+    wants_all = method.is_exclusive and (queue.consumers > 0 or is_in_line)
+    if queue.exclusive_consumer or wants_all:
+        text = f"queue '{queue.name}' in vhost '{queue.vhost.name}' in exclusive use"
+        raise AmqpError(ReplyCode.ACCESS_REFUSED, text)
+
+
+def cancel(channel: ChannelState, method: Cancel) -> None:
+    """basic.cancel; a tag nobody knows is as good as cancelled."""
+    tag = method.consumer_tag
+    if tag in channel.consuming.consumers:
+        channel.consuming.remove(tag)
+    else:
+        channel.publishing.replies.cancel(tag)
+    if not method.is_nowait:
+        channel.answer(CancelOk(tag))
+
+
+def cancel_ok(channel: ChannelState, method: CancelOk) -> None:
+    """The client heard that its queue is gone."""
+
+
+def new_tag() -> str:
+    """A tag for a consumer that brought none."""
+    return "amq.ctag-" + urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
+
+
+COMMANDS: Final[dict[type[Any], Callable[[ChannelState, Any], None]]] = {
+    Consume: consume,
+    Cancel: cancel,
+    CancelOk: cancel_ok,
+}
