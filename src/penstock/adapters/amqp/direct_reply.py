@@ -1,0 +1,143 @@
+"""Direct reply-to: answers to requests go from channel to channel and never touch the log (D6).
+
+A client that consumes ``amq.rabbitmq.reply-to`` (without acks, one consumer per channel) may name
+it as reply-to of what it publishes; stored is ``amq.rabbitmq.reply-to.<opaque>``, which nobody can
+guess. What is published to the default exchange with that key is delivered at once.
+
+Nothing is kept: a reply whose requester is gone is unroutable (returned when mandatory). So is one
+for a requester that does not read what it gets: above the connection's limit of unsent messages
+(F14) replies are dropped, and counted, rather than kept (RabbitMQ would let its memory grow).
+
+Not here: making the frames of consumers with queues (``outflow.py``).
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from penstock.model.record import Record
+from penstock.wire.amqp.basic_methods import Consume
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
+from penstock.wire.amqp.deliveries import Deliveries
+from penstock.wire.amqp.origin import PublishHead, publish_record
+from penstock.wire.amqp.properties import edit_properties
+
+if TYPE_CHECKING:
+    from penstock.adapters.amqp.channel import ChannelState
+
+PSEUDO_QUEUE: Final = "amq.rabbitmq.reply-to"
+"""The queue that is none."""
+KEY_PREFIX: Final = PSEUDO_QUEUE + "."
+OPAQUE_BYTES: Final = 16
+_REPLY_TO: Final = PSEUDO_QUEUE.encode()
+
+
+class ReplyConsumer:
+    """The one on a channel that waits for replies."""
+
+    __slots__ = ("_deliveries", "channel", "dropped", "key", "tag")
+
+    def __init__(self, channel: ChannelState, key: str, tag: str) -> None:
+        self.channel = channel
+        self.key = key
+        self.tag = tag
+        self.dropped = 0
+        self._deliveries = Deliveries(channel.number, tag, channel.session.frame_max)
+
+    def deliver(self, records: list[Record]) -> int:
+        """Send replies; how many of them the requester's backlog allowed."""
+        channel = self.channel
+        unsent = channel.session.unsent
+        taken: list[Record] = []
+        for record in records:
+            if unsent.is_held:
+                break
+            unsent.queued(1, len(record.origin))
+            taken.append(record)
+        self.dropped += len(records) - len(taken)
+        if taken:
+            first_tag = channel.consuming.unacked.skip(len(taken))
+            size = sum([len(record.origin) for record in taken])
+            channel.line.note_deliveries(len(taken), size)
+            channel.send(self._deliveries.encode(taken, first_tag))
+        return len(taken)
+
+
+class DirectReplies:
+    """All waiting requesters of a broker; at most one per open channel."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, ReplyConsumer] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def find(self, key: str, vhost: str) -> ReplyConsumer | None:
+        """Who waits for replies with this routing key."""
+        found = self._waiting.get(key)
+        return found if found is not None and found.channel.vhost.name == vhost else None
+
+    def exists(self, name: str, vhost: str) -> bool:
+        """What queue.declare wants to know of such a name."""
+        return name == PSEUDO_QUEUE or self.find(name, vhost) is not None
+
+    def add(self, channel: ChannelState, tag: str) -> ReplyConsumer:
+        """A requester begins to wait."""
+        key = KEY_PREFIX + secrets.token_urlsafe(OPAQUE_BYTES)
+        waiting = self._waiting[key] = ReplyConsumer(channel, key, tag)
+        return waiting
+
+    def remove(self, consumer: ReplyConsumer) -> None:
+        """It waits no more."""
+        self._waiting.pop(consumer.key, None)
+
+
+class ReplyDesk:
+    """One channel's part: its requester, and the reply-to of what it publishes."""
+
+    __slots__ = ("_channel", "consumer")
+
+    def __init__(self, channel: ChannelState) -> None:
+        self._channel = channel
+        self.consumer: ReplyConsumer | None = None
+
+    def consume(self, method: Consume, tag: str) -> None:
+        """basic.consume of the pseudo queue; ``tag`` is the tag the consumer gets."""
+        if not method.is_no_ack:
+            raise AmqpError(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+        if self.consumer is not None:
+            raise AmqpError(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
+        self.consumer = self._channel.house.replies.add(self._channel, tag)
+
+    def cancel(self, tag: str) -> None:
+        """basic.cancel, if the tag is the requester's."""
+        if self.consumer is not None and self.consumer.tag == tag:
+            self.close()
+
+    def close(self) -> None:
+        """Nobody waits here any more."""
+        if self.consumer is not None:
+            self._channel.house.replies.remove(self.consumer)
+            self.consumer = None
+
+    def addressed(self, head: PublishHead, records: list[Record], now_ms: int) -> list[Record]:
+        """The same messages with the real address in them; raises 406 when nobody waits."""
+        if self.consumer is None:
+            text = "fast reply consumer does not exist"
+            raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
+        change = {"reply_to": self.consumer.key.encode()}
+        return [
+            publish_record(head, edit_properties(each.properties, change), each.body, now_ms)
+            for each in records
+        ]
+
+
+def is_pseudo(reply_to: bytes | None) -> bool:
+    """True when the broker must write the real address."""
+    return reply_to == _REPLY_TO
+
+
+def is_pseudo_queue(name: str) -> bool:
+    """True for names that queue.declare only looks up."""
+    return name == PSEUDO_QUEUE or name.startswith(KEY_PREFIX)

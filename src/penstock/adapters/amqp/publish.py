@@ -1,0 +1,332 @@
+"""The way in: runs of publishes become the engine's, a list at a time.
+
+Per run: its route (remembered by its head until the topology changes), the checks of what its
+headers claim, one comprehension, one ``channel.publish``. What a run asks beyond that is rare and
+leaves the fast way: CC and BCC, direct replies, a mandatory message on a route that looks into
+headers, transactions.
+
+    no exchange 404, internal 403 (channel)       immediate 540 (connection)
+    user-id not the login 406, expiration 406     unroutable: dropped and confirmed at once,
+    too large 406 (found by ``wire/amqp``)        mandatory: basic.return 312 before the confirm
+
+What the engine refuses later (``refused``) is a nack in confirm mode. Without confirms a full queue
+that rejects drops silently, as RabbitMQ does, and everything else closes the channel with the words
+of the refusal: a publisher that was held too long learns the name of the queue (D23).
+
+Invariant (law 6): a publish is either given to the engine once, or it has had all its answers here.
+Not here: where exchanges lead (``router.py``), the numbers of confirms (``confirm.py``).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from itertools import repeat
+from typing import TYPE_CHECKING, Final
+
+from penstock.adapters.amqp.confirm import Confirms
+from penstock.adapters.amqp.copies import with_copies
+from penstock.adapters.amqp.direct_reply import KEY_PREFIX, ReplyDesk, is_pseudo
+from penstock.adapters.amqp.tx import HeldPublish, Transaction
+from penstock.engine.ports import Publication
+from penstock.model.position import UNASSIGNED_OFFSET
+from penstock.model.record import Record
+from penstock.model.refusal import Refusal, RefusalKind
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
+from penstock.wire.amqp.deliveries import returned
+from penstock.wire.amqp.origin import NO_CLAIMS, Claims, PublishHead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.adapters.amqp.channel import ChannelState
+    from penstock.adapters.amqp.router import ExchangeRoute
+    from penstock.engine.ports import Confirmation
+    from penstock.wire.amqp.content import PublishRun
+
+ROUTES_MAX: Final = 1024
+"""Heads whose route a channel remembers; then it begins anew."""
+PLAIN_TOKEN: Final = 0
+"""What publishes are known by when nobody waits for an answer."""
+NO_ROUTE: Final = "NO_ROUTE"
+"""The whole text of a return."""
+_SILENT: Final = frozenset((RefusalKind.LENGTH_LIMIT, RefusalKind.NO_ROUTE, RefusalKind.CLOSING))
+
+
+class Mode(Enum):
+    """What a publisher hears of its publishes."""
+
+    PLAIN = "plain"
+    CONFIRM = "confirm"
+    TX = "tx"
+
+
+class Publishing:
+    """The publishing half of one channel."""
+
+    def __init__(self, channel: ChannelState) -> None:
+        self._channel = channel
+        self.mode = Mode.PLAIN
+        self.confirms: Confirms | None = None
+        """After confirm.select."""
+        self.tx: Transaction | None = None
+        """After tx.select: publishes and settlements wait in it."""
+        self.replies: Final = ReplyDesk(channel)
+        self.published = 0
+        self.unroutable = 0
+        """Dropped or returned, because no queue was there for them."""
+        self._routes: dict[PublishHead, ExchangeRoute] = {}
+        self._copy_routes: dict[tuple[str, tuple[str, ...]], ExchangeRoute] = {}
+        self._version = -1
+
+    # What the session calls.
+
+    def publish(self, run: PublishRun) -> None:
+        """Publishes with one head, in order."""
+        head, records = run.head, run.records
+        if self._channel.vhost.version != self._version:
+            self._forget_routes()
+        route = self._routes.get(head) or self._find(head)
+        self.published += len(records)
+        claims = run.claims
+        if claims is not NO_CLAIMS:
+            self._check(claims)
+            if is_pseudo(claims.reply_to):
+                records = self.replies.addressed(head, records, self._now_ms)
+            if claims.has_copies:
+                for record, copies in self._with_copies(head, records):
+                    self._hold_or_send(head, copies, [record])
+                return
+        self._hold_or_send(head, route, records)
+
+    def select_confirms(self) -> None:
+        """confirm.select; again and again is fine."""
+        if self.mode is Mode.TX:
+            raise _wrong_mode("cannot switch from tx to confirm mode")
+        if self.confirms is None:
+            self.mode = Mode.CONFIRM
+            self.confirms = Confirms(self._channel.number)
+
+    def select_tx(self) -> None:
+        """tx.select; again and again is fine."""
+        if self.mode is Mode.CONFIRM:
+            raise _wrong_mode("cannot switch from confirm to tx mode")
+        if self.tx is None:
+            self.mode = Mode.TX
+            self.tx = Transaction(self._channel)
+
+    @property
+    def is_in_tx(self) -> bool:
+        """True when settlements wait for a commit, too."""
+        return self.tx is not None
+
+    def settle_later(self, apply: Callable[[], None], undo: Callable[[], None]) -> None:
+        """Keep a settlement for the commit, or for a rollback to undo."""
+        self._transaction().hold_ack(apply, undo)
+
+    def commit(self) -> None:
+        """tx.commit; commit-ok leaves when everything is durable."""
+        self._transaction().commit(self._send_held)
+
+    def rollback(self) -> None:
+        """tx.rollback."""
+        self._transaction().rollback()
+
+    def close(self) -> None:
+        """The channel ends; what the engine has goes on."""
+        self.replies.close()
+        if self.tx is not None:
+            self.tx.close()
+        self._routes.clear()
+        self._copy_routes.clear()
+
+    # What the engine says.
+
+    def confirmed(self, confirmations: list[Confirmation]) -> None:
+        """These are as safe as they asked to be."""
+        if self.confirms is not None:
+            self.confirms.acked([each.token for each in confirmations])
+            self._say_confirms()
+        elif self.tx is not None:
+            tokens = [each.token for each in confirmations]
+            for token in dict.fromkeys(tokens):
+                if token < PLAIN_TOKEN:
+                    self.tx.answered(token, tokens.count(token))
+
+    def refused(self, refusals: Sequence[tuple[int, Refusal]]) -> None:
+        """These were not stored."""
+        if self.confirms is not None:
+            self.confirms.nacked([token for token, _ in refusals])
+            self._say_confirms()
+        elif self.tx is not None and any(token < PLAIN_TOKEN for token, _ in refusals):
+            self._channel.fail(self.tx.refused().about(0, 90, 20))
+            return
+        for token, refusal in refusals:
+            # With confirms, only those from before the select have had no answer.
+            if token == PLAIN_TOKEN and refusal.kind not in _SILENT:
+                self._channel.fail(_told(refusal))
+                return
+
+    # Routes.
+
+    @property
+    def _now_ms(self) -> int:
+        return self._channel.house.clock.wall_ms()
+
+    def _forget_routes(self) -> None:
+        self._routes.clear()
+        self._copy_routes.clear()
+        self._version = self._channel.vhost.version
+
+    def _find(self, head: PublishHead) -> ExchangeRoute | None:
+        """The route of a head not seen lately; None = to whom a direct reply is waiting."""
+        self._channel.session.connection.note_publisher()
+        if head.is_immediate:
+            raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
+        if not head.exchange and head.routing_key.startswith(KEY_PREFIX):
+            return None
+        router = self._channel.vhost.router
+        route = router.route(head.exchange, head.routing_key)
+        # An empty one may fill without a change of topology, when another protocol makes a topic.
+        if not route.is_empty:
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes.clear()
+            # Asked again, it is the one that others use and that costs what it costs from now on.
+            self._routes[head] = router.route(head.exchange, head.routing_key)
+        return route
+
+    def _with_copies(
+        self, head: PublishHead, records: list[Record]
+    ) -> list[tuple[Record, ExchangeRoute]]:
+        found: list[tuple[Record, ExchangeRoute]] = []
+        now_ms = self._now_ms
+        for each in records:
+            record, keys = with_copies(head, each, now_ms)
+            route = self._copy_routes.get((head.exchange, keys))
+            if route is None:
+                route = self._channel.vhost.router.route_all(head.exchange, keys)
+                if not route.is_empty:
+                    if len(self._copy_routes) >= ROUTES_MAX:
+                        self._copy_routes.clear()
+                    self._copy_routes[head.exchange, keys] = route
+            found.append((record, route))
+        return found
+
+    def _check(self, claims: Claims) -> None:
+        """Raise 406 for what a message may not claim."""
+        user = self._channel.session.user
+        if claims.user_id not in (None, user.name.encode()) and not user.is_impersonator:
+            claimed = (claims.user_id or b"").decode("utf-8", "replace")
+            text = f"user_id property set to '{claimed}' but authenticated user was '{user.name}'"
+            raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
+        if claims.expiration is not None and (claims.expiration_ms or 0) < 0:
+            given = claims.expiration.decode("utf-8", "replace")
+            text = f"invalid expiration '{given}': must be a number of milliseconds"
+            raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
+
+    # On the way.
+
+    def _hold_or_send(
+        self, head: PublishHead, route: ExchangeRoute | None, records: list[Record]
+    ) -> None:
+        if self.tx is not None:
+            self.tx.hold_publish(head, route, records)
+        else:
+            self._send(head, route, records)
+
+    def _send_held(self, held: HeldPublish) -> int:
+        return self._send(held.head, held.route, held.records)
+
+    def _send(self, head: PublishHead, route: ExchangeRoute | None, records: list[Record]) -> int:
+        """Give publishes to the engine; how many of them it will answer."""
+        first = self._first_token(len(records))
+        if route is None:
+            self._reply(head, records, first)
+            return 0
+        if route.is_empty:
+            self._drop(head, records, first)
+            return 0
+        if head.is_mandatory and not route.is_constant:
+            return self._send_each(head, route, records, first)
+        tokens = range(first, first + len(records)) if first > 0 else repeat(first)
+        self._channel.flow.publish(
+            list(
+                map(
+                    Publication, records, repeat(()), repeat(UNASSIGNED_OFFSET), repeat(()),
+                    repeat(route), tokens,
+                )
+            )
+        )  # fmt: skip
+        return len(records)
+
+    def _send_each(
+        self, head: PublishHead, route: ExchangeRoute, records: list[Record], first: int
+    ) -> int:
+        """Mandatory ones on a route that must be asked for each."""
+        sent: list[Publication] = []
+        for number, record in enumerate(records):
+            token = first + number if first > 0 else first
+            if route.targets(record):
+                sent.append(Publication(record, route=route, token=token))
+            else:
+                self._drop(head, [record], token)
+        if sent:
+            self._channel.flow.publish(sent)
+        return len(sent)
+
+    def _reply(self, head: PublishHead, records: list[Record], first: int) -> None:
+        vhost = self._channel.vhost.name
+        consumer = self._channel.house.replies.find(head.routing_key, vhost)
+        taken = 0 if consumer is None else consumer.deliver(records)
+        if taken:
+            self._ack(first, taken)
+        if taken < len(records):
+            self._drop(head, records[taken:], first + taken if first > 0 else first)
+
+    def _drop(self, head: PublishHead, records: list[Record], first: int) -> None:
+        """No queue for them: they come back if they must not be lost, and are done with."""
+        self.unroutable += len(records)
+        if head.is_mandatory:
+            number, frame_max = self._channel.number, self._channel.session.frame_max
+            self._channel.send(
+                b"".join(
+                    [
+                        returned(number, record, ReplyCode.NO_ROUTE, NO_ROUTE, frame_max)
+                        for record in records
+                    ]
+                )
+            )
+        self._ack(first, len(records))
+
+    # Answers.
+
+    def _first_token(self, count: int) -> int:
+        if self.confirms is not None:
+            return self.confirms.expect(count)
+        return PLAIN_TOKEN if self.tx is None else self.tx.token
+
+    def _ack(self, first: int, count: int) -> None:
+        if self.confirms is not None and first > 0:
+            self.confirms.acked(list(range(first, first + count)))
+            self._say_confirms()
+
+    def _say_confirms(self) -> None:
+        if self.confirms is not None:
+            frames = self.confirms.take()
+            if frames:
+                self._channel.send(frames)
+
+    def _transaction(self) -> Transaction:
+        if self.tx is None:
+            raise _wrong_mode("channel is not transactional")
+        return self.tx
+
+
+def _wrong_mode(text: str) -> AmqpError:
+    return AmqpError(ReplyCode.PRECONDITION_FAILED, text)
+
+
+def _told(refusal: Refusal) -> AmqpError:
+    """A refusal in the words of a close."""
+    is_ours = refusal.kind is RefusalKind.SYNC_FAILED
+    code = ReplyCode.INTERNAL_ERROR if is_ours else ReplyCode.PRECONDITION_FAILED
+    return AmqpError(code, f"{refusal.culprit}: {refusal.text}").about(0, 60, 40)

@@ -1,0 +1,215 @@
+"""Transactions of one channel: publishes and settlements wait for tx.commit.
+
+Settlements go to the engine together with the publishes, so that a transaction which fits a turn is
+one frame of the log: all of it survives a crash, or nothing (D5). One that does not fit is stored
+in several, and then its settlements follow when the last publish is durable: a crash in between
+means that messages are delivered again, never that one is lost.
+
+commit-ok leaves when everything is durable. A publish that is refused at the commit (a full queue
+that rejects, a disk that does not take it) makes the channel fail, because part of it is done:
+``PRECONDITION_FAILED - partial tx completion``, RabbitMQ's words. A rollback forgets; what the
+consumers had stays with them, unsettled.
+
+Bound: what waits is charged to nobody, so it may be at most the connection's share of the pool
+(``flow.connection_bytes_max``); a larger transaction is refused with 406 and forgotten.
+Not here: what a publish is checked for (``publish.py``), settling (``settling.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.engine.parcel import PUBLICATION_BYTES
+from penstock.model.record import Record
+from penstock.wire.amqp.channel_methods import (
+    TxCommit,
+    TxCommitOk,
+    TxRollback,
+    TxRollbackOk,
+    TxSelect,
+    TxSelectOk,
+)
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
+from penstock.wire.amqp.method import Method
+from penstock.wire.amqp.origin import PublishHead
+
+if TYPE_CHECKING:
+    from penstock.adapters.amqp.channel import ChannelState
+    from penstock.adapters.amqp.router import ExchangeRoute
+
+ACK_BYTES: Final = 512
+"""What a settlement that waits weighs: two closures and a piece of the ledger."""
+
+
+class HeldPublish(NamedTuple):
+    """Publishes that wait for the commit, checked and with their way known."""
+
+    head: PublishHead
+    route: ExchangeRoute | None
+    """None = a direct reply."""
+    records: list[Record]
+
+
+class HeldAck(NamedTuple):
+    """Settlements that wait for the commit."""
+
+    apply: Callable[[], None]
+    undo: Callable[[], None]
+
+
+class _Commit:
+    """A commit whose end is awaited."""
+
+    __slots__ = ("acks", "answer", "open")
+
+    def __init__(self, answer: Callable[[Method | None], None], acks: list[HeldAck]) -> None:
+        self.answer = answer
+        self.acks = acks
+        """Those that wait for the publishes."""
+        self.open = 0
+        """Publishes that the engine has not answered."""
+
+
+class Transaction:
+    """A channel after tx.select."""
+
+    __slots__ = ("_acks", "_bytes", "_bytes_max", "_channel", "_commits", "_publishes", "_serial")
+
+    def __init__(self, channel: ChannelState) -> None:
+        self._channel = channel
+        self._bytes = 0
+        self._bytes_max = channel.house.all_settings.flow.connection_bytes_max
+        self._publishes: list[HeldPublish] = []
+        self._acks: list[HeldAck] = []
+        # A client that does not await commit-ok can have several; what they hold is the engine's.
+        self._commits: dict[int, _Commit] = {}
+        self._serial = 0
+
+    @property
+    def token(self) -> int:
+        """What the publishes of the running commit are known by: below 0, so no confirm's."""
+        return -self._serial
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Publishes and settlements that wait, for people."""
+        return sum(len(each.records) for each in self._publishes), len(self._acks)
+
+    def hold_publish(
+        self, head: PublishHead, route: ExchangeRoute | None, records: list[Record]
+    ) -> None:
+        """Publishes came in."""
+        self._charge(sum([len(each.origin) for each in records]) + PUBLICATION_BYTES * len(records))
+        self._publishes.append(HeldPublish(head, route, records))
+
+    def hold_ack(self, apply: Callable[[], None], undo: Callable[[], None] = lambda: None) -> None:
+        """A settlement came in: done at the commit, undone by a rollback."""
+        self._charge(ACK_BYTES)
+        self._acks.append(HeldAck(apply, undo))
+
+    def rollback(self) -> None:
+        """Forget what waits; the settlements are undone, the newest first."""
+        acks, self._acks = self._acks, []
+        self._publishes.clear()
+        self._bytes = 0
+        for ack in reversed(acks):
+            ack.undo()
+
+    def commit(self, publish: Callable[[HeldPublish], int]) -> None:
+        """Do what waits; ``publish`` says how many of the publishes the engine will answer."""
+        publishes, self._publishes = self._publishes, []
+        acks, self._acks = self._acks, []
+        self._bytes = 0
+        self._serial += 1
+        serial = self._serial
+        commit = self._commits[serial] = _Commit(self._channel.answer_later(), acks)
+        fits = self._fits(publishes)
+        for held in publishes:
+            commit.open += publish(held)
+        if fits:
+            self._settle(commit)
+        if not commit.open:
+            self._finish(serial)
+
+    def answered(self, token: int, count: int) -> None:
+        """The engine has stored publishes of the commit with this token."""
+        commit = self._commits.get(-token)
+        if commit is not None:
+            commit.open -= count
+            if not commit.open:
+                self._finish(-token)
+
+    def refused(self) -> AmqpError:
+        """The engine did not take a publish of a commit: the channel's end."""
+        self.close()
+        return AmqpError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
+
+    def close(self) -> None:
+        """The channel ends: what waits is forgotten, nobody hears of its commits."""
+        self._publishes.clear()
+        self._acks.clear()
+        self._bytes = 0
+        commits, self._commits = self._commits, {}
+        for commit in commits.values():
+            commit.answer(None)
+
+    def _charge(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > self._bytes_max:
+            text = f"transaction holds {self._bytes} bytes, at most {self._bytes_max} are allowed"
+            self.rollback()
+            raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
+
+    def _fits(self, publishes: list[HeldPublish]) -> bool:
+        """True when the engine takes all of it in its next turn."""
+        flow = self._channel.house.all_settings.flow
+        steps = sum(
+            len(each.records) * each.route.steps for each in publishes if each.route is not None
+        )
+        size = sum(len(record.origin) for each in publishes for record in each.records)
+        return (
+            self._channel.session.connection.gate.is_open
+            and steps <= flow.turn_channel_messages_max
+            and size <= flow.turn_bytes_max // 2
+        )
+
+    def _settle(self, commit: _Commit) -> None:
+        acks, commit.acks = commit.acks, []
+        for ack in acks:
+            ack.apply()
+
+    def _finish(self, serial: int) -> None:
+        """Every publish is stored: what is left to do is waited for, and then it is done."""
+        self._settle(self._commits[serial])
+
+        def say() -> None:
+            commit = self._commits.pop(serial, None)
+            if commit is not None:
+                commit.answer(TxCommitOk())
+
+        self._channel.house.engine.after_durable(say)
+
+
+def select(channel: ChannelState, _method: TxSelect) -> None:
+    """tx.select."""
+    channel.publishing.select_tx()
+    channel.answer(TxSelectOk())
+
+
+def commit(channel: ChannelState, _method: TxCommit) -> None:
+    """tx.commit: the answer leaves when everything is durable."""
+    channel.publishing.commit()
+
+
+def rollback(channel: ChannelState, _method: TxRollback) -> None:
+    """tx.rollback."""
+    channel.publishing.rollback()
+    channel.answer(TxRollbackOk())
+
+
+COMMANDS: Final[dict[type[Method], Callable[[ChannelState, Any], None]]] = {
+    TxSelect: select,
+    TxCommit: commit,
+    TxRollback: rollback,
+}
