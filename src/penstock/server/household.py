@@ -14,7 +14,7 @@ LOOK_MS: Final = 1000
 
 
 class Ticking(Protocol):
-    """What an adapter's shared state offers (``adapters/rocketmq/timers.py``)."""
+    """What an adapter's shared state offers (``adapters/timers.py``)."""
 
     on_stir: Callable[[], None]
     """Set here; to be called when a deadline came nearer."""

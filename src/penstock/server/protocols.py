@@ -41,9 +41,10 @@ class Listening(NamedTuple):
 
 def readers() -> dict[int, FactsReader]:
     """Who reads the stored bytes of which wire, also when its listener is off."""
+    from penstock.wire.amqp.facts import AmqpFacts
     from penstock.wire.rocketmq.facts import RocketmqFacts
 
-    return {int(Wire.ROCKETMQ): RocketmqFacts()}
+    return {int(Wire.ROCKETMQ): RocketmqFacts(), int(Wire.AMQP): AmqpFacts()}
 
 
 def burials() -> dict[int, Burial]:
@@ -55,7 +56,17 @@ def burials() -> dict[int, Burial]:
 
 def built_in(settings: Settings) -> list[Listening]:
     """Every protocol that is built and not switched off."""
-    return _rocketmq(settings)
+    return [*_rocketmq(settings), *_amqp(settings)]
+
+
+def _amqp(settings: Settings) -> list[Listening]:
+    port = settings.listeners.port("amqp")
+    if port is None:
+        return []
+    from penstock.adapters.amqp.factory import AmqpFactory
+
+    factory = AmqpFactory(settings)
+    return [Listening(factory, port, open=factory.open)]
 
 
 def _rocketmq(settings: Settings) -> list[Listening]:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from penstock.model.errors import SettingsError
+from penstock.settings.amqp import AmqpSettings
 from penstock.settings.broker import BrokerSettings
 from penstock.settings.convert import convert
 from penstock.settings.flow import FlowSettings
@@ -43,6 +44,7 @@ class Settings:
     listeners: ListenerSettings = field(default_factory=ListenerSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     rocketmq: RocketmqSettings = field(default_factory=RocketmqSettings)
+    amqp: AmqpSettings = field(default_factory=AmqpSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     origins: Mapping[str, str] = field(
         default_factory=lambda: MappingProxyType({}), compare=False, repr=False
@@ -61,6 +63,7 @@ PARTS: Final[Mapping[str, type]] = {
     "listeners": ListenerSettings,
     "broker": BrokerSettings,
     "rocketmq": RocketmqSettings,
+    "amqp": AmqpSettings,
     "spark": SparkSettings,
 }
 

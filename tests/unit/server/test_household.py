@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.adapters.rocketmq.timers import Timers
+from penstock.adapters.timers import Timers
 from penstock.server.household import LOOK_MS, Housekeeper
 from penstock.testing.clock import ManualClock
 

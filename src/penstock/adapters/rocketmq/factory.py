@@ -10,7 +10,7 @@ from penstock.adapters.rocketmq.families import HANDLERS, open_parts
 from penstock.adapters.rocketmq.house import House
 from penstock.adapters.rocketmq.name_server.factory import NAME_SERVER
 from penstock.adapters.rocketmq.session import Session
-from penstock.adapters.rocketmq.timers import Timers
+from penstock.adapters.timers import Timers
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantBroken
 from penstock.model.position import ConnectionId

@@ -1,0 +1,105 @@
+"""What a channel sends, in order, although some answers are known later than others (D6).
+
+An answer to a durable change leaves after the commit that holds it; everything the channel says
+later, deliveries too, stays behind it. Such an answer has a ``Slot`` in the line; without one
+nothing is kept::
+
+    declare-ok (slot, not durable yet) | deliver | bind-ok (slot, durable) | deliver
+
+Bounds: the session stops reading at ``amqp.answers_held_bytes_max``; deliveries kept here count as
+unsent (F14).
+Not here: the connection's outbox (``session.py``).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+SLOT_BYTES: Final = 256
+"""What a slot weighs, beside the answer in it."""
+
+
+class Slot:
+    """Where an answer will be that is not known, or may not leave, yet."""
+
+    __slots__ = ("_line", "data", "is_filled")
+
+    def __init__(self, line: "AnswerLine") -> None:
+        self._line = line
+        self.data = b""
+        self.is_filled = False
+
+    def fill(self, data: bytes) -> None:
+        """The answer, or nothing; it leaves when all before it have left. Once is enough."""
+        if not self.is_filled:
+            self.is_filled = True
+            self.data = data
+            self._line.advance()
+
+
+class AnswerLine:
+    """One channel's frames between its handlers and the connection's outbox."""
+
+    __slots__ = ("_changed", "_kept", "_send", "deliveries", "delivery_bytes", "held_bytes")
+
+    def __init__(self, send: Callable[[bytes], None], changed: Callable[[], None]) -> None:
+        """``changed`` is called when something waits, and whenever less does."""
+        self._send = send
+        self._changed = changed
+        self._kept: deque[bytes | Slot] = deque()
+        self.held_bytes = 0
+        self.deliveries = 0
+        """Messages among what is kept, so that nobody takes them for sent."""
+        self.delivery_bytes = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """True while something waits."""
+        return bool(self._kept)
+
+    def send(self, data: bytes) -> None:
+        """Now, or behind what waits."""
+        if self._kept:
+            self._kept.append(data)
+            self.held_bytes += len(data)
+        else:
+            self._send(data)
+
+    def reserve(self) -> Slot:
+        """A slot for an answer; what is sent from now on stays behind it."""
+        slot = Slot(self)
+        self._kept.append(slot)
+        self.held_bytes += SLOT_BYTES
+        self._changed()
+        return slot
+
+    def advance(self) -> None:
+        """A slot was filled: send everything up to the next empty one."""
+        kept = self._kept
+        while kept:
+            first = kept[0]
+            if isinstance(first, Slot):
+                if not first.is_filled:
+                    break
+                self.held_bytes -= SLOT_BYTES
+                data = first.data
+            else:
+                self.held_bytes -= len(first)
+                data = first
+            kept.popleft()
+            if data:
+                self._send(data)
+        if not kept:
+            self.deliveries = self.delivery_bytes = 0
+        self._changed()
+
+    def note_deliveries(self, messages: int, size_bytes: int) -> None:
+        """Messages are about to be sent that may be kept here."""
+        if self._kept:
+            self.deliveries += messages
+            self.delivery_bytes += size_bytes
+
+    def clear(self) -> None:
+        """Nobody waits for any of it."""
+        self._kept.clear()
+        self.held_bytes = self.deliveries = self.delivery_bytes = 0

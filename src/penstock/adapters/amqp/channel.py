@@ -1,0 +1,152 @@
+"""One channel: its parts, its answers in order, its end.
+
+    opened --- error of its own ---> failed --- close-ok ---> gone
+       \\--- the client's close ---> ended (once its last answer left) ---> gone
+
+Invariants: after an error only close and close-ok are heard; what it had unsettled is requeued at
+once; a number is free again when close-ok was said. One channel's error harms no other.
+Not here: publishes (``publish.py``), consumers (``consume.py``), which method goes where
+(``families.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from penstock.adapters.amqp.answer_line import AnswerLine
+from penstock.adapters.amqp.consume import Consuming
+from penstock.adapters.amqp.publish import Publishing
+from penstock.wire.amqp.channel_methods import Close, CloseOk
+from penstock.wire.amqp.frame import method_frame
+
+if TYPE_CHECKING:
+    from penstock.adapters.amqp.house import House
+    from penstock.adapters.amqp.session import Session
+    from penstock.adapters.amqp.vhost import VirtualHost
+    from penstock.engine.connection import Channel
+    from penstock.wire.amqp.codes import AmqpError
+    from penstock.wire.amqp.method import Method
+
+
+class ChannelPhase(Enum):
+    """What a channel still hears."""
+
+    OPEN = "open"
+    FAILED = "failed"
+    """We closed it: close and close-ok are heard."""
+    ENDED = "ended"
+    """The client closed it, or the connection is gone: nothing is heard."""
+
+
+class ChannelState:
+    """One open channel of one connection."""
+
+    def __init__(self, number: int, session: Session) -> None:
+        self.number: Final = number
+        self.session: Final = session
+        self.vhost: Final[VirtualHost] = session.vhost
+        self.house: Final[House] = session.house
+        self.phase = ChannelPhase.OPEN
+        self.last_queue = ""
+        """The queue declared last: what an empty name means."""
+        self.line: Final = AnswerLine(session.send, self._line_changed)
+        self._flow: Channel | None = None
+        self.publishing: Final = Publishing(self)
+        self.consuming: Final = Consuming(self)
+
+    def __repr__(self) -> str:
+        return f"<ChannelState {self.number} of {self.session.name}>"
+
+    @property
+    def is_open(self) -> bool:
+        """True while it hears everything."""
+        return self.phase is ChannelPhase.OPEN
+
+    @property
+    def flow(self) -> Channel:
+        """The engine's channel, opened when something is published first."""
+        if self._flow is None:
+            self._flow = self.session.connection.open_channel(str(self.number))
+            self.session.flows[self._flow] = self
+        return self._flow
+
+    # Answers.
+
+    def send(self, data: bytes) -> None:
+        """Frames, behind everything this channel has said; nothing after its end."""
+        if self.phase is ChannelPhase.OPEN:
+            self.line.send(data)
+
+    def answer(self, method: Method) -> None:
+        """A method, in order."""
+        self.send(method_frame(self.number, method))
+
+    def answer_when_durable(self, method: Method) -> None:
+        """A method that leaves after every definition so far is durable (D6)."""
+        later = self.answer_later()
+        self.house.engine.after_durable(lambda: later(method))
+
+    def answer_later(self) -> Callable[[Method | None], None]:
+        """A place in the line: call it with the answer, or None when there is none after all."""
+        if not self.is_open:
+            return _nobody
+        slot = self.line.reserve()
+        return lambda method: slot.fill(
+            b"" if method is None else method_frame(self.number, method)
+        )
+
+    # Ends.
+
+    def fail(self, error: AmqpError) -> None:
+        """Something is wrong with this channel (a hard error: with the whole connection)."""
+        error.about(self.number)
+        if error.code.is_hard:
+            self.session.fail(error)
+        elif self.is_open:
+            self.phase = ChannelPhase.FAILED
+            self.give_back()
+            self._say(Close(int(error.code), error.reply_text, error.class_id, error.method_id))
+
+    def end(self) -> None:
+        """The client closed it: say so behind all other answers; its number is free then."""
+        if self.phase is ChannelPhase.ENDED:
+            return
+        self.phase = ChannelPhase.ENDED
+        self.give_back()
+        self._say(CloseOk())
+        if not self.line.is_waiting:
+            self.session.forget(self)
+
+    def give_back(self) -> None:
+        """Requeue what is unsettled, let consumers and publishes go; may be called twice."""
+        self.consuming.close()
+        self.publishing.close()
+        if self._flow is not None:
+            self.session.flows.pop(self._flow, None)
+            self._flow.close()
+            self._flow = None
+
+    def vanish(self) -> None:
+        """The connection is gone."""
+        self.phase = ChannelPhase.ENDED
+        self.line.clear()
+        self.give_back()
+
+    def _say(self, method: Method) -> None:
+        self.line.send(method_frame(self.number, method))
+
+    def _line_changed(self) -> None:
+        if self.line.is_waiting:
+            self.session.waiting[self] = None
+        else:
+            self.session.waiting.pop(self, None)
+            if self.phase is ChannelPhase.ENDED:
+                self.session.forget(self)
+        self.session.wake()
+
+
+def _nobody(method: Method | None) -> None:
+    """Nobody waits for this answer."""

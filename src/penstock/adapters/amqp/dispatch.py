@@ -1,0 +1,97 @@
+"""Events of an open connection on their way to channels.
+
+A method on a number without a channel must be channel.open; a failed channel hears close and
+close-ok; everything else goes to the parts of the channel or to its family's handler. Errors learn
+here which class and method they are about.
+
+Not here: handlers (``families.py``), what an error does (``ChannelState.fail``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.adapters.amqp import connection_commands
+from penstock.adapters.amqp.channel import ChannelPhase, ChannelState
+from penstock.adapters.amqp.families import HANDLERS
+from penstock.wire.amqp.channel_methods import Close, CloseOk, Open, OpenOk
+from penstock.wire.amqp.codes import CLASS_BASIC, AmqpError, ReplyCode
+from penstock.wire.amqp.content import AckRun, Command, Event, PublishRun, Refused
+from penstock.wire.amqp.frame import method_frame
+from penstock.wire.amqp.method import Method
+
+if TYPE_CHECKING:
+    from penstock.adapters.amqp.session import Session
+
+_PUBLISH: Final = 40
+_ACK: Final = 80
+_CLOSE_OK: Final = CloseOk()
+
+
+def run_event(session: Session, event: Event) -> None:
+    """One event of a connection whose handshake is done; raises hard errors only."""
+    number = event.channel
+    channel = session.channels.get(number)
+    if channel is None:
+        _without_channel(session, event)
+        return
+    try:
+        if type(event) is Command:
+            _command(channel, event.method)
+        elif channel.phase is not ChannelPhase.OPEN:
+            return
+        elif type(event) is PublishRun:
+            channel.publishing.publish(event)
+        elif type(event) is AckRun:
+            channel.consuming.acks(event)
+        elif type(event) is Refused:
+            raise event.error
+    except AmqpError as error:
+        channel.fail(error.about(number, *_ids(event)))
+
+
+def _command(channel: ChannelState, method: Method) -> None:
+    if channel.phase is ChannelPhase.OPEN:
+        handler = HANDLERS.get(type(method))
+        if handler is None:
+            text = f"unexpected method {type(method).__name__}"
+            raise AmqpError(ReplyCode.COMMAND_INVALID, text)
+        handler(channel, method)
+    elif channel.phase is ChannelPhase.FAILED:
+        if type(method) is CloseOk:
+            channel.session.forget(channel)
+        elif type(method) is Close:
+            # Both closed it at the same time; its close-ok to ours is still to come.
+            channel.session.send(method_frame(channel.number, _CLOSE_OK))
+
+
+def _without_channel(session: Session, event: Event) -> None:
+    number = event.channel
+    method = event.method if type(event) is Command else None
+    try:
+        if number == 0 and method is not None:
+            connection_commands.run(session, method)
+        elif type(method) is Open:
+            _open(session, number)
+        else:
+            raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
+    except AmqpError as error:
+        raise error.about(number, *_ids(event)) from None
+
+
+def _open(session: Session, number: int) -> None:
+    limit = session.channel_max
+    if number > limit:
+        text = (
+            f"number of channels opened ({number}) has reached the negotiated channel_max ({limit})"
+        )
+        raise AmqpError(ReplyCode.NOT_ALLOWED, text)
+    session.channels[number] = channel = ChannelState(number, session)
+    channel.answer(OpenOk())
+
+
+def _ids(event: Event) -> tuple[int, int]:
+    """Class and method that the event came by."""
+    if type(event) is Command:
+        return event.method.class_id, event.method.method_id
+    return CLASS_BASIC, _ACK if type(event) is AckRun else _PUBLISH

@@ -1,0 +1,60 @@
+"""The AMQP listener's factory, and the one place where a house is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from penstock.adapters.amqp.house import House
+from penstock.adapters.amqp.session import Session
+from penstock.adapters.contract import Peer
+from penstock.adapters.timers import Timers
+from penstock.model.clock import Clock
+from penstock.model.errors import InvariantBroken
+from penstock.model.position import ConnectionId
+from penstock.settings.load import Settings
+
+if TYPE_CHECKING:
+    from penstock.engine.broker import Engine
+
+AMQP: Final = "amqp"
+
+
+def open_house(engine: Engine, clock: Clock, settings: Settings) -> House:
+    """A house with everything in it that the catalog knows; tests use it directly."""
+    return House(engine, clock, settings)
+
+
+class AmqpFactory:
+    """Makes sessions; satisfies ``adapters.contract.AdapterFactory``."""
+
+    protocol = AMQP
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._house: House | None = None
+
+    def open(self, engine: Engine, clock: Clock, endpoints: Mapping[str, str]) -> Timers:
+        """The listeners are open, nobody is connected yet; what has to be driven from now on."""
+        del endpoints
+        self._house = open_house(engine, clock, self._settings)
+        return self._house.timers
+
+    @property
+    def house(self) -> House:
+        """The house, once open."""
+        if self._house is None:
+            raise InvariantBroken("an AMQP client came before the house was open")
+        return self._house
+
+    def make(
+        self,
+        connection_id: ConnectionId,
+        peer: Peer,
+        engine: Engine,
+        clock: Clock,
+        wake: Callable[[], None],
+    ) -> Session:
+        """A session for a connection that was just accepted."""
+        del engine, clock
+        return Session(connection_id, peer, self.house, wake)

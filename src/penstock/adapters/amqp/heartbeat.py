@@ -1,0 +1,46 @@
+"""Heartbeats of one connection: when to send one, and when the peer counts as dead.
+
+One is sent when nothing was written for half an interval. The peer is dropped when nothing was
+read for two intervals; any byte counts. While we ourselves do not read (or hold its publishes, for
+clients that stop talking then) the silence is ours, and the watch starts anew afterwards.
+
+Not here: the clock (times come in), the frame (``wire/amqp/frame.py``).
+"""
+
+SILENT_INTERVALS_MAX = 2
+
+
+class Heartbeat:
+    """Both directions of one connection; an interval of 0 turns it off."""
+
+    __slots__ = ("_heard_ms", "_interval_ms", "_sent_ms")
+
+    def __init__(self, interval_s: int, now_ms: int) -> None:
+        self._interval_ms = interval_s * 1000
+        self._sent_ms = now_ms
+        self._heard_ms = now_ms
+
+    def heard(self, now_ms: int) -> None:
+        """Bytes came in, or we did not listen."""
+        self._heard_ms = now_ms
+
+    def sent(self, now_ms: int) -> None:
+        """Bytes went out."""
+        self._sent_ms = now_ms
+
+    def next_deadline_ms(self) -> int | None:
+        """When one of the two is due; None when heartbeats are off."""
+        if not self._interval_ms:
+            return None
+        return min(self._sent_ms + self._interval_ms // 2, self._dead_ms())
+
+    def wants_beat(self, now_ms: int) -> bool:
+        """True when it is time to say something."""
+        return bool(self._interval_ms) and now_ms >= self._sent_ms + self._interval_ms // 2
+
+    def is_dead(self, now_ms: int) -> bool:
+        """True when the peer was silent for too long."""
+        return bool(self._interval_ms) and now_ms >= self._dead_ms()
+
+    def _dead_ms(self) -> int:
+        return self._heard_ms + SILENT_INTERVALS_MAX * self._interval_ms

@@ -1,0 +1,78 @@
+"""What all AMQP connections of a broker share: virtual hosts, users, sessions, deadlines.
+
+One per process, made when the listeners are open and before anybody is accepted; ``open_house`` in
+``factory.py`` fills it with what the catalog knows. Virtual host ``/`` is space "" (D9), any other
+``v`` is space ``v``; ``/`` always exists.
+
+Parts with deadlines that belong to no connection add themselves to ``house.timers``.
+Not here: one connection (``session.py``), what a virtual host has (``vhost.py``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.adapters.amqp.direct_reply import DirectReplies
+from penstock.adapters.amqp.users import Users
+from penstock.adapters.amqp.vhost import VirtualHost
+from penstock.adapters.timers import Timers
+from penstock.engine.broker import Engine
+from penstock.model.clock import Clock
+from penstock.model.position import ConnectionId
+from penstock.settings.load import Settings
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
+
+if TYPE_CHECKING:
+    from penstock.adapters.amqp.session import Session
+
+VHOST_KIND: Final = "amqp.vhost"
+DEFAULT_VHOST: Final = "/"
+
+
+class House:
+    """Shared state of the AMQP listener."""
+
+    def __init__(self, engine: Engine, clock: Clock, settings: Settings) -> None:
+        self.engine: Final = engine
+        self.clock: Final = clock
+        self.all_settings: Final = settings
+        self.settings: Final = settings.amqp
+        self.cluster_name: Final = self.settings.cluster_name or settings.broker.name
+        self.timers: Final = Timers()
+        self.sessions: Final[dict[ConnectionId, Session]] = {}
+        """Connections that live and have opened a virtual host."""
+        self.users: Final = Users(self)
+        self.vhosts: Final[dict[str, VirtualHost]] = {}
+        self.vhosts[DEFAULT_VHOST] = VirtualHost(self, DEFAULT_VHOST)
+        for name in engine.definitions(VHOST_KIND):
+            if name not in self.vhosts:
+                self.vhosts[name] = VirtualHost(self, name)
+
+    def vhost(self, name: str) -> VirtualHost | None:
+        """The virtual host of that name, if there is one."""
+        return self.vhosts.get(name)
+
+    def make_vhost(self, name: str) -> VirtualHost:
+        """A virtual host, new or there already; durable after the next commit."""
+        found = self.vhosts.get(name)
+        if found is None:
+            found = self.vhosts[name] = VirtualHost(self, name)
+            self.engine.define(VHOST_KIND, name, b"")
+        return found
+
+    def drop_vhost(self, name: str) -> None:
+        """A virtual host goes; its connections are closed. ``/`` stays."""
+        if name == DEFAULT_VHOST or self.vhosts.pop(name, None) is None:
+            return
+        self.engine.define(VHOST_KIND, name, None)
+        for session in list(self.sessions.values()):
+            if session.vhost.name == name:
+                self.close_connection(session.connection_id, f"vhost '{name}' is deleted")
+
+    def close_connection(self, connection_id: ConnectionId, reason: str) -> bool:
+        """An operator ends a connection: 320; False when it is gone already."""
+        session = self.sessions.get(connection_id)
+        if session is None:
+            return False
+        session.fail(AmqpError(ReplyCode.CONNECTION_FORCED, reason))
+        return True

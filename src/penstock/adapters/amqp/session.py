@@ -1,0 +1,332 @@
+"""One AMQP connection: bytes in, events to their channels, frames out; adapter and outlet in one.
+
+The inflow turns bytes into events (runs of publishes, runs of acks, commands). Before the virtual
+host is open they go to the handshake, then to their channels (``dispatch.py``). An ``AmqpError``
+that leaves any of them closes the channel or the connection, by its code.
+
+Invariants: what happens on one channel never harms another; after our close only its answer is
+heard; everything is given back exactly once, at the first of close, error and loss.
+Bounds: channels by ``channel_max``; contents that are not complete by ``contents.py``; answers that
+wait for the disk by ``amqp.answers_held_bytes_max``; unsent deliveries by F14.
+Not here: sockets (``server/pump.py``), shared state (``house.py``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.adapters.amqp.blocked import CAPABILITY, BlockedNotices
+from penstock.adapters.amqp.channel import ChannelState
+from penstock.adapters.amqp.closing import CLOSE_OK, Farewell, close_frame, shutdown
+from penstock.adapters.amqp.dispatch import run_event
+from penstock.adapters.amqp.handshake import Handshake
+from penstock.adapters.amqp.heartbeat import Heartbeat
+from penstock.adapters.contract import Peer
+from penstock.engine.connection import Channel, Connection, ConnectionOptions
+from penstock.engine.ports import Confirmation
+from penstock.flow.gate import Reason
+from penstock.flow.unsent import UnsentLimit
+from penstock.model.position import ConnectionId
+from penstock.model.refusal import Refusal
+from penstock.wire.amqp.codes import (
+    FRAME_MAX_MIN,
+    PROTOCOL_HEADER,
+    AmqpError,
+    ReplyCode,
+    WrongProtocol,
+)
+from penstock.wire.amqp.connection_methods import Close
+from penstock.wire.amqp.content import Command, Event
+from penstock.wire.amqp.frame import HEARTBEAT, method_frame
+from penstock.wire.amqp.inflow import Inflow
+from penstock.wire.amqp.method import Method
+
+if TYPE_CHECKING:
+    from penstock.adapters.amqp.house import House
+    from penstock.adapters.amqp.users import User
+    from penstock.adapters.amqp.vhost import VirtualHost
+    from penstock.engine.consumer import Consumer
+    from penstock.engine.pending import Delivery
+    from penstock.engine.pull import Pull, PullResult
+
+logger = logging.getLogger(__name__)
+
+
+class Session:
+    """One client."""
+
+    def __init__(
+        self, connection_id: ConnectionId, peer: Peer, house: House, wake: Callable[[], None]
+    ) -> None:
+        now_ms = house.clock.monotonic_ms()
+        self.connection_id: Final = connection_id
+        self.peer: Final = peer
+        self.house: Final = house
+        self.wake: Final = wake
+        self.name: Final = f"{peer} -> {_address(peer.local_host, peer.local_port)}"
+        self.connected_ms: Final = house.clock.wall_ms()
+        # Known when the handshake is done, not before.
+        self.user: User
+        self.vhost: VirtualHost
+        self.connection: Connection
+        self.client_properties: dict[str, Any] = {}
+        self.client_capabilities: frozenset[str] = frozenset()
+        self.connection_name = ""
+        """What the client calls it."""
+        self.channel_max = house.settings.channel_max
+        self.frame_max = FRAME_MAX_MIN
+        self.heartbeat = 0
+        """Seconds, as negotiated."""
+        self.channels: Final[dict[int, ChannelState]] = {}
+        self.flows: Final[dict[Channel, ChannelState]] = {}
+        """Channels of the engine that belong to channels of ours."""
+        self.waiting: Final[dict[ChannelState, None]] = {}
+        """Channels whose answers wait for the disk."""
+        flow = house.all_settings.flow
+        self.unsent: Final = UnsentLimit(
+            flow.unsent_messages_max, flow.unsent_bytes_max, house.engine.unsent_pool
+        )
+        """What the socket has not taken of the deliveries to all consumers (F14)."""
+        self.wants_close = False
+        self.is_over = False
+        """Closed by either side, or lost: nothing is heard or said any more."""
+        self._handshake: Final = Handshake(self)
+        self._inflow: Final = Inflow(message_bytes_max=house.settings.message_bytes_max)
+        self._beat = Heartbeat(0, now_ms)
+        self._notices: Final = BlockedNotices()
+        self._farewell: Farewell | None = None
+        self._outbox: list[bytes] = []
+        self._handed = (0, 0)
+
+    # For channels, handshake and operators.
+
+    def send(self, data: bytes) -> None:
+        """Frames that are made already."""
+        if not self.is_over:
+            self._outbox.append(data)
+            self.wake()
+
+    def say(self, method: Method) -> None:
+        """A method on channel 0."""
+        self.send(method_frame(0, method))
+
+    def fail(self, error: AmqpError) -> None:
+        """Close the connection for this error; from now on only the answer to that is heard."""
+        if self.is_over:
+            return
+        logger.info("closing %s: %s", self.name, error)
+        self._end(close_frame(error))
+        now_ms = self.house.clock.monotonic_ms()
+        self._farewell = Farewell(now_ms + self.house.settings.close_ms_max)
+
+    def forget(self, channel: ChannelState) -> None:
+        """A channel is gone, its number is free."""
+        if self.channels.get(channel.number) is channel:
+            del self.channels[channel.number]
+
+    @property
+    def user_name(self) -> str:
+        """Who is logged in."""
+        return self.user.name
+
+    def may_claim(self, user_id: bytes) -> bool:
+        """True when messages of this connection may carry that user-id."""
+        return user_id == self.user.name.encode() or self.user.is_impersonator
+
+    def introduce(self, properties: dict[str, Any]) -> None:
+        """What the client says of itself."""
+        self.client_properties = properties
+        capabilities = properties.get("capabilities")
+        if isinstance(capabilities, dict):
+            self.client_capabilities = frozenset(
+                name for name, is_there in capabilities.items() if is_there is True
+            )
+        name = properties.get("connection_name")
+        self.connection_name = name if isinstance(name, str) else ""
+
+    def tune(self, channel_max: int, frame_max: int, heartbeat: int) -> None:
+        """What was negotiated."""
+        self.channel_max, self.frame_max, self.heartbeat = channel_max, frame_max, heartbeat
+        self._inflow.tune(frame_max, channel_max)
+        self._beat = Heartbeat(heartbeat, self.house.clock.monotonic_ms())
+
+    def enter(self, vhost: VirtualHost) -> None:
+        """The virtual host is open: the connection exists for the engine, too."""
+        self.vhost = vhost
+        options = ConnectionOptions(pending_publishes_max=self.house.settings.pending_publishes_max)
+        self.connection = self.house.engine.connect(
+            self.connection_id, self, f"amqp-{self.connection_id} {self.peer}", options
+        )
+        self.house.sessions[self.connection_id] = self
+
+    # What the pump calls.
+
+    @property
+    def is_established(self) -> bool:
+        """True once a virtual host is open."""
+        return self._handshake.is_done
+
+    @property
+    def is_reading(self) -> bool:
+        """As the gate wants it, and while there is room for answers that wait."""
+        if self.is_over or not self.is_established:
+            return True
+        if self.waiting:
+            held = sum([channel.line.held_bytes for channel in self.waiting])
+            if held >= self.house.settings.answers_held_bytes_max:
+                return False
+        return self.connection.may_read
+
+    def receive(self, data: bytes) -> None:
+        """Any cut of frames."""
+        self._beat.heard(self.house.clock.monotonic_ms())
+        if self.is_over:
+            if self._farewell is not None and self._farewell.is_heard(data):
+                self.wants_close = True
+            return
+        inflow = self._inflow
+        was_greeted = inflow.is_greeted
+        events = inflow.feed(data, self.house.clock.wall_ms())
+        if inflow.is_greeted and not was_greeted:
+            self._handshake.greet()
+        if not all(map(self._take, events)):
+            return
+        if inflow.failure is not None:
+            self._unreadable(inflow.failure)
+
+    def outgoing(self) -> list[bytes]:
+        """Everything to send."""
+        outbox, self._outbox = self._outbox, []
+        if outbox:
+            self._beat.sent(self.house.clock.monotonic_ms())
+        kept = [channel.line for channel in self.waiting]
+        self._handed = (
+            self.unsent.messages - sum([line.deliveries for line in kept]),
+            self.unsent.bytes - sum([line.delivery_bytes for line in kept]),
+        )
+        return outbox
+
+    def flushed(self, unsent_bytes: int) -> None:
+        """The socket took everything: the deliveries in it count no longer (F14)."""
+        messages, size_bytes = self._handed
+        if unsent_bytes or not messages or self.is_over:
+            return
+        self._handed = (0, 0)
+        if self.unsent.sent(messages, size_bytes):
+            for channel in self.channels.values():
+                channel.consuming.wake()
+
+    def next_deadline_ms(self) -> int | None:
+        """Heartbeats, or the end of our patience with a peer that does not answer our close."""
+        return self._beat.next_deadline_ms() if self._farewell is None else self._farewell.until_ms
+
+    def due(self, now_ms: int) -> None:
+        """Say something, or notice that nobody is there."""
+        if self._farewell is not None:
+            self.wants_close = self.wants_close or now_ms >= self._farewell.until_ms
+            return
+        if not self.is_reading or self._notices.is_told:
+            self._beat.heard(now_ms)
+        if self._beat.is_dead(now_ms):
+            logger.info("missed heartbeats of %s, interval %d s", self.name, self.heartbeat)
+            self.wants_close = True
+        elif self._beat.wants_beat(now_ms):
+            self.send(HEARTBEAT)
+
+    def eof(self) -> None:
+        """The peer will say no more, so nobody listens either."""
+        self.wants_close = True
+
+    def stopping(self, reason: str) -> None:
+        """The broker goes down."""
+        if self.is_established:
+            self.fail(shutdown())
+        self.wants_close = True
+
+    def closed(self, reason: str) -> None:
+        """The connection is gone; give everything back."""
+        self._end()
+
+    # What the engine calls; consumers have outlets of their own.
+
+    def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
+        """Durable."""
+        ours = self.flows.get(channel)
+        if ours is not None:
+            ours.publishing.confirmed(confirmations)
+
+    def refused(self, channel: Channel, refusals: list[tuple[int, Refusal]]) -> None:
+        """Not stored."""
+        ours = self.flows.get(channel)
+        if ours is not None:
+            ours.publishing.refused(refusals)
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Consumers have outlets of their own."""
+
+    def cancelled(self, consumer: Consumer, cause: str) -> None:
+        """See ``deliver``."""
+
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
+        """See ``deliver``."""
+
+    def gate_changed(self, is_open: bool, reasons: dict[Reason, str]) -> None:
+        """Tell the peer of alarms, if it wants to know; ``is_reading`` does the rest."""
+        notice = self._notices.changed(reasons)
+        if notice is not None and CAPABILITY in self.client_capabilities:
+            self.say(notice)
+        self.wake()
+
+    def answered(self, pull: Pull, result: PullResult) -> None:
+        """Nobody pulls here."""
+
+    # Parts.
+
+    def _take(self, event: Event) -> bool:
+        """False when it was the end."""
+        try:
+            if event.channel == 0 and type(event) is Command and type(event.method) is Close:
+                self._end(CLOSE_OK)
+                self.wants_close = True
+            elif self.is_established:
+                run_event(self, event)
+            elif event.channel == 0 and type(event) is Command:
+                self._handshake.take(event.method)
+            else:
+                text = f"frame on channel {event.channel} before the connection is open"
+                raise AmqpError(ReplyCode.UNEXPECTED_FRAME, text)
+        except AmqpError as error:
+            if type(event) is Command:
+                error.about(event.channel, event.method.class_id, event.method.method_id)
+            self.fail(error)
+        return not self.is_over
+
+    def _unreadable(self, error: AmqpError) -> None:
+        if isinstance(error, WrongProtocol):
+            self.send(PROTOCOL_HEADER)
+            self.wants_close = True
+        else:
+            self.fail(error)
+
+    def _end(self, last_words: bytes = b"") -> None:
+        """Nothing is heard or said any more but this; everything goes back to the engine."""
+        if self.is_over:
+            return
+        if last_words:
+            self.send(last_words)
+        self.is_over = True
+        channels = list(self.channels.values())
+        self.channels.clear()
+        for channel in channels:
+            channel.vanish()
+        self.waiting.clear()
+        if self.house.sessions.pop(self.connection_id, None) is not None:
+            self.vhost.queues.connection_closed(self.connection_id)
+            self.connection.close()
+        self.unsent.close()
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

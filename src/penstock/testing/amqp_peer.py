@@ -1,0 +1,263 @@
+"""An AMQP client without a socket: it drives a session in memory and keeps what it hears.
+
+``AmqpBench`` is a workbench with an open house; ``bench.peer()`` connects. ``AmqpPeer`` speaks in
+methods: ``call`` sends one and gives its answer, ``send`` and ``publish`` give nothing, ``turn``
+lets the engine come to rest. What was not asked for is in ``received``, in order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from penstock.adapters.amqp.factory import open_house
+from penstock.adapters.amqp.house import House
+from penstock.adapters.amqp.session import Session
+from penstock.adapters.contract import Peer
+from penstock.engine.broker import Engine
+from penstock.log.store import Store
+from penstock.model.position import ConnectionId
+from penstock.server.protocols import burials, readers
+from penstock.settings.load import Settings
+from penstock.testing.workbench import Workbench
+from penstock.wire.amqp.basic_methods import Ack, Cancel, Deliver, Nack, Publish, Return
+from penstock.wire.amqp.channel_methods import Open as OpenChannel
+from penstock.wire.amqp.codes import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, PROTOCOL_HEADER
+from penstock.wire.amqp.connection_methods import (
+    Blocked,
+    Open,
+    Start,
+    StartOk,
+    Tune,
+    TuneOk,
+    Unblocked,
+)
+from penstock.wire.amqp.content import CONTENT_HEAD, content_frames
+from penstock.wire.amqp.frame import AmqpFrames, Frame, method_frame
+from penstock.wire.amqp.method import Method
+from penstock.wire.amqp.methods import decode_method
+
+NO_PROPERTIES: Final = b"\0\0"
+UNASKED: Final = (Deliver, Return, Ack, Nack, Cancel, Blocked, Unblocked)
+"""Methods that are nobody's answer."""
+CAPABILITIES: Final = (
+    "authentication_failure_close",
+    "basic.nack",
+    "connection.blocked",
+    "consumer_cancel_notify",
+    "publisher_confirms",
+)
+
+
+class Heard(msgspec.Struct):
+    """One thing the broker said; ``method`` is None for a heartbeat."""
+
+    channel: int
+    method: Method | None
+    properties: bytes = b""
+    body: bytes = b""
+
+
+class AmqpBench(Workbench):
+    """An engine on a simulated disk with an AMQP house on top."""
+
+    def __init__(self, settings: Settings | None = None, *, seed: int = 0) -> None:
+        self.house: House
+        self._peers = 0
+        super().__init__(settings, seed=seed)
+
+    def _open(self) -> None:
+        self.store, recovered = Store.open(
+            self.storage, self.catalog, self.settings.storage, self.clock
+        )
+        self.engine = Engine(
+            self.store, recovered, self.clock, self.settings, facts=readers(), burials=burials()
+        )
+        self.house = open_house(self.engine, self.clock, self.settings)
+
+    def peer(self, *, host: str = "127.0.0.1") -> AmqpPeer:
+        """A client that has connected and said nothing yet."""
+        self._peers += 1
+        return AmqpPeer(self, self._peers, host)
+
+    def client(self, **handshake: Any) -> AmqpPeer:
+        """A client whose handshake is done, with channel 1 open."""
+        peer = self.peer()
+        peer.handshake(**handshake)
+        peer.open(1)
+        return peer
+
+
+class AmqpPeer:
+    """One client."""
+
+    def __init__(self, bench: AmqpBench, number: int, host: str) -> None:
+        self.bench: Final = bench
+        self.session: Final = Session(
+            # Far from the ids that a workbench gives to its own connections.
+            ConnectionId(1_000_000 + number),
+            Peer(host, 40_000 + number, "127.0.0.1", 5672),
+            bench.house,
+            self._woken,
+        )
+        self.received: list[Heard] = []
+        self.frame_max = 0
+        self.unsent_bytes = 0
+        """What ``flushed`` is told: a socket that takes nothing says how much is left."""
+        self.wakes = 0
+        self._frames = AmqpFrames(frame_max=0, is_greeted=True)
+        self._content: Heard | None = None
+        self._left_bytes = 0
+
+    # Speaking.
+
+    def raw(self, data: bytes) -> None:
+        """Bytes as they are."""
+        self.session.receive(data)
+
+    def send(self, channel: int, *methods: Method) -> None:
+        """Methods in one write, whatever becomes of them."""
+        self.raw(b"".join([method_frame(channel, method) for method in methods]))
+
+    def call(self, channel: int, method: Method) -> Method:
+        """A method and what is answered on that channel."""
+        self.send(channel, method)
+        self.turn()
+        return self.answer(channel)
+
+    def answer(self, channel: int) -> Method:
+        """The first answer on a channel that was not taken yet."""
+        return self.answer_with_content(channel)[0]
+
+    def answer_with_content(self, channel: int) -> tuple[Method, bytes, bytes]:
+        """The same with properties and body (get-ok)."""
+        self.hear()
+        for heard in self.received:
+            method = heard.method
+            if heard.channel == channel and method is not None and type(method) not in UNASKED:
+                self.received.remove(heard)
+                return method, heard.properties, heard.body
+        raise AssertionError(f"nothing was answered on channel {channel}: {self.received}")
+
+    def publish(
+        self,
+        channel: int,
+        exchange: str,
+        key: str,
+        body: bytes,
+        properties: bytes = NO_PROPERTIES,
+        *,
+        is_mandatory: bool = False,
+    ) -> None:
+        """One message; the engine has not moved yet."""
+        method = Publish(0, exchange, key, is_mandatory)
+        self.raw(
+            method_frame(channel, method)
+            + content_frames(channel, properties, body, self.frame_max)
+        )
+
+    # The usual beginning.
+
+    def greet(self) -> Start:
+        """Say which protocol it is."""
+        self.raw(PROTOCOL_HEADER)
+        start = self.answer(0)
+        assert isinstance(start, Start)
+        return start
+
+    def login(
+        self,
+        user: str = "guest",
+        password: str = "guest",
+        *,
+        capabilities: tuple[str, ...] = CAPABILITIES,
+        **properties: Any,
+    ) -> Method:
+        """start-ok; what comes back is tune, or a close."""
+        table = {"capabilities": dict.fromkeys(capabilities, True), **properties}
+        response = f"\0{user}\0{password}".encode()
+        return self.call(0, StartOk(table, "PLAIN", response, "en_US"))
+
+    def handshake(
+        self, vhost: str = "/", *, heartbeat: int | None = None, frame_max: int = 0, **login: Any
+    ) -> Method:
+        """All of it; what comes back is open-ok, or a close."""
+        self.greet()
+        tune = self.login(**login)
+        if not isinstance(tune, Tune):
+            return tune
+        self.frame_max = frame_max or tune.frame_max
+        beat = tune.heartbeat if heartbeat is None else heartbeat
+        self.send(0, TuneOk(tune.channel_max, self.frame_max, beat))
+        return self.call(0, Open(vhost))
+
+    def open(self, channel: int) -> Method:
+        """A new channel."""
+        return self.call(channel, OpenChannel())
+
+    # Listening.
+
+    def turn(self) -> None:
+        """Let the engine come to rest and hear what it has to say."""
+        for _ in range(10_000):
+            self.bench.settle()
+            if not self.hear() and not self.bench.engine.needs_turn:
+                return
+        raise AssertionError("the engine does not come to rest")
+
+    def hear(self) -> int:
+        """Take what the session has to send; how many bytes."""
+        data = b"".join(self.session.outgoing())
+        self.session.flushed(self.unsent_bytes)
+        self._frames.feed(data)
+        for frame in self._frames.frames():
+            self._understand(frame)
+        return len(data)
+
+    def methods(self, channel: int | None = None) -> list[Method]:
+        """What was heard and not taken, of one channel or all."""
+        self.hear()
+        return [
+            heard.method
+            for heard in self.received
+            if heard.method is not None and channel in (None, heard.channel)
+        ]
+
+    def take(self) -> list[Heard]:
+        """Everything heard and not taken; it is forgotten."""
+        self.hear()
+        received, self.received = self.received, []
+        return received
+
+    def bodies(self) -> list[bytes]:
+        """Bodies of the deliveries that were heard."""
+        self.hear()
+        return [heard.body for heard in self.received if isinstance(heard.method, Deliver)]
+
+    def leave(self) -> None:
+        """The socket is gone."""
+        self.session.closed("the peer left")
+
+    def _understand(self, frame: Frame) -> None:
+        if frame.kind == FRAME_HEADER:
+            content = self._content
+            assert content is not None, "a content header without a method"
+            self._left_bytes = CONTENT_HEAD.unpack_from(frame.payload)[2]
+            content.properties = frame.payload[CONTENT_HEAD.size :]
+        elif frame.kind == FRAME_BODY:
+            content = self._content
+            assert content is not None, "a content body without a method"
+            self._left_bytes -= len(frame.payload)
+            assert self._left_bytes >= 0, "more body than was announced"
+            content.body += frame.payload
+        elif frame.kind == FRAME_HEARTBEAT:
+            self.received.append(Heard(frame.channel, None))
+        else:
+            assert not self._left_bytes, "a method within a content"
+            heard = Heard(frame.channel, decode_method(frame.payload, frame.channel))
+            self.received.append(heard)
+            self._content = heard
+
+    def _woken(self) -> None:
+        self.wakes += 1
