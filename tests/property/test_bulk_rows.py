@@ -8,6 +8,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.bulk.amqp_maps import amqp_properties
 from penstock.bulk.offline import OfflineBulk
 from penstock.bulk.tickets import COLUMNS, SQL92, TAG, RowFilter, Ticket
 from penstock.engine.filter.sql92 import compile_selector
@@ -16,6 +17,9 @@ from penstock.log.entry import record_length
 from penstock.model.record import RecordFlag, Wire, neutral_record
 from penstock.settings.storage import StorageSettings
 from penstock.testing.bulk_data import BulkData
+from penstock.wire.amqp.facts import AmqpFacts
+from penstock.wire.amqp.origin import PublishHead, publish_record
+from penstock.wire.amqp.properties import Properties, encode_properties
 from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.facts import RocketmqFacts
 from penstock.wire.rocketmq.properties import parse_properties
@@ -32,6 +36,25 @@ junk = st.sampled_from(
     [b"", b"\x02", b"\x01\x02", b"name\x02", b"last\x01one", b"b\x01\xff\xfe\x02"]
 )
 property_strings = st.lists(st.one_of(pieces, pieces, junk), max_size=6).map(b"".join)
+content_headers = st.builds(
+    Properties,
+    content_type=st.sampled_from([None, "text/plain"]),
+    headers=st.one_of(
+        st.none(),
+        st.dictionaries(
+            st.sampled_from(["region", "n", "key", "größe"]),
+            st.sampled_from(["A", "B", 7, -1, 0.5, True, {"a": [1]}, None]),
+            max_size=3,
+        ),
+    ),
+    message_id=st.sampled_from([None, "", "m-1"]),
+    timestamp=st.sampled_from([None, 1_600_000_000]),
+    type=st.sampled_from([None, "A", "another"]),
+).map(encode_properties)
+publish_heads = st.sampled_from(
+    [PublishHead("", "orders", False, False, b"\0\x06orders"),
+     PublishHead("x", "eu.new", False, False, b"\x01x\x06eu.new")]
+)  # fmt: skip
 bodies = st.one_of(
     st.binary(max_size=20), st.sampled_from([100, 3000, 30000]).map(lambda n: b"x" * n)
 )
@@ -41,7 +64,12 @@ bodies = st.one_of(
 def messages(draw):
     """(record, goes to both queues, is delayed)"""
     body, properties = draw(bodies), draw(property_strings)
-    if draw(st.integers(0, 3)) == 0:
+    wire = draw(st.sampled_from([*Wire.__members__.values()]))
+    if wire == Wire.AMQP:
+        head = draw(publish_heads)
+        record = publish_record(head, draw(content_headers), body, now_ms=1_700_000_000_000)
+        record.reshape(flags=0)
+    elif wire == Wire.NEUTRAL:
         record = neutral_record(
             body,
             properties=properties,
@@ -65,7 +93,9 @@ def messages(draw):
 
 def expected_row(record, offset, store_ms):
     facts = RocketmqFacts()
-    if record.wire == Wire.ROCKETMQ:
+    if record.wire == Wire.AMQP:
+        properties, body = amqp_properties(record.properties), record.body
+    elif record.wire == Wire.ROCKETMQ:
         properties = facts.facts(record).properties
         try:
             body = facts.body(record, 1 << 26)
@@ -170,6 +200,8 @@ def is_wanted(row_filter, record):
     if row_filter.kind == TAG:
         chosen = tag_filter(row_filter.text)
         return chosen is None or chosen.matches_record(record)
+    if record.wire == Wire.AMQP:
+        return compile_selector(row_filter.text).matches(AmqpFacts().properties(record))
     properties = parse_properties(record.properties)
     if record.wire == Wire.NEUTRAL and record.tag:
         properties.setdefault("TAGS", record.tag.decode("utf-8", "replace"))

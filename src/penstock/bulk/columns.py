@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.bulk.gather import Gathered
 from penstock.bulk.layout import Column, kinds
 from penstock.bulk.origins import NEUTRAL, Message, Origin, wire_name
-from penstock.bulk.property_maps import maps_of, property_maps
+from penstock.bulk.property_maps import maps_of
 from penstock.bulk.schema import TYPES, arrow_schema
 from penstock.bulk.views import Buffers, Spans
 from penstock.model.record import RecordFlag
@@ -163,10 +163,10 @@ class Rows:
         for row in self._uncommon:
             spans.length[row] = 0
         found = kinds(wires)
-        groups = [(self.origin(wire).hidden, np.flatnonzero(wires == wire)) for wire in found]
+        groups = [(self.origin(wire).maps, np.flatnonzero(wires == wire)) for wire in found]
         if len(groups) == 1 and not self._uncommon:
-            return property_maps(buffers.binary(spans), groups[0][0])
-        parts = [property_maps(buffers.binary(spans.take(rows)), hide) for hide, rows in groups]
+            return groups[0][0](buffers.binary(spans))
+        parts = [maps(buffers.binary(spans.take(rows))) for maps, rows in groups]
         rows = np.concatenate([rows for _, rows in groups]) if groups else np.empty(0, np.int64)
         parts.append(maps_of([message.properties for message in self._uncommon.values()]))
         source = np.empty(len(self), np.int64)

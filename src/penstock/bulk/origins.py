@@ -1,22 +1,26 @@
 """Whose bytes a record holds, and how its columns are read: the registry {wire: origin} (D15).
 
-Most origins are *laid out*: key, tag and body are the spans of the header, and properties are a
-string ``name 01 value 02 ...``. Those are read without a loop. Any other origin, any compressed
-body and any batch is read message by message through its ``reader``.
+Origins are *laid out*: key, tag and body are the spans of the header, and a function makes maps of
+all their properties at once. Those are read without a loop. Any other origin, any compressed body
+and any batch is read message by message through its ``reader``.
 
 A body that cannot be inflated is given as it was stored: one bad message must not stop a query.
 
 Not here: the bytes themselves (``wire/<protocol>/facts.py``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
 import pyarrow as pa
 
+from penstock.bulk.amqp_maps import amqp_maps, amqp_properties
+from penstock.bulk.property_maps import property_maps
 from penstock.model.facts import Facts
 from penstock.model.record import Record, RecordFlag, Wire
+from penstock.wire.amqp.facts import AmqpFacts
 from penstock.wire.rocketmq.batch import split_batch
 from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.facts import RocketmqFacts, sys_flag_of
@@ -57,9 +61,9 @@ class Origin(msgspec.Struct, frozen=True):
 
     name: str
     reader: MessageReader
+    maps: Callable[[pa.Array], pa.Array] = partial(property_maps, hidden=frozenset())
+    """The user's properties of a binary column of ``Record.properties``."""
     is_laid_out: bool = True
-    hidden: frozenset[str] = frozenset()
-    """Names of properties that are the protocol's, not the user's."""
 
 
 class RocketmqMessages:
@@ -110,6 +114,22 @@ class NeutralMessages:
         return properties
 
 
+class AmqpMessages:
+    """AMQP's publishes; they come one by one and are never compressed."""
+
+    def __init__(self) -> None:
+        self._facts = AmqpFacts()
+
+    def messages(self, record: Record) -> list[Message]:
+        """The message."""
+        properties = amqp_properties(record.properties)
+        return [Message(record.key, record.tag, properties, record.body)] * record.messages
+
+    def selectable(self, record: Record) -> Mapping[str, str]:
+        """Headers, and AMQP's own properties under their long names."""
+        return self._facts.properties(record)
+
+
 NEUTRAL: Final = Origin(name="neutral", reader=NeutralMessages())
 
 
@@ -118,8 +138,11 @@ def known_origins() -> dict[int, Origin]:
     return {
         int(Wire.NEUTRAL): NEUTRAL,
         int(Wire.ROCKETMQ): Origin(
-            name="rocketmq", reader=RocketmqMessages(), hidden=frozenset(SYSTEM_NAMES)
+            name="rocketmq",
+            reader=RocketmqMessages(),
+            maps=partial(property_maps, hidden=frozenset(SYSTEM_NAMES)),
         ),
+        int(Wire.AMQP): Origin(name="amqp", reader=AmqpMessages(), maps=amqp_maps),
     }
 
 

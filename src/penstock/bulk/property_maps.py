@@ -52,7 +52,7 @@ def property_maps(strings: pa.Array, hidden: frozenset[str]) -> pa.Array:
             names = names.filter(wanted)
             starts, middles, ends = starts[keep], middles[keep], ends[keep]
     bounds = np.searchsorted(starts, offsets).astype(np.int32)
-    if _has_twins(names, bounds):
+    if len(twin_rows(names, bounds)):
         return _slow_maps(strings, hidden)
     values = source.binary(_spans(middles + 1, ends))
     return _maps(bounds, as_text(names), as_text(values))
@@ -61,6 +61,20 @@ def property_maps(strings: pa.Array, hidden: frozenset[str]) -> pa.Array:
 def maps_of(properties: Sequence[Mapping[str, str]]) -> pa.Array:
     """The column of maps that were read one by one."""
     return pa.array([list(each.items()) for each in properties], TYPES["properties"])
+
+
+def twin_rows(names: pa.Array, bounds: Column) -> Column:
+    """The rows that have two pairs of one name."""
+    sizes = np.diff(bounds)
+    if not len(names) or sizes.max() < 2:
+        return np.empty(0, np.int64)
+    encoded = names.dictionary_encode()
+    count = len(encoded.dictionary)
+    numbers = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    keys = np.repeat(np.arange(len(sizes)), sizes) * count + numbers
+    keys.sort()
+    twins: Column = np.unique(keys[1:][keys[1:] == keys[:-1]] // count)
+    return twins
 
 
 def _pairs(data: Column, offsets: Column) -> tuple[Column, Column]:
@@ -120,19 +134,6 @@ def _short_names(names: frozenset[str]) -> tuple[Column, Column]:
     short = {name.encode() for name in names if len(name.encode()) <= 8 and "\0" not in name}
     pairs = sorted((int.from_bytes(name, "little"), len(name)) for name in short or {b""})
     return np.array([n for n, _ in pairs], np.uint64), np.array([n for _, n in pairs], np.int64)
-
-
-def _has_twins(names: pa.Array, bounds: Column) -> bool:
-    """Whether a row has two pairs of one name."""
-    sizes = np.diff(bounds)
-    if not len(names) or sizes.max() < 2:
-        return False
-    encoded = names.dictionary_encode()
-    kinds = len(encoded.dictionary)
-    numbers = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    keys = np.repeat(np.arange(len(sizes)), sizes) * kinds + numbers
-    keys.sort()
-    return bool((keys[1:] == keys[:-1]).any())
 
 
 def _slow_maps(strings: pa.Array, hidden: frozenset[str]) -> pa.Array:
