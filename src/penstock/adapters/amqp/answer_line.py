@@ -1,10 +1,10 @@
 """What a channel sends, in order, although some answers are known later than others (D6).
 
 An answer to a durable change leaves after the commit that holds it; everything the channel says
-later, deliveries too, stays behind it. Such an answer has a ``Slot`` in the line; without one
+later, deliveries too, stays behind it. Such an answer has a ``Place`` in the line; without one
 nothing is kept::
 
-    declare-ok (slot, not durable yet) | deliver | bind-ok (slot, durable) | deliver
+    declare-ok (place, not durable yet) | deliver | bind-ok (place, durable) | deliver
 
 Bounds: the session stops reading at ``amqp.answers_held_bytes_max``; deliveries kept here count as
 unsent (F14).
@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-SLOT_BYTES: Final = 256
-"""What a slot weighs, beside the answer in it."""
+PLACE_BYTES: Final = 256
+"""What a place weighs, beside the answer in it."""
 
 
-class Slot:
+class Place:
     """Where an answer will be that is not known, or may not leave, yet."""
 
     __slots__ = ("_line", "data", "is_filled")
@@ -46,7 +46,7 @@ class AnswerLine:
         """``changed`` is called when something waits, and whenever less does."""
         self._send = send
         self._changed = changed
-        self._kept: deque[bytes | Slot] = deque()
+        self._kept: deque[bytes | Place] = deque()
         self.held_bytes = 0
         self.deliveries = 0
         """Messages among what is kept, so that nobody takes them for sent."""
@@ -65,23 +65,23 @@ class AnswerLine:
         else:
             self._send(data)
 
-    def reserve(self) -> Slot:
-        """A slot for an answer; what is sent from now on stays behind it."""
-        slot = Slot(self)
-        self._kept.append(slot)
-        self.held_bytes += SLOT_BYTES
+    def reserve(self) -> Place:
+        """A place for an answer; what is sent from now on stays behind it."""
+        place = Place(self)
+        self._kept.append(place)
+        self.held_bytes += PLACE_BYTES
         self._changed()
-        return slot
+        return place
 
     def advance(self) -> None:
-        """A slot was filled: send everything up to the next empty one."""
+        """A place was filled: send everything up to the next empty one."""
         kept = self._kept
         while kept:
             first = kept[0]
-            if isinstance(first, Slot):
+            if isinstance(first, Place):
                 if not first.is_filled:
                     break
-                self.held_bytes -= SLOT_BYTES
+                self.held_bytes -= PLACE_BYTES
                 data = first.data
             else:
                 self.held_bytes -= len(first)

@@ -12,7 +12,6 @@ Not here: publishes (``publish.py``), consumers (``consume.py``), which method g
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -93,8 +92,8 @@ class ChannelState:
         """A place in the line: call it with the answer, or None when there is none after all."""
         if not self.is_open:
             return _nobody
-        slot = self.line.reserve()
-        return lambda method: slot.fill(
+        place = self.line.reserve()
+        return lambda method: place.fill(
             b"" if method is None else method_frame(self.number, method)
         )
 

@@ -42,6 +42,8 @@ class House:
         self.sessions: Final[dict[ConnectionId, Session]] = {}
         """Connections that live and have opened a virtual host."""
         self.users: Final = Users(self)
+        self.replies: Final = DirectReplies()
+        """Requesters that wait for direct replies."""
         self.vhosts: Final[dict[str, VirtualHost]] = {}
         self.vhosts[DEFAULT_VHOST] = VirtualHost(self, DEFAULT_VHOST)
         for name in engine.definitions(VHOST_KIND):
@@ -62,8 +64,10 @@ class House:
 
     def drop_vhost(self, name: str) -> None:
         """A virtual host goes; its connections are closed. ``/`` stays."""
-        if name == DEFAULT_VHOST or self.vhosts.pop(name, None) is None:
+        found = None if name == DEFAULT_VHOST else self.vhosts.pop(name, None)
+        if found is None:
             return
+        found.drop()
         self.engine.define(VHOST_KIND, name, None)
         for session in list(self.sessions.values()):
             if session.vhost.name == name:

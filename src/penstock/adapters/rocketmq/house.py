@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.adapters.rocketmq.draft import Special
 from penstock.adapters.rocketmq.key_values import KeyValues
-from penstock.adapters.timers import Timers
 from penstock.adapters.rocketmq.topics import TopicBook
+from penstock.adapters.timers import Timers
 from penstock.engine.broker import Engine
 from penstock.engine.group.consume_mode import ConsumeModes
 from penstock.engine.group.locks import QueueLocks
