@@ -22,7 +22,7 @@ from penstock.wire.amqp.deliveries import got
 from penstock.wire.amqp.frame import method_frame
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.answer_line import Slot
+    from penstock.adapters.amqp.answer_line import Place
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.queue import AmqpQueue
 
@@ -60,19 +60,19 @@ def take_one(channel: ChannelState, queue: AmqpQueue, *, is_no_ack: bool) -> byt
     )
 
 
-def _wait(channel: ChannelState, method: Get, slot: Slot, waits: int) -> None:
+def _wait(channel: ChannelState, method: Get, place: Place, waits: int) -> None:
     """Let the publishes before it have a turn; they are given a few, then it goes on."""
 
     def again() -> None:
         if not channel.is_open:
-            slot.fill(b"")
+            place.fill(b"")
         elif waits and is_publishing(channel):
-            _wait(channel, method, slot, waits - 1)
+            _wait(channel, method, place, waits - 1)
         else:
             try:
-                slot.fill(take_one(channel, _queue(channel, method), is_no_ack=method.is_no_ack))
+                place.fill(take_one(channel, _queue(channel, method), is_no_ack=method.is_no_ack))
             except AmqpError as error:
-                slot.fill(b"")
+                place.fill(b"")
                 channel.fail(error.about(channel.number, method.class_id, method.method_id))
 
     channel.house.engine.after_durable(again)
