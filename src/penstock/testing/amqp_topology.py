@@ -48,7 +48,7 @@ class Topology:
             all_settings=bench.settings,
             settings=getattr(bench.settings, "amqp", None),
         )
-        return VirtualHost(cast(House, house), self.name)
+        return VirtualHost(cast("House", house), self.name)
 
     def restart(self) -> None:
         """Stop and start: only what is durable is there again."""

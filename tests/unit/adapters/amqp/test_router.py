@@ -1,7 +1,5 @@
 """Routing: every exchange type, exchanges bound to exchanges, alternates, what is remembered."""
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,8 +14,8 @@ KEYS = ["a", "b"]
 
 
 @pytest.fixture
-def topology() -> Iterator[Topology]:
-    yield Topology()
+def topology() -> Topology:
+    return Topology()
 
 
 def test_the_default_exchange_leads_to_the_queue_of_that_name(topology: Topology) -> None:

@@ -13,7 +13,7 @@ from penstock.testing.workbench import Workbench
 
 
 def users_of(bench: Workbench) -> Users:
-    return Users(cast(House, SimpleNamespace(engine=bench.engine)))
+    return Users(cast("House", SimpleNamespace(engine=bench.engine)))
 
 
 def test_guest_is_there_and_comes_from_this_machine_only() -> None:
