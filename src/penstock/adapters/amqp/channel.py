@@ -1,7 +1,7 @@
 """One channel: its parts, its answers in order, its end.
 
-    opened --- error of its own ---> failed --- close-ok ---> gone
-       \\--- the client's close ---> ended (once its last answer left) ---> gone
+    opened --- error of its own ------> failed ---- close-ok ----------> gone
+    opened --- the client's close ----> ended ----- last answer left --> gone
 
 Invariants: after an error only close and close-ok are heard; what it had unsettled is requeued at
 once; a number is free again when close-ok was said. One channel's error harms no other.

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 def open_again(channel: ChannelState, method: Open) -> None:
     """It is open already."""
+    del channel, method
     raise AmqpError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
 
 
 def close(channel: ChannelState, method: Close) -> None:
     """The client is done with it."""
+    del method
     channel.end()
 
 
@@ -42,6 +44,7 @@ def flow(channel: ChannelState, method: Flow) -> None:
 
 def access(channel: ChannelState, method: AccessRequest) -> None:
     """Tickets are of AMQP 0-8; everybody gets the same one."""
+    del method
     channel.answer(AccessRequestOk(1))
 
 

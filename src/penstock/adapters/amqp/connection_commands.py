@@ -28,6 +28,7 @@ def run(session: Session, method: Method) -> None:
 
 def update_secret(session: Session, method: UpdateSecret) -> None:
     """There are no secrets that end; a new one is as good as the old one."""
+    del method
     session.say(UpdateSecretOk())
 
 
