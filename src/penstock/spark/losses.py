@@ -28,6 +28,9 @@ ADVICE: Final = (
     "; set failOnDataLoss=false to go on with what there is, or begin with a new checkpoint"
 )
 
+TOLD_MAX: Final = 5
+"""Queues that one error names."""
+
 
 class Loss(msgspec.Struct, frozen=True):
     """One queue whose messages are not what the checkpoint says."""
@@ -74,11 +77,14 @@ def judge(
     if not found:
         return start, {}
     if earliest is None:
-        raise BulkError(DATA_LOSS, "; ".join(each.text for each in found[:5]) + ADVICE)
+        texts = [each.text for each in found[:TOLD_MAX]]
+        if len(found) > TOLD_MAX:
+            texts.append(f"and {len(found) - TOLD_MAX} more")
+        raise BulkError(DATA_LOSS, "; ".join(texts) + _reason(answer) + ADVICE)
     offsets = {topic: dict(queues) for topic, queues in start.offsets.items()}
     begins: Marks = {}
     for each in found:
-        _log.warning("data loss, going on: %s", each.text)
+        _log.warning("data loss, going on: %s%s", each.text, _reason(answer))
         topic, queue = each.topic, each.queue
         if each.kind == "gone":
             del offsets[topic][queue]
@@ -88,3 +94,8 @@ def judge(
             begins.setdefault(topic, {})[queue] = there[topic][queue]
     kept = {topic: queues for topic, queues in offsets.items() if queues}
     return msgspec.structs.replace(start, offsets=kept, epoch=answer.epoch), begins
+
+
+def _reason(answer: Answer) -> str:
+    """What the broker knows of it: a lease that was broken is not the query's fault."""
+    return f"; the broker says: {answer.lost}" if answer.lost else ""

@@ -69,6 +69,7 @@ class FlightUpstream:
             incarnations=as_marks(polled.incarnations),
             lag_rows=polled.lag_rows,
             lag_bytes=polled.lag_bytes,
+            lost=polled.lost or "",
         )
 
     def read(self, wanted: Range) -> Iterator[Any]:

@@ -69,6 +69,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     incarnations: Marks
     lag_rows: int = 0
     lag_bytes: int = 0
+    lost: str = ""
+    """Why messages behind the start are gone, where the upstream knows: a broken lease."""
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
 
 from penstock.bulk.tickets import BulkError
 from penstock.spark.offsets import position, rows_between
@@ -168,6 +169,26 @@ def test_what_happened_to_a_checkpoints_queue_is_said_and_what_to_do(accident, w
         made.following(end)
     assert "failOnDataLoss=false" in str(raised.value)
     assert raised.value.kind == "data-loss"
+
+
+def test_a_lease_that_was_broken_is_told_to_the_user_with_its_reason(caplog):
+    class Broken(FakeUpstream):
+        def poll(self, ask):
+            answer = super().poll(ask)
+            return replace(answer, lost="its lease was broken, it held 9 GiB")
+
+    upstream = Broken(orders=1)
+    upstream.grow("orders", "0", 50)
+    strict, _ = query(upstream, maxRowsPerTrigger="20")
+    end = strict.following(strict.initial())
+    removed(upstream)
+    with pytest.raises(
+        BulkError, match="the broker says: its lease was broken, it held 9 GiB; set"
+    ):
+        strict.following(end)
+    lax, _ = query(upstream, failOnDataLoss="false")
+    lax.following(end)
+    assert "its lease was broken, it held 9 GiB" in caplog.text
 
 
 @pytest.mark.parametrize(

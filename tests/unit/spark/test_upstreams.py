@@ -44,6 +44,7 @@ class Client:
             latest={"orders": {0: 9, 1: 9}},
             incarnations={"orders": {0: 6, 1: 7}},
             lag_rows=11,
+            lost="retention removed them",
         )
 
     def lease(self, question):
@@ -80,6 +81,7 @@ def test_questions_to_a_broker_carry_numbers_for_queues_and_answers_texts(client
     assert (asked.subscription, asked.topics, asked.pattern) == ("etl", ["orders"], None)
     assert (asked.start, asked.epoch, asked.wait_ms) == ({"orders": {0: 2, 1: 5}}, 3, 3)
     assert answer.ends == {"orders": {"0": 4, "1": 6}}
+    assert answer.lost == "retention removed them"
     assert upstream.keep(START) == "it held 2 GiB"
     assert client.asked[-1].ttl_ms == 2000
     upstream.report(BatchProgress(), state="stopped")
