@@ -203,7 +203,7 @@ def begin(channel: ChannelState, method: Consume, tag: str) -> None:
 
 def check_exclusive(queue: AmqpQueue, method: Consume) -> None:
     """Refuse whoever would share a queue with an exclusive consumer."""
-    is_in_line = queue.subscription.options.mode is Mode.FAILOVER
+    is_in_line = queue.subscription.options.mode is Mode.SINGLE_ACTIVE
     wants_all = method.is_exclusive and (queue.consumers > 0 or is_in_line)
     if queue.exclusive_consumer or wants_all:
         text = f"queue '{queue.name}' in vhost '{queue.vhost.name}' in exclusive use"

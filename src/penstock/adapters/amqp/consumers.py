@@ -113,20 +113,16 @@ class ConsumerEntry(Holder):
 
     def start(self) -> None:
         """Take messages from now on."""
-        is_in_line = self.subscription.options.mode is Mode.FAILOVER
-        self.is_active = not is_in_line
+        self.is_active = self.subscription.options.mode is not Mode.SINGLE_ACTIVE
         demand: Demand = Unlimited()
         if not self.is_no_ack:
             count = self.prefetch_count or (QUORUM_PREFETCH if self.is_counted else 0)
             demand = self.window = Window(count, self.channel.consuming.window)
         session = self.channel.session
-        # The engine's line is in order of priorities and names; RabbitMQ's, of coming. With all of
-        # them alike it is the same, and nobody who comes later displaces the active one.
-        name = f"{session.name} ({self.channel.number}) {self.tag}"
         self.attach(
             demand,
-            f"consumer of {self.queue.name}" if is_in_line else name,
-            priority=0 if is_in_line else self.priority,
+            f"{session.name} ({self.channel.number}) {self.tag}",
+            priority=self.priority,
             is_auto_settled=self.is_no_ack,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from penstock.adapters.amqp.consumer_timeout import ConsumerTimeouts
 from penstock.adapters.amqp.house import House
 from penstock.adapters.amqp.session import Session
 from penstock.adapters.contract import Peer
@@ -22,7 +23,9 @@ AMQP: Final = "amqp"
 
 def open_house(engine: Engine, clock: Clock, settings: Settings) -> House:
     """A house with everything in it that the catalog knows; tests use it directly."""
-    return House(engine, clock, settings)
+    house = House(engine, clock, settings)
+    house.timers.add(ConsumerTimeouts(house))
+    return house
 
 
 class AmqpFactory:
