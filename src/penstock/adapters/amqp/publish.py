@@ -145,7 +145,7 @@ class Publishing:
         """These are as safe as they asked to be."""
         if self.confirms is not None:
             self.confirms.acked([each.token for each in confirmations])
-            self._say_confirms()
+            self.say_confirms()
         elif self.tx is not None:
             tokens = [each.token for each in confirmations]
             for token in dict.fromkeys(tokens):
@@ -156,7 +156,7 @@ class Publishing:
         """These were not stored."""
         if self.confirms is not None:
             self.confirms.nacked([token for token, _ in refusals])
-            self._say_confirms()
+            self.say_confirms()
         elif self.tx is not None and any(token < PLAIN_TOKEN for token, _ in refusals):
             self._channel.fail(self.tx.refused().about(0, 90, 20))
             return
@@ -307,9 +307,11 @@ class Publishing:
     def _ack(self, first: int, count: int) -> None:
         if self.confirms is not None and first > 0:
             self.confirms.acked(list(range(first, first + count)))
-            self._say_confirms()
+            self._channel.session.confirming[self._channel] = None
+            self._channel.session.wake()
 
-    def _say_confirms(self) -> None:
+    def say_confirms(self) -> None:
+        """Send what is known of publishes; at the end of a turn, so that it is one answer."""
         if self.confirms is not None:
             frames = self.confirms.take()
             if frames:

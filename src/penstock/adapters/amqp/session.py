@@ -84,6 +84,8 @@ class Session:
         """Channels of the engine that belong to channels of ours."""
         self.waiting: Final[dict[ChannelState, None]] = {}
         """Channels whose answers wait for the disk."""
+        self.confirming: dict[ChannelState, None] = {}
+        """Channels with confirms that are made of a whole turn."""
         flow = house.all_settings.flow
         self.unsent: Final = UnsentLimit(
             flow.unsent_messages_max, flow.unsent_bytes_max, house.engine.unsent_pool
@@ -198,6 +200,9 @@ class Session:
 
     def outgoing(self) -> list[bytes]:
         """Everything to send."""
+        confirming, self.confirming = self.confirming, {}
+        for channel in confirming:
+            channel.publishing.say_confirms()
         outbox, self._outbox = self._outbox, []
         if outbox:
             self._beat.sent(self.house.clock.monotonic_ms())
