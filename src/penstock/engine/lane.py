@@ -41,6 +41,7 @@ class Lane:
         "is_saved",
         "next_offset",
         "notes",
+        "offered_upto",
         "pending",
         "queue",
         "queue_id",
@@ -73,6 +74,9 @@ class Lane:
         self.next_offset = low_mark
         self.delivered_mark = low_mark
         """No offset at or above was delivered; -1 with nothing reserved yet."""
+        self.offered_upto = queue.index.next_offset
+        """Offsets at or above had no dispatch yet: a consumer that waits gets them, however short
+        their time to live is."""
         self._counts_max = COUNTS_KEPT
         self.flagged_below = 0
         """Offsets below may have been delivered by a process that is gone."""
@@ -223,4 +227,5 @@ class Lane:
     def _restored(self) -> None:
         self.next_offset = self.cursor.low_mark
         self.flagged_below = self.delivered_mark
+        self.offered_upto = self.queue.index.next_offset
         self.notes.reset(self.cursor.low_mark)

@@ -5,7 +5,8 @@ Who spends: every message admitted. Who grants: consumers, by settling (length, 
 wakes them: settling and time both make a turn, and every turn looks again.
 
 Figures are taken once per turn and kept up to date by what is admitted in it, so that a list of a
-hundred publishes is judged one by one but counted once. A length limit is kept exactly for readers
+hundred publishes is judged one by one but counted once. What consumers take at once never waits
+and does not count. A length limit is kept exactly for readers
 that may see what is not durable yet (D7), and for the others as soon as it is.
 
 Not here: what holding and refusing mean for a channel (``admission.py``).
@@ -54,6 +55,7 @@ class TopicLimits:
         "_quota",
         "_rate",
         "_ready_bytes",
+        "_room",
         "_topic",
         "_turn",
         "spark",
@@ -71,6 +73,7 @@ class TopicLimits:
         self._turn = -1
         self._messages = 0
         self._ready_bytes = 0
+        self._room = 0
         self._backlog_bytes = 0
         self._age_ms = 0
 
@@ -88,15 +91,29 @@ class TopicLimits:
         self._turn = turn
         topic = self._topic
         policy = topic.policy
-        if policy.length_max or policy.bytes_max:
-            arriving, arriving_bytes = arriving_at(topic)
-            self._messages = ready_messages(topic) + arriving
-            self._ready_bytes = backlog_bytes(topic) + arriving_bytes
+        if (policy.length_max or policy.bytes_max) and policy.overflow is not Overflow.DROP_HEAD:
+            self._look(topic, policy)
         if self._quota.is_set:
             self._backlog_bytes = backlog_bytes(topic)
             self._age_ms = oldest_age_ms(topic, wall_ms)
         if self.spark is not None:
             self.spark.begin(*arriving_at(topic))
+
+    def _look(self, topic: Topic, policy: TopicPolicy) -> None:
+        """Count what waits, and what consumers would take before it had to wait."""
+        arriving, arriving_bytes = _arriving_bodies(topic)
+        self._messages = self._ready_bytes = 0
+        rooms: list[int] = []
+        for holder in holders(topic):
+            messages = _ready(holder, topic) + arriving
+            room = holder.room()
+            rooms.append(max(0, room - messages))
+            if messages > room:
+                self._messages = max(self._messages, messages - room)
+                if policy.bytes_max:
+                    size = holder.ready_body_bytes() + arriving_bytes
+                    self._ready_bytes = max(self._ready_bytes, size)
+        self._room = min(rooms, default=0)
 
     def judge(self, record: Record, now_ms: int) -> Refusal | Hold | None:
         """What speaks against admitting the record now."""
@@ -133,8 +150,11 @@ class TopicLimits:
     def admit(self, record: Record, now_ms: int) -> None:
         """The record is on its way in: count it."""
         size = len(record.origin)
-        self._messages += record.messages
-        self._ready_bytes += size
+        if self._room >= record.messages:
+            self._room -= record.messages
+        else:
+            self._messages += record.messages
+            self._ready_bytes += record.shape.body_len
         self._backlog_bytes += size
         if self._rate.is_set:
             self._rate.charge(record.messages, size, now_ms)
@@ -142,39 +162,40 @@ class TopicLimits:
             self.spark.admit(record.messages, size, now_ms)
 
     def _full(self, record: Record, policy: TopicPolicy) -> str:
-        """Why a length limit does not allow the record; empty when it does."""
+        """Why a length limit does not allow the record; empty when it does.
+
+        What a consumer takes at once does not wait; but a message that is too much by itself is
+        refused even then, as RabbitMQ does. One that may be held is not: it would be for ever.
+        """
         if policy.overflow is Overflow.DROP_HEAD:
             return ""
+        is_awaited = self._room >= record.messages
+        if is_awaited and policy.overflow is Overflow.HOLD:
+            return ""
         name = self._topic.name
-        if 0 < policy.length_max < self._messages + record.messages:
-            return (
-                f"topic '{name}' holds {self._messages} messages, limit {policy.length_max} "
-                f"(length_max)"
-            )
-        if 0 < policy.bytes_max < self._ready_bytes + len(record.origin):
-            return (
-                f"topic '{name}' holds {self._ready_bytes} bytes, limit {policy.bytes_max} "
-                f"(bytes_max)"
-            )
+        messages = 0 if is_awaited else self._messages
+        limit = max(0, policy.length_max)
+        if policy.length_max and messages + record.messages > limit:
+            return f"topic '{name}' holds {messages} messages, limit {limit} (length_max)"
+        size = 0 if is_awaited else self._ready_bytes
+        limit = max(0, policy.bytes_max)
+        if policy.bytes_max and size + record.shape.body_len > limit:
+            return f"topic '{name}' holds {size} bytes, limit {limit} (bytes_max)"
         return ""
 
     def make_room(self, wall_ms: int) -> bool:
         """Let the oldest messages go where the policy says so; False while more has to go.
 
         What a subscription may not see yet (D7) it cannot drop yet: then the next sync's turn
-        comes here again.
+        comes here again. What its consumers are about to take is left to them.
         """
         topic, policy = self._topic, self._topic.policy
         is_done = True
         for subscription in holders(topic):
             if policy.overflow is Overflow.DROP_HEAD:
-                if policy.length_max:
-                    over = _ready(subscription, topic) - policy.length_max
-                    is_done &= _drop(subscription, topic, over) >= over
-                if policy.bytes_max:
-                    is_done &= _drop_bytes(subscription, topic, policy.bytes_max)
+                is_done &= _keep_short(subscription, topic, policy)
             if self._quota.judge(_backlog(subscription, topic), 0) is Verdict.EVICT:
-                is_done &= _drop_bytes(subscription, topic, self._quota.evict_to_bytes)
+                is_done &= _drop_backlog(subscription, topic, self._quota.evict_to_bytes)
             age_ms = _age_ms(subscription, topic, wall_ms)
             if self._quota.judge(0, age_ms) is Verdict.EVICT:
                 _drop_older(subscription, topic, wall_ms - self._quota.evict_to_age_ms)
@@ -256,6 +277,17 @@ def arriving_at(topic: Topic) -> tuple[int, int]:
     return messages, size
 
 
+def _arriving_bodies(topic: Topic) -> tuple[int, int]:
+    """The same by bodies: messages, and the bytes of what they carry."""
+    records = [
+        each.record
+        for queue in topic.queues
+        for parcel in queue.inbox
+        for each in parcel.publications
+    ]
+    return sum(each.messages for each in records), sum(each.shape.body_len for each in records)
+
+
 def _drop_order(subscription: Subscription, topic: Topic) -> list[Queue]:
     """Lowest priority first; without priorities the fullest queue first."""
     if topic.policy.max_priority:
@@ -272,7 +304,24 @@ def _drop(subscription: Subscription, topic: Topic, messages: int) -> int:
     return dropped
 
 
-def _drop_bytes(subscription: Subscription, topic: Topic, bytes_max: int) -> bool:
+def _keep_short(subscription: Subscription, topic: Topic, policy: TopicPolicy) -> bool:
+    """Drop the oldest ready messages above the length limits; False when some stay for now."""
+    if not policy.length_max and not policy.bytes_max:
+        return True
+    is_done = True
+    room = subscription.room()
+    if policy.length_max:
+        over = _ready(subscription, topic) - max(0, policy.length_max)
+        is_done = _drop(subscription, topic, over - room) >= over
+    if policy.bytes_max:
+        limit = max(0, policy.bytes_max)
+        while subscription.ready_body_bytes() > limit:
+            if room > 0 or _drop(subscription, topic, 1) == 0:
+                return False
+    return is_done
+
+
+def _drop_backlog(subscription: Subscription, topic: Topic, bytes_max: int) -> bool:
     while _backlog(subscription, topic) > bytes_max:
         if _drop(subscription, topic, 1) == 0:
             return False

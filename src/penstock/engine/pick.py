@@ -264,7 +264,7 @@ class Picker:
 
     def _is_expired(self, lane: Lane, entry: IndexEntry, record: Record, now_ms: int) -> bool:
         expire_ms = expires_ms(entry, record, lane.queue.topic.policy.message_ttl_ms)
-        return 0 < expire_ms < now_ms
+        return 0 < expire_ms < now_ms and entry[1] < lane.offered_upto
 
     def _wanted(self, lane: Lane, entries: list[IndexEntry]) -> list[IndexEntry]:
         assert self.filter is not None

@@ -67,6 +67,8 @@ class Registry:
         self.subscriptions: dict[SubscriptionId, Subscription] = {}
         self.expiring: dict[TopicName, Topic] = {}
         """Topics that go when nobody uses them."""
+        self.evicting: dict[TopicName, Topic] = {}
+        """Topics in which old messages make room for new ones."""
 
     # Topics.
 
@@ -132,6 +134,7 @@ class Registry:
         topic.is_deleted = True
         del self.topics[topic.name]
         self.expiring.pop(topic.name, None)
+        self.evicting.pop(topic.name, None)
         for subscription in list(topic.subscriptions.values()):
             self.remove_subscription(topic, subscription)
         for queue in topic.queues:
@@ -251,6 +254,10 @@ class Registry:
             self.expiring.pop(topic.name, None)
         is_limited = needs_limits(topic.policy)
         topic.limits = TopicLimits(topic, self._chain.now_ms) if is_limited else None
+        if topic.limits is not None and topic.limits.evicts:
+            self.evicting[topic.name] = topic
+        else:
+            self.evicting.pop(topic.name, None)
 
     def _check_room(self, queues: int) -> None:
         limit = self._chain.topics.queues_max

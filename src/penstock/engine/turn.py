@@ -19,7 +19,7 @@ for the disk is stirred by ``synced``. So no wake-up can be lost.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock.engine.frame import Frame
 from penstock.engine.subscription import Subscription
@@ -81,11 +81,13 @@ class TurnRunner:
             is_saved = self._append()
             # Those left over from a frame that could not be written; newer ones are this turn's.
             self._is_stuffed = parts.dead_letters.is_crowded
-            self._make_room()
             if is_saved:
                 parts.housekeeping.snapshot()
                 parts.commits.arm_callbacks()
         self._has_drained |= self._dispatch()
+        if parts.commits.failure is None:
+            # After the dispatch: what a consumer takes at once is never too much.
+            self._make_room()
         parts.commits.run_idle_callbacks()
         parts.answers.say()
         self._chain.refresh_gates()
@@ -214,6 +216,13 @@ class TurnRunner:
             if here >= share:
                 self._woken[subscription] = None
             self._arm(subscription)
+        evicting = self._parts.registry.evicting
+        if evicting:
+            # What came back may be too much as well.
+            for subscription in woken:
+                topic = cast("Queue", subscription.lead_queue).topic
+                if topic.name in evicting:
+                    self._overfull[topic] = None
         return moved > 0
 
     def _arm(self, subscription: Subscription) -> None:

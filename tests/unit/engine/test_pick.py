@@ -46,6 +46,7 @@ def pass_time(host, subscription, ms):
 def test_an_expired_message_is_buried_instead_of_delivered(host, queue):
     subscription = subscribe(host, queue)
     queue.append([expiring(host, b"a", 10), neutral_record(b"b"), expiring(host, b"c", 500)])
+    host.run()
     host.clock.advance(100)
     taker = consume(subscription, name="c")
     host.run()
