@@ -63,11 +63,13 @@ class _Commit:
 
     __slots__ = ("acks", "answer", "open")
 
-    def __init__(self, answer: Callable[[Method | None], None], acks: list[HeldAck]) -> None:
+    def __init__(
+        self, answer: Callable[[Method | None], None], acks: list[HeldAck], publishes: int
+    ) -> None:
         self.answer = answer
         self.acks = acks
         """Those that wait for the publishes."""
-        self.open = 0
+        self.open = publishes
         """Publishes that the engine has not answered."""
 
 
@@ -122,15 +124,15 @@ class Transaction:
         acks, self._acks = self._acks, []
         self._bytes = 0
         self._serial += 1
-        serial = self._serial
-        commit = self._commits[serial] = _Commit(self._channel.answer_later(), acks)
         fits = self._fits(publishes)
-        for held in publishes:
-            commit.open += publish(held)
+        open_publishes = sum([publish(held) for held in publishes])
+        # Behind the publishes: what comes back of them leaves before commit-ok.
+        commit = _Commit(self._channel.answer_later(), acks, open_publishes)
+        self._commits[self._serial] = commit
         if fits:
             self._settle(commit)
         if not commit.open:
-            self._finish(serial)
+            self._finish(self._serial)
 
     def answered(self, token: int, count: int) -> None:
         """The engine has stored publishes of the commit with this token."""

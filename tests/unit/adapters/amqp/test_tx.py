@@ -1,0 +1,235 @@
+"""Transactions: nothing happens before the commit, and then all of it."""
+
+import pytest
+
+from penstock.adapters.amqp.tx import ACK_BYTES
+from penstock.engine.parcel import PUBLICATION_BYTES
+from penstock.model.names import TopicName
+from penstock.settings.flow import FlowSettings
+from penstock.settings.load import Settings
+from penstock.testing.amqp_peer import AmqpBench
+from penstock.testing.faults import FaultKind
+from penstock.wire.amqp.basic_methods import Ack, Get, GetEmpty, GetOk, Return
+from penstock.wire.amqp.channel_methods import (
+    Close,
+    CloseOk,
+    TxCommit,
+    TxCommitOk,
+    TxRollback,
+    TxRollbackOk,
+    TxSelect,
+    TxSelectOk,
+)
+from penstock.wire.amqp.properties import Properties, encode_properties
+from penstock.wire.amqp.queue_methods import Declare as DeclareQueue
+from penstock.wire.amqp.queue_methods import DeclareOk
+
+PERSISTENT = encode_properties(Properties(delivery_mode=2))
+
+
+@pytest.fixture
+def bench():
+    return AmqpBench()
+
+
+@pytest.fixture
+def peer(bench):
+    return bench.client()
+
+
+def declare(peer, name="q", **arguments):
+    peer.call(1, DeclareQueue(queue=name, is_durable=True, arguments=arguments))
+    return peer.bench.engine.topic(TopicName("", name))
+
+
+def ready(peer, name="q"):
+    answer = peer.call(1, DeclareQueue(queue=name, is_passive=True))
+    assert isinstance(answer, DeclareOk)
+    return answer.messages
+
+
+def test_a_commit_or_rollback_needs_a_select(peer):
+    closed = peer.call(1, TxCommit())
+    assert closed.reply_text == "PRECONDITION_FAILED - channel is not transactional"
+    peer.open(2)
+    assert peer.call(2, TxRollback()).reply_code == 406
+
+
+def test_publishes_wait_for_the_commit(bench, peer):
+    topic = declare(peer)
+    assert isinstance(peer.call(1, TxSelect()), TxSelectOk)
+    assert isinstance(peer.call(1, TxSelect()), TxSelectOk), "again is fine"
+    peer.publish(1, "", "q", b"a", PERSISTENT)
+    peer.publish(1, "", "q", b"b", PERSISTENT)
+    peer.turn()
+    assert bench.bodies(topic) == []
+    assert isinstance(peer.call(1, TxCommit()), TxCommitOk)
+    assert bench.bodies(topic) == [b"a", b"b"]
+
+
+def test_a_rollback_forgets_publishes(bench, peer):
+    topic = declare(peer)
+    peer.call(1, TxSelect())
+    peer.publish(1, "", "q", b"a")
+    assert isinstance(peer.call(1, TxRollback()), TxRollbackOk)
+    assert isinstance(peer.call(1, TxCommit()), TxCommitOk)
+    assert bench.bodies(topic) == []
+
+
+def test_commit_ok_leaves_when_everything_is_durable(bench, peer):
+    declare(peer)
+    peer.call(1, TxSelect())
+    peer.publish(1, "", "q", b"a", PERSISTENT)
+    peer.send(1, TxCommit())
+    bench.turns()
+    assert peer.methods(1) == []
+    bench.settle()
+    assert [type(each) for each in peer.methods(1)] == [TxCommitOk]
+
+
+def test_an_empty_commit_is_answered(peer):
+    peer.call(1, TxSelect())
+    assert isinstance(peer.call(1, TxCommit()), TxCommitOk)
+
+
+def test_acks_wait_for_the_commit_and_a_rollback_leaves_them_unsettled(bench, peer):
+    topic = declare(peer)
+    peer.publish(1, "", "q", b"a", PERSISTENT)
+    peer.turn()
+    peer.call(1, TxSelect())
+    got = peer.call(1, Get(queue="q"))
+    assert isinstance(got, GetOk)
+    subscription = topic.subscriptions["amqp"]
+    queue_id = topic.queues[0].queue_id
+    peer.send(1, Ack(got.delivery_tag))
+    peer.turn()
+    assert subscription.low_mark(queue_id) == 0
+    peer.call(1, TxRollback())
+    assert isinstance(peer.call(1, Get(queue="q")), GetEmpty), "a rollback does not requeue"
+    peer.send(1, Ack(got.delivery_tag))
+    peer.call(1, TxCommit())
+    assert subscription.low_mark(queue_id) == 1
+
+
+def test_publishes_and_acks_of_a_commit_are_one_frame(bench, peer):
+    topic, other = declare(peer), declare(peer, "other")
+    peer.publish(1, "", "q", b"a", PERSISTENT)
+    peer.turn()
+    peer.call(1, TxSelect())
+    got = peer.call(1, Get(queue="q"))
+    peer.send(1, Ack(got.delivery_tag))
+    for name in ("q", "other"):
+        peer.publish(1, "", name, b"moved", PERSISTENT)
+    frames = bench.store.counters.frames
+    peer.send(1, TxCommit())
+    bench.turns()
+    assert bench.store.counters.frames == frames + 1
+    assert topic.subscriptions["amqp"].low_mark(topic.queues[0].queue_id) == 1
+    assert bench.bodies(other) == [b"moved"]
+
+
+def test_a_crash_before_the_sync_loses_all_of_a_transaction_or_nothing(bench, peer):
+    declare(peer)
+    declare(peer, "other")
+    peer.publish(1, "", "q", b"a", PERSISTENT)
+    peer.turn()
+    peer.call(1, TxSelect())
+    got = peer.call(1, Get(queue="q"))
+    peer.send(1, Ack(got.delivery_tag))
+    peer.publish(1, "", "other", b"moved", PERSISTENT)
+    peer.send(1, TxCommit())
+    bench.turns()
+    bench.kill()
+    again = bench.client()
+    assert (ready(again), ready(again, "other")) in ((1, 0), (0, 1))
+
+
+def test_a_large_transaction_settles_when_the_last_publish_is_durable(bench, peer):
+    topic = declare(peer)
+    peer.publish(1, "", "q", b"a", PERSISTENT)
+    peer.turn()
+    peer.call(1, TxSelect())
+    got = peer.call(1, Get(queue="q"))
+    peer.send(1, Ack(got.delivery_tag))
+    count = FlowSettings().turn_channel_messages_max + 100
+    for _ in range(count):
+        peer.publish(1, "", "q", b"b", PERSISTENT)
+    peer.send(1, TxCommit())
+    low_mark = topic.subscriptions["amqp"].low_mark
+    queue_id = topic.queues[0].queue_id
+    while len(bench.bodies(topic)) < count + 1:
+        assert low_mark(queue_id) == 0
+        assert bench.turns() + bench.sync()
+    peer.turn()
+    assert [type(each) for each in peer.methods(1)] == [TxCommitOk]
+    assert low_mark(queue_id) == 1
+
+
+def test_a_returned_message_comes_back_at_the_commit_before_commit_ok(peer):
+    peer.call(1, TxSelect())
+    peer.publish(1, "", "nowhere", b"a", is_mandatory=True)
+    peer.turn()
+    assert peer.methods(1) == []
+    peer.send(1, TxCommit())
+    peer.turn()
+    assert [type(each) for each in peer.methods(1)] == [Return, TxCommitOk]
+
+
+def test_a_publish_that_is_refused_at_the_commit_closes_the_channel(bench, peer):
+    declare(peer, **{"x-max-length": 1, "x-overflow": "reject-publish"})
+    peer.call(1, TxSelect())
+    peer.publish(1, "", "q", b"a", PERSISTENT)
+    peer.publish(1, "", "q", b"b", PERSISTENT)
+    closed = peer.call(1, TxCommit())
+    assert closed == Close(406, "PRECONDITION_FAILED - partial tx completion", 90, 20)
+    assert peer.methods(1) == [], "no commit-ok behind it"
+
+
+def test_a_write_that_the_disk_refuses_is_no_commit(bench, peer):
+    topic = declare(peer)
+    peer.call(1, TxSelect())
+    peer.publish(1, "", "q", b"a", PERSISTENT)
+    bench.storage.plan.fail_next("write", FaultKind.ENOSPC)
+    assert isinstance(peer.call(1, TxCommit()), Close)
+    assert bench.bodies(topic) == []
+
+
+def test_a_transaction_has_the_size_of_the_connections_share_at_most():
+    bench = AmqpBench(Settings(flow=FlowSettings(connection_bytes_max=10 * PUBLICATION_BYTES)))
+    peer = bench.client()
+    declare(peer)
+    peer.call(1, TxSelect())
+    for _ in range(9):
+        peer.publish(1, "", "q", b"")
+    peer.turn()
+    assert peer.methods(1) == []
+    peer.publish(1, "", "q", bytes(PUBLICATION_BYTES))
+    peer.turn()
+    (closed,) = peer.methods(1)
+    assert closed.reply_code == 406
+    assert "transaction holds" in closed.reply_text
+    assert ACK_BYTES > 0, "settlements weigh something, too"
+
+
+def test_several_commits_at_once_are_answered_in_order_each_once(bench, peer):
+    topic = declare(peer)
+    peer.call(1, TxSelect())
+    for number in range(3):
+        peer.publish(1, "", "q", b"%d" % number, PERSISTENT)
+        peer.send(1, TxCommit())
+    peer.send(1, TxRollback())
+    peer.turn()
+    kinds = [type(each) for each in peer.methods(1)]
+    assert kinds == [TxCommitOk, TxCommitOk, TxCommitOk, TxRollbackOk]
+    assert bench.bodies(topic) == [b"0", b"1", b"2"]
+
+
+def test_a_channel_may_be_closed_while_its_commit_is_under_way(bench, peer):
+    topic = declare(peer)
+    peer.call(1, TxSelect())
+    peer.publish(1, "", "q", b"a", PERSISTENT)
+    peer.send(1, TxCommit(), Close(200, "bye"))
+    peer.turn()
+    assert [type(each) for each in peer.methods(1)] == [CloseOk]
+    assert bench.bodies(topic) == [b"a"]
+    peer.open(1)
