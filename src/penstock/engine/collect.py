@@ -41,7 +41,7 @@ class Collector:
         for queue in list(self._queues):
             for parcel in queue.inbox.newcomers():
                 self._take_if_free(queue, parcel, frame)
-        is_moving = any(queue.inbox for queue in self._queues)
+        is_moving = sum([queue.inbox.messages for queue in self._queues]) > 0
         while is_moving and frame.size < self._turn_bytes_max:
             is_moving = False
             for queue in list(self._queues):
@@ -50,7 +50,7 @@ class Collector:
                     if frame.size >= self._turn_bytes_max:
                         break
                     is_moving |= self._take_if_free(queue, parcel, frame)
-        for queue in [each for each in self._queues if not each.inbox]:
+        for queue in [each for each in self._queues if not each.inbox.messages]:
             del self._queues[queue]
         if self._queues:
             first = next(iter(self._queues))
@@ -72,12 +72,12 @@ class Collector:
     @property
     def can_move(self) -> bool:
         """True when some queue has a parcel that could be taken now (law 4)."""
-        return any(
-            self._is_free(queue, parcel, 0)
-            for queue in self._queues
-            if not queue.stage.is_blocked
-            for parcel in queue.inbox.heads()
-        )
+        for queue in self._queues:
+            if not queue.stage.is_blocked:
+                for parcel in queue.inbox.heads():
+                    if self._is_free(queue, parcel, 0):
+                        return True
+        return False
 
     def take_all(self) -> list[Parcel]:
         """Empty every inbox: nothing can be appended any more."""

@@ -71,7 +71,7 @@ class Commits:
         started_ms = self._sync_started_ms
         if started_ms is not None and self._chain.now_ms - started_ms > self._sync_hold_ms:
             return True
-        return self.buffers.free_bytes == 0
+        return self.buffers.unsynced_bytes >= self.buffers.capacity_bytes
 
     def refuse_now(self) -> Refusal | None:
         """Why a protocol that fails fast refuses a send that comes now (F6, F7), if it does."""
@@ -109,6 +109,7 @@ class Commits:
             if parcel.has_keys:
                 self._note_keys(parcel)
             if is_transient(parcel):
+                parcel.is_confirmed = True
                 self._answers.confirm(parcel.channel, parcel.publications)
         self.release()
         return True
@@ -170,7 +171,7 @@ class Commits:
             for parcel in frame.parcels:
                 self._give_back(parcel)
                 self.unsynced_messages -= len(parcel.publications)
-                if not is_transient(parcel):
+                if not parcel.is_confirmed:
                     self._answers.confirm(parcel.channel, parcel.publications)
             for queue, end in frame.ends.items():
                 queue.durable_end = end
@@ -188,7 +189,7 @@ class Commits:
             for parcel in frame.parcels:
                 self._give_back(parcel)
                 self.unsynced_messages -= len(parcel.publications)
-                if not is_transient(parcel):
+                if not parcel.is_confirmed:
                     self._answers.refuse(parcel.channel, parcel.publications, self.failure)
         self._asked, self._armed = [], []
         self._chain.stir()
@@ -239,4 +240,4 @@ def is_transient(parcel: Parcel) -> bool:
     """True when its confirm does not wait for the sync (P1)."""
     if parcel.manner is Manner.TRANSIENT:
         return True
-    return not any(queue.topic.is_durable for queue in parcel.queues or ())
+    return True not in [queue.topic.is_durable for queue in parcel.queues or ()]

@@ -295,8 +295,10 @@ class Connection:
             return
         if self._unpaid_bytes and self._chain.pool.take(self._share, self._unpaid_bytes):
             self._unpaid_bytes = 0
-        wanted = self._reasons()
         gate = self.gate
+        if gate.is_open and self._is_free:
+            return
+        wanted = self._reasons()
         if wanted.keys() == gate.reasons.keys():
             gate.reasons.update(wanted)
             return
@@ -306,6 +308,17 @@ class Connection:
         for reason, culprit in wanted.items():
             gate.close(reason, culprit, now_ms)
         self.outlet.gate_changed(gate.is_open, dict(gate.reasons))
+
+    @property
+    def _is_free(self) -> bool:
+        """True when nothing holds it: ``_reasons`` would be empty, which is the rule."""
+        return not (
+            self.stage.is_blocked
+            or self._unpaid_bytes
+            or self.pending.is_held
+            or self.holds
+            or (self.is_publisher and self._chain.alarms.is_raised)
+        )
 
     def _reasons(self) -> dict[Reason, str]:
         reasons: dict[Reason, str] = {}

@@ -56,12 +56,11 @@ class Housekeeping:
             self.snapshot_ms = now_ms + self._settings.snapshot_interval_ms
         self._mark_ms = now_ms + self._settings.idle_mark_ms
 
-    def snapshot(self) -> None:
+    def snapshot(self, now_ms: int) -> None:
         """Offer the cursors to the store, if it is time.
 
         Only right after an append that left nothing unsaved: rows must not run ahead of the log.
         """
-        now_ms = self._chain.now_ms
         if self.snapshot_ms is None or now_ms < self.snapshot_ms:
             return
         if not self._store.is_snapshot_due():
@@ -85,15 +84,15 @@ class Housekeeping:
             for queue in topic.queues
         ]
 
-    def run(self, expire: Callable[[Topic], None]) -> None:
+    def run(self, now_ms: int, expire: Callable[[Topic], None]) -> None:
         """Do what is due."""
-        now_ms = self._chain.now_ms
         if self._mark_ms is not None and now_ms >= self._mark_ms:
             self._mark(now_ms)
         if now_ms >= self._sweep_ms:
             self._sweep_ms = now_ms + self._settings.retention_sweep_ms
             self._sweep()
-        for topic in list(self._registry.expiring.values()):
+        expiring = self._registry.expiring
+        for topic in list(expiring.values()) if expiring else ():
             is_used = _is_used(topic)
             if is_used or topic.was_used:
                 # Whoever leaves makes a turn, so this is the moment of leaving.

@@ -163,12 +163,11 @@ class Lane:
 
     def next_deadline_ms(self) -> int | None:
         """The first of: a visibility ends, a delay ends, the head expires."""
-        found = (
-            self.pending.next_deadline_ms(),
-            self.redelivery.next_due_ms(),
-            self.head_deadline_ms or None,
-        )
-        return min((each for each in found if each is not None), default=None)
+        soonest_ms = self.head_deadline_ms or None
+        for at_ms in (self.pending.next_deadline_ms(), self.redelivery.next_due_ms()):
+            if at_ms is not None and (soonest_ms is None or at_ms < soonest_ms):
+                soonest_ms = at_ms
+        return soonest_ms
 
     def seek(self, offset: int) -> None:
         """Start over at ``offset``; the caller has taken everything out of flight."""

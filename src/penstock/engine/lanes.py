@@ -43,7 +43,7 @@ class Lanes:
     @property
     def has_unsaved(self) -> bool:
         """Whether ``take_settlements`` would give anything."""
-        return any(not lane.notes.is_empty for lane in self._order)
+        return False in [lane.notes.is_empty for lane in self._order]
 
     def take_settlements(self) -> list[Settlement]:
         """Everything to be saved since the last call: one settlement per cause."""
@@ -52,8 +52,10 @@ class Lanes:
             if not lane.notes.is_empty:
                 for cause, part in lane.notes.take(lane.queue_id, lane.cursor.low_mark):
                     by_cause.setdefault(cause, []).append(part)
-        # A seek comes before whatever was settled after it.
-        order = sorted(by_cause, key=lambda cause: cause is not Cause.SOUGHT)
+        order = list(by_cause)
+        if len(order) > 1:
+            # A seek comes before whatever was settled after it.
+            order.sort(key=lambda cause: cause is not Cause.SOUGHT)
         return [Settlement(self.subscription_id, int(cause), by_cause[cause]) for cause in order]
 
     def restore(self, state: CursorState) -> None:
@@ -75,8 +77,12 @@ class Lanes:
 
     def next_deadline_ms(self) -> int | None:
         """When ``due`` has something to do; whatever brings it nearer wakes the subscription."""
-        found = [lane.next_deadline_ms() for lane in self._order]
-        return min((each for each in found if each is not None), default=None)
+        soonest_ms: int | None = None
+        for lane in self._order:
+            at_ms = lane.next_deadline_ms()
+            if at_ms is not None and (soonest_ms is None or at_ms < soonest_ms):
+                soonest_ms = at_ms
+        return soonest_ms
 
     def low_mark(self, queue_id: QueueId) -> int:
         """Everything below is settled."""

@@ -16,7 +16,7 @@ from penstock.model.settlement import Cause, QueueSettlement
 class Notes:
     """Unsaved changes of one cursor."""
 
-    __slots__ = ("_counts", "_is_empty", "_mark", "_ranges", "_saved_low", "_sought")
+    __slots__ = ("_counts", "_mark", "_ranges", "_saved_low", "_sought", "is_empty")
 
     def __init__(self, low_mark: int) -> None:
         self._saved_low = low_mark
@@ -24,16 +24,12 @@ class Notes:
         self._counts: dict[int, int] = {}
         self._mark = -1
         self._sought = -1
-        self._is_empty = True
-
-    @property
-    def is_empty(self) -> bool:
+        self.is_empty = True
         """True when there is nothing to save."""
-        return self._is_empty
 
     def settled(self, cause: Cause, start: int, end: int) -> None:
         """[start, end) is done."""
-        self._is_empty = False
+        self.is_empty = False
         ranges = self._ranges.get(cause)
         if ranges is None:
             self._ranges[cause] = [(start, end)]
@@ -44,17 +40,17 @@ class Notes:
 
     def settled_runs(self, cause: Cause, runs: list[tuple[int, int]]) -> None:
         """All of these are done."""
-        self._is_empty = False
+        self.is_empty = False
         self._ranges.setdefault(cause, []).extend(runs)
 
     def counted(self, offset: int, attempts: int) -> None:
         """A message came back, for the ``attempts``-th time."""
-        self._is_empty = False
+        self.is_empty = False
         self._counts[offset] = attempts
 
     def marked(self, delivered_mark: int) -> None:
         """Nothing at or above the mark has been delivered so far."""
-        self._is_empty = False
+        self.is_empty = False
         self._mark = delivered_mark
 
     def sought(self, low_mark: int) -> None:
@@ -62,7 +58,7 @@ class Notes:
         self._ranges.clear()
         self._counts.clear()
         self._sought = low_mark
-        self._is_empty = False
+        self.is_empty = False
 
     def reset(self, low_mark: int) -> None:
         """The saved state is the present one."""
@@ -70,7 +66,7 @@ class Notes:
         self._ranges.clear()
         self._counts.clear()
         self._mark = self._sought = -1
-        self._is_empty = True
+        self.is_empty = True
 
     def take(self, queue_id: QueueId, low_mark: int) -> list[tuple[Cause, QueueSettlement]]:
         """Everything noted, one part per cause, and start anew."""

@@ -49,6 +49,7 @@ class Parcel:
         "arrived_ms",
         "channel",
         "has_keys",
+        "is_confirmed",
         "manner",
         "publications",
         "queues",
@@ -78,6 +79,8 @@ class Parcel:
         """None until it is routed."""
         self.has_keys = False
         """True when some of it can be looked up by key."""
+        self.is_confirmed = False
+        """True when its confirm did not wait for the sync (P1)."""
 
     def __len__(self) -> int:
         return len(self.publications)

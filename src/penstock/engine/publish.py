@@ -167,7 +167,7 @@ class Intake:
         parts = [parcel] if parcel.queues is not None else routed(parcel)
         for number, part in enumerate(parts):
             queues = part.queues or ()
-            if any(queue.is_deleted for queue in queues):
+            if True in [queue.is_deleted for queue in queues]:
                 queues = part.queues = tuple(each for each in queues if not each.is_deleted)
             if not queues:
                 self.unroutable(part)
@@ -250,12 +250,12 @@ class Intake:
     @property
     def can_move(self) -> bool:
         """True when some channel could go on in the next turn (law 4)."""
-        return any(self._can_run(channel) for channel in self._channels)
+        return bool(self._channels) and any(self._can_run(each) for each in self._channels)
 
     @property
     def has_holds(self) -> bool:
         """True when some channel waits for room."""
-        return any(channel.hold is not None for channel in self._channels)
+        return bool(self._channels) and any(each.hold is not None for each in self._channels)
 
     def next_deadline_ms(self) -> int | None:
         """When the first hold passes, or has lasted as long as it may."""

@@ -116,6 +116,8 @@ class PullDesk:
 
     def arrived(self, queue: SubscribedQueue) -> None:
         """The durable end of a queue moved: answer the pulls it suits, keep the others."""
+        if not self._held.count(queue.queue_id):
+            return
         answers: list[tuple[Pull, PullResult]] = []
 
         def suits(pull: Pull) -> bool:
@@ -131,7 +133,7 @@ class PullDesk:
 
     def due(self, now_ms: int) -> None:
         """Answer those whose time is up with whatever there is."""
-        for pull in self._held.due(now_ms):
+        for pull in self._held.due(now_ms) if self._held else ():
             pull.outlet.answered(pull, self.read(pull))
 
     def cancel(self, pull: Pull) -> bool:

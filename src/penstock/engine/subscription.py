@@ -191,7 +191,13 @@ class Subscription(Takes):
         """These offsets are done, whoever had them; returns how many were not before."""
         lane = self.lane(queue_id)
         settled = self._settler.settle(lane, offsets)
-        self._changed(lane)
+        # Room alone moves nothing: with one queue and nothing ready in it there is no round to
+        # make. What waits for its key is not among the ready.
+        is_idle = len(self._order) == 1 and self.options.mode is not Mode.KEY_SHARED
+        if is_idle and not lane.has_ready:
+            self._save(lane)
+        else:
+            self._changed(lane)
         return settled
 
     def settle_upto(self, queue_id: QueueId, offset: int) -> int:

@@ -130,11 +130,15 @@ class Takes(Lanes, ABC):
 
     def _changed(self, lane: Lane | None = None) -> None:
         """After a verb: save what it changed (in one lane or in any), and look what can go now."""
+        if not self.is_closed:
+            self._save(lane)
+            self._host.wake(self)
+
+    def _save(self, lane: Lane | None) -> None:
         if self.is_closed:
             return
         if self.has_unsaved if lane is None else not lane.notes.is_empty:
             self._host.note_settlement(self)
-        self._host.wake(self)
 
     @abstractmethod
     def dispatch(self, messages_max: int) -> int:

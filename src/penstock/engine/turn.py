@@ -67,31 +67,32 @@ class TurnRunner:
 
     def run(self) -> None:
         """One turn."""
-        parts = self._parts
+        parts, chain, commits = self._parts, self._chain, self._parts.commits
         self.turns += 1
         self._has_drained = False
-        self._chain.is_stirred = False
-        self._chain.journal.tick(self._chain.now_ms)
-        self._timers()
-        if parts.commits.failure is not None:
-            parts.intake.refuse_all(parts.commits.failure)
-            parts.refuse_collected(parts.commits.failure)
+        chain.is_stirred = False
+        now_ms = chain.now_ms
+        chain.journal.tick(now_ms)
+        self._timers(now_ms)
+        if commits.failure is not None:
+            parts.intake.refuse_all(commits.failure)
+            parts.refuse_collected(commits.failure)
         else:
             parts.intake.run(self.turns)
             is_saved = self._append()
             # Those left over from a frame that could not be written; newer ones are this turn's.
             self._is_stuffed = parts.dead_letters.is_crowded
             if is_saved:
-                parts.housekeeping.snapshot()
-                parts.commits.arm_callbacks()
+                parts.housekeeping.snapshot(now_ms)
+                commits.arm_callbacks()
         self._has_drained |= self._dispatch()
-        if parts.commits.failure is None:
+        if commits.failure is None:
             # After the dispatch: what a consumer takes at once is never too much.
             self._make_room()
-        parts.commits.run_idle_callbacks()
+        commits.run_idle_callbacks()
         parts.answers.say()
-        self._chain.refresh_gates()
-        self._chain.is_stirred = self._can_move()
+        chain.refresh_gates()
+        chain.is_stirred = self._can_move()
 
     def arrived(self, queue: Queue, *, is_durable: bool) -> None:
         """A queue has new messages; those who may see them now (D7) are told."""
@@ -127,9 +128,8 @@ class TurnRunner:
 
     # Parts of a turn.
 
-    def _timers(self) -> None:
+    def _timers(self, now_ms: int) -> None:
         parts = self._parts
-        now_ms = self._chain.now_ms
         due: list[int] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             at_ms, subscription_id = heappop(self._deadlines)
@@ -146,7 +146,7 @@ class TurnRunner:
             self._retry_ms = 0
         parts.pulls.due(now_ms)
         parts.queries.due(now_ms)
-        parts.housekeeping.run(parts.expire)
+        parts.housekeeping.run(now_ms, parts.expire)
         parts.waiting.turn()
 
     def _append(self) -> bool:

@@ -215,6 +215,28 @@ def _packer(padded_size: int) -> Callable[..., bytes]:
     return struct.Struct(f"<16sQ64sQ{padded_size}s").pack
 
 
+def encode_untargeted(record: Record, parts: list[bytes | bytearray]) -> int:
+    """A record of our own for no queue, its position and store time filled in; its length.
+
+    Every acknowledgement ends up in one: the pieces that any record may have are left out.
+    """
+    shape, origin = record.shape, record.origin
+    size = len(origin)
+    length = (HEADER_BYTES + size + 7) & -8
+    pad = length - HEADER_BYTES - size
+    if not _fits(shape, size) or shape.messages != 1 or length > RECORD_BYTES_MAX:
+        raise _unfit(shape, size)
+    facts = _PACK_NONE(
+        length, shape.kind, shape.wire, shape.flags | pad << PAD_SHIFT, 0, shape.priority,
+        HEADER_VERSION, 1, record.position, record.store_ms, record.born_ms, shape.expire_ms,
+        shape.deliver_ms, shape.key_at, shape.key_len, shape.tag_len, shape.tag_at,
+        shape.props_at, shape.props_len, shape.body_at, shape.body_len,
+    )  # fmt: skip
+    sealed = facts + origin + _PADS[pad]
+    parts += (crc32c(sealed).to_bytes(4, "little"), sealed)
+    return length
+
+
 def _encode_uncommon(record: Record, targets: Targets, parts: list[bytes]) -> int:
     """Any record, at leisure: several targets or none, a large origin, a large batch.
 

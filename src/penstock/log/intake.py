@@ -26,15 +26,16 @@ from penstock.log.cursors import (
     decode_release,
     entry_flags,
 )
-from penstock.log.entry import encode_batch, pack_middle
+from penstock.log.entry import encode_batch, encode_untargeted, pack_middle
 from penstock.log.packing import UNINDEXED, packing_of
 from penstock.log.queue_index import ENTRY, ENTRY_FACTS, ENTRY_PLACE, QueueIndex
 from penstock.log.run import stage_run
 from penstock.log.staged import Appending, Special, Staged
-from penstock.model.position import UNASSIGNED_OFFSET
+from penstock.model.position import UNASSIGNED_OFFSET, LogPosition
 from penstock.model.record import Record, RecordKind, Shape, tag_hash
 
 _MESSAGE: Final = int(RecordKind.MESSAGE)
+_SETTLE: Final = int(RecordKind.SETTLE)
 _RELEASE: Final = int(RecordKind.RELEASE)
 RUN_MIN: Final = 64
 """Records from which on a run is staged by columns: setting them up costs 15 us, and each record
@@ -135,6 +136,9 @@ def _stage_mixed(batch: list[Appending], staged: Staged) -> None:
 
 def _seal(sealed: list[bytes], staged: Staged) -> None:
     """Put a crc before each of these records, and all of them into the frame."""
+    if len(sealed) == 1:
+        staged.parts += (_CRC.pack(crc32c(sealed[0])), sealed.pop())
+        return
     pieces = [b""] * (2 * len(sealed))
     pieces[0::2] = map(_CRC.pack, map(crc32c, sealed))
     pieces[1::2] = sealed
@@ -146,6 +150,9 @@ def _stage_uncommon(appending: Appending, staged: Staged, position: int) -> int:
     """Any record at leisure: several targets or none, stamps, delays, releases; its length."""
     record = appending.record
     shape = record.shape
+    if not appending.queues and shape.kind == _SETTLE:
+        record.position, record.store_ms = LogPosition(position), staged.store_ms
+        return encode_untargeted(record, staged.parts)
     is_unindexed = shape.kind == _MESSAGE and bool(shape.flags & UNINDEXED)
     where: list[Any] = []
     for index in appending.queues:

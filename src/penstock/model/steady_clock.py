@@ -38,7 +38,7 @@ class SteadyClock:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.monotonic_ms: Callable[[], int] = clock.monotonic_ms
-        """Milliseconds that never go back: those of the clock below, asked dozens of times a turn."""
+        """Milliseconds that never go back: the clock's own, asked for many times a turn."""
         self._followed_ms = clock.monotonic_ms()
         """Up to this monotonic time the difference was made up for."""
         self._offset_ms = clock.wall_ms() - self._followed_ms

@@ -7,8 +7,8 @@
 * **Then one look at every connection that stirred**: one joined write each (``pump.flush``).
 * **Timers.** One loop timer, armed for ``engine.next_deadline_ms()``.
 * **Last the commit.** One sync at a time, in the commit thread; when it returns, confirms leave at
-  once and the next sync starts with everything that gathered meanwhile (``commit_policy.py``). Last,
-  because from then on the commit thread wants the interpreter, too.
+  once and the next sync starts with everything that gathered meanwhile (``commit_policy.py``).
+  Last, because from then on the commit thread wants the interpreter, too.
 
 A sync that failed is never tried again (P4): the engine refuses what it covered, the refusals are
 written, and ``failed`` is told, which stops the process. An exception out of the engine is our own

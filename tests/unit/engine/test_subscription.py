@@ -115,6 +115,31 @@ def test_the_delivered_mark_is_renewed_before_it_is_reached(host, queue):
     assert min(seen) >= 5, "at least half of the reserve is left"
 
 
+def test_settling_the_last_ready_message_is_saved_without_another_round(host, queue):
+    subscription = subscribe(host, queue)
+    taker = consume(subscription, Window(5), name="c")
+    host.run()
+    host.save()
+    taker.settle(*taker.deliveries[:2])
+    assert host.run() == 1, "one message waited for room"
+    taker.settle(*taker.deliveries[2:4])
+    assert not host.awake, "nothing is ready, so room alone moves nothing"
+    assert [part.low_mark for each in host.save() for part in each.queues] == [4]
+
+
+def test_a_settlement_frees_the_next_message_of_its_key(host):
+    queue = MemoryQueue(host)
+    queue.fill(2, key=b"k")
+    subscription = subscribe(host, queue, mode=Mode.KEY_SHARED)
+    first, second = (consume(subscription, Window(1), name=name) for name in "ab")
+    host.run()
+    taker = first if first.deliveries else second
+    assert not subscription.lane(1).has_ready, "the other one waits for its key, aside"
+    taker.settle(*taker.deliveries)
+    host.run()
+    assert taker.offsets == [0, 1]
+
+
 def test_seeking_back_delivers_again_as_if_new(host, queue):
     subscription = subscribe(host, queue)
     taker = consume(subscription, Window(4), settles=True, name="c")

@@ -10,6 +10,7 @@ from penstock.log.entry import (
     decode_record,
     encode,
     encode_batch,
+    encode_untargeted,
     pack_middle,
     record_length,
     template,
@@ -152,6 +153,16 @@ def test_a_template_makes_the_same_bytes(record, target):
     sealed = pack(head, 4096, middle, offset, record.origin)
     assert encode(record, [target], 4096, 777)[4:] == sealed
     assert len(sealed) == length - 4
+
+
+@given(origin=st.binary(max_size=40), born_ms=st.integers(0, 2**40))
+def test_a_record_for_no_queue_makes_the_same_bytes(origin, born_ms):
+    shape = Shape(kind=int(RecordKind.SETTLE))
+    record = Record(origin, shape, born_ms, 4096, 777)
+    parts = []
+    length = encode_untargeted(record, parts)
+    assert b"".join(parts) == encode(Record(origin, shape, born_ms), [], 4096, 777)
+    assert length == record_length(record, 0)
 
 
 def test_a_large_origin_makes_the_same_bytes_as_a_small_one(monkeypatch):
