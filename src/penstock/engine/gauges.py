@@ -14,6 +14,7 @@ from penstock.engine.system_topic import SystemTopic
 from penstock.flow.alarm import AlarmBoard
 from penstock.flow.diagnosis import StageView
 from penstock.flow.journal import FlowEdge
+from penstock.flow.pool import BytesPool
 from penstock.flow.reason import Reason
 from penstock.flow.unsent import UnsentPool
 from penstock.log.reader import Located
@@ -74,6 +75,11 @@ class Gauges:
     def inflight_bytes_max(self) -> int:
         """That part."""
         return self._chain.pool.bytes_max
+
+    @property
+    def inflight_pool(self) -> BytesPool:
+        """The pool that pays for what is in flight (D22): adapters draw read-ahead from it."""
+        return self._chain.pool
 
     @property
     def unsent_pool(self) -> UnsentPool:

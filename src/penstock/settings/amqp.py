@@ -25,6 +25,9 @@ class AmqpSettings:
         3_000, "A peer that is told to close has this long to answer before it is cut off"
     )
     message_bytes_max: int = setting(128 * MIB, "Largest message body; a larger one costs 406")
+    content_ms_max: int = setting(
+        30_000, "D22: a content let in although memory is short must be complete in this time"
+    )
     consumers_per_channel_max: int = setting(1_000, "Consumers of one channel")
     consumer_timeout_ms: int = setting(
         30 * 60_000, "A delivery unsettled for this long closes its channel (406); 0 = never"
@@ -44,6 +47,7 @@ class AmqpSettings:
             ("heartbeat_s", 0, 65_535),
             ("close_ms_max", 1, 3_600_000),
             ("message_bytes_max", 1, 512 * MIB),
+            ("content_ms_max", 1, 1 << 40),
             ("consumers_per_channel_max", 1, 1 << 31),
             ("consumer_timeout_ms", 0, 1 << 40),
             ("pending_publishes_max", 0, 1 << 31),

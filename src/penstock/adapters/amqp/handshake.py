@@ -92,6 +92,7 @@ class Handshake:
             session.wants_close = True
             return
         session.user = user
+        session.auth_mechanism = method.mechanism
         settings = session.house.settings
         self.step = Step.TUNING
         session.say(Tune(settings.channel_max, settings.frame_max, settings.heartbeat_s))

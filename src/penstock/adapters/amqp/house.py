@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.adapters.amqp.contents import ContentLine
 from penstock.adapters.amqp.direct_reply import DirectReplies
 from penstock.adapters.amqp.users import Users
 from penstock.adapters.amqp.vhost import VirtualHost
@@ -41,6 +42,8 @@ class House:
         self.timers: Final = Timers()
         self.sessions: Final[dict[ConnectionId, Session]] = {}
         """Connections that live and have opened a virtual host."""
+        self.contents: Final = ContentLine(engine.inflight_pool)
+        """Connections in the midst of a content, when room is short (D22)."""
         self.users: Final = Users(self)
         self.replies: Final = DirectReplies()
         """Requesters that wait for direct replies."""

@@ -14,24 +14,25 @@ Not here: sockets (``server/pump.py``), shared state (``house.py``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Set
+from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.blocked import CAPABILITY, BlockedNotices
+from penstock.adapters.amqp.caller import Caller
 from penstock.adapters.amqp.channel import ChannelState
 from penstock.adapters.amqp.closing import CLOSE_OK, Farewell, close_frame, shutdown
+from penstock.adapters.amqp.contents import ContentShare
 from penstock.adapters.amqp.dispatch import run_event
 from penstock.adapters.amqp.handshake import Handshake
 from penstock.adapters.amqp.heartbeat import Heartbeat
 from penstock.adapters.contract import Peer
-from penstock.engine.connection import Channel, Connection, ConnectionOptions
+from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.ports import Confirmation
 from penstock.flow.gate import Reason
 from penstock.flow.unsent import UnsentLimit
 from penstock.model.position import ConnectionId
 from penstock.model.refusal import Refusal
 from penstock.wire.amqp.codes import (
-    FRAME_MAX_MIN,
     PROTOCOL_HEADER,
     AmqpError,
     ReplyCode,
@@ -39,46 +40,23 @@ from penstock.wire.amqp.codes import (
 )
 from penstock.wire.amqp.connection_methods import Close
 from penstock.wire.amqp.content import Command, Event
-from penstock.wire.amqp.frame import HEARTBEAT, method_frame
+from penstock.wire.amqp.frame import HEARTBEAT
 from penstock.wire.amqp.inflow import Inflow
-from penstock.wire.amqp.method import Method
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.house import House
-    from penstock.adapters.amqp.users import User
     from penstock.adapters.amqp.vhost import VirtualHost
-    from penstock.engine.consumer import Consumer
-    from penstock.engine.pending import Delivery
-    from penstock.engine.pull import Pull, PullResult
 
 logger = logging.getLogger(__name__)
 
 
-class Session:
+class Session(Caller):
     """One client."""
 
     def __init__(
         self, connection_id: ConnectionId, peer: Peer, house: House, wake: Callable[[], None]
     ) -> None:
-        now_ms = house.clock.monotonic_ms()
-        self.connection_id: Final = connection_id
-        self.peer: Final = peer
-        self.house: Final = house
-        self.wake: Final = wake
-        self.name: Final = f"{peer} -> {_address(peer.local_host, peer.local_port)}"
-        self.connected_ms: Final = house.clock.wall_ms()
-        # Known when the handshake is done, not before.
-        self.user: User
-        self.vhost: VirtualHost
-        self.connection: Connection
-        self.client_properties: dict[str, Any] = {}
-        self.client_capabilities: frozenset[str] = frozenset()
-        self.connection_name = ""
-        """What the client calls it."""
-        self.channel_max = house.settings.channel_max
-        self.frame_max = FRAME_MAX_MIN
-        self.heartbeat = 0
-        """Seconds, as negotiated."""
+        super().__init__(connection_id, peer, house, wake)
         self.channels: Final[dict[int, ChannelState]] = {}
         self.flows: Final[dict[Channel, ChannelState]] = {}
         """Channels of the engine that belong to channels of ours."""
@@ -92,27 +70,17 @@ class Session:
         )
         """What the socket has not taken of the deliveries to all consumers (F14)."""
         self.wants_close = False
-        self.is_over = False
-        """Closed by either side, or lost: nothing is heard or said any more."""
         self._handshake: Final = Handshake(self)
         self._inflow: Final = Inflow(message_bytes_max=house.settings.message_bytes_max)
-        self._beat = Heartbeat(0, now_ms)
+        self._contents: Final = ContentShare(
+            self.name, house.contents, bytes_max=house.settings.message_bytes_max, wake=wake
+        )
+        self._beat = Heartbeat(0, self._now_ms)
         self._notices: Final = BlockedNotices()
         self._farewell: Farewell | None = None
-        self._outbox: list[bytes] = []
         self._handed = (0, 0)
 
     # For channels, handshake and operators.
-
-    def send(self, data: bytes) -> None:
-        """Frames that are made already."""
-        if not self.is_over:
-            self._outbox.append(data)
-            self.wake()
-
-    def say(self, method: Method) -> None:
-        """A method on channel 0."""
-        self.send(method_frame(0, method))
 
     def fail(self, error: AmqpError) -> None:
         """Close the connection for this error; from now on only the answer to that is heard."""
@@ -120,39 +88,18 @@ class Session:
             return
         logger.info("closing %s: %s", self.name, error)
         self._end(close_frame(error))
-        now_ms = self.house.clock.monotonic_ms()
-        self._farewell = Farewell(now_ms + self.house.settings.close_ms_max)
+        self._farewell = Farewell(self._now_ms + self.house.settings.close_ms_max)
 
     def forget(self, channel: ChannelState) -> None:
         """A channel is gone, its number is free."""
         if self.channels.get(channel.number) is channel:
             del self.channels[channel.number]
 
-    @property
-    def user_name(self) -> str:
-        """Who is logged in."""
-        return self.user.name
-
-    def may_claim(self, user_id: bytes) -> bool:
-        """True when messages of this connection may carry that user-id."""
-        return user_id == self.user.name.encode() or self.user.is_impersonator
-
-    def introduce(self, properties: dict[str, Any]) -> None:
-        """What the client says of itself."""
-        self.client_properties = properties
-        capabilities = properties.get("capabilities")
-        if isinstance(capabilities, dict):
-            self.client_capabilities = frozenset(
-                name for name, is_there in capabilities.items() if is_there is True
-            )
-        name = properties.get("connection_name")
-        self.connection_name = name if isinstance(name, str) else ""
-
     def tune(self, channel_max: int, frame_max: int, heartbeat: int) -> None:
         """What was negotiated."""
         self.channel_max, self.frame_max, self.heartbeat = channel_max, frame_max, heartbeat
         self._inflow.tune(frame_max, channel_max)
-        self._beat = Heartbeat(heartbeat, self.house.clock.monotonic_ms())
+        self._beat = Heartbeat(heartbeat, self._now_ms)
 
     def enter(self, vhost: VirtualHost) -> None:
         """The virtual host is open: the connection exists for the engine, too."""
@@ -179,11 +126,12 @@ class Session:
             held = sum([channel.line.held_bytes for channel in self.waiting])
             if held >= self.house.settings.answers_held_bytes_max:
                 return False
-        return self.connection.may_read
+        return self.connection.may_read and self._contents.may_read(self._now_ms)
 
     def receive(self, data: bytes) -> None:
         """Any cut of frames."""
-        self._beat.heard(self.house.clock.monotonic_ms())
+        now_ms = self._now_ms
+        self._beat.heard(now_ms)
         if self.is_over:
             if self._farewell is not None and self._farewell.is_heard(data):
                 self.wants_close = True
@@ -197,6 +145,13 @@ class Session:
             return
         if inflow.failure is not None:
             self._unreadable(inflow.failure)
+            return
+        try:
+            if inflow.content_channels:
+                self._look_at_contents(inflow.content_channels)
+            self._contents.keeps(inflow.held_bytes, now_ms)
+        except AmqpError as error:
+            self.fail(error)
 
     def outgoing(self) -> list[bytes]:
         """Everything to send."""
@@ -205,7 +160,7 @@ class Session:
             channel.publishing.say_confirms()
         outbox, self._outbox = self._outbox, []
         if outbox:
-            self._beat.sent(self.house.clock.monotonic_ms())
+            self._beat.sent(self._now_ms)
         kept = [channel.line for channel in self.waiting]
         self._handed = (
             self.unsent.messages - sum([line.deliveries for line in kept]),
@@ -224,13 +179,22 @@ class Session:
                 channel.consuming.wake()
 
     def next_deadline_ms(self) -> int | None:
-        """Heartbeats, or the end of our patience with a peer that does not answer our close."""
-        return self._beat.next_deadline_ms() if self._farewell is None else self._farewell.until_ms
+        """Heartbeats, late contents, or a peer that does not answer our close."""
+        if self._farewell is not None:
+            return self._farewell.until_ms
+        beat_ms = self._beat.next_deadline_ms()
+        late_ms = self._contents.deadline_ms(self.house.settings.content_ms_max)
+        return late_ms if beat_ms is None else beat_ms if late_ms is None else min(beat_ms, late_ms)
 
     def due(self, now_ms: int) -> None:
         """Say something, or notice that nobody is there."""
         if self._farewell is not None:
             self.wants_close = self.wants_close or now_ms >= self._farewell.until_ms
+            return
+        try:
+            self._contents.check(now_ms, self.house.settings.content_ms_max)
+        except AmqpError as error:
+            self.fail(error)
             return
         if not self.is_reading or self._notices.is_told:
             self._beat.heard(now_ms)
@@ -254,7 +218,7 @@ class Session:
         """The connection is gone; give everything back."""
         self._end()
 
-    # What the engine calls; consumers have outlets of their own.
+    # What the engine calls; the rest of it is heard by nobody (``caller.py``).
 
     def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
         """Durable."""
@@ -268,15 +232,6 @@ class Session:
         if ours is not None:
             ours.publishing.refused(refusals)
 
-    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Consumers have outlets of their own."""
-
-    def cancelled(self, consumer: Consumer, cause: str) -> None:
-        """See ``deliver``."""
-
-    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
-        """See ``deliver``."""
-
     def gate_changed(self, is_open: bool, reasons: dict[Reason, str]) -> None:
         """Tell the peer of alarms, if it wants to know; ``is_reading`` does the rest."""
         notice = self._notices.changed(reasons)
@@ -284,10 +239,11 @@ class Session:
             self.say(notice)
         self.wake()
 
-    def answered(self, pull: Pull, result: PullResult) -> None:
-        """Nobody pulls here."""
-
     # Parts.
+
+    @property
+    def _now_ms(self) -> int:
+        return self.house.clock.monotonic_ms()
 
     def _take(self, event: Event) -> bool:
         """False when it was the end."""
@@ -307,6 +263,12 @@ class Session:
                 error.about(event.channel, event.method.class_id, event.method.method_id)
             self.fail(error)
         return not self.is_over
+
+    def _look_at_contents(self, numbers: Set[int]) -> None:
+        """Publishes have begun to arrive: on open channels, and alarms concern it from now on."""
+        if not self.is_established or not self.channels.keys() >= numbers:
+            raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
+        self.connection.note_publisher()
 
     def _unreadable(self, error: AmqpError) -> None:
         if isinstance(error, WrongProtocol):
@@ -331,7 +293,4 @@ class Session:
             self.vhost.queues.connection_closed(self.connection_id)
             self.connection.close()
         self.unsent.close()
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._contents.close()

@@ -16,6 +16,7 @@ Bounds: ``LAYOUTS_MAX`` layouts; contents in progress are the assembler's (``hel
 Not here: whether a channel is open, and what is done with an event (``adapters/amqp``).
 """
 
+from collections.abc import Set
 from struct import Struct
 from typing import Final
 
@@ -88,6 +89,11 @@ class Inflow:
     def held_bytes(self) -> int:
         """What is kept of frames and contents that are not complete."""
         return self._assembler.held_bytes + len(self._rest)
+
+    @property
+    def content_channels(self) -> Set[int]:
+        """Channels on which a publish has begun to arrive and is not complete."""
+        return self._assembler.partials.keys()
 
     def tune(self, frame_max: int, channel_max: int = 0) -> None:
         """Take what was negotiated; 0 = no limit."""

@@ -1,0 +1,127 @@
+"""Publishes that are still arriving: whose bytes are kept, and who reads on when room is short.
+
+A content may be 128 MiB long and is kept until it is complete. What a connection keeps beyond a
+little is drawn from the in-flight pool (D22). When the pool is full, connections in the midst of a
+content stop reading and stand in line. If it is contents that fill it, the first in line reads on
+all the same, because nothing else would ever set those bytes free; it has ``amqp.content_ms_max``
+to be done. If it is publishes that fill it, everybody waits until they are digested.
+
+Invariants: what is drawn is given back when the content is complete or its connection gone; beyond
+the pool one connection at a time grows, and by no more than one message.
+Not here: publishes that are complete (``engine/connection.py`` charges those).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from penstock.flow.pool import BytesPool
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
+
+FREE_BYTES: Final = 64 * 1024
+"""What a connection may keep of a content without being charged: a frame or so."""
+
+
+class ContentLine:
+    """Connections that wait for room, in the order they came; one per house."""
+
+    __slots__ = ("drawn_bytes", "pool", "waiting")
+
+    def __init__(self, pool: BytesPool) -> None:
+        self.pool: Final = pool
+        self.drawn_bytes = 0
+        """What all contents have of the pool."""
+        # Bounded by the connections of the broker.
+        self.waiting: dict[ContentShare, None] = {}
+
+    @property
+    def first(self) -> ContentShare | None:
+        """Who may read on although there is no room, if anybody may."""
+        if 2 * self.drawn_bytes < self.pool.bytes_max:
+            return None
+        return next(iter(self.waiting), None)
+
+    def stir(self) -> None:
+        """Something was given back: let the first of the line look again."""
+        for share in self.waiting:
+            share.wake()
+            return
+
+
+class ContentShare:
+    """One connection's contents."""
+
+    __slots__ = ("_bytes_max", "_held", "_line", "_share", "_since_ms", "wake")
+
+    def __init__(
+        self, name: str, line: ContentLine, *, bytes_max: int, wake: Callable[[], None]
+    ) -> None:
+        self._line = line
+        self._share = line.pool.share(f"contents of {name}", bytes_max)
+        self._share.wake = wake
+        self._bytes_max = bytes_max
+        self._held = 0
+        self._since_ms = 0
+        self.wake: Final = wake
+
+    @property
+    def is_waiting(self) -> bool:
+        """True while there is no room for what it keeps."""
+        return self in self._line.waiting
+
+    def may_read(self, now_ms: int) -> bool:
+        """False while it has to wait; looks for room again."""
+        if not self.is_waiting:
+            return True
+        self._draw(now_ms)
+        return not self.is_waiting or self._line.first is self
+
+    def keeps(self, held_bytes: int, now_ms: int) -> None:
+        """The connection keeps this much now; raises 506 when it hoards."""
+        if held_bytes <= FREE_BYTES and not self._held:
+            return
+        self._held = held_bytes if held_bytes > FREE_BYTES else 0
+        if self._held > self._bytes_max + FREE_BYTES:
+            text = f"contents that are not complete have {held_bytes} bytes"
+            raise AmqpError(ReplyCode.RESOURCE_ERROR, text)
+        self._draw(now_ms)
+
+    def deadline_ms(self, ms_max: int) -> int | None:
+        """When ``check`` wants to be called."""
+        return self._since_ms + ms_max if self.is_waiting else None
+
+    def check(self, now_ms: int, ms_max: int) -> None:
+        """Raise 506 when it was let through in front of others and is not done in time."""
+        if not self.is_waiting or now_ms < self._since_ms + ms_max:
+            return
+        if self._line.first is self:
+            text = f"a content is not complete after {ms_max} ms, and others wait for its room"
+            raise AmqpError(ReplyCode.RESOURCE_ERROR, text)
+        self._since_ms = now_ms
+
+    def close(self) -> None:
+        """The connection is gone."""
+        line = self._line
+        line.drawn_bytes -= self._share.used
+        line.pool.close(self._share)
+        line.waiting.pop(self, None)
+        self._held = 0
+        line.stir()
+
+    def _draw(self, now_ms: int) -> None:
+        """Bring what is drawn in line with what is kept, and stand in line for the rest."""
+        line = self._line
+        grown = self._held - self._share.used
+        if grown > 0 and not line.pool.take(self._share, grown):
+            if self not in line.waiting:
+                line.waiting[self] = None
+                self._since_ms = now_ms
+            return
+        if grown < 0:
+            line.pool.give(self._share, -grown)
+        line.drawn_bytes += grown
+        was_waiting = self.is_waiting
+        line.waiting.pop(self, None)
+        if grown < 0 or was_waiting:
+            line.stir()
