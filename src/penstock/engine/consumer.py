@@ -22,9 +22,10 @@ import msgspec
 
 from penstock.engine.host import Awaiting, Host
 from penstock.engine.pending import Delivery
-from penstock.flow.demand import Demand
+from penstock.flow.demand import UNLIMITED, Demand
 from penstock.flow.inflight import InflightLimit
 from penstock.flow.permits import Permits
+from penstock.flow.prefetch import Window
 from penstock.flow.unsent import UnsentLimit
 from penstock.model.position import ConsumerId, QueueId
 
@@ -175,6 +176,19 @@ class Consumer:
         unsent = self.unsent
         room = min(self.demand.available_bytes(), self.inflight.room_bytes)
         return min(room, unsent.bytes_max - unsent.bytes) if unsent.bytes_max else room
+
+    def shared_limits(self) -> list[tuple[object, int, int]]:
+        """Limits it has together with others: messages and bytes that each allows them now."""
+        found: list[tuple[object, int, int]] = []
+        unsent = self.unsent
+        if not self.owns_unsent:
+            messages = unsent.messages_max - unsent.messages if unsent.messages_max else UNLIMITED
+            size = unsent.bytes_max - unsent.bytes if unsent.bytes_max else UNLIMITED
+            found.append((unsent, messages, size))
+        channel = self.demand.channel if isinstance(self.demand, Window) else None
+        if channel is not None and channel.count:
+            found.append((channel, channel.available_messages(), UNLIMITED))
+        return found
 
     def blocked_by(self) -> tuple[str, ...]:
         """The names of everything that keeps it from taking more."""

@@ -14,7 +14,7 @@ Not here: who is next (``dispatch/``), what is next (``pick``), where a lane sta
 """
 
 from penstock.engine.consumer import Consumer
-from penstock.engine.dispatch.deal import deal
+from penstock.engine.dispatch.deal import deal, total_room
 from penstock.engine.dispatch.key_shared import KeyShared
 from penstock.engine.host import Host
 from penstock.engine.lane import Lane
@@ -62,9 +62,8 @@ class Journey:
             takers = lane.dispatcher.takers()
             if not takers:
                 break
-            room = min(sum(taker.room() for taker in takers), messages_max - moved)
-            room_bytes = sum(taker.room_bytes() for taker in takers)
-            picked = self._pick(lane, room, room_bytes)
+            room, room_bytes = total_room(takers)
+            picked = self._pick(lane, min(room, messages_max - moved), room_bytes)
             if not picked.moved:
                 break
             moved += picked.moved
