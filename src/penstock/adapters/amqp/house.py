@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.contents import ContentLine
 from penstock.adapters.amqp.direct_reply import DirectReplies
+from penstock.adapters.amqp.tx_room import TxRoom
 from penstock.adapters.amqp.users import Users
 from penstock.adapters.amqp.vhost import VirtualHost
 from penstock.adapters.timers import Timers
@@ -45,6 +46,7 @@ class House:
         self.contents: Final = ContentLine(engine.inflight_pool)
         """Connections in the midst of a content, when room is short (D22)."""
         self.users: Final = Users(self)
+        self.transactions: Final = TxRoom(engine.inflight_pool, settings.flow.connection_bytes_max)
         self.replies: Final = DirectReplies()
         """Requesters that wait for direct replies."""
         self.vhosts: Final[dict[str, VirtualHost]] = {}
@@ -65,16 +67,18 @@ class House:
             self.engine.define(VHOST_KIND, name, b"")
         return found
 
-    def drop_vhost(self, name: str) -> None:
-        """A virtual host goes; its connections are closed. ``/`` stays."""
-        found = None if name == DEFAULT_VHOST else self.vhosts.pop(name, None)
-        if found is None:
-            return
-        found.drop()
-        self.engine.define(VHOST_KIND, name, None)
+    def drop_vhost(self, name: str) -> bool:
+        """A virtual host goes with all that is in it; False when there is none. ``/`` stays."""
+        vhost = self.vhosts.get(name)
+        if vhost is None or name == DEFAULT_VHOST:
+            return False
+        del self.vhosts[name]
         for session in list(self.sessions.values()):
-            if session.vhost.name == name:
+            if session.vhost is vhost:
                 self.close_connection(session.connection_id, f"vhost '{name}' is deleted")
+        vhost.drop()
+        self.engine.define(VHOST_KIND, name, None)
+        return True
 
     def close_connection(self, connection_id: ConnectionId, reason: str) -> bool:
         """An operator ends a connection: 320; False when it is gone already."""

@@ -10,8 +10,8 @@ that rejects, a disk that does not take it) makes the channel fail, because part
 ``PRECONDITION_FAILED - partial tx completion``, RabbitMQ's words. A rollback forgets; what the
 consumers had stays with them, unsettled.
 
-Bound: what waits is charged to nobody, so it may be at most the connection's share of the pool
-(``flow.connection_bytes_max``); a larger transaction is refused with 406 and forgotten.
+Bound: what waits has room in the pool (``tx_room.py``), a connection at most its share of it
+(``flow.connection_bytes_max``); what does not fit is refused with 406, and the channel with it.
 Not here: what a publish is checked for (``publish.py``), settling (``settling.py``).
 """
 
@@ -76,12 +76,11 @@ class _Commit:
 class Transaction:
     """A channel after tx.select."""
 
-    __slots__ = ("_acks", "_bytes", "_bytes_max", "_channel", "_commits", "_publishes", "_serial")
+    __slots__ = ("_acks", "_bytes", "_channel", "_commits", "_publishes", "_serial")
 
     def __init__(self, channel: ChannelState) -> None:
         self._channel = channel
         self._bytes = 0
-        self._bytes_max = channel.house.all_settings.flow.connection_bytes_max
         self._publishes: list[HeldPublish] = []
         self._acks: list[HeldAck] = []
         # A client that does not await commit-ok can have several; what they hold is the engine's.
@@ -114,7 +113,7 @@ class Transaction:
         """Forget what waits; the settlements are undone, the newest first."""
         acks, self._acks = self._acks, []
         self._publishes.clear()
-        self._bytes = 0
+        self._make_room()
         for ack in reversed(acks):
             ack.undo()
 
@@ -122,7 +121,7 @@ class Transaction:
         """Do what waits; ``publish`` says how many of the publishes the engine will answer."""
         publishes, self._publishes = self._publishes, []
         acks, self._acks = self._acks, []
-        self._bytes = 0
+        self._make_room()
         self._serial += 1
         fits = self._fits(publishes)
         open_publishes = sum([publish(held) for held in publishes])
@@ -151,17 +150,20 @@ class Transaction:
         """The channel ends: what waits is forgotten, nobody hears of its commits."""
         self._publishes.clear()
         self._acks.clear()
-        self._bytes = 0
+        self._make_room()
         commits, self._commits = self._commits, {}
         for commit in commits.values():
             commit.answer(None)
 
     def _charge(self, size: int) -> None:
-        self._bytes += size
-        if self._bytes > self._bytes_max:
-            text = f"transaction holds {self._bytes} bytes, at most {self._bytes_max} are allowed"
-            self.rollback()
+        if not self._channel.house.transactions.take(self._channel.session.connection_id, size):
+            text = f"transaction of {self._bytes + size} bytes: no room for it before its commit"
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
+        self._bytes += size
+
+    def _make_room(self) -> None:
+        size, self._bytes = self._bytes, 0
+        self._channel.house.transactions.give(self._channel.session.connection_id, size)
 
     def _fits(self, publishes: list[HeldPublish]) -> bool:
         """True when the engine takes all of it in its next turn."""

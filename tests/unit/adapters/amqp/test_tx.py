@@ -207,8 +207,38 @@ def test_a_transaction_has_the_size_of_the_connections_share_at_most():
     peer.turn()
     (closed,) = peer.methods(1)
     assert closed.reply_code == 406
-    assert "transaction holds" in closed.reply_text
-    assert ACK_BYTES > 0, "settlements weigh something, too"
+    assert "no room for it before its commit" in closed.reply_text
+    assert bench.house.transactions.bytes == 0, "the channel is gone, and what it held"
+
+
+def test_settlements_that_wait_weigh_something_too(bench, peer):
+    declare(peer)
+    peer.publish(1, "", "q", b"a", PERSISTENT)
+    peer.turn()
+    peer.call(1, TxSelect())
+    got = peer.call(1, Get(queue="q"))
+    peer.send(1, Ack(got.delivery_tag))
+    assert bench.house.transactions.bytes == ACK_BYTES
+    peer.call(1, TxRollback())
+    assert bench.house.transactions.bytes == 0
+
+
+@pytest.mark.parametrize("end", [TxCommit(), TxRollback(), Close(200, "bye")])
+def test_every_end_of_a_transaction_makes_room(bench, peer, end):
+    declare(peer)
+    peer.call(1, TxSelect())
+    peer.publish(1, "", "q", b"a", PERSISTENT)
+    assert bench.house.transactions.bytes > 0
+    peer.call(1, end)
+    assert bench.house.transactions.bytes == 0
+
+
+def test_the_loss_of_a_connection_makes_room(bench, peer):
+    declare(peer)
+    peer.call(1, TxSelect())
+    peer.publish(1, "", "q", b"a", PERSISTENT)
+    peer.leave()
+    assert bench.house.transactions.bytes == 0
 
 
 def test_several_commits_at_once_are_answered_in_order_each_once(bench, peer):
