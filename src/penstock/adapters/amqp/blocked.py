@@ -20,20 +20,20 @@ CAPABILITY: Final = "connection.blocked"
 class BlockedNotices:
     """What one peer was told last."""
 
-    __slots__ = ("_is_told",)
+    __slots__ = ("_is_blocked",)
 
     def __init__(self) -> None:
-        self._is_told = False
+        self._is_blocked = False
 
     @property
-    def is_told(self) -> bool:
-        """True between blocked and unblocked."""
-        return self._is_told
+    def is_blocked(self) -> bool:
+        """True while an alarm holds its publishes."""
+        return self._is_blocked
 
     def changed(self, reasons: Iterable[Reason]) -> Method | None:
         """What to say about these reasons, if anything."""
         words = [text for reason, text in WORDS.items() if reason in set(reasons)]
-        if bool(words) == self._is_told:
+        if bool(words) == self._is_blocked:
             return None
-        self._is_told = bool(words)
+        self._is_blocked = bool(words)
         return Blocked(" & ".join(words)) if words else Unblocked()

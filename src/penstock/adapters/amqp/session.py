@@ -196,7 +196,7 @@ class Session(Caller):
         except AmqpError as error:
             self.fail(error)
             return
-        if not self.is_reading or self._notices.is_told:
+        if not self.is_reading or self._notices.is_blocked:
             self._beat.heard(now_ms)
         if self._beat.is_dead(now_ms):
             logger.info("missed heartbeats of %s, interval %d s", self.name, self.heartbeat)
@@ -250,7 +250,8 @@ class Session(Caller):
         try:
             if event.channel == 0 and type(event) is Command and type(event.method) is Close:
                 self._end(CLOSE_OK)
-                self.wants_close = True
+                # Whoever closes a socket with unread bytes in it resets it, and close-ok is lost.
+                self._farewell = Farewell(self._now_ms + self.house.settings.close_ms_max)
             elif self.is_established:
                 run_event(self, event)
             elif event.channel == 0 and type(event) is Command:
