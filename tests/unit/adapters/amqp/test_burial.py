@@ -158,7 +158,7 @@ def test_reject_publish_dlx_buries_what_it_refuses(bench, peer):
 
 
 def test_a_quorum_queues_delivery_limit_is_a_reason(bench, peer):
-    mortal(peer, **{"x_queue_type": "quorum", "x_delivery_limit": 1})
+    mortal(peer, x_queue_type="quorum", x_delivery_limit=1)
     publish(peer)
     for _ in range(2):
         got = peer.call(1, Get(queue="q"))
