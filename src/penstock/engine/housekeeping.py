@@ -163,4 +163,9 @@ def _offset_before_end(queue: Queue, size: int) -> int:
 
 
 def _is_used(topic: Topic) -> bool:
-    return any(subscription.consumers for subscription in topic.subscriptions.values())
+    """Whether somebody consumes; who takes by hand says so each time (``Topic.touch``)."""
+    for subscription in topic.subscriptions.values():
+        for consumer in subscription.roster:
+            if not consumer.is_passive:
+                return True
+    return False

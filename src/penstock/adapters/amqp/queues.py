@@ -12,12 +12,14 @@ Not here: the queues (``queue_book.py``), bindings as such (``bindings.py``).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.adapters.amqp.binding import to_queue
 from penstock.adapters.amqp.direct_reply import is_pseudo_queue
 from penstock.adapters.amqp.exchange import RESERVED_PREFIX
 from penstock.adapters.amqp.exchanges import clean_name, refuse_default
+from penstock.adapters.amqp.ordering import catch_up
 from penstock.adapters.amqp.queue import AmqpQueue, no_queue
 from penstock.adapters.amqp.queue_book import Declaration
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 
 def declare(channel: ChannelState, method: Declare) -> None:
     """Make a queue, or look whether it is there."""
+    if not catch_up(channel):
+        return
     name = clean_name(method.queue)
     if is_pseudo_queue(name):
         _look_for_reply_queue(channel, name, is_nowait=method.is_nowait)
@@ -88,19 +92,28 @@ def unbind(channel: ChannelState, method: Unbind) -> None:
 
 def purge(channel: ChannelState, method: Purge) -> None:
     """Drop every ready message."""
+    if not catch_up(channel):
+        return
     queue = channel.vhost.queues.find(named(channel, method.queue), channel.session)
     _answer(channel, method, PurgeOk(queue.purge()), is_durable=queue.is_durable)
 
 
 def delete(channel: ChannelState, method: Delete) -> None:
-    """Remove a queue."""
+    """Remove a queue; its consumers on this channel hear of that after the answer."""
+    if not catch_up(channel):
+        return
     queue = channel.vhost.queues.get(named(channel, method.queue))
-    count, is_durable = 0, False
-    if queue is not None:
-        queue.check_access(channel.session)
-        is_durable = queue.is_durable
-        count = delete_queue(queue, if_unused=method.if_unused, if_empty=method.if_empty)
-    _answer(channel, method, DeleteOk(count), is_durable=is_durable)
+    if queue is None:
+        _answer(channel, method, DeleteOk(0), is_durable=False)
+        return
+    queue.check_access(channel.session)
+    _check_conditions(queue, if_unused=method.if_unused, if_empty=method.if_empty)
+    later = None if method.is_nowait else channel.answer_later()
+    answer = DeleteOk(channel.vhost.queues.delete(queue))
+    if later is not None and queue.is_durable:
+        channel.house.engine.after_durable(partial(later, answer))
+    elif later is not None:
+        later(answer)
 
 
 COMMANDS: Final[dict[type[Method], Callable[..., None]]] = {
@@ -114,10 +127,7 @@ COMMANDS: Final[dict[type[Method], Callable[..., None]]] = {
 
 def delete_queue(queue: AmqpQueue, *, if_unused: bool = False, if_empty: bool = False) -> int:
     """The queue goes; how many ready messages went with it. 406 when a condition is not met."""
-    if if_unused and queue.consumers:
-        raise AmqpError(ReplyCode.PRECONDITION_FAILED, f"{queue.resource} in use")
-    if if_empty and queue.ready:
-        raise AmqpError(ReplyCode.PRECONDITION_FAILED, f"{queue.resource} not empty")
+    _check_conditions(queue, if_unused=if_unused, if_empty=if_empty)
     return queue.vhost.queues.delete(queue)
 
 
@@ -127,6 +137,13 @@ def named(channel: ChannelState, name: str) -> str:
     if not found:
         raise AmqpError(ReplyCode.NOT_FOUND, "no previously declared queue")
     return found
+
+
+def _check_conditions(queue: AmqpQueue, *, if_unused: bool, if_empty: bool) -> None:
+    if if_unused and queue.consumers:
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, f"{queue.resource} in use")
+    if if_empty and queue.ready:
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, f"{queue.resource} not empty")
 
 
 def refuse_reserved(name: str) -> None:

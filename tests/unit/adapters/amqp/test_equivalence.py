@@ -15,8 +15,7 @@ def difference(current, received):
     try:
         check_arguments(Q, current, received, NAMES)
     except AmqpError as problem:
-        assert problem.code is ReplyCode.PRECONDITION_FAILED
-        return str(problem).removeprefix("PRECONDITION_FAILED - ")
+        return str(problem).removeprefix(f"{ReplyCode.PRECONDITION_FAILED.name} - ")
     return ""
 
 

@@ -1,0 +1,576 @@
+"""The queue family as a client hears it: what is made, found, counted, refused and deleted."""
+
+import re
+
+import pytest
+
+from penstock.engine.topic import TopicPolicy
+from penstock.model.names import TopicName
+from penstock.settings.load import Settings
+from penstock.settings.topics import TopicSettings
+from penstock.testing.amqp_peer import AmqpBench
+from penstock.wire.amqp.basic_methods import Ack, Cancel, Consume, ConsumeOk, Deliver, Get, GetEmpty
+from penstock.wire.amqp.channel_methods import Close, CloseOk
+from penstock.wire.amqp.properties import Properties, encode_properties
+from penstock.wire.amqp.queue_methods import (
+    Bind,
+    BindOk,
+    Declare,
+    DeclareOk,
+    Delete,
+    DeleteOk,
+    Purge,
+    PurgeOk,
+    Unbind,
+    UnbindOk,
+)
+
+PERSISTENT = encode_properties(Properties(delivery_mode=2))
+
+
+@pytest.fixture
+def bench():
+    return AmqpBench()
+
+
+@pytest.fixture
+def client(bench):
+    return bench.client()
+
+
+def declared(client, name="q", **bits):
+    answer = client.call(1, Declare(queue=name, **bits))
+    assert isinstance(answer, DeclareOk), answer
+    return answer
+
+
+def refused(client, method):
+    """Code and text of the close that a method earns; the channel is opened anew."""
+    answer = client.call(1, method)
+    assert isinstance(answer, Close), answer
+    client.send(1, CloseOk())
+    client.open(1)
+    return answer.reply_code, answer.reply_text
+
+
+def ready(client, name="q"):
+    return declared(client, name, is_passive=True).messages
+
+
+def put(client, name, *bodies, properties=PERSISTENT):
+    for body in bodies:
+        client.publish(1, "", name, body, properties)
+    client.turn()
+
+
+def queue_of(bench, name="q"):
+    return bench.house.vhosts["/"].queues.get(name)
+
+
+# Making.
+
+
+def test_declare_answers_name_messages_and_consumers(client):
+    assert declared(client) == DeclareOk("q", 0, 0)
+    put(client, "q", b"a", b"b")
+    client.call(1, Consume(queue="q", consumer_tag="c", is_exclusive=False))
+    client.call(1, Cancel("c"))
+    put(client, "q", b"c")
+    client.open(2)
+    client.call(2, Consume(queue="q"))
+    assert declared(client).consumers == 1
+
+
+def test_counts_include_what_was_published_just_before(client):
+    declared(client)
+    client.publish(1, "", "q", b"a")
+    client.publish(1, "", "q", b"b")
+    assert declared(client).messages == 2
+    client.publish(1, "", "q", b"c")
+    assert client.call(1, Purge(queue="q")) == PurgeOk(3)
+    client.publish(1, "", "q", b"d")
+    assert client.call(1, Delete(queue="q")) == DeleteOk(1)
+
+
+def test_the_server_makes_up_a_name(client):
+    name = declared(client, "").queue
+    assert re.fullmatch(r"amq\.gen-[A-Za-z0-9_-]{22}", name)
+    assert declared(client, "").queue != name
+    assert declared(client, name, is_passive=True).queue == name
+
+
+def test_an_empty_name_is_the_queue_declared_last(client):
+    name = declared(client, "").queue
+    assert isinstance(client.call(1, Bind(exchange="amq.fanout")), BindOk)
+    client.publish(1, "amq.fanout", "", b"x")
+    assert client.call(1, Purge()) == PurgeOk(1)
+    assert isinstance(client.call(1, Get(is_no_ack=True)), GetEmpty)
+    assert client.call(1, Delete()) == DeleteOk(0)
+    assert refused(client, Declare(queue=name, is_passive=True))[0] == 404
+
+
+def test_an_empty_name_in_a_bind_is_the_key_too_if_none_is_given(client):
+    name = declared(client, "").queue
+    client.call(1, Bind(exchange="amq.direct"))
+    client.publish(1, "amq.direct", name, b"x")
+    client.turn()
+    assert ready(client, name) == 1
+
+
+@pytest.mark.parametrize(
+    "method", [Purge(), Delete(), Bind(exchange="amq.fanout"), Unbind(exchange="amq.fanout"), Get()]
+)
+def test_an_empty_name_with_nothing_declared_is_404(client, method):
+    assert refused(client, method) == (404, "NOT_FOUND - no previously declared queue")
+
+
+def test_reserved_names_are_403(client):
+    text = "ACCESS_REFUSED - queue name 'amq.mine' contains reserved prefix 'amq.*'"
+    assert refused(client, Declare(queue="amq.mine")) == (403, text)
+
+
+def test_line_ends_are_stripped_from_names(client):
+    assert declared(client, "a\r\nb").queue == "ab"
+    assert declared(client, "ab\n", is_passive=True).queue == "ab"
+
+
+def test_other_control_characters_are_refused(client):
+    code, text = refused(client, Declare(queue="a\tb"))
+    assert code == 406
+    assert "control character" in text
+
+
+def test_nowait_is_answered_by_silence(bench, client):
+    client.send(1, Declare(queue="q", is_nowait=True))
+    client.send(1, Bind(queue="q", exchange="amq.fanout", is_nowait=True))
+    client.send(1, Purge(queue="q", is_nowait=True))
+    client.turn()
+    assert client.methods(1) == []
+    assert ready(client) == 0
+    client.send(1, Delete(queue="q", is_nowait=True))
+    client.turn()
+    assert client.methods(1) == []
+    assert queue_of(bench) is None
+
+
+def test_passive_declare_of_nothing_is_404(client):
+    answer = (404, "NOT_FOUND - no queue 'q' in vhost '/'")
+    assert refused(client, Declare(queue="q", is_passive=True)) == answer
+
+
+def test_direct_reply_to_is_looked_for_not_made(bench, client):
+    assert declared(client, "amq.rabbitmq.reply-to") == DeclareOk("amq.rabbitmq.reply-to", 0, 1)
+    assert refused(client, Declare(queue="amq.rabbitmq.reply-to.nobody"))[0] == 404
+    assert bench.engine.topic(TopicName("", "amq.rabbitmq.reply-to")) is None
+
+
+# Declaring again.
+
+
+def test_the_same_declaration_is_welcome(client):
+    declared(client, is_durable=True, arguments={"x-max-length": 5, "x-foo": 1})
+    declared(client, is_durable=True, arguments={"x-max-length": 5, "x-foo": 2})
+
+
+def test_another_durability_is_406(client):
+    declared(client)
+    assert refused(client, Declare(queue="q", is_durable=True)) == (
+        406,
+        "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': "
+        "received 'true' but current is 'false'",
+    )
+
+
+def test_another_auto_delete_is_406(client):
+    declared(client)
+    code, text = refused(client, Declare(queue="q", is_auto_delete=True))
+    assert (code, "inequivalent arg 'auto_delete'" in text) == (406, True)
+
+
+def test_other_arguments_are_406(client):
+    declared(client)
+    code, text = refused(client, Declare(queue="q", arguments={"x-expires": 1000}))
+    assert code == 406
+    assert "received the value '1000' of type 'signedint' but current is none" in text
+
+
+def test_bad_arguments_are_406_and_make_nothing(bench, client):
+    answer = (
+        406,
+        "PRECONDITION_FAILED - invalid arg 'x-expires' for queue 'q' in vhost '/': {value_zero,0}",
+    )
+    assert refused(client, Declare(queue="q", arguments={"x-expires": 0})) == answer
+    assert queue_of(bench) is None
+
+
+def test_quorum_queues_are_durable_and_shared(client):
+    quorum = {"x-queue-type": "quorum"}
+    declared(client, is_durable=True, arguments=quorum)
+    wishes = [
+        ({"is_durable": True, "is_auto_delete": True}, "auto-delete"),
+        ({"is_durable": True, "is_exclusive": True}, "exclusive-owner"),
+        ({}, "non-durable"),
+    ]
+    for bits, problem in wishes:
+        code, text = refused(client, Declare(queue="r", arguments=quorum, **bits))
+        expected = f"PRECONDITION_FAILED - invalid property '{problem}' for queue 'r' in vhost '/'"
+        assert (code, text) == (406, expected)
+    code, text = refused(client, Declare(queue="", is_durable=True, arguments=quorum))
+    assert (code, text.endswith("Cannot declare a server-named queue for type quorum")) == (
+        406,
+        True,
+    )
+
+
+# Exclusive and auto-delete.
+
+
+def test_an_exclusive_queue_is_its_connections_own(bench, client):
+    declared(client, is_exclusive=True)
+    declared(client, is_exclusive=True)
+    other = bench.client()
+    for method in (
+        Declare(queue="q", is_passive=True),
+        Declare(queue="q"),
+        Declare(queue="q", is_exclusive=True),
+        Purge(queue="q"),
+        Delete(queue="q"),
+        Bind(queue="q", exchange="amq.fanout"),
+        Get(queue="q"),
+        Consume(queue="q"),
+    ):
+        code, text = refused(other, method)
+        assert code == 405, method
+        assert text.startswith(
+            "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'q' in vhost '/'. "
+        )
+
+
+def test_exclusiveness_that_differs_is_405_for_the_owner_too(client):
+    declared(client, is_exclusive=True)
+    assert refused(client, Declare(queue="q"))[0] == 405
+    declared(client, "shared")
+    assert refused(client, Declare(queue="shared", is_exclusive=True))[0] == 405
+
+
+def test_an_exclusive_queue_goes_with_its_connection(bench, client):
+    declared(client, is_exclusive=True)
+    declared(client, "kept")
+    client.leave()
+    bench.settle()
+    assert queue_of(bench) is None
+    assert queue_of(bench, "kept") is not None
+
+
+def test_an_exclusive_queue_is_never_in_the_catalog(bench, client):
+    declared(client, is_exclusive=True, is_durable=True)
+    bench.kill()
+    assert bench.engine.topics() == []
+
+
+def test_an_auto_delete_queue_goes_with_its_last_consumer(bench, client):
+    declared(client, is_auto_delete=True)
+    for tag in ("a", "b"):
+        client.call(1, Consume(queue="q", consumer_tag=tag))
+    client.call(1, Cancel("a"))
+    assert queue_of(bench) is not None
+    client.call(1, Cancel("b"))
+    assert queue_of(bench) is None
+
+
+def test_an_auto_delete_queue_without_consumers_waits_for_its_first(bench, client):
+    declared(client, is_auto_delete=True)
+    client.call(1, Get(queue="q"))
+    bench.advance(1_000_000)
+    assert queue_of(bench) is not None
+
+
+def test_an_auto_delete_queue_goes_when_the_connection_of_its_consumer_does(bench, client):
+    declared(client, is_auto_delete=True)
+    other = bench.client()
+    other.call(1, Consume(queue="q"))
+    other.leave()
+    bench.settle()
+    assert queue_of(bench) is None
+
+
+# Deleting.
+
+
+def test_delete_answers_the_ready_messages(client):
+    declared(client)
+    put(client, "q", b"a", b"b")
+    assert client.call(1, Delete(queue="q")) == DeleteOk(2)
+
+
+def test_deleting_nothing_is_fine(client):
+    assert client.call(1, Delete(queue="nothing")) == DeleteOk(0)
+
+
+def test_if_unused_and_if_empty(client):
+    declared(client)
+    client.call(1, Consume(queue="q", consumer_tag="c"))
+    text = "PRECONDITION_FAILED - queue 'q' in vhost '/' in use"
+    assert refused(client, Delete(queue="q", if_unused=True)) == (406, text)
+    put(client, "q", b"a")
+    text = "PRECONDITION_FAILED - queue 'q' in vhost '/' not empty"
+    assert refused(client, Delete(queue="q", if_empty=True)) == (406, text)
+    client.call(1, Purge(queue="q"))
+    assert client.call(1, Delete(queue="q", if_empty=True, if_unused=True)) == DeleteOk(0)
+
+
+def test_delete_tells_consumers_and_forgets_bindings(bench, client):
+    declared(client)
+    client.call(1, Bind(queue="q", exchange="amq.fanout"))
+    other = bench.client()
+    other.call(1, Consume(queue="q", consumer_tag="c"))
+    client.call(1, Delete(queue="q"))
+    other.turn()
+    assert [type(method) for method in other.methods(1)] == [Cancel]
+    assert list(bench.house.vhosts["/"].bindings) == []
+    declared(client)
+    client.publish(1, "amq.fanout", "", b"x")
+    assert ready(client) == 0
+
+
+def test_a_topic_deleted_by_others_is_a_queue_no_more(bench, client):
+    declared(client, is_durable=True)
+    client.call(1, Bind(queue="q", exchange="amq.fanout"))
+    bench.engine.delete_topic(TopicName("", "q"))
+    assert queue_of(bench) is None
+    assert list(bench.house.vhosts["/"].bindings) == []
+    bench.settle()
+    bench.kill()
+    assert queue_of(bench) is None
+
+
+def test_purge_leaves_what_is_unacked(client):
+    declared(client)
+    put(client, "q", b"a", b"b", b"c")
+    client.call(1, Get(queue="q"))
+    assert client.call(1, Purge(queue="q")) == PurgeOk(2)
+    client.send(1, Close())
+    client.turn()
+    client.take()
+    client.open(1)
+    assert ready(client) == 1
+
+
+def test_purge_of_nothing_is_404(client):
+    assert refused(client, Purge(queue="q")) == (404, "NOT_FOUND - no queue 'q' in vhost '/'")
+
+
+# Bindings.
+
+
+def test_bind_names_what_is_missing(client):
+    declared(client)
+    text = "NOT_FOUND - no exchange 'e' in vhost '/'"
+    assert refused(client, Bind(queue="q", exchange="e")) == (404, text)
+    text = "NOT_FOUND - no queue 'p' in vhost '/'"
+    assert refused(client, Bind(queue="p", exchange="amq.fanout")) == (404, text)
+
+
+def test_the_default_exchange_cannot_be_bound(client):
+    declared(client)
+    text = "ACCESS_REFUSED - operation not permitted on the default exchange"
+    assert refused(client, Bind(queue="q", exchange="")) == (403, text)
+    assert refused(client, Unbind(queue="q", exchange="")) == (403, text)
+
+
+def test_unbinding_what_is_not_there_is_fine(client):
+    declared(client)
+    for queue, exchange in (("q", "amq.fanout"), ("q", "nothing"), ("nothing", "amq.fanout")):
+        assert isinstance(client.call(1, Unbind(queue=queue, exchange=exchange)), UnbindOk)
+
+
+def test_unbind_undoes_bind(client):
+    declared(client)
+    client.call(1, Bind(queue="q", exchange="amq.direct", routing_key="k"))
+    client.call(1, Unbind(queue="q", exchange="amq.direct", routing_key="k"))
+    client.publish(1, "amq.direct", "k", b"x")
+    assert ready(client) == 0
+
+
+# Restarts.
+
+
+def test_what_is_durable_survives_and_the_rest_does_not(bench, client):
+    declared(client, is_durable=True, arguments={"x-max-length": 5})
+    declared(client, "auto", is_durable=True, is_auto_delete=True)
+    declared(client, "transient")
+    name = declared(client, "").queue
+    client.call(1, Bind(queue="q", exchange="amq.fanout"))
+    bench.cut_power()
+    client = bench.client()
+    declared(client, is_durable=True, arguments={"x-max-length": 5})
+    declared(client, "auto", is_durable=True, is_auto_delete=True)
+    assert refused(client, Declare(queue="transient", is_passive=True))[0] == 404
+    assert refused(client, Declare(queue=name, is_passive=True))[0] == 404
+    client.publish(1, "amq.fanout", "", b"x")
+    assert ready(client) == 1
+
+
+def test_declare_ok_waits_for_the_catalog(bench, client):
+    client.send(1, Declare(queue="q", is_durable=True))
+    bench.turns()
+    assert client.methods(1) == []
+    bench.settle()
+    assert client.methods(1) == [DeclareOk("q", 0, 0)]
+    client.take()
+    client.send(1, Declare(queue="t"))
+    assert client.methods(1) == [DeclareOk("t", 0, 0)]
+
+
+def test_persistent_messages_survive_in_durable_queues_only(bench, client):
+    declared(client, is_durable=True)
+    declared(client, "t")
+    put(client, "q", b"kept")
+    put(client, "q", b"lost", properties=b"\0\0")
+    put(client, "t", b"lost")
+    bench.kill()
+    client = bench.client()
+    assert ready(client) == 1
+    assert refused(client, Declare(queue="t", is_passive=True))[0] == 404
+    client.call(1, Consume(queue="q", is_no_ack=True))
+    client.turn()
+    assert client.bodies() == [b"kept"]
+
+
+def test_a_deleted_durable_queue_stays_deleted(bench, client):
+    declared(client, is_durable=True)
+    client.call(1, Delete(queue="q"))
+    bench.cut_power()
+    assert queue_of(bench) is None
+
+
+# Other protocols' topics.
+
+
+def test_a_topic_of_another_protocol_is_a_queue(bench, client):
+    bench.topic("orders", queues=4)
+    assert declared(client, "orders", is_passive=True) == DeclareOk("orders", 0, 0)
+    assert declared(client, "orders") == DeclareOk("orders", 0, 0)
+    assert declared(client, "orders", is_durable=True) == DeclareOk("orders", 0, 0)
+    declared(client, "orders", arguments={"x-queue-type": "classic"})
+
+
+def test_a_topic_of_another_protocol_takes_no_arguments(bench, client):
+    bench.topic("orders")
+    for arguments in ({"x-max-length": 5}, {"x-foo": 5}):
+        code, text = refused(client, Declare(queue="orders", arguments=arguments))
+        assert (code, "inequivalent arg" in text) == (406, True)
+    assert refused(client, Declare(queue="orders", is_exclusive=True))[0] == 405
+
+
+def test_a_face_reads_from_the_end_and_only_once_it_is_wanted(bench, client):
+    topic = bench.topic("orders")
+    bench.publish(bench.channel(), topic, b"before")
+    bench.settle()
+    client.publish(1, "", "orders", b"also before")
+    client.turn()
+    assert declared(client, "orders", is_passive=True).messages == 0
+    assert topic.subscriptions == {}
+    declared(client, "orders")
+    bench.publish(bench.channel(), topic, b"after")
+    bench.settle()
+    assert ready(client, "orders") == 1
+    assert list(topic.subscriptions) == ["amqp"]
+
+
+def test_deleting_what_another_protocol_made_takes_our_part_only(bench, client):
+    topic = bench.topic("orders")
+    declared(client, "orders")
+    client.call(1, Bind(queue="orders", exchange="amq.fanout"))
+    put(client, "orders", b"a")
+    assert client.call(1, Delete(queue="orders")) == DeleteOk(1)
+    assert topic.subscriptions == {}
+    assert bench.engine.topic(topic.name) is topic
+    assert list(bench.house.vhosts["/"].bindings) == []
+
+
+def test_lists_show_topics_and_hide_what_is_hidden(bench, client):
+    bench.topic("orders")
+    bench.topic("%RETRY%group")
+    name = declared(client, "").queue
+    listed = [queue.name for queue in bench.house.vhosts["/"].queues]
+    assert listed == ["orders", name]
+
+
+# What arguments do.
+
+
+def test_priorities_are_queues_of_the_topic(bench, client):
+    declared(client, arguments={"x-max-priority": 3})
+    assert len(queue_of(bench).topic.queues) == 4
+    for priority, body in ((0, b"low"), (3, b"high"), (9, b"higher"), (1, b"mid")):
+        properties = encode_properties(Properties(priority=priority))
+        client.publish(1, "", "q", body, properties)
+    assert ready(client) == 4
+    client.call(1, Consume(queue="q", is_no_ack=True))
+    client.turn()
+    assert client.bodies() == [b"high", b"higher", b"mid", b"low"]
+
+
+def test_an_unused_queue_expires(bench, client):
+    declared(client, arguments={"x-expires": 1000})
+    bench.advance(900)
+    declared(client, arguments={"x-expires": 1000})
+    bench.advance(900)
+    client.call(1, Get(queue="q"))
+    bench.advance(900)
+    client.call(1, Consume(queue="q", consumer_tag="c"))
+    bench.advance(5000)
+    assert queue_of(bench) is not None
+    client.call(1, Cancel("c"))
+    bench.advance(900)
+    assert queue_of(bench) is not None
+    bench.advance(200)
+    assert queue_of(bench) is None
+
+
+def test_unacked_messages_do_not_keep_a_queue_from_expiring(bench, client):
+    declared(client, arguments={"x-expires": 1000})
+    put(client, "q", b"a")
+    client.call(1, Get(queue="q"))
+    bench.advance(1100)
+    assert queue_of(bench) is None
+
+
+def test_single_active_consumer_goes_by_age(client):
+    declared(client, arguments={"x-single-active-consumer": True})
+    client.call(1, Consume(queue="q", consumer_tag="z"))
+    client.call(1, Consume(queue="q", consumer_tag="a", arguments={"x-priority": 5}))
+    put(client, "q", b"1", b"2")
+    tags = [each.consumer_tag for each in client.methods(1) if isinstance(each, Deliver)]
+    assert tags == ["z", "z"]
+    client.take()
+    client.call(1, Cancel("z"))
+    put(client, "q", b"3")
+    tags = [each.consumer_tag for each in client.methods(1) if isinstance(each, Deliver)]
+    assert tags == ["a"]
+
+
+def test_too_many_queues_are_refused():
+    client = AmqpBench(Settings(topics=TopicSettings(queues_max=1))).client()
+    declared(client)
+    code, text = refused(client, Declare(queue="r"))
+    assert (code, "queues_max" in text) == (406, True)
+
+
+def test_policy_of_a_queue_is_what_its_arguments_say(bench, client):
+    declared(client, arguments={"x-message-ttl": 5, "x-overflow": "hold", "x-max-length": 2})
+    policy = queue_of(bench).topic.policy
+    assert isinstance(policy, TopicPolicy)
+    assert (policy.message_ttl_ms, policy.length_max, policy.overflow.value) == (5, 2, "hold")
+
+
+def test_acks_count_what_is_left(client):
+    declared(client)
+    put(client, "q", b"a", b"b")
+    assert isinstance(client.call(1, Consume(queue="q")), ConsumeOk)
+    client.turn()
+    assert ready(client) == 0
+    client.send(1, Ack(1))
+    client.turn()
+    assert client.call(1, Delete(queue="q")) == DeleteOk(0)
