@@ -1,7 +1,7 @@
 """How a connection ends in words: our close, its answer, the texts of operators and shutdown.
 
     error of the peer   close(code, text, class, method) ... close-ok, end of stream, or time is up
-    the peer's close    close-ok, and the socket is closed behind it
+    the peer's close    close-ok ... end of stream, or time is up
     the broker stops    close 320, and the socket is closed behind it
 
 While an answer is awaited everything else is thrown away: it could only be about what is gone.
