@@ -5,6 +5,7 @@ import pytest
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.prefetch import Window
+from penstock.model.names import topic_name
 from penstock.settings.load import Settings
 from penstock.settings.storage import StorageSettings
 from penstock.testing.workbench import Workbench
@@ -124,3 +125,21 @@ def test_an_engine_at_rest_wants_no_turn_and_only_distant_deadlines(bench):
     bench.settle()
     assert not bench.engine.needs_turn
     assert bench.engine.next_deadline_ms() > bench.clock.monotonic_ms() + 1_000
+
+
+def test_whoever_watches_hears_of_every_topic_that_goes(bench):
+    gone = []
+    bench.engine.watch_removals(lambda topic: gone.append(topic.name.name))
+    bench.topic("deleted")
+    bench.topic("expired", TopicPolicy(expires_ms=1000))
+    bench.topic("kept")
+    bench.engine.delete_topic(topic_name("deleted"))
+    bench.advance(1500)
+    assert gone == ["deleted", "expired"]
+
+
+def test_who_takes_by_hand_keeps_no_topic_alive(bench):
+    topic = bench.topic(policy=TopicPolicy(expires_ms=1000))
+    bench.reader(topic).attach(bench.outlet, Window(0), name="hand", is_passive=True)
+    bench.advance(1500)
+    assert topic.is_deleted

@@ -183,3 +183,16 @@ def test_what_is_left_when_one_lacks_bytes_and_the_other_messages_goes_out_later
     host.run()
     assert single.offsets == [1, 2]
     assert not single.deliveries[-1].is_redelivered
+
+
+def test_single_active_goes_by_age_whatever_names_and_priorities_say(host, queue):
+    subscription = subscribe(host, queue, Mode.SINGLE_ACTIVE)
+    elder = consume(subscription, name="z")
+    younger = consume(subscription, name="a", priority=9)
+    publish(host, subscription, queue, 2)
+    assert (elder.offsets, younger.offsets) == ([0, 1], [])
+    subscription.cancel(elder.consumer)
+    publish(host, subscription, queue, 1)
+    assert younger.offsets == [2]
+    subscription.settle(1, [0, 1])
+    assert subscription.unacked(1) == 1
