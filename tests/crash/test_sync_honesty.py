@@ -11,15 +11,23 @@ from penstock.model.names import topic_name
 from penstock.model.record import neutral_record
 from penstock.settings.load import Settings
 from penstock.settings.storage import StorageSettings
+from penstock.testing.amqp_peer import AmqpBench
 from penstock.testing.broker import in_memory_engine
 from penstock.testing.outlet import RecordingOutlet
 from penstock.testing.storage import MemoryStorage
 from penstock.testing.witness import SyncWitness
+from penstock.wire.amqp.basic_methods import Ack, Publish
+from penstock.wire.amqp.channel_methods import ConfirmSelect
+from penstock.wire.amqp.content import content_frames
+from penstock.wire.amqp.frame import method_frame
+from penstock.wire.amqp.properties import Properties, encode_properties
+from penstock.wire.amqp.queue_methods import Declare
 
 LIST = 50
 BODY = b"x" * 100
 RECORD_BYTES_MIN = 88 + 12 + len(BODY)
 CONNECTIONS = 4
+PERSISTENT = encode_properties(Properties(delivery_mode=2))
 
 
 class Judge(RecordingOutlet):
@@ -130,3 +138,98 @@ def test_a_confirm_held_back_by_a_slow_sync_leaves_once_and_only_after_it():
     bench.engine.synced(job, None)
     assert bench.confirms == bench.sent
     assert bench.early == 0
+
+
+class AmqpJudge(AmqpBench):
+    """AMQP sessions on a witnessed storage; every ack is looked up the moment it leaves."""
+
+    def __init__(self, durability="fsync"):
+        storage = StorageSettings(
+            durability=durability, segment_bytes_max=256 * 1024, write_buffer_bytes=64 * 1024
+        )
+        super().__init__(dataclasses.replace(Settings(), storage=storage))
+        self.stored = {}
+        self.early = []
+        self.confirms = self.sent = 0
+        self.engine.watch_appends(self.note)
+        self.peers = []
+        for number in range(CONNECTIONS):
+            peer = self.client()
+            peer.call(1, Declare(queue=f"q{number % 2}", is_durable=True))
+            peer.call(1, ConfirmSelect())
+            peer.number, peer.next, peer.low = number, 1, 1
+            self.peers.append(peer)
+
+    def _open(self):
+        self.storage = self.witness = SyncWitness(MemoryStorage())
+        super()._open()
+
+    def note(self, batch):
+        for each in batch:
+            if each.record.body.startswith(b"judged"):
+                self.stored[each.record.body] = each.record.position
+
+    def publish(self):
+        """Every connection that may be read publishes a list; the turn appends and may answer."""
+        for peer in self.peers:
+            if not peer.session.is_reading:
+                continue
+            method = method_frame(1, Publish(0, "", f"q{peer.number % 2}"))
+            bodies = [self.body(peer, peer.next + n) for n in range(LIST)]
+            peer.raw(b"".join([method + content_frames(1, PERSISTENT, b, 0) for b in bodies]))
+            peer.next += LIST
+            self.sent += LIST
+        self.engine.turn()
+        self.clock.advance(1)
+        self.judge()
+
+    def body(self, peer, number):
+        return b"judged %d/%d" % (peer.number, number)
+
+    def judge(self):
+        bases = sorted(int(name.partition(".")[0]) for name in self.witness.list(LOG_DIR))
+        for peer in self.peers:
+            for heard in peer.take():
+                assert isinstance(heard.method, Ack)
+                tag = heard.method.delivery_tag
+                tags = range(peer.low, tag + 1) if heard.method.is_multiple else (tag,)
+                assert peer.low <= tag
+                peer.low = tag + 1
+                for each in tags:
+                    self.confirms += 1
+                    body = self.body(peer, each)
+                    position = self.stored[body]
+                    base = max(base for base in bases if base <= position)
+                    end = position - base + 88 + 12 + len(body)
+                    if not self.witness.is_durable(segment_path(base), end):
+                        self.early.append(body)
+
+    def commit_among_appends(self):
+        """Appends before, during and after the run of the sync, and before its end is told."""
+        self.publish()
+        job = self.engine.take_sync_job()
+        self.publish()
+        if job is not None:
+            job.run()
+            self.publish()
+            self.engine.synced(job, None)
+            self.judge()
+
+
+def test_no_amqp_ack_leaves_before_the_sync_of_its_publish_returned(is_long):
+    bench = AmqpJudge()
+    publishes = 500_000 if is_long else 30_000
+    while bench.sent < publishes:
+        bench.commit_among_appends()
+    bench.settle()
+    bench.judge()
+    assert bench.early == []
+    assert bench.confirms == bench.sent
+    assert bench.witness.syncs > 20
+
+
+def test_the_amqp_judge_sees_acks_that_do_not_wait_for_a_sync():
+    bench = AmqpJudge("os")
+    for _ in range(20):
+        bench.commit_among_appends()
+    assert bench.early
