@@ -1,0 +1,362 @@
+"""A connection once it is open: heartbeats, alarms, its end, and what it gives back."""
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.settings.load import Settings
+from penstock.testing.amqp_peer import AmqpBench
+from penstock.wire.amqp.basic_methods import Ack, Consume, Deliver, Get, GetEmpty, GetOk, Publish
+from penstock.wire.amqp.channel_methods import Open as OpenChannel
+from penstock.wire.amqp.channel_methods import OpenOk as ChannelOpenOk
+from penstock.wire.amqp.codes import FRAME_HEADER
+from penstock.wire.amqp.connection_methods import Blocked, Close, CloseOk, StartOk, Unblocked
+from penstock.wire.amqp.content import CONTENT_HEAD
+from penstock.wire.amqp.frame import HEARTBEAT, encode_frame, method_frame
+from penstock.wire.amqp.queue_methods import Declare, DeclareOk
+
+PERSISTENT = b"\x10\x00\x02"
+FAR_ABOVE = 1 << 50
+
+
+@pytest.fixture
+def bench():
+    return AmqpBench()
+
+
+def closed(method):
+    assert isinstance(method, Close), method
+    return method.reply_code, method.reply_text
+
+
+def queue(peer, name="q", **options):
+    answer = peer.call(1, Declare(0, name, **options))
+    assert isinstance(answer, DeclareOk), answer
+    return answer
+
+
+def alarm(bench, is_raised):
+    bench.engine.set_alarm("memory", FAR_ABOVE if is_raised else 0)
+    bench.settle()
+
+
+# Heartbeats.
+
+
+def test_a_heartbeat_is_sent_after_half_an_interval_of_silence(bench):
+    peer = bench.client(heartbeat=10)
+    peer.take()
+    session = peer.session
+    assert session.next_deadline_ms() == bench.clock.monotonic_ms() + 5_000
+    bench.clock.advance(4_999)
+    session.due(bench.clock.monotonic_ms())
+    assert session.outgoing() == []
+    bench.clock.advance(1)
+    session.due(bench.clock.monotonic_ms())
+    assert session.outgoing() == [HEARTBEAT]
+
+
+def test_a_peer_that_is_silent_for_two_intervals_is_dropped(bench):
+    peer = bench.client(heartbeat=10)
+    bench.clock.advance(19_999)
+    peer.session.due(bench.clock.monotonic_ms())
+    assert not peer.session.wants_close
+    peer.raw(HEARTBEAT[:1])
+    bench.clock.advance(19_999)
+    peer.session.due(bench.clock.monotonic_ms())
+    assert not peer.session.wants_close
+    bench.clock.advance(1)
+    peer.session.due(bench.clock.monotonic_ms())
+    assert peer.session.wants_close
+
+
+def test_the_watch_for_silence_rests_while_publishes_are_blocked(bench):
+    peer = bench.client(heartbeat=10)
+    queue(peer)
+    peer.publish(1, "", "q", b"x")
+    alarm(bench, True)
+    bench.clock.advance(60_000)
+    peer.session.due(bench.clock.monotonic_ms())
+    assert not peer.session.wants_close
+    alarm(bench, False)
+    bench.clock.advance(20_000)
+    peer.session.due(bench.clock.monotonic_ms())
+    assert peer.session.wants_close
+
+
+def test_without_heartbeats_there_is_no_deadline(bench):
+    peer = bench.client(heartbeat=0)
+    assert peer.session.next_deadline_ms() is None
+
+
+# connection.blocked.
+
+
+def test_a_publisher_is_told_of_an_alarm_once_and_of_its_end(bench):
+    peer = bench.client()
+    queue(peer)
+    peer.publish(1, "", "q", b"one")
+    peer.turn()
+    peer.take()
+    alarm(bench, True)
+    assert peer.methods(0) == [Blocked("low on memory")]
+    bench.engine.set_alarm("disk", 0)
+    bench.settle()
+    assert peer.methods(0) == [Blocked("low on memory")]
+    bench.engine.set_alarm("disk", FAR_ABOVE)
+    alarm(bench, False)
+    assert peer.methods(0) == [Blocked("low on memory"), Unblocked()]
+
+
+def test_a_connection_that_never_published_is_not_told(bench):
+    peer = bench.client()
+    alarm(bench, True)
+    assert peer.methods(0) == []
+    assert isinstance(queue(peer), DeclareOk)
+
+
+def test_the_first_byte_of_a_publish_makes_a_publisher(bench):
+    peer = bench.client()
+    alarm(bench, True)
+    peer.send(1, Publish(0, "", "q"))
+    bench.settle()
+    assert peer.methods(0) == [Blocked("low on memory")]
+
+
+def test_clients_without_the_capability_are_not_told(bench):
+    peer = bench.client(capabilities=())
+    queue(peer)
+    alarm(bench, True)
+    peer.publish(1, "", "q", b"one")
+    peer.turn()
+    assert peer.methods(0) == []
+
+
+def test_acks_and_requests_are_served_while_publishes_are_held(bench):
+    peer = bench.client()
+    queue(peer, is_durable=True)
+    peer.publish(1, "", "q", b"one", PERSISTENT)
+    peer.turn()
+    assert isinstance(peer.call(1, Get(0, "q")), GetOk)
+    alarm(bench, True)
+    peer.publish(1, "", "q", b"two", PERSISTENT)
+    peer.turn()
+    assert peer.session.is_reading
+    peer.send(1, Ack(1))
+    assert queue(peer, is_durable=True) == DeclareOk("q", 0, 0)
+    alarm(bench, False)
+    assert queue(peer, is_durable=True) == DeclareOk("q", 1, 0)
+
+
+# Ends.
+
+
+def test_the_clients_close_is_answered_and_everything_is_given_back(bench):
+    peer = bench.client()
+    queue(peer, "mine", is_exclusive=True)
+    queue(peer, "ours", is_durable=True)
+    peer.publish(1, "", "ours", b"work", PERSISTENT)
+    assert peer.call(1, Consume(0, "ours", "c"))
+    assert peer.bodies() == [b"work"]
+    assert peer.call(0, Close(200, "done")) == CloseOk()
+    assert bench.house.sessions == {}
+    other = bench.client()
+    other.send(1, Get(0, "ours"))
+    other.turn()
+    answer, _, body = other.answer_with_content(1)
+    assert (answer.is_redelivered, body) == (True, b"work")
+    assert other.call(1, Declare(0, "mine", is_passive=True)).reply_code == 404
+
+
+def test_a_connection_that_is_lost_gives_everything_back_once(bench):
+    peer = bench.client()
+    queue(peer, "mine", is_exclusive=True)
+    queue(peer, "ours")
+    peer.publish(1, "", "ours", b"work")
+    peer.call(1, Consume(0, "ours", "c"))
+    peer.leave()
+    peer.leave()
+    bench.settle()
+    assert bench.engine.statistics().connections == 0
+    assert bench.engine.unsent_pool.bytes == 0
+    other = bench.client()
+    assert other.call(1, Get(0, "ours", is_no_ack=True)).is_redelivered
+    assert other.call(1, Declare(0, "mine", is_passive=True)).reply_code == 404
+
+
+def test_after_our_close_only_its_answer_is_heard(bench):
+    peer = bench.client()
+    peer.send(7, Get(0, "q"))
+    assert closed(peer.answer(0)) == (504, "CHANNEL_ERROR - expected 'channel.open'")
+    peer.send(1, Get(0, "q"), OpenChannel())
+    assert peer.take() == []
+    assert not peer.session.wants_close
+    peer.raw(method_frame(0, CloseOk()))
+    assert peer.session.wants_close
+
+
+def test_a_peer_that_does_not_answer_our_close_is_cut_off(bench):
+    peer = bench.client(heartbeat=0)
+    peer.send(7, Get(0, "q"))
+    session = peer.session
+    deadline = session.next_deadline_ms()
+    assert deadline == bench.clock.monotonic_ms() + bench.settings.amqp.close_ms_max
+    session.due(deadline - 1)
+    assert not session.wants_close
+    session.due(deadline)
+    assert session.wants_close
+
+
+def test_the_end_of_the_stream_ends_it(bench):
+    peer = bench.client()
+    peer.session.eof()
+    assert peer.session.wants_close
+
+
+def test_a_stopping_broker_says_so(bench):
+    peer = bench.client()
+    peer.session.stopping("whatever")
+    text = "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
+    assert closed(peer.answer(0)) == (320, text)
+    assert peer.session.wants_close
+
+
+def test_a_stopping_broker_has_no_words_for_who_is_not_in_yet(bench):
+    peer = bench.peer()
+    peer.greet()
+    peer.session.stopping("whatever")
+    assert peer.take() == []
+    assert peer.session.wants_close
+
+
+def test_an_operator_may_end_a_connection(bench):
+    peer = bench.client()
+    assert bench.house.close_connection(peer.session.connection_id, "told so")
+    assert closed(peer.answer(0)) == (320, "CONNECTION_FORCED - told so")
+    assert not bench.house.close_connection(peer.session.connection_id, "again")
+
+
+def test_bytes_that_are_no_frames_end_the_connection_with_501(bench):
+    peer = bench.client()
+    frame = bytearray(method_frame(1, Get(0, "q")))
+    frame[-1] = 0
+    peer.raw(bytes(frame))
+    assert closed(peer.answer(0))[0] == 501
+
+
+def test_commands_before_the_bad_bytes_are_done(bench):
+    peer = bench.client()
+    peer.raw(method_frame(2, OpenChannel()) + b"\x09\0\0\0\0\0\0\xce")
+    assert peer.answer(2) == ChannelOpenOk()
+    assert closed(peer.answer(0))[0] == 501
+
+
+def test_an_unknown_method_is_invalid_and_names_itself(bench):
+    peer = bench.client()
+    peer.raw(encode_frame(1, 1, b"\0\x3c\x03\xe7"))
+    close = peer.answer(0)
+    assert closed(close)[0] == 503
+    assert (close.failing_class, close.failing_method) == (60, 999)
+
+
+@pytest.mark.parametrize("method", [StartOk({}, "PLAIN", b""), Get(0, "q"), OpenChannel()])
+def test_channel_0_takes_no_other_methods_once_it_is_open(bench, method):
+    peer = bench.client()
+    assert closed(peer.call(0, method))[0] == 504
+
+
+# Bounds.
+
+
+def test_answers_that_wait_for_the_disk_stop_the_reading_at_their_limit():
+    settings = Settings()
+    settings = replace(settings, amqp=replace(settings.amqp, answers_held_bytes_max=4096))
+    bench = AmqpBench(settings)
+    peer = bench.client()
+    for number in range(10):
+        peer.send(1, Declare(0, f"q{number}", is_durable=True))
+    assert peer.session.is_reading
+    for number in range(10, 20):
+        peer.send(1, Declare(0, f"q{number}", is_durable=True))
+    assert not peer.session.is_reading
+    peer.turn()
+    assert peer.session.is_reading
+    assert len(peer.take()) == 20
+
+
+def test_deliveries_the_socket_does_not_take_stop_at_the_limit_of_the_connection(bench):
+    peer = bench.client()
+    queue(peer)
+    limit = bench.settings.flow.unsent_messages_max
+    for _ in range(limit + 50):
+        peer.publish(1, "", "q", b"x")
+    peer.unsent_bytes = 1
+    peer.call(1, Consume(0, "q", "c", is_no_ack=True))
+    peer.turn()
+    assert len(peer.bodies()) == limit
+    peer.unsent_bytes = 0
+    peer.session.flushed(0)
+    peer.turn()
+    assert len(peer.bodies()) == limit + 50
+    assert bench.engine.unsent_pool.bytes == 0
+
+
+def test_deliveries_behind_an_answer_that_waits_are_not_taken_for_sent(bench):
+    peer = bench.client()
+    queue(peer)
+    peer.call(1, Consume(0, "q", "c", is_no_ack=True))
+    other = bench.client()
+    other.publish(1, "", "q", b"x")
+    peer.send(1, Declare(0, "durable", is_durable=True))
+    bench.turns()
+    peer.hear()
+    assert peer.bodies() == []
+    assert peer.session.unsent.messages == 1
+    peer.turn()
+    assert [type(heard.method) for heard in peer.received] == [DeclareOk, Deliver]
+    assert peer.session.unsent.messages == 0
+
+
+def test_a_content_on_a_channel_that_is_not_open_ends_the_connection_at_once(bench):
+    peer = bench.client()
+    peer.send(9, Publish(0, "", "q"))
+    assert closed(peer.answer(0))[0] == 504
+
+
+def test_a_header_that_announces_too_much_costs_the_channel_and_its_body_is_dropped():
+    settings = Settings()
+    settings = replace(settings, amqp=replace(settings.amqp, message_bytes_max=1000))
+    bench = AmqpBench(settings)
+    peer = bench.client()
+    peer.publish(1, "", "q", b"x" * 1001)
+    peer.turn()
+    close = peer.answer(1)
+    text = "PRECONDITION_FAILED - message size 1001 is larger than configured max size 1000"
+    assert (close.reply_code, close.reply_text) == (406, text)
+    assert isinstance(peer.open(2), ChannelOpenOk)
+    assert peer.call(2, Get(0, "q")).reply_code == 404
+
+
+def test_a_method_within_a_content_is_an_unexpected_frame(bench):
+    peer = bench.client()
+    header = encode_frame(FRAME_HEADER, 1, CONTENT_HEAD.pack(60, 0, 10) + b"\0\0")
+    peer.raw(method_frame(1, Publish(0, "", "q")) + header + method_frame(1, Get(0, "q")))
+    assert closed(peer.answer(0))[0] == 505
+
+
+def test_contents_of_two_channels_may_come_mixed(bench):
+    peer = bench.client()
+    peer.open(2)
+    queue(peer)
+    header = CONTENT_HEAD.pack(60, 0, 4) + b"\0\0"
+    for channel in (1, 2):
+        peer.send(channel, Publish(0, "", "q"))
+    for channel in (2, 1):
+        peer.raw(encode_frame(FRAME_HEADER, channel, header))
+    for channel in (1, 2):
+        peer.raw(encode_frame(3, channel, b"a" * channel))
+    peer.raw(encode_frame(3, 2, b"bb"))
+    peer.raw(encode_frame(3, 1, b"bbb"))
+    peer.turn()
+    bodies = [peer.call(1, Get(0, "q", is_no_ack=True)) for _ in range(3)]
+    assert [type(each) for each in bodies] == [GetOk, GetOk, GetEmpty]
