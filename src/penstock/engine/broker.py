@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.engine.bulk.desk import QueryDesk
 from penstock.engine.connection import Connection, ConnectionOptions
+from penstock.engine.credits import HopCredit, hop_credits, set_hop_credit
 from penstock.engine.gauges import Gauges
 from penstock.engine.parts import Parts
 from penstock.engine.ports import Burial, FactsReader, Outlet
@@ -268,6 +269,17 @@ class Engine(Gauges):
     def set_alarm_limits(self, *, memory_bytes: int, disk_free_bytes: int) -> None:
         """The marks that raise the alarms, once it is known what shares are shares of."""
         self._chain.set_alarm_limits(memory_bytes, disk_free_bytes)
+
+    def credits(self) -> dict[str, HopCredit]:
+        """Credit of every hop, as it is given from now on (F1)."""
+        return hop_credits(self._chain)
+
+    def set_credit(self, hop: str, credit: int, more: int) -> None:
+        """Change a hop's credit, also where messages are under way; ``SettingsError`` says why not.
+
+        Not written anywhere: the next start takes the settings again.
+        """
+        set_hop_credit(self._chain, self._registry, hop, HopCredit(credit, more))
 
     def final_cursors(self) -> list[CursorState]:
         """Cursors for ``Store.close``, after the last turn of a clean stop."""

@@ -9,7 +9,7 @@ from penstock.engine.connection import Connection
 from penstock.engine.flow_map import FlowMap, flow_map
 from penstock.engine.parts import Parts
 from penstock.engine.queue import Queue
-from penstock.engine.statistics import EngineStatistics, engine_statistics
+from penstock.engine.statistics import Counters, EngineStatistics, engine_statistics
 from penstock.engine.system_topic import SystemTopic
 from penstock.flow.alarm import AlarmBoard
 from penstock.flow.diagnosis import StageView
@@ -60,6 +60,11 @@ class Gauges:
     def is_durability_awaited(self) -> bool:
         """True when somebody waits for a definition or settlement to become durable (D6)."""
         return self._commits.is_awaited
+
+    @property
+    def counters(self) -> Counters:
+        """What happened since the start; to be read only."""
+        return self._parts.counters
 
     @property
     def alarms(self) -> AlarmBoard:

@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.engine.broker import Engine
 from penstock.engine.bulk.views import QueryPage, query_pages
+from penstock.engine.credits import HopCredit
 from penstock.engine.queue import Queue
 from penstock.engine.topic import Topic
 from penstock.model.clock import Clock
@@ -58,6 +59,17 @@ class Administration:
     def after_durable(self, callback: Callable[[], None]) -> None:
         """Call back once what was changed so far would survive a crash."""
         self._engine.after_durable(callback)
+        self.wake()
+
+    # Flow.
+
+    def credits(self) -> dict[str, HopCredit]:
+        """Credit of every hop (F1)."""
+        return self._engine.credits()
+
+    def set_credit(self, hop: str, credit: int, more: int) -> None:
+        """Change the credit of a hop, on every connection and queue at once."""
+        self._engine.set_credit(hop, credit, more)
         self.wake()
 
     # Topics.

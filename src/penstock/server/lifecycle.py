@@ -210,13 +210,20 @@ class Broker:
         # Not before the protocol ports are open: this import costs more than all the rest.
         from penstock.server.administration import Administration
         from penstock.server.http.app import make_app
+        from penstock.server.http.management.api import ManagementApi
         from penstock.server.http.server import HttpServer
 
         places = self._running.http_places
         desks = [each.desk() for each in self._listening if each.desk is not None]
         administration = Administration(self.engine, self.clock, self.wake, desks)
+        routes = [
+            route
+            for each in self._listening
+            if each.house is not None
+            for route in ManagementApi(each.house(), self.wake).routes()
+        ]
         server = HttpServer(
-            make_app(self._running.view, self.faults, administration),
+            make_app(self._running.view, self.faults, administration, routes),
             places,
             loop=loop,
             request_ms_max=self.settings.listeners.handshake_ms_max,

@@ -19,6 +19,7 @@ from penstock.server.household import Ticking
 from penstock.settings.load import Settings
 
 if TYPE_CHECKING:
+    from penstock.adapters.amqp.house import House
     from penstock.engine.broker import Engine
     from penstock.server.admin_views import Desk
     from penstock.server.join import Join
@@ -37,6 +38,8 @@ class Listening(NamedTuple):
     """Made after ``open``: tells another process that this broker is here (D20)."""
     desk: Callable[[], Desk] | None = None
     """Made after ``open``: what operators see and do of this protocol's topics and groups."""
+    house: Callable[[], House] | None = None
+    """Known after ``open``: what RabbitMQ's management API shows."""
 
 
 def readers() -> dict[int, FactsReader]:
@@ -66,7 +69,7 @@ def _amqp(settings: Settings) -> list[Listening]:
     from penstock.adapters.amqp.factory import AmqpFactory
 
     factory = AmqpFactory(settings)
-    return [Listening(factory, port, open=factory.open)]
+    return [Listening(factory, port, open=factory.open, house=lambda: factory.house)]
 
 
 def _rocketmq(settings: Settings) -> list[Listening]:

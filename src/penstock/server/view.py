@@ -22,6 +22,7 @@ from penstock.settings.load import Settings
 from penstock.telemetry.events import FlowEvents, flow_record, lease_event
 from penstock.telemetry.flow_api import STAGES_MAX, LimitView, flow_page
 from penstock.telemetry.process_statistics import ProcessStatistics
+from penstock.telemetry.rabbitmq_metrics import rabbitmq_page
 
 if TYPE_CHECKING:
     from penstock.telemetry.metrics import Exposition
@@ -56,6 +57,7 @@ class BrokerView:
         self._marks = marks
         self._flow = Rationed(self._make_flow_page)
         self._metrics: Rationed[bytes] | None = None
+        self._rabbitmq_metrics = Rationed(lambda: rabbitmq_page(*self._gather()))
         self.events = FlowEvents(clock)
         self.state = "starting"
 
@@ -84,6 +86,10 @@ class BrokerView:
             )
             self._metrics = Rationed(exposition.page)
         return self._metrics.get()
+
+    def rabbitmq_metrics_page(self) -> bytes:
+        """What dashboards made for RabbitMQ need."""
+        return self._rabbitmq_metrics.get()
 
     def _make_flow_page(self) -> dict[str, Any]:
         self.take_events()

@@ -102,7 +102,8 @@ class Users:
         user = self._users.get(name)
         if user is None or not user.opens(password):
             return None
-        return user if not user.is_loopback_only or is_loopback(host) else None
+        is_bound = user.is_loopback_only and self._house.settings.is_guest_local
+        return user if not is_bound or is_loopback(host) else None
 
     def may_enter(self, user: User, vhost: str) -> bool:
         """True when a user may use a vhost: today every one may use every one."""

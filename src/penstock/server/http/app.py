@@ -3,18 +3,21 @@
 =============  ======================================================================
 /livez         200 as long as the process answers at all
 /readyz        200 while the broker takes work, 503 with the reason otherwise
-/metrics       Prometheus text
-/api/flow      who is slow, who waits for whom, and why (flow-control.md section 3)
+/metrics       Prometheus text; with ``?compat=rabbitmq`` under RabbitMQ's names
+/api/flow      who is slow, who waits for whom, and why (flow-control.md section 3); credits of
+               the hops are seen and changed at /api/flow/credit (``credit_api.py``)
 /api/queries   Spark queries: where each stands, how far behind, what is kept for it
 /api/topics    topics and groups, to see and to change (``admin.py``); /api/groups as well
 /api/faults    only with ``--faults`` (``faults_api.py``)
+/api/...       RabbitMQ's management API, with a password (``management/``)
 =============  ======================================================================
 
 Without credentials these are for loopback (D21). Handlers run on the broker's own loop between two
 turns: none of them waits, and each is bounded whatever the number of connections and topics.
 """
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
 import msgspec
 from starlette.applications import Starlette
@@ -25,9 +28,11 @@ from starlette.routing import Route
 from penstock.server.administration import Administration
 from penstock.server.faults import Faults
 from penstock.server.http.admin import AdminApi
+from penstock.server.http.credit_api import credit_routes
 from penstock.server.http.faults_api import fault_routes
 from penstock.server.readiness import Readiness
 
+RABBITMQ: Final = "rabbitmq"
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -46,6 +51,10 @@ class Observed(Protocol):
         """All metrics as Prometheus text."""
         ...
 
+    def rabbitmq_metrics_page(self) -> bytes:
+        """The few that dashboards made for RabbitMQ need, under its names."""
+        ...
+
 
 class Json(Response):
     """A JSON answer; msgspec is ten times as quick as the standard library here."""
@@ -61,6 +70,7 @@ def make_app(
     broker: Observed,
     faults: Faults | None = None,
     administration: Administration | None = None,
+    management: Sequence[Route] = (),
 ) -> Starlette:
     """The application for one broker."""
 
@@ -71,8 +81,11 @@ def make_app(
         readiness = broker.readiness()
         return Json(msgspec.to_builtins(readiness), 200 if readiness.is_ready else 503)
 
-    async def metrics(_request: Request) -> Response:
-        page = await broker.metrics_page()
+    async def metrics(request: Request) -> Response:
+        if request.query_params.get("compat") == RABBITMQ:
+            page = broker.rabbitmq_metrics_page()
+        else:
+            page = await broker.metrics_page()
         return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def flow(_request: Request) -> Response:
@@ -86,8 +99,10 @@ def make_app(
     ]
     if administration is not None:
         routes += AdminApi(administration).routes()
+        routes += credit_routes(administration)
     if faults is not None:
         routes += fault_routes(faults)
+    routes += management
     return Starlette(routes=routes, exception_handlers={404: _not_found})
 
 

@@ -12,8 +12,9 @@ from penstock.adapters.amqp.users import User, Users, hash_of, is_loopback
 from penstock.testing.workbench import Workbench
 
 
-def users_of(bench: Workbench) -> Users:
-    return Users(cast("House", SimpleNamespace(engine=bench.engine)))
+def users_of(bench: Workbench, *, is_guest_local: bool = True) -> Users:
+    settings = SimpleNamespace(is_guest_local=is_guest_local)
+    return Users(cast("House", SimpleNamespace(engine=bench.engine, settings=settings)))
 
 
 def test_guest_is_there_and_comes_from_this_machine_only() -> None:
@@ -26,6 +27,7 @@ def test_guest_is_there_and_comes_from_this_machine_only() -> None:
     assert users.login("guest", "guest", "10.0.0.7") is None
     assert users.login("guest", "wrong", "127.0.0.1") is None
     assert users.login("nobody", "guest", "127.0.0.1") is None
+    assert users_of(Workbench(), is_guest_local=False).login("guest", "guest", "10.0.0.7")
 
 
 def test_a_hash_is_salt_and_digest_as_rabbitmq_writes_it() -> None:

@@ -1,0 +1,108 @@
+"""The management API of one AMQP house: one table of paths, one way in.
+
+Every path that RabbitMQ's tools use and we have is in the table of one of three files: ``clients``
+(overview, connections, channels, nodes), ``topology`` (vhosts, users, exchanges, bindings,
+definitions) and ``queues`` (queues and messages). A pattern is a tuple of parts; ``*`` stands for a
+name. Our own paths below ``/api`` (flow, topics, groups, queries, faults) begin with other words.
+
+A handler gets the request and the names in its path. It returns JSON content for 200, ``Done`` for
+201 and 204, or raises: ``Problem`` as it is, ``AmqpError`` by its code. Changes are answered once
+they would survive a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.server.http.management import clients, queues, topology
+from penstock.server.http.management.asked import REALM, Asked, Problem, login, not_found, parts_of
+from penstock.server.http.management.place import ANY, Done, Handler, Place, Table
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
+
+if TYPE_CHECKING:
+    from penstock.adapters.amqp.house import House
+
+_STATUS: Final = {
+    ReplyCode.NOT_FOUND: 404,
+    ReplyCode.ACCESS_REFUSED: 403,
+    ReplyCode.NOT_ALLOWED: 403,
+}
+"""By reply code; every other is a 400."""
+
+
+class ManagementApi:
+    """Answers for one house."""
+
+    def __init__(self, house: House, wake: Callable[[], None]) -> None:
+        self._place = Place(house, wake)
+        self._table: Table = {**clients.TABLE, **topology.TABLE, **queues.TABLE}
+        self._patterns = {pattern for _, pattern in self._table}
+
+    def routes(self) -> list[Route]:
+        """What it answers to: every first word, and everything below it."""
+        words = sorted({pattern[0] for pattern in self._patterns})
+        methods = ["GET", "PUT", "POST", "DELETE"]
+        return [
+            Route(path, self.answer, methods=methods)
+            for word in words
+            for path in (f"/api/{word}", f"/api/{word}/{{rest:path}}")
+        ]
+
+    async def answer(self, request: Request) -> Response:
+        """Any request below ``/api``."""
+        try:
+            user = login(request, self._place.house.users)
+            path = parts_of(request)
+            handler, names = self._find(request.method, path)
+            found = await handler(self._place, Asked(request, user, path), *names)
+        except Problem as problem:
+            return _problem(problem)
+        except AmqpError as error:
+            status = _STATUS.get(error.code, 400)
+            if status == 404:
+                return _problem(not_found())
+            return _problem(Problem(status, "bad_request", error.reply_text))
+        except ValueError as error:
+            return _problem(Problem(400, "bad_request", str(error)))
+        finally:
+            # Whatever was done may need a turn, also what went wrong half-way.
+            self._place.wake()
+        if isinstance(found, Done):
+            headers = {"location": found.location} if found.location else None
+            return Response(status_code=201 if found.is_new else 204, headers=headers)
+        return _json(found)
+
+    def _find(self, method: str, path: tuple[str, ...]) -> tuple[Handler, list[str]]:
+        """The handler of a path; literal parts go before names."""
+        method = "GET" if method == "HEAD" else method
+        fitting = [each for each in self._patterns if _fits(each, path)]
+        if not fitting:
+            raise not_found()
+        fitting.sort(key=lambda pattern: pattern.count(ANY))
+        for pattern in fitting:
+            handler = self._table.get((method, pattern))
+            if handler is not None:
+                names = [part for part, each in zip(path, pattern, strict=True) if each == ANY]
+                return handler, names
+        raise Problem(405, "method_not_allowed", f"no {method} here")
+
+
+def _fits(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
+    return len(pattern) == len(path) and all(
+        each in (ANY, part) for each, part in zip(pattern, path, strict=True)
+    )
+
+
+def _problem(problem: Problem) -> Response:
+    headers = {"www-authenticate": REALM} if problem.status == 401 else None
+    return _json({"error": problem.error, "reason": problem.reason}, problem.status, headers)
+
+
+def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(content), status, headers, media_type="application/json")

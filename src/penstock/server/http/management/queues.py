@@ -1,0 +1,228 @@
+"""Queues, and what is in them.
+
+======  ===================================  ====================================================
+GET     /api/queues, /api/queues/V           queues of all protocols in the vhost's space
+GET     /api/queues/V/NAME                   one, with its consumers
+PUT     /api/queues/V/NAME                   declare: {"durable", "auto_delete", "arguments"}
+DELETE  /api/queues/V/NAME                   ?if-empty ?if-unused
+GET     /api/queues/V/NAME/bindings          those that lead to it
+DELETE  /api/queues/V/NAME/contents          purge
+POST    /api/queues/V/NAME/get               {"count", "ackmode", "encoding", "truncate"}
+POST    /api/exchanges/V/NAME/publish        {"routing_key", "properties", "payload",
+                                             "payload_encoding"}; 503 while an alarm is raised
+======  ===================================  ====================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.adapters.amqp.binding import to_queue
+from penstock.adapters.amqp.definitions import QueueDefinition, make_queue
+from penstock.adapters.amqp.json_values import plain_properties
+from penstock.adapters.amqp.topology_views import binding_view, default_binding, queue_view
+from penstock.model.refusal import Refusal, RefusalKind
+from penstock.server.http.management.asked import Asked, Problem, bad_request, not_found, paged
+from penstock.server.http.management.place import ANY, DURABLE_SECONDS_MAX, Done, Place, Table
+from penstock.wire.amqp.method import short_text
+from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
+
+if TYPE_CHECKING:
+    from penstock.adapters.amqp.queue import AmqpQueue
+    from penstock.model.record import Record
+
+BASE64: Final = "base64"
+_PASSING: Final = frozenset(
+    (RefusalKind.MEMORY_ALARM, RefusalKind.DISK_ALARM, RefusalKind.BUSY, RefusalKind.NO_BUFFER)
+)
+"""Refusals of a broker that cannot now: 503. Others are about this message: 400."""
+
+
+class GetOrder(msgspec.Struct):
+    """Messages to look at."""
+
+    count: int | str = 1
+    ackmode: str = ""
+    encoding: str = "auto"
+    truncate: int | str | None = None
+    requeue: bool | str = True
+    """What older tools say instead of ``ackmode``."""
+
+    @property
+    def mode(self) -> str:
+        """The way in which they are given back or settled."""
+        if self.ackmode:
+            return self.ackmode
+        return "ack_requeue_true" if self.requeue in (True, "true") else "ack_requeue_false"
+
+
+class PublishOrder(msgspec.Struct):
+    """A message to publish."""
+
+    routing_key: str
+    payload: str
+    payload_encoding: str = "string"
+    properties: dict[str, Any] | list[Any] = {}
+
+    @property
+    def content(self) -> tuple[bytes, bytes]:
+        """Properties and body."""
+        # An empty map comes as an empty list from languages that do not tell them apart.
+        given = self.properties if isinstance(self.properties, dict) else {}
+        try:
+            properties = msgspec.convert(given, type=Properties)
+        except msgspec.ValidationError as problem:
+            raise bad_request(f"properties: {problem}") from None
+        if self.payload_encoding != BASE64:
+            return encode_properties(properties), self.payload.encode()
+        try:
+            return encode_properties(properties), b64decode(self.payload, validate=True)
+        except (NotBase64, ValueError):
+            raise bad_request("payload is not base64") from None
+
+
+async def queues(place: Place, asked: Asked, vhost_name: str | None = None) -> Any:
+    """Every queue."""
+    vhosts = place.house.vhosts.values() if vhost_name is None else [place.vhost(vhost_name)]
+    found = [queue_view(each, place.rates) for vhost in vhosts for each in vhost.queues]
+    return paged(asked, found)
+
+
+async def queue(place: Place, _asked: Asked, vhost_name: str, name: str) -> dict[str, Any]:
+    """One queue."""
+    return queue_view(_queue(place, vhost_name, name), place.rates, is_detailed=True)
+
+
+async def put_queue(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
+    """Declare one."""
+    vhost = place.vhost(vhost_name)
+    wanted = await asked.body(QueueDefinition)
+    wanted.name = name
+    is_new = vhost.queues.get(name) is None
+    make_queue(vhost, wanted)
+    await place.durable()
+    return Done(is_new)
+
+
+async def delete_queue(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
+    """Remove one."""
+    found = _queue(place, vhost_name, name)
+    if asked.is_set("if-empty") and found.ready + found.unacked:
+        raise bad_request(f"queue '{name}' in vhost '{vhost_name}' not empty")
+    if asked.is_set("if-unused") and found.consumers:
+        raise bad_request(f"queue '{name}' in vhost '{vhost_name}' in use")
+    found.vhost.queues.delete(found)
+    await place.durable()
+    return Done()
+
+
+async def queue_bindings(place: Place, asked: Asked, vhost_name: str, name: str) -> Any:
+    """What leads to it."""
+    found = _queue(place, vhost_name, name)
+    bound = [default_binding(name), *found.vhost.bindings.to(to_queue(name))]
+    return paged(asked, [binding_view(found.vhost, each) for each in bound])
+
+
+async def purge(place: Place, _asked: Asked, vhost_name: str, name: str) -> Done:
+    """Drop what is ready."""
+    _queue(place, vhost_name, name).purge()
+    await place.durable()
+    return Done()
+
+
+async def get(place: Place, asked: Asked, vhost_name: str, name: str) -> list[dict[str, Any]]:
+    """Look at some messages."""
+    found = _queue(place, vhost_name, name)
+    order = await asked.body(GetOrder)
+    count, cut = _number("count", order.count), order.truncate
+    length_max = None if cut is None else _number("truncate", cut)
+    taken = place.desk.get(found, count, order.mode)
+    left = found.ready
+    shown: list[dict[str, Any]] = []
+    for number, delivery in enumerate(taken):
+        record = place.desk.shown(found, delivery)
+        view = _message(record, order.encoding, length_max)
+        view["redelivered"] = delivery.is_redelivered
+        view["message_count"] = max(0, left - number - 1) if "true" in order.mode else left
+        shown.append(view)
+    return shown
+
+
+async def publish(place: Place, asked: Asked, vhost_name: str, exchange: str) -> dict[str, bool]:
+    """Publish one message."""
+    vhost = place.vhost(vhost_name)
+    order = await asked.body(PublishOrder)
+    done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+
+    def answer(refusal: Refusal | None) -> None:
+        if not done.done():
+            done.set_result(refusal)
+
+    name = "" if exchange == "amq.default" else exchange
+    is_routed = place.desk.publish(
+        vhost, name, order.routing_key, content=order.content, answer=answer
+    )
+    if not is_routed:
+        return {"routed": False}
+    place.wake()
+    try:
+        refusal = await asyncio.wait_for(done, DURABLE_SECONDS_MAX)
+    except TimeoutError:
+        raise Problem(503, "timeout", "not stored yet; it may still be") from None
+    if refusal is not None:
+        status = 503 if refusal.kind in _PASSING else 400
+        raise Problem(status, refusal.kind.value, f"{refusal.culprit}: {refusal.text}")
+    return {"routed": True}
+
+
+def _queue(place: Place, vhost_name: str, name: str) -> AmqpQueue:
+    found = place.vhost(vhost_name).queues.get(name)
+    if found is None:
+        raise not_found()
+    return found
+
+
+def _message(record: Record, encoding: str, length_max: int | None) -> dict[str, Any]:
+    exchange, at = short_text(record.origin, 0)
+    routing_key, _ = short_text(record.origin, at)
+    body = record.body[:length_max]
+    text: str | None = None
+    if encoding != BASE64:
+        try:
+            text = body.decode()
+        except UnicodeDecodeError:
+            text = None
+    return {
+        "payload_bytes": len(record.body),
+        "payload_encoding": BASE64 if text is None else "string",
+        "payload": b64encode(body).decode() if text is None else text,
+        "exchange": exchange,
+        "routing_key": routing_key,
+        "properties": plain_properties(decode_properties(record.properties)),
+    }
+
+
+def _number(name: str, given: int | str) -> int:
+    if isinstance(given, str) and given.isdecimal():
+        given = int(given)
+    if not isinstance(given, int) or given < 0:
+        raise bad_request(f"{name} is {given!r}; it must be a number")
+    return given
+
+
+TABLE: Final[Table] = {
+    ("GET", ("queues",)): queues,
+    ("GET", ("queues", ANY)): queues,
+    ("GET", ("queues", ANY, ANY)): queue,
+    ("PUT", ("queues", ANY, ANY)): put_queue,
+    ("DELETE", ("queues", ANY, ANY)): delete_queue,
+    ("GET", ("queues", ANY, ANY, "bindings")): queue_bindings,
+    ("DELETE", ("queues", ANY, ANY, "contents")): purge,
+    ("POST", ("queues", ANY, ANY, "get")): get,
+    ("POST", ("exchanges", ANY, ANY, "publish")): publish,
+}

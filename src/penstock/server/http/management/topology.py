@@ -1,0 +1,321 @@
+"""Vhosts, users, exchanges, bindings and definitions.
+
+======  ==================================================  =====================================
+GET     /api/vhosts, /api/vhosts/V                          vhosts; PUT makes, DELETE removes
+GET     /api/users, /api/users/NAME                         users; PUT {"password", "tags"}, DELETE
+GET     /api/permissions                                    everybody may do everything
+GET     /api/exchanges, /api/exchanges/V                    exchanges
+GET     /api/exchanges/V/NAME                               one; PUT declares, DELETE ?if-unused
+GET     /api/exchanges/V/NAME/bindings/source, destination  its bindings
+GET     /api/bindings, /api/bindings/V                      bindings, those of the default exchange
+                                                            included
+GET     /api/bindings/V/e/SOURCE/q|e/DEST                   those between two; POST makes one
+GET     /api/bindings/V/e/SOURCE/q|e/DEST/KEY               one by its properties_key; DELETE
+GET     /api/definitions, /api/definitions/V                all as one document; POST imports
+======  ==================================================  =====================================
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+from penstock.adapters.amqp.binding import Binding, Destination, to_exchange, to_queue
+from penstock.adapters.amqp.definitions import (
+    BindingDefinition,
+    Definitions,
+    ExchangeDefinition,
+    UserDefinition,
+    exported,
+    import_definitions,
+    make_binding,
+    make_exchange,
+    make_vhost,
+    permission_view,
+)
+from penstock.adapters.amqp.exchange import Exchange
+from penstock.adapters.amqp.exchanges import delete_exchange
+from penstock.adapters.amqp.topology_views import (
+    all_bindings,
+    binding_view,
+    exchange_view,
+    user_view,
+    vhost_view,
+)
+from penstock.adapters.amqp.vhost import DEFAULT_VHOST, VirtualHost
+from penstock.server.http.management.asked import Asked, bad_request, not_found, paged
+from penstock.server.http.management.place import ANY, Done, Place, Table
+
+
+async def vhosts(place: Place, asked: Asked) -> Any:
+    """Every vhost."""
+    house = place.house
+    return paged(asked, [vhost_view(house, each) for each in house.vhosts.values()])
+
+
+async def vhost(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
+    """One vhost."""
+    return vhost_view(place.house, place.vhost(name))
+
+
+async def put_vhost(place: Place, asked: Asked, name: str) -> Done:
+    """Make one."""
+    asked.administrator()
+    is_new = name not in place.house.vhosts
+    make_vhost(place.house, name)
+    await place.durable()
+    return Done(is_new)
+
+
+async def delete_vhost(place: Place, asked: Asked, name: str) -> Done:
+    """Remove one with everything in it."""
+    asked.administrator()
+    place.vhost(name)
+    if name == DEFAULT_VHOST:
+        raise bad_request("vhost '/' is always there")
+    place.house.drop_vhost(name)
+    await place.durable()
+    return Done()
+
+
+async def users(place: Place, asked: Asked) -> Any:
+    """Every user."""
+    asked.administrator()
+    return paged(asked, [user_view(each) for each in place.house.users.all()])
+
+
+async def user(place: Place, asked: Asked, name: str) -> dict[str, Any]:
+    """One user."""
+    asked.administrator()
+    found = place.house.users.get(name)
+    if found is None:
+        raise not_found()
+    return user_view(found)
+
+
+async def put_user(place: Place, asked: Asked, name: str) -> Done:
+    """Make or change one."""
+    asked.administrator()
+    wanted = await asked.body(UserDefinition)
+    wanted.name = name
+    is_new = place.house.users.get(name) is None
+    place.house.users.put(wanted.user)
+    await place.durable()
+    return Done(is_new)
+
+
+async def delete_user(place: Place, asked: Asked, name: str) -> Done:
+    """Remove one."""
+    asked.administrator()
+    if not place.house.users.delete(name):
+        raise not_found()
+    await place.durable()
+    return Done()
+
+
+async def permissions(place: Place, asked: Asked) -> Any:
+    """Who may do what: everybody everything."""
+    house = place.house
+    return paged(
+        asked,
+        [
+            permission_view(each.name, vhost_name)
+            for each in house.users.all()
+            for vhost_name in house.vhosts
+        ],
+    )
+
+
+async def put_permission(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
+    """Accepted, because tools set it; there is nothing to grant."""
+    asked.administrator()
+    place.vhost(vhost_name)
+    if place.house.users.get(name) is None:
+        raise bad_request(f"no user '{name}'")
+    return Done()
+
+
+async def exchanges(place: Place, asked: Asked, vhost_name: str | None = None) -> Any:
+    """Every exchange."""
+    found = [
+        exchange_view(each, exchange)
+        for each in _vhosts(place, vhost_name)
+        for exchange in each.exchanges.values()
+    ]
+    return paged(asked, found)
+
+
+async def exchange(place: Place, _asked: Asked, vhost_name: str, name: str) -> dict[str, Any]:
+    """One exchange."""
+    found = place.vhost(vhost_name)
+    return exchange_view(found, _exchange(found, name))
+
+
+async def put_exchange(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
+    """Declare one."""
+    found = place.vhost(vhost_name)
+    wanted = await asked.body(ExchangeDefinition)
+    wanted.name = name
+    is_new = name not in found.exchanges
+    make_exchange(found, wanted)
+    await place.durable()
+    return Done(is_new)
+
+
+async def drop_exchange(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
+    """Remove one."""
+    found = place.vhost(vhost_name)
+    _exchange(found, name)
+    delete_exchange(found, _name(name), if_unused=asked.is_set("if-unused"))
+    await place.durable()
+    return Done()
+
+
+async def bindings_from(place: Place, asked: Asked, vhost_name: str, name: str) -> Any:
+    """Those of which an exchange is the source."""
+    found = place.vhost(vhost_name)
+    source = _exchange(found, name).name
+    return _shown(asked, found, [each for each in all_bindings(found) if each.source == source])
+
+
+async def bindings_to(place: Place, asked: Asked, vhost_name: str, name: str) -> Any:
+    """Those that lead to an exchange."""
+    found = place.vhost(vhost_name)
+    return _shown(asked, found, found.bindings.to(to_exchange(_exchange(found, name).name)))
+
+
+async def bindings(place: Place, asked: Asked, vhost_name: str | None = None) -> Any:
+    """Every binding."""
+    found = [
+        binding_view(each, binding)
+        for each in _vhosts(place, vhost_name)
+        for binding in all_bindings(each)
+    ]
+    return paged(asked, found)
+
+
+async def bindings_between(place: Place, asked: Asked, *where: str) -> Any:
+    """Those between an exchange and a queue or exchange."""
+    found, source, destination = _way(place, where)
+    return _shown(asked, found, _between(found, source, destination))
+
+
+async def post_binding(place: Place, asked: Asked, *where: str) -> Done:
+    """Make one."""
+    found, source, destination = _way(place, where)
+    wanted = await asked.body(BindingDefinition)
+    wanted.source, wanted.destination = source, destination.name
+    wanted.destination_type = destination.kind
+    key = make_binding(found, wanted)
+    await place.durable()
+    return Done(True, f"{quote(destination.name, safe='')}/{quote(key, safe='')}")
+
+
+async def binding(place: Place, _asked: Asked, *where: str) -> dict[str, Any]:
+    """One by its properties_key."""
+    found, source, destination = _way(place, where[:-1])
+    return binding_view(found, _binding(found, source, destination, where[-1]))
+
+
+async def delete_binding(place: Place, _asked: Asked, *where: str) -> Done:
+    """Remove one."""
+    found, source, destination = _way(place, where[:-1])
+    wanted = _binding(found, source, destination, where[-1])
+    if not wanted.source:
+        raise bad_request("operation not permitted on the default exchange")
+    found.bindings.remove(wanted)
+    await place.durable()
+    return Done()
+
+
+async def export(place: Place, asked: Asked, vhost_name: str | None = None) -> dict[str, Any]:
+    """The document."""
+    asked.administrator()
+    return exported(place.house, None if vhost_name is None else place.vhost(vhost_name))
+
+
+async def take_in(place: Place, asked: Asked, vhost_name: str | None = None) -> Done:
+    """Make what a document defines."""
+    asked.administrator()
+    host = None if vhost_name is None else place.vhost(vhost_name)
+    document = await asked.body(Definitions)
+    import_definitions(place.house, document, host)
+    await place.durable()
+    return Done()
+
+
+def _vhosts(place: Place, name: str | None) -> list[VirtualHost]:
+    return list(place.house.vhosts.values()) if name is None else [place.vhost(name)]
+
+
+def _exchange(vhost: VirtualHost, name: str) -> Exchange:
+    found = vhost.exchanges.get(_name(name))
+    if found is None:
+        raise not_found()
+    return found
+
+
+def _name(name: str) -> str:
+    """Paths cannot have an empty part: there the default exchange is called amq.default."""
+    return "" if name == "amq.default" else name
+
+
+def _way(place: Place, where: tuple[str, ...]) -> tuple[VirtualHost, str, Destination]:
+    """Vhost, source and destination of a path below /api/bindings."""
+    vhost_name, source, kind, name = where
+    if kind not in ("q", "e"):
+        raise not_found()
+    destination = to_queue(name) if kind == "q" else to_exchange(name)
+    return place.vhost(vhost_name), _name(source), destination
+
+
+def _between(vhost: VirtualHost, source: str, destination: Destination) -> list[Binding]:
+    return [
+        each
+        for each in all_bindings(vhost)
+        if each.source == source and each.destination == destination
+    ]
+
+
+def _binding(vhost: VirtualHost, source: str, destination: Destination, key: str) -> Binding:
+    for each in _between(vhost, source, destination):
+        if each.properties_key == key:
+            return each
+    raise not_found()
+
+
+def _shown(asked: Asked, vhost: VirtualHost, found: list[Binding]) -> Any:
+    return paged(asked, [binding_view(vhost, each) for each in found])
+
+
+_BETWEEN: Final = ("bindings", ANY, "e", ANY, ANY, ANY)
+
+TABLE: Final[Table] = {
+    ("GET", ("vhosts",)): vhosts,
+    ("GET", ("vhosts", ANY)): vhost,
+    ("PUT", ("vhosts", ANY)): put_vhost,
+    ("DELETE", ("vhosts", ANY)): delete_vhost,
+    ("GET", ("users",)): users,
+    ("GET", ("users", ANY)): user,
+    ("PUT", ("users", ANY)): put_user,
+    ("DELETE", ("users", ANY)): delete_user,
+    ("GET", ("permissions",)): permissions,
+    ("PUT", ("permissions", ANY, ANY)): put_permission,
+    ("GET", ("exchanges",)): exchanges,
+    ("GET", ("exchanges", ANY)): exchanges,
+    ("GET", ("exchanges", ANY, ANY)): exchange,
+    ("PUT", ("exchanges", ANY, ANY)): put_exchange,
+    ("DELETE", ("exchanges", ANY, ANY)): drop_exchange,
+    ("GET", ("exchanges", ANY, ANY, "bindings", "source")): bindings_from,
+    ("GET", ("exchanges", ANY, ANY, "bindings", "destination")): bindings_to,
+    ("GET", ("bindings",)): bindings,
+    ("GET", ("bindings", ANY)): bindings,
+    ("GET", _BETWEEN): bindings_between,
+    ("POST", _BETWEEN): post_binding,
+    ("GET", (*_BETWEEN, ANY)): binding,
+    ("DELETE", (*_BETWEEN, ANY)): delete_binding,
+    ("GET", ("definitions",)): export,
+    ("GET", ("definitions", ANY)): export,
+    ("POST", ("definitions",)): take_in,
+    ("POST", ("definitions", ANY)): take_in,
+}

@@ -1,0 +1,88 @@
+"""The metrics that dashboards made for RabbitMQ look for, under RabbitMQ's names.
+
+A handful, aggregated over all queues as RabbitMQ's ``/metrics`` does; everything that Penstock has
+to say is under its own names (``metrics.py``). Written as text by hand: no library is needed for
+lines without buckets.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from penstock import __version__
+from penstock.engine.statistics import EngineStatistics
+from penstock.engine.subscription_statistics import SubscriptionStatistics
+from penstock.telemetry.process_statistics import ProcessStatistics
+
+SUBSCRIPTION: Final = "amqp"
+"""Queues are counted as AMQP sees them: by this subscription of every topic."""
+GAUGE: Final = "gauge"
+COUNTER: Final = "counter"
+
+Line = tuple[str, str, str, float]
+"""Name, type, help, value."""
+
+
+def rabbitmq_page(engine: EngineStatistics, process: ProcessStatistics) -> bytes:
+    """The page, in the Prometheus text format."""
+    lines = [
+        "# TYPE rabbitmq_build_info untyped",
+        f'rabbitmq_build_info{{product_name="Penstock",product_version="{__version__}"}} 1',
+    ]
+    for name, kind, text, value in _lines(engine, process):
+        lines += [f"# TYPE {name} {kind}", f"# HELP {name} {text}", f"{name} {value:.15g}"]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _lines(engine: EngineStatistics, process: ProcessStatistics) -> Iterator[Line]:
+    queues = [
+        each for topic in engine.topics for each in topic.subscriptions if each.name == SUBSCRIPTION
+    ]
+    yield from _objects(engine, process, queues)
+    yield from _messages(engine, queues)
+    yield from _resources(engine, process)
+
+
+def _objects(
+    engine: EngineStatistics, process: ProcessStatistics, queues: list[SubscriptionStatistics]
+) -> Iterator[Line]:
+    yield "rabbitmq_connections", GAUGE, "Connections currently open", engine.connections
+    yield "rabbitmq_channels", GAUGE, "Channels currently open", engine.channels
+    consumers = sum(each.consumers for each in queues)
+    yield "rabbitmq_consumers", GAUGE, "Consumers currently connected", consumers
+    yield "rabbitmq_queues", GAUGE, "Queues available", len(queues)
+    opened = process.accepted_total
+    yield "rabbitmq_connections_opened_total", COUNTER, "Connections opened", opened
+    closed = opened - process.connections
+    yield "rabbitmq_connections_closed_total", COUNTER, "Connections closed or ended", closed
+
+
+def _messages(engine: EngineStatistics, queues: list[SubscriptionStatistics]) -> Iterator[Line]:
+    ready = sum(each.ready + each.delayed for each in queues)
+    unacked = sum(each.unacked for each in queues)
+    settled = sum(each.settled for each in queues)
+    redelivered = sum(each.redelivered for each in queues)
+    yield "rabbitmq_queue_messages_ready", GAUGE, "Messages ready to be delivered", ready
+    yield "rabbitmq_queue_messages_unacked", GAUGE, "Messages delivered, not acked", unacked
+    yield "rabbitmq_queue_messages", GAUGE, "Sum of ready and unacknowledged", ready + unacked
+    for name, text, value in (
+        ("received", "Messages received from publishers", engine.published),
+        ("confirmed", "Messages confirmed to publishers", engine.confirmed),
+        ("routed", "Messages routed to queues", engine.routed),
+        ("unroutable_dropped", "Messages no queue was found for", engine.unroutable),
+        ("delivered", "Messages delivered to consumers", settled + unacked + redelivered),
+        ("redelivered", "Messages redelivered to consumers", redelivered),
+        ("acknowledged", "Messages acknowledged by consumers", settled),
+    ):
+        yield f"rabbitmq_global_messages_{name}_total", COUNTER, text, value
+
+
+def _resources(engine: EngineStatistics, process: ProcessStatistics) -> Iterator[Line]:
+    for name, text, value in (
+        ("process_resident_memory_bytes", "Memory used in bytes", process.memory_used),
+        ("resident_memory_limit_bytes", "Memory high watermark in bytes", process.memory_limit),
+        ("disk_space_available_bytes", "Disk space available in bytes", process.disk_free),
+        ("disk_space_available_limit_bytes", "Free disk space low watermark", process.disk_limit),
+        ("alarms_memory_used_watermark", "1 if the memory alarm holds", engine.is_memory_alarmed),
+        ("alarms_free_disk_space_watermark", "1 if the disk alarm holds", engine.is_disk_alarmed),
+    ):
+        yield f"rabbitmq_{name}", GAUGE, text, value
