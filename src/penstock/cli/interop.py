@@ -1,11 +1,13 @@
 """``penstock interop``: run another project's own test suite against Penstock, and count.
 
     penstock interop ali-ons DIR        DIR: a checkout of ali-sdk/ali-ons, outside this repository
+    penstock interop pika|amqplib DIR   over AMQP: ``interop_amqp.py``
 
-Starts two joined brokers (a fresh pair for each part of the suite: messages of one part are still
-being retried when the next begins), creates the topic and groups which the suite takes for granted,
-answers the address look-up that is written into it, and runs its tests with its own runner. Nothing
-of the suite is copied or changed; only ``npm install`` is run in it when that was not done before.
+``ali-ons`` starts two joined brokers (a fresh pair for each part of the suite: messages of one part
+are still being retried when the next begins), creates the topic and groups which the suite takes
+for granted, answers the address look-up that is written into it, and runs its tests with its own
+runner. Nothing of the suite is copied or changed; only ``npm install`` is run in it when that was
+not done before.
 
 The suite was written for a name server across a network: one of its cases wants no answer within a
 millisecond of dialling. So the address it knows is a link of ``ONE_WAY_MS`` to the name server; the
@@ -31,6 +33,8 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from penstock.cli import interop_amqp
+from penstock.cli.private_broker import private_broker
 from penstock.cli.remoting import RemotingClient
 from penstock.cli.slow_link import slow_link
 from penstock.model.errors import PenstockError
@@ -93,6 +97,10 @@ class Part(NamedTuple):
 @click.group("interop", short_help="Run another client's own test suite against Penstock.")
 def command() -> None:
     """Run another client's own test suite against Penstock."""
+
+
+for _each in interop_amqp.COMMANDS:
+    command.add_command(_each)
 
 
 @command.command("ali-ons")
@@ -207,11 +215,11 @@ def _start_brokers(stack: contextlib.ExitStack, scratch: Path) -> None:
     flags = ("--amqp", "off", "--pulsar", "off", "--flight", "off", "--http", "0",
              "--rocketmq-broker", "0")  # fmt: skip
     first = stack.enter_context(
-        _broker(scratch / "a", (*flags, "--rocketmq", "0", "--broker-name", "broker-a"))
+        private_broker(scratch / "a", (*flags, "--rocketmq", "0", "--broker-name", "broker-a"))
     )
     names = first["rocketmq"]
     joined = ("--rocketmq", "off", "--join", names, "--broker-name", "broker-b")
-    second = stack.enter_context(_broker(scratch / "b", (*flags, *joined)))
+    second = stack.enter_context(private_broker(scratch / "b", (*flags, *joined)))
     port = int(NAME_SERVER.rpartition(":")[2])
     for host in LINK_HOSTS:
         stack.enter_context(slow_link(host, port, _place(names), one_way_ms=ONE_WAY_MS))
@@ -238,31 +246,6 @@ def _place(endpoint: str) -> tuple[str, int]:
 def _brokers(name_server: RemotingClient) -> list[str]:
     route = name_server.route(TOPIC)
     return [each.broker_name for each in route.queue_datas] if route is not None else []
-
-
-@contextlib.contextmanager
-def _broker(data: Path, flags: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """A broker process with these flags; its endpoints."""
-    from penstock.server.ready_file import find_ready
-
-    said = data.with_suffix(".output")
-    with said.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", "up", "--data", str(data), *flags],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        until = time.monotonic() + START_SECONDS_MAX
-        while not (data / "ready.json").exists():
-            if process.poll() is not None or time.monotonic() > until:
-                raise PenstockError(f"a broker did not start: {said.read_text()[-500:]}")
-            time.sleep(0.02)
-        yield find_ready(data).endpoints
-    finally:
-        process.terminate()
-        process.wait()
 
 
 @contextlib.contextmanager
