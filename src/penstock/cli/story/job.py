@@ -70,6 +70,10 @@ class Job:
         """Ended, well or not."""
         return self.state in ("drained", "failed")
 
+    def last_batch(self, query: str) -> int:
+        """The number of the last batch of a query that we were told of; -1 before the first."""
+        return max((each.number for each in self.batches if each.query == query), default=-1)
+
     def slow_down(self, row_s: float) -> None:
         """From now on a row costs so much; 0 = as fast as it goes."""
         set_row_seconds(self.out / "slow", row_s)

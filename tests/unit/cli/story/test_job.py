@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from penstock.cli.story import job as jobs
-from penstock.cli.story.job import Job
+from penstock.cli.story.job import Batch, Job
 
 ENDED_S_MAX = 20
 
@@ -76,3 +76,10 @@ def test_a_job_that_never_started_can_be_drained_and_closed(tmp_path):
     job.drain()
     job.close()
     assert job.why() == "it said nothing"
+
+
+def test_the_last_batch_of_a_query_is_the_highest_number_that_was_told(tmp_path):
+    job = Job(tmp_path)
+    assert job.last_batch("rows") == -1
+    job.batches += [Batch("rows", 3, 10, 5), Batch("sums", 7, 10, 5), Batch("rows", 4, 0, 5)]
+    assert job.last_batch("rows") == 4
