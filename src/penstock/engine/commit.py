@@ -92,7 +92,7 @@ class Commits:
         """Write the frame; False when the disk refused it (its publishes are refused then)."""
         before = self._store.end_position
         try:
-            self._store.append(frame.batch, wall_ms)
+            self._store.append(frame.batch, wall_ms, frame.runs)
         except LogError as problem:
             self._refused(frame, problem)
             return False

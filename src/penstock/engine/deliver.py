@@ -70,11 +70,11 @@ class Journey:
             if not picked.deliveries:
                 continue
             if len(takers) == 1:
-                self._hand(lane, takers[0], picked.deliveries, outbox, is_plain=picked.is_plain)
+                self._hand(lane, takers[0], picked, outbox)
                 continue
             shares, left_over = deal(takers, picked.deliveries, is_plain=picked.is_plain)
             for taker, share in shares:
-                self._hand(lane, taker, share, outbox, is_plain=picked.is_plain)
+                self._hand(lane, taker, Picked(share, is_plain=picked.is_plain), outbox)
             if shares:
                 lane.dispatcher.served(shares[-1][0])
             # Nobody had the bytes for these: never handed over, so neither counted nor flagged.
@@ -102,7 +102,7 @@ class Journey:
                 break
             scanned += picked.moved
             if picked.deliveries:
-                self._hand(lane, consumer, picked.deliveries, outbox, is_plain=picked.is_plain)
+                self._hand(lane, consumer, picked, outbox)
         return outbox.get(consumer, [])
 
     def _pick(self, lane: Lane, messages_max: int, bytes_max: int) -> Picked:
@@ -172,23 +172,21 @@ class Journey:
         if not owner.is_auto_settled:
             for delivery in deliveries:
                 keys.handed(delivery.slot, owner.consumer_id)
-        self._hand(lane, owner, deliveries, outbox, is_plain=False)
+        self._hand(lane, owner, Picked(deliveries), outbox)
 
-    def _hand(
-        self,
-        lane: Lane,
-        consumer: Consumer,
-        deliveries: list[Delivery],
-        outbox: Outbox,
-        *,
-        is_plain: bool,
-    ) -> None:
+    def _hand(self, lane: Lane, consumer: Consumer, picked: Picked, outbox: Outbox) -> None:
         """Charge a list to its consumer and hold it in flight; the outlet gets it afterwards."""
-        if is_plain and not consumer.visibility_ms and not consumer.is_auto_settled:
-            offsets = [delivery.offset for delivery in deliveries]
-            sizes = [delivery.size for delivery in deliveries]
-            lane.pending.add_plain(consumer.consumer_id, offsets, sizes)
-            messages = len(deliveries)
+        deliveries = picked.deliveries
+        messages = len(deliveries)
+        start = deliveries[0].offset
+        if (
+            picked.is_plain
+            and deliveries[-1].offset - start + 1 == messages
+            and not consumer.visibility_ms
+            and not consumer.is_auto_settled
+        ):
+            sizes = picked.sizes or [delivery.size for delivery in deliveries]
+            lane.pending.add_run(consumer.consumer_id, start, sizes)
             size = sum(sizes)
         else:
             messages = sum(delivery.messages for delivery in deliveries)

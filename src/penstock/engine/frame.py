@@ -14,12 +14,23 @@ from penstock.log.store import Appending
 class Frame:
     """What one turn appends."""
 
-    __slots__ = ("batch", "end_position", "ends", "parcels", "queues", "size", "store_bytes")
+    __slots__ = (
+        "batch",
+        "end_position",
+        "ends",
+        "parcels",
+        "queues",
+        "runs",
+        "size",
+        "store_bytes",
+    )
 
     def __init__(self) -> None:
         self.parcels: list[Parcel] = []
         self.batch: list[Appending] = []
         """Parcels' publications and everything else, in the order of the log."""
+        self.runs: list[tuple[int, int]] = []
+        """Stretches of the batch that are runs (``Parcel.is_run``), in order."""
         self.queues: dict[Queue, None] = {}
         """Queues that get a new message."""
         self.size = 0
@@ -33,7 +44,10 @@ class Frame:
     def add(self, parcel: Parcel) -> None:
         """Take a parcel in."""
         self.parcels.append(parcel)
+        start = len(self.batch)
         self.batch.extend(parcel.publications)
+        if parcel.is_run:
+            self.runs.append((start, len(self.batch)))
         self.size += parcel.size
 
     def append(self, item: Appending, queues: tuple[Queue, ...] = ()) -> None:

@@ -4,6 +4,9 @@ All publications of a parcel have the same route object and the same ``Manner``;
 have the same target queues too. A stage looks at the parcel, not at its messages, so that a list of
 a hundred costs little more than a list of one.
 
+A parcel is a *run* when its records are of one shape and size, too: the log then stages it by
+columns, without looking for runs itself (``log/run.py``).
+
 Invariants: never empty; ``size`` is the sum of its origins; what the pool is charged for it is a
 function of it alone, so that exactly that much is given back.
 """
@@ -50,6 +53,7 @@ class Parcel:
         "channel",
         "has_keys",
         "is_confirmed",
+        "is_run",
         "manner",
         "publications",
         "queues",
@@ -81,6 +85,8 @@ class Parcel:
         """True when some of it can be looked up by key."""
         self.is_confirmed = False
         """True when its confirm did not wait for the sync (P1)."""
+        self.is_run = False
+        """True when all of its records share one shape object and have origins of one size."""
 
     def __len__(self) -> int:
         return len(self.publications)
@@ -100,6 +106,11 @@ class Parcel:
             or len(self.publications) >= JOINED_MAX
         ):
             return False
+        if self.is_run:
+            mine, other = self.publications[0].record, later.publications[0].record
+            self.is_run = (
+                later.is_run and other.shape is mine.shape and len(other.origin) == len(mine.origin)
+            )
         self.publications += later.publications
         self.size += later.size
         self.has_keys |= later.has_keys
@@ -116,7 +127,7 @@ class Parcel:
             arrived_ms=self.arrived_ms,
             queues=queues,
         )
-        part.has_keys = self.has_keys
+        part.has_keys, part.is_run = self.has_keys, self.is_run
         return part
 
     def split(self, count: int) -> Parcel:
@@ -132,22 +143,25 @@ class Parcel:
 def parcels_of(channel: Channel, publications: list[Publication], now_ms: int) -> list[Parcel]:
     """The publications as parcels, in order; the list becomes theirs."""
     first = publications[0]
-    route, shape = first.route, first.record.shape
+    route, shape, origin_bytes = first.route, first.record.shape, len(first.record.origin)
     size = 0
-    has_keys = False
+    has_keys, is_run = False, True
     is_plain = _manner(shape) is Manner.PLAIN
     for publication in publications:
         record = publication.record
         if record.shape is not shape:
-            shape = record.shape
+            shape, is_run = record.shape, False
             is_plain = is_plain and _manner(shape) is Manner.PLAIN
         if publication.route is not route or not is_plain:
             return _mixed(channel, publications, now_ms)
         if publication.keys:
             has_keys = True
-        size += len(record.origin)
+        length = len(record.origin)
+        if length != origin_bytes:
+            is_run = False
+        size += length
     parcel = Parcel(channel, publications, _checked(route), size, arrived_ms=now_ms)
-    parcel.has_keys = has_keys
+    parcel.has_keys, parcel.is_run = has_keys, is_run
     return [parcel]
 
 

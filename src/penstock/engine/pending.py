@@ -4,14 +4,19 @@ Two lives, two objects: a ``Delivery`` carries the record to the adapter and is 
 encoded; a ``Held`` is the in-flight entry, small and without the record, so that consumers who
 never settle hold numbers and not payloads (laws 2 and 8). A dead letter reads its record again.
 
+Most of what is in flight was handed over in a run and is settled in a run: neighbours, single
+messages without a deadline. They stay a run, one object, as long as they are settled from its
+beginning; whoever asks for anything else finds them as entries like all others (``entries``), and
+each message becomes one at most once.
+
 Invariant: an entry is in flight at most once per subscription; its key is the first offset.
 Bound: F13's limits, checked before a delivery is made.
 Not here: limits (``flow/inflight.py``), what comes back (``redelivery.py``).
 """
 
 from bisect import bisect_right, insort
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from itertools import repeat
 
 import msgspec
 from msgspec.structs import replace
@@ -64,28 +69,81 @@ class Held(msgspec.Struct, gc=False):
     """The adapter's own number for this hand-over: what a receipt must name."""
 
 
+class _Run:
+    """Neighbours in the hands of one consumer."""
+
+    __slots__ = ("consumer_id", "settled", "sizes")
+
+    def __init__(self, consumer_id: int, sizes: list[int]) -> None:
+        self.consumer_id = consumer_id
+        self.sizes = sizes
+        self.settled = 0
+        """How many at its beginning are settled."""
+
+
 class Pending:
     """The in-flight entries of one subscription in one queue."""
 
-    __slots__ = ("_batches", "_deadlines", "entries", "messages")
+    __slots__ = ("_batches", "_deadlines", "_entries", "_runs", "messages")
 
     def __init__(self) -> None:
-        self.entries: dict[int, Held] = {}
+        self._entries: dict[int, Held] = {}
+        # First unsettled offset -> run; disjoint from the entries.
+        self._runs: dict[int, _Run] = {}
         self.messages = 0
         """Messages in flight: batches counted by what is unsettled in them."""
         # First offsets of entries that span several, sorted: the way from an offset to its entry.
         self._batches: list[int] = []
         self._deadlines: list[tuple[int, int]] = []
 
-    def add_plain(self, consumer_id: int, offsets: list[int], sizes: list[int]) -> None:
-        """Single messages without a deadline were handed to a consumer, all at once."""
-        # One for all of a size: what is held of a single message says nothing but that.
-        held = {size: Held(consumer_id, size) for size in set(sizes)}
-        if len(held) == 1:
-            self.entries.update(zip(offsets, repeat(held[sizes[0]])))
-        else:
-            self.entries.update(zip(offsets, map(held.__getitem__, sizes), strict=True))
-        self.messages += len(offsets)
+    @property
+    def entries(self) -> dict[int, Held]:
+        """First offset -> entry, of everything that is in flight."""
+        if self._runs:
+            self._spill()
+        return self._entries
+
+    def add_run(self, consumer_id: int, start: int, sizes: list[int]) -> None:
+        """Single messages without a deadline, at ``start`` and behind it, went to a consumer."""
+        self._runs[start] = _Run(consumer_id, sizes)
+        self.messages += len(sizes)
+
+    def take_run(self, offsets: Sequence[int]) -> list[tuple[int, int, int]] | None:
+        """Take neighbours out from the beginning of runs: (consumer, messages, bytes) of each run.
+
+        None, and nothing is done, when that is not what these offsets are.
+        """
+        if not self._runs or not offsets or offsets[0] not in self._runs:
+            return None
+        start, left = offsets[0], len(offsets)
+        if left > 1 and (offsets[-1] - start + 1 != left or not _is_run(offsets)):
+            return None
+        at, end = start, start + left
+        while at < end:
+            if (run := self._runs.get(at)) is None:
+                return None
+            at += len(run.sizes) - run.settled
+        taken: list[tuple[int, int, int]] = []
+        while left:
+            run = self._runs.pop(start)
+            first = run.settled
+            count = min(left, len(run.sizes) - first)
+            run.settled += count
+            start, left = start + count, left - count
+            taken.append((run.consumer_id, count, sum(run.sizes[first : first + count])))
+            if run.settled < len(run.sizes):
+                self._runs[start] = run
+        self.messages -= len(offsets)
+        return taken
+
+    def _spill(self) -> None:
+        """Make entries of all runs."""
+        runs, self._runs = self._runs, {}
+        for start, run in runs.items():
+            sizes = run.sizes[run.settled :]
+            # One for all of a size: what is held of a single message says nothing but that.
+            held = {size: Held(run.consumer_id, size) for size in set(sizes)}
+            self._entries.update(enumerate(map(held.__getitem__, sizes), start))
 
     def add(self, offset: int, held: Held) -> None:
         """An entry was handed to a consumer."""
@@ -150,7 +208,7 @@ class Pending:
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_ms and len(found) < count_max:
             deadline_ms, offset = heappop(deadlines)
-            held = self.entries.get(offset)
+            held = self._entries.get(offset)
             if held is not None and held.deadline_ms == deadline_ms:
                 found.append(offset)
         return found
@@ -160,8 +218,13 @@ class Pending:
         deadlines = self._deadlines
         while deadlines:
             deadline_ms, offset = deadlines[0]
-            held = self.entries.get(offset)
+            held = self._entries.get(offset)  # what is in a run has no deadline
             if held is not None and held.deadline_ms == deadline_ms:
                 return deadline_ms
             heappop(deadlines)
         return None
+
+
+def _is_run(offsets: Sequence[int]) -> bool:
+    """Whether each is the neighbour of the one before; first and last are as far apart as that."""
+    return list(offsets) == list(range(offsets[0], offsets[-1] + 1))

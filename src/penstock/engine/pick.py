@@ -46,6 +46,8 @@ class Picked(msgspec.Struct, gc=False):
     """First offsets that were too much."""
     is_plain: bool = False
     """True when every delivery is a single message that was never delivered before."""
+    sizes: list[int] = []
+    """Of a plain one: the sizes of its deliveries, if they are at hand as a list."""
 
 
 class Picker:
@@ -147,7 +149,7 @@ class Picker:
             return None
         lane.next_offset = end = start + len(records)
         made = map(Delivery, records, repeat(lane.queue_id), range(start, end), lengths)
-        return Picked(list(made), end - start, is_plain=True)
+        return Picked(list(made), end - start, is_plain=True, sizes=lengths)
 
     def _sift(self, lane: Lane, entries: list[IndexEntry], *, is_fresh: bool, moved: int) -> Picked:
         """Read the records and keep what can be delivered."""

@@ -59,6 +59,13 @@ class Settler:
 
     def settle(self, lane: Lane, offsets: Sequence[int], cause: Cause = Cause.ACKED) -> int:
         """These offsets are done, whoever had them; returns how many were not before."""
+        if (taken := lane.pending.take_run(offsets)) is not None:
+            # Never delivered before, so none of them has a count.
+            for returned in taken:
+                self._return(*returned)
+            fresh = lane.settle(cause, offsets[0], offsets[-1] + 1)
+            self.settled_messages += fresh
+            return fresh
         popped = list(map(lane.pending.entries.pop, offsets, repeat(None)))
         odd = [] if self._return_alike(popped) else self._return_each(lane, offsets, popped)
         lane.pending.messages -= len(offsets) - len(odd)

@@ -58,8 +58,8 @@ class HotTail:
         self._old = _Generation()
         self._young_bytes = 0
 
-    def add(self, records: Sequence[Record], size_bytes: int) -> None:
-        """Keep records that were just appended and take ``size_bytes`` in the log."""
+    def add(self, records: list[Record], positions: list[int], size_bytes: int) -> None:
+        """Keep records that were just appended there and take ``size_bytes`` in the log."""
         if size_bytes > self._bytes_half or len(records) > self._records_half:
             return  # one frame as large as the tail would only drive out everything else
         if (
@@ -69,7 +69,7 @@ class HotTail:
             self._old = self._young
             self._young = _Generation()
             self._young_bytes = 0
-        self._young.positions += [record.position for record in records]
+        self._young.positions += positions
         self._young.records += records
         self._young_bytes += size_bytes
 

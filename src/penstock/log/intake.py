@@ -1,7 +1,7 @@
 """The part of an append that touches every message: bytes, offsets and index entries.
 
 Long runs of one shape for one queue are staged by columns (``run.py``), everything between them
-record by record. Both give the same.
+record by record. Both give the same. Where runs are is said by whoever made the batch.
 
 * Delayed and staged records name their queues with ``UNASSIGNED_OFFSET`` and get no entry.
 * A release record gives the record it points back at its offsets: the entry's position, length,
@@ -11,9 +11,7 @@ Not here: what becomes of it (``staged.py``), the layout of a record (``entry.py
 the file (``writer.py``), who calls (``store.py``).
 """
 
-from collections.abc import Iterable, Sequence
-from itertools import compress, count
-from operator import is_not
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any, Final
 
@@ -32,7 +30,7 @@ from penstock.log.queue_index import ENTRY, ENTRY_FACTS, ENTRY_PLACE, QueueIndex
 from penstock.log.run import stage_run
 from penstock.log.staged import Appending, Special, Staged
 from penstock.model.position import UNASSIGNED_OFFSET, LogPosition
-from penstock.model.record import Record, RecordKind, Shape, tag_hash
+from penstock.model.record import RecordKind, Shape, tag_hash
 
 _MESSAGE: Final = int(RecordKind.MESSAGE)
 _SETTLE: Final = int(RecordKind.SETTLE)
@@ -43,40 +41,53 @@ then saves a quarter of one."""
 _CRC: Final = Struct("<I")
 
 
-def stage(batch: list[Appending], staged: Staged) -> None:
-    """Encode records one behind the other, assign offsets, prepare entries."""
+def stage(batch: list[Appending], staged: Staged, runs: Sequence[tuple[int, int]] = ()) -> None:
+    """Encode records one behind the other, assign offsets, prepare entries.
+
+    ``runs``: stretches of the batch whose records share shape, size and queues.
+    """
     records = staged.records = [appending.record for appending in batch]
-    done = start = 0
-    ends = _run_ends(batch, records) if len(batch) >= RUN_MIN else ()
-    for end in ends:
-        if end - start >= RUN_MIN:
-            if done < start:
-                _stage_mixed(batch[done:start], staged)
-            run = batch[start:end]
-            if not stage_run(run, records[start:end], staged):
-                _stage_mixed(run, staged)
-            done = end
-        start = end
+    done = 0
+    for start, end in _long_runs(runs, batch) if len(batch) >= RUN_MIN else ():
+        if done < start:
+            _stage_others(batch[done:start], staged)
+        run = batch[start:end]
+        if not stage_run(run, records[start:end], staged):
+            _stage_others(run, staged)
+        done = end
     if done < len(batch):
-        _stage_mixed(batch[done:], staged)
+        _stage_others(batch[done:], staged)
 
 
-def _run_ends(batch: list[Appending], records: list[Record]) -> Sequence[int]:
-    """Where runs of one shape for the same queues end."""
-    shapes = [record.shape for record in records]
-    queues = [appending.queues for appending in batch]
-    return sorted({*_stretch_ends(shapes), *_stretch_ends(queues)})
+def _stage_others(batch: list[Appending], staged: Staged) -> None:
+    """Stage what is no run, or not long enough to be treated as one."""
+    _stage_mixed(batch, staged)
+    staged.positions += [appending.record.position for appending in batch]
 
 
-def _stretch_ends(values: Sequence[object]) -> Iterable[int]:
-    """Where stretches of one object end: by a look at objects and not into them."""
-    # One long stretch with a few others behind it is what most frames are.
-    first = values[0]
-    size = values.count(first)
-    if values[:size].count(first) != size:
-        size = 1
-    rest = values[size:]
-    return (*compress(count(size), map(is_not, rest, values[size - 1 :])), len(values))
+def _long_runs(
+    runs: Sequence[tuple[int, int]], batch: list[Appending]
+) -> Iterator[tuple[int, int]]:
+    """The runs that are worth it, neighbours joined that go on alike."""
+    start = end = 0
+    for first, last in runs:
+        if first == end and end > start and _is_alike(batch[start], batch[first]):
+            end = last
+            continue
+        if end - start >= RUN_MIN:
+            yield start, end
+        start, end = first, last
+    if end - start >= RUN_MIN:
+        yield start, end
+
+
+def _is_alike(one: Appending, other: Appending) -> bool:
+    record, later = one.record, other.record
+    return (
+        later.shape is record.shape
+        and other.queues is one.queues
+        and len(later.origin) == len(record.origin)
+    )
 
 
 def _stage_mixed(batch: list[Appending], staged: Staged) -> None:

@@ -30,13 +30,12 @@ _IS_SWAPPED: Final = sys.byteorder == "big"
 
 
 def stage_run(batch: list[Appending], records: list[Record], staged: Staged) -> bool:
-    """Stage records of one shape for the same queues; False when they are no run after all."""
+    """Stage records of one shape and size for the same queues; False: not by columns."""
     queues = batch[0].queues
-    origins = [record.origin for record in records]
-    sizes = set(map(len, origins))
-    packing = packing_of(records[0].shape, sizes.pop()) if len(sizes) == 1 else None
+    packing = packing_of(records[0].shape, len(records[0].origin))
     if packing is None or len(queues) != 1:
         return False
+    origins = [record.origin for record in records]
     index, count, at, length = queues[0], len(records), staged.at, packing.length
     start, bytes_before = staged.touch(index, packing.flags)
     messages = packing.messages
@@ -57,6 +56,7 @@ def stage_run(batch: list[Appending], records: list[Record], staged: Staged) -> 
     index.staged.append(entries.tobytes())
     index.staged_offset += count * messages
     index.staged_bytes += count * length
+    staged.positions += positions
     staged.at += count * length
     store_ms = staged.store_ms
     for appending, record, position, offset in zip(batch, records, positions, offsets, strict=True):

@@ -49,7 +49,16 @@ class Special(NamedTuple):
 class Staged:
     """A frame on its way."""
 
-    __slots__ = ("at", "index_ms", "parts", "records", "special", "store_ms", "touched")
+    __slots__ = (
+        "at",
+        "index_ms",
+        "parts",
+        "positions",
+        "records",
+        "special",
+        "store_ms",
+        "touched",
+    )
 
     def __init__(self, position: int, *, store_ms: int, index_ms: int) -> None:
         self.at: Any = position  # LogPosition(at) would be a call for each record
@@ -60,6 +69,8 @@ class Staged:
         self.parts: list[bytes | bytearray] = []
         """Pieces of the records, to be joined."""
         self.records: list[Record] = []
+        self.positions: list[int] = []
+        """Where each of them lies."""
         self.touched: list[QueueIndex] = []
         """Queues that get entries, each once."""
         self.special: list[Special] = []

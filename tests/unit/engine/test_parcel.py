@@ -5,7 +5,7 @@ import pytest
 from penstock.engine.parcel import JOINED_MAX, PUBLICATION_BYTES, Manner, Parcel, parcels_of
 from penstock.engine.ports import Publication
 from penstock.model.errors import InvariantBroken
-from penstock.model.record import RecordFlag, neutral_record
+from penstock.model.record import Record, RecordFlag, neutral_record
 
 HERE, THERE = object(), object()
 
@@ -102,3 +102,32 @@ def test_nothing_joins_a_parcel_that_is_routed_or_large():
     routed.queues = ()
     assert not routed.join(parcel_of(b"b"))
     assert not large.join(parcel_of(b"b"))
+
+
+SAME = neutral_record(b"same").shape
+
+
+@pytest.mark.parametrize(
+    ("bodies", "is_run"), [((b"aaaa", b"bbbb"), True), ((b"aaaa", b"bbb"), False), ((b"a",), True)]
+)
+def test_a_run_is_of_one_shape_and_size(bodies, is_run):
+    (parcel,) = parcels_of(
+        None, [Publication(Record(each, SAME), route=HERE) for each in bodies], 5
+    )
+    assert parcel.is_run is is_run
+
+
+def test_another_shape_ends_a_run():
+    (parcel,) = parcels_of(None, [publication(b"aaaa"), publication(b"bbbb")], 5)
+    assert not parcel.is_run, "each was given a shape of its own"
+
+
+@pytest.mark.parametrize(("later", "is_run"), [(b"cccc", True), (b"ccc", False)])
+def test_a_run_stays_one_only_with_its_like(later, is_run):
+    (first,), (second,) = (
+        parcels_of(None, [Publication(Record(each, SAME), route=HERE)], 5)
+        for each in (b"aaaa", later)
+    )
+    assert first.join(second)
+    assert first.is_run is is_run
+    assert first.split(1).is_run is is_run

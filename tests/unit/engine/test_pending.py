@@ -1,5 +1,7 @@
 """In-flight entries: found by any offset they cover, and by their deadline."""
 
+import pytest
+
 from penstock.engine.pending import STALE_DEADLINES_MIN, Held, Pending
 
 
@@ -32,7 +34,7 @@ def test_a_batch_shrinks_as_its_messages_are_settled():
 
 def test_moving_one_deadline_leaves_others_that_share_an_entry_alone():
     pending = Pending()
-    pending.entries |= dict.fromkeys((1, 2), Held(1, 100))
+    pending.entries.update(dict.fromkeys((1, 2), Held(1, 100)))
     pending.extend(1, 300)
     assert (pending.overdue(300), pending.entries[2].deadline_ms) == ([1], 0)
 
@@ -77,9 +79,48 @@ def test_deadlines_moved_again_and_again_do_not_pile_up():
 
 def test_single_messages_of_one_size_share_an_entry_and_others_do_not():
     pending = Pending()
-    pending.add_plain(7, [3, 4, 5], [100, 100, 100])
-    pending.add_plain(7, [6, 7, 8], [100, 90, 100])
+    pending.add_run(7, 3, [100, 100, 100])
+    pending.add_run(7, 6, [100, 90, 100])
     assert [pending.entries[at].size for at in range(3, 9)] == [100, 100, 100, 100, 90, 100]
     assert pending.entries[3] is pending.entries[5]
     assert {held.consumer_id for held in pending.entries.values()} == {7}
-    assert pending.messages == 6
+
+
+def test_runs_are_taken_from_their_beginning_across_consumers():
+    pending = Pending()
+    pending.add_run(7, 3, [10, 20, 30])
+    pending.add_run(8, 6, [1, 2, 3])
+    assert pending.take_run([3]) == [(7, 1, 10)]
+    assert pending.take_run([4, 5, 6, 7]) == [(7, 2, 50), (8, 2, 3)]
+    assert pending.messages == 1
+    assert list(pending.entries) == [8]
+    assert pending.entries[8].consumer_id == 8
+
+
+@pytest.mark.parametrize("offsets", [[], [4], [3, 5], [3, 4, 4, 5, 6], [5, 4, 3], [3, 4, 5, 6, 7]])
+def test_anything_else_takes_nothing_out_of_a_run(offsets):
+    pending = Pending()
+    pending.add_run(7, 3, [10, 20, 30, 40])
+    assert pending.take_run(offsets) is None
+    assert pending.messages == 4
+    assert list(pending.entries) == [3, 4, 5, 6]
+
+
+def test_what_is_left_of_a_run_is_found_like_any_entry():
+    pending = Pending()
+    pending.add_run(7, 3, [10, 20, 30])
+    pending.take_run([3])
+    pending.add(6, Held(9, 5, messages=2, span=2))
+    assert [pending.first_offset(at) for at in range(3, 9)] == [None, 4, 5, 6, 6, None]
+    assert pending.pop(5) == Held(7, 30)
+    assert pending.messages == 3
+    assert pending.take_run([4]) is None, "it is an entry by now"
+
+
+def test_runs_have_no_deadline():
+    pending = Pending()
+    pending.add_run(7, 3, [10, 20])
+    assert pending.next_deadline_ms() is None
+    assert pending.extend(4, 50)
+    assert pending.next_deadline_ms() == 50
+    assert pending.overdue(50) == [4]

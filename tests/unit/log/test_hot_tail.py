@@ -9,19 +9,23 @@ def records(start, count):
     return [Record(b"", position=position) for position in range(start, start + count)]
 
 
+def keep(tail, kept, size_bytes):
+    tail.add(kept, [record.position for record in kept], size_bytes)
+
+
 def test_the_newest_records_are_found_and_unknown_ones_are_not():
     tail = HotTail(bytes_max=1000, records_max=100)
     kept = records(0, 3)
-    tail.add(kept, 30)
+    keep(tail, kept, 30)
     assert tail.get_many([(0, 10), (2, 10), (9, 10)]) == [kept[0], kept[2], None]
     assert tail.get(1) is kept[1]
 
 
 def test_a_frame_larger_than_half_the_tail_is_not_kept_and_drives_nothing_out():
     tail = HotTail(bytes_max=1000, records_max=100)
-    tail.add(records(0, 3), 30)
-    tail.add(records(100, 1), 501)
-    tail.add(records(200, 51), 51)
+    keep(tail, records(0, 3), 30)
+    keep(tail, records(100, 1), 501)
+    keep(tail, records(200, 51), 51)
     assert (tail.get(100), tail.get(200)) == (None, None)
     assert tail.get(0) is not None
 
@@ -29,8 +33,8 @@ def test_a_frame_larger_than_half_the_tail_is_not_kept_and_drives_nothing_out():
 def test_a_stretch_as_it_was_written_is_found_across_both_generations():
     tail = HotTail(bytes_max=1000, records_max=20)
     kept = records(0, 8) + records(10, 8)
-    tail.add(kept[:8], 8)
-    tail.add(kept[8:], 8)
+    keep(tail, kept[:8], 8)
+    keep(tail, kept[8:], 8)
     positions = [record.position for record in kept]
     assert tail.run(positions) == kept
     assert tail.run(positions[3:12]) == kept[3:12]
@@ -46,7 +50,7 @@ def test_the_bounds_hold_and_the_last_frame_that_fits_is_always_there(frames):
     sizes = {}
     position = 0
     for count, size_bytes in frames:
-        tail.add(records(position, count), size_bytes)
+        keep(tail, records(position, count), size_bytes)
         for each in range(position, position + count):
             sizes[each] = size_bytes / count
         fits = size_bytes <= 200

@@ -32,10 +32,24 @@ def new_queues(count):
     return [QueueIndex(number, 1, files) for number in range(1, count + 1)]
 
 
-def staged(batch, position=BASE, store_ms=500, index_ms=600):
+def staged(batch, position=BASE, store_ms=500, index_ms=600, runs=()):
     done = Staged(position, store_ms=store_ms, index_ms=index_ms)
-    stage(batch, done)
+    stage(batch, done, runs)
     return done
+
+
+def runs_in(batch):
+    """Stretches of one shape, size and target; some that belong together come apart."""
+    ends = [
+        at
+        for at in range(1, len(batch) + 1)
+        if at == len(batch)
+        or at % 7 == 0
+        or batch[at].queues is not batch[at - 1].queues
+        or batch[at].record.shape is not batch[at - 1].record.shape
+        or len(batch[at].record.origin) != len(batch[at - 1].record.origin)
+    ]
+    return list(zip([0, *ends], ends, strict=False))
 
 
 RECORDS = st.builds(
@@ -94,8 +108,9 @@ def test_a_batch_is_staged_as_if_record_by_record(runs):
     batch = [Appending(record, targets_of[where]) for record, where in plan]
     originals = [copy_of(record) for record, _ in plan]
     with mock.patch.object(intake, "RUN_MIN", SHORT_RUN):
-        done = staged(batch)
+        done = staged(batch, runs=runs_in(batch))
     data = b"".join(done.parts)
+    assert done.positions == [appending.record.position for appending in batch]
     done.take_in(BASE)
     offsets = [0, 0, 0]
     entries = [[], [], []]
