@@ -321,7 +321,7 @@ def test_a_start_that_fails_half_way_leaves_nothing_behind(tmp_path):
     async def play():
         broken = Settings(
             broker=BrokerSettings(data=str(tmp_path / "data"), ready_file=str(tmp_path / "no/x")),
-            listeners=ListenerSettings(http="0", rocketmq="0", rocketmq_broker="0"),
+            listeners=ListenerSettings(http="0", rocketmq="0", rocketmq_broker="0", amqp="0"),
         )
         with pytest.raises(StartRefused, match="--ready-file"):
             await Broker(broken).start()
