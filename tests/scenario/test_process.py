@@ -23,7 +23,7 @@ class Process:
     def __init__(self, data, *flags, command=UP):
         self.data = data
         self.popen = subprocess.Popen(
-            [*command, "--data", str(data), "--http", "0", *flags],
+            [*command, "--data", str(data), "--http", "0", "--amqp", "0", *flags],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
