@@ -26,6 +26,7 @@ from penstock.bulk.schema import arrow_schema
 from penstock.bulk.tickets import SQL92, BulkError, Summary
 from penstock.client import (
     Admin,
+    BodyUnreadable,
     ClientError,
     NoRoute,
     PullConsumer,
@@ -38,6 +39,7 @@ from penstock.model.progress import BatchProgress
 from penstock.spark.offsets import Position
 from penstock.spark.options import ROCKETMQ, SourceOptions
 from penstock.spark.upstream import Answer, Ask, Found, Queue, Range, local_answer
+from penstock.wire.rocketmq.properties import SYSTEM_NAMES
 
 HIDDEN: Final = re.compile(
     r"%(RETRY|DLQ|SYS)%.*|rmq_sys_.*|RMQ_SYS_.*|SCHEDULE_TOPIC_X{4}|TBW102|SELF_TEST_TOPIC|"
@@ -232,16 +234,30 @@ def batch_of(
         "offset": lambda: [each.offset for each in messages],
         "timestamp": lambda: [each.stored_at_ms * 1000 for each in messages],
         "born_timestamp": lambda: [each.born_at_ms * 1000 for each in messages],
-        "key": lambda: [each.property_value("KEYS") for each in messages],
+        # As everywhere else (D16): what a message is ordered by, else the first of its keys.
+        "key": lambda: [each.ordering_key or next(iter(each.keys), None) for each in messages],
         "tag": lambda: [each.tag for each in messages],
-        "properties": lambda: [list(each.properties.items()) for each in messages],
+        "properties": lambda: [_own_properties(each) for each in messages],
         "protocol": lambda: ["rocketmq"] * len(messages),
-        "body": lambda: [each.body for each in messages],
+        "body": lambda: [_body(each) for each in messages],
     }
     schema = arrow_schema(list(columns))
     return pa.RecordBatch.from_arrays(
         [pa.array(makers[field.name](), type=field.type) for field in schema], schema=schema
     )
+
+
+def _own_properties(message: ReceivedMessage) -> list[tuple[str, str]]:
+    """The user's own, as a Penstock gives them."""
+    return [pair for pair in message.properties.items() if pair[0] not in SYSTEM_NAMES]
+
+
+def _body(message: ReceivedMessage) -> bytes:
+    """As it was stored, when it cannot be inflated: one bad message must not stop a query."""
+    try:
+        return message.body
+    except BodyUnreadable:
+        return message.stored.body
 
 
 def _name(queue: QueueRef) -> str:

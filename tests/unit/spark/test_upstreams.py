@@ -4,7 +4,14 @@ import pytest
 
 from penstock.bulk.link import Leased, Polled, QueueRange, Resolved, TopicRange
 from penstock.bulk.tickets import BulkError, Summary
-from penstock.client import NoRoute, PullResult, PullStatus, QueueRef, Unreachable
+from penstock.client import (
+    NoRoute,
+    PullResult,
+    PullStatus,
+    QueueRef,
+    ReceivedMessage,
+    Unreachable,
+)
 from penstock.client.admin_tables import QueueStats
 from penstock.model.progress import BatchProgress
 from penstock.spark import rocketmq
@@ -14,6 +21,8 @@ from penstock.spark.offsets import Position
 from penstock.spark.options import read_options
 from penstock.spark.over_flight import FlightUpstream
 from penstock.spark.upstream import Ask, Range
+from penstock.wire.rocketmq.properties import format_properties
+from penstock.wire.rocketmq.stored import StoredMessage
 
 RANGE = Range(
     topic="orders", queue="1", start=5, end=9, epoch=3, incarnation=7, columns=("offset",)
@@ -211,6 +220,27 @@ def test_ranges_are_read_over_a_break_and_add_up(monkeypatch):
     assert rows == [*range(1, 9)]
     summary = upstream.summary()
     assert (summary.next_offset, summary.rows, summary.read, summary.lost) == (9, 8, 8, 0)
+
+
+def test_rows_of_a_rocketmq_are_those_that_a_penstock_would_give():
+    properties = {"TAGS": "new", "KEYS": "k1 k2", "UNIQ_KEY": "ABC", "mine": "x"}
+    ordered = {"__SHARDINGKEY": "customer", **properties}
+    queue = QueueRef("orders", "a", 1)
+    messages = [
+        ReceivedMessage(StoredMessage(topic="orders", **fields), queue)
+        for fields in (
+            {"properties": format_properties(properties), "body": b"1", "born_ms": 5},
+            {"properties": format_properties(ordered), "body": b"no zlib", "sys_flag": 1},
+            {},
+        )
+    ]
+    columns = ("key", "tag", "properties", "body")
+    rows = rocketmq.batch_of(messages, queue, columns).to_pylist()
+    assert rows == [
+        {"key": "k1", "tag": "new", "properties": [("mine", "x")], "body": b"1"},
+        {"key": "customer", "tag": "new", "properties": [("mine", "x")], "body": b"no zlib"},
+        {"key": None, "tag": None, "properties": [], "body": b""},
+    ]
 
 
 def test_messages_that_rocketmq_removed_are_lost_and_those_behind_the_end_too(monkeypatch):
