@@ -106,9 +106,10 @@ class AmqpPublishing(RuleBasedStateMachine):
     def sync(self):
         self.bench.sync()
 
-    @rule()
-    def let_the_next_write_fail(self):
-        self.bench.storage.plan.fail_next("write", FaultKind.ENOSPC)
+    @rule(dice=st.integers(0, 3))
+    def let_the_next_write_fail(self, dice):
+        if not dice:
+            self.bench.storage.plan.fail_next("write", FaultKind.ENOSPC)
 
     @rule(ms=st.sampled_from((1, 150)))
     def wait(self, ms):
@@ -171,6 +172,7 @@ class AmqpPublishing(RuleBasedStateMachine):
         is_power_cut = self.number % 2
         acked = {each.body for each in self.publishes if each.answer is Ack and each.is_durable}
         if self.number % 3:
+            self.bench.advance(200)  # after a refused write the next try has its time
             self.confirming.turn()
             if self.trading is not None:
                 self.trading.turn()
