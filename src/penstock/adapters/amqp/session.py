@@ -30,6 +30,7 @@ from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.ports import Confirmation
 from penstock.flow.gate import Reason
 from penstock.flow.unsent import UnsentLimit
+from penstock.model.errors import AlreadyExists, NotFound
 from penstock.model.position import ConnectionId
 from penstock.model.refusal import Refusal
 from penstock.wire.amqp.codes import (
@@ -126,7 +127,9 @@ class Session(Caller):
             held = sum([channel.line.held_bytes for channel in self.waiting])
             if held >= self.house.settings.answers_held_bytes_max:
                 return False
-        return self.connection.may_read and self._contents.may_read(self._now_ms)
+        if not self.connection.may_read:
+            return False
+        return not self._contents.is_waiting or self._contents.may_read(self._now_ms)
 
     def receive(self, data: bytes) -> None:
         """Any cut of frames."""
@@ -263,6 +266,10 @@ class Session(Caller):
             if type(event) is Command:
                 error.about(event.channel, event.method.class_id, event.method.method_id)
             self.fail(error)
+        except (NotFound, AlreadyExists) as error:
+            # Two words for the same thing, a check that was forgotten: ours, and the peer may know.
+            logger.exception("a command of %s failed by our mistake", self.name)
+            self.fail(AmqpError(ReplyCode.INTERNAL_ERROR, str(error)))
         return not self.is_over
 
     def _look_at_contents(self, numbers: Set[int]) -> None:
