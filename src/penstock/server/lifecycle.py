@@ -220,7 +220,7 @@ class Broker:
             route
             for each in self._listening
             if each.house is not None
-            for route in ManagementApi(each.house(), self.wake).routes()
+            for route in ManagementApi(each.house(), self.wake, self.endpoints).routes()
         ]
         server = HttpServer(
             make_app(self._running.view, self.faults, administration, routes),

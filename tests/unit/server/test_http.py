@@ -27,13 +27,19 @@ class FakeBroker:
     async def metrics_page(self):
         return b"penstock_up 1\n"
 
+    def rabbitmq_metrics_page(self):
+        return b"rabbitmq_queues 1\n"
+
 
 @pytest.fixture
 def broker():
     return FakeBroker()
 
 
-def call(app, path, *, method="GET", body=b"", client="127.0.0.1", host=b"localhost", headers=()):
+def call(
+    app, path, *, method="GET", body=b"", query=b"", client="127.0.0.1", host=b"localhost",
+    headers=(),
+):  # fmt: skip
     """One request, straight into the application."""
     sent = []
 
@@ -48,7 +54,7 @@ def call(app, path, *, method="GET", body=b"", client="127.0.0.1", host=b"localh
         "method": method,
         "path": path,
         "raw_path": path.encode(),
-        "query_string": b"",
+        "query_string": query,
         "root_path": "",
         "scheme": "http",
         "http_version": "1.1",
@@ -85,6 +91,7 @@ def test_flow_and_metrics_are_served(broker):
     app = make_app(broker)
     assert json.loads(call(app, "/api/flow")[1]) == {"stages": []}
     assert call(app, "/metrics") == (200, b"penstock_up 1\n")
+    assert call(app, "/metrics", query=b"compat=rabbitmq") == (200, b"rabbitmq_queues 1\n")
 
 
 def test_an_unknown_path_says_which_there_are(broker):

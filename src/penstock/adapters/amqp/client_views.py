@@ -41,7 +41,6 @@ def connection_view(session: Session, rates: Rates) -> dict[str, Any]:
         "user_who_performed_action": session.user.name,
         "protocol": "AMQP 0-9-1",
         "type": "network",
-        "auth_mechanism": "PLAIN",
         "state": connection_state(session.connection, house.engine, now_ms),
         "peer_host": peer.host,
         "peer_port": peer.port,
@@ -64,6 +63,7 @@ def channel_view(channel: ChannelState, rates: Rates) -> dict[str, Any]:
     session, publishing, consuming = channel.session, channel.publishing, channel.consuming
     now_ms = session.house.clock.monotonic_ms()
     tx, confirms = publishing.tx, publishing.confirms
+    uncommitted, acks = tx.held if tx is not None else (0, 0)
     unconfirmed = confirms.outstanding if confirms is not None else 0
     counters = {
         "publish": publishing.published,
@@ -90,8 +90,8 @@ def channel_view(channel: ChannelState, rates: Rates) -> dict[str, Any]:
         "consumer_count": len(consuming.consumers),
         "messages_unacknowledged": consuming.unacked_count,
         "messages_unconfirmed": unconfirmed,
-        "messages_uncommitted": 0,
-        "acks_uncommitted": 0,
+        "messages_uncommitted": uncommitted,
+        "acks_uncommitted": acks,
         "connection_details": connection_details(session),
         "message_stats": rates.details((session.connection_id, channel.number), counters, now_ms),
     }

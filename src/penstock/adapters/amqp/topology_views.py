@@ -38,7 +38,6 @@ def exchange_view(vhost: VirtualHost, exchange: Exchange) -> dict[str, Any]:
         "internal": exchange.is_internal,
         "arguments": plain(exchange.arguments),
         "policy": None,
-        "user_who_performed_action": "rmq-internal" if exchange.is_reserved else "guest",
     }
 
 

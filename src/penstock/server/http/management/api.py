@@ -12,7 +12,7 @@ they would survive a crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -39,8 +39,10 @@ _STATUS: Final = {
 class ManagementApi:
     """Answers for one house."""
 
-    def __init__(self, house: House, wake: Callable[[], None]) -> None:
-        self._place = Place(house, wake)
+    def __init__(
+        self, house: House, wake: Callable[[], None], endpoints: Mapping[str, str]
+    ) -> None:
+        self._place = Place(house, wake, endpoints)
         self._table: Table = {**clients.TABLE, **topology.TABLE, **queues.TABLE}
         self._patterns = {pattern for _, pattern in self._table}
 

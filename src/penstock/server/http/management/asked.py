@@ -10,8 +10,10 @@ Bound: a body has at most ``BODY_BYTES_MAX`` bytes, and is read only for users w
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64decode
 from binascii import Error as NotBase64
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 REALM: Final = 'Basic realm="RabbitMQ Management"'
+
+PAGE_MAX: Final = 500
+VIEWS_AT_A_TIME: Final = 200
+"""Rows made in one go; then others have their turn."""
 
 T = TypeVar("T")
 
@@ -123,32 +129,62 @@ def _is_local(host: str) -> bool:
     return host == "localhost" or is_loopback(host)
 
 
-def paged(asked: Asked, rows: list[dict[str, Any]]) -> Any:
-    """Rows as they are, or one page of them when the request says which; chosen columns only."""
+async def paged(
+    asked: Asked, items: Iterable[T], view: Callable[[T], dict[str, Any]]
+) -> list[dict[str, Any]] | dict[str, Any]:
+    """Views of all items, or one page of them when the request says which.
+
+    Nothing is shown that was not asked for: without a wish for order only the items of the page are
+    looked at, and a long list lets the broker take turns in between.
+    """
+    query = asked.query
+    is_whole = "page" not in query or bool(query.get("name") or query.get("sort"))
+    found = list(items)
+    page, size = _number(asked, "page", 1), min(PAGE_MAX, _number(asked, "page_size", 100))
+    part = slice((page - 1) * size, page * size)
+    rows = await _views(found if is_whole else found[part], view)
+    total = filtered = len(found)
+    if is_whole:
+        rows = _chosen(asked, rows)
+        filtered = len(rows)
+        rows = rows if "page" not in query else rows[part]
+    if query.get("columns"):
+        rows = [_columns(row, query["columns"].split(",")) for row in rows]
+    if "page" not in query:
+        return rows
+    return {
+        "page": page,
+        "page_size": size,
+        "page_count": max(1, -(-filtered // size)),
+        "total_count": total,
+        "filtered_count": filtered,
+        "item_count": len(rows),
+        "items": rows,
+    }
+
+
+async def _views(items: list[T], view: Callable[[T], dict[str, Any]]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for at in range(0, len(items), VIEWS_AT_A_TIME):
+        if at:
+            await asyncio.sleep(0)
+        rows += [view(item) for item in items[at : at + VIEWS_AT_A_TIME]]
+    return rows
+
+
+def _chosen(asked: Asked, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     name, sort = asked.query.get("name"), asked.query.get("sort")
     if name:
         rows = [row for row in rows if name in str(row.get("name", ""))]
     if sort:
-        rows.sort(
-            key=lambda row: (isinstance(row.get(sort), str), row.get(sort) or 0),
-            reverse=asked.is_set("sort_reverse"),
-        )
-    columns = asked.query.get("columns")
-    if columns:
-        rows = [_columns(row, columns.split(",")) for row in rows]
-    if "page" not in asked.query:
-        return rows
-    page, size = _number(asked, "page", 1), min(500, _number(asked, "page_size", 100))
-    shown = rows[(page - 1) * size : page * size]
-    return {
-        "page": page,
-        "page_size": size,
-        "page_count": max(1, -(-len(rows) // size)),
-        "total_count": len(rows),
-        "filtered_count": len(rows),
-        "item_count": len(shown),
-        "items": shown,
-    }
+        rows.sort(key=lambda row: _rank(row.get(sort)), reverse=asked.is_set("sort_reverse"))
+    return rows
+
+
+def _rank(value: Any) -> tuple[bool, Any]:
+    """Numbers by size, then everything else as text."""
+    is_number = isinstance(value, (int, float))
+    return not is_number, value if is_number else str(value)
 
 
 def _columns(row: dict[str, Any], names: list[str]) -> dict[str, Any]:

@@ -78,7 +78,10 @@ async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
             {"name": kind, "description": "", "enabled": True}
             for kind in ("direct", "fanout", "headers", "topic")
         ],
-        "listeners": [],
+        "listeners": [
+            {"node": node_of(house), "protocol": protocol, **_address(endpoint)}
+            for protocol, endpoint in place.endpoints.items()
+        ],
         "contexts": [],
     }
 
@@ -90,7 +93,7 @@ async def whoami(_place: Place, asked: Asked) -> dict[str, Any]:
 
 async def nodes(place: Place, asked: Asked) -> Any:
     """The one node."""
-    return paged(asked, [_node(place)])
+    return await paged(asked, [place], _node)
 
 
 async def node(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
@@ -109,7 +112,11 @@ def _node(place: Place) -> dict[str, Any]:
         "running": True,
         "os_pid": str(os.getpid()),
         "processors": os.cpu_count() or 1,
+        "mem_used": alarms.memory.value,
+        "mem_limit": alarms.memory.limit,
         "mem_alarm": alarms.memory.is_raised,
+        "disk_free": alarms.disk.value,
+        "disk_free_limit": alarms.disk.limit,
         "disk_free_alarm": alarms.disk.is_raised,
         "partitions": [],
         "being_drained": False,
@@ -133,7 +140,8 @@ async def alive(place: Place, _asked: Asked, vhost: str) -> dict[str, str]:
 
 async def connections(place: Place, asked: Asked, vhost: str | None = None) -> Any:
     """Every client."""
-    return paged(asked, [connection_view(each, place.rates) for each in _sessions(place, vhost)])
+    found = _sessions(place, vhost)
+    return await paged(asked, found, lambda each: connection_view(each, place.rates))
 
 
 async def connection(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
@@ -143,8 +151,8 @@ async def connection(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
 
 async def connection_channels(place: Place, asked: Asked, name: str) -> Any:
     """Its channels."""
-    channels = _session(place, name).channels.values()
-    return paged(asked, [channel_view(each, place.rates) for each in channels])
+    found = _session(place, name).channels.values()
+    return await paged(asked, found, lambda each: channel_view(each, place.rates))
 
 
 async def close(place: Place, asked: Asked, name: str) -> Done:
@@ -157,12 +165,8 @@ async def close(place: Place, asked: Asked, name: str) -> Done:
 
 async def channels(place: Place, asked: Asked, vhost: str | None = None) -> Any:
     """Every channel."""
-    found = [
-        channel_view(channel, place.rates)
-        for session in _sessions(place, vhost)
-        for channel in session.channels.values()
-    ]
-    return paged(asked, found)
+    found = [each for session in _sessions(place, vhost) for each in session.channels.values()]
+    return await paged(asked, found, lambda each: channel_view(each, place.rates))
 
 
 async def channel(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
@@ -179,12 +183,17 @@ async def channel(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
 async def consumers(place: Place, asked: Asked, vhost: str | None = None) -> Any:
     """Every consumer."""
     found = [
-        consumer_view(entry)
+        entry
         for session in _sessions(place, vhost)
         for each in session.channels.values()
         for entry in each.consuming.consumers.values()
     ]
-    return paged(asked, found)
+    return await paged(asked, found, consumer_view)
+
+
+def _address(endpoint: str) -> dict[str, Any]:
+    host, _, port = endpoint.rpartition(":")
+    return {"ip_address": host.strip("[]"), "port": int(port)}
 
 
 def _sessions(place: Place, vhost: str | None) -> list[Session]:

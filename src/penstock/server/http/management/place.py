@@ -6,7 +6,7 @@ Not here: which path goes where (``api.py``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.adapters.amqp.operator_desk import OperatorDesk
@@ -32,8 +32,12 @@ class Done(NamedTuple):
 class Place:
     """What the handlers share."""
 
-    def __init__(self, house: House, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, house: House, wake: Callable[[], None], endpoints: Mapping[str, str]
+    ) -> None:
         self.house: Final = house
+        self.endpoints: Final = endpoints
+        """Listeners of the broker, ``host:port`` by name."""
         self.wake: Final = wake
         """Asks for a turn of the engine."""
         self.rates: Final = Rates()

@@ -89,8 +89,8 @@ class PublishOrder(msgspec.Struct):
 async def queues(place: Place, asked: Asked, vhost_name: str | None = None) -> Any:
     """Every queue."""
     vhosts = place.house.vhosts.values() if vhost_name is None else [place.vhost(vhost_name)]
-    found = [queue_view(each, place.rates) for vhost in vhosts for each in vhost.queues]
-    return paged(asked, found)
+    found = [each for vhost in vhosts for each in vhost.queues]
+    return await paged(asked, found, lambda each: queue_view(each, place.rates))
 
 
 async def queue(place: Place, _asked: Asked, vhost_name: str, name: str) -> dict[str, Any]:
@@ -125,7 +125,7 @@ async def queue_bindings(place: Place, asked: Asked, vhost_name: str, name: str)
     """What leads to it."""
     found = _queue(place, vhost_name, name)
     bound = [default_binding(name), *found.vhost.bindings.to(to_queue(name))]
-    return paged(asked, [binding_view(found.vhost, each) for each in bound])
+    return await paged(asked, bound, lambda each: binding_view(found.vhost, each))
 
 
 async def purge(place: Place, _asked: Asked, vhost_name: str, name: str) -> Done:

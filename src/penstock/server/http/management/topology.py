@@ -50,7 +50,7 @@ from penstock.server.http.management.place import ANY, Done, Place, Table
 async def vhosts(place: Place, asked: Asked) -> Any:
     """Every vhost."""
     house = place.house
-    return paged(asked, [vhost_view(house, each) for each in house.vhosts.values()])
+    return await paged(asked, house.vhosts.values(), lambda each: vhost_view(house, each))
 
 
 async def vhost(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
@@ -81,7 +81,7 @@ async def delete_vhost(place: Place, asked: Asked, name: str) -> Done:
 async def users(place: Place, asked: Asked) -> Any:
     """Every user."""
     asked.administrator()
-    return paged(asked, [user_view(each) for each in place.house.users.all()])
+    return await paged(asked, place.house.users.all(), user_view)
 
 
 async def user(place: Place, asked: Asked, name: str) -> dict[str, Any]:
@@ -116,14 +116,8 @@ async def delete_user(place: Place, asked: Asked, name: str) -> Done:
 async def permissions(place: Place, asked: Asked) -> Any:
     """Who may do what: everybody everything."""
     house = place.house
-    return paged(
-        asked,
-        [
-            permission_view(each.name, vhost_name)
-            for each in house.users.all()
-            for vhost_name in house.vhosts
-        ],
-    )
+    pairs = [(user.name, name) for user in house.users.all() for name in house.vhosts]
+    return await paged(asked, pairs, lambda pair: permission_view(*pair))
 
 
 async def put_permission(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
@@ -137,12 +131,12 @@ async def put_permission(place: Place, asked: Asked, vhost_name: str, name: str)
 
 async def exchanges(place: Place, asked: Asked, vhost_name: str | None = None) -> Any:
     """Every exchange."""
-    found = [
-        exchange_view(each, exchange)
+    pairs = [
+        (each, exchange)
         for each in _vhosts(place, vhost_name)
         for exchange in each.exchanges.values()
     ]
-    return paged(asked, found)
+    return await paged(asked, pairs, lambda pair: exchange_view(*pair))
 
 
 async def exchange(place: Place, _asked: Asked, vhost_name: str, name: str) -> dict[str, Any]:
@@ -175,29 +169,29 @@ async def bindings_from(place: Place, asked: Asked, vhost_name: str, name: str) 
     """Those of which an exchange is the source."""
     found = place.vhost(vhost_name)
     source = _exchange(found, name).name
-    return _shown(asked, found, [each for each in all_bindings(found) if each.source == source])
+    return await _shown(
+        asked, found, [each for each in all_bindings(found) if each.source == source]
+    )
 
 
 async def bindings_to(place: Place, asked: Asked, vhost_name: str, name: str) -> Any:
     """Those that lead to an exchange."""
     found = place.vhost(vhost_name)
-    return _shown(asked, found, found.bindings.to(to_exchange(_exchange(found, name).name)))
+    return await _shown(asked, found, found.bindings.to(to_exchange(_exchange(found, name).name)))
 
 
 async def bindings(place: Place, asked: Asked, vhost_name: str | None = None) -> Any:
     """Every binding."""
-    found = [
-        binding_view(each, binding)
-        for each in _vhosts(place, vhost_name)
-        for binding in all_bindings(each)
+    pairs = [
+        (each, binding) for each in _vhosts(place, vhost_name) for binding in all_bindings(each)
     ]
-    return paged(asked, found)
+    return await paged(asked, pairs, lambda pair: binding_view(*pair))
 
 
 async def bindings_between(place: Place, asked: Asked, *where: str) -> Any:
     """Those between an exchange and a queue or exchange."""
     found, source, destination = _way(place, where)
-    return _shown(asked, found, _between(found, source, destination))
+    return await _shown(asked, found, _between(found, source, destination))
 
 
 async def post_binding(place: Place, asked: Asked, *where: str) -> Done:
@@ -284,8 +278,8 @@ def _binding(vhost: VirtualHost, source: str, destination: Destination, key: str
     raise not_found()
 
 
-def _shown(asked: Asked, vhost: VirtualHost, found: list[Binding]) -> Any:
-    return paged(asked, [binding_view(vhost, each) for each in found])
+async def _shown(asked: Asked, vhost: VirtualHost, found: list[Binding]) -> Any:
+    return await paged(asked, found, lambda each: binding_view(vhost, each))
 
 
 _BETWEEN: Final = ("bindings", ANY, "e", ANY, ANY, ANY)

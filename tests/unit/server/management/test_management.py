@@ -1,0 +1,333 @@
+"""The management API, called as ASGI over an engine in the test's hands."""
+
+import asyncio
+import json
+from base64 import b64encode
+from urllib.parse import quote, unquote
+
+import pytest
+from starlette.applications import Starlette
+
+from penstock.server.http.management.api import ManagementApi
+from penstock.testing.amqp_peer import AmqpBench
+from penstock.wire.amqp.basic_methods import Consume, ConsumeOk, Qos
+from penstock.wire.amqp.channel_methods import ConfirmSelect
+from penstock.wire.amqp.connection_methods import Close
+from penstock.wire.amqp.queue_methods import Declare
+
+
+class Tool:
+    """Somebody with a password."""
+
+    def __init__(self, bench, login="guest:guest"):
+        self.bench = bench
+        self.login = login
+        api = ManagementApi(bench.house, bench.settle, {"amqp": "127.0.0.1:5672"})
+        self._app = Starlette(routes=api.routes())
+        self.headers = {}
+
+    def __call__(self, method, path, body=None, *, client="127.0.0.1", host="localhost", **headers):
+        """One request; (status, decoded JSON or text)."""
+        sent = []
+        raw = b"" if body is None else json.dumps(body).encode()
+        pairs = [(b"host", host.encode())]
+        if self.login:
+            pairs.append((b"authorization", b"Basic " + b64encode(self.login.encode())))
+        pairs += [
+            (name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()
+        ]
+
+        async def receive():
+            return {"type": "http.request", "body": raw, "more_body": False}
+
+        async def send(message):
+            sent.append(message)
+
+        place, _, query = path.partition("?")
+        scope = {
+            "type": "http", "method": method, "path": unquote(place), "raw_path": place.encode(),
+            "query_string": query.encode(), "root_path": "", "scheme": "http",
+            "http_version": "1.1", "server": ("127.0.0.1", 1), "client": (client, 2),
+            "headers": pairs,
+        }  # fmt: skip
+        asyncio.run(self._app(scope, receive, send))
+        self.headers = {name.decode(): text.decode() for name, text in sent[0]["headers"]}
+        text = b"".join(message.get("body", b"") for message in sent[1:])
+        return sent[0]["status"], json.loads(text) if text else None
+
+    def get(self, path):
+        status, found = self("GET", path)
+        assert status == 200, found
+        return found
+
+
+@pytest.fixture
+def bench():
+    return AmqpBench()
+
+
+@pytest.fixture
+def tool(bench):
+    return Tool(bench)
+
+
+def put(tool, path, body=None):
+    assert tool("PUT", path, body or {})[0] == 201
+
+
+# Who may ask.
+
+
+def test_a_password_is_asked_for(bench):
+    for login in ("", "guest:wrong", "nobody:guest", "guest"):
+        tool = Tool(bench, login)
+        assert tool("GET", "/api/overview")[0] == 401
+        assert tool.headers["www-authenticate"].startswith("Basic")
+
+
+def test_guest_asks_from_this_machine_under_its_own_name_only(tool):
+    assert tool("GET", "/api/whoami", client="10.0.0.7")[0] == 401
+    assert tool("GET", "/api/whoami", host="evil.example")[0] == 403
+    assert tool("GET", "/api/whoami", origin="http://evil.example")[0] == 403
+    assert tool("GET", "/api/whoami", origin="http://localhost")[0] == 200
+
+
+def test_a_user_without_tag_may_not_look_and_one_without_the_right_tag_not_change(bench):
+    bench.house.users.add("plain", "x")
+    bench.house.users.add("looker", "x", ["monitoring"])
+    assert Tool(bench, "plain:x")("GET", "/api/queues")[0] == 401
+    looker = Tool(bench, "looker:x")
+    assert looker("GET", "/api/queues", client="10.0.0.7", host="broker")[0] == 200
+    assert looker("PUT", "/api/users/more", {"password": "x"})[0] == 403
+    assert looker("GET", "/api/definitions")[0] == 403
+
+
+# Topology.
+
+
+def test_exchanges_are_declared_shown_and_deleted(tool):
+    put(tool, "/api/exchanges/%2F/e", {"type": "topic", "arguments": {"alternate-exchange": "x"}})
+    assert tool("PUT", "/api/exchanges/%2F/e", {"type": "topic", "arguments": {}})[0] == 400
+    found = tool.get("/api/exchanges/%2F/e")
+    assert (found["name"], found["type"], found["durable"]) == ("e", "topic", True)
+    assert found["arguments"] == {"alternate-exchange": "x"}
+    names = [each["name"] for each in tool.get("/api/exchanges/%2F")]
+    assert names == ["", "amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match", "e"]
+    assert tool("DELETE", "/api/exchanges/%2F/e")[0] == 204
+    assert tool("DELETE", "/api/exchanges/%2F/e")[0] == 404
+    assert tool("DELETE", "/api/exchanges/%2F/amq.topic")[0] == 403
+    assert tool("GET", "/api/exchanges/none/e")[0] == 404
+
+
+def test_bindings_have_names_in_paths(tool):
+    put(tool, "/api/queues/%2F/q%2F1")
+    base = "/api/bindings/%2F/e/amq.topic/q/q%2F1"
+    assert tool("POST", base, {"routing_key": "a.#", "arguments": {"n": 1}})[0] == 201
+    location = tool.headers["location"]
+    assert location.startswith("q%2F1/a.%23~")
+    assert tool("POST", base, {})[0] == 201
+    assert tool.headers["location"] == "q%2F1/~"
+    one = tool.get(f"/api/bindings/%2F/e/amq.topic/q/{location}")
+    assert one["arguments"] == {"n": 1}
+    assert len(tool.get(base)) == 2
+    assert len(tool.get("/api/exchanges/%2F/amq.topic/bindings/source")) == 2
+    assert [each["source"] for each in tool.get("/api/queues/%2F/q%2F1/bindings")] == [
+        "", "amq.topic", "amq.topic",
+    ]  # fmt: skip
+    assert tool("DELETE", f"/api/bindings/%2F/e/amq.topic/q/{location}")[0] == 204
+    assert tool("DELETE", f"/api/bindings/%2F/e/amq.topic/q/{location}")[0] == 404
+    default = "/api/bindings/%2F/e/amq.default/q/q%2F1/q%2F1"
+    assert tool.get(default)["source"] == ""
+    assert tool("DELETE", default)[0] == 400
+    assert tool("POST", "/api/bindings/%2F/e/amq.topic/q/none", {})[0] == 404
+    assert tool("POST", "/api/bindings/%2F/e/amq.fanout/e/amq.topic", {})[0] == 201
+    assert len(tool.get("/api/exchanges/%2F/amq.topic/bindings/destination")) == 1
+
+
+def test_vhosts_and_users_come_and_go(bench, tool):
+    put(tool, "/api/vhosts/team%2Fone")
+    put(tool, "/api/users/ada", {"password": "x", "tags": ["management"]})
+    assert tool("PUT", "/api/users/ada", {"password_hash": "", "tags": ""})[0] == 204
+    assert [each["name"] for each in tool.get("/api/vhosts")] == ["/", "team/one"]
+    assert tool.get("/api/users/ada")["tags"] == []
+    bench.kill()
+    tool = Tool(bench)
+    assert [each["name"] for each in tool.get("/api/users")] == ["ada", "guest"]
+    assert tool("PUT", "/api/permissions/team%2Fone/ada", {"configure": ".*"})[0] == 204
+    assert len(tool.get("/api/permissions")) == 4
+    assert tool("DELETE", "/api/vhosts/team%2Fone")[0] == 204
+    assert tool("DELETE", "/api/vhosts/%2F")[0] == 400
+    assert tool("DELETE", "/api/users/ada")[0] == 204
+    assert tool("GET", "/api/users/ada")[0] == 404
+
+
+def test_definitions_go_out_and_in(bench, tool):
+    put(tool, "/api/queues/%2F/q", {"arguments": {"x-max-length": 3}})
+    document = tool.get("/api/definitions")
+    other = Tool(AmqpBench())
+    assert other("POST", "/api/definitions", document)[0] == 204
+    assert other.get("/api/definitions") == document
+    assert "users" not in other.get("/api/definitions/%2F")
+    assert other("POST", "/api/definitions", {"queues": [{"name": 7}]})[0] == 400
+
+
+# Queues and messages.
+
+
+def test_queues_are_declared_shown_purged_and_deleted(tool):
+    put(tool, "/api/queues/%2F/q", {"durable": True, "arguments": {"x-max-length": 3}})
+    assert tool("PUT", "/api/queues/%2F/q", {"arguments": {"x-max-length": 4}})[0] == 400
+    publish(tool, "q", "one")
+    publish(tool, "q", "two")
+    found = tool.get("/api/queues/%2F/q")
+    assert (found["messages"], found["messages_ready"], found["state"]) == (2, 2, "running")
+    assert found["arguments"] == {"x-max-length": 3}
+    assert found["message_stats"]["publish"] == 2
+    assert tool("DELETE", "/api/queues/%2F/q?if-empty=true")[0] == 400
+    assert tool("DELETE", "/api/queues/%2F/q/contents")[0] == 204
+    assert tool.get("/api/queues/%2F/q")["messages"] == 0
+    assert tool("DELETE", "/api/queues/%2F/q")[0] == 204
+    assert tool("GET", "/api/queues/%2F/q")[0] == 404
+
+
+def publish(tool, key, payload, **more):
+    order = {"routing_key": key, "payload": payload, "properties": {"delivery_mode": 2}, **more}
+    return tool("POST", "/api/exchanges/%2F/amq.default/publish", order)
+
+
+def test_messages_are_published_and_looked_at(tool):
+    put(tool, "/api/queues/%2F/q")
+    assert publish(tool, "none", "x") == (200, {"routed": False})
+    properties = {"content_type": "text/plain", "headers": {"a": [1, "b"]}}
+    assert publish(tool, "q", "h\u00e9", properties=properties) == (200, {"routed": True})
+    assert publish(tool, "q", "/wA=", payload_encoding="base64", properties=[])[0] == 200
+    order = {"count": 5, "ackmode": "ack_requeue_true", "encoding": "auto"}
+    status, (first, second) = tool("POST", "/api/queues/%2F/q/get", order)
+    assert status == 200
+    assert first["payload"] == "h\u00e9"
+    assert first["payload_bytes"] == 3
+    assert first["properties"] == properties
+    assert (first["routing_key"], first["exchange"]) == ("q", "")
+    assert (second["payload"], second["payload_encoding"]) == ("/wA=", "base64")
+    order = {"count": "1", "ackmode": "ack_requeue_false", "encoding": "base64", "truncate": 1}
+    status, (again,) = tool("POST", "/api/queues/%2F/q/get", order)
+    assert (again["redelivered"], again["payload"]) == (True, "aA==")
+    assert tool.get("/api/queues/%2F/q")["messages"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "order"),
+    [
+        ("/api/queues/%2F/q/get", {"count": -1}),
+        ("/api/queues/%2F/q/get", {"count": "many"}),
+        ("/api/queues/%2F/q/get", {"ackmode": "none"}),
+        ("/api/exchanges/%2F/amq.default/publish", {"routing_key": "q"}),
+        (
+            "/api/exchanges/%2F/amq.default/publish",
+            {"routing_key": "q", "payload": "!", "payload_encoding": "base64"},
+        ),
+        (
+            "/api/exchanges/%2F/amq.default/publish",
+            {"routing_key": "q", "payload": "", "properties": {"priority": "high"}},
+        ),
+        (
+            "/api/exchanges/%2F/amq.default/publish",
+            {"routing_key": "q" * 256, "payload": ""},
+        ),
+    ],
+)
+def test_senseless_orders_are_refused(tool, path, order):
+    put(tool, "/api/queues/%2F/q")
+    status, told = tool("POST", path, order)
+    assert status == 400
+    assert told["reason"]
+
+
+def test_an_alarm_stops_publishes_by_http_and_shows_in_health(bench, tool):
+    put(tool, "/api/queues/%2F/q")
+    assert tool("GET", "/api/health/checks/alarms")[0] == 200
+    bench.engine.set_alarm("memory", 1 << 60)
+    status, told = publish(tool, "q", "x")
+    assert (status, told["error"]) == (503, "memory-alarm")
+    assert tool("GET", "/api/health/checks/alarms")[0] == 503
+    assert tool.get("/api/nodes")[0]["mem_alarm"]
+    assert tool.get("/api/queues/%2F/q")["messages"] == 0
+
+
+# Clients.
+
+
+def test_connections_channels_and_consumers_are_shown(bench, tool):
+    peer = bench.client(connection_name="reports", product="test")
+    peer.call(1, Declare(0, "q"))
+    peer.call(1, Qos(0, 7))
+    assert isinstance(peer.call(1, Consume(0, "q", "tag")), ConsumeOk)
+    peer.open(2)
+    peer.call(2, ConfirmSelect())
+    (connection,) = tool.get("/api/connections")
+    assert connection["user_provided_name"] == "reports"
+    assert connection["client_properties"]["product"] == "test"
+    assert (connection["state"], connection["channels"], connection["user"]) == (
+        "running", 2, "guest",
+    )  # fmt: skip
+    name = quote(connection["name"], safe="")
+    assert tool.get(f"/api/connections/{name}")["peer_host"] == "127.0.0.1"
+    first, second = tool.get(f"/api/connections/{name}/channels")
+    assert (first["prefetch_count"], first["consumer_count"], first["confirm"]) == (7, 1, False)
+    assert second["confirm"]
+    shown = tool.get(f"/api/channels/{quote(first['name'], safe='')}")
+    assert shown["consumer_details"][0]["consumer_tag"] == "tag"
+    (consumer,) = tool.get("/api/consumers/%2F")
+    assert (consumer["queue"]["name"], consumer["prefetch_count"]) == ("q", 7)
+    queue = tool.get("/api/queues/%2F/q")
+    assert queue["consumers"] == 1
+    assert queue["consumer_utilisation"] == 1.0
+    assert queue["consumer_details"][0]["ack_required"]
+    assert tool.get("/api/vhosts/%2F/channels") == tool.get("/api/channels")
+
+
+def test_an_operator_closes_a_connection(bench, tool):
+    peer = bench.client()
+    name = quote(peer.session.name, safe="")
+    assert tool("DELETE", f"/api/connections/{name}", x_reason="go home")[0] == 204
+    (close,) = [each for each in peer.methods(0) if isinstance(each, Close)]
+    assert (close.reply_code, close.reply_text) == (320, "CONNECTION_FORCED - go home")
+    assert tool("DELETE", f"/api/connections/{name}")[0] == 404
+    assert tool.get("/api/connections") == []
+
+
+def test_the_overview_counts(bench, tool):
+    bench.client()
+    put(tool, "/api/queues/%2F/q")
+    publish(tool, "q", "x")
+    page = tool.get("/api/overview")
+    assert page["queue_totals"]["messages_ready"] == 1
+    assert page["object_totals"]["connections"] == 1
+    assert page["object_totals"]["queues"] == 1
+    assert page["rabbitmq_version"].startswith("3.13")
+    assert page["listeners"][0]["port"] == 5672
+    assert tool.get(f"/api/nodes/{quote(page['node'])}")["running"]
+    assert tool("GET", "/api/nodes/other")[0] == 404
+    assert tool.get("/api/aliveness-test/%2F") == {"status": "ok"}
+
+
+# Lists.
+
+
+def test_long_lists_come_in_pages_and_with_chosen_columns(tool):
+    for number in range(7):
+        put(tool, f"/api/queues/%2F/q{number}")
+    page = tool.get("/api/queues?page=2&page_size=3&columns=name,message_stats.publish")
+    assert [each["name"] for each in page["items"]] == ["q3", "q4", "q5"]
+    assert page["items"][0] == {"name": "q3", "message_stats": {"publish": 0}}
+    assert (page["page_count"], page["total_count"], page["item_count"]) == (3, 7, 3)
+    found = tool.get("/api/queues?page=1&name=q6")
+    assert (found["filtered_count"], found["items"][0]["name"]) == (1, "q6")
+    down = tool.get("/api/queues?sort=name&sort_reverse=true")
+    assert [each["name"] for each in down][:2] == ["q6", "q5"]
+    assert tool("GET", "/api/queues?page=none")[0] == 400
+
+
+def test_unknown_paths_and_methods_are_told_apart(tool):
+    assert tool("GET", "/api/queues/%2F/q/none")[0] == 404
+    assert tool("POST", "/api/queues/%2F/q")[0] == 405

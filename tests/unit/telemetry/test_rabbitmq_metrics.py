@@ -1,0 +1,44 @@
+"""Metrics under RabbitMQ's names, as a dashboard made for it reads them."""
+
+from penstock.telemetry.process_statistics import ProcessStatistics
+from penstock.telemetry.rabbitmq_metrics import rabbitmq_page
+from penstock.testing.amqp_peer import AmqpBench
+from penstock.wire.amqp.basic_methods import Consume
+from penstock.wire.amqp.queue_methods import Declare
+
+
+def parsed(page: bytes) -> dict[str, float]:
+    lines = [line for line in page.decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def process() -> ProcessStatistics:
+    given = dict.fromkeys(ProcessStatistics.__struct_fields__, 0)
+    return ProcessStatistics(**{**given, "memory_limit": 1 << 40, "accepted_total": 3})
+
+
+def test_messages_and_resources_have_the_names_people_know() -> None:
+    bench = AmqpBench()
+    peer = bench.client()
+    peer.call(1, Declare(0, "q"))
+    for _ in range(3):
+        peer.publish(1, "", "q", b"x")
+    peer.turn()
+    peer.call(1, Declare(0, "other"))
+    peer.call(1, Consume(0, "other"))
+    figures = parsed(rabbitmq_page(bench.engine.statistics(), process()))
+    assert figures["rabbitmq_queue_messages_ready"] == 3
+    assert figures["rabbitmq_queue_messages"] == 3
+    assert figures["rabbitmq_queues"] == 2
+    assert figures["rabbitmq_consumers"] == 1
+    assert figures["rabbitmq_connections"] == 1
+    assert figures["rabbitmq_global_messages_received_total"] == 3
+    assert figures["rabbitmq_resident_memory_limit_bytes"] == 1 << 40
+    assert figures["rabbitmq_alarms_memory_used_watermark"] == 0
+
+
+def test_the_page_is_prometheus_text() -> None:
+    page = rabbitmq_page(AmqpBench().engine.statistics(), process()).decode()
+    assert page.endswith("\n")
+    names = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]
+    assert len(names) == len(set(names))
