@@ -230,6 +230,7 @@ def works(peer, number):
     assert got == body
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_whatever_a_peer_says_it_is_answered_or_cut_off_and_others_live(kind, peers):
     rng = random.Random(f"amqp session {kind.__name__}")
@@ -249,6 +250,7 @@ def test_whatever_a_peer_says_it_is_answered_or_cut_off_and_others_live(kind, pe
     assert bench.engine.unsent_pool.bytes == 0
 
 
+@pytest.mark.timeout(3600)
 def test_memory_is_flat_however_many_hostile_peers_there_were(peers):
     rng = random.Random("amqp memory")
     bench = AmqpBench()
