@@ -2,8 +2,7 @@
 
 It takes through a silent consumer of the engine that belongs to this channel and queue, so the
 message is in flight like any other and goes back when the channel ends. What this connection
-published before it asked is in the queue first: while such publishes wait for their turn, so does
-the answer.
+published before it asked is in the queue first (``ordering.py``).
 Not here: the ledger (``unacked.py``).
 """
 
@@ -14,28 +13,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.adapters.amqp import outflow
 from penstock.adapters.amqp.consumers import Holder
+from penstock.adapters.amqp.ordering import catch_up
 from penstock.adapters.amqp.queues import named
 from penstock.flow.demand import Unlimited
 from penstock.wire.amqp.basic_methods import Get, GetEmpty
-from penstock.wire.amqp.codes import AmqpError
 from penstock.wire.amqp.deliveries import got
 from penstock.wire.amqp.frame import method_frame
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.answer_line import Place
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.queue import AmqpQueue
-
-WAITS_MAX: Final = 8
-"""Commits that one basic.get waits for the publishes before it; then it takes what there is."""
 
 
 def get(channel: ChannelState, method: Get) -> None:
     """basic.get."""
-    queue = _queue(channel, method)
-    if is_publishing(channel):
-        _wait(channel, method, channel.line.reserve(), WAITS_MAX)
-    else:
+    if catch_up(channel):
+        queue = channel.vhost.queues.find(named(channel, method.queue), channel.session)
         channel.send(take_one(channel, queue, is_no_ack=method.is_no_ack))
 
 
@@ -58,34 +51,6 @@ def take_one(channel: ChannelState, queue: AmqpQueue, *, is_no_ack: bool) -> byt
         messages=queue.ready,
         frame_max=channel.session.frame_max,
     )
-
-
-def _wait(channel: ChannelState, method: Get, place: Place, waits: int) -> None:
-    """Let the publishes before it have a turn; they are given a few, then it goes on."""
-
-    def again() -> None:
-        if not channel.is_open:
-            place.fill(b"")
-        elif waits and is_publishing(channel):
-            _wait(channel, method, place, waits - 1)
-        else:
-            try:
-                place.fill(take_one(channel, _queue(channel, method), is_no_ack=method.is_no_ack))
-            except AmqpError as error:
-                place.fill(b"")
-                channel.fail(error.about(channel.number, method.class_id, method.method_id))
-
-    channel.house.engine.after_durable(again)
-
-
-def _queue(channel: ChannelState, method: Get) -> AmqpQueue:
-    return channel.vhost.queues.find(named(channel, method.queue), channel.session)
-
-
-def is_publishing(channel: ChannelState) -> bool:
-    """True while publishes of this connection wait for their turn, and nothing holds them."""
-    channels = channel.session.connection.channels.values()
-    return any(each.inbox_messages and each.hold is None for each in channels)
 
 
 def getter(channel: ChannelState, queue: AmqpQueue, *, is_no_ack: bool) -> Holder:
