@@ -21,6 +21,7 @@ from penstock.bulk.broker import BrokerLine
 from penstock.bulk.flight import STREAMS_MAX, BulkServer
 from penstock.bulk.link import SOCKET_NAME
 
+LOCALLY: Final = "127.0.0.1"
 PARENT_CHECK_S: Final = 0.5
 
 
@@ -32,11 +33,16 @@ def main(arguments: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     line = BrokerLine(options.socket or options.data / SOCKET_NAME)
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    server = BulkServer(
-        options.data, line, f"grpc://{host}:{options.port}", streams_max=options.streams_max
-    )
-    print(json.dumps({"port": server.port}), flush=True)
+    hosts = options.host or [LOCALLY]
+    servers = [
+        BulkServer(
+            options.data, line, _location(hosts[0], options.port), streams_max=options.streams_max
+        )
+    ]
+    for host in hosts[1:]:
+        location = _location(host, servers[0].port)
+        servers.append(BulkServer(options.data, line, location, beside=servers[0]))
+    print(json.dumps({"port": servers[0].port}), flush=True)
     while not stop.wait(PARENT_CHECK_S):
         if options.parent and os.getppid() != options.parent:
             break
@@ -44,10 +50,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def _location(host: str, port: int) -> str:
+    return f"grpc://[{host}]:{port}" if ":" in host else f"grpc://{host}:{port}"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m penstock.bulk", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the broker's data directory")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--host", action="append", help="address to listen on; may come twice")
     parser.add_argument("--port", type=int, default=0, help="port to listen on, 0 = any")
     parser.add_argument("--socket", type=Path, help="the broker's socket, else in the directory")
     parser.add_argument("--parent", type=int, default=0, help="stop when this is not the parent")

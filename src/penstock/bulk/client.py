@@ -53,6 +53,8 @@ PAUSE_S: Final = 0.1
 PAUSE_S_MAX: Final = 2.0
 CALL_S_MAX: Final = 10.0
 """Beside the wait that a poll asks for."""
+REPORT_S_MAX: Final = 2.0
+"""For telling how a batch went: the end of a task must not wait for a broker that is away."""
 LOOKAHEAD_BYTES: Final = 4 * 1024 * 1024
 FLIGHT_OPTIONS: Final = [
     ("grpc.http2.bdp_probe", 0),
@@ -115,20 +117,25 @@ class BulkClient:
     def report(
         self, subscription: str, progress: BatchProgress, *, state: str = "running", text: str = ""
     ) -> None:
-        """Tell the broker how a batch went."""
-        self.ask(Report(subscription=subscription, progress=progress, state=state, text=text))
+        """Tell the broker how a batch went; for ``REPORT_S_MAX`` at most, then it is given up."""
+        report = Report(subscription=subscription, progress=progress, state=state, text=text)
+        self.ask(report, patience_s=min(self.patience_s, REPORT_S_MAX))
 
-    def ask(self, question: AnyQuestion, *, wait_s: float = 0.0) -> Answer:
+    def ask(
+        self, question: AnyQuestion, *, wait_s: float = 0.0, patience_s: float | None = None
+    ) -> Answer:
         """Any question of ``link.ACTIONS``."""
         name = str(question.__struct_config__.tag)
         body = msgspec.json.encode(question)
+        call_s_max = CALL_S_MAX + wait_s if patience_s is None else patience_s
+        patience_s = self.patience_s if patience_s is None else patience_s
 
         def call() -> bytes:
-            options = flight.FlightCallOptions(timeout=CALL_S_MAX + wait_s)
+            options = flight.FlightCallOptions(timeout=call_s_max)
             results = self._connected().do_action(flight.Action(name, body), options)
             return b"".join(result.body.to_pybytes() for result in results)
 
-        return msgspec.json.decode(self._patiently(call), type=ANSWERS[name])
+        return msgspec.json.decode(self._patiently(call, patience_s), type=ANSWERS[name])
 
     # Rows
 
@@ -173,8 +180,8 @@ class BulkClient:
             # Without this the server would go on decoding for a reader that has left.
             reader.cancel()
 
-    def _patiently(self, call: Callable[[], bytes]) -> bytes:
-        retry = _Patience(self.patience_s)
+    def _patiently(self, call: Callable[[], bytes], patience_s: float) -> bytes:
+        retry = _Patience(patience_s)
         while True:
             try:
                 return call()

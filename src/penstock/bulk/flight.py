@@ -85,10 +85,24 @@ class BulkServer(flight.FlightServerBase):
     """Serves one data directory; pyarrow calls every method in a thread of its own."""
 
     def __init__(
-        self, directory: Path, line: BrokerLine, location: str, *, streams_max: int = STREAMS_MAX
+        self,
+        directory: Path,
+        line: BrokerLine,
+        location: str,
+        *,
+        streams_max: int = STREAMS_MAX,
+        beside: "BulkServer | None" = None,
     ) -> None:
+        """``beside``: the same server on another address; what is bounded is bounded for both."""
         super().__init__(location)
         self._line = line
+        self._place: BrokerPlace
+        self._streams: threading.BoundedSemaphore
+        self._decoders: threading.BoundedSemaphore
+        if beside is not None:
+            self._place, self._streams = beside._place, beside._streams
+            self._decoders = beside._decoders
+            return
         self._place = BrokerPlace(directory, line)
         self._streams = threading.BoundedSemaphore(streams_max)
         self._decoders = threading.BoundedSemaphore(DECODERS_MAX)

@@ -46,7 +46,7 @@ class BulkLane:
             self.is_missing = True
             logger.warning("flight is off: it needs pyarrow; pip install 'penstock[spark]'")
             return
-        self._reserved = open_sockets(FLIGHT, listeners.addresses[:1], port)
+        self._reserved = open_sockets(FLIGHT, listeners.addresses, port)
         host, number = self._reserved[0].getsockname()[:2]
         self.endpoint = f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
 
@@ -56,9 +56,9 @@ class BulkLane:
         self._links = BulkLinks(directory, engine.queries, loop, asked)
         await self._links.start()
         if self._reserved:
-            host, port = self._reserved[0].getsockname()[:2]
+            names = [each.getsockname() for each in self._reserved]
             self.process = FlightProcess(
-                command_of(directory, host, port),
+                command_of(directory, [name[0] for name in names], names[0][1]),
                 restart_ms_max=self._settings.spark.flight_restart_ms_max,
             )
 

@@ -39,13 +39,13 @@ def is_arrow_there() -> bool:
     return importlib.util.find_spec("pyarrow") is not None
 
 
-def command_of(directory: Path, host: str, port: int) -> list[str]:
-    """How the Flight process is started."""
+def command_of(directory: Path, hosts: Sequence[str], port: int) -> list[str]:
+    """How the Flight process is started: on one port of all these addresses."""
     command = [
         sys.executable, "-m", "penstock.server.flight_child",
         "--data", str(directory), "--port", str(port), "--socket", str(directory / SOCKET_NAME),
     ]  # fmt: skip
-    return command if host == "127.0.0.1" else [*command, "--host", host]
+    return [*command, *(part for host in hosts for part in ("--host", host))]
 
 
 class FlightProcess:

@@ -4,9 +4,11 @@ import json
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 
 import msgspec
 import pyarrow as pa
@@ -55,6 +57,15 @@ def plain(served):
     location = f"grpc://127.0.0.1:{served[1].port}"
     with flight.connect(location, generic_options=FLIGHT_OPTIONS) as made:
         yield made
+
+
+def has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 def ticket(**fields):
@@ -192,6 +203,17 @@ def test_a_port_where_nobody_listens_is_one_clear_error():
             client.resolve()
 
 
+def test_a_report_does_not_keep_a_task_that_is_done(served, monkeypatch):
+    monkeypatch.setattr(client_module, "REPORT_S_MAX", 0.2)
+    served[0].hangs_up = 1000
+    with BulkClient(f"127.0.0.1:{served[1].port}", patience_s=600) as client:
+        before = time.monotonic()
+        with pytest.raises(BulkError) as caught:
+            client.report("s", BatchProgress(rows=3))
+    assert caught.value.kind == "unreachable"
+    assert time.monotonic() - before < 60
+
+
 def test_a_read_that_breaks_goes_on_behind_its_last_batch(client, monkeypatch):
     chunks, asked = BulkClient._chunks, []
 
@@ -259,15 +281,18 @@ def test_polls_leave_room_for_questions_that_are_answered_at_once(client, served
     assert min(answer.lag_rows for answer in answers) < 1200
 
 
-def test_the_process_says_its_port_serves_and_stops_when_told(directory):
+def test_the_process_says_its_port_serves_all_its_addresses_and_stops_when_told(directory):
+    hosts = ["127.0.0.1", "::1"] if has_ipv6() else ["127.0.0.1", "127.0.0.2"]
     command = [sys.executable, "-m", "penstock.bulk", "--data", str(directory)]
-    command += ["--parent", str(os.getpid())]
+    command += ["--parent", str(os.getpid()), "--host", hosts[0], "--host", hosts[1]]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         port = json.loads(process.stdout.readline())["port"]
-        with (
-            BulkClient(f"127.0.0.1:{port}", patience_s=0.3) as client,
-            pytest.raises(BulkError, match="the broker does not answer"),
-        ):
-            client.resolve()
+        for host in hosts:
+            place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            with (
+                BulkClient(place, patience_s=0.3) as client,
+                pytest.raises(BulkError, match="the broker does not answer"),
+            ):
+                client.resolve()
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0

@@ -55,6 +55,6 @@ def test_a_process_that_runs_ends_when_it_is_stopped():
     assert asyncio.run(run()).pid is None
 
 
-def test_a_host_is_named_only_when_it_is_not_the_usual_one():
-    assert "--host" not in command_of(Path("/d"), "127.0.0.1", 1)
-    assert command_of(Path("/d"), "192.0.2.1", 1)[-2:] == ["--host", "192.0.2.1"]
+def test_every_address_that_the_broker_has_is_one_of_the_process():
+    command = command_of(Path("/d"), ["127.0.0.1", "::1"], 1)
+    assert command[-4:] == ["--host", "127.0.0.1", "--host", "::1"]
