@@ -1,17 +1,12 @@
 """A connection once it is open: heartbeats, alarms, its end, and what it gives back."""
 
-from dataclasses import replace
-
 import pytest
 
-from penstock.settings.load import Settings
 from penstock.testing.amqp_peer import AmqpBench
-from penstock.wire.amqp.basic_methods import Ack, Consume, Deliver, Get, GetEmpty, GetOk, Publish
+from penstock.wire.amqp.basic_methods import Ack, Consume, Get, GetOk, Publish
 from penstock.wire.amqp.channel_methods import Open as OpenChannel
 from penstock.wire.amqp.channel_methods import OpenOk as ChannelOpenOk
-from penstock.wire.amqp.codes import FRAME_HEADER
 from penstock.wire.amqp.connection_methods import Blocked, Close, CloseOk, StartOk, Unblocked
-from penstock.wire.amqp.content import CONTENT_HEAD
 from penstock.wire.amqp.frame import HEARTBEAT, encode_frame, method_frame
 from penstock.wire.amqp.queue_methods import Declare, DeclareOk
 
@@ -263,100 +258,3 @@ def test_an_unknown_method_is_invalid_and_names_itself(bench):
 def test_channel_0_takes_no_other_methods_once_it_is_open(bench, method):
     peer = bench.client()
     assert closed(peer.call(0, method))[0] == 504
-
-
-# Bounds.
-
-
-def test_answers_that_wait_for_the_disk_stop_the_reading_at_their_limit():
-    settings = Settings()
-    settings = replace(settings, amqp=replace(settings.amqp, answers_held_bytes_max=4096))
-    bench = AmqpBench(settings)
-    peer = bench.client()
-    for number in range(10):
-        peer.send(1, Declare(0, f"q{number}", is_durable=True))
-    assert peer.session.is_reading
-    for number in range(10, 20):
-        peer.send(1, Declare(0, f"q{number}", is_durable=True))
-    assert not peer.session.is_reading
-    peer.turn()
-    assert peer.session.is_reading
-    assert len(peer.take()) == 20
-
-
-def test_deliveries_the_socket_does_not_take_stop_at_the_limit_of_the_connection(bench):
-    peer = bench.client()
-    queue(peer)
-    limit = bench.settings.flow.unsent_messages_max
-    for _ in range(limit + 50):
-        peer.publish(1, "", "q", b"x")
-    peer.unsent_bytes = 1
-    peer.call(1, Consume(0, "q", "c", is_no_ack=True))
-    peer.turn()
-    assert len(peer.bodies()) == limit
-    peer.unsent_bytes = 0
-    peer.session.flushed(0)
-    peer.turn()
-    assert len(peer.bodies()) == limit + 50
-    assert bench.engine.unsent_pool.bytes == 0
-
-
-def test_deliveries_behind_an_answer_that_waits_are_not_taken_for_sent(bench):
-    peer = bench.client()
-    queue(peer)
-    peer.call(1, Consume(0, "q", "c", is_no_ack=True))
-    other = bench.client()
-    other.publish(1, "", "q", b"x")
-    peer.send(1, Declare(0, "durable", is_durable=True))
-    bench.turns()
-    peer.hear()
-    assert peer.bodies() == []
-    assert peer.session.unsent.messages == 1
-    peer.turn()
-    assert [type(heard.method) for heard in peer.received] == [DeclareOk, Deliver]
-    assert peer.session.unsent.messages == 0
-
-
-def test_a_content_on_a_channel_that_is_not_open_ends_the_connection_at_once(bench):
-    peer = bench.client()
-    peer.send(9, Publish(0, "", "q"))
-    assert closed(peer.answer(0))[0] == 504
-
-
-def test_a_header_that_announces_too_much_costs_the_channel_and_its_body_is_dropped():
-    settings = Settings()
-    settings = replace(settings, amqp=replace(settings.amqp, message_bytes_max=1000))
-    bench = AmqpBench(settings)
-    peer = bench.client()
-    peer.publish(1, "", "q", b"x" * 1001)
-    peer.turn()
-    close = peer.answer(1)
-    text = "PRECONDITION_FAILED - message size 1001 is larger than configured max size 1000"
-    assert (close.reply_code, close.reply_text) == (406, text)
-    assert isinstance(peer.open(2), ChannelOpenOk)
-    assert peer.call(2, Get(0, "q")).reply_code == 404
-
-
-def test_a_method_within_a_content_is_an_unexpected_frame(bench):
-    peer = bench.client()
-    header = encode_frame(FRAME_HEADER, 1, CONTENT_HEAD.pack(60, 0, 10) + b"\0\0")
-    peer.raw(method_frame(1, Publish(0, "", "q")) + header + method_frame(1, Get(0, "q")))
-    assert closed(peer.answer(0))[0] == 505
-
-
-def test_contents_of_two_channels_may_come_mixed(bench):
-    peer = bench.client()
-    peer.open(2)
-    queue(peer)
-    header = CONTENT_HEAD.pack(60, 0, 4) + b"\0\0"
-    for channel in (1, 2):
-        peer.send(channel, Publish(0, "", "q"))
-    for channel in (2, 1):
-        peer.raw(encode_frame(FRAME_HEADER, channel, header))
-    for channel in (1, 2):
-        peer.raw(encode_frame(3, channel, b"a" * channel))
-    peer.raw(encode_frame(3, 2, b"bb"))
-    peer.raw(encode_frame(3, 1, b"bbb"))
-    peer.turn()
-    bodies = [peer.call(1, Get(0, "q", is_no_ack=True)) for _ in range(3)]
-    assert [type(each) for each in bodies] == [GetOk, GetOk, GetEmpty]
