@@ -1,17 +1,16 @@
 """Which topics a query means: by name, by pattern, or all that are not hidden (D9)."""
 
-import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from penstock.engine.bulk.orders import BAD_REQUEST, NO_TOPIC, QueryRefused
+from penstock.engine.bulk.patterns import topic_pattern
 from penstock.model.names import TopicName
 
 if TYPE_CHECKING:
     from penstock.engine.topic import Topic
 
-PATTERN_CHARACTERS_MAX: Final = 1024
 NAMES_MAX: Final = 10_000
 
 
@@ -24,7 +23,7 @@ def found_topics(
             raise QueryRefused(BAD_REQUEST, f"{len(names)} topics are named, limit {NAMES_MAX}")
         found = [_named(known, name) for name in dict.fromkeys(names)]
     else:
-        matches = _matcher(pattern)
+        matches = None if pattern is None else topic_pattern(pattern)
         found = [
             topic
             for name, topic in known.items()
@@ -45,18 +44,3 @@ def _named(known: "Mapping[TopicName, Topic]", name: str) -> "Topic":
     nearest = get_close_matches(name, shown, n=1)
     hint = f"did you mean '{nearest[0]}'?" if nearest else "`penstock topics list` shows them"
     raise QueryRefused(NO_TOPIC, f"there is no topic '{name}'; {hint}")
-
-
-def _matcher(pattern: str | None) -> re.Pattern[str] | None:
-    if pattern is None:
-        return None
-    if len(pattern) > PATTERN_CHARACTERS_MAX:
-        raise QueryRefused(
-            BAD_REQUEST, f"a pattern has at most {PATTERN_CHARACTERS_MAX} characters"
-        )
-    try:
-        return re.compile(pattern)
-    except re.error as problem:
-        raise QueryRefused(
-            BAD_REQUEST, f"pattern {pattern!r} is no regular expression: {problem}"
-        ) from None
