@@ -49,9 +49,11 @@ class ReplyConsumer:
         """Send replies; how many of them the requester's backlog allowed."""
         channel = self.channel
         unsent = channel.session.unsent
+        # As for other deliveries: while all sockets together are behind, one at a time.
+        is_short = unsent.pool is not None and unsent.pool.is_short
         taken: list[Record] = []
         for record in records:
-            if unsent.is_held:
+            if unsent.is_held or (unsent.messages and is_short):
                 break
             unsent.queued(1, len(record.origin))
             taken.append(record)

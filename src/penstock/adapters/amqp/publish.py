@@ -14,7 +14,7 @@ that rejects drops silently, as RabbitMQ does, and everything else closes the ch
 of the refusal: a publisher that was held too long learns the name of the queue (D23).
 
 Invariant (law 6): a publish is either given to the engine once, or it has had all its answers here.
-Not here: where exchanges lead (``router.py``), the numbers of confirms (``confirm.py``).
+Not here: its routes (``publish_routes.py``, ``router.py``), numbers of confirms (``confirm.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.confirm import Confirms
 from penstock.adapters.amqp.copies import with_copies
-from penstock.adapters.amqp.direct_reply import KEY_PREFIX, ReplyDesk, is_pseudo
+from penstock.adapters.amqp.direct_reply import ReplyDesk, is_pseudo
+from penstock.adapters.amqp.publish_routes import PublishRoutes
 from penstock.adapters.amqp.tx import HeldPublish, Transaction
 from penstock.engine.ports import Publication
 from penstock.model.position import UNASSIGNED_OFFSET
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from penstock.engine.ports import Confirmation
     from penstock.wire.amqp.content import PublishRun
 
-ROUTES_MAX: Final = 1024
-"""Heads whose route a channel remembers; then it begins anew."""
 PLAIN_TOKEN: Final = 0
 """What publishes are known by when nobody waits for an answer."""
 NO_ROUTE: Final = "NO_ROUTE"
@@ -74,18 +73,17 @@ class Publishing:
         self.published = 0
         self.unroutable = 0
         """Dropped or returned, because no queue was there for them."""
-        self._routes: dict[PublishHead, ExchangeRoute] = {}
-        self._copy_routes: dict[tuple[str, tuple[str, ...]], ExchangeRoute] = {}
-        self._version = -1
+        self._routes: Final = PublishRoutes(channel.vhost)
 
     # What the session calls.
 
     def publish(self, run: PublishRun) -> None:
         """Publishes with one head, in order."""
         head, records = run.head, run.records
-        if self._channel.vhost.version != self._version:
-            self._forget_routes()
-        route = self._routes.get(head) or self._find(head)
+        route = self._routes.known(head)
+        if route is None:
+            self._channel.session.connection.note_publisher()
+            route = self._routes.find(head)
         self.published += len(records)
         claims = run.claims
         if claims is not NO_CLAIMS:
@@ -93,8 +91,9 @@ class Publishing:
             if is_pseudo(claims.reply_to):
                 records = self.replies.addressed(head, records, self._now_ms)
             if claims.has_copies:
-                for record, copies in self._with_copies(head, records):
-                    self._hold_or_send(head, copies, [record])
+                for each in records:
+                    record, keys = with_copies(head, each, self._now_ms)
+                    self._hold_or_send(head, self._routes.of_keys(head.exchange, keys), [record])
                 return
         self._hold_or_send(head, route, records)
 
@@ -136,8 +135,7 @@ class Publishing:
         self.replies.close()
         if self.tx is not None:
             self.tx.close()
-        self._routes.clear()
-        self._copy_routes.clear()
+        self._routes.forget()
 
     # What the engine says.
 
@@ -166,50 +164,11 @@ class Publishing:
                 self._channel.fail(_told(refusal))
                 return
 
-    # Routes.
+    # Checks.
 
     @property
     def _now_ms(self) -> int:
         return self._channel.house.clock.wall_ms()
-
-    def _forget_routes(self) -> None:
-        self._routes.clear()
-        self._copy_routes.clear()
-        self._version = self._channel.vhost.version
-
-    def _find(self, head: PublishHead) -> ExchangeRoute | None:
-        """The route of a head not seen lately; None = to whom a direct reply is waiting."""
-        self._channel.session.connection.note_publisher()
-        if head.is_immediate:
-            raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
-        if not head.exchange and head.routing_key.startswith(KEY_PREFIX):
-            return None
-        router = self._channel.vhost.router
-        route = router.route(head.exchange, head.routing_key)
-        # An empty one may fill without a change of topology, when another protocol makes a topic.
-        if not route.is_empty:
-            if len(self._routes) >= ROUTES_MAX:
-                self._routes.clear()
-            # Asked again, it is the one that others use and that costs what it costs from now on.
-            self._routes[head] = router.route(head.exchange, head.routing_key)
-        return route
-
-    def _with_copies(
-        self, head: PublishHead, records: list[Record]
-    ) -> list[tuple[Record, ExchangeRoute]]:
-        found: list[tuple[Record, ExchangeRoute]] = []
-        now_ms = self._now_ms
-        for each in records:
-            record, keys = with_copies(head, each, now_ms)
-            route = self._copy_routes.get((head.exchange, keys))
-            if route is None:
-                route = self._channel.vhost.router.route_all(head.exchange, keys)
-                if not route.is_empty:
-                    if len(self._copy_routes) >= ROUTES_MAX:
-                        self._copy_routes.clear()
-                    self._copy_routes[head.exchange, keys] = route
-            found.append((record, route))
-        return found
 
     def _check(self, claims: Claims) -> None:
         """Raise 406 for what a message may not claim."""
