@@ -12,10 +12,14 @@ Bounds: ``again`` and ``counts`` hold what was in flight (F13) or looked ahead a
 the reader when the room that all subscriptions share is full.
 """
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from typing import Final
 
 from penstock.engine.delayed_room import DelayedRoom
 from penstock.flow.demand import UNLIMITED
+
+HEAP_STEPS: Final = 16
+"""What putting one offset into a long heap costs, compared with looking once at each in it."""
 
 
 class Redelivery:
@@ -51,6 +55,16 @@ class Redelivery:
     def back(self, offset: int) -> None:
         """An entry waits in its original place."""
         heappush(self.again, offset)
+
+    def back_all(self, offsets: list[int]) -> None:
+        """The same for many."""
+        again = self.again
+        if len(offsets) * HEAP_STEPS < len(again):
+            for offset in offsets:
+                heappush(again, offset)
+        elif offsets:
+            again += offsets
+            heapify(again)
 
     def delay(self, offset: int, due_ms: int, messages: int) -> None:
         """An entry is skipped until ``due_ms`` (monotonic)."""
