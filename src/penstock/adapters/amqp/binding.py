@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote_plus
 
 from penstock.wire.amqp.table import encode_table
 
@@ -76,10 +77,11 @@ class Binding:
 
     @property
     def properties_key(self) -> str:
-        """Its name below source and destination in management paths."""
+        """Its name below source and destination in management paths, quoted as RabbitMQ does."""
+        routing_key = quote_plus(self.routing_key).replace("~", "%7E")
         if not self.key.fingerprint:
-            return self.routing_key or "~"
-        return f"{self.routing_key}~{self.key.fingerprint}"
+            return routing_key or "~"
+        return f"{routing_key}~{self.key.fingerprint}"
 
 
 def fingerprint_of(arguments: dict[str, Any]) -> str:

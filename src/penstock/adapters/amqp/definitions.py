@@ -12,7 +12,7 @@ Not here: HTTP (``server/http/management``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 VHOST_NAME_BYTES_MAX: Final = 255
 ANYTHING: Final = ".*"
+
+Arguments = dict[str, Any] | Annotated[list[Any], msgspec.Meta(max_length=0)]
+"""A table; an empty one may come as an empty list, from tools that cannot tell them apart."""
 
 
 class UserDefinition(msgspec.Struct):
@@ -69,7 +72,7 @@ class ExchangeDefinition(msgspec.Struct):
     durable: bool = True
     auto_delete: bool = False
     internal: bool = False
-    arguments: dict[str, Any] = {}
+    arguments: Arguments = {}
 
 
 class QueueDefinition(msgspec.Struct):
@@ -79,7 +82,7 @@ class QueueDefinition(msgspec.Struct):
     vhost: str = ""
     durable: bool = True
     auto_delete: bool = False
-    arguments: dict[str, Any] = {}
+    arguments: Arguments = {}
 
 
 class BindingDefinition(msgspec.Struct):
@@ -90,7 +93,7 @@ class BindingDefinition(msgspec.Struct):
     destination: str = ""
     destination_type: str = "queue"
     routing_key: str = ""
-    arguments: dict[str, Any] = {}
+    arguments: Arguments = {}
 
 
 class Definitions(msgspec.Struct):
@@ -191,7 +194,7 @@ def make_exchange(vhost: VirtualHost, wanted: ExchangeDefinition) -> Exchange:
         is_durable=wanted.durable,
         is_auto_delete=wanted.auto_delete,
         is_internal=wanted.internal,
-        arguments=wanted.arguments,
+        arguments=dict(wanted.arguments),
     )
     return declare_exchange(vhost, exchange)
 
@@ -202,7 +205,7 @@ def make_queue(vhost: VirtualHost, wanted: QueueDefinition) -> AmqpQueue:
         clean_name(wanted.name),
         is_durable=wanted.durable,
         is_auto_delete=wanted.auto_delete,
-        arguments=wanted.arguments,
+        arguments=dict(wanted.arguments),
     )
     return vhost.queues.declare(declaration, OPERATOR)
 
@@ -219,7 +222,9 @@ def make_binding(vhost: VirtualHost, wanted: BindingDefinition) -> str:
             # Exports of RabbitMQ may name what every queue has.
             return wanted.routing_key
         raise AmqpError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
-    binding = vhost.bindings.bind(wanted.source, destination, wanted.routing_key, wanted.arguments)
+    binding = vhost.bindings.bind(
+        wanted.source, destination, wanted.routing_key, dict(wanted.arguments)
+    )
     return binding.properties_key
 
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.adapters.amqp.exchange import DEFAULT_EXCHANGE, Exchange
-from penstock.engine.routing import route_to
+from penstock.engine.routing import KeyRoute, route_to
 from penstock.model.record import Record, Wire
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.properties import walk
@@ -49,7 +49,7 @@ class ExchangeRoute:
     def __init__(
         self, queues: tuple[AmqpQueue, ...], steps: int, search: _Search | None = None
     ) -> None:
-        routes = [route_to(queue.topic) for queue in queues]
+        routes = [_route_to(queue) for queue in queues]
         self._pickers: Final[list[Route]] = [each for each in routes if not each.is_constant]
         self._fixed: Final = tuple(
             queue.topic.queues[0]
@@ -77,7 +77,7 @@ class ExchangeRoute:
                 [
                     target
                     for queue in self._search.queues(headers_of(record))
-                    for target in route_to(queue.topic).targets(record)
+                    for target in _route_to(queue).targets(record)
                 ]
             )
         return found
@@ -252,6 +252,11 @@ class Router:
         conditions = sum(len(each.bindings) for each, _ in trail.headers_exchanges)
         search = _Search(self, trail)
         return ExchangeRoute(queues, max(trail.steps + conditions, len(queues)), search)
+
+
+def _route_to(queue: AmqpQueue) -> Route:
+    """The last hop. A topic of another protocol may grow by queues at any time, unseen by us."""
+    return KeyRoute(queue.topic) if queue.is_foreign else route_to(queue.topic)
 
 
 def headers_of(record: Record) -> Mapping[str, Any]:

@@ -100,7 +100,9 @@ class Users:
     def login(self, name: str, password: str, host: str) -> User | None:
         """The user, when name and password are right and it may come from that address."""
         user = self._users.get(name)
-        if user is None or not user.opens(password):
+        # Hashed in any case: how long the answer takes does not tell whether the name exists.
+        is_right = (user or _UNKNOWN).opens(password)
+        if user is None or not is_right:
             return None
         is_bound = user.is_loopback_only and self._house.settings.is_guest_local
         return user if not is_bound or is_loopback(host) else None
@@ -133,6 +135,10 @@ class Users:
             return False
         self._house.engine.define(USER_KIND, name, b"" if name == GUEST else None)
         return True
+
+
+_UNKNOWN: Final = User("", b64encode(bytes(SALT_BYTES + 32)).decode())
+"""Whom a name means that nobody has; no password is known that opens it."""
 
 
 def is_loopback(host: str) -> bool:

@@ -130,5 +130,5 @@ def test_a_dropped_vhost_leaves_nothing_for_the_next_of_its_name() -> None:
 
 def test_management_names_a_binding_by_key_and_arguments() -> None:
     assert Binding("e", to_queue("q")).properties_key == "~"
-    assert Binding("e", to_queue("q"), "k").properties_key == "k"
+    assert Binding("e", to_queue("q"), "k.# ~").properties_key == "k.%23+%7E"
     assert Binding("e", to_queue("q"), "k", {"a": 1}).properties_key.startswith("k~")

@@ -31,6 +31,16 @@ def test_a_queue_made_by_another_protocol_later_is_found(topology: Topology) -> 
     assert topology.where("", "late") == ["late"]
 
 
+def test_a_topic_of_another_protocol_may_grow_under_a_known_route(topology: Topology) -> None:
+    topic = topology.bench.topic("wide")
+    router = topology.vhost.router
+    assert router.route("", "wide") is router.route("", "wide")
+    topology.bench.engine.grow_topic(topic.name, 3)
+    route = router.route("", "wide")
+    found = {queue for _ in range(6) for queue in route.targets(message("", "wide"))}
+    assert found == set(topic.queues)
+
+
 def test_direct_fanout_and_topic_decide_by_key(topology: Topology) -> None:
     for name in ("one", "two"):
         topology.queue(name)

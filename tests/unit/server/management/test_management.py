@@ -124,7 +124,7 @@ def test_bindings_have_names_in_paths(tool):
     base = "/api/bindings/%2F/e/amq.topic/q/q%2F1"
     assert tool("POST", base, {"routing_key": "a.#", "arguments": {"n": 1}})[0] == 201
     location = tool.headers["location"]
-    assert location.startswith("q%2F1/a.%23~")
+    assert location.startswith("q%2F1/a.%2523~")
     assert tool("POST", base, {})[0] == 201
     assert tool.headers["location"] == "q%2F1/~"
     one = tool.get(f"/api/bindings/%2F/e/amq.topic/q/{location}")
@@ -136,6 +136,8 @@ def test_bindings_have_names_in_paths(tool):
     ]  # fmt: skip
     assert tool("DELETE", f"/api/bindings/%2F/e/amq.topic/q/{location}")[0] == 204
     assert tool("DELETE", f"/api/bindings/%2F/e/amq.topic/q/{location}")[0] == 404
+    assert tool("POST", base, {"routing_key": "b.#", "arguments": []})[0] == 201
+    assert tool("DELETE", f"{base}/b.%23")[0] == 204
     default = "/api/bindings/%2F/e/amq.default/q/q%2F1/q%2F1"
     assert tool.get(default)["source"] == ""
     assert tool("DELETE", default)[0] == 400
@@ -155,6 +157,11 @@ def test_vhosts_and_users_come_and_go(bench, tool):
     assert [each["name"] for each in tool.get("/api/users")] == ["ada", "guest"]
     assert tool("PUT", "/api/permissions/team%2Fone/ada", {"configure": ".*"})[0] == 204
     assert len(tool.get("/api/permissions")) == 4
+    assert len(tool.get("/api/users/ada/permissions")) == 2
+    assert [each["user"] for each in tool.get("/api/vhosts/%2F/permissions")] == ["ada", "guest"]
+    assert tool.get("/api/permissions/%2F/ada")["configure"] == ".*"
+    assert tool("DELETE", "/api/permissions/%2F/ada")[0] == 400
+    assert tool("PUT", "/api/permissions/%2F/none", {})[0] == 404
     assert tool("DELETE", "/api/vhosts/team%2Fone")[0] == 204
     assert tool("DELETE", "/api/vhosts/%2F")[0] == 400
     assert tool("DELETE", "/api/users/ada")[0] == 204
@@ -326,6 +333,28 @@ def test_long_lists_come_in_pages_and_with_chosen_columns(tool):
     down = tool.get("/api/queues?sort=name&sort_reverse=true")
     assert [each["name"] for each in down][:2] == ["q6", "q5"]
     assert tool("GET", "/api/queues?page=none")[0] == 400
+
+
+def test_text_is_taken_for_numbers_and_booleans_as_rabbitmqs_own_tool_writes_them(tool):
+    order = {"durable": "true", "auto_delete": "false", "arguments": [], "node": None}
+    put(tool, "/api/queues/%2F/q", order)
+    assert tool.get("/api/queues/%2F/q")["durable"] is True
+    assert tool("PUT", "/api/queues/%2F/r", {"arguments": [1]})[0] == 400
+
+
+def test_checks_and_lists_of_what_is_not_here(tool):
+    assert tool.get("/api/policies/%2F") == []
+    assert tool.get("/api/health/checks/port-listener/5672") == {"status": "ok"}
+    assert tool.get("/api/health/checks/protocol-listener/amqp") == {"status": "ok"}
+    assert tool("GET", "/api/health/checks/port-listener/1")[0] == 503
+
+
+def test_a_deleted_user_is_disconnected(bench, tool):
+    put(tool, "/api/users/ada", {"password": "x"})
+    peer = bench.client(user="ada", password="x")
+    assert tool("DELETE", "/api/users/ada")[0] == 204
+    (close,) = [each for each in peer.methods(0) if isinstance(each, Close)]
+    assert close.reply_code == 320
 
 
 def test_unknown_paths_and_methods_are_told_apart(tool):

@@ -5,7 +5,10 @@ GET     /api/overview                               totals, rates, listeners, ve
 GET     /api/whoami                                 name and tags of who asks
 GET     /api/nodes, /api/nodes/NAME                 this process as a node
 GET     /api/health/checks/alarms, local-alarms     200, or 503 while an alarm is raised
+GET     /api/health/checks/port-listener/PORT       200 when something of ours listens there; also
+                                                    protocol-listener/NAME
 GET     /api/aliveness-test/VHOST                   always ok: the answer is the proof
+GET     /api/policies, /api/parameters and others   empty: there is no such thing here
 GET     /api/connections, /api/vhosts/V/connections clients
 GET     /api/connections/NAME, .../channels         one of them
 DELETE  /api/connections/NAME                       closed with 320; header X-Reason says why
@@ -32,6 +35,12 @@ from penstock.server.http.management.asked import Asked, Problem, not_found, pag
 from penstock.server.http.management.place import ANY, Done, Place, Table
 
 CLOSED: Final = "Closed via management plugin"
+AMQP: Final = "amqp"
+EMPTY: Final = (
+    "policies", "operator-policies", "parameters", "global-parameters", "topic-permissions",
+    "vhost-limits", "user-limits", "extensions", "federation-links", "shovels",
+)  # fmt: skip
+"""Lists that tools ask for and that are always empty here."""
 
 
 async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
@@ -138,6 +147,30 @@ async def alive(place: Place, _asked: Asked, vhost: str) -> dict[str, str]:
     return {"status": "ok"}
 
 
+async def listens(place: Place, _asked: Asked, wanted: str) -> dict[str, Any]:
+    """503 unless a listener has that name or port."""
+    known = {each for name, at in place.endpoints.items() for each in (name, at.rpartition(":")[2])}
+    # RabbitMQ's health checks call it by version as well.
+    if wanted not in known and not wanted.startswith(f"{AMQP}/"):
+        raise Problem(503, "failed", f"no listener for {wanted}")
+    return {"status": "ok"}
+
+
+async def well(_place: Place, _asked: Asked) -> dict[str, str]:
+    """Checks of things that cannot go wrong here."""
+    return {"status": "ok"}
+
+
+async def nothing(_place: Place, _asked: Asked, *_names: str) -> list[Any]:
+    """Lists of what we do not have."""
+    return []
+
+
+async def cluster_name(place: Place, _asked: Asked) -> dict[str, str]:
+    """What the broker calls itself."""
+    return {"name": place.house.cluster_name}
+
+
 async def connections(place: Place, asked: Asked, vhost: str | None = None) -> Any:
     """Every client."""
     found = _sessions(place, vhost)
@@ -218,7 +251,15 @@ TABLE: Final[Table] = {
     ("GET", ("nodes", ANY)): node,
     ("GET", ("health", "checks", "alarms")): alarms,
     ("GET", ("health", "checks", "local-alarms")): alarms,
+    ("GET", ("healthchecks", "node")): alarms,
+    ("GET", ("health", "checks", "virtual-hosts")): well,
+    ("GET", ("health", "checks", "node-is-quorum-critical")): well,
+    ("GET", ("health", "checks", "port-listener", ANY)): listens,
+    ("GET", ("health", "checks", "protocol-listener", ANY)): listens,
     ("GET", ("aliveness-test", ANY)): alive,
+    ("GET", ("cluster-name",)): cluster_name,
+    **{("GET", (kind,)): nothing for kind in EMPTY},
+    **{("GET", (kind, ANY)): nothing for kind in EMPTY},
     ("GET", ("connections",)): connections,
     ("GET", ("vhosts", ANY, "connections")): connections,
     ("GET", ("connections", ANY)): connection,

@@ -46,11 +46,11 @@ _PASSING: Final = frozenset(
 class GetOrder(msgspec.Struct):
     """Messages to look at."""
 
-    count: int | str = 1
+    count: int = 1
     ackmode: str = ""
     encoding: str = "auto"
-    truncate: int | str | None = None
-    requeue: bool | str = True
+    truncate: int | None = None
+    requeue: bool = True
     """What older tools say instead of ``ackmode``."""
 
     @property
@@ -58,7 +58,7 @@ class GetOrder(msgspec.Struct):
         """The way in which they are given back or settled."""
         if self.ackmode:
             return self.ackmode
-        return "ack_requeue_true" if self.requeue in (True, "true") else "ack_requeue_false"
+        return "ack_requeue_true" if self.requeue else "ack_requeue_false"
 
 
 class PublishOrder(msgspec.Struct):
@@ -139,14 +139,14 @@ async def get(place: Place, asked: Asked, vhost_name: str, name: str) -> list[di
     """Look at some messages."""
     found = _queue(place, vhost_name, name)
     order = await asked.body(GetOrder)
-    count, cut = _number("count", order.count), order.truncate
-    length_max = None if cut is None else _number("truncate", cut)
-    taken = place.desk.get(found, count, order.mode)
+    if order.count < 0 or (order.truncate or 0) < 0:
+        raise bad_request("count and truncate are numbers from 0 on")
+    taken = place.desk.get(found, order.count, order.mode)
     left = found.ready
     shown: list[dict[str, Any]] = []
     for number, delivery in enumerate(taken):
         record = place.desk.shown(found, delivery)
-        view = _message(record, order.encoding, length_max)
+        view = _message(record, order.encoding, order.truncate)
         view["redelivered"] = delivery.is_redelivered
         view["message_count"] = max(0, left - number - 1) if "true" in order.mode else left
         shown.append(view)
@@ -205,14 +205,6 @@ def _message(record: Record, encoding: str, length_max: int | None) -> dict[str,
         "routing_key": routing_key,
         "properties": plain_properties(decode_properties(record.properties)),
     }
-
-
-def _number(name: str, given: int | str) -> int:
-    if isinstance(given, str) and given.isdecimal():
-        given = int(given)
-    if not isinstance(given, int) or given < 0:
-        raise bad_request(f"{name} is {given!r}; it must be a number")
-    return given
 
 
 TABLE: Final[Table] = {

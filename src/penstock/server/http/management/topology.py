@@ -109,24 +109,57 @@ async def delete_user(place: Place, asked: Asked, name: str) -> Done:
     asked.administrator()
     if not place.house.users.delete(name):
         raise not_found()
+    for session in list(place.house.sessions.values()):
+        if session.user.name == name:
+            place.house.close_connection(session.connection_id, f"user '{name}' is deleted")
     await place.durable()
     return Done()
 
 
 async def permissions(place: Place, asked: Asked) -> Any:
     """Who may do what: everybody everything."""
-    house = place.house
-    pairs = [(user.name, name) for user in house.users.all() for name in house.vhosts]
+    return await _permissions(place, asked, [each.name for each in place.house.users.all()])
+
+
+async def user_permissions(place: Place, asked: Asked, name: str) -> Any:
+    """What one user may do."""
+    if place.house.users.get(name) is None:
+        raise not_found()
+    return await _permissions(place, asked, [name])
+
+
+async def vhost_permissions(place: Place, asked: Asked, vhost_name: str) -> Any:
+    """Who may do something in one vhost."""
+    place.vhost(vhost_name)
+    pairs = [(each.name, vhost_name) for each in place.house.users.all()]
     return await paged(asked, pairs, lambda pair: permission_view(*pair))
+
+
+async def permission(place: Place, _asked: Asked, vhost_name: str, name: str) -> dict[str, str]:
+    """What one user may do in one vhost."""
+    place.vhost(vhost_name)
+    if place.house.users.get(name) is None:
+        raise not_found()
+    return permission_view(name, vhost_name)
 
 
 async def put_permission(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
     """Accepted, because tools set it; there is nothing to grant."""
     asked.administrator()
-    place.vhost(vhost_name)
-    if place.house.users.get(name) is None:
-        raise bad_request(f"no user '{name}'")
+    await permission(place, asked, vhost_name, name)
     return Done()
+
+
+async def delete_permission(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
+    """Refused: saying yes would be a lie."""
+    asked.administrator()
+    await permission(place, asked, vhost_name, name)
+    raise bad_request("every user may use every vhost; delete the user instead")
+
+
+async def _permissions(place: Place, asked: Asked, users: list[str]) -> Any:
+    pairs = [(name, vhost_name) for name in users for vhost_name in place.house.vhosts]
+    return await paged(asked, pairs, lambda pair: permission_view(*pair))
 
 
 async def exchanges(place: Place, asked: Asked, vhost_name: str | None = None) -> Any:
@@ -272,8 +305,13 @@ def _between(vhost: VirtualHost, source: str, destination: Destination) -> list[
 
 
 def _binding(vhost: VirtualHost, source: str, destination: Destination, key: str) -> Binding:
-    for each in _between(vhost, source, destination):
+    found = _between(vhost, source, destination)
+    for each in found:
         if each.properties_key == key:
+            return each
+    for each in found:
+        # Some tools take the routing key as it is.
+        if each.routing_key == key and not each.arguments:
             return each
     raise not_found()
 
@@ -294,7 +332,11 @@ TABLE: Final[Table] = {
     ("PUT", ("users", ANY)): put_user,
     ("DELETE", ("users", ANY)): delete_user,
     ("GET", ("permissions",)): permissions,
+    ("GET", ("permissions", ANY, ANY)): permission,
     ("PUT", ("permissions", ANY, ANY)): put_permission,
+    ("DELETE", ("permissions", ANY, ANY)): delete_permission,
+    ("GET", ("users", ANY, "permissions")): user_permissions,
+    ("GET", ("vhosts", ANY, "permissions")): vhost_permissions,
     ("GET", ("exchanges",)): exchanges,
     ("GET", ("exchanges", ANY)): exchanges,
     ("GET", ("exchanges", ANY, ANY)): exchange,
