@@ -5,6 +5,9 @@ A segment that was removed keeps its map until the last reader of it is gone; on
 is then missing, which is the caller's data loss. At most ``maps_max`` maps are kept.
 
 Unlike the broker (D22), a process of its own may map: its resident pages are the page cache's.
+A sector that the disk cannot read ends the process (SIGBUS), and only it: the broker starts it
+again, other reads go on behind their last batch, and the one that needs the sector fails when its
+patience is over, with "no answer from Penstock's Flight port".
 
 Not here: what is in a segment (``gather.py``). Nothing above a reader's durable end is looked at.
 """

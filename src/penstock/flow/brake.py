@@ -4,9 +4,10 @@ Who grants: the query, by draining. Who spends: every publish to the topic. Who 
 this topic, no others. What wakes them: the query's next acknowledgement, or time (soft).
 
 Soft: while the bound is passed, and until the backlog is back at nine tenths of it, publishers get
-1.1 times what the query drains, so a steady query still catches up as soon as they pause. Hard: a
-publish that would carry the backlog over the bound waits. A backlog of nothing admits anything:
-one message larger than the bound must not wait for ever.
+1.1 times what the query drains (in messages, and in bytes where those are bounded), so a steady
+query still catches up as soon as they pause. Hard: a publish that would carry the backlog over the
+bound waits. A backlog of nothing admits anything: one message larger than the bound must not wait
+for ever.
 
 A pure judge: whoever has the figures calls ``look``; ``judge`` and ``admit`` are asked in between.
 Not here: which query is the slowest (``engine/bulk/pressure.py``).
@@ -27,6 +28,8 @@ HARD_CLEAR: Final = 0.9
 """Share of the bound above which a publish that was held there still counts as held."""
 SOFT_PER_S_MIN: Final = 10
 """Messages per second that always pass: a query that drains nothing slows, it does not stop."""
+SOFT_BYTES_PER_S_MIN: Final = 64 * 1024
+"""The same in bytes, where the bound is one of bytes."""
 SOFT_BURST_PART: Final = 10
 """A tenth of a second's worth may pass at once."""
 
@@ -183,3 +186,9 @@ class Brake:
         burst = max(1, messages // SOFT_BURST_PART)
         if messages != self._rate.messages.rate_per_s:
             self._rate.messages.resize(messages, burst, now_ms)
+        if not self.bound.bytes_max:
+            return
+        # A backlog that is bounded in bytes must not grow by larger messages at the same rate.
+        size = max(SOFT_BYTES_PER_S_MIN, round(backlog.drain_bytes_per_s * SOFT_FACTOR))
+        if size != self._rate.bytes.rate_per_s:
+            self._rate.bytes.resize(size, max(1, size // SOFT_BURST_PART), now_ms)

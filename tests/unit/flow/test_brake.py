@@ -66,6 +66,20 @@ def test_soft_caps_the_rate_at_eleven_tenths_of_what_is_drained():
     assert 1100 <= passed(held, 1000) <= 1100 + 111
 
 
+def test_soft_caps_bytes_where_the_bound_is_one_of_bytes():
+    held = brake(Backpressure.SOFT, bytes_max=1 << 20)
+    held.look([behind(1000, size=1 << 20, drain=2000.0)], 0)
+    size, sent = 1000, 0
+    for now_ms in range(1000):
+        while held.judge(1, size, now_ms) is None:
+            held.admit(1, size, now_ms)
+            sent += size
+    # 200,000 bytes a second are drained: the messages alone would allow ten times as many.
+    assert 220_000 <= sent <= 220_000 + 22_000 + size
+    held.look([behind(1000, size=1 << 20, drain=0.0)], 1000)
+    assert held.judge(1, size, 2000) is None
+
+
 def test_soft_lets_go_below_nine_tenths_of_the_bound():
     held = brake(Backpressure.SOFT, messages_max=1000)
     held.look([behind(1000)], 0)
