@@ -14,6 +14,7 @@ from itertools import repeat
 
 from penstock.engine.consumer import Consumer
 from penstock.engine.cursor import joined_ranges
+from penstock.engine.going_back import singles_back
 from penstock.engine.host import Host, SubscribedQueue
 from penstock.engine.lane import Lane
 from penstock.engine.pending import Held
@@ -108,7 +109,9 @@ class Settler:
         moved = 0
         if delay_ms <= 0:
             attempts_max = (limit or UNLIMITED) - 1 if is_counted else UNLIMITED
-            moved, offsets = self._requeue_singles(lane, offsets, attempts_max, is_counted)
+            moved, offsets = singles_back(
+                lane, offsets, attempts_max, is_counted=is_counted, give=self._return
+            )
         for start in self._entries_of(lane, offsets):
             held = self._out_of_flight(lane, start)
             if held is None:
@@ -127,32 +130,6 @@ class Settler:
                 lane.back(start, held.slot)
         self.bury(lane, dying, Cause.DELIVERY_LIMIT)
         return moved
-
-    def _requeue_singles(
-        self, lane: Lane, offsets: Iterable[int], attempts_max: int, is_counted: bool
-    ) -> tuple[int, list[int]]:
-        """Put single messages back, all at once: how many, and those that are none or may die."""
-        entries = lane.pending.entries
-        back: list[int] = []
-        odd: list[int] = []
-        messages = size = holder = 0
-        for offset in offsets:
-            held = entries.get(offset)
-            if held is None or held.span != 1 or held.slot or held.attempts > attempts_max:
-                odd.append(offset)
-                continue
-            del entries[offset]
-            if held.consumer_id != holder:
-                self._return(holder, messages, size)
-                holder, messages, size = held.consumer_id, 0, 0
-            messages += 1
-            size += held.size
-            lane.remember(offset, held.attempts + is_counted, is_counted=is_counted)
-            back.append(offset)
-        self._return(holder, messages, size)
-        lane.pending.messages -= len(back)
-        lane.redelivery.back_all(back)
-        return len(back), odd
 
     def reject(self, lane: Lane, offsets: Iterable[int]) -> int:
         """Refused for good: dead letters if there is a target. A batch is buried whole, once."""
