@@ -53,12 +53,15 @@ class Picked(msgspec.Struct, gc=False):
 class Picker:
     """Takes what is next for one subscription."""
 
-    __slots__ = ("_honours_delay", "_host", "dead_letters", "filter", "lost", "skipped")
+    __slots__ = (
+        "_honours_delay", "_host", "_is_owner", "dead_letters", "filter", "lost", "skipped",
+    )  # fmt: skip
 
     def __init__(self, host: Host, options: SubscriptionOptions) -> None:
         self._host = host
         self.filter = options.filter
         self._honours_delay = options.mode.honours_delay
+        self._is_owner = options.holds_data
         self.dead_letters = 0
         self.lost = 0
         """Records that could not be read (P7)."""
@@ -200,12 +203,15 @@ class Picker:
         return None
 
     def bury(self, lane: Lane, entry: IndexEntry, record: Record | None, cause: Cause) -> None:
-        """A message dies: a dead letter if there is a target, and settled in the same frame."""
+        """A message dies: a dead letter if there is a target, and settled in the same frame.
+
+        For those who only look on (D11) it is past, not dead: its letter is others' to write.
+        """
         offset = entry[1]
         if record is None:
             self.lost += 1
             cause = Cause.CORRUPT
-        else:
+        elif self._is_owner:
             attempts = lane.redelivery.counts.get(offset, 0)
             self.dead_letters += 1
             self._host.dead_letter(lane.queue, offset, record, cause, attempts)

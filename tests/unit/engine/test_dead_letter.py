@@ -244,3 +244,17 @@ def test_a_letter_skips_the_queues_that_are_gone_by_the_time_of_its_frame(bench)
     bench.engine.delete_topic(graves[0].name)
     bench.turns()
     assert bench.bodies(graves[1]) == [b"late bad"]
+
+
+def test_those_who_do_not_hold_data_look_on_and_write_no_letters(bench):
+    grave = bench.topic("grave")
+    topic = bench.topic(policy=TopicPolicy(dead_letter_topic="grave", message_ttl_ms=100))
+    for name, is_owner in (("owner", True), ("looker", False)):
+        options = SubscriptionOptions(sees_unsynced=True, holds_data=is_owner)
+        bench.engine.create_subscription(topic.name, name, options)
+    bench.publish(bench.channel(), topic, b"a", b"b")
+    bench.settle()
+    bench.advance(101)
+    bench.settle()
+    assert bench.bodies(grave) == [b"a", b"b"], "one letter for each death"
+    assert topic.subscriptions["looker"].low_mark(topic.queues[0].queue_id) == 2
