@@ -111,6 +111,7 @@ class ChannelState:
             self.session.fail(error)
         elif self.is_open:
             self.phase = ChannelPhase.FAILED
+            self.house.note_close(error)
             self.give_back()
             self._say(Close(int(error.code), error.reply_text, error.class_id, error.method_id))
 

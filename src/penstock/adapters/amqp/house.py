@@ -41,6 +41,10 @@ class House:
         self.settings: Final = settings.amqp
         self.cluster_name: Final = self.settings.cluster_name or settings.broker.name
         self.timers: Final = Timers()
+        self._closes: dict[str, int] = {}
+        engine.tallies.show(
+            "amqp_closes", "Channels and connections that we closed", "reason", self._closes
+        )
         self.sessions: Final[dict[ConnectionId, Session]] = {}
         """Connections that live and have opened a virtual host."""
         self.contents: Final = ContentLine(engine.inflight_pool)
@@ -79,6 +83,11 @@ class House:
         vhost.drop()
         self.engine.define(VHOST_KIND, name, None)
         return True
+
+    def note_close(self, error: AmqpError) -> None:
+        """A channel or connection is closed for this error."""
+        name = error.code.name
+        self._closes[name] = self._closes.get(name, 0) + 1
 
     def close_connection(self, connection_id: ConnectionId, reason: str) -> bool:
         """An operator ends a connection: 320; False when it is gone already."""

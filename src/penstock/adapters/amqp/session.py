@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Set
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.blocked import CAPABILITY, BlockedNotices
@@ -23,6 +24,7 @@ from penstock.adapters.amqp.channel import ChannelState
 from penstock.adapters.amqp.closing import CLOSE_OK, Farewell, close_frame, shutdown
 from penstock.adapters.amqp.contents import ContentShare
 from penstock.adapters.amqp.dispatch import run_event
+from penstock.adapters.amqp.handed_over import HandedOver
 from penstock.adapters.amqp.handshake import Handshake
 from penstock.adapters.amqp.heartbeat import Heartbeat
 from penstock.adapters.contract import Peer
@@ -79,7 +81,7 @@ class Session(Caller):
         self._beat = Heartbeat(0, self._now_ms)
         self._notices: Final = BlockedNotices()
         self._farewell: Farewell | None = None
-        self._handed = (0, 0)
+        self._handed: Final = HandedOver(self.unsent)
 
     # For channels, handshake and operators.
 
@@ -88,6 +90,7 @@ class Session(Caller):
         if self.is_over:
             return
         logger.info("closing %s: %s", self.name, error)
+        self.house.note_close(error)
         self._end(close_frame(error))
         self._farewell = Farewell(self._now_ms + self.house.settings.close_ms_max)
 
@@ -164,20 +167,12 @@ class Session(Caller):
         outbox, self._outbox = self._outbox, []
         if outbox:
             self._beat.sent(self._now_ms)
-        kept = [channel.line for channel in self.waiting]
-        self._handed = (
-            self.unsent.messages - sum([line.deliveries for line in kept]),
-            self.unsent.bytes - sum([line.delivery_bytes for line in kept]),
-        )
+        self._handed.count([channel.line for channel in self.waiting])
         return outbox
 
     def flushed(self, unsent_bytes: int) -> None:
         """The socket took everything: the deliveries in it count no longer (F14)."""
-        messages, size_bytes = self._handed
-        if unsent_bytes or not messages or self.is_over:
-            return
-        self._handed = (0, 0)
-        if self.unsent.sent(messages, size_bytes):
+        if not unsent_bytes and not self.is_over and self._handed.taken():
             for channel in self.channels.values():
                 channel.consuming.wake()
 
@@ -294,11 +289,19 @@ class Session(Caller):
         self.is_over = True
         channels = list(self.channels.values())
         self.channels.clear()
-        for channel in channels:
-            channel.vanish()
+        # Last in, first out; whatever fails in one of them, the others are not left behind.
+        with ExitStack() as stack:
+            stack.callback(self._contents.close)
+            stack.callback(self.unsent.close)
+            stack.callback(self._leave)
+            for channel in channels:
+                stack.callback(channel.vanish)
         self.waiting.clear()
+
+    def _leave(self) -> None:
+        """Consumers are gone: now exclusive queues, then the connection itself."""
         if self.house.sessions.pop(self.connection_id, None) is not None:
-            self.vhost.queues.connection_closed(self.connection_id)
-            self.connection.close()
-        self.unsent.close()
-        self._contents.close()
+            try:
+                self.vhost.queues.connection_closed(self.connection_id)
+            finally:
+                self.connection.close()

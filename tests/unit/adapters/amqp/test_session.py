@@ -258,3 +258,30 @@ def test_an_unknown_method_is_invalid_and_names_itself(bench):
 def test_channel_0_takes_no_other_methods_once_it_is_open(bench, method):
     peer = bench.client()
     assert closed(peer.call(0, method))[0] == 504
+
+
+def test_closes_are_counted_by_their_reason(bench):
+    peer = bench.client()
+    assert peer.call(1, Declare(0, "none", is_passive=True)).reply_code == 404
+    peer.send(7, Get(0, "q"))
+    (tally,) = [each for each in bench.engine.tallies if each.name == "amqp_closes"]
+    assert tally.counts == {"NOT_FOUND": 1, "CHANNEL_ERROR": 1}
+
+
+def test_a_part_that_fails_to_close_leaves_nothing_else_behind(bench, monkeypatch):
+    peer = bench.client()
+    peer.open(2)
+    queue(peer, "mine", is_exclusive=True)
+    peer.call(2, Consume(0, "mine", "c"))
+
+    def broken():
+        raise RuntimeError("for a test")
+
+    monkeypatch.setattr(peer.session.channels[1].publishing, "close", broken)
+    with pytest.raises(RuntimeError):
+        peer.leave()
+    bench.settle()
+    assert bench.house.sessions == {}
+    assert bench.engine.statistics().connections == 0
+    other = bench.client()
+    assert other.call(1, Declare(0, "mine", is_passive=True)).reply_code == 404
