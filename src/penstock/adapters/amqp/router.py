@@ -63,7 +63,15 @@ class ExchangeRoute:
         """No message ever goes anywhere on it."""
         self.queues: Final = queues if search is None else None
         """All of them when the key decides, else None."""
-        self.steps: Final = max(1, steps)
+        self.steps = max(1, steps)
+
+    def at_cost(self, steps: int) -> ExchangeRoute:
+        """The same way for somebody who has to pay for finding it."""
+        twin = ExchangeRoute.__new__(ExchangeRoute)
+        for name in self.__slots__:
+            setattr(twin, name, getattr(self, name))
+        twin.steps = steps
+        return twin
 
     def targets(self, record: Record, /) -> tuple[Queue, ...]:
         """The queues that get a copy of this message."""
@@ -229,21 +237,21 @@ class Router:
     ) -> ExchangeRoute:
         """Walk, remember what may be remembered, and say what the walk cost."""
         trail = self._walk(exchange, (key,))
-        route = self._made(trail)
         if not trail.is_lasting:
-            return route
+            return self._made(trail)
         if len(memory) >= ROUTES_KEPT:
             del memory[next(iter(memory))]
-        if route.queues is None:
-            memory[exchange, key] = route
+        if trail.headers_exchanges:
+            route = memory[exchange, key] = self._made(trail)
             return route
-        again = self._shared.get(route.queues)
+        queues = tuple(trail.queues.values())
+        again = self._shared.get(queues)
         if again is None:
-            again = ExchangeRoute(route.queues, len(route.queues))
+            again = ExchangeRoute(queues, len(queues))
             if len(self._shared) < ROUTES_KEPT:
-                self._shared[route.queues] = again
+                self._shared[queues] = again
         memory[exchange, key] = again
-        return again if again.steps >= route.steps else route
+        return again if again.steps >= trail.steps else again.at_cost(trail.steps)
 
     def _made(self, trail: _Trail) -> ExchangeRoute:
         queues = tuple(trail.queues.values())

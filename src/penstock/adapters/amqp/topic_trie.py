@@ -109,7 +109,10 @@ class TopicTrie:
 
 def _with_nothing_read(nodes: list[_Node]) -> list[_Node]:
     """These and what is behind a ``#`` that stands for no word."""
-    if all(node.any_words is None for node in nodes):
+    for node in nodes:
+        if node.any_words is not None:
+            break
+    else:
         return nodes
     found = dict.fromkeys(nodes)
     waiting = nodes
