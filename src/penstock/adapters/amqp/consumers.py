@@ -59,7 +59,7 @@ class Holder:
             self, demand, unsent=self.channel.session.unsent, name=name, **keywords
         )
         if not isinstance(attached, Consumer):
-            raise AmqpError(ReplyCode.NOT_ALLOWED, attached.text)
+            raise AmqpError(ReplyCode.PRECONDITION_FAILED, attached.text)
         self.consumer = attached
 
     def detach(self) -> None:

@@ -3,6 +3,8 @@
 It takes through a silent consumer of the engine that belongs to this channel and queue, so the
 message is in flight like any other and goes back when the channel ends. What this connection
 published before it asked is in the queue first (``ordering.py``).
+
+Bound: F13's, as for any consumer; beyond it the channel fails, since a get is answered at once.
 Not here: the ledger (``unacked.py``).
 """
 
@@ -17,6 +19,7 @@ from penstock.adapters.amqp.ordering import catch_up
 from penstock.adapters.amqp.queues import named
 from penstock.flow.demand import Unlimited
 from penstock.wire.amqp.basic_methods import Get, GetEmpty
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.deliveries import got
 from penstock.wire.amqp.frame import method_frame
 
@@ -37,6 +40,12 @@ def take_one(channel: ChannelState, queue: AmqpQueue, *, is_no_ack: bool) -> byt
     queue.touch()
     holder = getter(channel, queue, is_no_ack=is_no_ack)
     assert holder.consumer is not None, "a holder that is attached"
+    if holder.consumer.inflight.is_blocked:
+        text = (
+            f"{holder.unacked} messages of {queue.resource} were got on this channel and not "
+            "settled; no more before half of them are (flow.unacked_consumer_max)"
+        )
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
     taken = holder.subscription.take(holder.consumer, 1)
     if not taken:
         return method_frame(channel.number, GetEmpty())

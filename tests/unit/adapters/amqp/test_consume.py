@@ -271,23 +271,3 @@ def test_a_channel_has_so_many_consumers_and_no_more(bench: AmqpBench) -> None:
         peer.send(1, Consume(queue="q", consumer_tag=str(number), is_nowait=True))
     peer.send(1, Consume(queue="q", consumer_tag="one more"))
     assert f"reached maximum ({limit}) of consumers per channel" in text_of(peer.answer(0))
-
-
-def test_a_delivery_unsettled_for_too_long_costs_the_channel(bench: AmqpBench) -> None:
-    peer = declared(bench)
-    peer.call(1, Consume(queue="q", consumer_tag="c"))
-    publish(peer, b"one")
-    peer.take()
-    limit_ms = bench.settings.amqp.consumer_timeout_ms
-    bench.clock.advance(limit_ms - 1)
-    bench.house.timers.due(bench.clock.monotonic_ms())
-    assert peer.take() == []
-    bench.clock.advance(60_000)
-    bench.house.timers.due(bench.clock.monotonic_ms())
-    close = peer.answer(1)
-    assert isinstance(close, channel_methods.Close)
-    assert close.reply_code == 406
-    assert "delivery acknowledgement on channel 1 timed out" in close.reply_text
-    queue = bench.house.vhosts["/"].queues.get("q")
-    assert queue is not None
-    assert (queue.ready, queue.unacked) == (1, 0)

@@ -1,6 +1,8 @@
 """basic.get: one message now, beside all windows."""
 
 from penstock.adapters.amqp.consume import GETTERS_MAX
+from penstock.settings.flow import FlowSettings
+from penstock.settings.load import Settings
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
 from penstock.wire.amqp import channel_methods
 from penstock.wire.amqp.basic_methods import Ack, Consume, Deliver, Get, GetEmpty, GetOk, Nack
@@ -127,3 +129,17 @@ def test_a_deleted_queue_is_forgotten() -> None:
     peer.call(1, Declare(queue="q"))
     peer.publish(1, "", "q", b"two")
     assert got(peer)[1] == b"two"
+
+
+def test_whoever_never_settles_gets_so_many_and_no_more() -> None:
+    settings = Settings(flow=FlowSettings(unacked_consumer_max=3))
+    peer = AmqpBench(settings).client()
+    peer.call(1, Declare(queue="q"))
+    for _ in range(5):
+        peer.publish(1, "", "q", b"x")
+    for _ in range(3):
+        got(peer)
+    close = peer.call(1, Get(queue="q"))
+    assert isinstance(close, channel_methods.Close)
+    assert close.reply_text.startswith("PRECONDITION_FAILED - 3 messages of queue 'q' in vhost '/'")
+    assert counts(peer) == (5, 0)

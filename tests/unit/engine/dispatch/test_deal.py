@@ -1,0 +1,67 @@
+"""Dealing out: what consumers have a limit for together is counted once."""
+
+from penstock.engine.consumer import Consumer
+from penstock.engine.dispatch.deal import total_room
+from penstock.engine.subscription import Subscription
+from penstock.flow.prefetch import ChannelWindow, Window
+from penstock.flow.unsent import UnsentLimit
+from penstock.testing.outlet import RecordingOutlet
+from penstock.testing.workbench import Workbench
+
+
+class Scene:
+    """A queue with messages and a reader without consumers."""
+
+    def __init__(self, messages: int) -> None:
+        self.bench = Workbench()
+        self.topic = self.bench.topic()
+        self.reader: Subscription = self.bench.reader(self.topic)
+        self.outlet = RecordingOutlet()
+        bodies = [b"%d" % number for number in range(messages)]
+        self.bench.publish(self.bench.channel(), self.topic, *bodies)
+
+    def join(self, window: Window, unsent: UnsentLimit | None = None) -> Consumer:
+        consumer = self.reader.attach(
+            self.outlet, window, name=f"c{len(self.reader.consumers)}", unsent=unsent
+        )
+        assert isinstance(consumer, Consumer)
+        return consumer
+
+
+def test_a_window_that_is_shared_counts_once() -> None:
+    scene = Scene(50)
+    shared = ChannelWindow(5)
+    consumers = [scene.join(Window(0, shared)) for _ in range(3)]
+    assert total_room(consumers)[0] == 5
+    scene.bench.settle()
+    assert sum(each.inflight.messages for each in consumers) == 5
+    # And everybody had their turn.
+    assert all(each.inflight.messages for each in consumers)
+
+
+def test_windows_inside_the_shared_one_count_too() -> None:
+    scene = Scene(50)
+    shared = ChannelWindow(10)
+    small, large = scene.join(Window(2, shared)), scene.join(Window(20, shared))
+    scene.bench.settle()
+    assert (small.inflight.messages, large.inflight.messages) == (2, 8)
+
+
+def test_one_socket_is_one_backlog() -> None:
+    scene = Scene(100)
+    unsent = UnsentLimit(20, 0)
+    ours = [scene.join(Window(), unsent) for _ in range(4)]
+    scene.bench.settle()
+    assert sum(each.inflight.messages for each in ours) == 20
+    other = scene.join(Window(15))
+    scene.bench.settle()
+    assert other.inflight.messages == 15
+
+
+def test_bytes_of_one_socket_are_counted_once() -> None:
+    scene = Scene(100)
+    unsent = UnsentLimit(0, 1000)
+    ours = [scene.join(Window(), unsent) for _ in range(4)]
+    assert total_room(ours)[1] == 1000
+    scene.bench.settle()
+    assert unsent.bytes < 1000 + 4 * 200
