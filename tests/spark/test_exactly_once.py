@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
 
 ROUNDS = 2
 ROUNDS_LONG = 10
-VICTIMS = (("spark",), ("broker",), ("spark", "broker"))
+VICTIMS = (("broker",), ("spark",), ("spark", "broker"))
+"""In this order a short run needs two starts of Spark only."""
 PAUSE_S = 0.004
 """Between two messages: some hundred a second, so that many batches have some."""
 
@@ -90,7 +91,7 @@ class Job:
         return [int(line) for line in result.read_text().split()]
 
 
-def one_round(job, cluster, victims, chosen):
+def one_round(job, cluster, victims, chosen, *, is_last):
     """Let it work, and then kill whom it hits, at any moment of a batch."""
     done = job.batches()
     eventually(lambda: job.check_running() and job.batches() > done + 1, seconds=300)
@@ -100,7 +101,7 @@ def one_round(job, cluster, victims, chosen):
     if "broker" in victims:
         cluster.kill()
         cluster.start()
-    if "spark" in victims:
+    if "spark" in victims and not is_last:
         job.start()
 
 
@@ -119,7 +120,7 @@ def test_every_confirmed_message_is_written_exactly_once(tmp_path, is_long, chos
         try:
             for number in range(rounds):
                 victims = VICTIMS[number] if number < 2 else chosen.choice(VICTIMS)
-                one_round(job, cluster, victims, chosen)
+                one_round(job, cluster, victims, chosen, is_last=number == rounds - 1)
                 print(f"round {number}: {victims}, {publisher.sent} sent, {job.batches()} batches")
             publisher.ended.set()
             publisher.join(30)

@@ -46,6 +46,8 @@ HIDDEN: Final = re.compile(
     r"BenchmarkTest|OFFSET_MOVED_EVENT|DefaultCluster.*"
 )
 """Topics that a pattern never means."""
+LOOK_S: Final = 0.4
+"""Between two looks for something new: nobody tells us."""
 PAUSE_S: Final = 0.1
 PAUSE_S_MAX: Final = 2.0
 
@@ -77,7 +79,7 @@ class RocketMqUpstream:
         self._note(ask.start)
         answer = local_answer(self.found(), ask)
         if answer.lag_rows < max(1, ask.rows_min) and ask.wait_ms:
-            time.sleep(ask.wait_ms / 1000)
+            time.sleep(min(ask.wait_ms / 1000, LOOK_S))
             answer = local_answer(self.found(), ask)
         return answer
 
