@@ -52,15 +52,22 @@ class ContentLine:
 class ContentShare:
     """One connection's contents."""
 
-    __slots__ = ("_bytes_max", "_held", "_line", "_share", "_since_ms", "wake")
+    __slots__ = ("_bytes_max", "_held", "_line", "_ms_max", "_share", "_since_ms", "wake")
 
     def __init__(
-        self, name: str, line: ContentLine, *, bytes_max: int, wake: Callable[[], None]
+        self,
+        name: str,
+        line: ContentLine,
+        *,
+        bytes_max: int,
+        ms_max: int,
+        wake: Callable[[], None],
     ) -> None:
         self._line = line
         self._share = line.pool.share(f"contents of {name}", bytes_max)
         self._share.wake = wake
         self._bytes_max = bytes_max
+        self._ms_max = ms_max
         self._held = 0
         self._since_ms = 0
         self.wake: Final = wake
@@ -87,16 +94,18 @@ class ContentShare:
             raise AmqpError(ReplyCode.RESOURCE_ERROR, text)
         self._draw(now_ms)
 
-    def deadline_ms(self, ms_max: int) -> int | None:
+    @property
+    def deadline_ms(self) -> int | None:
         """When ``check`` wants to be called."""
-        return self._since_ms + ms_max if self.is_waiting else None
+        return self._since_ms + self._ms_max if self.is_waiting else None
 
-    def check(self, now_ms: int, ms_max: int) -> None:
+    def check(self, now_ms: int) -> None:
         """Raise 506 when it was let through in front of others and is not done in time."""
-        if not self.is_waiting or now_ms < self._since_ms + ms_max:
+        due_ms = self.deadline_ms
+        if due_ms is None or now_ms < due_ms:
             return
         if self._line.first is self:
-            text = f"a content is not complete after {ms_max} ms, and others wait for its room"
+            text = f"a content is not complete after {self._ms_max} ms, others wait for its room"
             raise AmqpError(ReplyCode.RESOURCE_ERROR, text)
         self._since_ms = now_ms
 

@@ -10,9 +10,10 @@ Not here: one connection (``session.py``), what a virtual host has (``vhost.py``
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from penstock.adapters.amqp.contents import ContentLine
+from penstock.adapters.amqp.contents import ContentLine, ContentShare
 from penstock.adapters.amqp.direct_reply import DirectReplies
 from penstock.adapters.amqp.tx_room import TxRoom
 from penstock.adapters.amqp.users import Users
@@ -83,6 +84,17 @@ class House:
         vhost.drop()
         self.engine.define(VHOST_KIND, name, None)
         return True
+
+    def content_share(self, name: str, wake: Callable[[], None]) -> ContentShare:
+        """What a new connection keeps of contents that are not complete."""
+        settings = self.settings
+        return ContentShare(
+            name,
+            self.contents,
+            bytes_max=settings.message_bytes_max,
+            ms_max=settings.content_ms_max,
+            wake=wake,
+        )
 
     def note_close(self, error: AmqpError) -> None:
         """A channel or connection is closed for this error."""

@@ -22,7 +22,6 @@ from penstock.adapters.amqp.blocked import CAPABILITY, BlockedNotices
 from penstock.adapters.amqp.caller import Caller
 from penstock.adapters.amqp.channel import ChannelState
 from penstock.adapters.amqp.closing import CLOSE_OK, Farewell, close_frame, shutdown
-from penstock.adapters.amqp.contents import ContentShare
 from penstock.adapters.amqp.dispatch import run_event
 from penstock.adapters.amqp.handed_over import HandedOver
 from penstock.adapters.amqp.handshake import Handshake
@@ -75,9 +74,7 @@ class Session(Caller):
         self.wants_close = False
         self._handshake: Final = Handshake(self)
         self._inflow: Final = Inflow(message_bytes_max=house.settings.message_bytes_max)
-        self._contents: Final = ContentShare(
-            self.name, house.contents, bytes_max=house.settings.message_bytes_max, wake=wake
-        )
+        self._contents: Final = house.content_share(self.name, wake)
         self._beat = Heartbeat(0, self._now_ms)
         self._notices: Final = BlockedNotices()
         self._farewell: Farewell | None = None
@@ -180,9 +177,8 @@ class Session(Caller):
         """Heartbeats, late contents, or a peer that does not answer our close."""
         if self._farewell is not None:
             return self._farewell.until_ms
-        beat_ms = self._beat.next_deadline_ms()
-        late_ms = self._contents.deadline_ms(self.house.settings.content_ms_max)
-        return late_ms if beat_ms is None else beat_ms if late_ms is None else min(beat_ms, late_ms)
+        deadlines = (self._beat.next_deadline_ms(), self._contents.deadline_ms)
+        return min([at_ms for at_ms in deadlines if at_ms is not None], default=None)
 
     def due(self, now_ms: int) -> None:
         """Say something, or notice that nobody is there."""
@@ -190,7 +186,7 @@ class Session(Caller):
             self.wants_close = self.wants_close or now_ms >= self._farewell.until_ms
             return
         try:
-            self._contents.check(now_ms, self.house.settings.content_ms_max)
+            self._contents.check(now_ms)
         except AmqpError as error:
             self.fail(error)
             return

@@ -19,7 +19,7 @@ class Bench:
         def wake():
             self.woken.append(name)
 
-        return ContentShare(name, self.line, bytes_max=bytes_max, wake=wake)
+        return ContentShare(name, self.line, bytes_max=bytes_max, ms_max=500, wake=wake)
 
 
 @pytest.fixture
@@ -81,15 +81,15 @@ def test_who_is_let_through_must_be_done_in_time(bench):
     first.keeps(3 * MIB, 0)
     first.keeps(5 * MIB, 1_000)
     second.keeps(MIB * 2, 1_000)
-    assert first.deadline_ms(500) == 1_500
-    first.check(1_499, 500)
-    second.check(1_600, 500)
+    assert first.deadline_ms == 1_500
+    first.check(1_499)
+    second.check(1_600)
     with pytest.raises(AmqpError) as caught:
-        first.check(1_500, 500)
+        first.check(1_500)
     assert caught.value.code is ReplyCode.RESOURCE_ERROR
     first.close()
     assert second.may_read(1_600)
-    assert second.deadline_ms(500) is None
+    assert second.deadline_ms is None
 
 
 def test_whoever_keeps_more_than_one_message_hoards(bench):
