@@ -25,6 +25,8 @@ from penstock.adapters.amqp.topology_views import binding_view, user_view
 from penstock.adapters.amqp.users import SHA256, User, hash_of
 from penstock.model.position import ConnectionId
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
+from penstock.wire.amqp.method import short_bytes
+from penstock.wire.amqp.table import encode_table
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.house import House
@@ -189,7 +191,7 @@ def find_vhost(house: House, name: str) -> VirtualHost:
 def make_exchange(vhost: VirtualHost, wanted: ExchangeDefinition) -> Exchange:
     """An exchange, new or equivalent."""
     exchange = Exchange(
-        clean_name(wanted.name),
+        _fitting(wanted.name),
         known_kind(wanted.type),
         is_durable=wanted.durable,
         is_auto_delete=wanted.auto_delete,
@@ -201,8 +203,10 @@ def make_exchange(vhost: VirtualHost, wanted: ExchangeDefinition) -> Exchange:
 
 def make_queue(vhost: VirtualHost, wanted: QueueDefinition) -> AmqpQueue:
     """A queue, new or equivalent."""
+    # JSON can say what no field table can: found out before anything is made.
+    encode_table(dict(wanted.arguments))
     declaration = Declaration(
-        clean_name(wanted.name),
+        _fitting(wanted.name),
         is_durable=wanted.durable,
         is_auto_delete=wanted.auto_delete,
         arguments=dict(wanted.arguments),
@@ -222,10 +226,18 @@ def make_binding(vhost: VirtualHost, wanted: BindingDefinition) -> str:
             # Exports of RabbitMQ may name what every queue has.
             return wanted.routing_key
         raise AmqpError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
+    short_bytes(wanted.routing_key)
     binding = vhost.bindings.bind(
         wanted.source, destination, wanted.routing_key, dict(wanted.arguments)
     )
     return binding.properties_key
+
+
+def _fitting(name: str) -> str:
+    """A name as a client could say it; raises when it is too long for one."""
+    cleaned = clean_name(name)
+    short_bytes(cleaned)
+    return cleaned
 
 
 def permission_view(user: str, vhost: str) -> dict[str, str]:

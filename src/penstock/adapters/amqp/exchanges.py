@@ -115,9 +115,10 @@ def declare_exchange(vhost: VirtualHost, wanted: Exchange) -> Exchange:
             f"invalid type '{class_of(alternate)}' for arg '{ALTERNATE}' in "
             f"{_spelled(vhost, wanted.name)}"
         )
-    vhost.exchanges[wanted.name] = wanted
     if wanted.is_durable:
+        # First, because arguments that are no field values are found out here.
         put_exchange(vhost, wanted)
+    vhost.exchanges[wanted.name] = wanted
     vhost.changed()
     return wanted
 

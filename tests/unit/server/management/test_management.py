@@ -1,64 +1,15 @@
 """The management API, called as ASGI over an engine in the test's hands."""
 
-import asyncio
-import json
-from base64 import b64encode
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import pytest
-from starlette.applications import Starlette
 
-from penstock.server.http.management.api import ManagementApi
 from penstock.testing.amqp_peer import AmqpBench
+from penstock.testing.management_tool import ManagementTool as Tool
 from penstock.wire.amqp.basic_methods import Consume, ConsumeOk, Qos
 from penstock.wire.amqp.channel_methods import ConfirmSelect
 from penstock.wire.amqp.connection_methods import Close
 from penstock.wire.amqp.queue_methods import Declare
-
-
-class Tool:
-    """Somebody with a password."""
-
-    def __init__(self, bench, login="guest:guest"):
-        self.bench = bench
-        self.login = login
-        api = ManagementApi(bench.house, bench.settle, {"amqp": "127.0.0.1:5672"})
-        self._app = Starlette(routes=api.routes())
-        self.headers = {}
-
-    def __call__(self, method, path, body=None, *, client="127.0.0.1", host="localhost", **headers):
-        """One request; (status, decoded JSON or text)."""
-        sent = []
-        raw = b"" if body is None else json.dumps(body).encode()
-        pairs = [(b"host", host.encode())]
-        if self.login:
-            pairs.append((b"authorization", b"Basic " + b64encode(self.login.encode())))
-        pairs += [
-            (name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()
-        ]
-
-        async def receive():
-            return {"type": "http.request", "body": raw, "more_body": False}
-
-        async def send(message):
-            sent.append(message)
-
-        place, _, query = path.partition("?")
-        scope = {
-            "type": "http", "method": method, "path": unquote(place), "raw_path": place.encode(),
-            "query_string": query.encode(), "root_path": "", "scheme": "http",
-            "http_version": "1.1", "server": ("127.0.0.1", 1), "client": (client, 2),
-            "headers": pairs,
-        }  # fmt: skip
-        asyncio.run(self._app(scope, receive, send))
-        self.headers = {name.decode(): text.decode() for name, text in sent[0]["headers"]}
-        text = b"".join(message.get("body", b"") for message in sent[1:])
-        return sent[0]["status"], json.loads(text) if text else None
-
-    def get(self, path):
-        status, found = self("GET", path)
-        assert status == 200, found
-        return found
 
 
 @pytest.fixture

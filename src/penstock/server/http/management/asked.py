@@ -25,7 +25,7 @@ from penstock.adapters.amqp.users import is_loopback
 if TYPE_CHECKING:
     from penstock.adapters.amqp.users import User, Users
 
-BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+BODY_BYTES_MAX: Final = 10 * 1024 * 1024
 REALM: Final = 'Basic realm="RabbitMQ Management"'
 
 PAGE_MAX: Final = 500
@@ -69,14 +69,18 @@ class Asked:
 
     async def body(self, kind: type[T]) -> T:
         """The JSON body as this type; 400 when it is not."""
-        raw = b""
+        chunks: list[bytes] = []
+        size = 0
         async for chunk in self._request.stream():
-            raw += chunk
-            if len(raw) > BODY_BYTES_MAX:
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > BODY_BYTES_MAX:
                 raise Problem(413, "too_large", f"a body has at most {BODY_BYTES_MAX} bytes")
         try:
             # Not strict: RabbitMQ's own tool writes numbers and booleans as text.
-            return msgspec.json.decode(raw or b"{}", type=kind, strict=False)
+            return msgspec.json.decode(b"".join(chunks) or b"{}", type=kind, strict=False)
+        except RecursionError:
+            raise bad_request("the body is nested too deep") from None
         except (msgspec.DecodeError, msgspec.ValidationError) as problem:
             raise bad_request(str(problem)) from None
 
