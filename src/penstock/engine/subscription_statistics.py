@@ -112,6 +112,8 @@ def stage_view(
     """A subscription as a stage of the delivery side."""
     is_blocked = journey.settler.inflight.is_blocked
     limit = journey.settler.inflight.messages_max
+    # Who takes by hand now and then always could take more: that says nothing of the others.
+    pushed = [consumer for consumer in consumers if not consumer.is_passive]
     return StageView(
         kind="subscription",
         name=name,
@@ -119,5 +121,5 @@ def stage_view(
         reason=Reason.PENDING if is_blocked else None,
         culprit=f"{limit} unsettled messages (flow.unacked_subscription_max)" if is_blocked else "",
         ready=sum(lane.ready_messages for lane in lanes),
-        consumers=tuple(consumer_view(consumer) for consumer in consumers),
+        consumers=tuple(consumer_view(consumer) for consumer in pushed or consumers),
     )
