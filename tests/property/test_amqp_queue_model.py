@@ -1,0 +1,300 @@
+"""T21: whatever clients do, queues do what the model of queues does.
+
+A client with a publishing channel and two consuming ones walks at random over queues of every
+kind; after each step the broker is at rest, and every delivery, order, mark, confirm, count, death
+and reason is compared with ``testing/amqp_queue_model.py``. The broker is stopped and killed on the
+way; time passes by a manual clock.
+"""
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from penstock.testing.amqp_peer import AmqpBench
+from penstock.testing.amqp_queue_model import Heard, ModelConsumer, ModelMessage, ModelQueue
+from penstock.testing.amqp_queue_model import QueueModel as Model
+from penstock.wire.amqp.basic_methods import (
+    Ack,
+    Cancel,
+    CancelOk,
+    Consume,
+    ConsumeOk,
+    Deliver,
+    Get,
+    GetEmpty,
+    Nack,
+    Qos,
+    QosOk,
+    Recover,
+    RecoverOk,
+    Reject,
+)
+from penstock.wire.amqp.channel_methods import Close, CloseOk, ConfirmSelect, ConfirmSelectOk
+from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
+from penstock.wire.amqp.queue_methods import Declare, DeclareOk, Purge, PurgeOk
+
+PUBLISHING = 1
+CONSUMING = (2, 3)
+ARGUMENTS = {
+    "plain": {},
+    "short": {"x-max-length": 3},
+    "light": {"x-max-length-bytes": 12},
+    "strict": {"x-max-length": 2, "x-overflow": "reject-publish"},
+    "brief": {"x-message-ttl": 100},
+    "ranked": {"x-max-priority": 2},
+    "quorum": {"x-queue-type": "quorum", "x-delivery-limit": 1},
+}
+QUEUES = st.sampled_from([*ARGUMENTS, *[f"dead.{name}" for name in ARGUMENTS]])
+CHANNELS = st.sampled_from(CONSUMING)
+CAUSES = {"is_multiple": st.booleans(), "at": st.integers(0, 20)}
+
+
+def model_queues():
+    rules = {
+        "plain": {},
+        "short": {"length_max": 3},
+        "light": {"bytes_max": 12},
+        "strict": {"length_max": 2, "is_rejecting": True},
+        "brief": {"ttl_ms": 100},
+        "ranked": {"priority_max": 2},
+        "quorum": {"delivery_limit": 1},
+    }
+    for name, rule_of_it in rules.items():
+        grave = ModelQueue(f"dead.{name}")
+        yield ModelQueue(name, grave, **rule_of_it)
+        yield grave
+
+
+class AmqpQueues(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.bench = AmqpBench()
+        self.model = Model(model_queues(), CONSUMING)
+        self.numbers = 0
+        self.tags = 0
+        self.confirms = 0
+        self.connect()
+
+    def connect(self):
+        self.client = self.bench.client()
+        self.confirms = 0
+        assert isinstance(self.client.call(PUBLISHING, ConfirmSelect()), ConfirmSelectOk)
+        for channel in CONSUMING:
+            self.client.open(channel)
+        for name, arguments in ARGUMENTS.items():
+            self.declare(f"dead.{name}", {})
+            letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"dead.{name}"}
+            self.declare(name, {**arguments, **letters})
+        self.rest()
+
+    def declare(self, name, arguments):
+        method = Declare(queue=name, is_durable=True, arguments=arguments)
+        assert isinstance(self.client.call(PUBLISHING, method), DeclareOk)
+
+    # What the client hears.
+
+    def rest(self):
+        """Let the broker come to rest at this moment, and compare what it did."""
+        self.client.turn()
+        self.bench.advance(0)
+        self.client.turn()
+        heard = [
+            self.delivery(each, each.method.consumer_tag)
+            for each in self.client.received
+            if isinstance(each.method, Deliver)
+        ]
+        self.client.received = [
+            each for each in self.client.received if not isinstance(each.method, Deliver)
+        ]
+        self.model.accept(heard, self.bench.clock.wall_ms())
+
+    def delivery(self, each, consumer):
+        properties = decode_properties(each.properties)
+        deaths = (properties.headers or {}).get("x-death", [])
+        return Heard(
+            each.channel,
+            consumer,
+            each.method.delivery_tag,
+            int(each.body.split(b".")[0]),
+            each.method.is_redelivered,
+            deaths[0]["reason"] if deaths else "",
+        )
+
+    def answers(self):
+        """What confirms say of the publishes since the last look."""
+        said = {}
+        for each in self.client.take():
+            method = each.method
+            assert isinstance(method, Ack | Nack), method
+            first = self.confirms + 1 if method.is_multiple else method.delivery_tag
+            for number in range(first, method.delivery_tag + 1):
+                said.setdefault(number, isinstance(method, Ack))
+        self.confirms += len(said)
+        return [said[number] for number in sorted(said)]
+
+    # What it does.
+
+    @rule(
+        name=st.sampled_from([*ARGUMENTS, *ARGUMENTS, "dead.plain"]),
+        sizes=st.lists(st.integers(1, 8), min_size=1, max_size=4),
+        lives_ms=st.sampled_from([None, None, None, 0, 50, 500]),
+        priority=st.integers(0, 4),
+        is_persistent=st.booleans(),
+    )
+    def publish(self, name, sizes, lives_ms, priority, is_persistent):
+        now_ms = self.bench.clock.wall_ms()
+        queue = self.model.queues[name]
+        lives = [each for each in (lives_ms, queue.ttl_ms) if each is not None]
+        properties = encode_properties(
+            Properties(
+                delivery_mode=2 if is_persistent else None,
+                priority=priority or None,
+                expiration=None if lives_ms is None else str(lives_ms),
+            )
+        )
+        messages = []
+        for size in sizes:
+            self.numbers += 1
+            body = b"%d." % self.numbers + b"x" * size
+            expire_ms = now_ms + min(lives) if lives else None
+            message = ModelMessage(
+                self.numbers, 0, len(body), priority, expire_ms, is_persistent=is_persistent
+            )
+            messages.append(message)
+            self.client.publish(PUBLISHING, "", name, body, properties)
+        expected = self.model.publish(name, messages)
+        self.rest()
+        assert self.answers() == expected
+
+    @rule(channel=CHANNELS, name=QUEUES, prefetch=st.integers(0, 3), is_no_ack=st.booleans())
+    def consume(self, channel, name, prefetch, is_no_ack):
+        if len(self.model.channels[channel].consumers) >= 3:
+            return
+        self.tags += 1
+        tag = f"c{self.tags}"
+        assert isinstance(self.client.call(channel, Qos(prefetch_count=prefetch)), QosOk)
+        consumer = ModelConsumer(self.model.queues[name], prefetch, is_no_ack)
+        self.model.channels[channel].consumers[tag] = consumer
+        method = Consume(queue=name, consumer_tag=tag, is_no_ack=is_no_ack)
+        assert isinstance(self.client.call(channel, method), ConsumeOk)
+        self.rest()
+
+    @precondition(lambda self: any(each.consumers for each in self.model.channels.values()))
+    @rule(channel=CHANNELS, at=st.integers(0, 2))
+    def cancel(self, channel, at):
+        state = self.model.channels[channel]
+        if not state.consumers:
+            return
+        tag = sorted(state.consumers)[at % len(state.consumers)]
+        state.cancelled.append(state.consumers.pop(tag))
+        assert isinstance(self.client.call(channel, Cancel(tag)), CancelOk)
+        self.rest()
+
+    @rule(channel=CHANNELS, name=QUEUES, is_no_ack=st.booleans())
+    def get(self, channel, name, is_no_ack):
+        self.client.send(channel, Get(queue=name, is_no_ack=is_no_ack))
+        self.client.turn()
+        (answer,) = self.client.take()
+        if isinstance(answer.method, GetEmpty):
+            left, heard = 0, None
+        else:
+            left, heard = answer.method.messages, self.delivery(answer, "")
+        assert self.model.get(channel, name, heard, is_no_ack=is_no_ack) == left
+        self.rest()
+
+    def chosen(self, channel, at):
+        tags = sorted(self.model.channels[channel].unacked)
+        return tags[at % len(tags)] if tags else None
+
+    @rule(channel=CHANNELS, at=st.integers(0, 20), is_multiple=st.booleans())
+    def ack(self, channel, at, is_multiple):
+        tag = self.chosen(channel, at)
+        if tag is not None:
+            self.model.channels[channel].take(tag, is_multiple=is_multiple)
+            self.client.send(channel, Ack(tag, is_multiple))
+            self.rest()
+
+    @rule(
+        channel=CHANNELS, at=st.integers(0, 20), is_multiple=st.booleans(), is_requeue=st.booleans()
+    )
+    def nack(self, channel, at, is_multiple, is_requeue):
+        tag = self.chosen(channel, at)
+        if tag is not None:
+            taken = self.model.channels[channel].take(tag, is_multiple=is_multiple)
+            (self.model.requeue if is_requeue else self.model.reject)(taken)
+            self.client.send(channel, Nack(tag, is_multiple, is_requeue))
+            self.rest()
+
+    @rule(channel=CHANNELS, at=st.integers(0, 20), is_requeue=st.booleans())
+    def reject(self, channel, at, is_requeue):
+        tag = self.chosen(channel, at)
+        if tag is not None:
+            taken = self.model.channels[channel].take(tag, is_multiple=False)
+            (self.model.requeue if is_requeue else self.model.reject)(taken)
+            self.client.send(channel, Reject(tag, is_requeue))
+            self.rest()
+
+    @rule(channel=CHANNELS)
+    def recover(self, channel):
+        state = self.model.channels[channel]
+        self.model.requeue(state.take(max(state.unacked, default=0), is_multiple=True))
+        assert isinstance(self.client.call(channel, Recover(is_requeue=True)), RecoverOk)
+        self.rest()
+
+    @rule(channel=CHANNELS)
+    def close(self, channel):
+        state = self.model.channels[channel]
+        self.model.requeue(state.take_all())
+        self.model.channels[channel] = type(state)()
+        assert isinstance(self.client.call(channel, Close()), CloseOk)
+        self.client.open(channel)
+        self.rest()
+
+    @rule(name=QUEUES)
+    def purge(self, name):
+        queue = self.model.queues[name]
+        expected, queue.ready = len(queue.ready), []
+        assert self.client.call(PUBLISHING, Purge(queue=name)) == PurgeOk(expected)
+        self.rest()
+
+    @rule(ms=st.sampled_from([1, 60, 600]))
+    def wait(self, ms):
+        self.bench.advance(ms)
+        self.rest()
+
+    @rule(is_clean=st.booleans())
+    def restart(self, is_clean):
+        if is_clean:
+            self.bench.stop()
+        else:
+            self.bench.kill()
+        self.model.restart()
+        self.connect()
+
+    @invariant()
+    def counts_are_right(self):
+        queues = self.bench.house.vhosts["/"].queues
+        for name, expected in self.model.queues.items():
+            queue = queues.get(name)
+            assert queue.ready == len(expected.ready), name
+            assert queue.unacked == expected.unacked, name
+
+
+@pytest.mark.parametrize("machine", [AmqpQueues])
+def test_queues_do_what_the_model_of_queues_does(machine, is_long):
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=2_000 if is_long else 40,
+            stateful_step_count=60 if is_long else 30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
