@@ -225,6 +225,7 @@ class Lane:
 
     def _restored(self) -> None:
         self.next_offset = self.cursor.low_mark
-        self.flagged_below = self.delivered_mark
-        self.offered_upto = self.queue.index.next_offset
+        end = self.offered_upto = self.queue.index.next_offset
+        # The mark was reserved ahead; what is stored from now on nobody has ever had.
+        self.flagged_below = min(self.delivered_mark, end)
         self.notes.reset(self.cursor.low_mark)

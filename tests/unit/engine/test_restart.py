@@ -11,6 +11,7 @@ from penstock.model.errors import AlreadyExists, LogCorrupt
 from penstock.model.names import topic_name
 from penstock.model.position import is_transient_id
 from penstock.model.record import RecordFlag, neutral_record
+from penstock.testing.outlet import RecordingOutlet
 from penstock.testing.workbench import Workbench
 
 POLICY = TopicPolicy(length_max=10, overflow=Overflow.REJECT, retention_ms=5, max_priority=2)
@@ -207,3 +208,21 @@ def test_a_topic_can_grow_and_its_subscriptions_read_the_new_queues(bench):
     assert sorted(bench.outlet.bodies) == [b"a", b"b", b"c"]
     bench.kill()
     assert len(by_name(bench)["orders"].queues) == 3
+
+
+def test_what_is_stored_after_an_unclean_stop_was_never_delivered_before():
+    bench = Workbench()
+    topic = bench.topic()
+    subscription = bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    consumer = subscription.attach(bench.outlet, Window(1), name="c")
+    assert consumer is not None
+    bench.publish(bench.channel(), topic, b"old")
+    bench.settle()
+    bench.kill()
+    topic = bench.engine.topic(topic.name)
+    outlet = RecordingOutlet()
+    topic.subscriptions["s"].attach(outlet, Window(0), name="c")
+    bench.publish(bench.channel(), topic, b"new")
+    bench.settle()
+    flags = {each.record.body: each.is_redelivered for each in outlet.deliveries}
+    assert flags == {b"old": True, b"new": False}
