@@ -31,7 +31,7 @@ class PublishRoutes:
 
     def __init__(self, vhost: VirtualHost) -> None:
         self._vhost = vhost
-        self._version = -1
+        self._version = vhost.version
         self._by_head: dict[PublishHead, ExchangeRoute] = {}
         self._by_keys: dict[tuple[str, tuple[str, ...]], ExchangeRoute] = {}
 

@@ -128,20 +128,28 @@ def test_publishes_and_acks_of_a_commit_are_one_frame(bench, peer):
     assert bench.bodies(other) == [b"moved"]
 
 
-def test_a_crash_before_the_sync_loses_all_of_a_transaction_or_nothing(bench, peer):
-    declare(peer)
-    declare(peer, "other")
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("is_synced", [False, True])
+def test_a_power_cut_loses_all_of_a_transaction_or_nothing(seed, is_synced):
+    bench = AmqpBench(seed=seed)
+    peer = bench.client()
+    for name in ("q", "other", "third"):
+        declare(peer, name)
     peer.publish(1, "", "q", b"a", PERSISTENT)
     peer.turn()
     peer.call(1, TxSelect())
     got = peer.call(1, Get(queue="q"))
     peer.send(1, Ack(got.delivery_tag))
-    peer.publish(1, "", "other", b"moved", PERSISTENT)
+    for name in ("other", "third"):
+        peer.publish(1, "", name, b"moved", PERSISTENT)
     peer.send(1, TxCommit())
     bench.turns()
-    bench.kill()
+    if is_synced:
+        bench.sync()
+    bench.cut_power()
     again = bench.client()
-    assert (ready(again), ready(again, "other")) in ((1, 0), (0, 1))
+    left = tuple(ready(again, name) for name in ("q", "other", "third"))
+    assert left in ((1, 0, 0), (0, 1, 1)) if not is_synced else left == (0, 1, 1)
 
 
 def test_a_large_transaction_settles_when_the_last_publish_is_durable(bench, peer):
