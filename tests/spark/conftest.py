@@ -121,7 +121,7 @@ class Bench:
         writer = self.stream(schema, **options).writeStream.format("parquet")
         writer = writer.option("checkpointLocation", str(self.directory / "checkpoint"))
         query = writer.trigger(availableNow=True).start(str(self.directory / "out"))
-        assert query.awaitTermination(90)
+        assert query.awaitTermination(240)
         counts = [each["numInputRows"] for each in query.recentProgress]
         return [each for each in counts if each]
 

@@ -50,8 +50,8 @@ def test_a_topic_of_apaches_rocketmq_is_a_table_and_a_stream(bench, apache):
     odd = bench.table(SLIM, **there, filter="B")
     assert bodies(odd.collect()) == [*range(1, MESSAGES, 2)]
     assert bodies(bench.table(SLIM, **there, filter="n > 496").collect()) == [497, 498, 499]
-    options = {**there, "subscription": "spark-orders", "maxRowsPerTrigger": "200"}
-    assert bench.run(SLIM, **options) == [200, 200, 100]
+    options = {"subscription": "spark-orders", "maxRowsPerTrigger": "200"}
+    assert bench.run(SLIM, **there, **options, targetBatchDuration="off") == [200, 200, 100]
     assert bodies(bench.written()) == [*range(MESSAGES)]
     with Admin(apache.name_server) as admin:
         assert admin.lag("spark-orders", "orders") == 0
