@@ -57,6 +57,11 @@ class Caller:
         self._outbox: list[bytes] = []
 
     @property
+    def now_ms(self) -> int:
+        """Monotonic time."""
+        return self.house.clock.monotonic_ms()
+
+    @property
     def user_name(self) -> str:
         """Who is logged in."""
         return self.user.name

@@ -1,7 +1,6 @@
-"""Methods on channel 0 once the connection is open: its end, a new secret.
+"""Channel 0: the handshake, then a new secret now and then, and a close at any time.
 
-A close is heard at any time, also during the handshake and while we close ourselves.
-Not here: the handshake (``handshake.py``), how a connection ends (``closing.py``).
+Not here: the steps of the handshake (``handshake.py``), how a connection ends (``closing.py``).
 """
 
 from __future__ import annotations
@@ -10,20 +9,33 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.connection_methods import UpdateSecret, UpdateSecretOk
+from penstock.wire.amqp.connection_methods import Close, UpdateSecret, UpdateSecretOk
+from penstock.wire.amqp.content import Command, Event
 from penstock.wire.amqp.method import Method
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.session import Session
 
 
-def run(session: Session, method: Method) -> None:
-    """One method on channel 0 of an open connection."""
+def run(session: Session, event: Event) -> None:
+    """An event on channel 0, or one that came before the virtual host is open."""
+    if event.channel or type(event) is not Command:
+        text = f"frame on channel {event.channel} before the connection is open"
+        raise AmqpError(ReplyCode.UNEXPECTED_FRAME, text)
+    method = event.method
     handler = COMMANDS.get(type(method))
-    if handler is None:
-        text = "unexpected method in connection state running"
-        raise AmqpError(ReplyCode.CHANNEL_ERROR, text)
-    handler(session, method)
+    try:
+        if type(method) is Close:
+            session.leave()
+        elif not session.is_established:
+            session.handshake.take(method)
+        elif handler is not None:
+            handler(session, method)
+        else:
+            text = "unexpected method in connection state running"
+            raise AmqpError(ReplyCode.CHANNEL_ERROR, text)
+    except AmqpError as error:
+        raise error.about(0, method.class_id, method.method_id) from None
 
 
 def update_secret(session: Session, method: UpdateSecret) -> None:

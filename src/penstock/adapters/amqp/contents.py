@@ -52,7 +52,16 @@ class ContentLine:
 class ContentShare:
     """One connection's contents."""
 
-    __slots__ = ("_bytes_max", "_held", "_line", "_ms_max", "_share", "_since_ms", "wake")
+    __slots__ = (
+        "_bytes_max",
+        "_line",
+        "_ms_max",
+        "_share",
+        "_since_ms",
+        "charged_bytes",
+        "is_waiting",
+        "wake",
+    )
 
     def __init__(
         self,
@@ -68,14 +77,12 @@ class ContentShare:
         self._share.wake = wake
         self._bytes_max = bytes_max
         self._ms_max = ms_max
-        self._held = 0
         self._since_ms = 0
+        self.charged_bytes = 0
+        """What it keeps beyond a little."""
+        self.is_waiting = False
+        """True while there is no room for that, and it stands in line."""
         self.wake: Final = wake
-
-    @property
-    def is_waiting(self) -> bool:
-        """True while there is no room for what it keeps."""
-        return self in self._line.waiting
 
     def may_read(self, now_ms: int) -> bool:
         """False while it has to wait; looks for room again."""
@@ -86,10 +93,10 @@ class ContentShare:
 
     def keeps(self, held_bytes: int, now_ms: int) -> None:
         """The connection keeps this much now; raises 506 when it hoards."""
-        if held_bytes <= FREE_BYTES and not self._held:
+        if held_bytes <= FREE_BYTES and not self.charged_bytes:
             return
-        self._held = held_bytes if held_bytes > FREE_BYTES else 0
-        if self._held > self._bytes_max + FREE_BYTES:
+        self.charged_bytes = held_bytes if held_bytes > FREE_BYTES else 0
+        if self.charged_bytes > self._bytes_max + FREE_BYTES:
             text = f"contents that are not complete have {held_bytes} bytes"
             raise AmqpError(ReplyCode.RESOURCE_ERROR, text)
         self._draw(now_ms)
@@ -115,22 +122,24 @@ class ContentShare:
         line.drawn_bytes -= self._share.used
         line.pool.close(self._share)
         line.waiting.pop(self, None)
-        self._held = 0
+        self.charged_bytes = 0
+        self.is_waiting = False
         line.stir()
 
     def _draw(self, now_ms: int) -> None:
         """Bring what is drawn in line with what is kept, and stand in line for the rest."""
         line = self._line
-        grown = self._held - self._share.used
+        grown = self.charged_bytes - self._share.used
         if grown > 0 and not line.pool.take(self._share, grown):
-            if self not in line.waiting:
+            if not self.is_waiting:
+                self.is_waiting = True
                 line.waiting[self] = None
                 self._since_ms = now_ms
             return
         if grown < 0:
             line.pool.give(self._share, -grown)
         line.drawn_bytes += grown
-        was_waiting = self.is_waiting
+        was_waiting, self.is_waiting = self.is_waiting, False
         line.waiting.pop(self, None)
         if grown < 0 or was_waiting:
             line.stir()

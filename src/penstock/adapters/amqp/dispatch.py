@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.adapters.amqp import connection_commands
 from penstock.adapters.amqp.channel import ChannelPhase, ChannelState
 from penstock.adapters.amqp.families import HANDLERS
 from penstock.wire.amqp.channel_methods import Close, CloseOk, Open, OpenOk
@@ -67,14 +66,10 @@ def _command(channel: ChannelState, method: Method) -> None:
 
 def _without_channel(session: Session, event: Event) -> None:
     number = event.channel
-    method = event.method if type(event) is Command else None
     try:
-        if number == 0 and method is not None:
-            connection_commands.run(session, method)
-        elif type(method) is Open:
-            _open(session, number)
-        else:
+        if type(event) is not Command or type(event.method) is not Open:
             raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
+        _open(session, number)
     except AmqpError as error:
         raise error.about(number, *_ids(event)) from None
 

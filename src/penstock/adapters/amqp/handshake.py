@@ -59,15 +59,11 @@ class Handshake:
         self._session = session
         self.step = Step.GREETING
 
-    @property
-    def is_done(self) -> bool:
-        """True once a virtual host is open."""
-        return self.step is Step.DONE
-
     def greet(self) -> None:
-        """The header came and is right."""
-        self.step = Step.STARTING
-        self._session.say(Start(server_properties=server_properties(self._session.house)))
+        """The header came and is right; only the first time counts."""
+        if self.step is Step.GREETING:
+            self.step = Step.STARTING
+            self._session.say(Start(server_properties=server_properties(self._session.house)))
 
     def take(self, method: Method) -> None:
         """The next method of the client."""

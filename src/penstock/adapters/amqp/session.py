@@ -14,10 +14,11 @@ Not here: sockets (``server/pump.py``), shared state (``house.py``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
+from penstock.adapters.amqp import connection_commands
 from penstock.adapters.amqp.blocked import CAPABILITY, BlockedNotices
 from penstock.adapters.amqp.caller import Caller
 from penstock.adapters.amqp.channel import ChannelState
@@ -40,8 +41,7 @@ from penstock.wire.amqp.codes import (
     ReplyCode,
     WrongProtocol,
 )
-from penstock.wire.amqp.connection_methods import Close
-from penstock.wire.amqp.content import Command, Event
+from penstock.wire.amqp.content import Event
 from penstock.wire.amqp.frame import HEARTBEAT
 from penstock.wire.amqp.inflow import Inflow
 
@@ -71,11 +71,13 @@ class Session(Caller):
             flow.unsent_messages_max, flow.unsent_bytes_max, house.engine.unsent_pool
         )
         """What the socket has not taken of the deliveries to all consumers (F14)."""
+        self.is_established = False
+        """True once a virtual host is open."""
         self.wants_close = False
-        self._handshake: Final = Handshake(self)
+        self.handshake: Final = Handshake(self)
         self._inflow: Final = Inflow(message_bytes_max=house.settings.message_bytes_max)
         self._contents: Final = house.content_share(self.name, wake)
-        self._beat = Heartbeat(0, self._now_ms)
+        self._beat = Heartbeat(0, self.now_ms)
         self._notices: Final = BlockedNotices()
         self._farewell: Farewell | None = None
         self._handed: Final = HandedOver(self.unsent)
@@ -89,7 +91,15 @@ class Session(Caller):
         logger.info("closing %s: %s", self.name, error)
         self.house.note_close(error)
         self._end(close_frame(error))
-        self._farewell = Farewell(self._now_ms + self.house.settings.close_ms_max)
+        self._farewell = Farewell(self.now_ms + self.house.settings.close_ms_max)
+
+    def leave(self) -> None:
+        """The peer closes the connection: say so, and listen until it has hung up.
+
+        Whoever closes a socket with unread bytes in it resets it, and close-ok would be lost.
+        """
+        self._end(CLOSE_OK)
+        self._farewell = Farewell(self.now_ms + self.house.settings.close_ms_max)
 
     def forget(self, channel: ChannelState) -> None:
         """A channel is gone, its number is free."""
@@ -100,7 +110,7 @@ class Session(Caller):
         """What was negotiated."""
         self.channel_max, self.frame_max, self.heartbeat = channel_max, frame_max, heartbeat
         self._inflow.tune(frame_max, channel_max)
-        self._beat = Heartbeat(heartbeat, self._now_ms)
+        self._beat = Heartbeat(heartbeat, self.now_ms)
 
     def enter(self, vhost: VirtualHost) -> None:
         """The virtual host is open: the connection exists for the engine, too."""
@@ -110,13 +120,9 @@ class Session(Caller):
             self.connection_id, self, f"amqp-{self.connection_id} {self.peer}", options
         )
         self.house.sessions[self.connection_id] = self
+        self.is_established = True
 
     # What the pump calls.
-
-    @property
-    def is_established(self) -> bool:
-        """True once a virtual host is open."""
-        return self._handshake.is_done
 
     @property
     def is_reading(self) -> bool:
@@ -129,42 +135,40 @@ class Session(Caller):
                 return False
         if not self.connection.may_read:
             return False
-        return not self._contents.is_waiting or self._contents.may_read(self._now_ms)
+        return not self._contents.is_waiting or self._contents.may_read(self.now_ms)
 
     def receive(self, data: bytes) -> None:
         """Any cut of frames."""
-        now_ms = self._now_ms
+        clock = self.house.clock
+        now_ms = clock.monotonic_ms()
         self._beat.heard(now_ms)
         if self.is_over:
             if self._farewell is not None and self._farewell.is_heard(data):
                 self.wants_close = True
             return
         inflow = self._inflow
-        was_greeted = inflow.is_greeted
-        events = inflow.feed(data, self.house.clock.wall_ms())
-        if inflow.is_greeted and not was_greeted:
-            self._handshake.greet()
-        if not all(map(self._take, events)):
-            return
+        events = inflow.feed(data, clock.wall_ms())
+        if not self.is_established and inflow.is_greeted:
+            self.handshake.greet()
+        for event in events:
+            if not self._take(event):
+                return
         if inflow.failure is not None:
             self._unreadable(inflow.failure)
-            return
-        try:
-            if inflow.content_channels:
-                self._look_at_contents(inflow.content_channels)
-            self._contents.keeps(inflow.held_bytes, now_ms)
-        except AmqpError as error:
-            self.fail(error)
+        elif (held_bytes := inflow.held_bytes) or self._contents.charged_bytes:
+            self._keep(held_bytes, now_ms)
 
     def outgoing(self) -> list[bytes]:
         """Everything to send."""
-        confirming, self.confirming = self.confirming, {}
-        for channel in confirming:
-            channel.publishing.say_confirms()
+        if self.confirming:
+            confirming, self.confirming = self.confirming, {}
+            for channel in confirming:
+                channel.publishing.say_confirms()
         outbox, self._outbox = self._outbox, []
         if outbox:
-            self._beat.sent(self._now_ms)
-        self._handed.count([channel.line for channel in self.waiting])
+            self._beat.sent(self.now_ms)
+        if self.unsent.messages:
+            self._handed.count([channel.line for channel in self.waiting])
         return outbox
 
     def flushed(self, unsent_bytes: int) -> None:
@@ -177,6 +181,8 @@ class Session(Caller):
         """Heartbeats, late contents, or a peer that does not answer our close."""
         if self._farewell is not None:
             return self._farewell.until_ms
+        if not self._contents.is_waiting:
+            return self._beat.next_deadline_ms()
         deadlines = (self._beat.next_deadline_ms(), self._contents.deadline_ms)
         return min([at_ms for at_ms in deadlines if at_ms is not None], default=None)
 
@@ -235,27 +241,14 @@ class Session(Caller):
 
     # Parts.
 
-    @property
-    def _now_ms(self) -> int:
-        return self.house.clock.monotonic_ms()
-
     def _take(self, event: Event) -> bool:
         """False when it was the end."""
         try:
-            if event.channel == 0 and type(event) is Command and type(event.method) is Close:
-                self._end(CLOSE_OK)
-                # Whoever closes a socket with unread bytes in it resets it, and close-ok is lost.
-                self._farewell = Farewell(self._now_ms + self.house.settings.close_ms_max)
-            elif self.is_established:
+            if event.channel and self.is_established:
                 run_event(self, event)
-            elif event.channel == 0 and type(event) is Command:
-                self._handshake.take(event.method)
             else:
-                text = f"frame on channel {event.channel} before the connection is open"
-                raise AmqpError(ReplyCode.UNEXPECTED_FRAME, text)
+                connection_commands.run(self, event)
         except AmqpError as error:
-            if type(event) is Command:
-                error.about(event.channel, event.method.class_id, event.method.method_id)
             self.fail(error)
         except (NotFound, AlreadyExists) as error:
             # Two words for the same thing, a check that was forgotten: ours, and the peer may know.
@@ -263,11 +256,18 @@ class Session(Caller):
             self.fail(AmqpError(ReplyCode.INTERNAL_ERROR, str(error)))
         return not self.is_over
 
-    def _look_at_contents(self, numbers: Set[int]) -> None:
-        """Publishes have begun to arrive: on open channels, and alarms concern it from now on."""
-        if not self.is_established or not self.channels.keys() >= numbers:
-            raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
-        self.connection.note_publisher()
+    def _keep(self, held_bytes: int, now_ms: int) -> None:
+        """Something is not complete: it is on an open channel, and there is room for it."""
+        try:
+            numbers = self._inflow.content_channels
+            if numbers:
+                if not self.is_established or not self.channels.keys() >= numbers:
+                    raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
+                # Alarms concern it from now on.
+                self.connection.note_publisher()
+            self._contents.keeps(held_bytes, now_ms)
+        except AmqpError as error:
+            self.fail(error)
 
     def _unreadable(self, error: AmqpError) -> None:
         if isinstance(error, WrongProtocol):
@@ -289,12 +289,12 @@ class Session(Caller):
         with ExitStack() as stack:
             stack.callback(self._contents.close)
             stack.callback(self.unsent.close)
-            stack.callback(self._leave)
+            stack.callback(self._disconnect)
             for channel in channels:
                 stack.callback(channel.vanish)
         self.waiting.clear()
 
-    def _leave(self) -> None:
+    def _disconnect(self) -> None:
         """Consumers are gone: now exclusive queues, then the connection itself."""
         if self.house.sessions.pop(self.connection_id, None) is not None:
             try:
