@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 ROUTES_KEPT: Final = 4096
 """Different (exchange, routing key) remembered per vhost; the oldest goes first."""
+HEADERS_PER_STEP: Final = 8
+"""Comparing the headers of a message with one binding costs a fraction of storing a copy of it."""
 _AMQP: Final = int(Wire.AMQP)
 _NO_HEADERS: Final[Mapping[str, Any]] = {}
 
@@ -63,15 +65,7 @@ class ExchangeRoute:
         """No message ever goes anywhere on it."""
         self.queues: Final = queues if search is None else None
         """All of them when the key decides, else None."""
-        self.steps = max(1, steps)
-
-    def at_cost(self, steps: int) -> ExchangeRoute:
-        """The same way for somebody who has to pay for finding it."""
-        twin = ExchangeRoute.__new__(ExchangeRoute)
-        for name in self.__slots__:
-            setattr(twin, name, getattr(self, name))
-        twin.steps = steps
-        return twin
+        self.steps: Final = max(1, steps)
 
     def targets(self, record: Record, /) -> tuple[Queue, ...]:
         """The queues that get a copy of this message."""
@@ -148,8 +142,8 @@ class Router:
         """Of publishers, who may not use internal exchanges."""
         self._letters: Final[dict[tuple[str, str], ExchangeRoute]] = {}
         """Of dead letters, who may."""
-        self._shared: Final[dict[tuple[AmqpQueue, ...], ExchangeRoute]] = {}
-        """One route per set of queues: messages with different keys then travel in one parcel."""
+        self._shared: Final[dict[tuple[tuple[AmqpQueue, ...], int], ExchangeRoute]] = {}
+        """By queues and cost: messages with different keys then travel in one parcel."""
 
     def route(self, exchange: str, routing_key: str) -> ExchangeRoute:
         """The way of a client's publish; raises 404 for a missing exchange, 403 for an internal."""
@@ -245,21 +239,25 @@ class Router:
             route = memory[exchange, key] = self._made(trail)
             return route
         queues = tuple(trail.queues.values())
-        again = self._shared.get(queues)
-        if again is None:
-            again = ExchangeRoute(queues, len(queues))
+        memory[exchange, key] = self._shared_route(queues, len(queues))
+        return self._shared_route(queues, max(trail.steps, len(queues)))
+
+    def _shared_route(self, queues: tuple[AmqpQueue, ...], steps: int) -> ExchangeRoute:
+        """The one route to these queues at this cost: equal ones travel in one parcel."""
+        route = self._shared.get((queues, steps))
+        if route is None:
+            route = ExchangeRoute(queues, steps)
             if len(self._shared) < ROUTES_KEPT:
-                self._shared[queues] = again
-        memory[exchange, key] = again
-        return again if again.steps >= trail.steps else again.at_cost(trail.steps)
+                self._shared[queues, steps] = route
+        return route
 
     def _made(self, trail: _Trail) -> ExchangeRoute:
         queues = tuple(trail.queues.values())
         if not trail.headers_exchanges:
             return ExchangeRoute(queues, max(trail.steps, len(queues)))
-        conditions = sum(len(each.bindings) for each, _ in trail.headers_exchanges)
-        search = _Search(self, trail)
-        return ExchangeRoute(queues, max(trail.steps + conditions, len(queues)), search)
+        looked = sum(len(each.bindings) for each, _ in trail.headers_exchanges)
+        steps = trail.steps + len(queues) + looked // HEADERS_PER_STEP
+        return ExchangeRoute(queues, steps, _Search(self, trail))
 
 
 def _route_to(queue: AmqpQueue) -> Route:

@@ -9,7 +9,10 @@ from penstock.testing.management_tool import ManagementTool as Tool
 from penstock.wire.amqp.basic_methods import Consume, ConsumeOk, Qos
 from penstock.wire.amqp.channel_methods import ConfirmSelect
 from penstock.wire.amqp.connection_methods import Close
+from penstock.wire.amqp.properties import Properties, encode_properties
 from penstock.wire.amqp.queue_methods import Declare
+
+PERSISTENT = encode_properties(Properties(delivery_mode=2))
 
 
 @pytest.fixture
@@ -242,6 +245,27 @@ def test_connections_channels_and_consumers_are_shown(bench, tool):
     assert queue["consumer_utilisation"] == 1.0
     assert queue["consumer_details"][0]["ack_required"]
     assert tool.get("/api/vhosts/%2F/channels") == tool.get("/api/channels")
+
+
+def test_flow_is_shown_for_every_stage_it_reached(bench, tool):
+    peer = bench.client()
+    peer.call(1, Declare(0, "hot", is_durable=True))
+    while peer.session.is_reading:
+        for _ in range(50):
+            peer.publish(1, "", "hot", b"x", PERSISTENT)
+        bench.turns()
+    states = [
+        tool.get(f"/api/{each}")[0]["state"] for each in ("connections", "channels", "queues")
+    ]
+    assert states == ["flow", "flow", "flow"]
+    peer.turn()
+    bench.advance(1_500)
+    states = [
+        tool.get(f"/api/{each}")[0]["state"] for each in ("connections", "channels", "queues")
+    ]
+    assert states == ["flow", "running", "running"]
+    bench.advance(4_000)
+    assert tool.get("/api/connections")[0]["state"] == "running"
 
 
 def test_an_operator_closes_a_connection(bench, tool):
