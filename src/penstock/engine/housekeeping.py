@@ -91,14 +91,8 @@ class Housekeeping:
         if now_ms >= self._sweep_ms:
             self._sweep_ms = now_ms + self._settings.retention_sweep_ms
             self._sweep()
-        expiring = self._registry.expiring
-        for topic in list(expiring.values()) if expiring else ():
-            is_used = _is_used(topic)
-            if is_used or topic.was_used:
-                # Whoever leaves makes a turn, so this is the moment of leaving.
-                topic.touch(now_ms)
-                topic.was_used = is_used
-            elif now_ms >= topic.last_used_ms + topic.policy.expires_ms:
+        if self._registry.unused:
+            for topic in self._registry.unused.due(now_ms):
                 expire(topic)
 
     def next_deadline_ms(self) -> int:
@@ -106,10 +100,8 @@ class Housekeeping:
         soonest_ms = self._sweep_ms
         if self._mark_ms is not None:
             soonest_ms = min(soonest_ms, self._mark_ms)
-        for topic in self._registry.expiring.values():
-            since_ms = self._chain.now_ms if _is_used(topic) else topic.last_used_ms
-            soonest_ms = min(soonest_ms, since_ms + topic.policy.expires_ms)
-        return soonest_ms
+        unused_ms = self._registry.unused.next_deadline_ms
+        return soonest_ms if unused_ms is None else min(soonest_ms, unused_ms)
 
     def _mark(self, now_ms: int) -> None:
         if not self._store.is_mark_due:
@@ -160,12 +152,3 @@ def _offset_before_end(queue: Queue, size: int) -> int:
         else:
             high = middle
     return low
-
-
-def _is_used(topic: Topic) -> bool:
-    """Whether somebody consumes; who takes by hand says so each time (``Topic.touch``)."""
-    for subscription in topic.subscriptions.values():
-        for consumer in subscription.roster:
-            if not consumer.is_passive:
-                return True
-    return False

@@ -21,6 +21,7 @@ from penstock.engine.queue import Queue
 from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import Mode, SubscriptionOptions
 from penstock.engine.topic import Topic, TopicPolicy
+from penstock.engine.unused_topics import UnusedTopics
 from penstock.flow.credit import Credit
 from penstock.log.store import Store
 from penstock.model.errors import AlreadyExists, NotFound
@@ -65,7 +66,7 @@ class Registry:
         self.topics: dict[TopicName, Topic] = {}
         self.queues: dict[QueueId, Queue] = {}
         self.subscriptions: dict[SubscriptionId, Subscription] = {}
-        self.expiring: dict[TopicName, Topic] = {}
+        self.unused = UnusedTopics()
         """Topics that go when nobody uses them."""
         self.evicting: dict[TopicName, Topic] = {}
         """Topics in which old messages make room for new ones."""
@@ -133,7 +134,7 @@ class Registry:
         """Forget a topic, its queues and what the catalog knows of them."""
         topic.is_deleted = True
         del self.topics[topic.name]
-        self.expiring.pop(topic.name, None)
+        self.unused.remove(topic)
         self.evicting.pop(topic.name, None)
         for subscription in list(topic.subscriptions.values()):
             self.remove_subscription(topic, subscription)
@@ -249,9 +250,9 @@ class Registry:
 
     def _set_limits(self, topic: Topic) -> None:
         if topic.policy.expires_ms:
-            self.expiring[topic.name] = topic
+            self.unused.add(topic, self._chain.now_ms)
         else:
-            self.expiring.pop(topic.name, None)
+            self.unused.remove(topic)
         is_limited = needs_limits(topic.policy)
         topic.limits = TopicLimits(topic, self._chain.now_ms) if is_limited else None
         if topic.limits is not None and topic.limits.evicts:

@@ -216,12 +216,13 @@ class TurnRunner:
             if here >= share:
                 self._woken[subscription] = None
             self._arm(subscription)
-        evicting = self._parts.registry.evicting
-        if evicting:
-            # What came back may be too much as well.
+        registry = self._parts.registry
+        if registry.evicting or registry.unused:
             for subscription in woken:
                 topic = cast("Queue", subscription.lead_queue).topic
-                if topic.name in evicting:
+                # Somebody may have come or left; what came back may be too much.
+                registry.unused.look(topic, self._chain.now_ms)
+                if topic.name in registry.evicting:
                     self._overfull[topic] = None
         return moved > 0
 
