@@ -210,7 +210,9 @@ def test_an_alarm_stops_publishes_by_http_and_shows_in_health(bench, tool):
     bench.engine.set_alarm("memory", 1 << 60)
     status, told = publish(tool, "q", "x")
     assert (status, told["error"]) == (503, "memory-alarm")
-    assert tool("GET", "/api/health/checks/alarms")[0] == 503
+    status, told = tool("GET", "/api/health/checks/alarms")
+    assert (status, told["status"]) == (503, "failed")
+    assert "memory" in told["reason"]
     assert tool.get("/api/nodes")[0]["mem_alarm"]
     assert tool.get("/api/queues/%2F/q")["messages"] == 0
 

@@ -6,7 +6,7 @@ definitions) and ``queues`` (queues and messages). A pattern is a tuple of parts
 name. Our own paths below ``/api`` (flow, topics, groups, queries, faults) begin with other words.
 
 A handler gets the request and the names in its path. It returns JSON content for 200, ``Done`` for
-201 and 204, or raises: ``Problem`` as it is, ``AmqpError`` by its code. Changes are answered once
+201 and 204, ``Failed`` for a health check's 503, or raises: ``Problem`` as it is, ``AmqpError`` by its code. Changes are answered once
 they would survive a crash.
 """
 
@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from penstock.server.http.management import clients, queues, topology
 from penstock.server.http.management.asked import REALM, Asked, Problem, login, not_found, parts_of
-from penstock.server.http.management.place import ANY, Done, Handler, Place, Table
+from penstock.server.http.management.place import ANY, Done, Failed, Handler, Place, Table
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class ManagementApi:
         finally:
             # Whatever was done may need a turn, also what went wrong half-way.
             self._place.wake()
+        if isinstance(found, Failed):
+            return _json({"status": "failed", "reason": found.reason}, 503)
         if isinstance(found, Done):
             headers = {"location": found.location} if found.location else None
             return Response(status_code=201 if found.is_new else 204, headers=headers)

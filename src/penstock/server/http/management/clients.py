@@ -31,8 +31,8 @@ from penstock.adapters.amqp.client_views import (
     node_of,
 )
 from penstock.adapters.amqp.session import Session
-from penstock.server.http.management.asked import Asked, Problem, not_found, paged
-from penstock.server.http.management.place import ANY, Done, Place, Table
+from penstock.server.http.management.asked import Asked, not_found, paged
+from penstock.server.http.management.place import ANY, Done, Failed, Place, Table
 
 CLOSED: Final = "Closed via management plugin"
 AMQP: Final = "amqp"
@@ -121,6 +121,8 @@ def _node(place: Place) -> dict[str, Any]:
         "running": True,
         "os_pid": str(os.getpid()),
         "processors": os.cpu_count() or 1,
+        "uptime": place.house.clock.monotonic_ms() - place.started_ms,
+        "sockets_used": len(place.house.sessions),
         "mem_used": alarms.memory.value,
         "mem_limit": alarms.memory.limit,
         "mem_alarm": alarms.memory.is_raised,
@@ -132,12 +134,12 @@ def _node(place: Place) -> dict[str, Any]:
     }
 
 
-async def alarms(place: Place, _asked: Asked) -> dict[str, str]:
+async def alarms(place: Place, _asked: Asked) -> dict[str, str] | Failed:
     """503 while an alarm is raised."""
     raised = place.house.engine.alarms.raised
     if raised:
-        names = ", ".join(reason.value for reason in raised)
-        raise Problem(503, "failed", f"alarm in effect: {names}")
+        told = ", ".join(f"{reason.value} ({culprit})" for reason, culprit in raised.items())
+        return Failed(f"alarms in effect: {told}")
     return {"status": "ok"}
 
 
@@ -147,12 +149,12 @@ async def alive(place: Place, _asked: Asked, vhost: str) -> dict[str, str]:
     return {"status": "ok"}
 
 
-async def listens(place: Place, _asked: Asked, wanted: str) -> dict[str, Any]:
+async def listens(place: Place, _asked: Asked, wanted: str) -> dict[str, str] | Failed:
     """503 unless a listener has that name or port."""
     known = {each for name, at in place.endpoints.items() for each in (name, at.rpartition(":")[2])}
     # RabbitMQ's health checks call it by version as well.
     if wanted not in known and not wanted.startswith(f"{AMQP}/"):
-        raise Problem(503, "failed", f"no listener for {wanted}")
+        return Failed(f"no listener for {wanted}")
     return {"status": "ok"}
 
 

@@ -29,6 +29,12 @@ class Done(NamedTuple):
     location: str = ""
 
 
+class Failed(NamedTuple):
+    """A health check that found something: 503."""
+
+    reason: str
+
+
 class Place:
     """What the handlers share."""
 
@@ -40,6 +46,7 @@ class Place:
         """Listeners of the broker, ``host:port`` by name."""
         self.wake: Final = wake
         """Asks for a turn of the engine."""
+        self.started_ms: Final = house.clock.monotonic_ms()
         self.rates: Final = Rates()
         self.desk: Final = OperatorDesk(house)
 
