@@ -5,8 +5,10 @@ one or the other, never both or none. How it looks is its protocol's business (`
 of our own protocol get ``dead.*`` properties. A topic whose protocol routes dead letters itself has
 ``graves``: they are asked instead of the policy, and may name several queues.
 
-Dead letters pass no admission: they come from what is already stored. While the disk is slow they
-wait here, and when a turn's worth of them does, dispatch and expiry rest until it answers.
+Dead letters pass no admission: they come from what is already stored. Only a topic that rejects
+what is too much has no place for them when it is full, as for anybody else; then they are dropped.
+While the disk is slow they wait here, and when a turn's worth of them does, dispatch and expiry
+rest until it answers.
 """
 
 from __future__ import annotations
@@ -98,6 +100,8 @@ class DeadLetters:
         self._plain = PlainBurial()
         # Bounded by the in-flight limits of consumers and by what one turn drops or expires.
         self._waiting: list[Waiting] = []
+        # Of those, messages and body bytes for topics that reject what is too much.
+        self._coming: dict[Topic, tuple[int, int]] = {}
         self.buried = 0
         self.carried = 0
         """Moved to another queue, alive."""
@@ -119,15 +123,36 @@ class DeadLetters:
                 time_ms=self._chain.clock.wall_ms(),
             )
             if topic.graves is not None:
-                letters = [each for each in topic.graves.letters(record, death) if each[1]]
+                letters = list(topic.graves.letters(record, death))
             else:
                 letters = self._letters(topic, record, death)
+            letters = [each for each in map(self._admitted, letters) if each[1]]
         if not letters:
             self.dropped += 1
             return
         self._waiting += letters
         self.buried += 1
         self._chain.stir()
+
+    def _admitted(self, waiting: Waiting) -> Waiting:
+        """The letter with the queues that have a place for it."""
+        letter, queues = waiting
+        if all(queue.topic.limits is None for queue in queues):
+            return waiting
+        return letter, tuple([queue for queue in queues if self._has_place(queue.topic, letter)])
+
+    def _has_place(self, topic: Topic, letter: Record) -> bool:
+        limits = topic.limits
+        if limits is None or not limits.rejects:
+            return True
+        if not limits.has_place(letter, *self._coming.get(topic, (0, 0))):
+            return False
+        self._count(topic, letter)
+        return True
+
+    def _count(self, topic: Topic, letter: Record) -> None:
+        messages, body_bytes = self._coming.get(topic, (0, 0))
+        self._coming[topic] = messages + letter.messages, body_bytes + letter.shape.body_len
 
     def _letters(self, topic: Topic, record: Record, death: Death) -> list[Waiting]:
         """One letter to the topic that the policy names, if there is one."""
@@ -148,6 +173,7 @@ class DeadLetters:
     def put(self, frame: Frame) -> list[Waiting]:
         """Put everything that waits into the frame; what was taken, for ``failed``."""
         taken, self._waiting = self._waiting, []
+        self._coming.clear()
         for letter, queues in taken:
             alive = tuple([queue for queue in queues if not queue.is_deleted])
             if alive:
@@ -157,6 +183,11 @@ class DeadLetters:
     def failed(self, taken: list[Waiting]) -> None:
         """The frame was refused: they go into the next one, before newer ones."""
         self._waiting = taken + self._waiting
+        for letter, queues in taken:
+            for queue in queues:
+                limits = queue.topic.limits
+                if limits is not None and limits.rejects:
+                    self._count(queue.topic, letter)
 
     @property
     def is_waiting(self) -> bool:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from penstock.engine.subscription import Subscription
 
 
+_REJECTING = frozenset((Overflow.REJECT, Overflow.REJECT_DEAD_LETTER))
+
+
 class SparkPressure(Protocol):
     """What a Spark query asks of each publish (F18)."""
 
@@ -83,6 +86,12 @@ class TopicLimits:
         policy = self._topic.policy
         drops = bool(policy.length_max or policy.bytes_max)
         return (drops and policy.overflow is Overflow.DROP_HEAD) or self._quota.is_set
+
+    @property
+    def rejects(self) -> bool:
+        """True when what is too much is refused for good."""
+        policy = self._topic.policy
+        return bool(policy.length_max or policy.bytes_max) and policy.overflow in _REJECTING
 
     def begin(self, turn: int, wall_ms: int) -> None:
         """Take the figures of this turn, if they are not taken yet."""
@@ -182,6 +191,19 @@ class TopicLimits:
         if policy.bytes_max and size + record.shape.body_len > limit:
             return f"topic '{name}' holds {size} bytes, limit {limit} (bytes_max)"
         return ""
+
+    def has_place(self, letter: Record, coming: int, coming_bytes: int) -> bool:
+        """False for a dead letter that is too much, beside so many messages and body bytes.
+
+        Only where ``rejects``: nobody could hold it or be told.
+        """
+        policy = self._topic.policy
+        self._look(self._topic, policy)
+        taken = min(self._room, coming)
+        self._room -= taken
+        self._messages += coming - taken
+        self._ready_bytes += coming_bytes
+        return not self._full(letter, policy)
 
     def make_room(self, wall_ms: int) -> bool:
         """Let the oldest messages go where the policy says so; False while more has to go.

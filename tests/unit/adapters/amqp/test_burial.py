@@ -227,6 +227,35 @@ def test_a_letter_nobody_is_bound_for_vanishes(bench, peer):
     assert bench.engine.statistics().deaths_dropped == 1
 
 
+@pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
+def test_a_full_queue_that_rejects_has_no_place_for_letters_either(bench, peer, overflow):
+    declare(peer, "narrow", **{"x-max-length": 2, "x-overflow": overflow})
+    mortal(peer, exchange="", x_dead_letter_routing_key="narrow", x_message_ttl=10)
+    for number in range(5):
+        peer.publish(1, "", "q", b"%d" % number, PERSISTENT)
+    peer.turn()
+    bench.advance(11)
+    peer.turn()
+    assert [letter.body for letter in letters(bench, "narrow")] == [b"0", b"1"]
+    assert bench.engine.statistics().deaths_dropped == 3
+    peer.call(1, Purge(queue="narrow"))
+    publish(peer, b"later")
+    bench.advance(11)
+    peer.turn()
+    assert letters(bench, "narrow")[-1].body == b"later"
+
+
+def test_a_full_queue_that_drops_its_head_takes_letters(bench, peer):
+    declare(peer, "narrow", **{"x-max-length": 2})
+    mortal(peer, exchange="", x_dead_letter_routing_key="narrow", x_message_ttl=10)
+    for number in range(5):
+        peer.publish(1, "", "q", b"%d" % number, PERSISTENT)
+    peer.turn()
+    bench.advance(11)
+    peer.turn()
+    assert [peer.call(1, Get(queue="narrow")).messages for _ in range(2)] == [1, 0]
+
+
 def test_purged_and_deleted_messages_do_not_die(bench, peer):
     mortal(peer)
     publish(peer)
