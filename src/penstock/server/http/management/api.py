@@ -6,8 +6,8 @@ definitions) and ``queues`` (queues and messages). A pattern is a tuple of parts
 name. Our own paths below ``/api`` (flow, topics, groups, queries, faults) begin with other words.
 
 A handler gets the request and the names in its path. It returns JSON content for 200, ``Done`` for
-201 and 204, ``Failed`` for a health check's 503, or raises: ``Problem`` as it is, ``AmqpError`` by its code. Changes are answered once
-they would survive a crash.
+201 and 204, ``Failed`` for a health check's 503, or raises: ``Problem`` as it is, ``AmqpError`` by
+its code. Changes are answered once they would survive a crash.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.server.http.management import clients, queues, topology
-from penstock.server.http.management.asked import REALM, Asked, Problem, login, not_found, parts_of
+from penstock.server.http.management.asked import (
+    REALM,
+    Asked,
+    Problem,
+    bad_request,
+    login,
+    not_found,
+    parts_of,
+)
 from penstock.server.http.management.place import ANY, Done, Failed, Handler, Place, Table
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
@@ -63,15 +71,8 @@ class ManagementApi:
             path = parts_of(request)
             handler, names = self._find(request.method, path)
             found = await handler(self._place, Asked(request, user, path), *names)
-        except Problem as problem:
-            return _problem(problem)
-        except AmqpError as error:
-            status = _STATUS.get(error.code, 400)
-            if status == 404:
-                return _problem(not_found())
-            return _problem(Problem(status, "bad_request", error.reply_text))
-        except ValueError as error:
-            return _problem(Problem(400, "bad_request", str(error)))
+        except (Problem, ValueError) as error:
+            return _problem(_told(error))
         finally:
             # Whatever was done may need a turn, also what went wrong half-way.
             self._place.wake()
@@ -101,6 +102,16 @@ def _fits(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
     return len(pattern) == len(path) and all(
         each in (ANY, part) for each, part in zip(pattern, path, strict=True)
     )
+
+
+def _told(error: Problem | ValueError) -> Problem:
+    """What went wrong as HTTP says it; every ``AmqpError`` is a ``ValueError``."""
+    if isinstance(error, Problem):
+        return error
+    if not isinstance(error, AmqpError):
+        return bad_request(str(error))
+    status = _STATUS.get(error.code, 400)
+    return not_found() if status == 404 else Problem(status, "bad_request", error.reply_text)
 
 
 def _problem(problem: Problem) -> Response:
