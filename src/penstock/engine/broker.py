@@ -260,7 +260,7 @@ class Engine(Gauges):
         self._commits.synced(job, error)
         self._parts.answers.say()
         self._chain.refresh_gates()
-        self._chain.stir()
+        self._parts.turns.look_after_sync()
 
     def set_alarm(self, name: str, value: int) -> None:
         """A probe looked: bytes of ``memory`` used, or of ``disk`` free (F3)."""

@@ -146,17 +146,20 @@ class Intake:
                 steps += len(parcel.publications)
                 self._refuse(channel, inbox.popleft(), refusal)
                 continue
-            cost = parcel.route.steps
-            count = _fitting(parcel, max(1, (steps_max - steps) // cost), size_max - size)
-            if count < len(parcel.publications):
-                parcel = parcel.split(count)
-            else:
+            cost, count = parcel.route.steps, len(parcel.publications)
+            if cost * count <= steps_max - steps and parcel.size <= size_max - size:
                 inbox.popleft()
+            else:
+                count = _fitting(parcel, max(1, (steps_max - steps) // cost), size_max - size)
+                if count < len(parcel.publications):
+                    parcel = parcel.split(count)
+                else:
+                    inbox.popleft()
             steps += cost * count
             size += parcel.size
             hold, rest = self._admit(channel, parcel)
-            inbox.extendleft(reversed(rest))
             if hold is not None:
+                inbox.extendleft(reversed(rest))
                 break
         if hold != channel.hold:
             self._set_hold(channel, hold)

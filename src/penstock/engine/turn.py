@@ -11,9 +11,9 @@ A turn is a function of the state, the clock and the store's answers; it never w
     dispatch    subscriptions that were woken hand out messages (deliver.py)
     answers     refusals and confirms leave, gates open and close
 
-Invariant (law 4): when a turn ends it looks at what is left, not at what happened. Whatever could
-move now asks for the next turn; whatever waits for time is in ``next_deadline_ms``; whatever waits
-for the disk is stirred by ``synced``. So no wake-up can be lost.
+Invariant (law 4): when a turn or a sync ends, it looks at what is left, not at what happened.
+Whatever could move now asks for the next turn; whatever waits for time is in ``next_deadline_ms``;
+whatever waits for the disk is looked at after a sync. So no wake-up can be lost.
 """
 
 from __future__ import annotations
@@ -103,6 +103,20 @@ class TurnRunner:
             self._parts.pulls.arrived(queue)
             self._parts.queries.arrived(queue)
         self._chain.is_stirred = True
+
+    def look_after_sync(self) -> None:
+        """A sync has ended: ask for a turn if it may have something to do now (law 4).
+
+        A lone publisher's sync leaves nothing behind: its confirm is on its way already.
+        """
+        commits = self._parts.commits
+        self._chain.is_stirred = (
+            self._chain.is_stirred
+            or commits.failure is not None
+            or commits.is_awaited
+            or bool(self._overfull)
+            or self._can_move()
+        )
 
     def next_deadline_ms(self) -> int | None:
         """When the first thing that waits for time is due."""

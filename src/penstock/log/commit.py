@@ -73,11 +73,12 @@ class Commit:
         if self._job is not None or self.failure is not None or now_ms < self._retry_ms:
             return None
         has_log = self._wants_log(now_ms)
-        steps = parts.side_files.steps() if now_ms >= self._steps_retry_ms else []
-        snapshot_ops = self._snapshots.take_ops(self.synced_position, parts.side_files.steps_done)
+        files = parts.side_files
+        steps = files.steps() if files.waiting and now_ms >= self._steps_retry_ms else []
+        snapshot_ops = self._snapshots.take_ops(self.synced_position, files.steps_done)
         if not (has_log or steps or snapshot_ops or self.removals or parts.definitions.has_ops):
             return None
-        job = SyncJob(parts.storage, parts.catalog, parts.side_files)
+        job = SyncJob(parts.storage, parts.catalog, files)
         job.definition_ops = parts.definitions.take_ops()
         job.sequence = parts.definitions.sequence
         job.snapshot_ops = snapshot_ops
@@ -124,10 +125,13 @@ class Commit:
         """From when on ``take`` would give a job; None when nothing waits or one is out."""
         if self._job is not None or self.failure is not None:
             return None
+        is_log_waiting = self._is_log_waiting()
+        if is_log_waiting and not self._counts_written:
+            return self._retry_ms
         times: list[int] = []
         files = self._parts.side_files
-        if self._is_log_waiting():
-            if not self._counts_written or self._wants_snapshot_sync():
+        if is_log_waiting:
+            if self._wants_snapshot_sync():
                 times.append(0)
             elif self._interval_ms is not None:
                 times.append(self._synced_ms + self._interval_ms)

@@ -34,8 +34,9 @@ class _Generation:
             return []
         start = bisect_left(self.positions, wanted[0])
         found = self.positions[start : start + len(wanted)]
-        is_run = found == (wanted if len(found) == len(wanted) else wanted[: len(found)])
-        return self.records[start : start + len(found)] if is_run else []
+        count = len(found)
+        is_run = found == (wanted if count == len(wanted) else wanted[:count])
+        return self.records[start : start + count] if is_run else []
 
     def by_position(self) -> dict[int, Record]:
         """All of them, to be looked up."""
@@ -79,8 +80,12 @@ class HotTail:
 
     def run(self, positions: list[int]) -> list[Record] | None:
         """The records at these positions if they are here and nothing lies between them."""
-        found = self._old.run(positions)
-        found += self._young.run(positions[len(found) :])
+        young = self._young
+        if positions and young.positions and positions[0] >= young.positions[0]:
+            found = young.run(positions)
+        else:
+            found = self._old.run(positions)
+            found += young.run(positions[len(found) :])
         return found if len(found) == len(positions) else None
 
     def get_many(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:

@@ -79,7 +79,7 @@ def is_starved(peer: SimConsumer) -> bool:
     if consumer is None or consumer.is_passive or consumer.room() <= 0:
         return False
     # Who of these gets a message depends on more than room: the active one, the owner of the key.
-    if peer.following.mode in (Mode.FAILOVER, Mode.KEY_SHARED):
+    if peer.following.mode in (Mode.FAILOVER, Mode.SINGLE_ACTIVE, Mode.KEY_SHARED):
         return False
     subscription = peer.subscription
     if not any(map(subscription.ready, peer.following.start)):
