@@ -14,6 +14,7 @@ Not here: the commands of clients (``queues.py``), one queue (``queue.py``).
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.vhost import VirtualHost
     from penstock.engine.topic import Topic
     from penstock.model.position import ConnectionId
+
+_log = logging.getLogger(__name__)
 
 QUEUE_KIND: Final = "amqp.queue"
 GENERATED_PREFIX: Final = "amq.gen-"
@@ -235,7 +238,7 @@ class QueueBook:
                 continue
             row = msgspec.msgpack.decode(body, type=QueueRow)
             arguments = decode_table(row.arguments)[0]
-            settings = read_arguments(resource_of(name, self._vhost.name), arguments)
+            settings = self._settings_of(name, arguments)
             self._add(
                 AmqpQueue(
                     self._vhost,
@@ -245,6 +248,14 @@ class QueueBook:
                     is_auto_delete=row.is_auto_delete,
                 )
             )
+
+    def _settings_of(self, name: str, arguments: dict[str, Any]) -> QueueArguments:
+        try:
+            return read_arguments(resource_of(name, self._vhost.name), arguments)
+        except AmqpError as problem:
+            # Another version accepted it; its limits are in the topic's policy and hold.
+            _log.warning("arguments of a stored queue", extra={"queue": name, "why": str(problem)})
+            return QueueArguments()
 
     def _key(self, name: str) -> str:
         return f"{self._vhost.name}\0{name}"
