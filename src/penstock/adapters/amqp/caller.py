@@ -89,7 +89,9 @@ class Caller:
                 name for name, is_there in capabilities.items() if is_there is True
             )
         name = properties.get("connection_name")
-        self.connection_name = name if isinstance(name, str) else ""
+        if isinstance(name, str):
+            # What is not UTF-8 came as surrogates, which nobody can print.
+            self.connection_name = name.encode("utf-8", "replace").decode()
 
     # What the engine says and nobody here listens to.
 

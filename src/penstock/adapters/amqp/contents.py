@@ -135,6 +135,8 @@ class ContentShare:
                 self.is_waiting = True
                 line.waiting[self] = None
                 self._since_ms = now_ms
+                # By now it may be contents that fill the pool: then the first has to know.
+                line.stir()
             return
         if grown < 0:
             line.pool.give(self._share, -grown)

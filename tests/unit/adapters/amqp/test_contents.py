@@ -76,6 +76,21 @@ def test_when_publishes_fill_the_pool_everybody_waits(bench):
     assert bench.pool.used == 3 * MIB
 
 
+def test_the_first_in_line_is_told_when_it_is_contents_that_fill_the_pool_by_now(bench):
+    publishes = bench.pool.share("publishes", 4 * MIB)
+    assert bench.pool.take(publishes, 3 * MIB)
+    first, second, third = bench.share("a"), bench.share("b"), bench.share("c")
+    first.keeps(3 * MIB, 0)
+    assert not first.may_read(0)
+    bench.pool.give(publishes, MIB + MIB // 2)
+    second.keeps(2 * MIB, 0)
+    bench.woken.clear()
+    third.keeps(MIB, 0)
+    assert bench.woken == ["a"]
+    assert first.may_read(0)
+    assert not third.may_read(0)
+
+
 def test_who_is_let_through_must_be_done_in_time(bench):
     first, second = bench.share("a"), bench.share("b")
     first.keeps(3 * MIB, 0)
