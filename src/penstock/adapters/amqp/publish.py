@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Final
 from penstock.adapters.amqp.confirm import Confirms
 from penstock.adapters.amqp.copies import with_copies
 from penstock.adapters.amqp.direct_reply import ReplyDesk, is_pseudo
-from penstock.adapters.amqp.publish_routes import PublishRoutes
 from penstock.adapters.amqp.tx import HeldPublish, Transaction
 from penstock.engine.ports import Publication
 from penstock.model.position import UNASSIGNED_OFFSET
@@ -73,7 +72,7 @@ class Publishing:
         self.published = 0
         self.unroutable = 0
         """Dropped or returned, because no queue was there for them."""
-        self._routes: Final = PublishRoutes(channel.vhost)
+        self._routes: Final = channel.vhost.routes
 
     # What the session calls.
 
@@ -135,7 +134,6 @@ class Publishing:
         self.replies.close()
         if self.tx is not None:
             self.tx.close()
-        self._routes.forget()
 
     # What the engine says.
 

@@ -1,10 +1,10 @@
-"""The routes one channel uses, remembered by what a publish says of itself.
+"""The routes of a virtual host's publishers, remembered by what a publish says of itself.
 
-A head that was seen before costs one look-up; everything is forgotten when the topology of the
-virtual host changes. Routes without a queue are not remembered: another protocol may make the topic
-they lead to, and nobody here would hear of it.
+A head that was seen before costs one look-up; everything is forgotten when the topology changes.
+Routes without a queue are not remembered: another protocol may make the topic they lead to, and
+nobody here would hear of it.
 
-Bound: ``ROUTES_MAX`` of each kind.
+Bound: ``ROUTES_MAX`` of each kind, all channels together: thousands of channels are one memory.
 Not here: finding them (``router.py``).
 """
 
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.router import ExchangeRoute
     from penstock.adapters.amqp.vhost import VirtualHost
 
-ROUTES_MAX: Final = 1024
-"""Routes a channel remembers; then it begins anew."""
+ROUTES_MAX: Final = 4096
+"""Routes that are remembered; then it begins anew."""
+COPIES_MAX: Final = 16
+"""Routing keys of one publish from which on its route is found each time."""
 
 
 class PublishRoutes:
-    """The memory of one channel."""
+    """The memory of one virtual host."""
 
     __slots__ = ("_by_head", "_by_keys", "_version", "_vhost")
 
@@ -67,14 +69,14 @@ class PublishRoutes:
         route = self._by_keys.get((exchange, keys))
         if route is None:
             route = self._vhost.router.route_all(exchange, keys)
-            if not route.is_empty:
+            if not route.is_empty and len(keys) <= COPIES_MAX:
                 if len(self._by_keys) >= ROUTES_MAX:
                     self._by_keys.clear()
                 self._by_keys[exchange, keys] = route
         return route
 
     def forget(self) -> None:
-        """The topology changed, or the channel ends."""
+        """The topology changed."""
         self._by_head.clear()
         self._by_keys.clear()
         self._version = self._vhost.version

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.bindings import Bindings
 from penstock.adapters.amqp.exchange import Exchange, predeclared
+from penstock.adapters.amqp.publish_routes import PublishRoutes
 from penstock.adapters.amqp.queue_book import QueueBook
 from penstock.adapters.amqp.router import Router
 from penstock.adapters.amqp.topology_rows import stored_bindings, stored_exchanges
@@ -28,7 +29,17 @@ DEFAULT_VHOST: Final = "/"
 class VirtualHost:
     """One vhost."""
 
-    __slots__ = ("bindings", "exchanges", "house", "name", "queues", "router", "space", "version")
+    __slots__ = (
+        "bindings",
+        "exchanges",
+        "house",
+        "name",
+        "queues",
+        "router",
+        "routes",
+        "space",
+        "version",
+    )
 
     def __init__(self, house: House, name: str) -> None:
         self.name: Final = name
@@ -39,6 +50,8 @@ class VirtualHost:
         self.exchanges: Final[dict[str, Exchange]] = predeclared()
         self.bindings: Final = Bindings(self)
         self.router: Final = Router(self)
+        self.routes: Final = PublishRoutes(self)
+        """Those that publishers used lately."""
         self.queues: Final = QueueBook(self)
         self._restore()
 

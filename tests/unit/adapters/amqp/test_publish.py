@@ -2,7 +2,6 @@
 
 import pytest
 
-from penstock.adapters.amqp.publish_routes import ROUTES_MAX
 from penstock.model.names import TopicName
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
@@ -257,14 +256,6 @@ def test_a_topic_that_another_protocol_makes_is_found_without_a_change_of_topolo
     peer.publish(1, "", "orders", b"found")
     peer.turn()
     assert bodies(bench, topic) == [b"found"]
-
-
-def test_a_channel_remembers_a_bounded_number_of_routes(peer):
-    declare(peer)
-    peer.call(1, Bind(queue="q", exchange="amq.topic", routing_key="#"))
-    for number in range(ROUTES_MAX + 10):
-        peer.publish(1, "amq.topic", f"k{number}", b"")
-    assert 0 < len(peer.session.channels[1].publishing._routes) <= ROUTES_MAX
 
 
 def test_cc_and_bcc_reach_further_queues_and_bcc_is_not_told(bench, peer):

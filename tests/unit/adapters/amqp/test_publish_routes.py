@@ -1,10 +1,10 @@
-"""The routes of a channel: remembered, forgotten with the topology, bounded."""
+"""The routes of publishers: remembered, forgotten with the topology, bounded."""
 
 import pytest
 
 from penstock.adapters.amqp.burial import letter_head
 from penstock.adapters.amqp.direct_reply import KEY_PREFIX
-from penstock.adapters.amqp.publish_routes import ROUTES_MAX, PublishRoutes
+from penstock.adapters.amqp.publish_routes import COPIES_MAX, ROUTES_MAX, PublishRoutes
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError
 from penstock.wire.amqp.origin import PublishHead
@@ -67,6 +67,11 @@ def test_memory_is_bounded(routes):
         routes.find(letter_head("amq.topic", f"a.{number}"))
         routes.of_keys("amq.topic", (f"a.{number}", "b"))
     assert len(routes) <= 2 * ROUTES_MAX
+
+
+def test_routes_of_very_many_copies_are_not_remembered(routes):
+    routes.of_keys("", ("q", *[str(number) for number in range(COPIES_MAX)]))
+    assert len(routes) == 0
 
 
 def test_direct_replies_have_no_route(routes):
