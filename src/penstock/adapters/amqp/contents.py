@@ -135,8 +135,9 @@ class ContentShare:
                 self.is_waiting = True
                 line.waiting[self] = None
                 self._since_ms = now_ms
-                # By now it may be contents that fill the pool: then the first has to know.
-                line.stir()
+                if (first := line.first) is not None and first is not self:
+                    # By now it is contents that fill the pool, and that one does not know.
+                    first.wake()
             return
         if grown < 0:
             line.pool.give(self._share, -grown)
