@@ -28,11 +28,11 @@ from penstock.engine.dispatch.shared import Shared
 from penstock.engine.dispatch.single_active import SingleActive
 from penstock.engine.host import Host, SubscribedQueue
 from penstock.engine.lane import Lane
-from penstock.engine.ready_bytes import ReadyBytes
+from penstock.engine.measured import Measured
 from penstock.engine.roster import Roster
 from penstock.engine.subscription_options import Mode, Start, SubscriptionOptions
 from penstock.engine.subscription_statistics import SubscriptionStatistics, snapshot, stage_view
-from penstock.engine.taking import LATE_MAX, Takes
+from penstock.engine.taking import LATE_MAX
 from penstock.flow.demand import Demand
 from penstock.flow.diagnosis import StageView
 from penstock.flow.unsent import UnsentLimit
@@ -58,10 +58,10 @@ _DISPATCHERS: Final[dict[Mode, type[Exclusive | Failover | Shared | KeyShared]]]
 }
 
 
-class Subscription(Takes):
+class Subscription(Measured):
     """One named reader."""
 
-    __slots__ = ("_ready_bytes", "_turn", "options", "roster")
+    __slots__ = ("_turn", "options", "roster")
 
     def __init__(
         self,
@@ -79,7 +79,6 @@ class Subscription(Takes):
         self.options = options
         self.roster = Roster(host, self, self._settler, members)
         self._turn = 0
-        self._ready_bytes: dict[QueueId, ReadyBytes] = {}
         for queue in queues:
             self.add_queue(queue, _start(options.start, queue), is_new=is_new)
 
@@ -266,27 +265,6 @@ class Subscription(Takes):
         dropped = moves.drop_head(self._host, self._journey.picker, lane, messages, cause)
         self._changed(lane)
         return dropped
-
-    # What limits ask
-
-    @property
-    def lead_queue(self) -> SubscribedQueue:
-        """One of its queues; all are of one topic."""
-        return self._order[0].queue
-
-    def room(self) -> int:
-        """Messages its consumers would take at once, as far as one round looks."""
-        if self._settler.inflight.is_blocked:
-            return 0
-        return sum(taker.room() for taker in self._order[0].dispatcher.takers())
-
-    def ready_body_bytes(self) -> int:
-        """Body bytes of what waits, in all queues; the first call reads them."""
-        known = self._ready_bytes
-        for lane in self._order:
-            if lane.queue_id not in known:
-                known[lane.queue_id] = ReadyBytes(lane, self._host.read)
-        return sum(each.total() for each in known.values())
 
     @property
     def consumers(self) -> list[Consumer]:
