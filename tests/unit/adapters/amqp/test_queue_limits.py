@@ -1,0 +1,160 @@
+"""Times to live, lengths and what happens above them, as a client sees it."""
+
+import pytest
+
+from penstock.testing.amqp_peer import AmqpBench
+from penstock.wire.amqp.basic_methods import Ack, Consume, Get, Nack, Qos
+from penstock.wire.amqp.channel_methods import ConfirmSelect
+from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
+from penstock.wire.amqp.queue_methods import Declare, DeclareOk
+
+LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+
+
+@pytest.fixture
+def bench():
+    return AmqpBench()
+
+
+@pytest.fixture
+def client(bench):
+    client = bench.client()
+    client.call(1, ConfirmSelect())
+    assert isinstance(client.call(1, Declare(queue="dead")), DeclareOk)
+    return client
+
+
+def limited(client, **arguments):
+    table = {name.replace("_", "-"): value for name, value in arguments.items()}
+    answer = client.call(1, Declare(queue="q", arguments={**LETTERS, **table}))
+    assert isinstance(answer, DeclareOk), answer
+
+
+def put(client, *bodies, lives_ms=None):
+    expiration = None if lives_ms is None else str(lives_ms)
+    properties = encode_properties(Properties(expiration=expiration))
+    for body in bodies:
+        client.publish(1, "", "q", body, properties)
+    client.turn()
+    heard = [each.method for each in client.take()]
+    acked = [each.delivery_tag for each in heard if isinstance(each, Ack)]
+    nacked = [each.delivery_tag for each in heard if isinstance(each, Nack)]
+    return acked, nacked
+
+
+def drained(client, name):
+    """Bodies of a queue, and why they died last."""
+    found = []
+    while True:
+        client.send(1, Get(queue=name, is_no_ack=True))
+        client.turn()
+        _, properties, body = client.answer_with_content(1)
+        if not properties:
+            return found
+        deaths = (decode_properties(properties).headers or {}).get("x-death", [])
+        found.append((body, deaths[0]["reason"] if deaths else ""))
+
+
+def ready(bench, name="q"):
+    return bench.house.vhosts["/"].queues.get(name).ready
+
+
+@pytest.mark.parametrize(("own_ms", "dies_ms"), [(None, 1000), (100, 100), (5000, 1000)])
+def test_the_shorter_time_to_live_wins(bench, client, own_ms, dies_ms):
+    limited(client, x_message_ttl=1000)
+    put(client, b"x", lives_ms=own_ms)
+    bench.advance(dies_ms)
+    assert ready(bench) == 1
+    bench.advance(1)
+    assert ready(bench) == 0
+    client.turn()
+    assert drained(client, "dead") == [(b"x", "expired")]
+
+
+def test_what_is_out_of_time_behind_a_living_head_waits(bench, client):
+    limited(client)
+    put(client, b"long", lives_ms=1000)
+    put(client, b"short", lives_ms=10)
+    bench.advance(500)
+    assert ready(bench) == 2
+    bench.advance(501)
+    client.turn()
+    assert drained(client, "dead") == [(b"long", "expired"), (b"short", "expired")]
+
+
+def test_expired_messages_are_never_delivered(bench, client):
+    limited(client)
+    put(client, b"a", lives_ms=1000)
+    put(client, b"b", lives_ms=10)
+    put(client, b"c")
+    bench.advance(500)
+    assert [body for body, _ in drained(client, "q")] == [b"a", b"c"]
+    assert drained(client, "dead") == [(b"b", "expired")]
+
+
+@pytest.mark.parametrize("is_by_queue", [True, False])
+def test_no_time_to_live_is_enough_for_a_consumer_that_waits(bench, client, is_by_queue):
+    if is_by_queue:
+        limited(client, x_message_ttl=0)
+    else:
+        limited(client)
+    client.open(2)
+    client.call(2, Qos(prefetch_count=1))
+    client.call(2, Consume(queue="q"))
+    for body in (b"taken", b"late"):
+        properties = encode_properties(Properties(expiration=None if is_by_queue else "0"))
+        client.publish(1, "", "q", body, properties)
+        bench.clock.advance(7)
+        client.turn()
+    assert client.bodies() == [b"taken"]
+    bench.advance(2)
+    client.turn()
+    assert ready(bench) == 0
+    client.take()
+    assert drained(client, "dead") == [(b"late", "expired")]
+
+
+def test_the_oldest_make_room_and_are_dead_letters_in_order(client):
+    limited(client, x_max_length=2)
+    assert put(client, b"a", b"b", b"c", b"d")[1] == []
+    assert drained(client, "dead") == [(b"a", "maxlen"), (b"b", "maxlen")]
+    assert [body for body, _ in drained(client, "q")] == [b"c", b"d"]
+
+
+def test_bytes_of_bodies_are_what_counts(client):
+    limited(client, x_max_length_bytes=10)
+    put(client, b"12345", b"67890")
+    assert drained(client, "dead") == []
+    put(client, b"x")
+    assert drained(client, "dead") == [(b"12345", "maxlen")]
+
+
+def test_reject_publish_says_no_and_keeps_what_is_there(client):
+    limited(client, x_max_length=1, x_overflow="reject-publish")
+    assert put(client, b"a", b"b") == ([1], [2])
+    assert drained(client, "dead") == []
+    assert drained(client, "q") == [(b"a", "")]
+
+
+def test_reject_publish_dlx_buries_what_it_refuses(client):
+    limited(client, x_max_length=1, x_overflow="reject-publish-dlx")
+    assert put(client, b"a", b"b") == ([1], [2])
+    assert drained(client, "dead") == [(b"b", "maxlen")]
+
+
+def test_hold_waits_for_room_and_confirms_then(client):
+    limited(client, x_max_length=1, x_overflow="hold")
+    assert put(client, b"a", b"b") == ([1], [])
+    client.send(1, Get(queue="q", is_no_ack=True))
+    client.turn()
+    heard = [each.method for each in client.take()]
+    assert [each.delivery_tag for each in heard if isinstance(each, Ack)] == [2]
+
+
+def test_a_hold_ends_in_a_nack(bench, client):
+    limited(client, x_max_length=1, x_overflow="hold")
+    put(client, b"a", b"b")
+    bench.advance(bench.settings.flow.hold_ms_max + 1)
+    client.turn()
+    heard = [each.method for each in client.take()]
+    assert [each.delivery_tag for each in heard if isinstance(each, Nack)] == [2]
