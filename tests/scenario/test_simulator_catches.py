@@ -27,8 +27,8 @@ def quiet():
     logging.disable(logging.NOTSET)
 
 
-def first_failure():
-    for seed in range(SEEDS):
+def first_failure(first_seed=0):
+    for seed in range(first_seed, first_seed + SEEDS):
         try:
             simulate(seed, STEPS)
         except SimulationFailed as failure:
@@ -47,7 +47,7 @@ def test_confirms_before_the_sync_are_noticed(monkeypatch):
 
 def test_acks_forgotten_by_a_second_restart_are_noticed(monkeypatch):
     monkeypatch.setattr(Settling, "replayed", nothing)
-    text = first_failure()
+    text = first_failure(first_seed=110)  # two restarts that matter are rare: one in fifty
     assert "(P2)" in text or "its ack was durable (P1)" in text
 
 

@@ -247,9 +247,10 @@ class Episodes:
         if before == 0:
             self._stalled_since_ms = now_ms
         elif self._held == 0 and self._stalled_since_ms is not None:
-            if isinstance(self._share, int):
-                self._share = StallShare(self._share)
-            self._share.add(self._stalled_since_ms, now_ms)
+            if now_ms > self._stalled_since_ms:
+                if isinstance(self._share, int):
+                    self._share = StallShare(self._share)
+                self._share.add(self._stalled_since_ms, now_ms)
             self._stalled_since_ms = None
 
     def _end(self, reason: Reason, open_: _Open) -> Episode:
