@@ -209,6 +209,17 @@ class AmqpQueues(RuleBasedStateMachine):
         assert self.model.get(channel, name, heard, is_no_ack=is_no_ack) == left
         self.rest()
 
+    @rule(channel=CHANNELS, name=QUEUES, times=st.integers(1, 3))
+    def bounce(self, channel, name, times):
+        """Take and give back: whatever is at the head, again and again."""
+        for _ in range(times):
+            self.get(channel, name, False)
+            tag = max(self.model.channels[channel].unacked, default=None)
+            if tag is not None:
+                self.model.requeue(self.model.channels[channel].take(tag, is_multiple=False))
+                self.client.send(channel, Nack(tag, False, True))
+                self.rest()
+
     def chosen(self, channel, at):
         tags = sorted(self.model.channels[channel].unacked)
         return tags[at % len(tags)] if tags else None

@@ -118,7 +118,7 @@ class Settler:
                 continue
             moved += 1
             attempts = held.attempts + is_counted
-            if is_counted and 0 < limit < attempts:
+            if is_counted and limit and attempts > max(0, limit):
                 lane.redelivery.counts[start] = attempts
                 dying.append(start)
             elif delay_ms > 0:

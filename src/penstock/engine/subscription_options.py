@@ -53,7 +53,8 @@ class SubscriptionOptions:
     """True only where peers cannot see offsets (D7)."""
     start: Start | int = Start.EARLIEST
     delivery_limit: int = 0
-    """A message that came back more often than this is a dead letter; 0 = no limit."""
+    """A message that came back more often than this is a dead letter; 0 = no limit, -1 = at the
+    first time."""
     filter: Filter | None = None
     """What it does not want is settled unseen."""
     is_priority: bool = False

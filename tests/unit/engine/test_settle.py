@@ -173,6 +173,15 @@ def test_a_message_that_came_back_too_often_is_a_dead_letter(host, queue):
     assert subscription.low_mark(1) == 1
 
 
+def test_a_limit_of_nothing_buries_what_comes_back_once(host, queue):
+    options = SubscriptionOptions(delivery_limit=-1)
+    subscription = Subscription(1, "s", [queue], options, host)
+    consume(subscription, Window(1), name="c")
+    host.run()
+    subscription.requeue(1, [0])
+    assert [burial.offset for burial in host.burials] == [0]
+
+
 def test_the_topics_delivery_limit_counts_when_the_subscription_has_none(host, queue):
     queue.topic.policy.delivery_limit = 1
     subscription = Subscription(1, "s", [queue], SubscriptionOptions(), host)

@@ -97,12 +97,13 @@ def read_arguments(resource: str, arguments: Mapping[str, Any]) -> QueueArgument
         if name in strangers:
             text = f"invalid arg '{name}' for {resource} of queue type {_MODULES[kind]}"
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
+    limit = arguments.get("x-delivery-limit")
     is_single = bool(arguments.get("x-single-active-consumer", False))
     return QueueArguments(
         kind,
         _policy(arguments),
         Mode.SINGLE_ACTIVE if is_single else Mode.SHARED,
-        arguments.get("x-delivery-limit", 0),
+        0 if limit is None else limit or NONE_MAX,
         arguments.get("x-dead-letter-exchange"),
         arguments.get("x-dead-letter-routing-key"),
     )

@@ -85,6 +85,8 @@ def test_a_quorum_queue_has_a_delivery_limit():
     read = read_arguments(Q, {"x-queue-type": "quorum", "x-delivery-limit": 3})
     assert (read.kind, read.delivery_limit) == ("quorum", 3)
     assert read_arguments(Q, {"x-queue-type": "quorum"}).delivery_limit == 0
+    read = read_arguments(Q, {"x-queue-type": "quorum", "x-delivery-limit": 0})
+    assert read.delivery_limit == NONE_MAX
 
 
 def test_what_has_no_meaning_here_is_accepted():
