@@ -76,6 +76,16 @@ class ConfirmLedger:
         self._next += n
         return first
 
+    def answer_next(self, first: int, last: int) -> bool:
+        """The usual outcome: all of these, and they are the next ones; False when they are not.
+
+        Then one cumulative ack of ``last`` says it.
+        """
+        if first != self._low or self._ahead or last >= self._next:
+            return False
+        self._low = last + 1
+        return True
+
     def answer(self, confirmed: list[int], refused: list[int]) -> Verdicts:
         """One turn's outcome, in any order, as the fewest answers that say it."""
         self._settle(confirmed)

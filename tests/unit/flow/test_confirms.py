@@ -59,3 +59,14 @@ def test_answering_what_is_not_open_is_our_own_mistake(tokens):
     ledger.answer([1], [])
     with pytest.raises(InvariantBroken, match=r"open are 2\.\.3"):
         ledger.answer(tokens, [])
+
+
+def test_the_next_ones_in_a_row_are_answered_by_one_step_and_nothing_else_is():
+    ledger = ConfirmLedger()
+    ledger.expect(6)
+    assert not ledger.answer_next(2, 3), "1 is open"
+    assert ledger.answer_next(1, 2)
+    ledger.answer([4], [])
+    assert not ledger.answer_next(3, 3), "4 is answered ahead of it"
+    assert not ledger.answer_next(3, 7), "7 was never published"
+    assert ledger.outstanding_min == 3

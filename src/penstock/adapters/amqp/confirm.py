@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.flow.confirms import ConfirmLedger
-from penstock.wire.amqp.answers import confirms
+from penstock.wire.amqp.answers import ack_frame, confirms
 from penstock.wire.amqp.channel_methods import ConfirmSelect, ConfirmSelectOk
 from penstock.wire.amqp.method import Method
 
@@ -46,19 +46,23 @@ class Confirms:
         return self._ledger.expect(count)
 
     def acked(self, tokens: list[int]) -> None:
-        """These are safe; numbers below 1 are from before the select and nobody's business."""
-        self._acked += (
-            tokens if min(tokens, default=1) > 0 else [each for each in tokens if each > 0]
-        )
+        """These are safe; number 0 is from before the select and nobody's business."""
+        self._acked += tokens if 0 not in tokens else [each for each in tokens if each]
 
     def nacked(self, tokens: list[int]) -> None:
         """These were not stored."""
-        self._nacked += [each for each in tokens if each > 0]
+        self._nacked += [each for each in tokens if each]
 
     def take(self) -> bytes:
         """The frames that say it; empty when there is nothing to say."""
         if not self._acked and not self._nacked:
             return b""
+        if not self._nacked:
+            first, last = self._acked[0], self._acked[-1]
+            is_run = self._acked == list(range(first, last + 1))
+            if is_run and self._ledger.answer_next(first, last):
+                self._acked = []
+                return ack_frame(self._number, last, is_multiple=last > first)
         acked, self._acked = self._acked, []
         nacked, self._nacked = self._nacked, []
         verdicts = self._ledger.answer(acked, nacked)

@@ -204,15 +204,16 @@ class Publishing:
             return 0
         if head.is_mandatory and not route.is_constant:
             return self._send_each(head, route, records, first)
+        if len(records) == 1:
+            publication = Publication(records[0], (), UNASSIGNED_OFFSET, (), route, first)
+            self._channel.flow.publish([publication])
+            return 1
         tokens = range(first, first + len(records)) if first > 0 else repeat(first)
-        self._channel.flow.publish(
-            list(
-                map(
-                    Publication, records, repeat(()), repeat(UNASSIGNED_OFFSET), repeat(()),
-                    repeat(route), tokens,
-                )
-            )
+        publications = map(
+            Publication, records, repeat(()), repeat(UNASSIGNED_OFFSET), repeat(()),
+            repeat(route), tokens,
         )  # fmt: skip
+        self._channel.flow.publish(list(publications))
         return len(records)
 
     def _send_each(

@@ -40,3 +40,13 @@ def test_what_was_published_before_the_select_is_nobodys_business():
 
 def test_nothing_to_say_is_no_bytes():
     assert Confirms(1).take() == b""
+
+
+def test_an_answer_out_of_order_is_the_same_in_any_order():
+    confirms = Confirms(1)
+    confirms.expect(4)
+    confirms.acked([2, 1, 4])
+    assert confirms.take() == ack_frame(1, 2, is_multiple=True) + ack_frame(1, 4)
+    confirms.acked([3])
+    assert confirms.take() == ack_frame(1, 3)
+    assert confirms.outstanding == 0
