@@ -24,7 +24,10 @@ class AmqpSettings:
     close_ms_max: int = setting(
         3_000, "A peer that is told to close has this long to answer before it is cut off"
     )
-    message_bytes_max: int = setting(128 * MIB, "Largest message body; a larger one costs 406")
+    message_bytes_max: int = setting(
+        128 * MIB,
+        "Largest message body, if topics.message_bytes_max allows it; a larger one costs 406",
+    )
     content_ms_max: int = setting(
         30_000, "D22: a content let in although memory is short must be complete in this time"
     )

@@ -40,6 +40,10 @@ class House:
         self.clock: Final = clock
         self.all_settings: Final = settings
         self.settings: Final = settings.amqp
+        self.message_bytes_max: Final = min(
+            self.settings.message_bytes_max, settings.topics.message_bytes_max
+        )
+        """Largest body: found by its header, before the engine would refuse it in fewer words."""
         self.cluster_name: Final = self.settings.cluster_name or settings.broker.name
         self.timers: Final = Timers()
         self._closes: dict[str, int] = {}
@@ -91,7 +95,7 @@ class House:
         return ContentShare(
             name,
             self.contents,
-            bytes_max=settings.message_bytes_max,
+            bytes_max=self.message_bytes_max,
             ms_max=settings.content_ms_max,
             wake=wake,
         )

@@ -75,7 +75,7 @@ class Session(Caller):
         """True once a virtual host is open."""
         self.wants_close = False
         self.handshake: Final = Handshake(self)
-        self._inflow: Final = Inflow(message_bytes_max=house.settings.message_bytes_max)
+        self._inflow: Final = Inflow(message_bytes_max=house.message_bytes_max)
         self._contents: Final = house.content_share(self.name, wake)
         self._beat = Heartbeat(0, self.now_ms)
         self._notices: Final = BlockedNotices()

@@ -1,8 +1,11 @@
 """Deliveries on their way out: several queues, priorities, slow readers."""
 
 from penstock.model.record import neutral_record
+from penstock.settings.load import Settings
+from penstock.settings.topics import TopicSettings
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
 from penstock.wire.amqp.basic_methods import Ack, Consume, Deliver
+from penstock.wire.amqp.channel_methods import Close
 from penstock.wire.amqp.properties import Properties, encode_properties
 from penstock.wire.amqp.queue_methods import Declare, DeclareOk
 
@@ -134,3 +137,15 @@ def test_a_batch_of_another_protocol_is_one_delivery_and_settled_as_a_whole() ->
     peer.send(1, Ack(3, is_multiple=True))
     peer.turn()
     assert (queue.ready, queue.unacked) == (0, 0)
+
+
+def test_what_the_engine_would_not_store_is_refused_by_its_header() -> None:
+    peer = AmqpBench(Settings(topics=TopicSettings(message_bytes_max=1000))).client()
+    peer.call(1, Declare(queue="q"))
+    peer.publish(1, "", "q", b"x" * 1001)
+    peer.turn()
+    close = peer.answer(1)
+    assert isinstance(close, Close)
+    assert close.reply_text == (
+        "PRECONDITION_FAILED - message size 1001 is larger than configured max size 1000"
+    )
