@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from penstock.adapters.amqp.copies import CC, copy_keys
+from penstock.adapters.amqp.copies import CC, COPIES_MAX, copy_keys
 from penstock.adapters.amqp.present import as_amqp
 from penstock.adapters.amqp.x_death import REASONS, DeathNote, deaths_of, is_cycle, with_death
 from penstock.engine.ports import Death
@@ -58,7 +58,7 @@ class ExchangeGraves:
             record = self._translated(record)
         exchange, routing_key = names_of(record)
         try:
-            copies = copy_keys(record.properties, CC)
+            copies = copy_keys(record.properties, CC)[:COPIES_MAX]
         except AmqpError:
             copies = ()
         note = DeathNote(

@@ -19,6 +19,8 @@ from penstock.wire.amqp.table import decode_table, join_table, split_table
 
 CC: Final = b"CC"
 BCC: Final = b"BCC"
+COPIES_MAX: Final = 1000
+"""Further keys of one message: each costs a walk through the exchanges, the bytes only a few."""
 
 
 def copy_keys(properties: bytes, header: bytes) -> tuple[str, ...]:
@@ -39,6 +41,9 @@ def with_copies(head: PublishHead, record: Record, now_ms: int) -> tuple[Record,
     """The record as it is to be stored, and all its routing keys, each once."""
     properties = record.properties
     public, secret = copy_keys(properties, CC), copy_keys(properties, BCC)
+    if len(public) + len(secret) > COPIES_MAX:
+        text = f"{len(public) + len(secret)} routing keys in CC and BCC, at most {COPIES_MAX}"
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, f"invalid message: {text}")
     keys = tuple(dict.fromkeys((head.routing_key, *public, *secret)))
     found = walk(properties, 0, len(properties))
     if BCC not in found.header_names:

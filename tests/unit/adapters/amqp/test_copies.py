@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.adapters.amqp.burial import letter_head
-from penstock.adapters.amqp.copies import BCC, CC, copy_keys, with_copies
+from penstock.adapters.amqp.copies import BCC, CC, COPIES_MAX, copy_keys, with_copies
 from penstock.wire.amqp.codes import AmqpError
 from penstock.wire.amqp.origin import publish_record
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
@@ -45,3 +45,10 @@ def test_a_header_that_is_no_array_is_refused(name):
 
 def test_no_headers_no_copies():
     assert copy_keys(b"\0\0", BCC) == ()
+
+
+def test_too_many_copies_are_refused():
+    keys = [str(number) for number in range(COPIES_MAX)]
+    assert len(with_copies(HEAD, record(CC=keys), 5)[1]) == COPIES_MAX + 1
+    with pytest.raises(AmqpError, match=f"at most {COPIES_MAX}"):
+        with_copies(HEAD, record(CC=keys, BCC=["one too many"]), 5)
