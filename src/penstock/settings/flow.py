@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from penstock.model.errors import SettingsError
 from penstock.settings.convert import parse_bytes
-from penstock.settings.declare import KIB, MIB, setting
+from penstock.settings.declare import MIB, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,12 @@ class FlowSettings:
     )
     unacked_subscription_max: int = setting(200_000, "F13: unacked messages of one subscription")
     unacked_consumer_bytes_max: int = setting(64 * MIB, "F13: unacked bytes of one consumer")
-    unsent_messages_max: int = setting(200, "F14: deliveries a socket has not taken yet, by number")
-    unsent_bytes_max: int = setting(
-        256 * KIB, "F14: deliveries a socket has not taken yet, by bytes"
+    # More than a turn takes from one publisher: sockets are written to between turns, and with
+    # RabbitMQ's 200 a backlog grows although its only consumer reads as fast as it can.
+    unsent_messages_max: int = setting(
+        1000, "F14: deliveries a socket has not taken yet, by number"
     )
+    unsent_bytes_max: int = setting(1 * MIB, "F14: deliveries a socket has not taken yet, by bytes")
     turn_messages_max: int = setting(2000, "Messages one turn moves through one stage")
     turn_channel_messages_max: int = setting(400, "Messages one turn takes from one channel")
     turn_bytes_max: int = setting(16 * MIB, "Bytes one turn appends")

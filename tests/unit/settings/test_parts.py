@@ -98,3 +98,9 @@ def test_any_other_port_is_refused_with_its_name(text):
 def test_a_broker_without_directory_name_or_known_log_level_is_refused(wrong):
     with pytest.raises(SettingsError, match=f"broker.{next(iter(wrong))}"):
         BrokerSettings(**wrong)
+
+
+def test_a_turn_hands_out_more_than_it_takes_from_a_publisher():
+    """Else a backlog grows although its consumer reads as fast as it can."""
+    flow = FlowSettings()
+    assert flow.unsent_messages_max >= 2 * flow.turn_channel_messages_max
