@@ -27,6 +27,11 @@ SCENES: Final = {
     "rebalance": "the client: eight consumers come and go, and the queues are always divided",
     "ordered": "the client: each order's steps one after the other, whoever consumes them",
     "pop": "RocketMQ: eight consumers share four queues, and one that hangs holds none of them",
+    "credit-flow": "AMQP: a slow stage holds those before it, and each names the next one",
+    "memory-alarm": "AMQP: connection.blocked; publishes wait, acks and declares do not",
+    "disk-alarm": "AMQP: the same when the disk is nearly full, before a write fails",
+    "prefetch": "AMQP: what a consumer has in hand, alone, by channel, and without any limit",
+    "mixed-connection": "AMQP: held publishes do not stop the acks behind them; x-overflow: hold",
     "spark-backpressure": "a slow Spark query slows, then holds, the publishers of its topic only",
 }
 """Name -> what it shows, in the order in which they are listed."""

@@ -8,23 +8,24 @@ operator would. A scene fails when a check fails or when it takes longer than it
 
 import asyncio
 import contextlib
-import http.client
-import json
 import logging
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import click
 
+from penstock.cli.asking import address, send
 from penstock.cli.remoting import RemotingClient
 from penstock.cli.scenes import SCENES, Play, scene_settings
 from penstock.cli.scenes.actors import Consuming, Publishing
+from penstock.cli.scenes.amqp_link import AmqpLink
 from penstock.cli.scenes.remote_actors import SteadySender
 from penstock.engine.topic import Topic
+from penstock.model.errors import PenstockError
 from penstock.model.names import topic_name
 from penstock.server.faults import FaultOrder
 from penstock.server.lifecycle import Broker
@@ -39,6 +40,44 @@ TICK_SECONDS: Final = 0.5
 T = TypeVar("T")
 
 
+class Actor(Protocol):
+    """Somebody whose doings are told by the ticker."""
+
+    def figures(self, seconds: float) -> str:
+        """Its part of a ticker line."""
+        ...
+
+    def leave(self) -> None:
+        """Hang up."""
+        ...
+
+
+class Sends(Protocol):
+    """A publisher that keeps book of the answers."""
+
+    @property
+    def confirmed_numbers(self) -> set[int]:
+        """Those that are stored."""
+        ...
+
+    @property
+    def outstanding(self) -> int:
+        """Sent and not answered."""
+        ...
+
+
+class Takes(Protocol):
+    """A consumer that keeps what it settled."""
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """In order."""
+        ...
+
+
+AnyActor = TypeVar("AnyActor", bound=Actor)
+
+
 class House:
     """One performance of one scene."""
 
@@ -50,10 +89,9 @@ class House:
         """(what was claimed, whether it was so, the figures)."""
         self.diagnoses: list[str] = []
         """What the broker named as the bottleneck at each tick."""
-        self._publishing: list[Publishing] = []
-        self._consuming: list[Consuming] = []
-        self._senders: list[SteadySender] = []
+        self._actors: list[Actor] = []
         self._clients: list[RemotingClient] = []
+        self._links: list[AmqpLink] = []
         self._is_silent = is_silent
         self._began = 0.0
 
@@ -92,17 +130,15 @@ class House:
         self, name: str, topic: Topic, *, per_second: int, is_fast_failing: bool = False
     ) -> Publishing:
         """A publisher with its own connection, publishing from now on."""
-        actor = Publishing(
-            self.broker, name, topic, per_second=per_second, is_fast_failing=is_fast_failing
+        return self.cast(
+            Publishing(
+                self.broker, name, topic, per_second=per_second, is_fast_failing=is_fast_failing
+            )
         )
-        self._publishing.append(actor)
-        return actor
 
     def consumer(self, name: str, topic: Topic, *, prefetch: int = 100) -> Consuming:
         """A consumer with its own connection that settles what it gets."""
-        actor = Consuming(self.broker, name, topic, prefetch=prefetch)
-        self._consuming.append(actor)
-        return actor
+        return self.cast(Consuming(self.broker, name, topic, prefetch=prefetch))
 
     @property
     def name_server(self) -> str:
@@ -118,11 +154,26 @@ class House:
 
     def sender(self, name: str, topic: str, *, per_second: int, body_bytes: int) -> SteadySender:
         """A RocketMQ producer with its own socket and thread, sending from now on."""
-        actor = SteadySender(
-            name, self.rocketmq, topic, per_second=per_second, body_bytes=body_bytes
+        return self.cast(
+            SteadySender(name, self.rocketmq, topic, per_second=per_second, body_bytes=body_bytes)
         )
-        self._senders.append(actor)
+
+    async def amqp(self, name: str) -> AmqpLink:
+        """An AMQP client with its own socket; its actors are in ``amqp_actors.py``."""
+        link = await AmqpLink.connect(self.broker.endpoints["amqp"], name)
+        self._links.append(link)
+        return link
+
+    def cast(self, actor: AnyActor) -> AnyActor:
+        """Let the ticker tell of somebody, who leaves when the scene is over."""
+        self._actors.append(actor)
         return actor
+
+    def dismiss(self, *actors: Actor) -> None:
+        """Their part is over."""
+        for actor in actors:
+            self._actors.remove(actor)
+            actor.leave()
 
     async def away(self, act: Callable[[], T]) -> T:
         """Do something that blocks, beside the broker's loop."""
@@ -148,7 +199,16 @@ class House:
 
     async def flow(self) -> dict[str, Any]:
         """What ``/api/flow`` says now."""
-        return await asyncio.to_thread(_get_json, self._http, "/api/flow")
+        page: dict[str, Any] = await self.ask("GET", "/api/flow")
+        return page
+
+    async def ask(self, method: str, path: str, order: dict[str, Any] | None = None) -> Any:
+        """What the broker's HTTP port answers; like any operator's script."""
+        at = address(Path(), self._http)
+        status, answer = await asyncio.to_thread(send, method, path, order, at=at)
+        if status != 200:
+            raise PenstockError(f"{method} {path} was answered {status}: {answer}")
+        return answer
 
     def say(self, text: str) -> None:
         """One line of narration."""
@@ -159,7 +219,7 @@ class House:
         """Something the scene claims; told at the end."""
         self.checks.append((claim, is_true, figures))
 
-    async def check_nothing_lost(self, publishers: list[Publishing], consumer: Consuming) -> None:
+    async def check_nothing_lost(self, publishers: Sequence[Sends], consumer: Takes) -> None:
         """The check every scene ends with: what was confirmed was consumed, once, and no more."""
         is_answered = await self.until(lambda: not any(each.outstanding for each in publishers), 5)
         stored = sum(len(each.confirmed_numbers) for each in publishers)
@@ -192,21 +252,20 @@ class House:
                 + (f" ({each['reason']}: {each['culprit']})" if each["reason"] else "")
                 for each in held[:3]
             )
-            figures = [actor.figures(TICK_SECONDS) for actor in self._actors()]
+            figures = [actor.figures(TICK_SECONDS) for actor in self._actors]
             if figures or states:
                 line = "  ".join(figures)
                 self.say(line + (click.style(f"  {states}", fg="cyan") if states else ""))
             if held:
                 self.say(click.style(f"         {diagnosis['sentence']}", dim=True))
 
-    def _actors(self) -> list[Publishing | SteadySender | Consuming]:
-        return [*self._publishing, *self._senders, *self._consuming]
-
     def _clear_the_stage(self) -> None:
-        for actor in self._actors():
+        for actor in self._actors:
             actor.leave()
         for client in self._clients:
             client.close()
+        for link in self._links:
+            link.leave()
 
     def verdict(self) -> dict[str, Any]:
         """The outcome, ready for JSON."""
@@ -244,14 +303,3 @@ def _settings(directory: Path, own: dict[str, str]) -> Any:
     }
     flags = tuple(Given(key, value, "scene") for key, value in given.items())
     return load_settings(flags, environ={}, config=None)
-
-
-def _get_json(endpoint: str, path: str) -> dict[str, Any]:
-    host, _, port = endpoint.rpartition(":")
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=5)
-    try:
-        connection.request("GET", path)
-        page: dict[str, Any] = json.loads(connection.getresponse().read())
-        return page
-    finally:
-        connection.close()
