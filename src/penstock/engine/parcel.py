@@ -31,6 +31,10 @@ without it a flood of empty messages would be outside every byte limit (law 2)."
 JOINED_MAX: Final = 1000
 """Publications from which on a parcel is not joined by later ones: splitting it copies the rest."""
 
+JOINED_MS_MAX: Final = 5
+"""Publications that came so soon after a parcel still join it: they are held as long as its first,
+which matters to nobody, for holds last for seconds."""
+
 _TRANSIENT: Final = int(RecordFlag.TRANSIENT)
 _DELAYED: Final = int(RecordFlag.DELAYED)
 
@@ -101,7 +105,7 @@ class Parcel:
         if (
             later.route is not self.route
             or later.manner is not self.manner
-            or later.arrived_ms != self.arrived_ms
+            or later.arrived_ms - self.arrived_ms > JOINED_MS_MAX
             or self.queues is not None
             or len(self.publications) >= JOINED_MAX
         ):

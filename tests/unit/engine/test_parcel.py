@@ -2,7 +2,14 @@
 
 import pytest
 
-from penstock.engine.parcel import JOINED_MAX, PUBLICATION_BYTES, Manner, Parcel, parcels_of
+from penstock.engine.parcel import (
+    JOINED_MAX,
+    JOINED_MS_MAX,
+    PUBLICATION_BYTES,
+    Manner,
+    Parcel,
+    parcels_of,
+)
 from penstock.engine.ports import Publication
 from penstock.model.errors import InvariantBroken
 from penstock.model.record import Record, RecordFlag, neutral_record
@@ -79,7 +86,8 @@ def parcel_of(*bodies, now_ms=5, **facts):
 
 
 def test_what_a_channel_sends_on_joins_what_waits_and_weighs_the_same():
-    parcel, later = parcel_of(b"a", b"bb"), parcel_of(b"ccc", keys=(b"k",))
+    parcel = parcel_of(b"a", b"bb", now_ms=5)
+    later = parcel_of(b"ccc", keys=(b"k",), now_ms=5 + JOINED_MS_MAX)
     charge = parcel.charge + later.charge
     assert parcel.join(later)
     assert [each.record.origin for each in parcel.publications] == [b"a", b"bb", b"ccc"]
@@ -88,7 +96,7 @@ def test_what_a_channel_sends_on_joins_what_waits_and_weighs_the_same():
 
 @pytest.mark.parametrize(
     "later",
-    [{"route": THERE}, {"flags": RecordFlag.TRANSIENT}, {"now_ms": 6}],
+    [{"route": THERE}, {"flags": RecordFlag.TRANSIENT}, {"now_ms": 6 + JOINED_MS_MAX}],
     ids=["another route", "another manner", "another time"],
 )
 def test_what_differs_from_what_waits_stays_by_itself(later):
