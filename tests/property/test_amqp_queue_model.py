@@ -6,13 +6,15 @@ and reason is compared with ``testing/amqp_queue_model.py``. The broker is stopp
 way; time passes by a manual clock.
 """
 
+from random import Random
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -51,32 +53,34 @@ ARGUMENTS = {
     "ranked": {"x-max-priority": 2},
     "quorum": {"x-queue-type": "quorum", "x-delivery-limit": 1},
 }
-QUEUES = st.sampled_from([*ARGUMENTS, *[f"dead.{name}" for name in ARGUMENTS]])
+RULES = {
+    "plain": {},
+    "short": {"length_max": 3},
+    "light": {"bytes_max": 12},
+    "strict": {"length_max": 2, "is_rejecting": True},
+    "brief": {"ttl_ms": 100},
+    "ranked": {"priority_max": 2},
+    "quorum": {"delivery_limit": 1},
+}
+"""The same for the model."""
+WHICH = st.integers(0, 5)
+"""One of the two queues of a walk, or (a third of the time) where their dead go."""
 CHANNELS = st.sampled_from(CONSUMING)
-CAUSES = {"is_multiple": st.booleans(), "at": st.integers(0, 20)}
 
 
-def model_queues():
-    rules = {
-        "plain": {},
-        "short": {"length_max": 3},
-        "light": {"bytes_max": 12},
-        "strict": {"length_max": 2, "is_rejecting": True},
-        "brief": {"ttl_ms": 100},
-        "ranked": {"priority_max": 2},
-        "quorum": {"delivery_limit": 1},
-    }
-    for name, rule_of_it in rules.items():
+def model_queues(names):
+    for name in names:
         grave = ModelQueue(f"dead.{name}")
-        yield ModelQueue(name, grave, **rule_of_it)
+        yield ModelQueue(name, grave, **RULES[name])
         yield grave
 
 
 class AmqpQueues(RuleBasedStateMachine):
-    def __init__(self):
-        super().__init__()
+    @initialize(names=st.lists(st.sampled_from(sorted(ARGUMENTS)), min_size=2, max_size=2))
+    def begin(self, names):
         self.bench = AmqpBench()
-        self.model = Model(model_queues(), CONSUMING)
+        self.names = [*names, *names, *[f"dead.{name}" for name in names]]
+        self.model = Model(model_queues(dict.fromkeys(names)), CONSUMING)
         self.numbers = 0
         self.tags = 0
         self.confirms = 0
@@ -88,10 +92,10 @@ class AmqpQueues(RuleBasedStateMachine):
         assert isinstance(self.client.call(PUBLISHING, ConfirmSelect()), ConfirmSelectOk)
         for channel in CONSUMING:
             self.client.open(channel)
-        for name, arguments in ARGUMENTS.items():
+        for name in dict.fromkeys(self.names[:2]):
             self.declare(f"dead.{name}", {})
             letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"dead.{name}"}
-            self.declare(name, {**arguments, **letters})
+            self.declare(name, {**ARGUMENTS[name], **letters})
         self.rest()
 
     def declare(self, name, arguments):
@@ -142,13 +146,14 @@ class AmqpQueues(RuleBasedStateMachine):
     # What it does.
 
     @rule(
-        name=st.sampled_from([*ARGUMENTS, *ARGUMENTS, "dead.plain"]),
+        which=WHICH,
         sizes=st.lists(st.integers(1, 8), min_size=1, max_size=4),
         lives_ms=st.sampled_from([None, None, None, 0, 50, 500]),
         priority=st.integers(0, 4),
         is_persistent=st.booleans(),
     )
-    def publish(self, name, sizes, lives_ms, priority, is_persistent):
+    def publish(self, *, which, sizes, lives_ms, priority, is_persistent):
+        name = self.names[which]
         now_ms = self.bench.clock.wall_ms()
         queue = self.model.queues[name]
         lives = [each for each in (lives_ms, queue.ttl_ms) if each is not None]
@@ -173,8 +178,9 @@ class AmqpQueues(RuleBasedStateMachine):
         self.rest()
         assert self.answers() == expected
 
-    @rule(channel=CHANNELS, name=QUEUES, prefetch=st.integers(0, 3), is_no_ack=st.booleans())
-    def consume(self, channel, name, prefetch, is_no_ack):
+    @rule(channel=CHANNELS, which=WHICH, prefetch=st.integers(0, 3), is_no_ack=st.booleans())
+    def consume(self, channel, which, prefetch, is_no_ack):
+        name = self.names[which]
         if len(self.model.channels[channel].consumers) >= 3:
             return
         self.tags += 1
@@ -186,7 +192,6 @@ class AmqpQueues(RuleBasedStateMachine):
         assert isinstance(self.client.call(channel, method), ConsumeOk)
         self.rest()
 
-    @precondition(lambda self: any(each.consumers for each in self.model.channels.values()))
     @rule(channel=CHANNELS, at=st.integers(0, 2))
     def cancel(self, channel, at):
         state = self.model.channels[channel]
@@ -197,8 +202,9 @@ class AmqpQueues(RuleBasedStateMachine):
         assert isinstance(self.client.call(channel, Cancel(tag)), CancelOk)
         self.rest()
 
-    @rule(channel=CHANNELS, name=QUEUES, is_no_ack=st.booleans())
-    def get(self, channel, name, is_no_ack):
+    @rule(channel=CHANNELS, which=WHICH, is_no_ack=st.booleans())
+    def get(self, channel, which, is_no_ack):
+        name = self.names[which]
         self.client.send(channel, Get(queue=name, is_no_ack=is_no_ack))
         self.client.turn()
         (answer,) = self.client.take()
@@ -209,11 +215,11 @@ class AmqpQueues(RuleBasedStateMachine):
         assert self.model.get(channel, name, heard, is_no_ack=is_no_ack) == left
         self.rest()
 
-    @rule(channel=CHANNELS, name=QUEUES, times=st.integers(1, 3))
-    def bounce(self, channel, name, times):
+    @rule(channel=CHANNELS, which=WHICH, times=st.integers(1, 3))
+    def bounce(self, channel, which, times):
         """Take and give back: whatever is at the head, again and again."""
         for _ in range(times):
-            self.get(channel, name, False)
+            self.get(channel, which, False)
             tag = max(self.model.channels[channel].unacked, default=None)
             if tag is not None:
                 self.model.requeue(self.model.channels[channel].take(tag, is_multiple=False))
@@ -224,52 +230,44 @@ class AmqpQueues(RuleBasedStateMachine):
         tags = sorted(self.model.channels[channel].unacked)
         return tags[at % len(tags)] if tags else None
 
-    @rule(channel=CHANNELS, at=st.integers(0, 20), is_multiple=st.booleans())
-    def ack(self, channel, at, is_multiple):
-        tag = self.chosen(channel, at)
-        if tag is not None:
-            self.model.channels[channel].take(tag, is_multiple=is_multiple)
-            self.client.send(channel, Ack(tag, is_multiple))
-            self.rest()
-
     @rule(
-        channel=CHANNELS, at=st.integers(0, 20), is_multiple=st.booleans(), is_requeue=st.booleans()
+        channel=CHANNELS,
+        at=st.integers(0, 20),
+        verdict=st.sampled_from(["ack", "back", "back", "dead"]),
+        is_multiple=st.booleans(),
+        is_nack=st.booleans(),
     )
-    def nack(self, channel, at, is_multiple, is_requeue):
+    def settle(self, *, channel, at, verdict, is_multiple, is_nack):
         tag = self.chosen(channel, at)
-        if tag is not None:
-            taken = self.model.channels[channel].take(tag, is_multiple=is_multiple)
-            (self.model.requeue if is_requeue else self.model.reject)(taken)
-            self.client.send(channel, Nack(tag, is_multiple, is_requeue))
-            self.rest()
-
-    @rule(channel=CHANNELS, at=st.integers(0, 20), is_requeue=st.booleans())
-    def reject(self, channel, at, is_requeue):
-        tag = self.chosen(channel, at)
-        if tag is not None:
-            taken = self.model.channels[channel].take(tag, is_multiple=False)
-            (self.model.requeue if is_requeue else self.model.reject)(taken)
-            self.client.send(channel, Reject(tag, is_requeue))
-            self.rest()
-
-    @rule(channel=CHANNELS)
-    def recover(self, channel):
-        state = self.model.channels[channel]
-        self.model.requeue(state.take(max(state.unacked, default=0), is_multiple=True))
-        assert isinstance(self.client.call(channel, Recover(is_requeue=True)), RecoverOk)
+        if tag is None:
+            return
+        is_back = verdict == "back"
+        is_multiple = is_multiple and (verdict == "ack" or is_nack)
+        taken = self.model.channels[channel].take(tag, is_multiple=is_multiple)
+        if verdict == "ack":
+            self.client.send(channel, Ack(tag, is_multiple))
+        else:
+            (self.model.requeue if is_back else self.model.reject)(taken)
+            word = Nack(tag, is_multiple, is_back) if is_nack else Reject(tag, is_back)
+            self.client.send(channel, word)
         self.rest()
 
-    @rule(channel=CHANNELS)
-    def close(self, channel):
+    @rule(channel=CHANNELS, is_closing=st.booleans())
+    def give_back_all(self, channel, is_closing):
         state = self.model.channels[channel]
-        self.model.requeue(state.take_all())
-        self.model.channels[channel] = type(state)()
-        assert isinstance(self.client.call(channel, Close()), CloseOk)
-        self.client.open(channel)
+        if is_closing:
+            self.model.requeue(state.take_all())
+            self.model.channels[channel] = type(state)()
+            assert isinstance(self.client.call(channel, Close()), CloseOk)
+            self.client.open(channel)
+        else:
+            self.model.requeue(state.take(max(state.unacked, default=0), is_multiple=True))
+            assert isinstance(self.client.call(channel, Recover(is_requeue=True)), RecoverOk)
         self.rest()
 
-    @rule(name=QUEUES)
-    def purge(self, name):
+    @rule(which=WHICH)
+    def purge(self, which):
+        name = self.names[which]
         queue = self.model.queues[name]
         expected, queue.ready = len(queue.ready), []
         assert self.client.call(PUBLISHING, Purge(queue=name)) == PurgeOk(expected)
@@ -291,6 +289,8 @@ class AmqpQueues(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_right(self):
+        if not hasattr(self, "model"):
+            return
         queues = self.bench.house.vhosts["/"].queues
         for name, expected in self.model.queues.items():
             queue = queues.get(name)
@@ -303,9 +303,67 @@ def test_queues_do_what_the_model_of_queues_does(machine, is_long):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=2_000 if is_long else 40,
+            max_examples=2_000 if is_long else 60,
             stateful_step_count=60 if is_long else 30,
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+WALK = {
+    "publish": lambda chance: {
+        "which": chance.randrange(6),
+        "sizes": [chance.randint(1, 8) for _ in range(chance.randint(1, 4))],
+        "lives_ms": chance.choice([None, None, None, None, 0, 50, 500]),
+        "priority": chance.randint(0, 4),
+        "is_persistent": chance.random() < 0.7,
+    },
+    "consume": lambda chance: {
+        "channel": chance.choice(CONSUMING),
+        "which": chance.randrange(6),
+        "prefetch": chance.randint(0, 3),
+        "is_no_ack": chance.random() < 0.2,
+    },
+    "cancel": lambda chance: {"channel": chance.choice(CONSUMING), "at": chance.randrange(3)},
+    "get": lambda chance: {
+        "channel": chance.choice(CONSUMING),
+        "which": chance.randrange(6),
+        "is_no_ack": chance.random() < 0.3,
+    },
+    "bounce": lambda chance: {
+        "channel": chance.choice(CONSUMING),
+        "which": chance.randrange(6),
+        "times": chance.randint(1, 3),
+    },
+    "settle": lambda chance: {
+        "channel": chance.choice(CONSUMING),
+        "at": chance.randrange(20),
+        "verdict": chance.choice(["ack", "ack", "back", "dead"]),
+        "is_multiple": chance.random() < 0.3,
+        "is_nack": chance.random() < 0.5,
+    },
+    "give_back_all": lambda chance: {
+        "channel": chance.choice(CONSUMING),
+        "is_closing": chance.random() < 0.5,
+    },
+    "purge": lambda chance: {"which": chance.randrange(6)},
+    "wait": lambda chance: {"ms": chance.choice([1, 60, 600])},
+    "restart": lambda chance: {"is_clean": chance.random() < 0.5},
+}
+"""How a long walk chooses the arguments of a step."""
+OFTEN = {"publish": 8, "settle": 10, "consume": 3, "get": 3, "bounce": 2, "cancel": 2, "wait": 2}
+"""How often it takes which; the others once."""
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_long_walks_over_busy_queues(number, is_long, request):
+    chance = Random(f"{request.config.getoption('--seed') or 0} {number}")
+    machine = AmqpQueues()
+    others = sorted(set(ARGUMENTS) - {sorted(ARGUMENTS)[number]})
+    machine.begin(names=[sorted(ARGUMENTS)[number], chance.choice(others)])
+    weights = [OFTEN.get(verb, 1) for verb in WALK]
+    for _ in range(10_000 if is_long else 400):
+        (verb,) = chance.choices(list(WALK), weights)
+        getattr(machine, verb)(**WALK[verb](chance))
+        machine.counts_are_right()

@@ -5,9 +5,10 @@ Each is a settlement with a cause (D13), so that it survives a restart like any 
 
 from penstock.engine.host import Host
 from penstock.engine.lane import Lane
-from penstock.engine.pick import Picker
+from penstock.engine.pick import CHUNK_ENTRIES_MAX, Picker
 from penstock.engine.settle import Settler
 from penstock.flow.demand import UNLIMITED
+from penstock.log.queue_index import IndexFlag
 from penstock.model.settlement import Cause
 
 
@@ -40,7 +41,9 @@ def drop_head(host: Host, picker: Picker, lane: Lane, messages: int, cause: Caus
     """Settle the oldest ready messages, as dead letters; returns how many went."""
     dropped = 0
     while dropped < messages and lane.has_ready:
-        picked = picker.pick(lane, messages - dropped, UNLIMITED)
+        left = messages - dropped
+        # Looking at several buries the expired among them first: then one by one keeps the order.
+        picked = picker.pick(lane, left if _is_immortal(lane, left) else 1, UNLIMITED)
         if not picked.moved:
             break
         dropped += picked.moved
@@ -50,3 +53,11 @@ def drop_head(host: Host, picker: Picker, lane: Lane, messages: int, cause: Caus
             lane.settle(cause, offset, offset + delivery.record.messages)
             lane.redelivery.counts.pop(offset, None)
     return dropped
+
+
+def _is_immortal(lane: Lane, count: int) -> bool:
+    """True when none of the next messages can expire."""
+    if lane.redelivery.again or lane.queue.topic.policy.message_ttl_ms:
+        return False
+    entries = lane.queue.index.entries(lane.next_offset, min(count, CHUNK_ENTRIES_MAX))
+    return not any(entry[7] & IndexFlag.EXPIRES for entry in entries)

@@ -98,24 +98,33 @@ class ModelQueue:
         return len(waiting) + 1 > self.length_max or total + size > self.bytes_max
 
     def trim(self, now_ms: int) -> None:
-        """What is above a limit goes."""
-        while self.ready and (
-            len(self.ready) > self.length_max
-            or sum(each.size for each in self.ready) > self.bytes_max
+        """What is above a limit goes, unless it was to be refused: what came back may stay."""
+        while (
+            not self.is_rejecting
+            and self.ready
+            and (
+                len(self.ready) > self.length_max
+                or sum(each.size for each in self.ready) > self.bytes_max
+            )
         ):
             self._drop_head("expired" if self.ready[0].is_expired(now_ms) else "maxlen")
 
     def expire(self, now_ms: int) -> None:
         """Heads out of time go; those behind a living one wait. Each priority has its head."""
+        dying: list[tuple[int, int, ModelMessage]] = []
         for priority in range(self.priority_max, -1, -1):
-            alike = [
-                each for each in self.ready if min(each.priority, self.priority_max) == priority
-            ]
-            for message in alike:
+            died_ms = 0
+            for message in self.ready:
+                if min(message.priority, self.priority_max) != priority:
+                    continue
                 if not message.is_expired(now_ms):
                     break
-                self.ready.remove(message)
-                self.bury(message, "expired")
+                # Not before those in front of it, and priorities in the order of time.
+                died_ms = max(died_ms, message.expire_ms or 0)
+                dying.append((died_ms, -priority, message))
+        for _, _, message in sorted(dying, key=lambda each: each[:2]):
+            self.ready.remove(message)
+            self.bury(message, "expired")
 
     def _drop_head(self, reason: str) -> None:
         self.bury(self.ready.pop(0), reason)
@@ -312,4 +321,7 @@ class QueueModel:
                 several.remove(heard)
                 channel.note(consumer, message, heard)
                 return
-        raise AssertionError(f"message {message.number} of {queue.name} was not delivered")
+        left = [each for several in waiting.values() for each in several]
+        raise AssertionError(
+            f"message {message.number} of {queue.name} was not delivered, but {left}"
+        )

@@ -163,3 +163,20 @@ def test_dropped_heads_are_dead_letters_in_order(bench):
     bench.publish(bench.channel(), topic, b"a", b"b", b"c")
     bench.settle()
     assert bench.bodies(grave) == [b"a", b"b"]
+
+
+def test_dropped_heads_and_expired_ones_between_them_die_in_order(bench):
+    grave = bench.topic("grave")
+    topic = bench.topic(policy=TopicPolicy(length_max=1, dead_letter_topic="grave"))
+    reader = bench.reader(topic)
+    mortal = neutral_record(b"b")
+    mortal.reshape(expire_ms=bench.clock.wall_ms() + 10)
+    consumer = consuming(bench, reader, window=2)
+    channel = bench.channel()
+    bench.publish(channel, topic, b"a", mortal)
+    bench.settle()
+    bench.clock.advance(50)
+    reader.detach(consumer)
+    bench.publish(channel, topic, b"c", b"d")
+    bench.settle()
+    assert bench.bodies(grave) == [b"a", b"b", b"c"]
