@@ -87,13 +87,8 @@ class Picker:
 
     def again(self, lane: Lane, offsets: list[int], messages_max: int, bytes_max: int) -> Picked:
         """Entries at these first offsets, ascending; what is too much is the caller's again."""
-        index = lane.queue.index
-        found: dict[int, IndexEntry] = {}
-        for at, count in _runs(offsets):
-            for entry in index.entries(at, count):
-                found[entry[1]] = entry
-        # Above a hole the index answers with a later entry, which is not meant.
-        entries = [found[offset] for offset in offsets if offset in found]
+        found = entries_at(lane, offsets)
+        entries = list(found.values())
         wanted = _cut(entries, messages_max, bytes_max, lane.end)
         moved = sum(entry[5] for entry in wanted)
         for offset in offsets:
@@ -305,6 +300,18 @@ class Picker:
 def _is_whole(records: list[Record | None]) -> TypeGuard[list[Record]]:
     """True when every record could be read."""
     return all(records)
+
+
+def entries_at(lane: Lane, offsets: list[int]) -> dict[int, IndexEntry]:
+    """The entries with these first offsets, in their order; what is gone is not among them."""
+    index = lane.queue.index
+    there = {
+        entry[1]: entry
+        for at, count in _runs(sorted(offsets))
+        for entry in index.entries(at, count)
+    }
+    # Above a hole the index answers with a later entry, which is not meant.
+    return {offset: there[offset] for offset in offsets if offset in there}
 
 
 def _runs(offsets: list[int]) -> Iterable[tuple[int, int]]:

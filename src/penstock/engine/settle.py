@@ -11,6 +11,7 @@ Not here: the way out (``deliver``), the cursor (``cursor``), saving (``notes``)
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
+from typing import Final
 
 from penstock.engine.consumer import Consumer
 from penstock.engine.cursor import joined_ranges
@@ -18,7 +19,7 @@ from penstock.engine.going_back import singles_back
 from penstock.engine.host import Host, SubscribedQueue
 from penstock.engine.lane import Lane
 from penstock.engine.pending import Held
-from penstock.engine.pick import Picker
+from penstock.engine.pick import Picker, entries_at
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.flow.demand import UNLIMITED
 from penstock.flow.inflight import InflightLimit
@@ -27,6 +28,9 @@ from penstock.model.settlement import Cause
 
 Rewrite = Callable[[Record, list[int], int], Iterable[tuple[Record, SubscribedQueue]]]
 """(record, its unsettled offsets, attempts so far) -> the copies and where they go."""
+
+BURIED_AT_ONCE: Final = 500
+"""Records of dead messages that are in memory together."""
 
 
 class Settler:
@@ -69,7 +73,7 @@ class Settler:
             self.settled_messages += fresh
             return fresh
         popped = list(map(lane.pending.entries.pop, offsets, repeat(None)))
-        odd = [] if self._return_alike(popped) else self._return_each(lane, offsets, popped)
+        odd = self._return_each(lane, offsets, popped)
         lane.pending.messages -= len(offsets) - len(odd)
         settled = self._settle_runs(lane, offsets, odd, cause)
         counts = lane.redelivery.counts
@@ -144,12 +148,7 @@ class Settler:
     def move(self, lane: Lane, offsets: Iterable[int], rewrite: Rewrite) -> int:
         """To other queues, as copies; what is gone or unreadable is only settled."""
         starts = self._entries_of(lane, offsets)
-        found = {
-            start: entry
-            for start in starts
-            for entry in lane.queue.index.entries(start, 1)
-            if entry[1] == start
-        }
+        found = entries_at(lane, starts)
         read = self._host.read([(entry[0], entry[4]) for entry in found.values()])
         records = dict(zip(found, read, strict=True))
         copies = 0
@@ -173,23 +172,20 @@ class Settler:
 
     def bury(self, lane: Lane, starts: list[int], cause: Cause) -> None:
         """Entries out of flight die; their records are read again, they were not kept."""
-        entries = [entry for start in starts for entry in lane.queue.index.entries(start, 1)]
-        records = self._host.read([(entry[0], entry[4]) for entry in entries])
-        for entry, record in zip(entries, records, strict=True):
-            self.picker.bury(lane, entry, record, cause)
+        for at in range(0, len(starts), BURIED_AT_ONCE):
+            some = starts[at : at + BURIED_AT_ONCE]
+            found = entries_at(lane, some)
+            records = self._host.read([(entry[0], entry[4]) for entry in found.values()])
+            for entry, record in zip(found.values(), records, strict=True):
+                self.picker.bury(lane, entry, record, cause)
+            for start in some:
+                if start not in found:
+                    self.picker.gone(lane, start, start + 1)
 
     def throw_out(self, lane: Lane) -> None:
         """Take everything out of flight without saying what becomes of it (seek)."""
         for start in list(lane.pending.entries):
             self._out_of_flight(lane, start)
-
-    def _return_alike(self, popped: list[Held | None]) -> bool:
-        """The common list: single messages that one entry stands for, told by counting it."""
-        held = popped[0] if popped else None
-        if held is None or held.span != 1 or held.slot or popped.count(held) != len(popped):
-            return False
-        self._return(held.consumer_id, len(popped), len(popped) * held.size)
-        return True
 
     def _return_each(
         self, lane: Lane, offsets: Sequence[int], popped: list[Held | None]
