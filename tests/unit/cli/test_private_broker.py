@@ -23,7 +23,7 @@ def test_it_is_there_and_then_it_is_gone(tmp_path):
 
 def test_what_it_said_is_in_the_error(tmp_path):
     with (
-        pytest.raises(PenstockError, match="did not start(.|\n)*--no-such-flag"),
+        pytest.raises(PenstockError, match=r"did not start(.|\n)*--no-such-flag"),
         private_broker(tmp_path / "a", ("--no-such-flag",)),
     ):
         pass
