@@ -11,7 +11,7 @@ Not here: what becomes of it (``staged.py``), the layout of a record (``entry.py
 the file (``writer.py``), who calls (``store.py``).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from struct import Struct
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from penstock.log.entry import encode_batch, encode_untargeted, pack_middle
 from penstock.log.packing import UNINDEXED, packing_of
 from penstock.log.queue_index import ENTRY, ENTRY_FACTS, ENTRY_PLACE, QueueIndex
 from penstock.log.run import stage_run
-from penstock.log.staged import Appending, Special, Staged
+from penstock.log.staged import Appending, Runs, Special, Staged
 from penstock.model.position import UNASSIGNED_OFFSET, LogPosition
 from penstock.model.record import RecordKind, Shape, tag_hash
 
@@ -41,11 +41,8 @@ then saves a quarter of one."""
 _CRC: Final = Struct("<I")
 
 
-def stage(batch: list[Appending], staged: Staged, runs: Sequence[tuple[int, int]] = ()) -> None:
-    """Encode records one behind the other, assign offsets, prepare entries.
-
-    ``runs``: stretches of the batch whose records share shape, size and queues.
-    """
+def stage(batch: list[Appending], staged: Staged, runs: Runs = ()) -> None:
+    """Encode records one behind the other, assign offsets, prepare entries."""
     records = staged.records = [appending.record for appending in batch]
     done = 0
     for start, end in _long_runs(runs, batch) if len(batch) >= RUN_MIN else ():
@@ -65,9 +62,7 @@ def _stage_others(batch: list[Appending], staged: Staged) -> None:
     staged.positions += [appending.record.position for appending in batch]
 
 
-def _long_runs(
-    runs: Sequence[tuple[int, int]], batch: list[Appending]
-) -> Iterator[tuple[int, int]]:
+def _long_runs(runs: Runs, batch: list[Appending]) -> Iterator[tuple[int, int]]:
     """The runs that are worth it, neighbours joined that go on alike."""
     start = end = 0
     for first, last in runs:

@@ -7,7 +7,7 @@ not. In between nothing of a queue has changed that a reader could see.
 Not here: who fills it (``intake.py``), the frame and the file (``writer.py``).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -19,6 +19,10 @@ from penstock.model.record import Record
 
 NO_POSITION: Final = LogPosition(-1)
 NO_OFFSET: Final = -1
+
+Runs = Sequence[tuple[int, int]]
+"""Stretches [start, end) of a batch, in order, whose records share one shape object, one size and
+their queues: they are staged by columns (``run.py``)."""
 
 
 class Appending(msgspec.Struct, gc=False):

@@ -35,7 +35,7 @@ from penstock.log.snapshot import (
     cursor_key,
     cursor_op,
 )
-from penstock.log.staged import Appending, Staged
+from penstock.log.staged import Appending, Runs, Staged
 from penstock.log.storage import Storage
 from penstock.log.sweep import sweep
 from penstock.log.sync_job import SyncJob
@@ -170,13 +170,9 @@ class Store:
 
     # Messages
 
-    def append(
-        self, batch: list[Appending], store_ms: int, runs: Sequence[tuple[int, int]] = ()
-    ) -> LogPosition:
-        """Write one frame of these records; the end of the log behind it.
+    def append(self, batch: list[Appending], store_ms: int, runs: Runs = ()) -> LogPosition:
+        """Write one frame of these records (``runs``: see ``Runs``); the end of the log behind it.
 
-        ``runs``: stretches [start, end) of the batch, in order, whose records share one shape
-        object, one size and their queues, from whoever knows; they are cheaper (``run.py``).
         Fills in offsets, positions and store time, stamps origins. Raises ``AppendFailed`` (or
         ``SyncFailed`` for good) and leaves everything as before when it is not written.
         """
