@@ -76,7 +76,10 @@ class RabbitMq:
             self._process = subprocess.Popen(
                 (str(self._script),),
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                cwd=self._home, env=environment, start_new_session=True,
+                cwd=self._home, env=environment,
+                # A group to end it by. Not a session: the kernel shares out a busy machine by
+                # sessions, and a broker with one of its own would be served apart from ours.
+                process_group=0,
             )  # fmt: skip
         for host in LOOPBACKS:
             while not is_speaking(host, self.port):
