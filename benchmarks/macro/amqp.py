@@ -16,6 +16,7 @@ process.
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -135,10 +136,15 @@ def arguments():
 
 def main():
     options = arguments()
+    # Whoever ends it ends its brokers, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         found = measured(options)
     except Failed as why:
         sys.exit(f"amqp.py: {why}")
+    except KeyboardInterrupt:
+        sys.exit("amqp.py: ended early")
     verdicts = judged(found)
     if options.json:
         print(json.dumps({**found, "goals": [each._asdict() for each in verdicts]}, indent=2))
