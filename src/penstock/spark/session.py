@@ -38,7 +38,7 @@ appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 ARROW_JVM: Final = (
     "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 )
-"""Arrow in the JVM looks twice at every value unless it is told not to: a fifth of Spark's part."""
+"""Arrow in the JVM looks twice at every value unless it is told not to."""
 BRIEF_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For sessions of seconds: the first compiler only, and no code made for each query."""
 
