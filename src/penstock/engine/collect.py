@@ -2,7 +2,8 @@
 
 Who spends: the queue, credit towards the log, when a parcel is taken. Who grants: the log, when the
 sync that covers it returned (``commit.py``). Who stops: a queue without credit; all of them while
-no write buffer is free. What wakes them: that sync.
+no write buffer is free. What wakes them: that sync. To the channels the queue gives their credit
+back at the end of the turn, when its work is done: that is how long they waited for it.
 
 A parcel for several queues is taken when it is at the head of its lane in all of them and none of
 them is stopped. It cannot wait for ever: a channel's parcels are in the same order in every inbox.
@@ -28,6 +29,8 @@ class Collector:
         self._buffers = buffers
         self._queues: dict[Queue, None] = {}
         self._held: dict[Queue, None] = {}
+        # Taken in this turn; their channels have not got their credit back yet.
+        self._taken: list[Parcel] = []
 
     def put(self, queue: Queue, parcel: Parcel) -> None:
         """A channel routed a parcel to this queue."""
@@ -55,6 +58,13 @@ class Collector:
         if self._queues:
             first = next(iter(self._queues))
             self._queues[first] = self._queues.pop(first)
+
+    def give_back(self) -> None:
+        """The queues have stored and handed out what they took in this turn."""
+        taken, self._taken = self._taken, []
+        for parcel in taken:
+            for queue in parcel.queues or ():
+                _processed(queue, parcel)
 
     def hold(self, log: Stage) -> None:
         """Nothing may be written: queues with parcels wait for the log, and are seen to."""
@@ -112,8 +122,8 @@ class Collector:
             each.inbox.take(parcel)
             each.log_credit.spend(messages)
             frame.queues[each] = None
-            _processed(each, parcel)
         frame.add(parcel)
+        self._taken.append(parcel)
         return True
 
     def _is_free(self, queue: Queue, parcel: Parcel, waiting_bytes: int) -> bool:

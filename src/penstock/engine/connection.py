@@ -325,7 +325,7 @@ class Connection:
         if self.stage.is_blocked:
             reasons[Reason.FLOW] = root_culprit(self.stage)
         elif self._unpaid_bytes:
-            reasons[Reason.FLOW] = f"byte share of {self.stage.label}"
+            reasons[Reason.FLOW] = self.gate.reasons.get(Reason.FLOW) or self._bytes_culprit()
         if self.pending.is_held:
             reasons[Reason.PENDING] = f"{self.pending.pending_max} unconfirmed publishes"
         for hold in self.holds.values():
@@ -333,6 +333,21 @@ class Connection:
         if self.is_publisher and self._chain.alarms.is_raised:
             reasons.update(self._chain.alarms.raised)
         return reasons
+
+    def _bytes_culprit(self) -> str:
+        """Where most of the bytes are for which there is no room: who is to digest them."""
+        waiting = {
+            channel: sum([parcel.charge for parcel in channel.inbox])
+            for channel in self.channels.values()
+        }
+        if 2 * sum(waiting.values()) > self.bytes_held:
+            return max(waiting, key=lambda channel: waiting[channel]).stage.label
+        # Queues pass on all they have in every turn, unless they cannot.
+        for channel in waiting:
+            for queue in channel.queue_credits:
+                if queue.stage.is_blocked:
+                    return root_culprit(queue.stage)
+        return self._chain.log.label
 
     def _mark(self) -> None:
         self._chain.mark(self)

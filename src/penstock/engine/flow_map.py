@@ -21,7 +21,7 @@ from penstock.engine.connection import Channel, Connection
 from penstock.engine.parts import Parts
 from penstock.engine.queue import Queue
 from penstock.engine.topic import Topic
-from penstock.flow.diagnosis import StageView, State
+from penstock.flow.diagnosis import RECENT_MS, StageView, State
 from penstock.flow.reason import Reason
 from penstock.flow.stage import Stage
 
@@ -94,11 +94,12 @@ class _Mapper:
     def _brief(self, connection: Connection) -> None:
         """One of very many that are held: its weight and whom it waits for; channels counted."""
         reason, culprit = _gate_reason(connection)
-        share = connection.stage.episodes.share(self._now_ms)
+        episodes, now_ms = connection.stage.episodes, self._now_ms
         state: State = "blocked" if reason.is_resource else "flow"
-        self._add(
-            StageView("connection", connection.name, state, reason, culprit, None, share=share)
-        )
+        view = StageView("connection", connection.name, state, reason, culprit, None)
+        recent = episodes.share(now_ms, RECENT_MS)
+        stalls = episodes.stalls(now_ms, RECENT_MS)
+        self._add(replace(view, share=episodes.share(now_ms), recent=recent, stalls=stalls))
         for channel in connection.channels.values():
             if channel.stage.label == culprit:
                 self._add(_channel(channel, self._now_ms))
@@ -219,5 +220,7 @@ def _stage(stage: Stage, now_ms: int, downstream: tuple[str, ...]) -> StageView:
         culprit=blockers[0].label if blockers else culprit,
         since_ms=episodes.since_ms(now_ms),
         share=share,
+        recent=episodes.share(now_ms, RECENT_MS),
+        stalls=episodes.stalls(now_ms, RECENT_MS),
         downstream=downstream,
     )

@@ -70,7 +70,10 @@ class Intake:
         """Publishes came in on a channel."""
         connection = channel.connection
         messages = len(publications)
-        parcels = parcels_of(channel, publications, self.chain.clock.monotonic_ms())
+        now_ms = self.chain.now_ms
+        # Whoever is out of credit with this waits from now on: reading was not waiting.
+        self.chain.journal.tick(now_ms)
+        parcels = parcels_of(channel, publications, now_ms)
         self._counters.published += messages
         for parcel in parcels:
             connection.charge(parcel.charge)
@@ -201,7 +204,11 @@ class Intake:
         if parcel.manner is Manner.TIMED:
             self._delays.judge(parcel)
         for queue in queues:
-            channel.credit_to(queue).spend(messages)
+            credit = channel.credit_to(queue)
+            if credit.available <= messages:
+                # It waits for the queue from now on, not from the beginning of the turn.
+                self.chain.journal.tick(self.chain.now_ms)
+            credit.spend(messages)
             self._collector.put(queue, parcel)
         self._counters.routed += messages * len(queues)
         self._counters.bytes_in += parcel.size

@@ -89,6 +89,9 @@ class TurnRunner:
         if commits.failure is None:
             # After the dispatch: what a consumer takes at once is never too much.
             self._make_room()
+        # Only now are channels free that wait for a queue: what it did took its time.
+        chain.journal.tick(chain.now_ms)
+        parts.collector.give_back()
         commits.run_idle_callbacks()
         parts.answers.say()
         chain.refresh_gates()

@@ -1,10 +1,7 @@
 """Diagnosis: who is slow, told in one sentence (flow-control.md section 3).
 
-Publish side, walking downstream: *the bottleneck is the first stage that is not itself held back,
-after the last one that is*. A held stage names whom it waits for (its culprit); where it does not,
-its ``downstream`` links are followed. An alarm or a limit ends the walk: it is the bottleneck.
-Several chains may be held at once; the one whose stages stand still the largest share of time is
-named first.
+Publish side: an alarm is the bottleneck by itself; else the chains of who waits for whom are walked
+(``held_chains.py``).
 
 Delivery side, for each subscription with messages ready: a consumer at its in-flight limit is slow;
 one below it whose socket does not take its bytes is not reading; nobody with demand means nobody
@@ -16,103 +13,23 @@ A pure function of views: the engine makes them (``engine/flow_map.py``), ``/api
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal
+from typing import Final
 
-import msgspec
-
+from penstock.flow.held_chains import STAGE_WORDS, held_chains
 from penstock.flow.reason import Reason
-from penstock.flow.stage import stage_label
+from penstock.flow.views import RECENT_MS, ConsumerView, Diagnosis, QueryView, StageView, State
 
-State = Literal["running", "flow", "blocking", "blocked"]
-
-
-class StageView(msgspec.Struct, frozen=True):
-    """One stage as an operator sees it now."""
-
-    kind: str
-    name: str
-    state: State = "running"
-    reason: Reason | None = None
-    culprit: str = ""
-    """What holds it: the label (``kind name``) of a stage, or an alarm's or limit's own words."""
-    since_ms: int | None = None
-    share: float = 0.0
-    """Fraction of the last 10 s it was held."""
-    downstream: tuple[str, ...] = ()
-    """Labels of the stages it hands messages to."""
-    ready: int = 0
-    """Subscription: messages that could be delivered now."""
-    consumers: "tuple[ConsumerView, ...]" = ()
-    """Subscription: its consumers."""
-    query: "QueryView | None" = None
-    """Query: what it says of itself."""
-    refusing: str = ""
-    """Log: why whoever will not wait is turned away at once (F6, F7); nobody is held then."""
-
-    @property
-    def label(self) -> str:
-        """How other stages name it."""
-        return stage_label(self.kind, self.name)
-
-    @property
-    def is_held(self) -> bool:
-        """True in every state but ``running``."""
-        return self.state != "running"
-
-
-class QueryView(msgspec.Struct, frozen=True):
-    """A Spark query (F18)."""
-
-    name: str
-    slow_part: str = ""
-    """Which part of its batches takes longest: read, transform or sink; empty = not known."""
-    messages_per_s: float = 0.0
-    is_limited: bool = False
-    """It takes as much as its own limits allow, and there is more."""
-    is_alive: bool = True
-    is_holding: bool = False
-    """Publishers wait for it."""
-
-
-class ConsumerView(msgspec.Struct, frozen=True):
-    """One consumer of a subscription."""
-
-    name: str
-    unacked: int = 0
-    unacked_max: int = 0
-    """Its in-flight limit or window, whichever binds; 0 = none."""
-    is_unsent_high: bool = False
-    """Its socket has not taken what it was sent (F14)."""
-    has_demand: bool = True
-    """It has asked for messages it did not get yet: permits, an open window, a held pull."""
-
-    @property
-    def is_at_limit(self) -> bool:
-        """True when it settles slower than it is served."""
-        return self.unacked >= self.unacked_max > 0
-
-
-class Diagnosis(msgspec.Struct, frozen=True):
-    """One finding."""
-
-    kind: str
-    """Kind of stage (channel, queue, log, consumer ...), alarm (memory, disk), limit or none."""
-    name: str
-    sentence: str
-    side: Literal["publish", "delivery", "none"] = "none"
-    chain: tuple[str, ...] = ()
-    """The held stages that led there, upstream first."""
-    share: float = 0.0
-    """How much of the last 10 s the first of them stood still."""
-
-
-_STAGE_WORDS: Final = {
-    "channel": "parsing and routing",
-    "queue": "index writes, or one hot queue",
-    "log": "the disk",
-}
-
-_DELIVERY_KINDS: Final = ("subscription", "consumer")
+__all__ = [
+    "NOTHING",
+    "RECENT_MS",
+    "ConsumerView",
+    "Diagnosis",
+    "QueryView",
+    "StageView",
+    "State",
+    "diagnose",
+    "findings_of",
+]
 
 NOTHING: Final = Diagnosis(
     "none",
@@ -129,14 +46,14 @@ def diagnose(stages: Sequence[StageView]) -> Diagnosis:
 
 def findings_of(stages: Sequence[StageView]) -> list[Diagnosis]:
     """Every finding, the most important first: alarms, held chains, then slow deliveries."""
-    held = _publish_side(stages)
+    held = held_chains(stages)
     blamed = {finding.name for finding in held}
     turned = [_refusing(each) for each in stages if each.refusing and each.name not in blamed]
     return _alarms(stages) + turned + held + _delivery_side(stages)
 
 
 def _refusing(stage: StageView) -> Diagnosis:
-    why = _STAGE_WORDS.get(stage.kind)
+    why = STAGE_WORDS.get(stage.kind)
     return Diagnosis(
         stage.kind,
         stage.name,
@@ -177,113 +94,6 @@ def _publishers(held: list[StageView]) -> str:
     if blocked == 0:
         return "nobody yet (no connection that it concerns has published)"
     return "1 publishing connection" if blocked == 1 else f"{blocked} publishing connections"
-
-
-def _publish_side(stages: Sequence[StageView]) -> list[Diagnosis]:
-    by_label = {stage.label: stage for stage in stages}
-    # End of the walk -> (weight, share, chain) of all the walks that end there.
-    weights: dict[tuple[str, str], float] = {}
-    best: dict[tuple[str, str], Diagnosis] = {}
-    # Ten thousand connections that wait for the same stage take the same way: it is walked once.
-    walked: dict[tuple[str, Reason | None, str], tuple[str, str]] = {}
-    for stage in stages:
-        if not stage.is_held or (stage.reason is not None and stage.reason.is_resource):
-            continue
-        way = (stage.kind, stage.reason, stage.culprit)
-        if stage.culprit and way in walked:
-            weights[walked[way]] += stage.share
-            continue
-        finding = _walk(stage, by_label)
-        if finding is None:
-            continue
-        end = walked[way] = (finding.kind, finding.name)
-        weights[end] = weights.get(end, 0.0) + stage.share
-        if end not in best or len(finding.chain) > len(best[end].chain):
-            best[end] = finding
-    # Ties go to the longer chain: it has looked further downstream.
-    order = sorted(best, key=lambda end: (weights[end], len(best[end].chain)), reverse=True)
-    return [best[end] for end in order]
-
-
-def _walk(start: StageView, by_label: dict[str, StageView]) -> Diagnosis | None:
-    """Follow who waits for whom until somebody does not wait."""
-    chain = [start.label]
-    stage = start
-    while True:
-        if stage.reason not in (None, Reason.FLOW):
-            return _limit(stage, chain, start.share)
-        following = _next_stage(stage, by_label)
-        if following is None:
-            return _beyond(stage, chain, start.share)
-        if following.label in chain:
-            # A ring of held stages: name it instead of walking for ever. Law 3 forbids it.
-            return Diagnosis(
-                "ring",
-                following.label,
-                f"These stages wait for each other: {' -> '.join(chain)} -> {following.label}.",
-                "publish",
-                tuple(chain),
-                start.share,
-            )
-        if not following.is_held:
-            return _bottleneck(following, chain, start.share)
-        if following.reason is not None and following.reason.is_resource:
-            return None
-        chain.append(following.label)
-        stage = following
-
-
-def _next_stage(stage: StageView, by_label: dict[str, StageView]) -> StageView | None:
-    named = by_label.get(stage.culprit)
-    if named is not None:
-        return named
-    links = [by_label[label] for label in stage.downstream if label in by_label]
-    # A held link leads on; otherwise the only link is the culprit, and of several none is proven.
-    held = [link for link in links if link.is_held]
-    if held:
-        return max(held, key=lambda link: link.share)
-    return links[0] if len(links) == 1 else None
-
-
-def _bottleneck(stage: StageView, chain: list[str], share: float) -> Diagnosis:
-    why = _STAGE_WORDS.get(stage.kind)
-    return Diagnosis(
-        stage.kind,
-        stage.name,
-        f"{stage.label} is the bottleneck{f' ({why})' if why else ''}: "
-        f"{' -> '.join(chain)} {'waits' if len(chain) == 1 else 'wait'} for it "
-        f"{_percent(share)} of the time.",
-        "publish",
-        tuple(chain),
-        share,
-    )
-
-
-def _beyond(stage: StageView, chain: list[str], share: float) -> Diagnosis:
-    """Held by something that is no stage in view."""
-    who = stage.culprit or f"what comes after {stage.label}"
-    return Diagnosis(
-        "unknown" if not stage.culprit else "external",
-        who,
-        f"{' -> '.join(chain)} {'waits' if len(chain) == 1 else 'wait'} for {who} "
-        f"{_percent(share)} of the time.",
-        "publish",
-        tuple(chain),
-        share,
-    )
-
-
-def _limit(stage: StageView, chain: list[str], share: float) -> Diagnosis:
-    assert stage.reason is not None
-    return Diagnosis(
-        "query" if stage.reason is Reason.SPARK else "limit",
-        stage.culprit,
-        f"{stage.label} is held by a limit ({stage.reason.value}): {stage.culprit}; "
-        f"{_percent(share)} of the time.",
-        "delivery" if stage.kind in _DELIVERY_KINDS else "publish",
-        tuple(chain),
-        share,
-    )
 
 
 def _delivery_side(stages: Iterable[StageView]) -> list[Diagnosis]:
@@ -348,7 +158,3 @@ def _is_served(consumer: ConsumerView) -> bool:
 
 def _delivery(stage: StageView, kind: str, name: str, sentence: str) -> Diagnosis:
     return Diagnosis(kind, name, sentence, "delivery", (stage.label,), stage.share)
-
-
-def _percent(share: float) -> str:
-    return f"{round(share * 100)} %"

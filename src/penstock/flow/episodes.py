@@ -202,11 +202,16 @@ class Episodes:
         shown = self.reasons(now_ms)
         return min((self._open[reason].since_ms for reason in shown), default=None)
 
-    def share(self, now_ms: int) -> float:
-        """Fraction of the last window in which at least one reason held the stage."""
+    def share(self, now_ms: int, window_ms: int | None = None) -> float:
+        """Fraction of the last window, or a smaller one, in which some reason held the stage."""
         if isinstance(self._share, int):
             self._share = StallShare(self._share)
-        return self._share.share(now_ms, self._stalled_since_ms)
+        return self._share.share(now_ms, self._stalled_since_ms, window_ms)
+
+    def stalls(self, now_ms: int, window_ms: int) -> int:
+        """Stalls that ended in about that window; one that lasts is one more."""
+        ended = 0 if isinstance(self._share, int) else self._share.ended(now_ms, window_ms)
+        return ended + (self._held > 0)
 
     def count(self, reason: Reason) -> int:
         """Episodes begun for this reason."""

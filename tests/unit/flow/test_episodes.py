@@ -173,3 +173,16 @@ def test_edges_nobody_takes_are_dropped_and_counted():
         episodes.left(FLOW, at)
     assert len(journal.take_edges()) == EDGES_MAX
     assert journal.edges_dropped == EDGES_MAX
+
+
+def test_a_smaller_window_and_the_number_of_stalls_in_it():
+    share = StallShare(10_000)
+    share.add(1_000, 4_000)
+    share.add(9_000, 9_500)
+    share.add(9_600, 9_600)
+    assert share.share(10_000, window_ms=2_000) == 0.25
+    assert share.share(10_000, 9_900, window_ms=2_000) == 0.3
+    assert share.share(10_000, window_ms=60_000) == share.share(10_000) == 0.35
+    assert share.ended(10_000, 2_000) == 2
+    assert share.ended(10_000, 10_000) == 3
+    assert share.ended(25_000, 10_000) == 0

@@ -15,8 +15,8 @@ from penstock.model.names import topic_name
 from penstock.server.faults import FaultOrder
 
 PER_SECOND: Final = 1500
-SMALL: Final = {"hop": "channel_queue", "credit": 100, "more": 50}
-LARGE: Final = {"hop": "channel_queue", "credit": 1000, "more": 500}
+SMALL: Final[dict[str, Any]] = {"hop": "channel_queue", "credit": 100, "more": 50}
+LARGE: Final[dict[str, Any]] = {"hop": "channel_queue", "credit": 1000, "more": 500}
 SECONDS_MAX: Final = 5.0
 HOLD_MS: Final = 20_000
 """Long enough for any machine; each hold is ended by hand."""
