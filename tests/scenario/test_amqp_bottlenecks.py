@@ -1,0 +1,113 @@
+"""RabbitMQ's three rules of diagnosis, staged with AMQP and named within two seconds.
+
+A broker of its own, floods from real sockets. The disk of the first two is memory where there is
+such a thing, that of the third is made slow on purpose: so the stage that is meant is the slow one
+on every machine. The clock starts when somebody is seen to wait.
+"""
+
+import contextlib
+import tempfile
+import time
+from pathlib import Path
+
+import pika
+
+from penstock.cli.asking import address, send
+from penstock.cli.private_broker import private_broker
+from penstock.testing.amqp_flood import AmqpFlood
+
+PRESSURE_S_MAX = 30.0
+NAMED_S_MAX = 2.0
+POLL_S = 0.1
+QUICK_DISK = Path("/dev/shm")
+SLOW_SYNC_MS = 150
+LOOKS = 10
+"""After it was named, so many looks say whether it stays so."""
+
+
+@contextlib.contextmanager
+def broker(*, is_quick=True):
+    where = QUICK_DISK if is_quick and QUICK_DISK.is_dir() else None
+    with tempfile.TemporaryDirectory(dir=where, ignore_cleanup_errors=True) as directory:
+        flags = ("--amqp", "0", "--http", "0", "--rocketmq", "off", "--flight", "off", "--faults")
+        with private_broker(Path(directory) / "data", flags) as endpoints:
+            yield endpoints
+
+
+@contextlib.contextmanager
+def channel(endpoints):
+    host, _, port = endpoints["amqp"].rpartition(":")
+    connection = pika.BlockingConnection(pika.ConnectionParameters(host, int(port)))
+    try:
+        yield connection.channel()
+    finally:
+        connection.close()
+
+
+def flow(endpoints):
+    status, page = send("GET", "/api/flow", at=address(Path(), endpoints["http"]))
+    assert status == 200
+    return page
+
+
+def is_pressed(page):
+    return any(each["kind"] == "connection" and each["reason"] == "flow" for each in page["stages"])
+
+
+def watch(endpoints):
+    """Bottlenecks named in the first two seconds of pressure, and in the looks after that."""
+    until = time.monotonic() + PRESSURE_S_MAX
+    while not is_pressed(page := flow(endpoints)):
+        assert time.monotonic() < until, f"nobody ever had to wait: {page['diagnosis']}"
+        time.sleep(POLL_S)
+    began = time.monotonic()
+    first = [page["diagnosis"]["kind"]]
+    while time.monotonic() < began + NAMED_S_MAX:
+        first.append(flow(endpoints)["diagnosis"]["kind"])
+        time.sleep(POLL_S)
+    later = []
+    for _ in range(LOOKS):
+        page = flow(endpoints)
+        later.append(page["diagnosis"]["kind"])
+        time.sleep(POLL_S)
+    return first, later, page["diagnosis"]
+
+
+def check(endpoints, kind):
+    first, later, last = watch(endpoints)
+    assert kind in first, (first, last)
+    assert later.count(kind) > LOOKS // 2, (first, later, last)
+    return last
+
+
+def test_small_transient_messages_with_many_bindings_are_limited_by_the_channel():
+    with broker() as endpoints, channel(endpoints) as setup:
+        setup.exchange_declare("news", "fanout")
+        for number in range(50):
+            setup.queue_declare(f"reader-{number}")
+            setup.queue_bind(f"reader-{number}", "news")
+        with AmqpFlood(
+            endpoints["amqp"], exchange="news", key="", body=b"x" * 20, is_persistent=False
+        ):
+            found = check(endpoints, "channel")
+    assert "parsing and routing" in found["sentence"]
+    assert found["chain"][0].startswith("connection amqp-")
+
+
+def test_many_small_persistent_messages_for_one_queue_are_limited_by_the_queue():
+    with broker() as endpoints, channel(endpoints) as setup:
+        setup.queue_declare("hot", durable=True)
+        with AmqpFlood(endpoints["amqp"], exchange="", key="hot", body=b"x" * 20):
+            found = check(endpoints, "queue")
+    assert found["name"] == "hot"
+    assert [each.split(" ")[0] for each in found["chain"]] == ["connection", "channel"]
+
+
+def test_large_persistent_messages_are_limited_by_the_log():
+    with broker(is_quick=False) as endpoints, channel(endpoints) as setup:
+        setup.queue_declare("pictures", durable=True)
+        order = {"fault": "sync-delay", "ms": SLOW_SYNC_MS}
+        assert send("POST", "/api/faults", order, at=address(Path(), endpoints["http"]))[0] == 200
+        with AmqpFlood(endpoints["amqp"], exchange="", key="pictures", body=b"x" * 500_000):
+            found = check(endpoints, "log")
+    assert "the disk" in found["sentence"]
