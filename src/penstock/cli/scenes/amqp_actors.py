@@ -163,7 +163,8 @@ class AmqpConsumer:
 
     def take(self, tag: int, body: bytes) -> None:
         """A delivery came."""
-        self._arrived.append((tag, body))
+        # What a body is padded with is not kept.
+        self._arrived.append((tag, body.rstrip()))
         self.unacked_peak = max(self.unacked_peak, self.unacked)
 
     def settle(self, count: int) -> None:

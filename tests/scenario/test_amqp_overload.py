@@ -1,0 +1,60 @@
+"""Publishers at ten times what the consumer takes: memory is bounded, nothing lost, blame right.
+
+Short here, with a small pool so that it is soon full; a minute and the real pool with ``--long``.
+"""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from penstock.testing.amqp_overload import Plan, overload
+from penstock.testing.running import UP, BrokerProcess
+
+SMALL_POOL = (
+    "--set", "flow.inflight_bytes_max=8MiB", "--set", "flow.connection_bytes_max=1MiB",
+)  # fmt: skip
+SECONDS = 4.0
+LONG_SECONDS = 60.0
+OPEN = Plan(SECONDS)
+HOLDING = Plan(SECONDS, publishers=12, consumer_per_s=100, body_bytes=20_000, length_max=50)
+
+
+def run(tmp_path, plan, *flags):
+    with BrokerProcess(tmp_path / "data", command=UP, flags=flags) as broker:
+        return asyncio.run(overload(broker.endpoints, broker.pid, plan))
+
+
+def check(found, blamed):
+    assert found.is_complete, found
+    assert found.is_bounded, found
+    assert found.sent > 3 * found.consumed_meanwhile, found
+    assert next(iter(found.blamed)) == blamed, found
+
+
+def test_a_queue_that_takes_everything_grows_on_disk_and_the_consumer_is_named(tmp_path):
+    found = run(tmp_path, OPEN, *SMALL_POOL)
+    check(found, "consumer")
+    assert found.refused == 0
+    assert "consumer is slow" in found.sentence
+
+
+def test_a_full_queue_holds_its_publishers_within_the_pool_and_is_named(tmp_path):
+    found = run(tmp_path, HOLDING, *SMALL_POOL)
+    check(found, "limit")
+    # It was put to the test: more was offered than there was room for.
+    assert found.pool_peak_bytes > found.pool_bytes // 2
+    assert "topic 'work' holds 50 messages" in found.sentence
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("plan", "blamed"),
+    [
+        (OPEN, "consumer"),
+        (Plan(0, publishers=20, consumer_per_s=200, body_bytes=20_000, length_max=1000), "limit"),
+    ],
+)
+def test_a_minute_of_overload(tmp_path, plan, blamed):
+    check(run(tmp_path, msgspec.structs.replace(plan, seconds=LONG_SECONDS)), blamed)
