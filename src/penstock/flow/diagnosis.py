@@ -45,11 +45,16 @@ def diagnose(stages: Sequence[StageView]) -> Diagnosis:
 
 
 def findings_of(stages: Sequence[StageView]) -> list[Diagnosis]:
-    """Every finding, the most important first: alarms, held chains, then slow deliveries."""
+    """Every finding, the most important first: alarms, held publishers, then slow deliveries.
+
+    Last what holds nobody: a queue that waits for a sync now and then.
+    """
     held = held_chains(stages)
     blamed = {finding.name for finding in held}
     turned = [_refusing(each) for each in stages if each.refusing and each.name not in blamed]
-    return _alarms(stages) + turned + held + _delivery_side(stages)
+    felt = [finding for finding in held if finding.is_felt]
+    unfelt = [finding for finding in held if not finding.is_felt]
+    return _alarms(stages) + turned + felt + _delivery_side(stages) + unfelt
 
 
 def _refusing(stage: StageView) -> Diagnosis:

@@ -18,6 +18,8 @@ Not here: alarms, and why deliveries are slow (``diagnosis.py``).
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from penstock.flow.reason import Reason
 from penstock.flow.views import Diagnosis, StageView
 
@@ -148,7 +150,12 @@ class _Tally:
             weight = self._waiting.get(end, 0.0) + self._unfelt.get(end, 0.0)
             return weight, len(self._best[end].chain)
 
-        return [self._best[end] for end in sorted(self._best, key=order, reverse=True)]
+        return [
+            self._best[end]
+            if end in self._waiting or self._unfelt[end] >= FELT
+            else replace(self._best[end], is_felt=False)
+            for end in sorted(self._best, key=order, reverse=True)
+        ]
 
 
 def _ring(first: StageView, chain: list[str], share: float) -> Diagnosis:

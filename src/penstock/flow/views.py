@@ -103,3 +103,5 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """The held stages that led there, upstream first."""
     share: float = 0.0
     """How much of the last 10 s the first of them stood still."""
+    is_felt: bool = True
+    """False: no publisher waits for it, and it is not for long either."""

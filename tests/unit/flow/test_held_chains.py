@@ -1,8 +1,9 @@
 """Who is to blame when several stages are held: by how long and how often they were."""
 
+from penstock.flow.diagnosis import findings_of
 from penstock.flow.held_chains import held_chains
 from penstock.flow.reason import Reason
-from penstock.flow.views import StageView
+from penstock.flow.views import ConsumerView, StageView
 
 LOG = StageView("log", "log")
 
@@ -92,3 +93,17 @@ def test_a_stage_that_is_not_in_view_is_looked_for_downstream():
         StageView("queue", "orders"),
     ]  # fmt: skip
     assert held_chains(views)[0].name == "orders"
+
+
+def test_a_sync_that_holds_no_publisher_comes_after_a_slow_consumer():
+    slow = ConsumerView("slow", unacked=100, unacked_max=100)
+    ready = StageView("subscription", "orders/amqp", ready=7, consumers=(slow,))
+    queue = held("queue", "orders", "log", 0.1)
+    assert [each.kind for each in findings_of([queue, ready, LOG])] == ["consumer", "log"]
+    # Unless the queue stands still most of the time: then confirms are late, at least.
+    queue = held("queue", "orders", "log", 0.9)
+    assert [each.kind for each in findings_of([queue, ready, LOG])] == ["log", "consumer"]
+    waiting = held("connection", "c", "queue orders", 0.1)
+    queue = held("queue", "orders", "log", 0.1)
+    found = findings_of([waiting, queue, ready, LOG])
+    assert [each.kind for each in found] == ["log", "consumer"]

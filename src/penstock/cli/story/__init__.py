@@ -8,7 +8,7 @@ says who and why. At the end every order is looked for.
 =============  ===================================================================================
 ``telling.py``     the order of things: opens, plays the acts, judges
 ``acts.py``        the three acts and what each claims
-``shop.py``        paces the orders; ``tills.py`` is where they are sent from, one file per protocol
+``shop.py``        paces the orders; ``tills.py`` and ``amqp_till.py`` are where they are sent from
 ``billing.py``     the consumer
 ``household.py``   the broker's process, its HTTP port, its memory
 ``job.py``         Spark's process as seen from here; ``pipeline.py`` is what runs in it

@@ -27,9 +27,11 @@ class Shop:
         self.unknown: set[int] = set()
         self.refused = 0
         self.last_reason = ""
+        self.sent_by: dict[str, int] = {}
+        """Name of a till -> orders placed there."""
         self.per_second = per_second
         """Orders it places, may be changed at any time."""
-        self._tills: Final = tills
+        self.tills: Final = tills
         self._lock = threading.Lock()
         self._pause_until = 0.0
         self._is_closing = threading.Event()
@@ -54,7 +56,7 @@ class Shop:
         self.stop()
         if self._thread.ident is not None:
             self._thread.join()
-        for till in self._tills:
+        for till in self.tills:
             till.close()
 
     def _run(self) -> None:
@@ -67,10 +69,16 @@ class Shop:
             last = now
             while due >= 1 and not self._is_closing.is_set() and now >= self._pause_until:
                 due -= 1
-                self._place()
+                if not self._place():
+                    break
 
-    def _place(self) -> None:
+    def _place(self) -> bool:
+        """Place one order where there is room for it, the tills in turn; False when nowhere."""
         number = self.placed
+        first = number % len(self.tills)
+        free = [each for each in (*self.tills[first:], *self.tills[:first]) if each.has_room]
+        if not free:
+            return False
         self.placed += 1
         order = {
             "id": number,
@@ -82,8 +90,9 @@ class Shop:
         def on_fate(fate: Fate, reason: str) -> None:
             self._note(number, fate, reason)
 
-        till = self._tills[number % len(self._tills)]
-        till.send(f"order-{number}", json.dumps(order).encode(), on_fate)
+        free[0].send(f"order-{number}", json.dumps(order).encode(), on_fate)
+        self.sent_by[free[0].name] = self.sent_by.get(free[0].name, 0) + 1
+        return True
 
     def _note(self, number: int, fate: Fate, reason: str) -> None:
         with self._lock:

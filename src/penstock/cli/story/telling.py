@@ -22,7 +22,7 @@ from penstock.cli.story.household import Household
 from penstock.cli.story.job import Job
 from penstock.cli.story.reckoning import reckon
 from penstock.cli.story.shop import Shop
-from penstock.cli.story.tills import open_tills
+from penstock.cli.story.tills import NO_PIKA, has_pika, open_tills
 from penstock.cli.story.view import Screen
 from penstock.model.errors import PenstockError
 from penstock.model.sizes import size_text
@@ -130,7 +130,8 @@ class Story:
             )
         self.say(
             f"a private broker is ready: RocketMQ {self.broker.endpoints['rocketmq']}, "
-            f"Flight {flight}, HTTP {self.broker.endpoints['http']}"
+            f"AMQP {self.broker.endpoints['amqp']}, Flight {flight}, "
+            f"HTTP {self.broker.endpoints['http']}"
         )
         self.job = Job(directory)
         stack.callback(self.job.close)
@@ -142,10 +143,13 @@ class Story:
         stack.callback(self.shop.close)
         self.shop.open()
         self.board = Board(self.broker, self.shop, self.billing, self.job)
+        tills = "RocketMQ and AMQP (pika)" if has_pika() else "RocketMQ"
         self.say(
-            f"the shop places {self.size.orders_per_s} orders a second, billing consumes them; "
-            "Spark starts meanwhile"
+            f"the shop places {self.size.orders_per_s} orders a second by {tills}, billing "
+            "consumes them; Spark starts meanwhile"
         )
+        if not has_pika():
+            self.say(NO_PIKA)
 
     def _keep(self) -> None:
         endpoints = self.broker.endpoints
@@ -166,6 +170,10 @@ class Story:
         is_answered = self.until(lambda: not shop.outstanding, ANSWERS_S_MAX)
         self.check("every order was answered", is_answered and not shop.unknown,
                    f"{shop.placed:,} placed, {len(shop.unknown)} without an answer")  # fmt: skip
+        by = shop.sent_by
+        self.check("orders came by every protocol that has a till, into one topic",
+                   set(by) == {till.name for till in shop.tills},
+                   ", ".join(f"{count:,} by {name}" for name, count in by.items()))  # fmt: skip
         job.drain()
         is_consumed = self.until(lambda: shop.confirmed <= set(billing.numbers), DRAIN_S_MAX)
         is_drained = self.until(lambda: job.is_over, DRAIN_S_MAX)

@@ -1,12 +1,13 @@
 """Where orders are sent from: one till per protocol, all with the same few verbs.
 
 The shop paces and counts, a till sends one order and says later what became of it. A listener that
-comes later gets a till of its own here and a line in ``open_tills``; nothing else changes.
+comes later gets a till of its own and a line in ``open_tills``; nothing else changes.
 """
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
+from importlib.util import find_spec
+from typing import Final, Protocol
 
 from penstock.cli.story import TOPIC
 from penstock.client import BrokerBusy, Message, Producer, SendResult
@@ -23,6 +24,10 @@ class Fate(Enum):
     """No answer came; it may have been stored."""
 
 
+NO_PIKA: Final = (
+    "pika is not installed, so all orders come by RocketMQ; pip install 'penstock[demo]' adds it"
+)
+
 OnFate = Callable[[Fate, str], None]
 """Told once per order, with the broker's reason for a refusal."""
 
@@ -31,6 +36,11 @@ class Till(Protocol):
     """Sends orders by one protocol."""
 
     name: str
+
+    @property
+    def has_room(self) -> bool:
+        """False while it has too many orders without an answer to take one more."""
+        ...
 
     def send(self, key: str, body: bytes, on_fate: OnFate) -> None:
         """Send one order; blocks only while the client's own window is full."""
@@ -50,6 +60,11 @@ class RocketTill:
         # One try per order: an order that was refused is counted, not hidden by a second attempt.
         self._producer = Producer(name_server, "shop", retries=0, send_timeout_ms=10_000)
         self._producer.start()
+
+    @property
+    def has_room(self) -> bool:
+        """Always: a full window makes ``send`` wait."""
+        return True
 
     def send(self, key: str, body: bytes, on_fate: OnFate) -> None:
         """Send one order."""
@@ -71,4 +86,16 @@ class RocketTill:
 
 def open_tills(endpoints: dict[str, str]) -> list[Till]:
     """A till for every protocol that the broker listens to and that has one."""
-    return [RocketTill(endpoints["rocketmq"])] if "rocketmq" in endpoints else []
+    tills: list[Till] = []
+    if "rocketmq" in endpoints:
+        tills.append(RocketTill(endpoints["rocketmq"]))
+    if "amqp" in endpoints and has_pika():
+        from penstock.cli.story.amqp_till import PikaTill
+
+        tills.append(PikaTill(endpoints["amqp"]))
+    return tills
+
+
+def has_pika() -> bool:
+    """Whether RabbitMQ's Python client is there."""
+    return find_spec("pika") is not None

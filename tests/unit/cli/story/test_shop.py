@@ -12,6 +12,7 @@ ANSWER_S_MAX = 10
 
 class Till:
     name = "test"
+    has_room = True
 
     def __init__(self, fates):
         self.fates = iter(fates)
@@ -59,3 +60,26 @@ def test_a_shop_that_never_opened_can_be_closed():
     till = Till([])
     Shop([till], per_second=1).close()
     assert till.is_closed
+
+
+def test_a_till_without_room_is_passed_over(monkeypatch):
+    monkeypatch.setattr(shops, "TICK_S", 0.0001)
+    full, free = Till([]), Till([Fate.CONFIRMED] * 6)
+    full.has_room, full.name = False, "full"
+    shop = Shop([full, free], per_second=100_000)
+    shop.open()
+    assert free.is_out.wait(ANSWER_S_MAX)
+    shop.close()
+    assert len(free.sent) == 6
+    assert full.sent == []
+    assert set(shop.sent_by) == {"test"}
+
+
+def test_without_room_anywhere_no_order_is_placed(monkeypatch):
+    monkeypatch.setattr(shops, "TICK_S", 0.0001)
+    full = Till([Fate.CONFIRMED])
+    full.has_room = False
+    shop = Shop([full], per_second=100_000)
+    shop.open()
+    shop.close()
+    assert (shop.placed, full.sent) == (0, [])
