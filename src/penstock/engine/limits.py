@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from penstock.engine.subscription import Subscription
 
 
+DROPPED_MAX = 2000
+"""Heads that are dropped for one subscription in one turn; not fewer than a turn can bring."""
+
 _REJECTING = frozenset((Overflow.REJECT, Overflow.REJECT_DEAD_LETTER))
 
 
@@ -327,19 +330,27 @@ def _drop(subscription: Subscription, topic: Topic, messages: int) -> int:
 
 
 def _keep_short(subscription: Subscription, topic: Topic, policy: TopicPolicy) -> bool:
-    """Drop the oldest ready messages above the length limits; False when some stay for now."""
+    """Drop the oldest ready messages above the length limits; False when some stay for now.
+
+    Many may have come back at once: no more go in one turn than one can bring (law 5). Whoever
+    drops some asks for the next turn.
+    """
     if not policy.length_max and not policy.bytes_max:
         return True
     is_done = True
+    left = DROPPED_MAX
     room = subscription.room()
     if policy.length_max:
         over = _ready(subscription, topic) - max(0, policy.length_max)
-        is_done = _drop(subscription, topic, over - room) >= over
+        dropped = _drop(subscription, topic, min(over - room, left))
+        is_done = dropped >= over
+        left -= dropped
     if policy.bytes_max:
         limit = max(0, policy.bytes_max)
         while subscription.ready_body_bytes() > limit:
-            if room > 0 or _drop(subscription, topic, 1) == 0:
+            if room > 0 or left <= 0 or _drop(subscription, topic, 1) == 0:
                 return False
+            left -= 1
     return is_done
 
 

@@ -29,6 +29,10 @@ STALE_DEADLINES_MIN = 64
 """Outdated entries the deadline heap may hold before it is rebuilt, beside one per held entry."""
 
 
+NOBODY = 0
+"""No consumer's id: of entries that are in flight until they are buried (``dying.py``)."""
+
+
 class Delivery(msgspec.Struct, gc=False):
     """One record on its way to one consumer."""
 

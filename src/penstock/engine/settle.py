@@ -11,14 +11,16 @@ Not here: the way out (``deliver``), the cursor (``cursor``), saving (``notes``)
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from typing import Final
+
+from msgspec.structs import replace
 
 from penstock.engine.consumer import Consumer
 from penstock.engine.cursor import joined_ranges
+from penstock.engine.dying import Dying
 from penstock.engine.going_back import singles_back
 from penstock.engine.host import Host, SubscribedQueue
 from penstock.engine.lane import Lane
-from penstock.engine.pending import Held
+from penstock.engine.pending import NOBODY, Held
 from penstock.engine.pick import Picker, entries_at
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.flow.demand import UNLIMITED
@@ -29,9 +31,6 @@ from penstock.model.settlement import Cause
 Rewrite = Callable[[Record, list[int], int], Iterable[tuple[Record, SubscribedQueue]]]
 """(record, its unsettled offsets, attempts so far) -> the copies and where they go."""
 
-BURIED_AT_ONCE: Final = 500
-"""Records of dead messages that are in memory together."""
-
 
 class Settler:
     """Takes messages of one subscription out of flight."""
@@ -40,6 +39,7 @@ class Settler:
         "_consumers",
         "_host",
         "_options",
+        "dying",
         "inflight",
         "picker",
         "settled_messages",
@@ -57,6 +57,8 @@ class Settler:
         self._options = options
         self._consumers = consumers
         self.picker = picker
+        self.dying = Dying(host, picker, self._return)
+        """Those of a long list that are not buried yet."""
         self.inflight = InflightLimit(host.flow.unacked_subscription_max)
         """F13 for the subscription: while blocked only what was delivered before goes out."""
         self.settled_messages = 0
@@ -117,32 +119,30 @@ class Settler:
                 lane, offsets, attempts_max, is_counted=is_counted, give=self._return
             )
         for start in self._entries_of(lane, offsets):
-            held = self._out_of_flight(lane, start)
-            if held is None:
-                continue
-            moved += 1
+            held = lane.pending.entries[start]
             attempts = held.attempts + is_counted
+            moved += 1
             if is_counted and limit and attempts > max(0, limit):
-                lane.redelivery.counts[start] = attempts
+                lane.pending.entries[start] = replace(held, attempts=attempts)
                 dying.append(start)
-            elif delay_ms > 0:
+                continue
+            self._out_of_flight(lane, start)
+            if delay_ms > 0:
                 lane.remember(start, attempts, is_counted=is_counted)
                 due_ms = self._host.clock.monotonic_ms() + delay_ms
                 lane.redelivery.delay(start, due_ms, held.messages)
             else:
                 lane.remember(start, attempts, is_counted=is_counted)
                 lane.back(start, held.slot)
-        self.bury(lane, dying, Cause.DELIVERY_LIMIT)
+        self.dying.condemn(lane, dying, Cause.DELIVERY_LIMIT)
         return moved
 
     def reject(self, lane: Lane, offsets: Iterable[int]) -> int:
         """Refused for good: dead letters if there is a target. A batch is buried whole, once."""
+        entries = lane.pending.entries
         starts = self._entries_of(lane, offsets)
-        for start in starts:
-            held = self._out_of_flight(lane, start)
-            if held is not None:
-                lane.redelivery.counts[start] = held.attempts
-        self.bury(lane, starts, Cause.REJECTED)
+        starts = [start for start in starts if entries[start].consumer_id != NOBODY]
+        self.dying.condemn(lane, starts, Cause.REJECTED)
         return len(starts)
 
     def move(self, lane: Lane, offsets: Iterable[int], rewrite: Rewrite) -> int:
@@ -169,18 +169,6 @@ class Settler:
                 self.settled_messages += lane.settle(Cause.MOVED, start, end)
                 lane.redelivery.counts.pop(start, None)
         return copies
-
-    def bury(self, lane: Lane, starts: list[int], cause: Cause) -> None:
-        """Entries out of flight die; their records are read again, they were not kept."""
-        for at in range(0, len(starts), BURIED_AT_ONCE):
-            some = starts[at : at + BURIED_AT_ONCE]
-            found = entries_at(lane, some)
-            records = self._host.read([(entry[0], entry[4]) for entry in found.values()])
-            for entry, record in zip(found.values(), records, strict=True):
-                self.picker.bury(lane, entry, record, cause)
-            for start in some:
-                if start not in found:
-                    self.picker.gone(lane, start, start + 1)
 
     def throw_out(self, lane: Lane) -> None:
         """Take everything out of flight without saying what becomes of it (seek)."""
@@ -266,6 +254,6 @@ class Settler:
         return held
 
     def _return(self, consumer_id: int, messages: int, size: int) -> None:
-        if messages:
+        if messages and consumer_id != NOBODY:
             self.inflight.remove(messages)
             self._consumers[consumer_id].returned(messages, size)

@@ -135,7 +135,8 @@ class Subscription(Measured):
         self._changed()
 
     def close(self, cause: str) -> None:
-        """The subscription ends; every consumer is told."""
+        """The subscription ends; every consumer is told. What was refused has its letters first."""
+        self._settler.dying.bury_all()
         self.is_closed = True
         self.roster.close(self._order, cause)
         for lane in self._order:
@@ -153,11 +154,14 @@ class Subscription(Measured):
         """One round: hand out what is ready, at most so many; returns messages moved."""
         if self.is_closed:
             return 0
+        dying = self._settler.dying
+        dying.turn()
         outbox: Outbox = {}
-        moved = self._serve(messages_max, outbox)
+        # Nothing new before all of them are buried: they would pile up.
+        moved = 0 if dying else self._serve(messages_max, outbox)
         for lane in self._order:
             end = lane.end
-            if moved < messages_max:
+            if moved < messages_max and not dying:
                 lane.offered_upto = end
             if lane.redelivery.again or lane.next_offset < end:
                 self._journey.picker.watch_head(lane)
@@ -165,7 +169,7 @@ class Subscription(Measured):
                     self._host.delayed_room.wait(self)
         if self.has_unsaved:
             self._host.note_settlement(self)
-        if moved >= messages_max:
+        if moved >= messages_max or dying:
             self._host.wake(self)
         # Last, and with everything in order: an outlet may settle while it is called.
         for consumer, deliveries in outbox.items():

@@ -1,7 +1,11 @@
 """Length limits as RabbitMQ counts them: ready messages and the bytes of their bodies."""
 
+from itertools import pairwise
+
 import pytest
 
+from penstock.engine import limits
+from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import NONE_MAX, Overflow, TopicPolicy
 from penstock.flow.prefetch import Window
 from penstock.model.record import neutral_record
@@ -180,3 +184,28 @@ def test_dropped_heads_and_expired_ones_between_them_die_in_order(bench):
     bench.publish(channel, topic, b"c", b"d")
     bench.settle()
     assert bench.bodies(grave) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("limit", [{"length_max": 10}, {"bytes_max": 10}])
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_thousands_that_come_back_are_dropped_over_several_turns(
+    bench, monkeypatch, limit, is_durable
+):
+    monkeypatch.setattr(limits, "DROPPED_MAX", 100)
+    policy = TopicPolicy(overflow=Overflow.DROP_HEAD, **limit)
+    topic = bench.topic(policy=policy, is_durable=is_durable)
+    options = SubscriptionOptions(sees_unsynced=True, is_durable=is_durable)
+    reader = bench.engine.create_subscription(topic.name, "s", options)
+    consumer = consuming(bench, reader)
+    for _ in range(10):
+        bench.publish(bench.channel(), topic, *[b"x"] * 100)
+        bench.settle()
+    assert len(bench.outlet.deliveries) == 1000
+    reader.detach(consumer)
+    seen = [waiting(reader, topic)]
+    while bench.engine.needs_turn:
+        bench.engine.turn()
+        seen.append(waiting(reader, topic))
+    assert max(before - after for before, after in pairwise(seen)) <= 100
+    bench.settle()
+    assert waiting(reader, topic) == 10

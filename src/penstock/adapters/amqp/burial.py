@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
 DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"
+REMEMBERED_BYTES_MAX: Final = 1024
+"""Properties up to this size are made into a letter's once for all that have the same."""
 _REJECTED: Final = "rejected"
 
 
@@ -88,8 +90,8 @@ class ExchangeGraves:
 
     def _letter(self, record: Record, note: DeathNote, key: str, now_ms: int) -> Record:
         raw = record.properties
-        headers = with_death(_headers(raw), note, drops_cc=self._routing_key is not None)
-        properties = edit_properties(raw, {"headers": headers, "expiration": None})
+        bury = _buried if len(raw) <= REMEMBERED_BYTES_MAX else _buried.__wrapped__
+        properties = bury(raw, note, self._routing_key is not None)
         return publish_record(letter_head(self._exchange, key), properties, record.body, now_ms)
 
 
@@ -106,6 +108,13 @@ def letter_head(exchange: str, routing_key: str) -> PublishHead:
     """The publish by which a letter would have come."""
     names = short_bytes(exchange) + short_bytes(routing_key)
     return PublishHead(exchange, routing_key, False, False, names)
+
+
+@lru_cache(maxsize=64)
+def _buried(properties: bytes, note: DeathNote, drops_cc: bool) -> bytes:
+    """The properties of a letter. Those who die together often have the same: made once."""
+    headers = with_death(_headers(properties), note, drops_cc=drops_cc)
+    return edit_properties(properties, {"headers": headers, "expiration": None})
 
 
 def _headers(properties: bytes) -> bytes | None:
