@@ -12,7 +12,8 @@ from penstock.settings.load import Settings
 
 AMBER: Final = "\x1b[33m"
 PLAIN: Final = "\x1b[0m"
-SCHEMES: Final = {"http": "http://", "amqp": "amqp://", "pulsar": "pulsar://"}
+SCHEMES: Final = {"http": "http://", "amqp": "amqp://guest:guest@", "pulsar": "pulsar://"}
+"""So that what is shown can be given to a client as it is (``pika.URLParameters``)."""
 
 
 class Figures(NamedTuple):
