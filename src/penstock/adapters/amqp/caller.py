@@ -1,7 +1,7 @@
 """Who is at the other end of a connection, and the way to speak to it.
 
 The part of a session that the handshake fills in: login, virtual host, what was negotiated, what
-the client says of itself; and its outbox.
+the client says of itself; its outbox, and what it is told of alarms.
 Not here: what is done with what it says (``session.py``).
 """
 
@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.adapters.amqp.blocked import CAPABILITY, BlockedNotices
 from penstock.adapters.contract import Peer
+from penstock.flow.gate import Reason
 from penstock.model.position import ConnectionId
 from penstock.wire.amqp.codes import FRAME_MAX_MIN
 from penstock.wire.amqp.frame import method_frame
@@ -55,6 +57,7 @@ class Caller:
         self.is_over = False
         """Closed by either side, or lost: nothing is heard or said any more."""
         self._outbox: list[bytes] = []
+        self._notices: Final = BlockedNotices()
 
     @property
     def now_ms(self) -> int:
@@ -92,6 +95,13 @@ class Caller:
         if isinstance(name, str):
             # What is not UTF-8 came as surrogates, which nobody can print.
             self.connection_name = name.encode("utf-8", "replace").decode()
+
+    def gate_changed(self, is_open: bool, reasons: dict[Reason, str]) -> None:
+        """Tell the peer of alarms, if it wants to know; ``is_reading`` does the rest."""
+        notice = self._notices.changed(reasons)
+        if notice is not None and CAPABILITY in self.client_capabilities:
+            self.say(notice)
+        self.wake()
 
     # What the engine says and nobody here listens to.
 

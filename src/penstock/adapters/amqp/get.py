@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.adapters.amqp import outflow
 from penstock.adapters.amqp.consumers import Holder
-from penstock.adapters.amqp.ordering import catch_up
 from penstock.adapters.amqp.queues import named
 from penstock.flow.demand import Unlimited
 from penstock.wire.amqp.basic_methods import Get, GetEmpty
@@ -30,9 +29,8 @@ if TYPE_CHECKING:
 
 def get(channel: ChannelState, method: Get) -> None:
     """basic.get."""
-    if catch_up(channel):
-        queue = channel.vhost.queues.find(named(channel, method.queue), channel.session)
-        channel.send(take_one(channel, queue, is_no_ack=method.is_no_ack))
+    queue = channel.vhost.queues.find(named(channel, method.queue), channel.session)
+    channel.send(take_one(channel, queue, is_no_ack=method.is_no_ack))
 
 
 def take_one(channel: ChannelState, queue: AmqpQueue, *, is_no_ack: bool) -> bytes:

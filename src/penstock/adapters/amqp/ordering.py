@@ -1,31 +1,83 @@
 """Commands that look into queues come after what their connection published before them.
 
 RabbitMQ handles both in order. Here a publish reaches its queues in the engine's next turn, so a
-command that counts or drops messages asks for that turn first. What is held, by an alarm or a full
-queue, is not waited for; neither is more than a few turns' worth.
+command that counts or drops messages waits for that turn, and whatever came behind it waits, too:
+the socket is not read meanwhile. What is held, by an alarm or a full queue, is not waited for;
+neither is more than a few turns' worth.
+
+Who stops: this connection, at such a command with publishes in front of it. What wakes it: the end
+of the turn, for which it asked. Bound: what one read of the socket brought.
+Not here: doing it (``dispatch.py``).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.wire.amqp.basic_methods import Get
+from penstock.wire.amqp.content import Command
+from penstock.wire.amqp.queue_methods import Declare, Delete, Purge
+
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.channel import ChannelState
+    from penstock.adapters.amqp.session import Session
+    from penstock.wire.amqp.content import Event
 
 TURNS_MAX: Final = 8
-"""Turns one command may ask for."""
+"""Turns one command waits for."""
+LOOKING: Final = frozenset((Get, Declare, Delete, Purge))
 
 
-def is_publishing(channel: ChannelState) -> bool:
+class Backlog:
+    """What one peer said and is not done yet."""
+
+    __slots__ = ("_events", "_session", "_turns_left")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._events: list[Event] = []
+        self._turns_left = TURNS_MAX
+
+    def __bool__(self) -> bool:
+        return bool(self._events)
+
+    def take(self, events: list[Event]) -> bool:
+        """Do these, in order; False when some have to wait, or one was the end."""
+        if self._events:
+            self._events += events
+            return False
+        session = self._session
+        for number, event in enumerate(events):
+            if type(event) is Command and self._is_early(event):
+                self._events = events[number:]
+                session.wake()
+                return False
+            if not session.take(event):
+                return False
+        return True
+
+    def go_on(self) -> bool:
+        """A turn has passed: do what waited; the same answer."""
+        self._turns_left -= 1
+        events, self._events = self._events, []
+        return self.take(events)
+
+    def clear(self) -> None:
+        """The connection is over."""
+        self._events = []
+
+    def _is_early(self, command: Command) -> bool:
+        """True while publishes in front of a command are on their way to what it looks into."""
+        if type(command.method) not in LOOKING:
+            return False
+        if self._turns_left > 0 and is_publishing(self._session):
+            return True
+        self._turns_left = TURNS_MAX
+        return False
+
+
+def is_publishing(session: Session) -> bool:
     """True while publishes of this connection wait for their turn, and nothing holds them."""
-    channels = channel.session.connection.channels.values()
+    if not session.is_established:
+        return False
+    channels = session.connection.channels.values()
     return any(each.inbox_messages and each.hold is None for each in channels)
-
-
-def catch_up(channel: ChannelState) -> bool:
-    """Let earlier publishes of this connection arrive; False when that closed the channel."""
-    for _ in range(TURNS_MAX):
-        if not is_publishing(channel):
-            break
-        channel.house.engine.turn()
-    return channel.is_open

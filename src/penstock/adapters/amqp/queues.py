@@ -19,7 +19,6 @@ from penstock.adapters.amqp.binding import to_queue
 from penstock.adapters.amqp.direct_reply import is_pseudo_queue
 from penstock.adapters.amqp.exchange import RESERVED_PREFIX
 from penstock.adapters.amqp.exchanges import clean_name, refuse_default
-from penstock.adapters.amqp.ordering import catch_up
 from penstock.adapters.amqp.queue import AmqpQueue, no_queue
 from penstock.adapters.amqp.queue_book import Declaration
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 
 def declare(channel: ChannelState, method: Declare) -> None:
     """Make a queue, or look whether it is there."""
-    if not catch_up(channel):
-        return
     name = clean_name(method.queue)
     if is_pseudo_queue(name):
         _look_for_reply_queue(channel, name, is_nowait=method.is_nowait)
@@ -92,16 +89,12 @@ def unbind(channel: ChannelState, method: Unbind) -> None:
 
 def purge(channel: ChannelState, method: Purge) -> None:
     """Drop every ready message."""
-    if not catch_up(channel):
-        return
     queue = channel.vhost.queues.find(named(channel, method.queue), channel.session)
     _answer(channel, method, PurgeOk(queue.purge()), is_durable=queue.is_durable)
 
 
 def delete(channel: ChannelState, method: Delete) -> None:
     """Remove a queue; its consumers on this channel hear of that after the answer."""
-    if not catch_up(channel):
-        return
     queue = channel.vhost.queues.get(named(channel, method.queue))
     if queue is None:
         _answer(channel, method, DeleteOk(0), is_durable=False)

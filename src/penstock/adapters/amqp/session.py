@@ -19,7 +19,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp import connection_commands
-from penstock.adapters.amqp.blocked import CAPABILITY, BlockedNotices
 from penstock.adapters.amqp.caller import Caller
 from penstock.adapters.amqp.channel import ChannelState
 from penstock.adapters.amqp.closing import CLOSE_OK, Farewell, close_frame, shutdown
@@ -27,10 +26,10 @@ from penstock.adapters.amqp.dispatch import run_event
 from penstock.adapters.amqp.handed_over import HandedOver
 from penstock.adapters.amqp.handshake import Handshake
 from penstock.adapters.amqp.heartbeat import Heartbeat
+from penstock.adapters.amqp.ordering import Backlog
 from penstock.adapters.contract import Peer
 from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.ports import Confirmation
-from penstock.flow.gate import Reason
 from penstock.flow.unsent import UnsentLimit
 from penstock.model.errors import AlreadyExists, NotFound
 from penstock.model.position import ConnectionId
@@ -75,10 +74,10 @@ class Session(Caller):
         """True once a virtual host is open."""
         self.wants_close = False
         self.handshake: Final = Handshake(self)
+        self._backlog: Final = Backlog(self)
         self._inflow: Final = Inflow(message_bytes_max=house.message_bytes_max)
         self._contents: Final = house.content_share(self.name, wake)
         self._beat = Heartbeat(0, self.now_ms)
-        self._notices: Final = BlockedNotices()
         self._farewell: Farewell | None = None
         self._handed: Final = HandedOver(self.unsent)
 
@@ -126,9 +125,11 @@ class Session(Caller):
 
     @property
     def is_reading(self) -> bool:
-        """As the gate wants it, and while there is room for answers that wait."""
+        """As the gate wants it, nothing waits to be done, and there is room for late answers."""
         if self.is_over or not self.is_established:
             return True
+        if self._backlog:
+            return False
         if self.waiting:
             held = sum([channel.line.held_bytes for channel in self.waiting])
             if held >= self.house.settings.answers_held_bytes_max:
@@ -150,16 +151,13 @@ class Session(Caller):
         events = inflow.feed(data, clock.wall_ms())
         if not self.is_established and inflow.is_greeted:
             self.handshake.greet()
-        for event in events:
-            if not self._take(event):
-                return
-        if inflow.failure is not None:
-            self._unreadable(inflow.failure)
-        elif (held_bytes := inflow.held_bytes) or self._contents.charged_bytes:
-            self._keep(held_bytes, now_ms)
+        if self._backlog.take(events):
+            self._all_done(now_ms)
 
     def outgoing(self) -> list[bytes]:
-        """Everything to send."""
+        """Everything to send; what waited for this turn is done first."""
+        if self._backlog and self._backlog.go_on():
+            self._all_done(self.now_ms)
         if self.confirming:
             confirming, self.confirming = self.confirming, {}
             for channel in confirming:
@@ -232,17 +230,10 @@ class Session(Caller):
         if ours is not None:
             ours.publishing.refused(refusals)
 
-    def gate_changed(self, is_open: bool, reasons: dict[Reason, str]) -> None:
-        """Tell the peer of alarms, if it wants to know; ``is_reading`` does the rest."""
-        notice = self._notices.changed(reasons)
-        if notice is not None and CAPABILITY in self.client_capabilities:
-            self.say(notice)
-        self.wake()
-
     # Parts.
 
-    def _take(self, event: Event) -> bool:
-        """False when it was the end."""
+    def take(self, event: Event) -> bool:
+        """One thing that the peer said; False when it was the end."""
         try:
             if event.channel and self.is_established:
                 run_event(self, event)
@@ -255,6 +246,14 @@ class Session(Caller):
             logger.exception("a command of %s failed by our mistake", self.name)
             self.fail(AmqpError(ReplyCode.INTERNAL_ERROR, str(error)))
         return not self.is_over
+
+    def _all_done(self, now_ms: int) -> None:
+        """What is left of the bytes is not complete, or cannot be read."""
+        inflow = self._inflow
+        if inflow.failure is not None:
+            self._unreadable(inflow.failure)
+        elif (held_bytes := inflow.held_bytes) or self._contents.charged_bytes:
+            self._keep(held_bytes, now_ms)
 
     def _keep(self, held_bytes: int, now_ms: int) -> None:
         """Something is not complete: it is on an open channel, and there is room for it."""
@@ -283,6 +282,7 @@ class Session(Caller):
         if last_words:
             self.send(last_words)
         self.is_over = True
+        self._backlog.clear()
         channels = list(self.channels.values())
         self.channels.clear()
         # Last in, first out; whatever fails in one of them, the others are not left behind.

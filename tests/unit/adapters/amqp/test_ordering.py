@@ -1,39 +1,113 @@
 """Commands come after the publishes before them, as far as these can come in."""
 
-from penstock.adapters.amqp.ordering import catch_up, is_publishing
-from penstock.testing.amqp_peer import AmqpBench
-from penstock.wire.amqp.queue_methods import Declare
+import pytest
+
+from penstock.adapters.amqp.ordering import TURNS_MAX, is_publishing
+from penstock.testing.amqp_peer import NO_PROPERTIES, AmqpBench
+from penstock.wire.amqp import channel_methods, connection_methods
+from penstock.wire.amqp.basic_methods import Get, GetOk, Publish
+from penstock.wire.amqp.content import content_frames
+from penstock.wire.amqp.frame import method_frame
+from penstock.wire.amqp.queue_methods import Declare, DeclareOk, Delete, DeleteOk, Purge, PurgeOk
+
+HOLD = {"x-max-length": 1, "x-overflow": "hold"}
 
 
-def channel_of(client, number=1):
-    return client.session.channels[number]
-
-
-def test_publishes_of_any_channel_of_the_connection_are_waited_for():
+@pytest.fixture
+def client():
     client = AmqpBench().client()
     client.open(2)
     client.call(1, Declare(queue="q"))
-    client.publish(2, "", "q", b"x")
-    assert is_publishing(channel_of(client))
-    assert catch_up(channel_of(client))
-    assert not is_publishing(channel_of(client))
-    assert client.bench.house.vhosts["/"].queues.get("q").ready == 1
+    return client
 
 
-def test_what_is_held_is_not_waited_for():
-    client = AmqpBench().client()
-    hold = {"x-max-length": 1, "x-overflow": "hold"}
-    client.call(1, Declare(queue="q", arguments=hold))
-    for _ in range(3):
-        client.publish(1, "", "q", b"x")
+def turns(client):
+    return client.bench.engine._parts.turns.turns
+
+
+def published(client, channel=1):
+    frames = content_frames(channel, NO_PROPERTIES, b"x", client.frame_max)
+    return method_frame(channel, Publish(0, "", "q")) + frames
+
+
+@pytest.mark.parametrize(
+    ("command", "answer", "count"),
+    [
+        (Declare(queue="q"), DeclareOk, "messages"),
+        (Purge(queue="q"), PurgeOk, "messages"),
+        (Delete(queue="q"), DeleteOk, "messages"),
+        (Get(queue="q"), GetOk, None),
+    ],
+)
+def test_publishes_of_any_channel_of_the_connection_are_waited_for(client, command, answer, count):
+    client.raw(published(client, 2) + method_frame(1, command))
+    assert is_publishing(client.session)
+    assert not client.session.is_reading
     client.turn()
-    assert not is_publishing(channel_of(client))
-    answer = client.call(1, Declare(queue="q", arguments=hold))
+    heard = client.answer(1)
+    assert isinstance(heard, answer)
+    assert count is None or getattr(heard, count) == 1
+    assert client.session.is_reading
+
+
+def test_nobody_else_waits_for_turns_that_one_peer_asks_for(client):
+    before = turns(client)
+    client.raw(b"".join([published(client) + method_frame(1, Get(queue="q"))] * 50))
+    assert turns(client) == before, "a turn is the server's to make"
+    client.turn()
+    assert [type(method) for method in client.methods(1)] == [GetOk] * 50
+
+
+def test_what_came_behind_a_command_that_waits_comes_behind_it(client):
+    client.raw(published(client) + method_frame(1, Get(queue="q")) + method_frame(2, Purge(0, "q")))
+    client.raw(method_frame(2, Declare(queue="r")))
+    assert client.bench.house.vhosts["/"].queues.get("r") is None
+    client.turn()
+    assert isinstance(client.answer(1), GetOk)
+    assert client.bench.house.vhosts["/"].queues.get("r") is not None
+
+
+def test_what_is_held_is_not_waited_for(client):
+    client.call(1, Declare(queue="h", arguments=HOLD))
+    for _ in range(3):
+        client.publish(1, "", "h", b"x")
+    client.turn()
+    assert not is_publishing(client.session)
+    answer = client.call(1, Declare(queue="h", arguments=HOLD))
     assert answer.messages == 1
 
 
-def test_with_nothing_published_there_is_no_turn():
-    client = AmqpBench().client()
-    turns = client.bench.engine._parts.turns.turns
-    assert catch_up(channel_of(client))
-    assert client.bench.engine._parts.turns.turns == turns
+def test_with_nothing_published_nothing_is_waited_for(client):
+    client.send(1, Get(queue="q"))
+    assert client.session.is_reading
+    assert client.methods(1) != []
+
+
+def test_it_is_not_waited_for_ever(client, monkeypatch):
+    monkeypatch.setattr("penstock.adapters.amqp.ordering.is_publishing", lambda session: True)
+    client.send(1, Declare(queue="q"))
+    for _ in range(TURNS_MAX - 1):
+        assert client.methods(1) == []
+    wakes = client.wakes
+    assert [type(method) for method in client.methods(1)] == [DeclareOk]
+    assert client.wakes > wakes
+
+
+@pytest.mark.parametrize("is_close", [True, False])
+def test_a_connection_that_ends_does_nothing_more(client, is_close):
+    client.raw(published(client) + method_frame(1, Declare(queue="late")))
+    if is_close:
+        client.leave()
+    else:
+        client.session.stopping("shutdown")
+    client.turn()
+    assert client.bench.house.vhosts["/"].queues.get("late") is None
+
+
+def test_closes_wait_as_well(client):
+    close = method_frame(1, channel_methods.Close(200, "", 0, 0))
+    client.raw(published(client) + method_frame(1, Declare(queue="q")) + close)
+    client.raw(method_frame(0, connection_methods.Close(200, "", 0, 0)))
+    client.turn()
+    kinds = [type(method) for method in client.methods()]
+    assert kinds == [DeclareOk, channel_methods.CloseOk, connection_methods.CloseOk]
