@@ -14,7 +14,7 @@ from penstock.testing.running import UP, BrokerProcess
 SMALL_POOL = (
     "--set", "flow.inflight_bytes_max=8MiB", "--set", "flow.connection_bytes_max=1MiB",
 )  # fmt: skip
-SECONDS = 4.0
+SECONDS = 3.0
 LONG_SECONDS = 60.0
 OPEN = Plan(SECONDS)
 HOLDING = Plan(SECONDS, publishers=12, consumer_per_s=100, body_bytes=20_000, length_max=50)

@@ -9,6 +9,7 @@ pika is an extra (``penstock[demo]``): whoever opens the till looks first whethe
 
 import contextlib
 import threading
+from collections import deque
 from typing import Any, Final
 
 import pika
@@ -35,6 +36,9 @@ class PikaTill:
         self._lock = threading.Lock()
         self._open: dict[int, OnFate] = {}
         """Publish number -> whom to tell; bounded by the window."""
+        self._waiting: deque[tuple[str, bytes, OnFate]] = deque()
+        """On the way to the loop's thread."""
+        self._is_over = False
         self._promised = 0
         self._number = 0
         self._channel: Any = None
@@ -61,7 +65,15 @@ class PikaTill:
         """Send one order."""
         with self._lock:
             self._promised += 1
-        self._connection.ioloop.add_callback_threadsafe(lambda: self._publish(key, body, on_fate))
+            is_over = self._is_over
+            if not is_over:
+                self._waiting.append((key, body, on_fate))
+        if is_over:
+            self._tell(on_fate, Fate.UNKNOWN, self._trouble)
+        else:
+            # If the loop is over by now, ``_run`` has answered in its place.
+            with contextlib.suppress(Exception):
+                self._connection.ioloop.add_callback_threadsafe(self._publish)
 
     def close(self) -> None:
         """Wait for answers under way and leave."""
@@ -75,6 +87,12 @@ class PikaTill:
 
     def _run(self) -> None:
         self._connection.ioloop.start()
+        # Nobody publishes any more; what is on the way is not forgotten.
+        with self._lock:
+            self._is_over = True
+        while self._waiting:
+            self._tell(self._waiting.popleft()[2], Fate.UNKNOWN, self._trouble)
+        self._connection.ioloop.close()
 
     def _opened(self, channel: Any) -> None:
         self._channel = channel
@@ -83,7 +101,9 @@ class PikaTill:
             ack_nack_callback=self._answered, callback=lambda _frame: self._is_ready.set()
         )
 
-    def _publish(self, key: str, body: bytes, on_fate: OnFate) -> None:
+    def _publish(self) -> None:
+        """The next order; called once for each."""
+        key, body, on_fate = self._waiting.popleft()
         if self._channel is None or not self._channel.is_open:
             self._tell(on_fate, Fate.UNKNOWN, self._trouble)
             return
