@@ -11,6 +11,7 @@ again. Any other failure is final.
 Not here: what a job does (``sync_job.py``), when to look for one (``server/turns.py``).
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.log.recovery import StoreParts
@@ -54,6 +55,8 @@ class Commit:
         self.syncs = 0
         self.removals: list[str] = []
         """Segments to unlink with the next job."""
+        self._stuck_removals: list[str] = []
+        """Those that would not go; tried again with the next that go."""
         self.failure: Exception | None = None
 
     @property
@@ -104,12 +107,14 @@ class Commit:
         if job.is_deferred:
             self._retry_ms = now_ms + RETRY_MS
             self._deferred = job.unsynced
-            self.removals = [*job.removals, *self.removals]
+            self.remove(job.removals)
             self._parts.definitions.put_back(job.definition_ops)
             if job.snapshot_ops:
                 self._snapshots.deferred()
             return
         self._parts.side_files.done(job.steps_done)
+        self._parts.retention.left(job.removals[: job.removals_done])
+        self._stuck_removals += job.removals[job.removals_done :]
         if job.steps_done < len(job.steps):
             self._steps_retry_ms = now_ms + RETRY_MS
         self.definitions_durable = job.sequence
@@ -144,6 +149,11 @@ class Commit:
         ):
             times.append(0)
         return max(min(times), self._retry_ms) if times else None
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Segments nobody needs: unlinked by the next job, behind those that would not go."""
+        self.removals = [*self._stuck_removals, *paths, *self.removals]
+        self._stuck_removals = []
 
     def append_mark(self) -> LogPosition:
         """Write the empty frame that carries the synced mark."""

@@ -7,8 +7,8 @@ when it was last written to. A segment is *dead* when
 * it is not the last one, and the last durable snapshot covers all of it (its settle records are
   replayed by nobody),
 * no delayed record in it is pending,
-* the segments of the delayed records that were released in it are gone (else a rebuild would find
-  these pending again), and
+* the segments of the delayed records that were released in it are gone, durably (else a rebuild
+  would find these pending again), and
 * every queue's lowest needed offset is at or past that queue's end offset in it.
 
 A dead segment stays for ``settled_keep_ms`` while all dead ones together have at most
@@ -28,7 +28,7 @@ import msgspec
 
 from penstock.log.catalog import Op
 from penstock.log.queue_index import QueueIndex
-from penstock.log.segment import Segment, SegmentSet
+from penstock.log.segment import Segment, SegmentSet, segment_path
 from penstock.model.position import is_transient_id
 
 SEGMENT_KIND: Final = "segment"
@@ -111,6 +111,8 @@ class Retention:
         self._uses: dict[int, SegmentUse] = {}
         self._changed: set[int] = set()
         self._active: SegmentUse | None = None
+        # Paths of segments that are forgotten and not yet gone for good from the disk.
+        self._leaving: set[str] = set()
         # The segment whose row was last written without its queues, because it was the last one.
         self._bare: int | None = None
 
@@ -194,14 +196,13 @@ class Retention:
             and not self._use(segment.base).is_needed(needs)
         ]
         excess = sum(segment.size_bytes for segment in dead) - self._keep_bytes_max
-        alive = {segment.base for segment in self._segments}
+        alive = {segment.path for segment in self._segments} | self._leaving
         removed: list[Segment] = []
         for segment in dead:
             use = self._use(segment.base)
             is_over = excess > 0 or use.last_ms <= now_ms - self._keep_ms
-            if is_over and use.origins.isdisjoint(alive):
+            if is_over and alive.isdisjoint(map(segment_path, use.origins)):
                 removed.append(segment)
-                alive.remove(segment.base)
                 excess -= segment.size_bytes
         return removed, self._trims(removed)
 
@@ -210,9 +211,14 @@ class Retention:
         return self._use(segment.base).last_ms
 
     def forget(self, segment: Segment) -> None:
-        """The segment is gone."""
+        """The segment goes; ``left`` says when it is gone."""
         self._uses.pop(segment.base, None)
         self._changed.add(segment.base)
+        self._leaving.add(segment.path)
+
+    def left(self, paths: Iterable[str]) -> None:
+        """These files are gone, whatever happens to the machine."""
+        self._leaving.difference_update(paths)
 
     def restore(
         self, rows: Mapping[int, SegmentRow], indexes: Iterable[QueueIndex], covered: int

@@ -307,7 +307,7 @@ class Store:
         it needs everything it has. ``now_ms`` is wall time.
         """
         removed = sweep(self._parts, needs, now_ms, self._snapshots.position)
-        self._commit.removals += [segment.path for segment in removed]
+        self._commit.remove([segment.path for segment in removed])
         self.counters.segments_removed += len(removed)
         return removed
 

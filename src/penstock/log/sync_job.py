@@ -29,6 +29,7 @@ class SyncJob:
         "definition_ops",
         "is_deferred",
         "removals",
+        "removals_done",
         "sequence",
         "snapshot_ops",
         "steps",
@@ -49,7 +50,9 @@ class SyncJob:
         self.steps_done = 0
         self.unsynced: list[UnsyncedSet] = []
         self.removals: Sequence[str] = ()
-        """Paths of segments nobody needs."""
+        """Paths of segments nobody needs, in the order in which they must go."""
+        self.removals_done = 0
+        """How many of them are gone for good."""
         self.synced = LogPosition(0)
         """The log was durable up to here before; what a failed sync leaves in doubt is above."""
         self.upto: LogPosition | None = None
@@ -80,15 +83,20 @@ class SyncJob:
             self._remove()
 
     def _remove(self) -> None:
+        removed = 0
         for path in self.removals:
             try:
                 self._storage.remove(path)
-            except OSError:  # it stays until the next start finds it dead again
-                continue
+            except FileNotFoundError:
+                pass
+            except OSError:  # those behind it may not go before it
+                break
+            removed += 1
         try:
             self._storage.sync_dir(LOG_DIR)
         except OSError as problem:
             raise SyncFailed(f"a sync failed: {problem}; {_ADVICE}") from problem
+        self.removals_done = removed
 
 
 _ADVICE = "what was not confirmed may be lost; check the disk and start the broker again"

@@ -90,7 +90,8 @@ def test_a_release_stays_as_long_as_its_original(world):
     # Segment 0 is pinned by queue 1; without segment 1 a rebuild would find the delay pending.
     assert world.swept({1: 9})[0] == []
     assert world.swept({1: 9, 2: 5})[0] == []
-    assert world.swept({1: 40})[0] == [0, 1, 2]
+    # Unlinked together, a power cut could bring back the one and not the other.
+    assert world.swept({1: 40})[0] == [0, 2]
 
 
 def test_settled_data_stays_for_a_while():

@@ -2,6 +2,8 @@
 
 import pytest
 
+from penstock.testing.faults import FaultKind
+
 KIB = 1024
 
 
@@ -40,6 +42,16 @@ def test_settled_segments_leave_the_disk_with_the_next_commit(swept):
     assert sorted(swept.bodies(1)) == [2, 3]
     assert swept.store.counters.segments_removed == 2
     assert sweep(swept, q1=2, q2=0) == 0
+
+
+def test_a_segment_that_cannot_be_unlinked_is_tried_again_before_others_go(swept):
+    fill(swept, 1, 1, 1, 1)
+    swept.snapshot()
+    swept.storage.plan.fail_next("remove", FaultKind.EIO)
+    assert sweep(swept, q1=2, q2=0) == 2
+    assert len(swept.storage.list("log")) == 4, "the second may not go before the first"
+    assert sweep(swept, q1=3, q2=0) == 1
+    assert len(swept.storage.list("log")) == 1
 
 
 def test_a_queue_nobody_speaks_for_needs_everything(swept):
