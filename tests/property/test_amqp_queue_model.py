@@ -284,7 +284,7 @@ class AmqpQueues(RuleBasedStateMachine):
             self.bench.stop()
         else:
             self.bench.kill()
-        self.model.restart()
+        self.model.restart(is_clean=is_clean)
         self.connect()
 
     @invariant()

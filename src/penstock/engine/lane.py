@@ -226,6 +226,10 @@ class Lane:
     def _restored(self) -> None:
         self.next_offset = self.cursor.low_mark
         end = self.offered_upto = self.queue.index.next_offset
-        # The mark was reserved ahead; what is stored from now on nobody has ever had.
-        self.flagged_below = min(self.delivered_mark, end)
+        # The mark was reserved ahead. Who sees only what is durable never had what is stored from
+        # now on; others may have had what the crash undid and what then happens again: a dead
+        # letter, or a delayed message let go. So for them new messages are flagged for a while.
+        self.flagged_below = (
+            self.delivered_mark if self.sees_unsynced else min(self.delivered_mark, end)
+        )
         self.notes.reset(self.cursor.low_mark)

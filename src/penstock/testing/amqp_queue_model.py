@@ -65,11 +65,15 @@ class ModelQueue:
     delivery_limit: int | None = None
     ready: list[ModelMessage] = field(default_factory=list)
     unacked: int = 0
+    was_killed: bool = False
+    """Its broker once ended without a word: any place may have been delivered from before."""
     _places: int = 0
 
     def put(self, message: ModelMessage) -> None:
         """At the end, of its priority."""
         self._places += 1
+        if self.was_killed:
+            message.flag = Flag.MAYBE
         message.place = self._places
         self.back([message])
 
@@ -251,12 +255,13 @@ class QueueModel:
         for holder, message in taken:
             holder.queue.bury(message, "rejected")
 
-    def restart(self) -> None:
+    def restart(self, *, is_clean: bool) -> None:
         """Clients are gone; transient messages are, too, and what was unacked waits again."""
         for channel in self.channels.values():
             for holder, message in channel.take_all():
                 holder.queue.back([message])
         for queue in self.queues.values():
+            queue.was_killed = queue.was_killed or not is_clean
             queue.ready = [each for each in queue.ready if each.is_persistent]
             for message in queue.ready:
                 message.flag = Flag.MAYBE
