@@ -2,8 +2,8 @@
 
 Start: data directory and lock, ports bound (so that a taken one is told before a long recovery),
 recovery, engine, turns, protocol listeners, HTTP, ready file; then, beside the running broker, the
-Flight process (``flight.py``). Until the ready file is there nothing has been promised. The HTTP
-stack is imported last: it is the dearest part of the start.
+Flight process (``flight.py``). Until the ready file is there nothing has been promised. What is
+behind the HTTP port is built by the first who asks (``http/door.py``).
 
 Stop, on SIGTERM, Ctrl-C or ``request_stop``: remove the ready file, accept nobody, read no more,
 finish and confirm what was received, let connections say goodbye, write the last snapshot, unlock.
@@ -21,7 +21,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.engine.broker import Engine
 from penstock.model.errors import PenstockError
@@ -32,6 +32,7 @@ from penstock.server.clock import SystemClock
 from penstock.server.faults import Faults
 from penstock.server.heap import settle_heap
 from penstock.server.household import Housekeeper
+from penstock.server.http.door import HttpDoor
 from penstock.server.listener import Listener, MakeProtocol, open_sockets
 from penstock.server.opening import Opened, lock_directory, open_engine
 from penstock.server.places import Places
@@ -40,6 +41,9 @@ from penstock.server.ready_file import NAME, remove_ready, write_ready
 from penstock.server.running import Running
 from penstock.settings.load import Settings
 from penstock.telemetry.log_format import set_up_logging
+
+if TYPE_CHECKING:
+    from penstock.server.http.server import HttpServer
 
 logger = logging.getLogger(__name__)
 
@@ -207,13 +211,17 @@ class Broker:
             self.endpoints[FLIGHT] = bulk.endpoint
 
     def _serve_http(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Not before the protocol ports are open: this import costs more than all the rest.
+        places = self._running.http_places
+        door = HttpDoor(lambda: self._build_http(places, loop))
+        self._undo.callback(door.stop)
+        self._listen(HTTP, places, door.protocol)
+
+    def _build_http(self, places: Places, loop: asyncio.AbstractEventLoop) -> "HttpServer":
         from penstock.server.administration import Administration
         from penstock.server.http.app import make_app
         from penstock.server.http.management.api import ManagementApi
         from penstock.server.http.server import HttpServer
 
-        places = self._running.http_places
         desks = [each.desk() for each in self._listening if each.desk is not None]
         administration = Administration(self.engine, self.clock, self.wake, desks)
         routes = [
@@ -222,14 +230,12 @@ class Broker:
             if each.house is not None
             for route in ManagementApi(each.house(), self.wake, self.endpoints).routes()
         ]
-        server = HttpServer(
+        return HttpServer(
             make_app(self._running.view, self.faults, administration, routes),
             places,
             loop=loop,
             request_ms_max=self.settings.listeners.handshake_ms_max,
         )
-        self._undo.callback(server.stop)
-        self._listen(HTTP, places, server.protocol)
 
     def _listen(self, name: str, places: Places, maker: MakeProtocol) -> None:
         loop = asyncio.get_running_loop()
