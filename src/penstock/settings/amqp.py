@@ -32,6 +32,12 @@ class AmqpSettings:
         30_000, "D22: a content let in although memory is short must be complete in this time"
     )
     consumers_per_channel_max: int = setting(1_000, "Consumers of one channel")
+    vhosts_max: int = setting(1_000, "Virtual hosts of the broker")
+    exchanges_max: int = setting(20_000, "Exchanges of all virtual hosts together")
+    bindings_max: int = setting(500_000, "Bindings of all virtual hosts together")
+    arguments_bytes_max: int = setting(
+        16 * KIB, "Arguments of one queue, exchange, binding or consumer, as they came"
+    )
     consumer_timeout_ms: int = setting(
         30 * 60_000, "A delivery unsettled for this long closes its channel (406); 0 = never"
     )
@@ -52,6 +58,10 @@ class AmqpSettings:
             ("message_bytes_max", 1, 512 * MIB),
             ("content_ms_max", 1, 1 << 40),
             ("consumers_per_channel_max", 1, 1 << 31),
+            ("vhosts_max", 1, 1 << 31),
+            ("exchanges_max", 1, 1 << 31),
+            ("bindings_max", 1, 1 << 31),
+            ("arguments_bytes_max", 1, 1 << 31),
             ("consumer_timeout_ms", 0, 1 << 40),
             ("pending_publishes_max", 0, 1 << 31),
             ("answers_held_bytes_max", 1, 1 << 40),

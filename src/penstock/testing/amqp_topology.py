@@ -7,8 +7,7 @@ settings. ``where`` says which queues a publish would go to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from penstock.adapters.amqp.binding import to_exchange, to_queue
 from penstock.adapters.amqp.exchange import Exchange
@@ -42,13 +41,7 @@ class Topology:
 
     def _open(self) -> VirtualHost:
         bench = self.bench
-        house = SimpleNamespace(
-            engine=bench.engine,
-            clock=bench.clock,
-            all_settings=bench.settings,
-            settings=getattr(bench.settings, "amqp", None),
-        )
-        return VirtualHost(cast("House", house), self.name)
+        return House(bench.engine, bench.clock, bench.settings).make_vhost(self.name)
 
     def restart(self) -> None:
         """Stop and start: only what is durable is there again."""

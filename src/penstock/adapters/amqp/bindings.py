@@ -5,7 +5,7 @@ ends exist, keep the row of a durable binding, and let an auto-delete exchange g
 binding. Both are idempotent, as RabbitMQ's are.
 
 Invariants: a binding's source exists, and so did its destination when it was made; whoever removes
-a queue says ``forget``; every change voids the router's memory.
+a queue says ``forget``; every change voids the router's memory. Bound: ``amqp.bindings_max``.
 Not here: who may ask (``exchanges.py``, ``queues.py``), the bytes of rows (``topology_rows.py``).
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.adapters.amqp.binding import Binding, BindingKey, Destination, to_exchange
+from penstock.adapters.amqp.topology_bounds import check_arguments, check_bindings
 from penstock.adapters.amqp.topology_rows import delete_binding, delete_exchange, put_binding
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 class Bindings:
     """The bindings of one vhost."""
 
-    __slots__ = ("_by_destination", "_vhost")
+    __slots__ = ("_by_destination", "_vhost", "count")
 
     def __init__(self, vhost: VirtualHost) -> None:
         self._vhost: Final = vhost
         self._by_destination: Final[dict[Destination, dict[BindingKey, Binding]]] = {}
+        self.count = 0
 
     def bind(
         self,
@@ -46,6 +48,8 @@ class Bindings:
         known = exchange.bindings.get(binding.key)
         if known is not None:
             return known
+        check_bindings(self._vhost)
+        check_arguments(self._vhost.house, binding.arguments)
         self.restore(binding)
         if is_durable:
             put_binding(self._vhost, binding)
@@ -72,6 +76,7 @@ class Bindings:
         exchange.matcher.add(binding)
         exchange.bindings[binding.key] = binding
         exchange.was_bound = True
+        self.count += 1
         self._by_destination.setdefault(binding.destination, {})[binding.key] = binding
         self._vhost.changed()
 
@@ -80,6 +85,7 @@ class Bindings:
         exchange = self._vhost.exchanges[binding.source]
         exchange.matcher.remove(binding)
         del exchange.bindings[binding.key]
+        self.count -= 1
         same = self._by_destination[binding.destination]
         del same[binding.key]
         if not same:

@@ -21,6 +21,7 @@ from penstock.adapters.amqp import settling
 from penstock.adapters.amqp.consumers import ConsumerEntry, Holder
 from penstock.adapters.amqp.direct_reply import PSEUDO_QUEUE
 from penstock.adapters.amqp.queues import named
+from penstock.adapters.amqp.topology_bounds import check_arguments
 from penstock.adapters.amqp.unacked import Unacked
 from penstock.engine.subscription_options import Mode
 from penstock.flow.prefetch import ChannelWindow
@@ -197,6 +198,7 @@ def begin(channel: ChannelState, method: Consume, tag: str) -> None:
     if type(priority) is not int:
         text = f"invalid arg '{PRIORITY}' for consumer '{tag}': a whole number is expected"
         raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
+    check_arguments(channel.house, method.arguments)
     check_exclusive(queue, method)
     consuming.add(ConsumerEntry(channel, queue, method, tag, priority))
 

@@ -17,6 +17,7 @@ from penstock.adapters.amqp.binding import to_exchange
 from penstock.adapters.amqp.exchange import ALTERNATE, RESERVED_PREFIX, Exchange
 from penstock.adapters.amqp.headers_match import class_of
 from penstock.adapters.amqp.matching import MATCHERS
+from penstock.adapters.amqp.topology_bounds import check_arguments, check_exchanges
 from penstock.adapters.amqp.topology_rows import put_exchange
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.exchange_methods import (
@@ -115,6 +116,8 @@ def declare_exchange(vhost: VirtualHost, wanted: Exchange) -> Exchange:
             f"invalid type '{class_of(alternate)}' for arg '{ALTERNATE}' in "
             f"{_spelled(vhost, wanted.name)}"
         )
+    check_exchanges(vhost)
+    check_arguments(vhost.house, wanted.arguments)
     if wanted.is_durable:
         # First, because arguments that are no field values are found out here.
         put_exchange(vhost, wanted)

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.contents import ContentLine, ContentShare
 from penstock.adapters.amqp.direct_reply import DirectReplies
+from penstock.adapters.amqp.topology_bounds import check_vhosts
 from penstock.adapters.amqp.tx_room import TxRoom
 from penstock.adapters.amqp.users import Users
 from penstock.adapters.amqp.vhost import VirtualHost
 from penstock.adapters.timers import Timers
 from penstock.engine.broker import Engine
+from penstock.engine.topic import Topic
 from penstock.model.clock import Clock
 from penstock.model.position import ConnectionId
 from penstock.settings.load import Settings
@@ -63,6 +65,7 @@ class House:
         for name in engine.definitions(VHOST_KIND):
             if name not in self.vhosts:
                 self.vhosts[name] = VirtualHost(self, name)
+        engine.watch_removals(self._removed)
 
     def vhost(self, name: str) -> VirtualHost | None:
         """The virtual host of that name, if there is one."""
@@ -72,6 +75,7 @@ class House:
         """A virtual host, new or there already; durable after the next commit."""
         found = self.vhosts.get(name)
         if found is None:
+            check_vhosts(self)
             found = self.vhosts[name] = VirtualHost(self, name)
             self.engine.define(VHOST_KIND, name, b"")
         return found
@@ -81,11 +85,11 @@ class House:
         vhost = self.vhosts.get(name)
         if vhost is None or name == DEFAULT_VHOST:
             return False
-        del self.vhosts[name]
         for session in list(self.sessions.values()):
             if session.vhost is vhost:
                 self.close_connection(session.connection_id, f"vhost '{name}' is deleted")
         vhost.drop()
+        del self.vhosts[name]
         self.engine.define(VHOST_KIND, name, None)
         return True
 
@@ -112,3 +116,9 @@ class House:
             return False
         session.fail(AmqpError(ReplyCode.CONNECTION_FORCED, reason))
         return True
+
+    def _removed(self, topic: Topic) -> None:
+        """Whoever removed it, its vhost forgets the queue."""
+        vhost = self.vhosts.get(topic.name.space or DEFAULT_VHOST)
+        if vhost is not None:
+            vhost.queues.removed(topic)

@@ -5,7 +5,7 @@ transaction. Transient, exclusive and server-named queues are topics that never 
 (D6). Topics of other protocols in the vhost's space are found by name as well (D9, D10).
 
 Whoever removes a topic (a client here, another protocol, ``x-expires``) makes the engine tell this
-book, so there is one way out: ``_removed``. Consumers were told by then.
+house, so there is one way out: ``removed``. Consumers were told by then.
 
 Invariants: a name has at most one queue; an exclusive queue is in ``_owned`` of its connection; a
 queue's bindings go with it.
@@ -25,6 +25,7 @@ from penstock.adapters.amqp.binding import to_queue
 from penstock.adapters.amqp.burial import graves_for
 from penstock.adapters.amqp.queue import SUBSCRIPTION, AmqpQueue, Client, no_queue, resource_of
 from penstock.adapters.amqp.queue_arguments import QUORUM, QueueArguments, read_arguments
+from penstock.adapters.amqp.topology_bounds import check_arguments
 from penstock.model.errors import AlreadyExists
 from penstock.model.names import TopicName, topic_name
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
@@ -70,7 +71,6 @@ class QueueBook:
         self._owned: dict[ConnectionId, dict[str, AmqpQueue]] = {}
         """Exclusive queues by connection."""
         self._restore()
-        self._engine.watch_removals(self._removed)
 
     # Finding.
 
@@ -121,6 +121,7 @@ class QueueBook:
         name = wanted.name or self._generated()
         resource = resource_of(name, self._vhost.name)
         settings = read_arguments(resource, wanted.arguments)
+        check_arguments(self._vhost.house, wanted.arguments)
         if settings.kind == QUORUM:
             _check_quorum(wanted, resource)
         topic = self._make_topic(name, settings, is_durable=is_durable)
@@ -194,11 +195,11 @@ class QueueBook:
         for queue in list(self._queues.values()):
             self.delete(queue, "vhost deleted")
 
-    def _removed(self, topic: Topic) -> None:
-        if topic.name.space == self._vhost.space:
-            queue = self._queues.get(topic.name.name)
-            if queue is not None and queue.topic is topic:
-                self._forget(queue)
+    def removed(self, topic: Topic) -> None:
+        """A topic of this vhost's space is gone."""
+        queue = self._queues.get(topic.name.name)
+        if queue is not None and queue.topic is topic:
+            self._forget(queue)
 
     def _forget(self, queue: AmqpQueue) -> None:
         queue.is_deleted = True
