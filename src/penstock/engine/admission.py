@@ -123,7 +123,7 @@ class Admission:
             else:
                 ruling.refused.append((publication, answer))
                 if answer.kind is RefusalKind.LENGTH_LIMIT:
-                    self._bury(publication.record, queues)
+                    self._bury(publication.record, queues, now_ms)
         if admitted:
             ruling.admitted = parcel.part(admitted, queues)
         return ruling
@@ -144,10 +144,14 @@ class Admission:
                 return answer
         return next((answer for answer in answers if answer is not None), None)
 
-    def _bury(self, record: Record, queues: tuple[Queue, ...]) -> None:
+    def _bury(self, record: Record, queues: tuple[Queue, ...], now_ms: int) -> None:
+        """Dead letters of those that are full; the others refuse nothing by themselves."""
         for queue in queues:
-            if queue.topic.policy.overflow is Overflow.REJECT_DEAD_LETTER:
-                self._bury_refused(queue, record)
+            topic = queue.topic
+            if topic.policy.overflow is Overflow.REJECT_DEAD_LETTER and topic.limits is not None:
+                answer = topic.limits.judge(record, now_ms)
+                if isinstance(answer, Refusal) and answer.kind is RefusalKind.LENGTH_LIMIT:
+                    self._bury_refused(queue, record)
 
     def _held_ms_max(self, channel: Channel, hold: Hold) -> int:
         options = channel.connection.options

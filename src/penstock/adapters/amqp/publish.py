@@ -289,4 +289,7 @@ def _told(refusal: Refusal) -> AmqpError:
     """A refusal in the words of a close."""
     is_ours = refusal.kind is RefusalKind.SYNC_FAILED
     code = ReplyCode.INTERNAL_ERROR if is_ours else ReplyCode.PRECONDITION_FAILED
-    return AmqpError(code, f"{refusal.culprit}: {refusal.text}").about(0, 60, 40)
+    # Most texts name whom to blame first; others do not.
+    is_named = refusal.text.startswith(refusal.culprit)
+    text = refusal.text if is_named else f"{refusal.culprit}: {refusal.text}"
+    return AmqpError(code, text).about(0, 60, 40)

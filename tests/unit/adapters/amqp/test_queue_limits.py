@@ -6,7 +6,7 @@ from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.basic_methods import Ack, Consume, Get, Nack, Qos
 from penstock.wire.amqp.channel_methods import ConfirmSelect
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
-from penstock.wire.amqp.queue_methods import Declare, DeclareOk
+from penstock.wire.amqp.queue_methods import Bind, Declare, DeclareOk
 
 LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 
@@ -158,3 +158,18 @@ def test_a_hold_ends_in_a_nack(bench, client):
     client.turn()
     heard = [each.method for each in client.take()]
     assert [each.delivery_tag for each in heard if isinstance(each, Nack)] == [2]
+
+
+def test_of_a_fan_out_only_the_full_queue_has_a_dead_letter(client):
+    """Refused by one is refused by all: those with room have nothing to bury."""
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    roomy = {"x-max-length": 5, "x-overflow": "reject-publish-dlx", **LETTERS}
+    client.call(1, Declare(queue="full", arguments=full))
+    client.call(1, Declare(queue="roomy", arguments=roomy))
+    for name in ("full", "roomy"):
+        client.call(1, Bind(0, name, "amq.fanout"))
+    for body in (b"1", b"2", b"3"):
+        client.publish(1, "amq.fanout", "", body)
+    client.turn()
+    assert drained(client, "dead") == []
+    assert [body for body, _ in drained(client, "roomy")] == [b"1"]
