@@ -17,11 +17,13 @@ from penstock.model.errors import SettingsError
 from penstock.settings.describe import Described, describe
 from penstock.settings.load import Given, Settings, load_settings
 
+_PARTS: Final = ("broker", "listeners", "storage", "flow", "rocketmq")
 FLAGGED: Final = {
     each.flag.removeprefix("--").replace("-", "_"): each
-    for part in ("broker", "listeners", "storage", "flow", "rocketmq")
-    for each in describe(Settings())
-    if each.flag and each.part == part
+    for each in sorted(
+        [each for each in describe(Settings()) if each.flag and each.part in _PARTS],
+        key=lambda each: _PARTS.index(each.part),
+    )
 }
 """Name of the parameter -> the setting its flag sets, in the order in which help shows them."""
 

@@ -6,8 +6,9 @@ moment of asking. Telemetry reads these from above; nothing here knows of metric
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from penstock.engine.limits import backlog_bytes, oldest_age_ms, ready_messages
 from penstock.engine.subscription_statistics import SubscriptionStatistics
@@ -19,14 +20,13 @@ if TYPE_CHECKING:
     from penstock.engine.parts import Parts
 
 
-@dataclass(slots=True)
-class Counters:
+class Counters(msgspec.Struct):
     """What happened since the start."""
 
     published: int = 0
     """Publishes that came in, whatever became of them."""
     confirmed: int = 0
-    refused: dict[RefusalKind, int] = field(default_factory=dict)
+    refused: dict[RefusalKind, int] = {}
     routed: int = 0
     """Copies handed to queues: a publish to three queues counts three."""
     unroutable: int = 0
@@ -34,8 +34,7 @@ class Counters:
     """Origin bytes of admitted publishes."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicStatistics:
+class TopicStatistics(msgspec.Struct, frozen=True):
     """One topic now."""
 
     name: str
@@ -56,8 +55,7 @@ class TopicStatistics:
     subscriptions: tuple[SubscriptionStatistics, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStatistics:
+class EngineStatistics(msgspec.Struct, frozen=True):
     """The whole engine now."""
 
     published: int

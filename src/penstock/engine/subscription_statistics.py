@@ -1,6 +1,6 @@
 """What a subscription looks like from outside: snapshots for operators and for the diagnosis."""
 
-from dataclasses import dataclass
+import msgspec
 
 from penstock.engine.consumer import Consumer
 from penstock.engine.deliver import Journey
@@ -10,8 +10,7 @@ from penstock.flow.diagnosis import ConsumerView, StageView
 from penstock.flow.reason import Reason
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerStatistics:
+class ConsumerStatistics(msgspec.Struct, frozen=True):
     """One consumer at one moment."""
 
     name: str
@@ -26,8 +25,7 @@ class ConsumerStatistics:
     """Why it gets nothing more: demand, unsettled, unsent; empty = it would take the next one."""
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionStatistics:
+class SubscriptionStatistics(msgspec.Struct, frozen=True):
     """One subscription at one moment."""
 
     name: str

@@ -49,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 HTTP: Final = "http"
 STOP_REASON: Final = "the broker is stopping"
+UNDO_SECONDS: Final = 5.0
+"""How long the end of a start that failed waits for the disk: nothing is closed under its feet."""
 INSECURE_SECONDS: Final = 60.0
 """How often an open, unprotected address is complained about (A8)."""
 
@@ -180,7 +182,7 @@ class Broker:
             failed=self._failed,
         )
         self._running.start()
-        self._undo.callback(self._running.stop, 0.0)
+        self._undo.callback(self._running.stop, UNDO_SECONDS)
         pumps = self._running.pumps
         for each in self._listening:
             self._listen(each.factory.protocol, pumps.places, pumps.maker(each.factory))

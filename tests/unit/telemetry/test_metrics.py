@@ -13,7 +13,7 @@ from penstock.telemetry.process_statistics import ProcessStatistics
 
 
 def engine(topics=(), **more):
-    figures = dict.fromkeys(EngineStatistics.__dataclass_fields__, 0)
+    figures = dict.fromkeys(EngineStatistics.__struct_fields__, 0)
     figures |= {"refused": {}, "topics": tuple(topics), "requests": ()}
     return EngineStatistics(**(figures | more))
 
@@ -124,7 +124,7 @@ def test_topics_beyond_the_limit_are_added_up_under_other(samples):
 
 
 def test_subscriptions_carry_both_names(samples):
-    figures = dict.fromkeys(SubscriptionStatistics.__dataclass_fields__, 0)
+    figures = dict.fromkeys(SubscriptionStatistics.__struct_fields__, 0)
     each = SubscriptionStatistics(**(figures | {"name": "s", "unacked": 3, "settled": 9}))
     seen = samples(engine([topic("orders", subscriptions=[each])]), process())
     assert seen["penstock_subscription_messages_unacked", ("s", "orders")] == 3

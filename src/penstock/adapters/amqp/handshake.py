@@ -11,7 +11,7 @@ Not here: how long it may take (``server/pump.py``), users (``users.py``).
 
 from __future__ import annotations
 
-import platform
+import sys
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -138,7 +138,7 @@ def server_properties(house: House) -> dict[str, Any]:
         "cluster_name": house.cluster_name,
         "copyright": "The authors of Penstock",
         "information": f"Penstock {__version__}, which speaks as {settings.server_product}",
-        "platform": f"Python {platform.python_version()}",
+        "platform": f"Python {sys.version.split()[0]}",
         "product": settings.server_product,
         "version": settings.server_version,
     }

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 Properties = Mapping[str, str]
 
@@ -40,24 +41,21 @@ class Incomparable(ValueError):
     """A value that cannot be compared as the expression wants; the message does not match."""
 
 
-@dataclass(frozen=True, slots=True)
-class Property:
+class Property(msgspec.Struct, frozen=True):
     """A property of the message: a text, or unknown when it is missing."""
 
     name: str
     depth: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """A string literal."""
 
     value: str
     depth: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(msgspec.Struct, frozen=True):
     """A number literal, or one with a minus before it."""
 
     value: int | float
@@ -68,8 +66,7 @@ class Number:
     depth: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
+class Truth(msgspec.Struct, frozen=True):
     """Anything that is true, false or unknown: a comparison, a logic term, or a literal."""
 
     test: Test
@@ -77,8 +74,7 @@ class Truth:
     depth: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True):
     """A value that is always unknown: minus anything that is no number literal."""
 
     depth: int = 1

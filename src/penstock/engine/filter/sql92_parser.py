@@ -13,11 +13,11 @@ Not here: what operators mean (``sql92_compare.py``, ``sql92_logic.py``), cachin
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
+from msgspec.structs import replace
 
 from penstock.engine.filter import sql92_compare as compare
 from penstock.engine.filter import sql92_logic as logic
