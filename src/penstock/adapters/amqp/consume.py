@@ -191,7 +191,10 @@ def begin(channel: ChannelState, method: Consume, tag: str) -> None:
     consuming = channel.consuming
     count_max = channel.house.settings.consumers_per_channel_max
     if len(consuming.consumers) >= count_max:
-        text = f"reached maximum ({count_max}) of consumers per channel"
+        text = (
+            f"reached maximum ({count_max}) of consumers per channel "
+            "(amqp.consumers_per_channel_max)"
+        )
         raise AmqpError(ReplyCode.NOT_ALLOWED, text)
     queue = channel.vhost.queues.find(named(channel, method.queue), channel.session)
     priority = method.arguments.get(PRIORITY, 0)
