@@ -102,7 +102,10 @@ class OperatorDesk:
         try:
             taken = subscription.take(consumer, min(count, GET_MAX))
             for queue_id, same in groupby(taken, attrgetter("queue_id")):
-                offsets = [each.offset for each in same]
+                # All of a batch: what is settled in part comes back as a whole.
+                offsets = [
+                    each.offset + number for each in same for number in range(each.record.messages)
+                ]
                 if mode.endswith("requeue_true"):
                     subscription.requeue(queue_id, offsets, count=False)
                 elif mode.startswith("ack"):

@@ -5,6 +5,7 @@ import pytest
 from penstock.adapters.amqp.definitions import QueueDefinition, make_queue
 from penstock.adapters.amqp.operator_desk import ACK_MODES, OperatorDesk
 from penstock.adapters.amqp.queue import AmqpQueue
+from penstock.model.record import neutral_record
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError
@@ -95,6 +96,21 @@ def test_what_another_protocol_published_is_shown_as_amqp(bench: AmqpBench) -> N
     desk = OperatorDesk(bench.house)
     (taken,) = desk.get(queue, 5, "ack_requeue_true")
     assert desk.shown(queue, taken).body == b"body"
+
+
+@pytest.mark.parametrize("mode", ACK_MODES)
+def test_a_batch_is_settled_or_given_back_as_a_whole(bench: AmqpBench, mode: str) -> None:
+    topic = bench.topic("batches")
+    queue = bench.house.vhosts["/"].queues.get("batches")
+    assert queue is not None
+    assert queue.subscription is not None
+    batch = neutral_record(b"five in one")
+    batch.reshape(messages=5)
+    bench.publish(bench.channel(), topic, batch)
+    bench.settle()
+    OperatorDesk(bench.house).get(queue, 1, mode)
+    bench.settle()
+    assert (queue.ready, queue.unacked) == (5 if mode.endswith("true") else 0, 0)
 
 
 def test_an_exclusive_queue_and_an_unknown_mode_are_refused(
