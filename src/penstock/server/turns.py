@@ -4,6 +4,9 @@
   first call schedules a turn with ``call_soon``, the rest join it. The loop polls its sockets
   between two turns, so all that is readable is received before the next turn, and HTTP is answered
   however busy the broker is.
+* **Not too many small ones.** A turn costs nearly the same for one message as for fifty. While a
+  sync runs, nothing that comes can be confirmed before it returns: a turn that follows another one
+  closely waits for company then, until the sync returns or ``COMPANY_MS`` have passed.
 * **Then one look at every connection that stirred**: one joined write each (``pump.flush``).
 * **Timers.** One loop timer, armed for ``engine.next_deadline_ms()``.
 * **Last the commit.** One sync at a time, in the commit thread; when it returns, confirms leave at
@@ -18,7 +21,7 @@ mistake and ends the process too: prefer a stop to a lie.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError, SyncFailed
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     from penstock.log.store import SyncJob
 
 logger = logging.getLogger(__name__)
+
+COMPANY_MS: Final = 1
+"""How long a turn waits for company while a sync runs and little waits for the disk."""
 
 
 class Driven(Protocol):
@@ -106,6 +112,9 @@ class Turns:
         self._commits = make_commits(loop, self._synced, before_sync)
         self._stirred: list[Stirred] = []
         self._is_scheduled = False
+        self._turned_ms = 0
+        # A turn that waits for company.
+        self._gathering: asyncio.TimerHandle | None = None
         self._is_stopped = False
         self._is_committing = False
         self._waiting_since_ms: int | None = None
@@ -132,7 +141,10 @@ class Turns:
         """Ask for a turn; many requests are one turn."""
         if not self._is_scheduled and not self._is_stopped:
             self._is_scheduled = True
-            self._loop.call_soon(self._turn)
+            if self._is_committing and self._is_hasty:
+                self._gathering = self._loop.call_later(COMPANY_MS / 1000, self._turn)
+            else:
+                self._loop.call_soon(self._turn)
 
     async def drain(self, seconds_max: float) -> bool:
         """Take turns and commits until nothing is left; False when that cannot be had."""
@@ -152,27 +164,42 @@ class Turns:
     def stop(self, seconds_max: float) -> bool:
         """No more turns; ends the commit thread. False when a sync still hangs."""
         self._is_stopped = True
-        for timer in (self._linger, self._timer):
+        for timer in (self._linger, self._timer, self._gathering):
             if timer is not None:
                 timer.cancel()
         return self._commits.stop(seconds_max)
 
     def _turn(self) -> None:
         self._is_scheduled = False
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
         if self._is_stopped:
             return
         try:
             self.count += 1
+            self._turned_ms = self._clock.monotonic_ms()
             self._engine.turn()
             self._after()
         except Exception as error:
             self.broken(error)
 
-    def _after(self) -> None:
-        """What follows every turn and every sync: writes, the next turn or timer, the commit."""
+    @property
+    def _is_hasty(self) -> bool:
+        """True when the last turn has just begun and little waits for the disk."""
+        engine = self._engine
+        return self._clock.monotonic_ms() - self._turned_ms <= COMPANY_MS and (
+            self._policy.is_little(engine.unsynced_messages, engine.unsynced_bytes)
+        )
+
+    def _flush(self) -> None:
         stirred, self._stirred = self._stirred, []
         for connection in stirred:
             connection.flush()
+
+    def _after(self) -> None:
+        """What follows every turn and every sync: writes, the next turn or timer, the commit."""
+        self._flush()
         if self._engine.needs_turn:
             self.request()
         if not self._is_scheduled:  # else that turn looks when the next one is wanted
@@ -245,13 +272,16 @@ class Turns:
         try:
             self._engine.synced(outcome.job, outcome.error)
             if outcome.error is None:
-                self._after()
+                if self._gathering is None:
+                    self._after()
+                else:
+                    # Confirms first; then the next sync covers what has gathered.
+                    self._flush()
+                    self._turn()
                 return
             # The refusals leave before anybody learns that the process goes down.
             self._engine.turn()
-            for connection in self._stirred:
-                connection.flush()
-            self._stirred = []
+            self._flush()
             self._failed(_sync_failed(outcome.error))
         except Exception as error:
             self.broken(error)

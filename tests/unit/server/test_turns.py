@@ -245,3 +245,48 @@ def test_a_foreign_exception_ends_in_a_sentence(scene):
     scene.turns.request()
     scene.loop.run()
     assert "KeyError" in str(scene.failures[0])
+
+
+def committing(scene):
+    """A sync is out, and the turn before it has just begun."""
+    scene.engine.unsynced_messages, scene.engine.unsynced_bytes = 200, 40_000
+    scene.turns.request()
+    scene.loop.step()
+    assert scene.commits.under_way
+    scene.engine.unsynced_messages = 5
+    return scene.engine.turns
+
+
+def test_a_turn_close_behind_another_waits_for_company_while_a_sync_runs(scene):
+    before = committing(scene)
+    for _ in range(3):
+        scene.turns.request()
+        scene.loop.run()
+    assert scene.engine.turns == before
+    scene.loop.advance(1)
+    assert scene.engine.turns == before + 1
+
+
+def test_when_the_sync_returns_confirms_leave_and_the_turn_that_waited_runs_at_once(scene):
+    before = committing(scene)
+    order = []
+    scene.engine.on_turn = lambda: order.append("turn")
+    scene.turns.stir(Connection(lambda: order.append("confirms")))
+    scene.loop.run()
+    scene.commits.end()
+    assert order == ["confirms", "turn"]
+    scene.loop.advance(5)
+    assert scene.engine.turns == before + 1
+
+
+def test_a_turn_with_much_in_it_or_long_after_the_last_does_not_wait(scene):
+    before = committing(scene)
+    scene.engine.unsynced_messages = 200
+    scene.turns.request()
+    scene.loop.run()
+    assert scene.engine.turns == before + 1
+    scene.engine.unsynced_messages = 5
+    scene.loop.advance(5)
+    scene.turns.request()
+    scene.loop.run()
+    assert scene.engine.turns == before + 2
