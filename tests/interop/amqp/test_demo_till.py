@@ -8,7 +8,7 @@ import pytest
 
 from penstock.cli.story import TOPIC
 from penstock.cli.story.amqp_till import PikaTill
-from penstock.cli.story.tills import Fate
+from penstock.cli.story.till import Fate
 from penstock.testing.running import UP, BrokerProcess
 
 ORDERS = 300

@@ -16,7 +16,7 @@ import pika
 from pika.adapters.select_connection import SelectConnection
 
 from penstock.cli.story import TOPIC
-from penstock.cli.story.tills import Fate, OnFate
+from penstock.cli.story.till import Fate, OnFate
 from penstock.model.errors import PenstockError
 
 WINDOW: Final = 500

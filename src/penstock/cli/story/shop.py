@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Final
 
-from penstock.cli.story.tills import Fate, Till
+from penstock.cli.story.till import Fate, Till
 
 ITEMS: Final = ("teapot", "cup", "saucer", "kettle", "strainer")
 TICK_S: Final = 0.02

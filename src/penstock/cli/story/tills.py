@@ -4,51 +4,17 @@ The shop paces and counts, a till sends one order and says later what became of 
 comes later gets a till of its own and a line in ``open_tills``; nothing else changes.
 """
 
-from collections.abc import Callable
-from enum import Enum
 from importlib.util import find_spec
-from typing import Final, Protocol
+from typing import Final
 
 from penstock.cli.story import TOPIC
+from penstock.cli.story.till import Fate, OnFate, Till
 from penstock.client import BrokerBusy, Message, Producer, SendResult
 from penstock.client.errors import ClientError
-
-
-class Fate(Enum):
-    """What became of an order."""
-
-    CONFIRMED = "confirmed"
-    REFUSED = "refused"
-    """The broker said so before it stored anything."""
-    UNKNOWN = "unknown"
-    """No answer came; it may have been stored."""
-
 
 NO_PIKA: Final = (
     "pika is not installed, so all orders come by RocketMQ; pip install 'penstock[demo]' adds it"
 )
-
-OnFate = Callable[[Fate, str], None]
-"""Told once per order, with the broker's reason for a refusal."""
-
-
-class Till(Protocol):
-    """Sends orders by one protocol."""
-
-    name: str
-
-    @property
-    def has_room(self) -> bool:
-        """False while it has too many orders without an answer to take one more."""
-        ...
-
-    def send(self, key: str, body: bytes, on_fate: OnFate) -> None:
-        """Send one order; blocks only while the client's own window is full."""
-        ...
-
-    def close(self) -> None:
-        """Wait for answers under way and leave."""
-        ...
 
 
 class RocketTill:

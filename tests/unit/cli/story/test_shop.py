@@ -5,7 +5,7 @@ import threading
 
 from penstock.cli.story import shop as shops
 from penstock.cli.story.shop import Shop
-from penstock.cli.story.tills import Fate
+from penstock.cli.story.till import Fate
 
 ANSWER_S_MAX = 10
 
