@@ -202,7 +202,10 @@ class AmqpPeer:
         """Let the engine come to rest and hear what it has to say."""
         for _ in range(10_000):
             self.bench.settle()
-            if not self.hear() and not self.bench.engine.needs_turn:
+            wakes = self.wakes
+            is_silent = not self.hear()
+            # Whoever asks to be looked at again has more to do.
+            if is_silent and wakes == self.wakes and not self.bench.engine.needs_turn:
                 return
         raise AssertionError("the engine does not come to rest")
 

@@ -1,12 +1,14 @@
-"""Commands that look into queues come after what their connection published before them.
+"""When the commands of a connection are done: in order, after its publishes, some in every turn.
 
-RabbitMQ handles both in order. Here a publish reaches its queues in the engine's next turn, so a
-command that counts or drops messages waits for that turn, and whatever came behind it waits, too:
-the socket is not read meanwhile. What is held, by an alarm or a full queue, is not waited for;
-neither is more than a few turns' worth.
+RabbitMQ handles publishes and commands in order. Here a publish reaches its queues in the engine's
+next turn, so a command that counts or drops messages waits for that turn. What is held, by an alarm
+or a full queue, is not waited for; neither is more than a few turns' worth.
 
-Who stops: this connection, at such a command with publishes in front of it. What wakes it: the end
-of the turn, for which it asked. Bound: what one read of the socket brought.
+One read of a socket may bring ten thousand commands. Beyond ``COMMANDS_AT_ONCE`` they wait for the
+next turn, so that others are served between them (law 5).
+
+Who stops: this connection; whatever came behind what waits does, too, and the socket is not read.
+What wakes it: the end of the turn, for which it asked. Bound: what one read of the socket brought.
 Not here: doing it (``dispatch.py``).
 """
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 TURNS_MAX: Final = 8
 """Turns one command waits for."""
+COMMANDS_AT_ONCE: Final = 400
+"""Commands one connection has done in one turn."""
 LOOKING: Final = frozenset((Get, Declare, Delete, Purge))
 
 
@@ -46,18 +50,20 @@ class Backlog:
             self._events += events
             return False
         session = self._session
+        left = COMMANDS_AT_ONCE
         for number, event in enumerate(events):
-            if type(event) is Command and self._is_early(event):
-                self._events = events[number:]
-                session.wake()
-                return False
+            if type(event) is Command:
+                left -= 1
+                if left < 0 or self._is_early(event):
+                    self._events = events[number:]
+                    session.wake()
+                    return False
             if not session.take(event):
                 return False
         return True
 
     def go_on(self) -> bool:
         """A turn has passed: do what waited; the same answer."""
-        self._turns_left -= 1
         events, self._events = self._events, []
         return self.take(events)
 
@@ -70,6 +76,7 @@ class Backlog:
         if type(command.method) not in LOOKING:
             return False
         if self._turns_left > 0 and is_publishing(self._session):
+            self._turns_left -= 1
             return True
         self._turns_left = TURNS_MAX
         return False

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.adapters.amqp.ordering import TURNS_MAX, is_publishing
+from penstock.adapters.amqp.ordering import COMMANDS_AT_ONCE, TURNS_MAX, is_publishing
 from penstock.testing.amqp_peer import NO_PROPERTIES, AmqpBench
 from penstock.wire.amqp import channel_methods, connection_methods
 from penstock.wire.amqp.basic_methods import Get, GetOk, Publish
@@ -91,6 +91,16 @@ def test_it_is_not_waited_for_ever(client, monkeypatch):
     wakes = client.wakes
     assert [type(method) for method in client.methods(1)] == [DeclareOk]
     assert client.wakes > wakes
+
+
+def test_thousands_of_commands_are_done_some_in_every_turn(client):
+    many = 3 * COMMANDS_AT_ONCE + 5
+    client.raw(method_frame(1, Get(queue="q")) * many)
+    assert not client.session.is_reading
+    answered = [len(client.methods(1))]
+    while not client.session.is_reading:
+        answered.append(len(client.methods(1)))
+    assert answered == [2 * COMMANDS_AT_ONCE, 3 * COMMANDS_AT_ONCE, many]
 
 
 @pytest.mark.parametrize("is_close", [True, False])
