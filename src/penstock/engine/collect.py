@@ -14,11 +14,17 @@ are used; and which queue was first is last next time.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from penstock.engine.frame import Frame
 from penstock.engine.parcel import Parcel
 from penstock.engine.queue import Queue
 from penstock.flow.buffer_pool import BufferPool
 from penstock.flow.stage import Stage
+
+if TYPE_CHECKING:
+    from penstock.engine.chain import Chain
+    from penstock.engine.connection import Channel
 
 
 class Collector:
@@ -31,6 +37,7 @@ class Collector:
         self._held: dict[Queue, None] = {}
         # Taken in this turn; their channels have not got their credit back yet.
         self._taken: list[Parcel] = []
+        self._awaiting: list[Channel] = []
 
     def put(self, queue: Queue, parcel: Parcel) -> None:
         """A channel routed a parcel to this queue."""
@@ -65,6 +72,19 @@ class Collector:
         for parcel in taken:
             for queue in parcel.queues or ():
                 _processed(queue, parcel)
+        awaiting, self._awaiting = self._awaiting, []
+        for channel in awaiting:
+            channel.stage.waited()
+
+    def awaits(self, channel: Channel, queue: Queue, chain: Chain) -> None:
+        """A channel gave all it could in this turn to one queue, and has more.
+
+        Until the turn ends it waits for the queue, however much credit is left; it is seen to, and
+        nothing else.
+        """
+        chain.journal.tick(chain.now_ms)
+        channel.stage.waits(queue.stage)
+        self._awaiting.append(channel)
 
     def hold(self, log: Stage) -> None:
         """Nothing may be written: queues with parcels wait for the log, and are seen to."""

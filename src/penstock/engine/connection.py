@@ -69,6 +69,7 @@ class Channel:
         "inbox",
         "inbox_messages",
         "is_closed",
+        "last_queue",
         "queue_credits",
         "stage",
     )
@@ -92,6 +93,8 @@ class Channel:
         self.inbox_messages = 0
         self.hold: Hold | None = None
         """Why its first parcel is not admitted."""
+        self.last_queue: Queue | None = None
+        """Where its last parcel went, if that was one queue."""
         self.is_closed = False
         # Messages at the head of the inbox whose credit went back early because they are held.
         self._early = 0

@@ -42,6 +42,10 @@ from penstock.model.refusal import Refusal, RefusalKind
 CLOSED = Refusal(RefusalKind.CLOSING, "channel", "the channel was closed while publishes were held")
 
 
+BUSY_STEPS_MIN = 100
+"""Steps of one channel in one turn from which on it counts whom it waits for then."""
+
+
 class Intake:
     """All channels with publishes."""
 
@@ -108,10 +112,13 @@ class Intake:
         share = min(share, flow.turn_channel_messages_max)
         share_bytes = max(1, flow.turn_bytes_max // len(channels))
         left, left_bytes = flow.turn_messages_max, flow.turn_bytes_max
+        busy = []
         for channel in channels:
             steps, size = self._run_channel(channel, share, share_bytes)
             left -= steps
             left_bytes -= size
+            if steps >= BUSY_STEPS_MIN:
+                busy.append(channel)
         rest = flow.turn_channel_messages_max - share
         for channel in channels:
             if left <= 0 or left_bytes <= 0 or rest <= 0:
@@ -120,6 +127,9 @@ class Intake:
                 steps, size = self._run_channel(channel, min(left, rest), left_bytes)
                 left -= steps
                 left_bytes -= size
+        for channel in busy:
+            if channel.last_queue is not None and self._can_run(channel):
+                self._collector.awaits(channel, channel.last_queue, self.chain)
         # Whoever was first is last next time.
         self._channels[channels[0]] = self._channels.pop(channels[0])
         for channel in channels:
@@ -210,6 +220,7 @@ class Intake:
                 self.chain.journal.tick(self.chain.now_ms)
             credit.spend(messages)
             self._collector.put(queue, parcel)
+        channel.last_queue = queues[0] if len(queues) == 1 else None
         self._counters.routed += messages * len(queues)
         self._counters.bytes_in += parcel.size
         channel.connection.pending.add(messages)

@@ -76,6 +76,14 @@ class Stage:
         self.episodes.left(Reason.FLOW, self._journal.now_ms)
         return True
 
+    def waits(self, stage: "Stage") -> None:
+        """It stands still for a moment, not for want of credit: noted, and nobody is held by it."""
+        self.episodes.entered(Reason.FLOW, stage.label, self._journal.now_ms)
+
+    def waited(self) -> None:
+        """That moment is over."""
+        self.episodes.left(Reason.FLOW, self._journal.now_ms)
+
     def defer(self, credit: "Credit") -> None:
         """Remember a credit whose grant waits until this stage, its receiver, is free."""
         self._deferred[credit] = None

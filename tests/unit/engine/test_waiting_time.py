@@ -1,7 +1,9 @@
 """How long a stage waits for the next one is measured where the work is done."""
 
+from penstock.engine.ports import Publication
 from penstock.flow.diagnosis import diagnose
 from penstock.flow.gate import Reason
+from penstock.model.record import neutral_record
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 from penstock.testing.workbench import Workbench
@@ -71,3 +73,41 @@ def test_bytes_that_no_turn_has_taken_yet_are_blamed_on_their_channel():
     assert channel.connection.gate.reasons == {Reason.FLOW: channel.stage.label}
     bench.settle()
     assert channel.connection.may_read
+
+
+def test_a_channel_that_fills_turns_with_one_queue_waits_for_it_whatever_its_credit():
+    bench = bench_with_slow_appends(
+        channel_queue_credit=10_000, channel_queue_more=10, turn_channel_messages_max=400
+    )
+    topic, channel = bench.topic(), bench.channel()
+    bench.publish(channel, topic, *[b"x"] * 1000)
+    bench.turns()
+    now_ms = bench.clock.monotonic_ms()
+    # Three turns, and after the last one nothing was left that could wait.
+    assert channel.stage.episodes.stalled_ms(Reason.FLOW, now_ms) == 2 * WORK_MS
+    views = {view.kind: view for view in bench.engine.flow_views(now_ms)}
+    assert (views["channel"].state, views["channel"].culprit) == ("flow", "queue orders")
+
+
+def test_a_channel_that_copies_to_many_queues_is_slow_itself():
+    bench = bench_with_slow_appends(
+        channel_queue_credit=10_000, channel_queue_more=10, turn_channel_messages_max=400
+    )
+    topics, channel = [bench.topic("a"), bench.topic("b")], bench.channel()
+    route = ToAll([topic.queues[0] for topic in topics])
+    channel.publish([Publication(neutral_record(b"x"), route=route) for _ in range(1000)])
+    bench.turns()
+    assert channel.stage.episodes.seen == ()
+
+
+class ToAll:
+    """A copy for every queue."""
+
+    is_constant = True
+
+    def __init__(self, queues):
+        self.steps = len(queues)
+        self._queues = tuple(queues)
+
+    def targets(self, _record):
+        return self._queues
