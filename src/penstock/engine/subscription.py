@@ -233,7 +233,7 @@ class Subscription(Measured):
         """Refused for good: dead letters, if the topic has a place for them."""
         lane = self.lane(queue_id)
         rejected = self._settler.reject(lane, offsets)
-        self._changed(lane)
+        self._changed()  # in any lane: who was refused before may be buried by this
         return rejected
 
     def extend(self, queue_id: QueueId, offset: int, deadline_ms: int) -> bool:

@@ -21,7 +21,7 @@ from penstock.adapters.amqp.exchange import Exchange
 from penstock.adapters.amqp.exchanges import clean_name, declare_exchange, known_kind
 from penstock.adapters.amqp.json_values import plain
 from penstock.adapters.amqp.queue_book import Declaration
-from penstock.adapters.amqp.topology_views import binding_view, user_view
+from penstock.adapters.amqp.topology_views import binding_view, exchange_view, user_view
 from penstock.adapters.amqp.users import SHA256, User, hash_of
 from penstock.model.position import ConnectionId
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
@@ -267,15 +267,9 @@ def _queue(queue: AmqpQueue) -> dict[str, Any]:
 
 
 def _exchange(vhost: VirtualHost, exchange: Exchange) -> dict[str, Any]:
-    return {
-        "name": exchange.name,
-        "vhost": vhost.name,
-        "type": exchange.kind,
-        "durable": exchange.is_durable,
-        "auto_delete": exchange.is_auto_delete,
-        "internal": exchange.is_internal,
-        "arguments": plain(exchange.arguments),
-    }
+    row = exchange_view(vhost, exchange)
+    del row["policy"]
+    return row
 
 
 def _bindings(vhost: VirtualHost) -> list[dict[str, Any]]:

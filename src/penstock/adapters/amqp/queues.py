@@ -62,7 +62,9 @@ def declare(channel: ChannelState, method: Declare) -> None:
     queue.touch()
     channel.last_queue = queue.name
     answer = DeclareOk(queue.name, queue.ready, queue.consumers)
-    _answer(channel, method, answer, is_durable=queue.is_durable)
+    # Who only looks changes nothing that could be lost.
+    is_durable = queue.is_durable and not method.is_passive
+    _answer(channel, method, answer, is_durable=is_durable)
 
 
 def bind(channel: ChannelState, method: Bind) -> None:

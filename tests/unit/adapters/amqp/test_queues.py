@@ -387,3 +387,14 @@ def test_unbind_undoes_bind(client):
     client.call(1, Unbind(queue="q", exchange="amq.direct", routing_key="k"))
     client.publish(1, "amq.direct", "k", b"x")
     assert ready(client) == 0
+
+
+def test_a_look_at_a_durable_queue_waits_for_no_disk() -> None:
+    client = AmqpBench().client()
+    client.call(1, Declare(queue="q", is_durable=True))
+    client.publish(1, "", "q", b"x")
+    client.bench.engine.turn()
+    client.send(1, Declare(queue="q", is_passive=True))
+    assert client.methods(1) == [DeclareOk("q", 1, 0)]
+    client.send(1, Declare(queue="q", is_durable=True))
+    assert client.methods(1) == [DeclareOk("q", 1, 0)], "only one of them is answered yet"
