@@ -6,7 +6,8 @@ family; ``qos.py``, ``get.py`` and ``settling.py`` have the others.
 
 Invariants: when a channel is closed everything unsettled is back in its place before a queue that
 its last consumer leaves is deleted; a consumer that was cancelled keeps what it has.
-Bounds: ``amqp.consumers_per_channel_max`` consumers; takers of basic.get by ``GETTERS_MAX``.
+Bounds: ``amqp.consumers_per_channel_max`` consumers, with those that are cancelled and still have
+something unsettled; takers of basic.get by ``GETTERS_MAX``.
 Not here: one consumer (``consumers.py``), deliveries (``outflow.py``).
 """
 
@@ -76,6 +77,11 @@ class Consuming:
     def global_prefetch_count(self) -> int:
         """What all its consumers may have together; 0 = no limit."""
         return self.window.count
+
+    @property
+    def consumers_kept(self) -> int:
+        """Consumers, and those that were cancelled and are not done."""
+        return len(self.consumers) + len(self._lingering)
 
     @property
     def now_ms(self) -> int:
@@ -190,7 +196,7 @@ def begin(channel: ChannelState, method: Consume, tag: str) -> None:
     """A consumer of a queue."""
     consuming = channel.consuming
     count_max = channel.house.settings.consumers_per_channel_max
-    if len(consuming.consumers) >= count_max:
+    if consuming.consumers_kept >= count_max:
         text = (
             f"reached maximum ({count_max}) of consumers per channel "
             "(amqp.consumers_per_channel_max)"

@@ -2,6 +2,8 @@
 
 import pytest
 
+from penstock.settings.amqp import AmqpSettings
+from penstock.settings.load import Settings
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
 from penstock.wire.amqp import channel_methods, connection_methods
 from penstock.wire.amqp.basic_methods import (
@@ -271,3 +273,18 @@ def test_a_channel_has_so_many_consumers_and_no_more(bench: AmqpBench) -> None:
         peer.send(1, Consume(queue="q", consumer_tag=str(number), is_nowait=True))
     peer.send(1, Consume(queue="q", consumer_tag="one more"))
     assert f"reached maximum ({limit}) of consumers per channel" in text_of(peer.answer(0))
+
+
+def test_consumers_that_left_with_something_unsettled_count_until_it_is_settled() -> None:
+    bench = AmqpBench(Settings(amqp=AmqpSettings(consumers_per_channel_max=3)))
+    peer = declared(bench)
+    peer.call(1, Qos(0, 1))
+    publish(peer, *[b"x"] * 9)
+    for number in range(3):
+        peer.call(1, Consume(queue="q", consumer_tag=str(number)))
+        peer.call(1, Cancel(str(number)))
+    assert len(deliveries(peer)) == 3
+    peer.send(1, Ack(2))
+    assert isinstance(peer.call(1, Consume(queue="q", consumer_tag="3")), ConsumeOk)
+    peer.send(1, Consume(queue="q", consumer_tag="4"))
+    assert "consumers_per_channel_max" in text_of(peer.answer(0))
