@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-UNTAKEN_BYTES_MAX: Final = 1 * MIB
+UNTAKEN_BYTES_MAX: Final = 2 * MIB
 """Answers a peer may leave in our write buffer before it is not read any more. Above F14's limit,
 so that deliveries alone never pause a socket that also brings the acks they wait for."""
 

@@ -11,12 +11,15 @@ from penstock.settings.declare import MIB, setting
 class FlowSettings:
     """Credits, alarms, pools and limits."""
 
+    # Above 1,000, a usual window of confirms: with RabbitMQ's 400 a socket is stopped and started
+    # for every list. Stages here are not processes: more credit makes longer lists, not delays.
     reader_channel_credit: int = setting(
-        400, "F1: messages a connection may be ahead of its channel"
+        1200, "F1: messages a connection may be ahead of its channel"
     )
-    reader_channel_more: int = setting(200, "F1: credit given back at a time on that hop")
-    channel_queue_credit: int = setting(400, "F1: messages a channel may be ahead of a queue")
-    channel_queue_more: int = setting(200, "F1: credit given back at a time on that hop")
+    reader_channel_more: int = setting(100, "F1: credit given back at a time on that hop")
+    # As much as a turn takes from a channel: one that fills its turns is held by its queue.
+    channel_queue_credit: int = setting(600, "F1: messages a channel may be ahead of a queue")
+    channel_queue_more: int = setting(50, "F1: credit given back at a time on that hop")
     queue_log_credit: int = setting(4000, "F1: messages a queue may be ahead of the log's sync")
     queue_log_more: int = setting(800, "F1: credit given back at a time on that hop")
     connection_bytes_max: int = setting(16 * MIB, "F1: undigested publish bytes of one connection")
@@ -59,11 +62,12 @@ class FlowSettings:
     # More than a turn takes from one publisher: sockets are written to between turns, and with
     # RabbitMQ's 200 a backlog grows although its only consumer reads as fast as it can.
     unsent_messages_max: int = setting(
-        1000, "F14: deliveries a socket has not taken yet, by number"
+        1200, "F14: deliveries a socket has not taken yet, by number"
     )
     unsent_bytes_max: int = setting(1 * MIB, "F14: deliveries a socket has not taken yet, by bytes")
     turn_messages_max: int = setting(2000, "Messages one turn moves through one stage")
-    turn_channel_messages_max: int = setting(400, "Messages one turn takes from one channel")
+    # Half a window of 1,000, with some to spare: one half is stored while the other is synced.
+    turn_channel_messages_max: int = setting(600, "Messages one turn takes from one channel")
     turn_bytes_max: int = setting(16 * MIB, "Bytes one turn appends")
     stall_window_ms: int = setting(
         10_000, "Window over which the share of stalled time is reported"

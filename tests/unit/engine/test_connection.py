@@ -79,7 +79,8 @@ def test_a_deleted_topic_lets_go_of_everybody_who_waits_for_it(bench):
     bench.turns()
     job = bench.engine.take_sync_job()
     bench.clock.advance(bench.settings.storage.sync_hold_ms + 1)
-    bench.publish(channel, topic, *[b"x"] * 500)
+    count = bench.settings.flow.channel_queue_credit
+    bench.publish(channel, topic, *[b"x"] * count)
     bench.turns()
     assert channel.stage.is_blocked
     bench.engine.delete_topic(topic.name)
@@ -87,5 +88,5 @@ def test_a_deleted_topic_lets_go_of_everybody_who_waits_for_it(bench):
     bench.settle()
     assert not channel.stage.is_blocked
     assert channel.connection.gate.is_open
-    assert len(bench.outlet.confirmed_tokens) == 501
+    assert len(bench.outlet.confirmed_tokens) == count + 1
     assert bench.engine.statistics().inflight_bytes == 0
