@@ -5,6 +5,7 @@ import pytest
 from penstock.adapters.contract import Peer
 from penstock.model.errors import InvariantBroken
 from penstock.server.pump import CLOSE_MS_MAX, UNTAKEN_BYTES_MAX, Pump, Surroundings
+from penstock.settings.flow import FlowSettings
 from penstock.settings.listeners import ListenerSettings
 
 
@@ -172,6 +173,10 @@ def test_a_peer_that_does_not_take_bytes_is_told_to_the_adapter_until_it_did(sce
     scene.transport.drain()
     assert scene.adapter.flushes == [90, 0]
     assert scene.turns.stirred == [scene.pump]
+
+
+def test_deliveries_alone_never_stop_a_socket_from_being_read():
+    assert FlowSettings().unsent_bytes_max < UNTAKEN_BYTES_MAX
 
 
 def test_a_peer_that_never_takes_its_answers_is_not_read_any_more(scene):

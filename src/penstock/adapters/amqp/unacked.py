@@ -19,6 +19,7 @@ Not here: what becomes of a piece (``settling.py``).
 from __future__ import annotations
 
 from bisect import bisect_right
+from operator import lt
 from typing import TYPE_CHECKING, Final
 
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
@@ -176,6 +177,10 @@ class Unacked:
                 return pieces, tags[0]
             rest, unknown = self.take_each(tags[1:])
             return pieces + rest, unknown
+        if len(tags) > 1 and _is_rising(tags) and min(map(self._find, tags)) >= 0:
+            # All of them are known, and none settles a later one: the last says it for all.
+            self._take_upto(tags[-1], pieces)
+            return pieces, None
         for tag in tags:
             if not tag:
                 pieces += self.take_all()
@@ -239,6 +244,10 @@ class Unacked:
         run.tags -= behind.tags
         self._runs.insert(at + 1, behind)
         self._firsts.insert(at + 1, tag)
+
+
+def _is_rising(tags: list[int]) -> bool:
+    return tags[0] > 0 and all(map(lt, tags, tags[1:]))
 
 
 def stretches(tags: list[int]) -> list[tuple[int, int]]:

@@ -115,3 +115,20 @@ def test_stretches_are_found_in_any_order() -> None:
     assert stretches([4, 5, 6]) == [(4, 6)]
     assert stretches([9, 5, 4, 7, 6]) == [(4, 7), (9, 9)]
     assert stretches([4, 4]) == [(4, 4), (4, 4)]
+
+
+def test_rising_multiple_acks_of_one_run_are_one_piece() -> None:
+    unacked = ledger(10)
+    pieces, unknown = unacked.take_multiples([3, 5, 8])
+    assert unknown is None
+    assert [piece.settled_offsets for piece in pieces] == [list(range(100, 108))]
+    assert unacked.count == 2
+
+
+def test_of_multiple_acks_those_before_the_unknown_one_are_settled() -> None:
+    unacked = ledger(10)
+    unacked.take_each([5])
+    pieces, unknown = unacked.take_multiples([3, 5, 8])
+    assert unknown == 5
+    assert [offset for piece in pieces for offset in piece.settled_offsets] == [100, 101, 102]
+    assert unacked.count == 6
