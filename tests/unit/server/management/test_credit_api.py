@@ -38,7 +38,9 @@ def call(bench, method, order=None, *, client="127.0.0.1", kind=b"application/js
 
 
 def test_credits_are_shown_and_changed(bench):
-    assert call(bench, "GET")[1]["reader_channel"] == {"credit": 400, "more": 200}
+    flow = bench.settings.flow
+    given = {"credit": flow.reader_channel_credit, "more": flow.reader_channel_more}
+    assert call(bench, "GET")[1]["reader_channel"] == given
     order = {"hop": "reader_channel", "credit": 50, "more": 25}
     assert call(bench, "PUT", order)[0] == 200
     assert call(bench, "GET")[1]["reader_channel"] == {"credit": 50, "more": 25}
@@ -64,4 +66,5 @@ def test_changes_are_for_this_machine_and_not_for_web_pages(bench):
     order = {"hop": "reader_channel", "credit": 50, "more": 25}
     assert call(bench, "PUT", order, client="192.0.2.1")[0] == 403
     assert call(bench, "PUT", order, kind=b"text/plain")[0] == 415
-    assert bench.engine.credits()["reader_channel"].credit == 400
+    unchanged = bench.settings.flow.reader_channel_credit
+    assert bench.engine.credits()["reader_channel"].credit == unchanged
