@@ -8,10 +8,10 @@ from penstock.settings.storage import StorageSettings
 
 @pytest.fixture
 def busy_policy():
-    """A policy that has seen 10 messages in every one of the last milliseconds."""
+    """A policy that has seen 20 messages in every one of the last milliseconds."""
     policy = CommitPolicy(StorageSettings())
     for now_ms in range(1000, 1020):
-        policy.started(10, now_ms)
+        policy.started(20, now_ms)
     return policy
 
 
@@ -46,7 +46,7 @@ def test_after_a_pause_nobody_is_expected(busy_policy):
 def test_commits_within_one_millisecond_are_a_high_rate_and_no_division_by_zero():
     policy = CommitPolicy(StorageSettings())
     for _ in range(20):
-        policy.started(5, 1000)
+        policy.started(10, 1000)
     assert policy.wait_ms(1, 100, is_awaited=False) == 1
 
 
