@@ -29,7 +29,7 @@ all three start at once (an earlier run had 109, 124 and no third); the p99s and
 are within what the neighbours cause; 15 % of CPU at 5000/s is suggestive, no more. 2 ms gained
 nothing over 1 ms at 5000/s. The table was taken with a ``COMPANY_MIN`` of 4. It is 8 since AMQP at
 4000/s was measured (four pairs, load 3 to 8): no linger had a confirm p50 of 2.9 to 3.1 ms against
-3.1 to 3.4, and 4 % more CPU; one pair was spoilt by the disk. Repeat on a quiet machine.
+3.1 to 3.5, and 4 to 8 % more CPU; one pair was spoilt by the disk. Repeat on a quiet machine.
 
 Pure arithmetic over numbers given in; the timer is in ``turns.py``, and what ``interval:MS`` and
 ``os`` ask of the disk is the store's business (``log/commit.py``).
