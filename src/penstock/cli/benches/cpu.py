@@ -23,8 +23,6 @@ from penstock.model.names import topic_name
 from penstock.model.record import neutral_record
 
 PREFETCH = 2000
-LISTS_PER_TURN = 4
-"""A connection sends on until its credit is used up: four lists of a hundred."""
 
 
 class CpuFigures(NamedTuple):
@@ -45,7 +43,10 @@ def measure_cpu(
     directory: Path, *, messages: int, body_bytes: int, list_size: int, connections: int
 ) -> CpuFigures:
     """Push ``messages`` through a fresh core on ``directory``."""
-    core = BenchCore(bench_settings(directory))
+    settings = bench_settings(directory)
+    core = BenchCore(settings)
+    # A connection that has more to send sends what a turn takes from it.
+    lists_per_turn = max(1, settings.flow.turn_channel_messages_max // list_size)
     engine, outlet = core.engine, BenchOutlet()
     options = ConnectionOptions(pending_publishes_max=0)
     channels = [
@@ -63,7 +64,7 @@ def measure_cpu(
     making = 0.0
     began, cpu = time.perf_counter(), time.process_time()
     while settled < messages:
-        for channel in channels * LISTS_PER_TURN:
+        for channel in channels * lists_per_turn:
             if sent < messages and channel.connection.may_read:
                 making -= time.process_time()
                 publications = _publications(route, body, list_size, sent)
