@@ -13,6 +13,8 @@ import pytest
 
 READY_SECONDS_MAX = 30
 UP = (sys.executable, "-m", "penstock", "up")
+FREE_PORTS = ("--http", "0", "--amqp", "0", "--rocketmq", "0", "--rocketmq-broker", "0")
+"""Tests run beside each other."""
 LINE = (sys.executable, "-m", "penstock.testing.line_broker")
 """The same process with one protocol more."""
 
@@ -23,7 +25,7 @@ class Process:
     def __init__(self, data, *flags, command=UP):
         self.data = data
         self.popen = subprocess.Popen(
-            [*command, "--data", str(data), "--http", "0", "--amqp", "0", *flags],
+            [*command, "--data", str(data), *FREE_PORTS, *flags],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
