@@ -36,13 +36,12 @@ _REPLY_TO: Final = PSEUDO_QUEUE.encode()
 class ReplyConsumer:
     """The one on a channel that waits for replies."""
 
-    __slots__ = ("_deliveries", "channel", "dropped", "key", "tag")
+    __slots__ = ("_deliveries", "channel", "key", "tag")
 
     def __init__(self, channel: ChannelState, key: str, tag: str) -> None:
         self.channel = channel
         self.key = key
         self.tag = tag
-        self.dropped = 0
         self._deliveries = Deliveries(channel.number, tag, channel.session.frame_max)
 
     def deliver(self, records: list[Record]) -> int:
@@ -57,7 +56,8 @@ class ReplyConsumer:
                 break
             unsent.queued(1, len(record.origin))
             taken.append(record)
-        self.dropped += len(records) - len(taken)
+        if len(taken) < len(records):
+            channel.house.note_undelivered("reply not read", len(records) - len(taken))
         if taken:
             first_tag = channel.consuming.unacked.skip(len(taken))
             size = sum([len(record.origin) for record in taken])

@@ -52,6 +52,13 @@ class House:
         engine.tallies.show(
             "amqp_closes", "Channels and connections that we closed", "reason", self._closes
         )
+        self._undelivered: dict[str, int] = {}
+        engine.tallies.show(
+            "amqp_undelivered",
+            "Publishes that went to no queue: dropped, returned, or replies nobody read",
+            "reason",
+            self._undelivered,
+        )
         self.sessions: Final[dict[ConnectionId, Session]] = {}
         """Connections that live and have opened a virtual host."""
         self.contents: Final = ContentLine(engine.inflight_pool)
@@ -108,6 +115,10 @@ class House:
         """A channel or connection is closed for this error."""
         name = error.code.name
         self._closes[name] = self._closes.get(name, 0) + 1
+
+    def note_undelivered(self, reason: str, messages: int) -> None:
+        """Publishes had nowhere to go."""
+        self._undelivered[reason] = self._undelivered.get(reason, 0) + messages
 
     def close_connection(self, connection_id: ConnectionId, reason: str) -> bool:
         """An operator ends a connection: 320; False when it is gone already."""

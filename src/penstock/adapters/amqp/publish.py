@@ -243,6 +243,8 @@ class Publishing:
     def _drop(self, head: PublishHead, records: list[Record], first: int) -> None:
         """No queue for them: they come back if they must not be lost, and are done with."""
         self.unroutable += len(records)
+        reason = "returned" if head.is_mandatory else "unroutable"
+        self._channel.house.note_undelivered(reason, len(records))
         if head.is_mandatory:
             number, frame_max = self._channel.number, self._channel.session.frame_max
             self._channel.send(

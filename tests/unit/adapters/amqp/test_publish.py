@@ -210,6 +210,14 @@ def test_in_plain_mode_an_unroutable_one_is_only_counted(peer):
     assert peer.session.channels[1].publishing.unroutable == 1
 
 
+def test_what_goes_to_no_queue_is_counted_for_operators_also_when_its_channel_is_gone(bench, peer):
+    many(peer, 3, key="nowhere")
+    many(peer, 2, key="nowhere", is_mandatory=True)
+    peer.leave()
+    (tally,) = [each for each in bench.engine.tallies if each.name == "amqp_undelivered"]
+    assert tally.counts == {"unroutable": 3, "returned": 2}
+
+
 def test_an_alternate_exchange_counts_as_a_route(bench, peer):
     topic = declare(peer)
     peer.call(1, DeclareExchange(exchange="spare", kind="fanout"))
