@@ -22,11 +22,14 @@ from penstock.wire.amqp.codes import AmqpError, ReplyCode
 FREE_BYTES: Final = 64 * 1024
 """What a connection may keep of a content without being charged: a frame or so."""
 
+IN_FLIGHT_POOL: Final = "in-flight pool"
+"""What they wait for; its size is among the limits of /api/flow."""
+
 
 class ContentLine:
     """Connections that wait for room, in the order they came; one per house."""
 
-    __slots__ = ("drawn_bytes", "pool", "waiting")
+    __slots__ = ("drawn_bytes", "pool", "waiting", "waits")
 
     def __init__(self, pool: BytesPool) -> None:
         self.pool: Final = pool
@@ -34,6 +37,8 @@ class ContentLine:
         """What all contents have of the pool."""
         # Bounded by the connections of the broker.
         self.waiting: dict[ContentShare, None] = {}
+        self.waits: Final = {IN_FLIGHT_POOL: 0}
+        """How often a connection had to stop in the midst of a content."""
 
     @property
     def first(self) -> ContentShare | None:
@@ -134,6 +139,7 @@ class ContentShare:
             if not self.is_waiting:
                 self.is_waiting = True
                 line.waiting[self] = None
+                line.waits[IN_FLIGHT_POOL] += 1
                 self._since_ms = now_ms
                 if (first := line.first) is not None and first is not self:
                     # By now it is contents that fill the pool, and that one does not know.

@@ -63,6 +63,12 @@ class House:
         """Connections that live and have opened a virtual host."""
         self.contents: Final = ContentLine(engine.inflight_pool)
         """Connections in the midst of a content, when room is short (D22)."""
+        engine.tallies.show(
+            "amqp_content_waits",
+            "Times a connection stopped in the midst of a publish for lack of room",
+            "room",
+            self.contents.waits,
+        )
         self.users: Final = Users(self)
         self.transactions: Final = TxRoom(engine.inflight_pool, settings.flow.connection_bytes_max)
         self.replies: Final = DirectReplies()

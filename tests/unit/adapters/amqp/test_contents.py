@@ -50,6 +50,14 @@ def test_a_closed_connection_gives_everything_back(bench):
     assert bench.pool.used == bench.line.drawn_bytes == 0
 
 
+def test_who_has_to_stop_is_counted_once_each_time(bench):
+    share = bench.share("a")
+    share.keeps(4 * MIB, 0)
+    for _ in range(3):
+        share.keeps(5 * MIB, 0)
+    assert bench.line.waits == {"in-flight pool": 1}
+
+
 def test_when_contents_fill_the_pool_the_first_goes_on_and_the_others_wait(bench):
     first, second = bench.share("a"), bench.share("b")
     first.keeps(2 * MIB, 0)
