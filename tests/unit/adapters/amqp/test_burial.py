@@ -7,7 +7,6 @@ from penstock.engine.ports import Publication
 from penstock.engine.routing import route_to
 from penstock.model.names import TopicName
 from penstock.model.record import neutral_record
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.testing.faults import FaultKind
 from penstock.wire.amqp.basic_methods import Get, GetEmpty, GetOk, Nack, Reject
 from penstock.wire.amqp.channel_methods import ConfirmSelect
@@ -20,11 +19,6 @@ from penstock.wire.amqp.queue_methods import Declare as DeclareQueue
 from penstock.wire.amqp.queue_methods import Delete as DeleteQueue
 
 PERSISTENT = encode_properties(Properties(delivery_mode=2))
-
-
-@pytest.fixture
-def bench():
-    return AmqpBench()
 
 
 @pytest.fixture

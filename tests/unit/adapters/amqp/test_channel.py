@@ -30,16 +30,6 @@ from penstock.wire.amqp.queue_methods import Declare, DeclareOk
 PERSISTENT = b"\x10\x00\x02"
 
 
-@pytest.fixture
-def bench():
-    return AmqpBench()
-
-
-@pytest.fixture
-def peer(bench):
-    return bench.client()
-
-
 def failed(method):
     assert isinstance(method, (Close, CloseConnection)), method
     return method.reply_code, method.failing_class, method.failing_method

@@ -25,11 +25,6 @@ ASKING = encode_properties(Properties(reply_to=PSEUDO_QUEUE, correlation_id="1")
 
 
 @pytest.fixture
-def bench():
-    return AmqpBench()
-
-
-@pytest.fixture
 def asker(bench):
     return bench.client()
 

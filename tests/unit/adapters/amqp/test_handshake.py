@@ -2,7 +2,6 @@
 
 import pytest
 
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.channel_methods import Open as OpenChannel
 from penstock.wire.amqp.codes import PROTOCOL_HEADER
 from penstock.wire.amqp.connection_methods import (
@@ -32,11 +31,6 @@ ALL = frozenset(
         "direct_reply_to",
     ]
 )
-
-
-@pytest.fixture
-def bench():
-    return AmqpBench()
 
 
 @pytest.fixture

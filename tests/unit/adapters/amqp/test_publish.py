@@ -21,16 +21,6 @@ from penstock.wire.amqp.queue_methods import Delete as DeleteQueue
 PERSISTENT = encode_properties(Properties(delivery_mode=2))
 
 
-@pytest.fixture
-def bench():
-    return AmqpBench()
-
-
-@pytest.fixture
-def peer(bench):
-    return bench.client()
-
-
 def declare(peer, name="q", **arguments):
     peer.call(1, DeclareQueue(queue=name, is_durable=True, arguments=arguments))
     return peer.bench.engine.topic(TopicName("", name))

@@ -1,7 +1,5 @@
 """How long queues and their messages live, whose topics are queues, and what arguments do."""
 
-import pytest
-
 from penstock.engine.topic import TopicPolicy
 from penstock.settings.load import Settings
 from penstock.settings.topics import TopicSettings
@@ -12,16 +10,6 @@ from penstock.wire.amqp.properties import Properties, encode_properties
 from penstock.wire.amqp.queue_methods import Bind, Declare, DeclareOk, Delete, DeleteOk
 
 PERSISTENT = encode_properties(Properties(delivery_mode=2))
-
-
-@pytest.fixture
-def bench():
-    return AmqpBench()
-
-
-@pytest.fixture
-def client(bench):
-    return bench.client()
 
 
 def declared(client, name="q", **bits):

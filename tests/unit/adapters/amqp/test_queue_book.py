@@ -5,7 +5,6 @@ import pytest
 
 from penstock.adapters.amqp.queue_book import QUEUE_KIND, Declaration, QueueRow
 from penstock.model.names import TopicName
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.table import encode_table
 
@@ -16,11 +15,6 @@ class Client:
 
 
 ANN, BOB = Client(1), Client(2)
-
-
-@pytest.fixture
-def bench():
-    return AmqpBench()
 
 
 def book(bench, vhost="/"):

@@ -2,18 +2,12 @@
 
 import pytest
 
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.basic_methods import Ack, Consume, Get, Nack, Qos
 from penstock.wire.amqp.channel_methods import ConfirmSelect
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
 from penstock.wire.amqp.queue_methods import Bind, Declare, DeclareOk
 
 LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
-
-
-@pytest.fixture
-def bench():
-    return AmqpBench()
 
 
 @pytest.fixture

@@ -25,16 +25,6 @@ from penstock.wire.amqp.queue_methods import (
 PERSISTENT = encode_properties(Properties(delivery_mode=2))
 
 
-@pytest.fixture
-def bench():
-    return AmqpBench()
-
-
-@pytest.fixture
-def client(bench):
-    return bench.client()
-
-
 def declared(client, name="q", **bits):
     answer = client.call(1, Declare(queue=name, **bits))
     assert isinstance(answer, DeclareOk), answer

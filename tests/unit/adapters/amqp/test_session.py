@@ -2,7 +2,6 @@
 
 import pytest
 
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.basic_methods import Ack, Consume, Get, GetOk, Publish
 from penstock.wire.amqp.channel_methods import Open as OpenChannel
 from penstock.wire.amqp.channel_methods import OpenOk as ChannelOpenOk
@@ -12,11 +11,6 @@ from penstock.wire.amqp.queue_methods import Declare, DeclareOk
 
 PERSISTENT = b"\x10\x00\x02"
 FAR_ABOVE = 1 << 50
-
-
-@pytest.fixture
-def bench():
-    return AmqpBench()
 
 
 def closed(method):

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from penstock.settings.load import Settings
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.basic_methods import Consume, Deliver, Get, GetEmpty, GetOk, Publish
@@ -15,11 +13,6 @@ from penstock.wire.amqp.frame import encode_frame, method_frame
 from penstock.wire.amqp.queue_methods import Declare, DeclareOk
 
 FAR_ABOVE = 1 << 50
-
-
-@pytest.fixture
-def bench():
-    return AmqpBench()
 
 
 def closed(method):
