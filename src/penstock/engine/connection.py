@@ -1,9 +1,10 @@
 """A connection and its channels: where publishes enter, and where pressure ends (F1, F2, F9, D23).
 
 The connection is the chain's first stage: it spends credit towards each of its channels, and its
-gate says why it is held. Two kinds of reason differ in what the adapter does with the socket:
+gate says why it is held. Three kinds of reason differ in what the adapter does with the socket:
 
 * FLOW, PENDING and RATE pass by themselves (the disk answers, time goes by): reading stops at once.
+* ROOM is the adapter's: it stops reading in the midst of a publish, and only says so here.
 * MEMORY, DISK, QUOTA and HELD may need this very connection's acks to pass, so it is read on and
   what it publishes is kept until its byte share is full (then FLOW). ``may_read`` says which.
 
@@ -20,10 +21,11 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.engine.hold import Hold
 from penstock.engine.parcel import Parcel
-from penstock.engine.ports import Outlet, Publication
+from penstock.engine.ports import Outlet, Publication, Room
 from penstock.flow.credit import Credit
 from penstock.flow.gate import Gate, Reason
 from penstock.flow.pending import PendingLimit
+from penstock.flow.pool import IN_FLIGHT_POOL
 from penstock.flow.stage import Stage
 from penstock.model.errors import InvariantBroken
 from penstock.model.position import ChannelId, ConnectionId
@@ -188,10 +190,12 @@ class Connection:
         "holds",
         "is_closed",
         "is_publisher",
+        "is_short_of_room",
         "name",
         "options",
         "outlet",
         "pending",
+        "room",
         "stage",
     )
 
@@ -219,6 +223,10 @@ class Connection:
             chain.flow.pending_publishes_max if pending_max is None else pending_max
         )
         self.is_publisher = False
+        self.is_short_of_room = False
+        """True while it is not read in the midst of a publish, for want of room in the pool."""
+        self.room: Room | None = None
+        """Who knows why; since the first time."""
         self.is_closed = False
         self._share = chain.pool.share(f"connection {name}", chain.flow.connection_bytes_max)
         self._share.wake = self._mark
@@ -256,6 +264,17 @@ class Connection:
         if not self.is_publisher:
             self.is_publisher = True
             self.refresh()
+
+    def wait_for_room(self, room: Room) -> None:
+        """Its adapter stops reading in the midst of a publish, until there is room for it."""
+        self.room = room
+        self.is_short_of_room = True
+        self.refresh()
+
+    def found_room(self) -> None:
+        """Its adapter reads on."""
+        self.is_short_of_room = False
+        self.refresh()
 
     def close(self) -> None:
         """The peer is gone: what it published goes on, nothing is said to it any more."""
@@ -320,6 +339,7 @@ class Connection:
             or self._unpaid_bytes
             or self.pending.is_held
             or self.holds
+            or self.is_short_of_room
             or (self.is_publisher and self._chain.alarms.is_raised)
         )
 
@@ -328,16 +348,18 @@ class Connection:
         if self.stage.is_blocked:
             reasons[Reason.FLOW] = root_culprit(self.stage)
         elif self._unpaid_bytes:
-            reasons[Reason.FLOW] = self.gate.reasons.get(Reason.FLOW) or self._bytes_culprit()
+            reasons[Reason.FLOW] = self.gate.reasons.get(Reason.FLOW) or self.bytes_culprit()
         if self.pending.is_held:
             reasons[Reason.PENDING] = f"{self.pending.pending_max} unconfirmed publishes"
+        if self.is_short_of_room:
+            reasons[Reason.ROOM] = IN_FLIGHT_POOL
         for hold in self.holds.values():
             reasons.setdefault(hold.reason, hold.culprit)
         if self.is_publisher and self._chain.alarms.is_raised:
             reasons.update(self._chain.alarms.raised)
         return reasons
 
-    def _bytes_culprit(self) -> str:
+    def bytes_culprit(self) -> str:
         """Where most of the bytes are for which there is no room: who is to digest them."""
         waiting = {
             channel: sum([parcel.charge for parcel in channel.inbox])

@@ -19,6 +19,7 @@ from penstock.engine.bulk.query import PREFIX
 from penstock.engine.bulk.views import stage_of
 from penstock.engine.connection import Channel, Connection
 from penstock.engine.parts import Parts
+from penstock.engine.ports import Room
 from penstock.engine.queue import Queue
 from penstock.engine.topic import Topic
 from penstock.flow.diagnosis import RECENT_MS, StageView, State
@@ -58,6 +59,7 @@ class _Mapper:
         self._map = FlowMap()
         # Queues that a held channel hands messages to: the diagnosis walks on to them.
         self._named: set[Queue] = set()
+        self._keepers: dict[Room | None, str] = {}
 
     def made(self) -> FlowMap:
         self._connections()
@@ -84,7 +86,8 @@ class _Mapper:
                 continue
             else:
                 self._details -= 1 + len(channels)
-            self._add(_connection(connection, self._parts, self._now_ms))
+            view = _connection(connection, self._parts, self._now_ms)
+            self._add(self._with_room(connection, view))
             for channel in channels.values():
                 view = _channel(channel, self._now_ms)
                 if view.is_held:
@@ -99,7 +102,8 @@ class _Mapper:
         view = StageView("connection", connection.name, state, reason, culprit, None)
         recent = episodes.share(now_ms, RECENT_MS)
         stalls = episodes.stalls(now_ms, RECENT_MS)
-        self._add(replace(view, share=episodes.share(now_ms), recent=recent, stalls=stalls))
+        view = replace(view, share=episodes.share(now_ms), recent=recent, stalls=stalls)
+        self._add(self._with_room(connection, view))
         for channel in connection.channels.values():
             if channel.stage.label == culprit:
                 self._add(_channel(channel, self._now_ms))
@@ -108,6 +112,24 @@ class _Mapper:
             if channel.stage.is_blocked:
                 self._named.update(channel.queue_credits)
             self._map.stages_held += channel.stage.is_blocked or channel.hold is not None
+
+    def _with_room(self, connection: Connection, view: StageView) -> StageView:
+        """The same; when it lacks room, with the name of who has it."""
+        if view.reason is not Reason.ROOM:
+            return view
+        keeper = self._keeper(connection.room)
+        if keeper == view.label:
+            keeper = connection.bytes_culprit()
+        return replace(view, culprit=keeper or view.culprit)
+
+    def _keeper(self, room: Room | None) -> str:
+        """Who fills the in-flight pool: with a publish that arrives, or with those that did."""
+        if room not in self._keepers:
+            connections = self._parts.chain.connections.values()
+            most = max(connections, key=lambda each: each.bytes_held, default=None)
+            publisher = most.stage.label if most is not None and most.bytes_held else ""
+            self._keepers[room] = (room.culprit if room is not None else "") or publisher
+        return self._keepers[room]
 
     def _queues(self) -> None:
         downstream = (self._parts.chain.log.label,)

@@ -7,6 +7,7 @@
 * ``Burial``: how a dead letter is rewritten in its protocol's words (``dead_letter.py`` has the
   neutral one).
 * ``Graves``: where the dead letters of one topic go, when its protocol routes them itself.
+* ``Room``: who has the room that publishes which are still arriving wait for.
 * ``Publication``: one publish from arrival to confirm. The same object is the log's ``Appending``
   and the ``Confirmation``: a message is handed over by lists and never copied on its way in.
 
@@ -119,6 +120,18 @@ class Outlet(Protocol):
 
     def answered(self, pull: Pull, result: PullResult) -> None:
         """A held pull has its answer."""
+        ...
+
+
+class Room(Protocol):
+    """Room in the in-flight pool for publishes that are still arriving, shared by an adapter."""
+
+    @property
+    def culprit(self) -> str:
+        """Label of the connection whose arriving publishes fill the pool; empty = none does.
+
+        Asked when somebody looks, not when somebody has to wait.
+        """
         ...
 
 

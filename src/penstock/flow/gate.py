@@ -1,7 +1,7 @@
 """The gate of a connection: a set of named reasons not to read from it (F2).
 
-Who closes: credit (flow), alarms (memory, disk), limits (rate, quota, pending, held), each under
-its own name and with the culprit to blame. Who stops: the connection's reader, at a message
+Who closes: credit (flow), alarms (memory, disk), limits (rate, quota, pending, held, room), each
+under its own name and with the culprit to blame. Who stops: the connection's reader, at a message
 boundary. What wakes it: the last reason being taken away, never a boolean that somebody forgot to
 reset.
 

@@ -2,8 +2,9 @@
 
 Walking downstream from each stage that is held and that nobody held waits for: *the bottleneck is
 the first stage that is not itself held back, after the last one that is*. A held stage names whom
-it waits for (its culprit); where it does not, its ``downstream`` links are followed. A limit ends
-the walk: it is the bottleneck.
+it waits for (its culprit); where it does not, its ``downstream`` links are followed. Who lacks room
+names the connection that has it, and the walk goes on there. A limit ends the walk: it is the
+bottleneck.
 
 But states have a memory of a second, and a queue that waited for one slow sync in it is not why a
 channel is behind all the time. So to be held back *now and then* does not count (``FELT``): a stage
@@ -24,15 +25,18 @@ from penstock.flow.reason import Reason
 from penstock.flow.views import Diagnosis, StageView
 
 STAGE_WORDS: Final = {
+    "connection": "it has most of the in-flight pool",
     "channel": "parsing and routing",
     "queue": "index writes, or one hot queue",
     "log": "the disk",
 }
-"""What a stage does that may take long."""
+"""What a stage does that may take long, or that others may have to wait for."""
 FELT: Final = 0.5
 """The part of somebody's waiting that makes a stage further down its cause."""
 OFTEN: Final = 20
 """Stalls within ``RECENT_MS`` that are no accident: ten a second."""
+_PASSING_ON: Final = (None, Reason.FLOW, Reason.ROOM)
+"""Reasons to wait for a stage; every other one is a limit, which ends the walk."""
 _PUBLISHERS: Final = ("connection", "channel")
 """Stages at which people wait."""
 _CHAIN_LABELS: Final = ("connection ", "channel ", "queue ", "log")
@@ -74,7 +78,7 @@ class _Way:
         self.is_ring = False
         seen = {start.label}
         stage = start
-        while stage.reason in (None, Reason.FLOW):
+        while stage.reason in _PASSING_ON:
             following = _next_stage(stage, by_label)
             if following is None:
                 return
@@ -109,7 +113,7 @@ class _Way:
             return _bottleneck(self.held[blamed], labels[: blamed + 1], start.share)
         if last.reason is not None and last.reason.is_resource:
             return None
-        if last.reason not in (None, Reason.FLOW):
+        if last.reason not in (None, Reason.FLOW) and self.end is None:
             return _limit(last, labels, start.share)
         if self.end is None:
             return _beyond(last, labels, start.share)
@@ -173,6 +177,9 @@ def _next_stage(stage: StageView, by_label: dict[str, StageView]) -> StageView |
     named = by_label.get(stage.culprit)
     if named is not None:
         return named
+    if stage.reason is Reason.ROOM:
+        # Whoever has the room is no part of its own chain.
+        return None
     if stage.culprit and not stage.culprit.startswith(_CHAIN_LABELS):
         # Something beside the chain: a fault on purpose, say. What comes next is not to blame.
         return None

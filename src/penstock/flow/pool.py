@@ -11,6 +11,10 @@ accepted by size can be stuck for ever.
 """
 
 from collections.abc import Callable
+from typing import Final
+
+IN_FLIGHT_POOL: Final = "in-flight pool"
+"""What the publishers' pool is called where somebody waits for it, and among the limits."""
 
 
 class Share:

@@ -25,6 +25,8 @@ class Reason(Enum):
     """A target is full and its policy is to hold the publisher (length limit with hold)."""
     SPARK = "spark"
     """A Spark query is behind its bound and its topic's policy lets publishers wait (F18)."""
+    ROOM = "room"
+    """The in-flight pool has no room for a publish that is still arriving (D22)."""
 
     # Members are singletons, so identity is enough, and Enum's own hash is a Python call that every
     # stall would pay for several times.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.engine.broker import Engine
 from penstock.engine.statistics import EngineStatistics
+from penstock.flow.pool import IN_FLIGHT_POOL
 from penstock.log.store import Store
 from penstock.model.clock import Clock
 from penstock.server.loop_lag import LoopLag
@@ -122,7 +123,7 @@ class BrokerView:
                 is_reached=alarms.disk.is_raised,
             ),
             LimitView(
-                "in-flight pool",
+                IN_FLIGHT_POOL,
                 "flow.inflight_bytes_max",
                 engine.inflight_bytes_max,
                 engine.inflight_bytes,

@@ -107,3 +107,23 @@ def test_a_sync_that_holds_no_publisher_comes_after_a_slow_consumer():
     queue = held("queue", "orders", "log", 0.1)
     found = findings_of([waiting, queue, ready, LOG])
     assert [each.kind for each in found] == ["log", "consumer"]
+
+
+def short_of_room(culprit):
+    return StageView("connection", "c", "flow", Reason.ROOM, culprit, downstream=("channel c/1",))
+
+
+def test_who_lacks_room_waits_for_the_one_who_has_it_and_for_whom_that_one_waits():
+    keeper = held("connection", "d", "log", 0.9)
+    found = held_chains([short_of_room("connection d"), keeper, LOG])[0]
+    assert (found.kind, found.chain) == ("log", ("connection c", "connection d"))
+    found = held_chains([short_of_room("connection d"), StageView("connection", "d"), LOG])[0]
+    assert (found.kind, found.name) == ("connection", "d")
+    assert "most of the in-flight pool" in found.sentence
+
+
+def test_who_lacks_room_does_not_wait_for_its_own_channel():
+    views = [short_of_room("connection gone"), StageView("channel", "c/1"), LOG]
+    found = held_chains(views)[0]
+    assert (found.kind, found.name) == ("limit", "connection gone")
+    assert "(room)" in found.sentence

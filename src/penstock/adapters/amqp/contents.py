@@ -6,6 +6,9 @@ content stop reading and stand in line. If it is contents that fill it, the firs
 all the same, because nothing else would ever set those bytes free; it has ``amqp.content_ms_max``
 to be done. If it is publishes that fill it, everybody waits until they are digested.
 
+Whoever stops so is held by ``Reason.ROOM``, and the flow map names the connection that has the
+room: the one whose content takes most of it, or the first in line if all that have some wait.
+
 Invariants: what is drawn is given back when the content is complete or its connection gone; beyond
 the pool one connection at a time grows, and by no more than one message.
 Not here: publishes that are complete (``engine/connection.py`` charges those).
@@ -16,26 +19,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.flow.pool import BytesPool
+from penstock.engine.connection import Connection
+from penstock.flow.pool import IN_FLIGHT_POOL, BytesPool
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 FREE_BYTES: Final = 64 * 1024
 """What a connection may keep of a content without being charged: a frame or so."""
 
-IN_FLIGHT_POOL: Final = "in-flight pool"
-"""What they wait for; its size is among the limits of /api/flow."""
-
 
 class ContentLine:
     """Connections that wait for room, in the order they came; one per house."""
 
-    __slots__ = ("drawn_bytes", "pool", "waiting", "waits")
+    __slots__ = ("drawn_bytes", "keepers", "pool", "waiting", "waits")
 
     def __init__(self, pool: BytesPool) -> None:
         self.pool: Final = pool
         self.drawn_bytes = 0
         """What all contents have of the pool."""
-        # Bounded by the connections of the broker.
+        # Both bounded by the connections of the broker.
+        self.keepers: dict[ContentShare, None] = {}
+        """Who has something of it."""
         self.waiting: dict[ContentShare, None] = {}
         self.waits: Final = {IN_FLIGHT_POOL: 0}
         """How often a connection had to stop in the midst of a content."""
@@ -46,6 +49,15 @@ class ContentLine:
         if 2 * self.drawn_bytes < self.pool.bytes_max:
             return None
         return next(iter(self.waiting), None)
+
+    @property
+    def culprit(self) -> str:
+        """Whose content it is that fills the pool; empty when it is publishes."""
+        first = self.first
+        if first is None:
+            return ""
+        moving = [share for share in self.keepers if not share.is_waiting]
+        return max((first, *moving), key=lambda share: share.charged_bytes).label
 
     def stir(self) -> None:
         """Something was given back: let the first of the line look again."""
@@ -64,6 +76,8 @@ class ContentShare:
         "_share",
         "_since_ms",
         "charged_bytes",
+        "connection",
+        "is_stopped",
         "is_waiting",
         "wake",
     )
@@ -87,6 +101,10 @@ class ContentShare:
         """What it keeps beyond a little."""
         self.is_waiting = False
         """True while there is no room for that, and it stands in line."""
+        self.is_stopped = False
+        """True while it is not read for that reason."""
+        self.connection: Connection | None = None
+        """Whose it is, as soon as it has opened a virtual host."""
         self.wake: Final = wake
 
     def may_read(self, now_ms: int) -> bool:
@@ -94,7 +112,14 @@ class ContentShare:
         if not self.is_waiting:
             return True
         self._draw(now_ms)
-        return not self.is_waiting or self._line.first is self
+        is_stopped = self.is_waiting and self._line.first is not self
+        self._stop(is_stopped)
+        return not is_stopped
+
+    @property
+    def label(self) -> str:
+        """What the connection is called by those who wait for it."""
+        return "" if self.connection is None else self.connection.stage.label
 
     def keeps(self, held_bytes: int, now_ms: int) -> None:
         """The connection keeps this much now; raises 506 when it hoards."""
@@ -127,9 +152,20 @@ class ContentShare:
         line.drawn_bytes -= self._share.used
         line.pool.close(self._share)
         line.waiting.pop(self, None)
+        line.keepers.pop(self, None)
         self.charged_bytes = 0
-        self.is_waiting = False
+        self.is_waiting = self.is_stopped = False
         line.stir()
+
+    def _stop(self, is_stopped: bool) -> None:
+        """Say it where operators look."""
+        if self.connection is None or is_stopped is self.is_stopped:
+            return
+        self.is_stopped = is_stopped
+        if is_stopped:
+            self.connection.wait_for_room(self._line)
+        else:
+            self.connection.found_room()
 
     def _draw(self, now_ms: int) -> None:
         """Bring what is drawn in line with what is kept, and stand in line for the rest."""
@@ -148,7 +184,12 @@ class ContentShare:
         if grown < 0:
             line.pool.give(self._share, -grown)
         line.drawn_bytes += grown
+        if self.charged_bytes:
+            line.keepers[self] = None
+        else:
+            line.keepers.pop(self, None)
         was_waiting, self.is_waiting = self.is_waiting, False
         line.waiting.pop(self, None)
+        self._stop(False)
         if grown < 0 or was_waiting:
             line.stir()

@@ -118,6 +118,7 @@ class Session(Caller):
         self.connection = self.house.engine.connect(
             self.connection_id, self, f"amqp-{self.connection_id} {self.peer}", options
         )
+        self._contents.connection = self.connection
         self.house.sessions[self.connection_id] = self
         self.is_established = True
 
