@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.adapters.amqp.client_views import connection_view
-from penstock.adapters.amqp.rates import Rates
+from penstock.adapters.amqp.states import connection_state
 from penstock.flow.diagnosis import diagnose
 from penstock.flow.reason import Reason
 from penstock.settings.load import Settings
@@ -75,7 +74,8 @@ def test_it_is_held_for_want_of_room_by_the_one_whose_content_fills_the_pool(ben
 
 def test_management_calls_it_flow(bench):
     *_, stopped = filled_by_contents(bench)
-    assert connection_view(stopped.session, Rates())["state"] == "flow"
+    now_ms = bench.clock.monotonic_ms()
+    assert connection_state(stopped.session.connection, bench.engine, now_ms) == "flow"
 
 
 def test_when_those_with_most_wait_themselves_it_is_the_one_that_was_let_through(bench):
