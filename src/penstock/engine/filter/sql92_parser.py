@@ -5,8 +5,9 @@ tests call each other. There is no LIKE and no arithmetic. Precedence, lowest fi
 
     OR   AND   = <> IS   < <= > >= BETWEEN IN CONTAINS STARTSWITH ENDSWITH   + - NOT
 
-Keywords are case-insensitive and reserved, names of properties are case-sensitive. Imported only
-when the first selector is compiled: lark costs tens of milliseconds.
+Keywords are case-insensitive and reserved, names of properties are case-sensitive. Names may have
+dots inside, which RocketMQ refuses: AMQP's basics are called ``amqp.app_id`` and so on. This module
+is imported when the first selector is compiled: lark costs tens of milliseconds.
 
 Not here: what operators mean (``sql92_compare.py``, ``sql92_logic.py``), caching (``sql92.py``).
 """
@@ -68,17 +69,17 @@ GRAMMAR: Final = r"""
     | "(" disjunction ")" -> grouped
 
 ORDER: ">=" | "<=" | /<(?!>)/ | ">"
-LOOK.3: /(CONTAINS|STARTSWITH|ENDSWITH)(?![A-Za-z0-9_$])/i
-_OR.3: /OR(?![A-Za-z0-9_$])/i
-_AND.3: /AND(?![A-Za-z0-9_$])/i
-_NOT.3: /NOT(?![A-Za-z0-9_$])/i
-_IS.3: /IS(?![A-Za-z0-9_$])/i
-_IN.3: /IN(?![A-Za-z0-9_$])/i
-_BETWEEN.3: /BETWEEN(?![A-Za-z0-9_$])/i
-_TRUE.3: /TRUE(?![A-Za-z0-9_$])/i
-_FALSE.3: /FALSE(?![A-Za-z0-9_$])/i
-_NULL.3: /NULL(?![A-Za-z0-9_$])/i
-NAME: /[A-Za-z_$][A-Za-z0-9_$]*/
+LOOK.3: /(CONTAINS|STARTSWITH|ENDSWITH)(?![A-Za-z0-9_$]|\.[A-Za-z_$])/i
+_OR.3: /OR(?![A-Za-z0-9_$]|\.[A-Za-z_$])/i
+_AND.3: /AND(?![A-Za-z0-9_$]|\.[A-Za-z_$])/i
+_NOT.3: /NOT(?![A-Za-z0-9_$]|\.[A-Za-z_$])/i
+_IS.3: /IS(?![A-Za-z0-9_$]|\.[A-Za-z_$])/i
+_IN.3: /IN(?![A-Za-z0-9_$]|\.[A-Za-z_$])/i
+_BETWEEN.3: /BETWEEN(?![A-Za-z0-9_$]|\.[A-Za-z_$])/i
+_TRUE.3: /TRUE(?![A-Za-z0-9_$]|\.[A-Za-z_$])/i
+_FALSE.3: /FALSE(?![A-Za-z0-9_$]|\.[A-Za-z_$])/i
+_NULL.3: /NULL(?![A-Za-z0-9_$]|\.[A-Za-z_$])/i
+NAME: /[A-Za-z_$][A-Za-z0-9_$]*(\.[A-Za-z_$][A-Za-z0-9_$]*)*/
 DECIMAL.2: /([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+/
 WHOLE.1: /(0|[1-9][0-9]*)[lL]?(?![0-9])/
 STRING: /'[^']*(''[^']*)*'/

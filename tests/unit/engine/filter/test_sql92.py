@@ -55,6 +55,18 @@ def test_equality_is_unknown_on_the_left_and_false_on_the_right(expression, expe
 
 
 @table(
+    ("amqp.app_id = 'till'", T),
+    ("amqp.app_id = 'till' AND amqp.priority > 2.5", T),
+    ("amqp.priority BETWEEN .5 AND 5.", T),
+    ("not.paid = 'x'", T),
+    ("amqp.missing IS NULL", T),
+)
+def test_names_may_have_dots_inside(expression, expected):
+    message = {"amqp.app_id": "till", "amqp.priority": "3", "not.paid": "x"}
+    assert value(expression, message) is expected
+
+
+@table(
     ("n = 5", T),
     ("5 = n", T),
     ("n <> 5", F),
@@ -284,6 +296,9 @@ def test_spelling(expression, expected):
         ("a = 1 b", "unexpected 'b' at line 1, column 7"),
         ("a == 1", "unexpected '='"),
         ("a != 1", "unexpected character '!'"),
+        ("a. = 1", "unexpected character '.'"),
+        ("a .b = 1", "unexpected character '.'"),
+        ("a..b = 1", "unexpected character '.'"),
     ],
 )
 def test_what_cannot_be_compiled_is_refused_with_a_reason(expression, why):
