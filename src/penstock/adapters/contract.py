@@ -7,7 +7,8 @@ that the adapter gives it (usually the same object).
 
 Who calls what, and when, in one turn of the broker::
 
-    socket readable   pump -> adapter.receive(data)       decode all of it, call engine verbs
+    socket readable   (the pump keeps the bytes for the turn; many of them it hands on at once)
+    a turn begins     pump -> adapter.receive(data)       decode all of it, call engine verbs
                                                           (channel.publish(list), settle, permits)
     the turn          engine.turn() -> outlet.deliver(), refused(), gate_changed() ...
     after a sync      engine.synced() -> outlet.confirmed()

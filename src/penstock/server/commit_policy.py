@@ -72,6 +72,11 @@ class CommitPolicy:
         self._recent_ms = max(1.0, MEMORY * self._recent_ms + now_ms - self._last_ms)
         self._last_ms = now_ms
 
+    @property
+    def messages_per_ms(self) -> float:
+        """What came of late."""
+        return self._recent_messages / self._recent_ms
+
     def is_little(self, messages: int, byte_count: int) -> bool:
         """True when so much is not worth a sync of its own."""
         return messages < self._messages and byte_count < self._bytes
@@ -80,5 +85,5 @@ class CommitPolicy:
         """How long to wait, from the first waiter on; 0 = start now."""
         if is_awaited or not self.is_little(messages, byte_count):
             return 0
-        expected = self._recent_messages / self._recent_ms * self._linger_ms
+        expected = self.messages_per_ms * self._linger_ms
         return self._linger_ms if expected >= COMPANY_MIN else 0

@@ -3,6 +3,10 @@
 The only code that owns a protocol socket. It moves bytes and keeps the peer honest; it knows
 nothing of any protocol (``adapters/contract.py`` is what both sides agreed on).
 
+Bytes are kept as they come and given to the adapter at the beginning of the turn, joined: decoding
+ten packets costs little more than decoding one. A pump that has ``ARRIVED_BYTES_MAX`` does not wait
+for the turn, so that decoding keeps step with the socket, and so does the gate.
+
 Who stops whom:
 
 * the adapter's gate (``is_reading``) stops the socket from being read: F2;
@@ -26,7 +30,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import InvariantBroken
 from penstock.model.position import ConnectionId
 from penstock.server.turns import Turns
-from penstock.settings.declare import MIB
+from penstock.settings.declare import KIB, MIB
 from penstock.settings.listeners import ListenerSettings
 
 if TYPE_CHECKING:
@@ -37,6 +41,9 @@ logger = logging.getLogger(__name__)
 UNTAKEN_BYTES_MAX: Final = 2 * MIB
 """Answers a peer may leave in our write buffer before it is not read any more. Above F14's limit,
 so that deliveries alone never pause a socket that also brings the acks they wait for."""
+
+ARRIVED_BYTES_MAX: Final = 64 * KIB
+"""Bytes that wait for the turn; from then on the adapter gets them as they come."""
 
 CLOSE_MS_MAX: Final = 5_000
 """A peer that is being closed has this long to take the last bytes."""
@@ -95,6 +102,8 @@ class Pump(asyncio.Protocol):
         self._handshake_deadline_ms = around.clock.monotonic_ms() + around.settings.handshake_ms_max
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._arrived: list[bytes] = []
+        self._arrived_bytes = 0
         self.received_bytes = 0
         self.sent_bytes = 0
         self._adapter: Final[Adapter] = factory.make(
@@ -117,17 +126,12 @@ class Pump(asyncio.Protocol):
         if self._is_over:
             return
         self.received_bytes += len(data)
-        adapter = self._adapter
-        try:
-            adapter.receive(data)
-            if not self._is_established:
-                self._check_handshake()
-            if not self._is_paused and not adapter.is_reading:
-                self._pause(True)
-        except Exception as error:
-            self._fail(error)
-            return
+        self._arrived.append(data)
+        self._arrived_bytes += len(data)
+        if self._arrived_bytes >= ARRIVED_BYTES_MAX:
+            self.feed()
         self._stir()
+        self._around.turns.arrived()
 
     def eof_received(self) -> bool:
         """The peer will send no more; True keeps our side open for the last answers."""
@@ -145,6 +149,7 @@ class Pump(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone, whoever ended it."""
+        self.feed()
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -161,6 +166,23 @@ class Pump(asyncio.Protocol):
         self._around.turns.request()
 
     # What the broker calls.
+
+    def feed(self) -> None:
+        """Give the adapter what has arrived."""
+        arrived, adapter = self._arrived, self._adapter
+        if not arrived or self._is_over:
+            return
+        try:
+            if adapter.is_reading:
+                self._arrived = []
+                self._arrived_bytes = 0
+                adapter.receive(arrived[0] if len(arrived) == 1 else b"".join(arrived))
+                if not self._is_established:
+                    self._check_handshake()
+            if not self._is_paused and not adapter.is_reading:
+                self._pause(True)
+        except Exception as error:
+            self._fail(error)
 
     def flush(self) -> None:
         """At the end of a turn: one write, then what the adapter wishes."""
@@ -186,6 +208,8 @@ class Pump(asyncio.Protocol):
             )
             if is_stopped != self._is_paused:
                 self._pause(is_stopped)
+            if self._arrived and adapter.is_reading:
+                self._stir()  # a sync returned, or the gate opened: they are the next turn's
             self._arm()
         except Exception as error:
             self._fail(error)
@@ -220,6 +244,8 @@ class Pump(asyncio.Protocol):
                 self._around.turns.stir(self)
 
     def _call(self, verb: Callable[[], None]) -> None:
+        """What came before is heard before."""
+        self.feed()
         if self._is_over:
             return
         try:

@@ -4,9 +4,11 @@
   first call schedules a turn with ``call_soon``, the rest join it. The loop polls its sockets
   between two turns, so all that is readable is received before the next turn, and HTTP is answered
   however busy the broker is.
-* **Not too many small ones.** A turn costs nearly the same for one message as for fifty. While a
-  sync runs, nothing that comes can be confirmed before it returns: a turn that follows another one
-  closely waits for company then, until the sync returns or ``COMPANY_MS`` have passed.
+* **Not too many small ones.** A turn costs nearly the same for one message as for fifty: while many
+  come in small pieces, turns keep their distance (``pace.py``), and what arrives meanwhile waits as
+  bytes in its pump.
+* **First the bytes**: every connection that stirred gives its adapter all that arrived, at once
+  (``pump.feed``). Then the engine's turn.
 * **Then one look at every connection that stirred**: one joined write each (``pump.flush``).
 * **Timers.** One loop timer, armed for ``engine.next_deadline_ms()``.
 * **Last the commit.** One sync at a time, in the commit thread; when it returns, confirms leave at
@@ -27,6 +29,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError, SyncFailed
 from penstock.server.commit_policy import CommitPolicy
 from penstock.server.commit_thread import CommitThread, Outcome
+from penstock.server.pace import Pace
 from penstock.telemetry.histogram import COMMIT_MESSAGES, SYNC_SECONDS, Histogram
 
 if TYPE_CHECKING:
@@ -34,8 +37,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-COMPANY_MS: Final = 1
-"""How long a turn waits for company while a sync runs and little waits for the disk."""
+
+TIMER_GRAIN_US: Final = 1000
+"""uvloop's timers are whole milliseconds and may be early by one; arrivals are exact (``arrived``)."""
 
 
 class Driven(Protocol):
@@ -85,6 +89,10 @@ class Driven(Protocol):
 class Stirred(Protocol):
     """A connection that something happened to."""
 
+    def feed(self) -> None:
+        """Give the adapter what has arrived; never raises."""
+        ...
+
     def flush(self) -> None:
         """Write what is outgoing and look at the adapter's wishes; never raises."""
         ...
@@ -103,6 +111,7 @@ class Turns:
         failed: Callable[[PenstockError], None],
         before_sync: Callable[[], None] | None = None,
         make_commits: "Callable[..., CommitThread[SyncJob]]" = CommitThread,
+        pace: Pace | None = None,
     ) -> None:
         self._engine = engine
         self._loop = loop
@@ -112,8 +121,8 @@ class Turns:
         self._commits = make_commits(loop, self._synced, before_sync)
         self._stirred: list[Stirred] = []
         self._is_scheduled = False
-        self._turned_ms = 0
-        # A turn that waits for company.
+        self._pace = pace or Pace()
+        # A turn that keeps its distance to the last one.
         self._gathering: asyncio.TimerHandle | None = None
         self._is_stopped = False
         self._is_committing = False
@@ -141,10 +150,18 @@ class Turns:
         """Ask for a turn; many requests are one turn."""
         if not self._is_scheduled and not self._is_stopped:
             self._is_scheduled = True
-            if self._is_committing and self._is_hasty:
-                self._gathering = self._loop.call_later(COMPANY_MS / 1000, self._turn)
+            if wait_us := self._wait_us():
+                wait_us += TIMER_GRAIN_US
+                self._gathering = self._loop.call_later(wait_us / 1e6, self._turn)
             else:
                 self._loop.call_soon(self._turn)
+
+    def arrived(self) -> None:
+        """Bytes came: a turn that keeps its distance looks whether it has waited enough."""
+        if self._gathering is not None and self._pace.left_us <= 0:
+            self._gathering.cancel()
+            self._gathering = None
+            self._loop.call_soon(self._turn)
 
     async def drain(self, seconds_max: float) -> bool:
         """Take turns and commits until nothing is left; False when that cannot be had."""
@@ -170,7 +187,6 @@ class Turns:
         return self._commits.stop(seconds_max)
 
     def _turn(self) -> None:
-        self._is_scheduled = False
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
@@ -178,19 +194,24 @@ class Turns:
             return
         try:
             self.count += 1
-            self._turned_ms = self._clock.monotonic_ms()
+            self._pace.turned()
+            self._is_scheduled = True  # who is stirred by what is fed now has this turn
+            for connection in self._stirred:
+                connection.feed()
+            self._is_scheduled = False
             self._engine.turn()
             self._after()
         except Exception as error:
             self.broken(error)
 
-    @property
-    def _is_hasty(self) -> bool:
-        """True when the last turn has just begun and little waits for the disk."""
+    def _wait_us(self) -> int:
+        """How long a turn that is asked for now waits for company."""
         engine = self._engine
-        return self._clock.monotonic_ms() - self._turned_ms <= COMPANY_MS and (
-            self._policy.is_little(engine.unsynced_messages, engine.unsynced_bytes)
-        )
+        if self._idle is not None or not self._policy.is_little(
+            engine.unsynced_messages, engine.unsynced_bytes
+        ):
+            return 0
+        return self._pace.wait_us(self._policy.messages_per_ms)
 
     def _flush(self) -> None:
         stirred, self._stirred = self._stirred, []
@@ -272,12 +293,7 @@ class Turns:
         try:
             self._engine.synced(outcome.job, outcome.error)
             if outcome.error is None:
-                if self._gathering is None:
-                    self._after()
-                else:
-                    # Confirms first; then the next sync covers what has gathered.
-                    self._flush()
-                    self._turn()
+                self._after()
                 return
             # The refusals leave before anybody learns that the process goes down.
             self._engine.turn()

@@ -4,7 +4,13 @@ import pytest
 
 from penstock.adapters.contract import Peer
 from penstock.model.errors import InvariantBroken
-from penstock.server.pump import CLOSE_MS_MAX, UNTAKEN_BYTES_MAX, Pump, Surroundings
+from penstock.server.pump import (
+    ARRIVED_BYTES_MAX,
+    CLOSE_MS_MAX,
+    UNTAKEN_BYTES_MAX,
+    Pump,
+    Surroundings,
+)
 from penstock.settings.flow import FlowSettings
 from penstock.settings.listeners import ListenerSettings
 
@@ -22,13 +28,18 @@ class FakeAdapter:
         self.dues: list[int] = []
         self.ends: list[str] = []
         self.error: Exception | None = None
+        self.close_gate_at = b""
+        self.opens_gate_when_asked = False
 
     def receive(self, data):
         if self.error is not None:
             raise self.error
         self.received.append(data)
+        if data == self.close_gate_at:
+            self.is_reading = False
 
     def outgoing(self):
+        self.is_reading |= self.opens_gate_when_asked
         parts, self.to_send = self.to_send, []
         return parts
 
@@ -69,6 +80,7 @@ class FakeTurns:
     def __init__(self) -> None:
         self.stirred = []
         self.requests = 0
+        self.arrivals = 0
         self.broken_by = []
 
     def stir(self, connection):
@@ -77,8 +89,17 @@ class FakeTurns:
     def request(self):
         self.requests += 1
 
+    def arrived(self):
+        self.arrivals += 1
+
     def broken(self, error):
         self.broken_by.append(error)
+
+    def turn(self):
+        """What ``Turns`` does around the engine's part."""
+        for connection in self.stirred:
+            connection.feed()
+        return self.end_of_turn()
 
     def end_of_turn(self):
         stirred, self.stirred = self.stirred, []
@@ -115,11 +136,54 @@ def scene(engine, loop, clock, make_transport):
     return Scene(engine, loop, clock, make_transport)
 
 
-def test_bytes_reach_the_adapter_and_stir_the_connection_once(scene):
+def test_bytes_stir_the_connection_once_and_reach_the_adapter_joined_by_the_turn(scene):
     scene.pump.data_received(b"ab")
     scene.pump.data_received(b"c")
-    assert scene.adapter.received == [b"ab", b"c"]
     assert scene.turns.stirred == [scene.pump]
+    assert scene.turns.arrivals == 2
+    assert scene.adapter.received == []
+    scene.turns.turn()
+    assert scene.adapter.received == [b"abc"]
+
+
+def test_many_bytes_do_not_wait_for_the_turn(scene):
+    scene.pump.data_received(b"a")
+    scene.pump.data_received(b"b" * ARRIVED_BYTES_MAX)
+    assert scene.adapter.received == [b"a" + b"b" * ARRIVED_BYTES_MAX]
+
+
+def test_confirms_that_leave_between_two_turns_leave_the_bytes_to_the_next_one(scene):
+    scene.pump.data_received(b"x")
+    scene.adapter.to_send = [b"confirm"]
+    scene.turns.end_of_turn()
+    assert scene.transport.written == [b"confirm"]
+    assert scene.adapter.received == []
+    assert scene.turns.stirred == [scene.pump], "or nobody would feed it"
+    scene.turns.turn()
+    assert scene.adapter.received == [b"x"]
+    assert scene.turns.stirred == []
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(lambda pump: pump.connection_lost(None), id="lost"),
+        pytest.param(lambda pump: pump.eof_received(), id="eof"),
+        pytest.param(lambda pump: pump.stop("the broker stops"), id="stop"),
+    ],
+)
+def test_what_came_before_the_end_is_heard_before_it(scene, end):
+    scene.pump.data_received(b"last words")
+    end(scene.pump)
+    assert scene.adapter.received == [b"last words"]
+
+
+def test_nothing_is_heard_after_an_abort(scene):
+    scene.pump.data_received(b"x")
+    scene.pump.abort("test")
+    scene.turns.turn()
+    scene.pump.connection_lost(None)
+    assert scene.adapter.received == []
 
 
 def test_everything_outgoing_leaves_in_one_write(scene):
@@ -152,15 +216,45 @@ def test_an_adapter_that_speaks_first_is_heard(scene):
 
 
 def test_a_closed_gate_stops_the_socket_at_once_and_an_open_one_starts_it(scene):
-    scene.adapter.is_reading = False
+    scene.adapter.close_gate_at = b"x"
     scene.pump.data_received(b"x")
+    for connection in scene.turns.stirred:
+        connection.feed()
     assert not scene.transport.is_reading
     scene.turns.end_of_turn()
     assert not scene.transport.is_reading
     scene.adapter.is_reading = True
     scene.adapter.wake()
-    scene.turns.end_of_turn()
+    scene.turns.turn()
     assert scene.transport.is_reading
+
+
+@pytest.mark.parametrize("size", [1, ARRIVED_BYTES_MAX])
+def test_bytes_that_find_the_gate_closed_wait_for_it_without_a_turn_of_their_own(scene, size):
+    scene.adapter.is_reading = False
+    scene.pump.data_received(b"x" * size)
+    scene.turns.turn()
+    assert not scene.transport.is_reading
+    assert scene.adapter.received == []
+    assert scene.turns.stirred == []
+    scene.adapter.is_reading = True
+    scene.adapter.wake()
+    scene.turns.end_of_turn()  # the gate was opened by the engine's turn, behind the feeding
+    assert scene.turns.stirred == [scene.pump]
+    scene.turns.turn()
+    assert scene.adapter.received == [b"x" * size]
+    assert scene.transport.is_reading
+
+
+def test_bytes_are_not_forgotten_when_the_gate_opens_while_answers_are_collected(scene):
+    scene.adapter.is_reading = False
+    scene.pump.data_received(b"x")
+    scene.turns.turn()
+    scene.adapter.opens_gate_when_asked = True
+    scene.adapter.wake()
+    scene.turns.turn()
+    scene.turns.turn()
+    assert scene.adapter.received == [b"x"]
 
 
 def test_a_peer_that_does_not_take_bytes_is_told_to_the_adapter_until_it_did(scene):
@@ -230,8 +324,9 @@ def test_an_adapters_mistake_costs_only_its_own_connection(scene, caplog):
     other = scene.connect(2)
     scene.adapter.error = ValueError("oops")
     scene.pump.data_received(b"x")
-    assert scene.transport.is_aborted
     other.data_received(b"fine")
+    scene.turns.turn()
+    assert scene.transport.is_aborted
     assert scene.factory.adapters[1].received == [b"fine"]
     assert scene.turns.broken_by == []
     assert caplog.records[0].connection == 1
@@ -240,6 +335,7 @@ def test_an_adapters_mistake_costs_only_its_own_connection(scene, caplog):
 def test_a_broken_invariant_of_the_engine_goes_up(scene):
     scene.adapter.error = InvariantBroken("credit is negative")
     scene.pump.data_received(b"x")
+    scene.turns.turn()
     assert scene.turns.broken_by == [scene.adapter.error]
 
 
@@ -272,13 +368,16 @@ def test_a_handshake_of_too_many_bytes_is_cut_off(scene):
     scene.factory.is_established = False
     pump = scene.connect(2)
     pump.data_received(b"x" * 16 * 1024)
+    scene.turns.turn()
     assert not pump._transport.is_aborted
     pump.data_received(b"x")
+    scene.turns.turn()
     assert pump._transport.is_aborted
 
 
 def test_large_reads_are_fine_after_the_handshake(scene):
     scene.pump.data_received(b"x" * 256 * 1024)
+    scene.turns.turn()
     assert not scene.transport.is_aborted
 
 

@@ -7,6 +7,7 @@ import pytest
 from penstock.model.errors import InvariantBroken, PenstockError, SyncFailed
 from penstock.server.commit_policy import CommitPolicy
 from penstock.server.commit_thread import Outcome
+from penstock.server.pace import PACE_US, Pace
 from penstock.server.turns import Turns
 from penstock.settings.storage import StorageSettings
 
@@ -36,6 +37,10 @@ class Connection:
     def __init__(self, on_flush: Callable[[], None] = lambda: None) -> None:
         self.flushes = 0
         self.on_flush = on_flush
+        self.on_feed: Callable[[], object] = lambda: None
+
+    def feed(self) -> None:
+        self.on_feed()
 
     def flush(self) -> None:
         self.flushes += 1
@@ -43,7 +48,7 @@ class Connection:
 
 
 class Scene:
-    def __init__(self, engine, loop, clock, **storage) -> None:
+    def __init__(self, engine, loop, clock, *, commits=20, is_paced=False, **storage) -> None:
         self.engine = engine
         self.loop = loop
         self.failures: list[PenstockError] = []
@@ -54,7 +59,9 @@ class Scene:
             return self.commits
 
         policy = CommitPolicy(StorageSettings(**storage))
-        for _ in range(20):  # a rate at which a linger finds company
+        self.now_us = PACE_US
+        self.is_paced = is_paced
+        for _ in range(commits):  # a rate at which a linger finds company
             policy.started(100, clock.monotonic_ms())
         self.turns = Turns(
             engine,
@@ -63,12 +70,30 @@ class Scene:
             policy,
             failed=self.failures.append,
             make_commits=make,
+            pace=Pace(self.now_ns),
         )
+
+    def now_ns(self):
+        if not self.is_paced:  # every look is long after the last turn
+            self.now_us += PACE_US
+        return self.now_us * 1000
 
 
 @pytest.fixture
 def scene(engine, loop, clock):
     return Scene(engine, loop, clock)
+
+
+@pytest.fixture
+def busy(engine, loop, clock):
+    """Much comes in small pieces, a sync is out, and the turn before it has just begun."""
+    scene = Scene(engine, loop, clock, is_paced=True)
+    engine.unsynced_messages, engine.unsynced_bytes = 200, 40_000
+    scene.turns.request()
+    loop.step()
+    assert scene.commits.under_way
+    engine.unsynced_messages = 5
+    return scene
 
 
 def test_many_requests_in_one_iteration_are_one_turn(scene):
@@ -247,46 +272,70 @@ def test_a_foreign_exception_ends_in_a_sentence(scene):
     assert "KeyError" in str(scene.failures[0])
 
 
-def committing(scene):
-    """A sync is out, and the turn before it has just begun."""
-    scene.engine.unsynced_messages, scene.engine.unsynced_bytes = 200, 40_000
-    scene.turns.request()
-    scene.loop.step()
-    assert scene.commits.under_way
-    scene.engine.unsynced_messages = 5
-    return scene.engine.turns
-
-
-def test_a_turn_close_behind_another_waits_for_company_while_a_sync_runs(scene):
-    before = committing(scene)
-    for _ in range(3):
-        scene.turns.request()
-        scene.loop.run()
-    assert scene.engine.turns == before
-    scene.loop.advance(1)
-    assert scene.engine.turns == before + 1
-
-
-def test_when_the_sync_returns_confirms_leave_and_the_turn_that_waited_runs_at_once(scene):
-    before = committing(scene)
+def test_connections_are_fed_before_the_engines_turn_and_stir_no_second_one(scene):
     order = []
+    connection = Connection(on_flush=lambda: order.append("flush"))
+    connection.on_feed = lambda: (order.append("feed"), scene.turns.request())
     scene.engine.on_turn = lambda: order.append("turn")
-    scene.turns.stir(Connection(lambda: order.append("confirms")))
+    scene.turns.stir(connection)
     scene.loop.run()
-    scene.commits.end()
-    assert order == ["confirms", "turn"]
-    scene.loop.advance(5)
-    assert scene.engine.turns == before + 1
+    assert order == ["feed", "turn", "flush"]
 
 
-def test_a_turn_with_much_in_it_or_long_after_the_last_does_not_wait(scene):
-    before = committing(scene)
-    scene.engine.unsynced_messages = 200
-    scene.turns.request()
-    scene.loop.run()
-    assert scene.engine.turns == before + 1
-    scene.engine.unsynced_messages = 5
-    scene.loop.advance(5)
-    scene.turns.request()
-    scene.loop.run()
-    assert scene.engine.turns == before + 2
+def test_at_a_high_rate_a_turn_keeps_its_distance_to_the_last_one(busy):
+    before = busy.engine.turns
+    for _ in range(3):
+        busy.turns.request()
+        busy.loop.run()
+    busy.loop.advance(2)
+    assert busy.engine.turns == before
+    busy.loop.advance(1)
+    assert busy.engine.turns == before + 1
+
+
+def test_what_arrives_after_the_pace_does_not_wait_for_the_timer(busy):
+    before = busy.engine.turns
+    busy.turns.request()
+    busy.now_us += PACE_US - 1
+    busy.turns.arrived()
+    busy.loop.run()
+    assert busy.engine.turns == before
+    busy.now_us += 1
+    busy.turns.arrived()
+    busy.turns.arrived()
+    busy.loop.run()
+    assert busy.engine.turns == before + 1
+    busy.loop.advance(5)
+    assert busy.engine.turns == before + 1
+
+
+def test_confirms_leave_while_the_next_turn_keeps_its_distance(busy):
+    before = busy.engine.turns
+    connection = Connection()
+    busy.turns.stir(connection)
+    busy.loop.run()
+    assert not connection.flushes
+    busy.commits.end()
+    assert connection.flushes == 1
+    assert busy.engine.turns == before
+
+
+def test_a_turn_with_much_in_it_or_long_after_the_last_does_not_wait(busy):
+    before = busy.engine.turns
+    busy.engine.unsynced_messages = 200
+    busy.turns.request()
+    busy.loop.run()
+    assert busy.engine.turns == before + 1
+    busy.engine.unsynced_messages = 5
+    busy.now_us += PACE_US
+    busy.turns.request()
+    busy.loop.run()
+    assert busy.engine.turns == before + 2
+
+
+def test_at_a_low_rate_turns_come_as_they_are_asked_for(engine, loop, clock):
+    scene = Scene(engine, loop, clock, commits=0, is_paced=True)
+    for count in (1, 2, 3):
+        scene.turns.request()
+        loop.run()
+        assert engine.turns == count
