@@ -30,6 +30,7 @@ class StoreWorld:
             index_tail_bytes_max=self.rng.choice((1, 32)) * KIB,
             index_file_entries_max=32,
             snapshot_interval_ms=50,
+            snapshot_bytes_min=0,
         )
         self.appended = {}
         """(queue, offset) -> body, durable or not, as of now."""
@@ -196,7 +197,9 @@ class Small:
         self.clock = ManualClock()
         self.storage = SimulatedStorage(1)
         self.catalog = MemoryCatalog()
-        self.settings = StorageSettings(segment_bytes_max=64 * KIB, snapshot_interval_ms=50)
+        self.settings = StorageSettings(
+            segment_bytes_max=64 * KIB, snapshot_interval_ms=50, snapshot_bytes_min=0
+        )
         self.open()
         self.queue = self.store.create_queue(1, 1)
 

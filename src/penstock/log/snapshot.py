@@ -6,7 +6,9 @@ log is durable up to P and the side files it describes are on file. So rows neve
 log, whatever moment a crash picks.
 
 ``due`` is also true only when something happened since the last one, and the more queues changed
-the longer it waits: writing 50,000 rows every second would be all the commit thread does.
+the longer it waits: writing 50,000 rows every second would be all the commit thread does. It waits
+longer, too, while little was written: confirms stand behind a snapshot for some milliseconds, and a
+few MiB are read again in no time.
 
 Not here: what the rows hold (``queue_index.py``, ``retention.py``, ``side_files.py``).
 """
@@ -24,6 +26,8 @@ META_KIND: Final = "meta"
 SNAPSHOT_KEY: Final = "snapshot"
 RUN_KEY: Final = "run"
 DIRTY_QUEUES_PER_MS: Final = 2
+PATIENCE: Final = 10
+"""How many intervals a snapshot of little waits at most."""
 
 
 class SnapshotRow(msgspec.Struct, frozen=True):
@@ -46,10 +50,11 @@ class RunRow(msgspec.Struct, frozen=True):
 class Snapshots:
     """The last durable snapshot and the one on its way."""
 
-    def __init__(self, position: int, *, interval_ms: int) -> None:
+    def __init__(self, position: int, *, interval_ms: int, bytes_min: int = 0) -> None:
         self.position = LogPosition(position)
         """Recovery would begin here."""
         self._interval_ms = interval_ms
+        self._bytes_min = bytes_min
         self._taken_ms: int | None = None
         self._ops: list[Op] = []
         self._steps_needed = 0
@@ -57,12 +62,16 @@ class Snapshots:
         self._is_in_job = False
         self._discarded: set[tuple[str, str]] = set()
 
-    def is_due(self, now_ms: int, dirty_queues: int) -> bool:
-        """True when enough time has gone by; ``now_ms`` is monotonic."""
+    def is_due(self, now_ms: int, dirty_queues: int, end: int) -> bool:
+        """True when enough time has gone by for a log that ends there; ``now_ms`` is monotonic."""
         if self._pending is not None:
             return False
+        if self._taken_ms is None:
+            return True
         wait_ms = self._interval_ms + dirty_queues // DIRTY_QUEUES_PER_MS
-        return self._taken_ms is None or now_ms - self._taken_ms >= wait_ms
+        if end - self.position < self._bytes_min:
+            wait_ms *= PATIENCE
+        return now_ms - self._taken_ms >= wait_ms
 
     @property
     def is_pending(self) -> bool:

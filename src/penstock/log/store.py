@@ -92,7 +92,9 @@ class Store:
         self._retention = parts.retention
         self._side_files = parts.side_files
         self._snapshots = Snapshots(
-            parts.snapshot_position, interval_ms=settings.snapshot_interval_ms
+            parts.snapshot_position,
+            interval_ms=settings.snapshot_interval_ms,
+            bytes_min=settings.snapshot_bytes_min,
         )
         self._hot = HotTail(
             bytes_max=settings.hot_tail_bytes_max, records_max=settings.hot_tail_records_max
@@ -273,7 +275,7 @@ class Store:
     def is_snapshot_due(self) -> bool:
         """True when ``offer_snapshot`` should be called (at most every second, and if needed)."""
         return self._content_end > self._snapshots.position and self._snapshots.is_due(
-            self._clock.monotonic_ms(), self._indexes.dirty_count
+            self._clock.monotonic_ms(), self._indexes.dirty_count, self._content_end
         )
 
     def offer_snapshot(self, position: LogPosition, cursors: Sequence[CursorState]) -> None:

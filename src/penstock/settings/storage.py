@@ -33,6 +33,9 @@ class StorageSettings:
     )
     index_file_entries_max: int = setting(65536, "Entries in one index file")
     snapshot_interval_ms: int = setting(1000, "Cursor snapshots are taken at most this often")
+    snapshot_bytes_min: int = setting(
+        8 * MIB, "Snapshots of less than this wait ten times as long; recovery reads it again"
+    )
     idle_mark_ms: int = setting(1000, "After this idle time an empty frame carries the synced mark")
     settled_keep_ms: int = setting(
         3_600_000, "Settled data stays at least this long if there is room"

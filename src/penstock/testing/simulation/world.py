@@ -94,6 +94,7 @@ def small_settings(rng: random.Random) -> Settings:
             index_tail_bytes_max=rng.choice((1, 16)) * KIB,
             index_file_entries_max=64,
             snapshot_interval_ms=200,
+            snapshot_bytes_min=0,
             idle_mark_ms=500,
             settled_keep_ms=rng.choice((500, LONG_MS)),
             settled_keep_bytes_max=rng.choice((30 * KIB, PLENTY_BYTES)),

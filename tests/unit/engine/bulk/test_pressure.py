@@ -45,7 +45,7 @@ class Bench(Workbench):
 def made(**spark):
     storage = StorageSettings(
         segment_bytes_max=64 * 1024, settled_keep_ms=1, settled_keep_bytes_max=0,
-        retention_sweep_ms=1000,
+        retention_sweep_ms=1000, snapshot_bytes_min=0,
     )  # fmt: skip
     return Bench(Settings(storage=storage, spark=replace(SPARK, **spark)))
 
