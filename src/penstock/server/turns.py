@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 TIMER_GRAIN_US: Final = 1000
-"""uvloop's timers are whole milliseconds and may be early by one; arrivals are exact (``arrived``)."""
+"""uvloop's timers are whole milliseconds and may be early by one; ``arrived`` is exact."""
 
 
 class Driven(Protocol):
