@@ -201,14 +201,11 @@ class Pump(asyncio.Protocol):
             if adapter.wants_close:
                 self._close()
                 return
-            is_stopped = (
-                self._is_hushed
-                or not adapter.is_reading
-                or self._untaken_bytes() > UNTAKEN_BYTES_MAX
-            )
+            is_open = adapter.is_reading
+            is_stopped = self._is_hushed or not is_open or self._untaken_bytes() > UNTAKEN_BYTES_MAX
             if is_stopped != self._is_paused:
                 self._pause(is_stopped)
-            if self._arrived and adapter.is_reading:
+            if self._arrived and is_open:
                 self._stir()  # a sync returned, or the gate opened: they are the next turn's
             self._arm()
         except Exception as error:
