@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.engine.hold import Hold
 from penstock.engine.parcel import Parcel
-from penstock.engine.ports import Outlet, Publication, Room
+from penstock.engine.ports import Outlet, Publication, Room, Undone
 from penstock.flow.credit import Credit
 from penstock.flow.gate import Gate, Reason
 from penstock.flow.pending import PendingLimit
@@ -197,6 +197,7 @@ class Connection:
         "pending",
         "room",
         "stage",
+        "undone",
     )
 
     def __init__(
@@ -227,6 +228,8 @@ class Connection:
         """True while it is not read in the midst of a publish, for want of room in the pool."""
         self.room: Room | None = None
         """Who knows why; since the first time."""
+        self.undone: Undone | None = None
+        """Set by its adapter while that puts off what the peer wants; it is not read then."""
         self.is_closed = False
         self._share = chain.pool.share(f"connection {name}", chain.flow.connection_bytes_max)
         self._share.wake = self._mark

@@ -17,6 +17,7 @@ from penstock.engine.consumer import Consumer
 from penstock.engine.cursor import joined_ranges
 from penstock.engine.dispatch.deal import deal, total_room
 from penstock.engine.dispatch.key_shared import KeyShared
+from penstock.engine.expiry import overdue
 from penstock.engine.host import Host
 from penstock.engine.lane import Lane
 from penstock.engine.pending import Delivery, Held
@@ -24,6 +25,7 @@ from penstock.engine.pick import Picked, Picker
 from penstock.engine.settle import Settler
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.flow.demand import UNLIMITED
+from penstock.flow.views import BURIALS, EXPIRIES, UndoneView
 from penstock.model.settlement import Cause
 
 __all__ = ["Delivery", "Journey", "Outbox"]
@@ -53,6 +55,17 @@ class Journey:
         self.picker = Picker(host, options)
         self.settler = Settler(host, options, consumers, self.picker)
         self.redelivered_messages = 0
+
+    def undone(self, lanes: list[Lane]) -> UndoneView | None:
+        """Deaths that are spread over turns, as far as they are still to come; for who looks."""
+        dying = self.settler.dying
+        if dying:
+            return UndoneView(BURIALS, dying.count, dying.since_ms)
+        late = [found for lane in lanes if (found := overdue(lane, self._host)) is not None]
+        if not late:
+            return None
+        count = sum(each.count for each in late)
+        return UndoneView(EXPIRIES, count, min(each.since_ms for each in late))
 
     def serve(self, lane: Lane, messages_max: int, outbox: Outbox) -> int:
         """One lane's round, until demand, messages or the budget run out; returns what moved."""

@@ -32,7 +32,7 @@ DYING_MAX: Final = 200_000
 class Dying:
     """The line of those who wait to be buried."""
 
-    __slots__ = ("_give", "_host", "_left", "_line", "_picker", "count")
+    __slots__ = ("_give", "_host", "_left", "_line", "_picker", "count", "since_ms")
 
     def __init__(self, host: Host, picker: Picker, give: Give) -> None:
         self._host = host
@@ -42,6 +42,8 @@ class Dying:
         # First offsets of in-flight entries.
         self._line: deque[tuple[Lane, deque[int], Cause]] = deque()
         self.count = 0
+        self.since_ms = 0
+        """Since when somebody waits, while somebody does."""
 
     def __bool__(self) -> bool:
         return bool(self._line)
@@ -50,6 +52,7 @@ class Dying:
         """These in-flight entries die: now, or when it is their turn."""
         if not starts:
             return
+        was_waiting = bool(self._line)
         self._let_go(lane, starts)
         last = self._line[-1] if self._line else None
         if last is not None and last[0] is lane and last[2] is cause:
@@ -60,6 +63,8 @@ class Dying:
         if self.count > DYING_MAX:
             self._left = DEATHS_AT_ONCE
         self._bury_some()
+        if self._line and not was_waiting:
+            self.since_ms = self._host.clock.monotonic_ms()
 
     def turn(self) -> None:
         """A turn has come: bury the first of those who wait for it."""

@@ -3,9 +3,10 @@
 Publish side: connections, channels, queues, the log. Delivery side: subscriptions (``view`` of
 each). A stage says whom it waits for by label, so that the diagnosis can walk the chain.
 
-Views are made of every stage that is held, of those it names (its channels, its queues), and of
-subscriptions with something ready; of the others only so many as somebody wants to see. All of
-them are counted. So ten thousand idle connections cost two looks each, not twenty thousand views.
+Views are made of every stage that is held or has work that is spread over turns, of those it names
+(its channels, its queues), and of subscriptions with something ready; of the others only so many as
+somebody wants to see. All of them are counted. So ten thousand idle connections cost two looks
+each, not twenty thousand views.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class _Mapper:
         is_quiet = chain.journal.is_quiet
         for connection in chain.connections.values():
             channels = connection.channels
-            if is_quiet or not _is_held(connection):
+            if (is_quiet or not _is_held(connection)) and connection.undone is None:
                 if self._spare <= 0:
                     found.stages_total += 1 + len(channels)
                     found.stages_held += is_alarmed
@@ -179,6 +180,8 @@ def _connection(connection: Connection, parts: Parts, now_ms: int) -> StageView:
         now_ms,
         tuple(channel.stage.label for channel in connection.channels.values()),
     )
+    if connection.undone is not None:
+        view = replace(view, undone=connection.undone.view())
     if connection.gate.is_open:
         raised = parts.chain.alarms.raised
         if not raised:

@@ -8,6 +8,7 @@
   neutral one).
 * ``Graves``: where the dead letters of one topic go, when its protocol routes them itself.
 * ``Room``: who has the room that publishes which are still arriving wait for.
+* ``Undone``: what an adapter puts off until the next turns, for operators.
 * ``Publication``: one publish from arrival to confirm. The same object is the log's ``Appending``
   and the ``Confirmation``: a message is handed over by lists and never copied on its way in.
 
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from penstock.flow.gate import Reason
+from penstock.flow.views import UndoneView
 from penstock.log.store import Appending
 from penstock.model.position import UNASSIGNED_OFFSET, LogPosition, QueueId, QueueOffset
 from penstock.model.record import Record
@@ -132,6 +134,14 @@ class Room(Protocol):
 
         Asked when somebody looks, not when somebody has to wait.
         """
+        ...
+
+
+class Undone(Protocol):
+    """What a connection's adapter has begun and goes on with in the next turns."""
+
+    def view(self) -> UndoneView:
+        """How much of it is left, since when; asked when somebody looks."""
         ...
 
 

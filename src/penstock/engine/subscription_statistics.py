@@ -120,4 +120,5 @@ def stage_view(
         culprit=f"{limit} unsettled messages (flow.unacked_subscription_max)" if is_blocked else "",
         ready=sum(lane.ready_messages for lane in lanes),
         consumers=tuple(consumer_view(consumer) for consumer in pushed or consumers),
+        undone=journey.undone(lanes),
     )

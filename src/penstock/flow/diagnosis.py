@@ -5,9 +5,9 @@ Publish side: an alarm is the bottleneck by itself; else the chains of who waits
 
 Delivery side, for each subscription with messages ready: a consumer at its in-flight limit is slow;
 one below it whose socket does not take its bytes is not reading; nobody with demand means nobody
-pulls. A Spark query that takes all its limits allow and is behind is slow itself, and its progress
-says where: read, transform or sink. Only when neither side shows anything is the broker not the
-bottleneck.
+pulls; where consumers would take more it may be that the dead are buried first. A Spark query that
+takes all its limits allow and is behind is slow itself, and its progress says where: read,
+transform or sink. Only when neither side shows anything is the broker not the bottleneck.
 
 A pure function of views: the engine makes them (``engine/flow_map.py``), ``/api/flow`` shows both.
 """
@@ -17,7 +17,15 @@ from typing import Final
 
 from penstock.flow.held_chains import STAGE_WORDS, held_chains
 from penstock.flow.reason import Reason
-from penstock.flow.views import RECENT_MS, ConsumerView, Diagnosis, QueryView, StageView, State
+from penstock.flow.views import (
+    BURIALS,
+    RECENT_MS,
+    ConsumerView,
+    Diagnosis,
+    QueryView,
+    StageView,
+    State,
+)
 
 __all__ = [
     "NOTHING",
@@ -115,7 +123,7 @@ def _subscription(stage: StageView) -> Diagnosis | None:
     if not consumers:
         return _delivery(stage, "subscription", stage.name, f"{behind}, but nobody consumes.")
     if any(_is_served(consumer) for consumer in consumers):
-        return None
+        return _burying(stage, behind)
     at_limit = [consumer for consumer in consumers if consumer.is_at_limit]
     if at_limit:
         worst = max(at_limit, key=lambda consumer: consumer.unacked)
@@ -138,6 +146,15 @@ def _subscription(stage: StageView) -> Diagnosis | None:
     return _delivery(
         stage, "demand", stage.name, f"{behind}, but no consumer asks for messages: nobody pulls."
     )
+
+
+def _burying(stage: StageView, behind: str) -> Diagnosis | None:
+    """It has consumers who would take them, but nothing is delivered before the dead are buried."""
+    undone = stage.undone
+    if undone is None or undone.what != BURIALS:
+        return None
+    does = f"it first buries {undone.count} messages that died"
+    return _delivery(stage, BURIALS, stage.name, f"{behind}; {does}.")
 
 
 def _query(stage: StageView, query: QueryView) -> Diagnosis | None:

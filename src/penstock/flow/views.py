@@ -16,6 +16,12 @@ RECENT_MS: Final = 2000
 """What was slow before that is history; shorter, and one slow sync would be all there is."""
 
 
+BURIALS: Final = "burials"
+EXPIRIES: Final = "expiries"
+COMMANDS: Final = "commands"
+"""What may be spread over turns (``UndoneView``)."""
+
+
 class StageView(msgspec.Struct, frozen=True):
     """One stage as an operator sees it now."""
 
@@ -42,6 +48,8 @@ class StageView(msgspec.Struct, frozen=True):
     """``share`` of the last moments (``RECENT_MS``) only: by it blame is shared out."""
     stalls: int = 0
     """How often it was held in the last moments."""
+    undone: "UndoneView | None" = None
+    """What it has begun and goes on with in the next turns, if there is such a thing."""
 
     @property
     def label(self) -> str:
@@ -57,6 +65,18 @@ class StageView(msgspec.Struct, frozen=True):
     def weight(self) -> float:
         """How much it waits, for the diagnosis."""
         return self.share if self.recent is None else self.recent
+
+
+class UndoneView(msgspec.Struct, frozen=True):
+    """Work of a stage that is spread over turns, so that others are served between them (law 5)."""
+
+    what: str
+    """Subscription: ``BURIALS``, ``EXPIRIES``; connection: ``COMMANDS``."""
+    count: int
+    """How many are left; at least so many."""
+    since_ms: int
+    waits_for: str = ""
+    """Label of the stage for which it waits, if it is more than the next turn."""
 
 
 class QueryView(msgspec.Struct, frozen=True):

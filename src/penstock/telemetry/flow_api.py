@@ -1,8 +1,8 @@
 """The flow map as ``/api/flow`` shows it: stages, findings, requests, limits, recent events.
 
-The page is bounded however many connections there are: held stages come first, then the others up
-to ``STAGES_MAX``; what was left out is counted, never silently dropped. Findings are made from all
-held stages, shown or not.
+The page is bounded however many connections there are: held stages come first, then those with work
+that is spread over turns (``undone``), then the others up to ``STAGES_MAX``; what was left out is
+counted, never silently dropped. Findings are made from all held stages, shown or not.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,6 +13,7 @@ import msgspec
 from penstock.engine.flow_map import FlowMap
 from penstock.flow.diagnosis import NOTHING, Diagnosis, StageView, findings_of
 from penstock.flow.fast_fail import RequestFigures
+from penstock.flow.views import UndoneView
 from penstock.model.clock import Clock
 from penstock.telemetry.events import FlowEvent
 
@@ -44,9 +45,7 @@ def flow_page(
     """Everything an operator asks about flow, ready for JSON."""
     offset_ms = clock.wall_ms() - clock.monotonic_ms()
     views = stages.views
-    held = [view for view in views if view.is_held]
-    running = [view for view in views if not view.is_held]
-    shown = (held + running)[:STAGES_MAX]
+    shown = sorted(views, key=_rank)[:STAGES_MAX]
     findings = findings_of(views)
     return {
         "at_ms": clock.wall_ms(),
@@ -73,6 +72,24 @@ def _finding(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
+def _rank(view: StageView) -> int:
+    """Who comes first: what is held, then what is busy with what it has begun."""
+    if view.is_held:
+        return 0
+    return 1 if view.undone is not None else 2
+
+
+def _undone(undone: UndoneView | None, offset_ms: int) -> dict[str, Any] | None:
+    if undone is None:
+        return None
+    return {
+        "what": undone.what,
+        "count": undone.count,
+        "since_ms": undone.since_ms + offset_ms,
+        "waits_for": undone.waits_for or None,
+    }
+
+
 def _stage(view: StageView, offset_ms: int) -> dict[str, Any]:
     return {
         "kind": view.kind,
@@ -84,6 +101,7 @@ def _stage(view: StageView, offset_ms: int) -> dict[str, Any]:
         "share": round(view.share, 3),
         "downstream": list(view.downstream),
         "ready": view.ready,
+        "undone": _undone(view.undone, offset_ms),
         "query": msgspec.to_builtins(view.query),
         "consumers": [
             {

@@ -7,7 +7,9 @@ import pytest
 from penstock.engine import dying
 from penstock.engine.dying import DEATHS_AT_ONCE
 from penstock.engine.subscription import Subscription, SubscriptionOptions
+from penstock.flow.diagnosis import diagnose
 from penstock.flow.prefetch import Window
+from penstock.flow.views import UndoneView
 from penstock.model.settlement import Cause
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume
 
@@ -144,3 +146,29 @@ def test_beyond_all_bounds_whoever_refuses_waits(host, subscription, taker, monk
     for offset in range(MANY):
         subscription.reject(1, [offset])
     assert len(host.burials) >= MANY - 2 * DEATHS_AT_ONCE
+
+
+def test_those_who_wait_are_shown_with_their_number_and_since_when(
+    host, queue, subscription, taker
+):
+    assert subscription.view().undone is None
+    assert not subscription.is_noteworthy
+    host.clock.advance(70)
+    began_ms = host.clock.monotonic_ms()
+    subscription.reject(1, range(MANY))
+    assert subscription.is_noteworthy
+    host.clock.advance(500)
+    host.run(rounds_max=1)
+    assert subscription.view().undone == UndoneView("burials", MANY - 2 * DEATHS_AT_ONCE, began_ms)
+    host.run()
+    assert subscription.view().undone is None
+
+
+def test_the_diagnosis_says_that_they_are_buried_before_others_are_delivered(
+    host, queue, subscription, taker
+):
+    subscription.reject(1, range(MANY))
+    queue.fill(5)
+    found = diagnose([subscription.view()])
+    assert (found.kind, found.name, found.side) == ("burials", "s", "delivery")
+    assert f"first buries {MANY - DEATHS_AT_ONCE} messages that died" in found.sentence

@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.engine.expiry import expires_ms
+from penstock.engine.subscription import EXPIRE_ENTRIES_MAX
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import AT_ONCE_MS, TopicPolicy
 from penstock.flow.prefetch import Window
@@ -69,3 +70,29 @@ def test_what_expired_while_the_broker_was_down_is_not_delivered():
     restored.attach(bench.outlet, Window(0), name="c")
     bench.settle()
     assert bench.outlet.deliveries == []
+
+
+@pytest.mark.parametrize("is_by_topic", [True, False])
+def test_many_that_expire_together_are_shown_until_they_are_gone(is_by_topic):
+    bench = Workbench()
+    topic = bench.topic(policy=TopicPolicy(message_ttl_ms=1_000 if is_by_topic else 0))
+    reader = bench.reader(topic)
+    channel = bench.channel()
+    count = EXPIRE_ENTRIES_MAX + 500
+    for _ in range(count // 100):
+        records = [expiring(bench, 0 if is_by_topic else 1_000) for _ in range(100)]
+        for record in records:
+            record.reshape(expire_ms=0 if is_by_topic else record.expire_ms)
+        bench.publish(channel, topic, *records)
+        bench.settle()
+    due_ms = bench.clock.monotonic_ms() + 1_001
+    assert reader.view().undone is None
+    bench.clock.advance(1_200)
+    bench.engine.turn()
+    # One with a time of its own says nothing of those behind it.
+    left = count - EXPIRE_ENTRIES_MAX if is_by_topic else 1
+    undone = reader.view().undone
+    assert (undone.what, undone.count) == ("expiries", left)
+    assert due_ms - 1 <= undone.since_ms <= due_ms
+    bench.advance(1)
+    assert reader.view().undone is None

@@ -5,6 +5,7 @@ import pytest
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
 from penstock.flow.diagnosis import diagnose, findings_of
+from penstock.flow.views import COMMANDS, UndoneView
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 from penstock.testing.workbench import Workbench
@@ -135,3 +136,28 @@ def test_an_alarm_counts_the_connections_it_would_hold_and_says_so(bench):
     assert found.stages_held == 50
     assert found.stages_total == 102
     assert "holds nobody yet" in diagnose(found.views).sentence
+
+
+class Commands:
+    """What an adapter puts off, as it would say it."""
+
+    def view(self):
+        return UndoneView(COMMANDS, 7, 40, "channel c1/1")
+
+
+def test_what_a_connection_puts_off_is_shown_however_many_others_are_idle(bench):
+    busy = bench.channel().connection
+    crowd(bench, 30)
+    now_ms = bench.clock.monotonic_ms()
+    assert bench.engine.flow_map(now_ms, 0).stages_held == 0
+    busy.undone = Commands()
+    found = bench.engine.flow_map(now_ms, 0)
+    shown = [view for view in found.views if view.undone is not None]
+    assert [(view.label, view.undone.count, view.state) for view in shown] == [
+        ("connection c1", 7, "running")
+    ]
+    assert found.stages_held == 0
+    assert diagnose(found.views).kind != "connection"
+    busy.undone = None
+    views = bench.engine.flow_views(now_ms)
+    assert all(view.undone is None for view in views)

@@ -8,6 +8,7 @@ import pytest
 from penstock.engine.flow_map import FlowMap
 from penstock.flow.diagnosis import ConsumerView, StageView
 from penstock.flow.reason import Reason
+from penstock.flow.views import UndoneView
 from penstock.telemetry.flow_api import STAGES_MAX, LimitView, flow_page
 from penstock.testing.clock import ManualClock
 
@@ -72,3 +73,16 @@ def test_consumers_of_a_subscription_are_shown(page):
 def test_limits_show_their_use_and_where_to_change_them(page):
     limit = LimitView("pool", "flow.inflight_bytes_max", 100, 60)
     assert page(limits=[limit])["limits"][0]["setting"] == "flow.inflight_bytes_max"
+
+
+def test_what_is_spread_over_turns_is_shown_before_what_runs(page):
+    many = [StageView("connection", str(number)) for number in range(STAGES_MAX + 50)]
+    busy = StageView("subscription", "s", undone=UndoneView("burials", 700, 4000, "log"))
+    shown = page(*many, busy, HELD)
+    assert shown["stages"][0]["undone"] is None
+    assert shown["stages"][1]["undone"] == {
+        "what": "burials",
+        "count": 700,
+        "since_ms": 999_000,
+        "waits_for": "log",
+    }
