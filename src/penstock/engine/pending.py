@@ -177,6 +177,13 @@ class Pending:
         start = self._batches[at]
         return start if offset < start + self.entries[start].span else None
 
+    def holds(self, offset: int) -> bool:
+        """True when an entry that begins there is in flight; runs stay runs."""
+        return offset in self._entries or any(
+            start <= offset < start + len(run.sizes) - run.settled
+            for start, run in self._runs.items()
+        )
+
     def shrink(self, held: Held, messages: int) -> None:
         """``messages`` of a batch are settled while the rest stays in flight."""
         held.messages -= messages

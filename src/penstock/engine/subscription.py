@@ -159,14 +159,17 @@ class Subscription(Measured):
         outbox: Outbox = {}
         # Nothing new before all of them are buried: they would pile up.
         moved = 0 if dying else self._serve(messages_max, outbox)
+        is_ready = False
         for lane in self._order:
             end = lane.end
             if moved < messages_max and not dying:
                 lane.offered_upto = end
             if lane.redelivery.again or lane.next_offset < end:
+                is_ready = True
                 self._journey.picker.watch_head(lane)
                 if lane.redelivery.is_full:
                     self._host.delayed_room.wait(self)
+        self._note_service(is_ready and moved < messages_max and not dying)
         if self.has_unsaved:
             self._host.note_settlement(self)
         if moved >= messages_max or dying:
@@ -278,13 +281,6 @@ class Subscription(Measured):
     def statistics(self) -> SubscriptionStatistics:
         """Everything worth knowing, at this moment."""
         return snapshot(self.name, self._order, self._journey, self.consumers)
-
-    @property
-    def is_noteworthy(self) -> bool:
-        """True when the diagnosis may have something to say about it."""
-        if self._settler.inflight.is_blocked:
-            return True
-        return any(lane.ready_messages for lane in self._order)
 
     def view(self) -> StageView:
         """Itself as a stage of the delivery side, for the diagnosis."""

@@ -1,6 +1,6 @@
 """Connections, channels and consumers in RabbitMQ's field names.
 
-Every view is made of what the objects say at this moment; nothing is kept for it but the counters
+Every view is made of what the objects say at this moment; nothing is kept for it but the samples
 of ``rates.py``. Figures that the broker does not have are left out, not invented.
 
 Not here: exchanges, queues and bindings (``topology_views.py``), HTTP (``server/http/management``).
@@ -8,8 +8,15 @@ Not here: exchanges, queues and bindings (``topology_views.py``), HTTP (``server
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from penstock.adapters.amqp.figures import (
+    HANDED,
+    channel_figures,
+    channel_key,
+    connection_figures,
+    connection_key,
+)
 from penstock.adapters.amqp.json_values import plain
 from penstock.adapters.amqp.publish import Mode
 from penstock.adapters.amqp.states import channel_state, connection_state
@@ -18,7 +25,6 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.consumers import ConsumerEntry
     from penstock.adapters.amqp.house import House
-    from penstock.adapters.amqp.rates import Rates
     from penstock.adapters.amqp.session import Session
 
 
@@ -27,11 +33,20 @@ def node_of(house: House) -> str:
     return f"penstock@{house.cluster_name}"
 
 
-def connection_view(session: Session, rates: Rates) -> dict[str, Any]:
+_PUBLISHING: Final = ("publish", "confirm", "return_unroutable", "drop_unroutable")
+_NO_TLS: Final = dict.fromkeys(
+    (
+        "ssl_protocol", "ssl_key_exchange", "ssl_cipher", "ssl_hash",
+        "peer_cert_subject", "peer_cert_issuer", "peer_cert_validity",
+    )
+)  # fmt: skip
+
+
+def connection_view(session: Session) -> dict[str, Any]:
     """One connection."""
     house, peer = session.house, session.peer
     now_ms = house.clock.monotonic_ms()
-    publishes = sum(channel.publishing.published for channel in session.channels.values())
+    figures = connection_figures(session)
     return {
         "name": session.name,
         "user_provided_name": session.connection_name or None,
@@ -47,6 +62,8 @@ def connection_view(session: Session, rates: Rates) -> dict[str, Any]:
         "host": peer.local_host,
         "port": peer.local_port,
         "ssl": False,
+        **_NO_TLS,
+        "auth_mechanism": session.auth_mechanism,
         "channels": len(session.channels),
         "channel_max": session.channel_max,
         "frame_max": session.frame_max,
@@ -54,34 +71,25 @@ def connection_view(session: Session, rates: Rates) -> dict[str, Any]:
         "connected_at": session.connected_ms,
         "client_properties": plain(session.client_properties),
         "send_pend": session.unsent.messages,
-        "message_stats": rates.details(session.connection_id, {"publish": publishes}, now_ms),
+        "message_stats": house.rates.details(connection_key(session), figures, figures._fields),
     }
 
 
-def channel_view(channel: ChannelState, rates: Rates) -> dict[str, Any]:
-    """One channel."""
+def channel_view(channel: ChannelState, *, is_detailed: bool = False) -> dict[str, Any]:
+    """One channel; in detail with its consumers."""
     session, publishing, consuming = channel.session, channel.publishing, channel.consuming
     now_ms = session.house.clock.monotonic_ms()
     tx, confirms = publishing.tx, publishing.confirms
     uncommitted, acks = tx.held if tx is not None else (0, 0)
     unconfirmed = confirms.outstanding if confirms is not None else 0
-    counters = {
-        "publish": publishing.published,
-        "return_unroutable": publishing.unroutable,
-        "deliver_get": sum(
-            each.consumer.delivered_messages
-            for each in (*consuming.consumers.values(), *consuming.getters.values())
-            if each.consumer is not None
-        ),
-    }
-    if confirms is not None:
-        counters["confirm"] = publishing.published - unconfirmed
-    return {
+    figures = channel_figures(channel)
+    view: dict[str, Any] = {
         "name": channel_name(channel),
         "number": channel.number,
         "node": node_of(session.house),
         "vhost": channel.vhost.name,
         "user": session.user.name,
+        "user_who_performed_action": session.user.name,
         "state": channel_state(channel.engine_channel, now_ms),
         "confirm": publishing.mode is Mode.CONFIRM,
         "transactional": tx is not None,
@@ -93,8 +101,15 @@ def channel_view(channel: ChannelState, rates: Rates) -> dict[str, Any]:
         "messages_uncommitted": uncommitted,
         "acks_uncommitted": acks,
         "connection_details": connection_details(session),
-        "message_stats": rates.details((session.connection_id, channel.number), counters, now_ms),
+        "message_stats": session.house.rates.details(
+            channel_key(channel), figures, (*_PUBLISHING, *HANDED)
+        ),
     }
+    if is_detailed:
+        view["consumer_details"] = [consumer_view(each) for each in consuming.consumers.values()]
+        # Which exchange and which queue: RabbitMQ shows none either, with basic rates.
+        view["publishes"] = view["deliveries"] = []
+    return view
 
 
 def consumer_view(entry: ConsumerEntry) -> dict[str, Any]:

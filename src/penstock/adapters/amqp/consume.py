@@ -22,6 +22,7 @@ from penstock.adapters.amqp import settling
 from penstock.adapters.amqp.consumers import ConsumerEntry, Holder
 from penstock.adapters.amqp.direct_reply import PSEUDO_QUEUE
 from penstock.adapters.amqp.queues import named
+from penstock.adapters.amqp.tally import Tally
 from penstock.adapters.amqp.topology_bounds import check_arguments
 from penstock.adapters.amqp.unacked import Unacked
 from penstock.engine.subscription_options import Mode
@@ -50,6 +51,7 @@ class Consuming:
         "getters",
         "is_closed",
         "prefetch_count",
+        "tally",
         "unacked",
         "window",
     )
@@ -58,6 +60,8 @@ class Consuming:
         self.channel = channel
         self.consumers: dict[str, ConsumerEntry] = {}
         """By tag."""
+        self.tally: Final = Tally()
+        """What its client was given and acknowledged."""
         self.unacked = Unacked()
         self.window = ChannelWindow()
         """All consumers together; counts from the start, so that a limit may come later."""

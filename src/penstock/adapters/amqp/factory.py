@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.consumer_timeout import ConsumerTimeouts
 from penstock.adapters.amqp.house import House
+from penstock.adapters.amqp.sampler import Sampler
 from penstock.adapters.amqp.session import Session
 from penstock.adapters.contract import Peer
 from penstock.adapters.timers import Timers
@@ -25,6 +26,7 @@ def open_house(engine: Engine, clock: Clock, settings: Settings) -> House:
     """A house with everything in it that the catalog knows; tests use it directly."""
     house = House(engine, clock, settings)
     house.timers.add(ConsumerTimeouts(house))
+    house.timers.add(Sampler(house))
     return house
 
 

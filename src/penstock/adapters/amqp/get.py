@@ -45,6 +45,9 @@ def take_one(channel: ChannelState, queue: AmqpQueue, *, is_no_ack: bool) -> byt
         )
         raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
     taken = holder.subscription.take(holder.consumer, 1)
+    again = int(bool(taken) and taken[0].is_redelivered)
+    for tally in (channel.consuming.tally, queue.tally):
+        tally.got(len(taken), again, is_no_ack=is_no_ack)
     if not taken:
         return method_frame(channel.number, GetEmpty())
     delivery = taken[0]

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.contents import ContentLine, ContentShare
 from penstock.adapters.amqp.direct_reply import DirectReplies
+from penstock.adapters.amqp.rates import Rates
+from penstock.adapters.amqp.tally import Tally
 from penstock.adapters.amqp.topology_bounds import check_vhosts
 from penstock.adapters.amqp.tx_room import TxRoom
 from penstock.adapters.amqp.users import Users
@@ -52,13 +54,18 @@ class House:
         engine.tallies.show(
             "amqp_closes", "Channels and connections that we closed", "reason", self._closes
         )
-        self._undelivered: dict[str, int] = {}
+        self.undelivered: Final[dict[str, int]] = {}
+        """Publishes that went to no queue, by reason."""
         engine.tallies.show(
             "amqp_undelivered",
             "Publishes that went to no queue: dropped, returned, or replies nobody read",
             "reason",
-            self._undelivered,
+            self.undelivered,
         )
+        self.rates: Final = Rates()
+        """How fast everything goes; for those who look."""
+        self.gone: Final = Tally()
+        """What vhosts counted that are dropped."""
         self.sessions: Final[dict[ConnectionId, Session]] = {}
         """Connections that live and have opened a virtual host."""
         self.contents: Final = ContentLine(engine.inflight_pool)
@@ -84,6 +91,10 @@ class House:
         """The virtual host of that name, if there is one."""
         return self.vhosts.get(name)
 
+    def vhost_of(self, topic: Topic) -> VirtualHost | None:
+        """The virtual host whose space a topic is in, if it is one's."""
+        return self.vhosts.get(topic.name.space or DEFAULT_VHOST)
+
     def make_vhost(self, name: str) -> VirtualHost:
         """A virtual host, new or there already; durable after the next commit."""
         found = self.vhosts.get(name)
@@ -102,6 +113,7 @@ class House:
             if session.vhost is vhost:
                 self.close_connection(session.connection_id, f"vhost '{name}' is deleted")
         vhost.drop()
+        self.gone.add(vhost.gone)
         del self.vhosts[name]
         self.engine.define(VHOST_KIND, name, None)
         return True
@@ -124,7 +136,7 @@ class House:
 
     def note_undelivered(self, reason: str, messages: int) -> None:
         """Publishes had nowhere to go."""
-        self._undelivered[reason] = self._undelivered.get(reason, 0) + messages
+        self.undelivered[reason] = self.undelivered.get(reason, 0) + messages
 
     def close_connection(self, connection_id: ConnectionId, reason: str) -> bool:
         """An operator ends a connection: 320; False when it is gone already."""
@@ -136,6 +148,6 @@ class House:
 
     def _removed(self, topic: Topic) -> None:
         """Whoever removed it, its vhost forgets the queue."""
-        vhost = self.vhosts.get(topic.name.space or DEFAULT_VHOST)
+        vhost = self.vhost_of(topic)
         if vhost is not None:
             vhost.queues.removed(topic)

@@ -43,6 +43,9 @@ def deliver(entry: ConsumerEntry, deliveries: list[Delivery]) -> None:
     if not is_plain or (redelivered is not None and entry.is_counted):
         records = [presented(entry, delivery) for delivery in deliveries]
     channel = entry.channel
+    again = flags.count(True) if redelivered is not None else 0
+    for tally in (channel.consuming.tally, entry.queue.tally):
+        tally.delivered(len(deliveries), again, is_no_ack=entry.is_no_ack)
     if entry.is_no_ack:
         first_tag = channel.consuming.unacked.skip(len(deliveries))
     else:

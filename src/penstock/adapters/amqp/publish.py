@@ -70,8 +70,8 @@ class Publishing:
         """After tx.select: publishes and settlements wait in it."""
         self.replies: Final = ReplyDesk(channel)
         self.published = 0
-        self.unroutable = 0
-        """Dropped or returned, because no queue was there for them."""
+        self.dropped = self.returned = 0
+        """What no queue was there for, by what became of it."""
         self._routes: Final = channel.vhost.routes
 
     # What the session calls.
@@ -242,10 +242,12 @@ class Publishing:
 
     def _drop(self, head: PublishHead, records: list[Record], first: int) -> None:
         """No queue for them: they come back if they must not be lost, and are done with."""
-        self.unroutable += len(records)
         reason = "returned" if head.is_mandatory else "unroutable"
         self._channel.house.note_undelivered(reason, len(records))
-        if head.is_mandatory:
+        if not head.is_mandatory:
+            self.dropped += len(records)
+        else:
+            self.returned += len(records)
             number, frame_max = self._channel.number, self._channel.session.frame_max
             self._channel.send(
                 b"".join(

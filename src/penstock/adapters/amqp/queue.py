@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.adapters.amqp.equivalence import QUEUE_TYPE, check_arguments, check_flag
 from penstock.adapters.amqp.queue_arguments import KNOWN, QueueArguments
+from penstock.adapters.amqp.tally import Tally
 from penstock.engine.subscription_options import Start, SubscriptionOptions
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
@@ -53,6 +54,7 @@ class AmqpQueue:
         "name",
         "owner",
         "settings",
+        "tally",
         "topic",
         "vhost",
     )
@@ -81,6 +83,8 @@ class AmqpQueue:
         self.is_auto_delete: Final = is_auto_delete
         self.is_foreign: Final = is_foreign
         """True when another protocol made the topic."""
+        self.tally: Final = Tally()
+        """What its consumers were given and acknowledged."""
         self.is_deleted = False
         self.consumers = 0
         """Those that client commands made and did not end yet."""

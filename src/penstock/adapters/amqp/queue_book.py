@@ -83,6 +83,11 @@ class QueueBook:
                 found = self._add(AmqpQueue(self._vhost, topic, is_foreign=True))
         return found
 
+    def known(self, topic: Topic) -> AmqpQueue | None:
+        """The queue that a topic is, if anybody here asked for it already."""
+        found = self._queues.get(topic.name.name)
+        return found if found is not None and found.topic is topic else None
+
     def find(self, name: str, client: Client) -> AmqpQueue:
         """The same for a client; raises 404, or 405 when it is another connection's."""
         found = self.get(name)
@@ -203,6 +208,7 @@ class QueueBook:
 
     def _forget(self, queue: AmqpQueue) -> None:
         queue.is_deleted = True
+        self._vhost.gone.add(queue.tally)
         del self._queues[queue.name]
         if queue.owner is not None:
             owned = self._owned[queue.owner]

@@ -30,6 +30,7 @@ from penstock.wire.amqp.codes import CLASS_BASIC, AmqpError, ReplyCode
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState
+    from penstock.adapters.amqp.consumers import Holder
     from penstock.engine.subscription import Subscription
     from penstock.model.position import QueueId
     from penstock.wire.amqp.content import AckRun
@@ -97,13 +98,15 @@ def decide(channel: ChannelState, pieces: list[Run], verdict: Verdict) -> None:
 
 def carry_out(channel: ChannelState, pieces: list[Run], verdict: Verdict) -> None:
     """One verb of the engine for all messages of a queue."""
-    for (subscription, queue_id), (offsets, is_counted) in grouped(pieces).items():
+    for (subscription, queue_id), (offsets, holder) in grouped(pieces).items():
         if subscription.is_closed:
             continue  # the queue is gone, and with it what was to be settled
         if verdict is Verdict.DONE:
             subscription.settle(queue_id, offsets)
+            channel.consuming.tally.ack += len(offsets)
+            holder.queue.tally.ack += len(offsets)
         elif verdict is Verdict.BACK:
-            subscription.requeue(queue_id, offsets, count=is_counted)
+            subscription.requeue(queue_id, offsets, count=holder.is_counted)
         else:
             subscription.reject(queue_id, offsets)
     channel.consuming.tidy()
@@ -111,16 +114,16 @@ def carry_out(channel: ChannelState, pieces: list[Run], verdict: Verdict) -> Non
 
 def grouped(
     pieces: list[Run],
-) -> dict[tuple[Subscription, QueueId], tuple[list[int], bool]]:
-    """The offsets of these pieces by queue, and whether coming back counts there."""
-    found: dict[tuple[Subscription, QueueId], tuple[list[int], bool]] = {}
+) -> dict[tuple[Subscription, QueueId], tuple[list[int], Holder]]:
+    """The offsets of these pieces by queue, and one of those who held them there."""
+    found: dict[tuple[Subscription, QueueId], tuple[list[int], Holder]] = {}
     for piece in pieces:
         holder = piece.holder
         key = (holder.subscription, piece.queue_id)
         known = found.get(key)
         if known is None:
             # A copy: a run may go on in its list.
-            found[key] = (list(piece.settled_offsets), holder.is_counted)
+            found[key] = (list(piece.settled_offsets), holder)
         else:
             known[0].extend(piece.settled_offsets)
     return found

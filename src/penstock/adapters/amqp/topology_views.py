@@ -1,8 +1,9 @@
 """Exchanges, queues, bindings, vhosts and users in RabbitMQ's field names.
 
 A queue's figures are those of its subscription ``amqp``: ready and unacknowledged messages, bytes
-of log behind it, and what happened since the start. ``consumer_utilisation`` is 1 while some
-consumer could take the next message and 0 while none could; RabbitMQ averages it.
+of their bodies (exact for few of them or even ones, ``engine/body_bytes.py``), and what happened
+since the start. ``consumer_utilisation`` is the share of the time between the last two samples in
+which no message was ready that nobody could take.
 
 Not here: connections, channels and consumers (``client_views.py``).
 """
@@ -14,6 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.adapters.amqp.binding import Binding, to_queue
 from penstock.adapters.amqp.client_views import connection_details, consumer_view, node_of
+from penstock.adapters.amqp.figures import (
+    HANDED,
+    LEVELS,
+    queue_figures,
+    queue_key,
+    vhost_figures,
+    vhost_key,
+)
 from penstock.adapters.amqp.json_values import plain
 from penstock.adapters.amqp.queue import SUBSCRIPTION
 from penstock.adapters.amqp.states import queue_state
@@ -22,14 +31,17 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.exchange import Exchange
     from penstock.adapters.amqp.house import House
     from penstock.adapters.amqp.queue import AmqpQueue
-    from penstock.adapters.amqp.rates import Rates
     from penstock.adapters.amqp.users import User
     from penstock.adapters.amqp.vhost import VirtualHost
 
 
-def exchange_view(vhost: VirtualHost, exchange: Exchange) -> dict[str, Any]:
-    """One exchange."""
+def exchange_view(
+    vhost: VirtualHost, exchange: Exchange, *, is_detailed: bool = False
+) -> dict[str, Any]:
+    """One exchange; in detail with who publishes, which RabbitMQ's basic rates do not tell."""
+    details: dict[str, Any] = {"incoming": [], "outgoing": []} if is_detailed else {}
     return {
+        **details,
         "name": exchange.name,
         "vhost": vhost.name,
         "type": exchange.kind,
@@ -41,51 +53,44 @@ def exchange_view(vhost: VirtualHost, exchange: Exchange) -> dict[str, Any]:
     }
 
 
-def queue_view(queue: AmqpQueue, rates: Rates, *, is_detailed: bool = False) -> dict[str, Any]:
+def queue_view(queue: AmqpQueue, *, is_detailed: bool = False) -> dict[str, Any]:
     """One queue; in detail with every consumer."""
-    house = queue.vhost.house
-    now_ms = house.clock.monotonic_ms()
+    house, key = queue.vhost.house, queue_key(queue)
+    figures = queue_figures(queue)
     subscription = queue.topic.subscriptions.get(SUBSCRIPTION)
-    figures = subscription.statistics() if subscription is not None else None
-    ready = figures.ready + figures.delayed if figures is not None else 0
-    unacked = figures.unacked if figures is not None else 0
-    counters = {"publish": sum(each.index.next_offset for each in queue.topic.queues)}
-    if figures is not None:
-        counters["ack"] = figures.settled
-        counters["redeliver"] = figures.redelivered
-        counters["deliver_get"] = figures.settled + unacked + figures.redelivered
+    ready_bytes, unacked_bytes = subscription.body_bytes() if subscription is not None else (0, 0)
+    utilisation = _utilisation(queue)
     owner = house.sessions.get(queue.owner) if queue.owner is not None else None
     view: dict[str, Any] = {
         "name": queue.name,
         "vhost": queue.vhost.name,
         "node": node_of(house),
         "type": queue.kind,
-        "state": queue_state(queue.topic, now_ms),
+        "state": queue_state(queue.topic, house.clock.monotonic_ms()),
         "durable": queue.is_durable,
         "auto_delete": queue.is_auto_delete,
         "exclusive": queue.is_exclusive,
         "arguments": plain(queue.arguments),
-        "messages": ready + unacked,
-        "messages_ready": ready,
-        "messages_unacknowledged": unacked,
-        "message_bytes": figures.backlog_bytes if figures is not None else 0,
+        **house.rates.details(key, figures, LEVELS),
+        "message_bytes": ready_bytes + unacked_bytes,
+        "message_bytes_ready": ready_bytes,
+        "message_bytes_unacknowledged": unacked_bytes,
+        "head_message_timestamp": None,
         "consumers": queue.consumers,
-        "consumer_utilisation": _utilisation(queue),
-        "consumer_capacity": _utilisation(queue) or 0,
+        "consumer_utilisation": utilisation,
+        "consumer_capacity": utilisation or 0.0,
         "exclusive_consumer_tag": None,
         "single_active_consumer_tag": None,
         "policy": None,
         "operator_policy": None,
         "effective_policy_definition": {},
         "owner_pid_details": connection_details(owner) if owner is not None else None,
-        "message_stats": rates.details(queue.topic.topic_id, counters, now_ms),
+        "message_stats": house.rates.details(key, figures, ("publish", *HANDED)),
     }
-    for name in ("messages", "messages_ready", "messages_unacknowledged"):
-        key = (queue.topic.topic_id, name)
-        view[f"{name}_details"] = {"rate": rates.rate(key, view[name], now_ms)}
     if is_detailed:
         consumers = consumers_of(queue)
         view["consumer_details"] = consumers
+        view["incoming"] = view["deliveries"] = []
         for each in consumers:
             if each["exclusive"]:
                 view["exclusive_consumer_tag"] = each["consumer_tag"]
@@ -132,20 +137,17 @@ def default_binding(queue: str) -> Binding:
 
 def vhost_view(house: House, vhost: VirtualHost) -> dict[str, Any]:
     """One vhost with its totals."""
-    ready = unacked = 0
-    for queue in vhost.queues:
-        ready += queue.ready
-        unacked += queue.unacked
+    figures, key = vhost_figures(vhost), vhost_key(vhost)
     return {
         "name": vhost.name,
         "description": "",
         "tags": [],
+        "metadata": {"description": "", "tags": []},
         "default_queue_type": "classic",
         "tracing": False,
         "cluster_state": {node_of(house): "running"},
-        "messages": ready + unacked,
-        "messages_ready": ready,
-        "messages_unacknowledged": unacked,
+        **house.rates.details(key, figures, LEVELS),
+        "message_stats": house.rates.details(key, figures, HANDED),
     }
 
 
@@ -164,5 +166,7 @@ def _utilisation(queue: AmqpQueue) -> float | None:
     subscription = queue.topic.subscriptions.get(SUBSCRIPTION)
     if subscription is None or not queue.consumers:
         return None
-    takers = [each for each in subscription.consumers if not each.is_passive]
-    return 1.0 if any(not each.blocked_by() for each in takers) else 0.0
+    rates = queue.vhost.house.rates.per_second(queue_key(queue))
+    if rates is None:
+        return 0.0 if subscription.is_unserved else 1.0
+    return max(0.0, 1.0 - rates["unserved_ms"] / 1000)

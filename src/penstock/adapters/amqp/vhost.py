@@ -17,6 +17,7 @@ from penstock.adapters.amqp.exchange import Exchange, predeclared
 from penstock.adapters.amqp.publish_routes import PublishRoutes
 from penstock.adapters.amqp.queue_book import QueueBook
 from penstock.adapters.amqp.router import Router
+from penstock.adapters.amqp.tally import Tally
 from penstock.adapters.amqp.topology_rows import stored_bindings, stored_exchanges
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
@@ -32,6 +33,7 @@ class VirtualHost:
     __slots__ = (
         "bindings",
         "exchanges",
+        "gone",
         "house",
         "name",
         "queues",
@@ -45,6 +47,8 @@ class VirtualHost:
         self.name: Final = name
         self.space: Final = space_of(name)
         self.house: Final = house
+        self.gone: Final = Tally()
+        """What queues counted that are deleted."""
         self.version = 0
         """Grows with every change of topology."""
         self.exchanges: Final[dict[str, Exchange]] = predeclared()

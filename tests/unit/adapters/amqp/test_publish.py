@@ -197,7 +197,7 @@ def test_in_plain_mode_an_unroutable_one_is_only_counted(peer):
     peer.publish(1, "", "nowhere", b"a")
     peer.turn()
     assert peer.methods() == []
-    assert peer.session.channels[1].publishing.unroutable == 1
+    assert peer.session.channels[1].publishing.dropped == 1
 
 
 def test_what_goes_to_no_queue_is_counted_for_operators_also_when_its_channel_is_gone(bench, peer):

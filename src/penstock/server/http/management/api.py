@@ -1,9 +1,10 @@
 """The management API of one AMQP house: one table of paths, one way in.
 
-Every path that RabbitMQ's tools use and we have is in the table of one of three files: ``clients``
-(overview, connections, channels, nodes), ``topology`` (vhosts, users, exchanges, bindings,
-definitions) and ``queues`` (queues and messages). A pattern is a tuple of parts; ``*`` stands for a
-name. Our own paths below ``/api`` (flow, topics, groups, queries, faults) begin with other words.
+Every path that RabbitMQ's tools use and we have is in the table of one of four files: ``overview``
+(totals, the node), ``clients`` (connections, channels, health), ``topology`` (vhosts, users,
+exchanges, bindings, definitions) and ``queues`` (queues and messages). A pattern is a tuple of
+parts; ``*`` stands for a name. Our own paths below ``/api`` (flow, topics, groups, queries, faults)
+begin with other words.
 
 A handler gets the request and the names in its path. It returns JSON content for 200, ``Done`` for
 201 and 204, ``Failed`` for a health check's 503, or raises: ``Problem`` as it is, ``AmqpError`` by
@@ -20,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.server.http.management import clients, queues, topology
+from penstock.server.http.management import clients, overview, queues, topology
 from penstock.server.http.management.asked import (
     REALM,
     Asked,
@@ -51,7 +52,12 @@ class ManagementApi:
         self, house: House, wake: Callable[[], None], endpoints: Mapping[str, str]
     ) -> None:
         self._place = Place(house, wake, endpoints)
-        self._table: Table = {**clients.TABLE, **topology.TABLE, **queues.TABLE}
+        self._table: Table = {
+            **overview.TABLE,
+            **clients.TABLE,
+            **topology.TABLE,
+            **queues.TABLE,
+        }
         self._patterns = {pattern for _, pattern in self._table}
 
     def routes(self) -> list[Route]:

@@ -1,9 +1,6 @@
-"""Overview, nodes, health, connections, channels and consumers.
+"""Health, connections, channels and consumers.
 
 ======  ==========================================  ==============================================
-GET     /api/overview                               totals, rates, listeners, versions
-GET     /api/whoami                                 name and tags of who asks
-GET     /api/nodes, /api/nodes/NAME                 this process as a node
 GET     /api/health/checks/alarms, local-alarms     200, or 503 while an alarm is raised
 GET     /api/health/checks/port-listener/PORT       200 when something of ours listens there; also
                                                     protocol-listener/NAME
@@ -19,16 +16,13 @@ GET     /api/consumers, /api/consumers/VHOST        their consumers
 
 from __future__ import annotations
 
-import os
 from typing import Any, Final
 
-from penstock import __version__
 from penstock.adapters.amqp.client_views import (
     channel_name,
     channel_view,
     connection_view,
     consumer_view,
-    node_of,
 )
 from penstock.adapters.amqp.session import Session
 from penstock.server.http.management.asked import Asked, not_found, paged
@@ -41,97 +35,6 @@ EMPTY: Final = (
     "vhost-limits", "user-limits", "extensions", "federation-links", "shovels",
 )  # fmt: skip
 """Lists that tools ask for and that are always empty here."""
-
-
-async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
-    """Everything in a few numbers."""
-    house = place.house
-    settings, engine = house.settings, house.engine
-    sessions = list(house.sessions.values())
-    queues = [queue for vhost in house.vhosts.values() for queue in vhost.queues]
-    ready = sum(queue.ready for queue in queues)
-    unacked = sum(queue.unacked for queue in queues)
-    now_ms = house.clock.monotonic_ms()
-    figures = engine.counters
-    totals = {"messages_ready": ready, "messages_unacknowledged": unacked}
-    return {
-        "management_version": settings.server_version,
-        "rabbitmq_version": settings.server_version,
-        "product_name": settings.server_product,
-        "product_version": settings.server_version,
-        "penstock_version": __version__,
-        "erlang_version": "",
-        "erlang_full_version": "",
-        "cluster_name": house.cluster_name,
-        "node": node_of(house),
-        "rates_mode": "basic",
-        "statistics_db_event_queue": 0,
-        "message_stats": place.rates.details(
-            "overview",
-            {
-                "publish": figures.published,
-                "confirm": figures.confirmed,
-                "drop_unroutable": figures.unroutable,
-            },
-            now_ms,
-        ),
-        "queue_totals": {"messages": ready + unacked, **totals},
-        "object_totals": {
-            "connections": len(sessions),
-            "channels": sum(len(each.channels) for each in sessions),
-            "consumers": sum(queue.consumers for queue in queues),
-            "exchanges": sum(len(vhost.exchanges) for vhost in house.vhosts.values()),
-            "queues": len(queues),
-        },
-        "exchange_types": [
-            {"name": kind, "description": "", "enabled": True}
-            for kind in ("direct", "fanout", "headers", "topic")
-        ],
-        "listeners": [
-            {"node": node_of(house), "protocol": protocol, **_address(endpoint)}
-            for protocol, endpoint in place.endpoints.items()
-        ],
-        "contexts": [],
-    }
-
-
-async def whoami(_place: Place, asked: Asked) -> dict[str, Any]:
-    """Who asks."""
-    return {"name": asked.user.name, "tags": list(asked.user.tags)}
-
-
-async def nodes(place: Place, asked: Asked) -> Any:
-    """The one node."""
-    return await paged(asked, [place], _node)
-
-
-async def node(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
-    """The one node by its name."""
-    found = _node(place)
-    if found["name"] != name:
-        raise not_found()
-    return found
-
-
-def _node(place: Place) -> dict[str, Any]:
-    alarms = place.house.engine.alarms
-    return {
-        "name": node_of(place.house),
-        "type": "disc",
-        "running": True,
-        "os_pid": str(os.getpid()),
-        "processors": os.cpu_count() or 1,
-        "uptime": place.house.clock.monotonic_ms() - place.started_ms,
-        "sockets_used": len(place.house.sessions),
-        "mem_used": alarms.memory.value,
-        "mem_limit": alarms.memory.limit,
-        "mem_alarm": alarms.memory.is_raised,
-        "disk_free": alarms.disk.value,
-        "disk_free_limit": alarms.disk.limit,
-        "disk_free_alarm": alarms.disk.is_raised,
-        "partitions": [],
-        "being_drained": False,
-    }
 
 
 async def alarms(place: Place, _asked: Asked) -> dict[str, str] | Failed:
@@ -168,26 +71,21 @@ async def nothing(_place: Place, _asked: Asked, *_names: str) -> list[Any]:
     return []
 
 
-async def cluster_name(place: Place, _asked: Asked) -> dict[str, str]:
-    """What the broker calls itself."""
-    return {"name": place.house.cluster_name}
-
-
 async def connections(place: Place, asked: Asked, vhost: str | None = None) -> Any:
     """Every client."""
     found = _sessions(place, vhost)
-    return await paged(asked, found, lambda each: connection_view(each, place.rates))
+    return await paged(asked, found, connection_view)
 
 
 async def connection(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
     """One client."""
-    return connection_view(_session(place, name), place.rates)
+    return connection_view(_session(place, name))
 
 
 async def connection_channels(place: Place, asked: Asked, name: str) -> Any:
     """Its channels."""
     found = _session(place, name).channels.values()
-    return await paged(asked, found, lambda each: channel_view(each, place.rates))
+    return await paged(asked, found, channel_view)
 
 
 async def close(place: Place, asked: Asked, name: str) -> Done:
@@ -201,7 +99,7 @@ async def close(place: Place, asked: Asked, name: str) -> Done:
 async def channels(place: Place, asked: Asked, vhost: str | None = None) -> Any:
     """Every channel."""
     found = [each for session in _sessions(place, vhost) for each in session.channels.values()]
-    return await paged(asked, found, lambda each: channel_view(each, place.rates))
+    return await paged(asked, found, channel_view)
 
 
 async def channel(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
@@ -209,9 +107,7 @@ async def channel(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
     for session in _sessions(place, None):
         for each in session.channels.values():
             if channel_name(each) == name:
-                entries = each.consuming.consumers.values()
-                consumers = [consumer_view(entry) for entry in entries]
-                return {**channel_view(each, place.rates), "consumer_details": consumers}
+                return channel_view(each, is_detailed=True)
     raise not_found()
 
 
@@ -224,11 +120,6 @@ async def consumers(place: Place, asked: Asked, vhost: str | None = None) -> Any
         for entry in each.consuming.consumers.values()
     ]
     return await paged(asked, found, consumer_view)
-
-
-def _address(endpoint: str) -> dict[str, Any]:
-    host, _, port = endpoint.rpartition(":")
-    return {"ip_address": host.strip("[]"), "port": int(port)}
 
 
 def _sessions(place: Place, vhost: str | None) -> list[Session]:
@@ -247,10 +138,6 @@ def _session(place: Place, name: str) -> Session:
 
 
 TABLE: Final[Table] = {
-    ("GET", ("overview",)): overview,
-    ("GET", ("whoami",)): whoami,
-    ("GET", ("nodes",)): nodes,
-    ("GET", ("nodes", ANY)): node,
     ("GET", ("health", "checks", "alarms")): alarms,
     ("GET", ("health", "checks", "local-alarms")): alarms,
     ("GET", ("healthchecks", "node")): alarms,
@@ -259,7 +146,6 @@ TABLE: Final[Table] = {
     ("GET", ("health", "checks", "port-listener", ANY)): listens,
     ("GET", ("health", "checks", "protocol-listener", ANY)): listens,
     ("GET", ("aliveness-test", ANY)): alive,
-    ("GET", ("cluster-name",)): cluster_name,
     **{("GET", (kind,)): nothing for kind in EMPTY},
     **{("GET", (kind, ANY)): nothing for kind in EMPTY},
     ("GET", ("connections",)): connections,

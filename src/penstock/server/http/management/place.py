@@ -1,4 +1,4 @@
-"""What the handlers of the management API share: the house, rates, and waiting for the disk.
+"""What the handlers of the management API share: the house, and waiting for the disk.
 
 Not here: which path goes where (``api.py``).
 """
@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.adapters.amqp.operator_desk import OperatorDesk
-from penstock.adapters.amqp.rates import Rates
 from penstock.server.http.management.asked import Problem, not_found
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ class Place:
         self.wake: Final = wake
         """Asks for a turn of the engine."""
         self.started_ms: Final = house.clock.monotonic_ms()
-        self.rates: Final = Rates()
         self.desk: Final = OperatorDesk(house)
 
     def vhost(self, name: str) -> VirtualHost:

@@ -90,12 +90,12 @@ async def queues(place: Place, asked: Asked, vhost_name: str | None = None) -> A
     """Every queue."""
     vhosts = place.house.vhosts.values() if vhost_name is None else [place.vhost(vhost_name)]
     found = [each for vhost in vhosts for each in vhost.queues]
-    return await paged(asked, found, lambda each: queue_view(each, place.rates))
+    return await paged(asked, found, queue_view)
 
 
 async def queue(place: Place, _asked: Asked, vhost_name: str, name: str) -> dict[str, Any]:
     """One queue."""
-    return queue_view(_queue(place, vhost_name, name), place.rates, is_detailed=True)
+    return queue_view(_queue(place, vhost_name, name), is_detailed=True)
 
 
 async def put_queue(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:

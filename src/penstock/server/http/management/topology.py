@@ -175,7 +175,7 @@ async def exchanges(place: Place, asked: Asked, vhost_name: str | None = None) -
 async def exchange(place: Place, _asked: Asked, vhost_name: str, name: str) -> dict[str, Any]:
     """One exchange."""
     found = place.vhost(vhost_name)
-    return exchange_view(found, _exchange(found, name))
+    return exchange_view(found, _exchange(found, name), is_detailed=True)
 
 
 async def put_exchange(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
