@@ -20,6 +20,7 @@ import msgspec
 from penstock.log.catalog import Op
 from penstock.log.cursors import CursorState, encode_cursor
 from penstock.model.position import LogPosition
+from penstock.settings.storage import StorageSettings
 
 CURSOR_KIND: Final = "cursor"
 META_KIND: Final = "meta"
@@ -50,11 +51,11 @@ class RunRow(msgspec.Struct, frozen=True):
 class Snapshots:
     """The last durable snapshot and the one on its way."""
 
-    def __init__(self, position: int, *, interval_ms: int, bytes_min: int = 0) -> None:
+    def __init__(self, position: int, settings: StorageSettings) -> None:
         self.position = LogPosition(position)
         """Recovery would begin here."""
-        self._interval_ms = interval_ms
-        self._bytes_min = bytes_min
+        self._interval_ms = settings.snapshot_interval_ms
+        self._bytes_min = settings.snapshot_bytes_min
         self._taken_ms: int | None = None
         self._ops: list[Op] = []
         self._steps_needed = 0

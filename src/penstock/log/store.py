@@ -91,11 +91,7 @@ class Store:
         self._indexes = parts.indexes
         self._retention = parts.retention
         self._side_files = parts.side_files
-        self._snapshots = Snapshots(
-            parts.snapshot_position,
-            interval_ms=settings.snapshot_interval_ms,
-            bytes_min=settings.snapshot_bytes_min,
-        )
+        self._snapshots = Snapshots(parts.snapshot_position, settings)
         self._hot = HotTail(
             bytes_max=settings.hot_tail_bytes_max, records_max=settings.hot_tail_records_max
         )

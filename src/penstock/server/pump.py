@@ -49,6 +49,27 @@ CLOSE_MS_MAX: Final = 5_000
 """A peer that is being closed has this long to take the last bytes."""
 
 
+class Arrived:
+    """Bytes that wait for the turn."""
+
+    __slots__ = ("_parts", "size")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self.size = 0
+
+    def add(self, data: bytes) -> None:
+        """They came."""
+        self._parts.append(data)
+        self.size += len(data)
+
+    def take(self) -> bytes:
+        """All of them."""
+        parts, self._parts = self._parts, []
+        self.size = 0
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
 class Surroundings:
     """What the pumps of one broker share."""
 
@@ -102,8 +123,7 @@ class Pump(asyncio.Protocol):
         self._handshake_deadline_ms = around.clock.monotonic_ms() + around.settings.handshake_ms_max
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._arrived: list[bytes] = []
-        self._arrived_bytes = 0
+        self._arrived = Arrived()
         self.received_bytes = 0
         self.sent_bytes = 0
         self._adapter: Final[Adapter] = factory.make(
@@ -117,7 +137,7 @@ class Pump(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         # 0: pause_writing says exactly "the socket did not take it all", no more and no less.
         self._transport.set_write_buffer_limits(high=0)
-        logger.debug("connected", extra=self._extra())
+        logger.debug("connected", extra=_extra(self))
         self._is_stirred = False
         self._stir()
 
@@ -126,9 +146,8 @@ class Pump(asyncio.Protocol):
         if self._is_over:
             return
         self.received_bytes += len(data)
-        self._arrived.append(data)
-        self._arrived_bytes += len(data)
-        if self._arrived_bytes >= ARRIVED_BYTES_MAX:
+        self._arrived.add(data)
+        if self._arrived.size >= ARRIVED_BYTES_MAX:
             self.feed()
         self._stir()
         self._around.turns.arrived()
@@ -160,8 +179,8 @@ class Pump(asyncio.Protocol):
         except InvariantBroken as error:
             self._around.turns.broken(error)
         except Exception:
-            logger.exception("an adapter failed to close", extra=self._extra())
-        logger.debug("disconnected", extra=self._extra(reason=reason))
+            logger.exception("an adapter failed to close", extra=_extra(self))
+        logger.debug("disconnected", extra=_extra(self, reason=reason))
         self._on_lost(self)
         self._around.turns.request()
 
@@ -169,14 +188,12 @@ class Pump(asyncio.Protocol):
 
     def feed(self) -> None:
         """Give the adapter what has arrived."""
-        arrived, adapter = self._arrived, self._adapter
-        if not arrived or self._is_over:
+        if not self._arrived.size or self._is_over:
             return
+        adapter = self._adapter
         try:
             if adapter.is_reading:
-                self._arrived = []
-                self._arrived_bytes = 0
-                adapter.receive(arrived[0] if len(arrived) == 1 else b"".join(arrived))
+                adapter.receive(self._arrived.take())
                 if not self._is_established:
                     self._check_handshake()
             if not self._is_paused and not adapter.is_reading:
@@ -205,7 +222,7 @@ class Pump(asyncio.Protocol):
             is_stopped = self._is_hushed or not is_open or self._untaken_bytes() > UNTAKEN_BYTES_MAX
             if is_stopped != self._is_paused:
                 self._pause(is_stopped)
-            if self._arrived and is_open:
+            if self._arrived.size and is_open:
                 self._stir()  # a sync returned, or the gate opened: they are the next turn's
             self._arm()
         except Exception as error:
@@ -313,19 +330,20 @@ class Pump(asyncio.Protocol):
         self._timer = self._around.loop.call_later(CLOSE_MS_MAX / 1000, self._transport.abort)
 
     def _break_off(self, reason: str) -> None:
-        logger.info("connection cut off", extra=self._extra(reason=reason))
+        logger.info("connection cut off", extra=_extra(self, reason=reason))
         self.abort(reason)
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, InvariantBroken):
             self._around.turns.broken(error)
-        logger.error("a connection failed by our mistake", exc_info=error, extra=self._extra())
+        logger.error("a connection failed by our mistake", exc_info=error, extra=_extra(self))
         self.abort("an internal error")
 
-    def _extra(self, **more: str) -> dict[str, object]:
-        return {
-            "connection": self.connection_id,
-            "protocol": self.protocol,
-            "peer": str(self.peer),
-            **more,
-        }
+
+def _extra(pump: Pump, **more: str) -> dict[str, object]:
+    return {
+        "connection": pump.connection_id,
+        "protocol": pump.protocol,
+        "peer": str(pump.peer),
+        **more,
+    }

@@ -1,11 +1,12 @@
 import pytest
 
 from penstock.log.snapshot import Snapshots
+from penstock.settings.storage import StorageSettings
 
 
 @pytest.fixture
 def snapshots():
-    return Snapshots(0, interval_ms=1000)
+    return Snapshots(0, StorageSettings(snapshot_bytes_min=0))
 
 
 def capture(snapshots, *, now_ms=5000):
@@ -62,7 +63,7 @@ def test_the_next_is_due_after_the_interval_and_later_when_many_queues_changed(s
     ],
 )
 def test_a_snapshot_of_little_waits_longer(end, after_ms, is_due):
-    snapshots = Snapshots(0, interval_ms=1000, bytes_min=5_000)
+    snapshots = Snapshots(0, StorageSettings(snapshot_bytes_min=5_000))
     assert snapshots.is_due(5_000, 0, 1), "the first one is taken at once"
     capture(snapshots, now_ms=5_000)
     snapshots.take_ops(100, 3)

@@ -1,4 +1,4 @@
-"""A loop that runs by hand, a transport that records, an engine that does as told."""
+"""A loop that runs by hand, a transport that records, an engine and an adapter as told."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from penstock.adapters.contract import Peer
+from penstock.server.pump import Pump, Surroundings
+from penstock.settings.listeners import ListenerSettings
 from penstock.testing.clock import ManualClock
 
 
@@ -173,6 +176,122 @@ class FakeEngine:
         self.on_synced()
 
 
+class FakeAdapter:
+    def __init__(self, wake, is_established) -> None:
+        self.wake = wake
+        self.is_established = is_established
+        self.is_reading = True
+        self.wants_close = False
+        self.received: list[bytes] = []
+        self.to_send: list[bytes] = []
+        self.flushes: list[int] = []
+        self.deadline_ms: int | None = None
+        self.dues: list[int] = []
+        self.ends: list[str] = []
+        self.error: Exception | None = None
+        self.close_gate_at = b""
+        self.opens_gate_when_asked = False
+
+    def receive(self, data):
+        if self.error is not None:
+            raise self.error
+        self.received.append(data)
+        if data == self.close_gate_at:
+            self.is_reading = False
+
+    def outgoing(self):
+        self.is_reading |= self.opens_gate_when_asked
+        parts, self.to_send = self.to_send, []
+        return parts
+
+    def flushed(self, unsent_bytes):
+        self.flushes.append(unsent_bytes)
+
+    def next_deadline_ms(self):
+        return self.deadline_ms
+
+    def due(self, now_ms):
+        self.dues.append(now_ms)
+        self.deadline_ms = None
+
+    def eof(self):
+        self.wants_close = True
+
+    def stopping(self, reason):
+        self.to_send.append(reason.encode())
+        self.wants_close = True
+
+    def closed(self, reason):
+        self.ends.append(reason)
+
+
+class FakeFactory:
+    protocol = "fake"
+
+    def __init__(self) -> None:
+        self.adapters: list[FakeAdapter] = []
+        self.is_established = True
+
+    def make(self, connection_id, peer, engine, clock, wake):
+        self.adapters.append(FakeAdapter(wake, self.is_established))
+        return self.adapters[-1]
+
+
+class FakeTurns:
+    def __init__(self) -> None:
+        self.stirred = []
+        self.requests = 0
+        self.arrivals = 0
+        self.broken_by = []
+
+    def stir(self, connection):
+        self.stirred.append(connection)
+
+    def request(self):
+        self.requests += 1
+
+    def arrived(self):
+        self.arrivals += 1
+
+    def broken(self, error):
+        self.broken_by.append(error)
+
+    def turn(self):
+        """What ``Turns`` does around the engine's part."""
+        for connection in self.stirred:
+            connection.feed()
+        return self.end_of_turn()
+
+    def end_of_turn(self):
+        stirred, self.stirred = self.stirred, []
+        for connection in stirred:
+            connection.flush()
+        return len(stirred)
+
+
+class PumpScene:
+    def __init__(self, engine, loop, clock, make_transport) -> None:
+        self.make_transport = make_transport
+        self.turns = FakeTurns()
+        self.loop = loop
+        self.clock = clock
+        self.around = Surroundings(engine, self.turns, clock, loop, ListenerSettings())
+        self.factory = FakeFactory()
+        self.lost = []
+        self.pump = self.connect()
+        self.adapter = self.factory.adapters[0]
+        self.transport = self.pump._transport
+
+    def connect(self, connection_id=1):
+        peer = Peer("127.0.0.1", 40000, "127.0.0.1", 5672)
+        pump = Pump(connection_id, peer, self.factory, self.around, self.lost.append)
+        transport = self.make_transport()
+        transport.protocol = pump
+        pump.connection_made(transport)
+        self.turns.end_of_turn()
+        return pump
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
@@ -191,3 +310,9 @@ def engine() -> FakeEngine:
 @pytest.fixture
 def make_transport() -> Callable[[], FakeTransport]:
     return FakeTransport
+
+
+@pytest.fixture
+def pump_scene(engine, loop, clock, make_transport):
+    """One connected pump between a fake adapter and a fake transport."""
+    return PumpScene(engine, loop, clock, make_transport)
