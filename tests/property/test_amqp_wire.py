@@ -20,6 +20,7 @@ from penstock.wire.amqp.content import (
     Command,
     PublishRun,
     Refused,
+    SettleRun,
     content_frames,
 )
 from penstock.wire.amqp.deliveries import Deliveries, got, returned
@@ -185,7 +186,14 @@ class Sender:
     def acks(self, channel):
         flags = [self.chance.random() < 0.2 for _ in range(self.chance.randint(1, 9))]
         tags = self.chance.choices(range(99), k=len(flags))
-        return [ack_frame(channel, t, is_multiple=f) for t, f in zip(tags, flags, strict=True)]
+        said = [ack_frame(channel, t, is_multiple=f) for t, f in zip(tags, flags, strict=True)]
+        if self.chance.random() < 0.5:
+            return said
+        kinds = [basic.Ack, basic.Nack, basic.Nack, basic.Reject]
+        return said + [
+            method_frame(channel, self.chance.choice(kinds)(t, self.chance.random() < 0.3))
+            for t in self.chance.choices(range(99), k=self.chance.randint(1, 9))
+        ]
 
     def others(self, channel):
         return [HEARTBEAT, method_frame(channel, basic.Get(queue="q"))]
@@ -200,7 +208,10 @@ def flat(events):
         if isinstance(event, PublishRun):
             found += [(event.channel, event.head, event.claims, r) for r in event.records]
         elif isinstance(event, AckRun):
-            found += [(event.channel, tag, event.is_multiple) for tag in event.tags]
+            word = basic.Ack.method_id + event.is_multiple
+            found += [(event.channel, tag, word) for tag in event.tags]
+        elif isinstance(event, SettleRun):
+            found += [(event.channel, *said) for said in zip(event.tags, event.words, strict=True)]
         elif isinstance(event, Refused):
             found.append((event.channel, str(event.error)))
         else:
@@ -231,6 +242,8 @@ def in_flow(stream, cuts, message_bytes_max):
     events = []
     for start, end in pairwise(sorted({0, *cuts, len(stream)})):
         events += inflow.feed(stream[start:end], NOW_MS)
+        while inflow.has_more:
+            events += inflow.feed(b"", NOW_MS)
     return flat(events), inflow.failure
 
 

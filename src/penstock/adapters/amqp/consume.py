@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.queue import AmqpQueue
     from penstock.engine.subscription import Subscription
-    from penstock.wire.amqp.content import AckRun
+    from penstock.wire.amqp.content import AckRun, SettleRun
 
 PRIORITY: Final = "x-priority"
 GETTERS_MAX: Final = 256
@@ -95,6 +95,10 @@ class Consuming:
     def acks(self, run: AckRun) -> None:
         """Acks as they came."""
         settling.acks(self.channel, run)
+
+    def settle(self, run: SettleRun) -> None:
+        """Nacks and rejects as they came, and acks among them."""
+        settling.settle(self.channel, run)
 
     def wake(self) -> None:
         """The socket took what it had: the engine may go on (F14)."""

@@ -15,7 +15,7 @@ from penstock.adapters.amqp.channel import ChannelPhase, ChannelState
 from penstock.adapters.amqp.families import HANDLERS
 from penstock.wire.amqp.channel_methods import Close, CloseOk, Open, OpenOk
 from penstock.wire.amqp.codes import CLASS_BASIC, AmqpError, ReplyCode
-from penstock.wire.amqp.content import AckRun, Command, Event, PublishRun, Refused
+from penstock.wire.amqp.content import AckRun, Command, Event, PublishRun, Refused, SettleRun
 from penstock.wire.amqp.frame import method_frame
 from penstock.wire.amqp.method import Method
 
@@ -43,6 +43,8 @@ def run_event(session: Session, event: Event) -> None:
             channel.publishing.publish(event)
         elif type(event) is AckRun:
             channel.consuming.acks(event)
+        elif type(event) is SettleRun:
+            channel.consuming.settle(event)
         elif type(event) is Refused:
             raise event.error
     except AmqpError as error:
@@ -89,4 +91,6 @@ def _ids(event: Event) -> tuple[int, int]:
     """Class and method that the event came by."""
     if type(event) is Command:
         return event.method.class_id, event.method.method_id
+    if type(event) is SettleRun:
+        return CLASS_BASIC, event.words[0] & ~1
     return CLASS_BASIC, _ACK if type(event) is AckRun else _PUBLISH

@@ -4,42 +4,55 @@ RabbitMQ handles publishes and commands in order. Here a publish reaches its que
 next turn, so a command that counts or drops messages waits for that turn. What is held, by an alarm
 or a full queue, is not waited for; neither is more than a few turns' worth.
 
-One read of a socket may bring ten thousand commands. Beyond ``COMMANDS_AT_ONCE`` they wait for the
-next turn, so that others are served between them (law 5).
+One read of a socket may bring ten thousand commands, or words about as many messages. Beyond
+``COMMANDS_AT_ONCE`` they wait for the next turn, so that others are served between them (law 5).
+Neighbours are settled together for next to nothing, however many; tags picked here and there are
+not, so a long list of those is cut into portions.
 
 Who stops: this connection; whatever came behind what waits does, too, and the socket is not read.
 What wakes it: the end of the turn, for which it asked. Bound: what one read of the socket brought.
-Not here: doing it (``dispatch.py``).
+Seen as ``undone`` of the connection's stage while it lasts. Not here: doing it (``dispatch.py``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from penstock.adapters.amqp.unacked import stretches
+from penstock.flow.views import COMMANDS, UndoneView
 from penstock.wire.amqp.basic_methods import Get
-from penstock.wire.amqp.content import Command
+from penstock.wire.amqp.content import AckRun, Command, SettleRun
 from penstock.wire.amqp.queue_methods import Declare, Delete, Purge
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.session import Session
+    from penstock.engine.connection import Channel
     from penstock.wire.amqp.content import Event
 
 TURNS_MAX: Final = 8
 """Turns one command waits for."""
 COMMANDS_AT_ONCE: Final = 400
 """Commands one connection has done in one turn."""
+TAGS_AT_ONCE: Final = 1000
+"""Tags up to which nobody looks whether they are neighbours: a portion."""
+TAGS_PER_COMMAND: Final = 4
+"""Messages that are settled for the price of a command when they may be anywhere."""
+NEIGHBOURS_PER_COMMAND: Final = 40
+"""The same when they are next to each other; so one read of them is one turn's."""
 LOOKING: Final = frozenset((Get, Declare, Delete, Purge))
 
 
 class Backlog:
     """What one peer said and is not done yet."""
 
-    __slots__ = ("_events", "_session", "_turns_left")
+    __slots__ = ("_events", "_session", "_since_ms", "_turns_left")
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._events: list[Event] = []
         self._turns_left = TURNS_MAX
+        self._since_ms = 0
 
     def __bool__(self) -> bool:
         return bool(self._events)
@@ -52,12 +65,10 @@ class Backlog:
         session = self._session
         left = COMMANDS_AT_ONCE
         for number, event in enumerate(events):
-            if type(event) is Command:
-                left -= 1
-                if left < 0 or self._is_early(event):
-                    self._events = events[number:]
-                    session.wake()
-                    return False
+            left -= _cost(event)
+            if left < 0 or (type(event) is Command and self._is_early(event)):
+                self._put_off(events[number:])
+                return False
             if not session.take(event):
                 return False
         return True
@@ -65,11 +76,31 @@ class Backlog:
     def go_on(self) -> bool:
         """A turn has passed: do what waited; the same answer."""
         events, self._events = self._events, []
-        return self.take(events)
+        is_done = self.take(events)
+        if not self._events:
+            self.clear()
+        return is_done
 
     def clear(self) -> None:
-        """The connection is over."""
+        """Nothing is left, or the connection is over."""
         self._events = []
+        if self._session.is_established:
+            self._session.connection.undone = None
+
+    def view(self) -> UndoneView:
+        """What waits, for operators: commands, and runs of publishes and acks behind them."""
+        waits_for = next(_on_their_way(self._session), None)
+        label = "" if waits_for is None else waits_for.stage.label
+        return UndoneView(COMMANDS, len(self._events), self._since_ms, label)
+
+    def _put_off(self, events: list[Event]) -> None:
+        """These wait for the next turn."""
+        session = self._session
+        self._events = events
+        if session.is_established and session.connection.undone is None:
+            self._since_ms = session.now_ms
+            session.connection.undone = self
+        session.wake()
 
     def _is_early(self, command: Command) -> bool:
         """True while publishes in front of a command are on their way to what it looks into."""
@@ -82,9 +113,61 @@ class Backlog:
         return False
 
 
+def portioned(events: list[Event]) -> list[Event]:
+    """The same; long lists of tags that cannot be settled together are cut."""
+    if all(_tags(event) <= TAGS_AT_ONCE for event in events):
+        return events
+    return [portion for event in events for portion in _portions(event)]
+
+
+def _portions(event: Event) -> list[Event]:
+    if _tags(event) <= TAGS_AT_ONCE:
+        return [event]
+    starts = range(0, _tags(event), TAGS_AT_ONCE)
+    if type(event) is AckRun and _is_scattered(event.tags):
+        return [
+            AckRun(event.channel, event.tags[at : at + TAGS_AT_ONCE], event.is_multiple)
+            for at in starts
+        ]
+    if type(event) is SettleRun:
+        words = event.words
+        # Those that are refused are buried in the order in which they were named, one by one.
+        is_one_by_one = words.count(words[0] | 1) < len(words) and event.tags != sorted(event.tags)
+        is_mixed = words.count(words[0]) < len(words)
+        if is_mixed or is_one_by_one or _is_scattered(event.tags):
+            return [
+                SettleRun(
+                    event.channel, event.tags[at : at + TAGS_AT_ONCE], words[at : at + TAGS_AT_ONCE]
+                )
+                for at in starts
+            ]
+    return [event]
+
+
+def _is_scattered(tags: list[int]) -> bool:
+    return len(stretches(tags)) > len(tags) // NEIGHBOURS_PER_COMMAND
+
+
+def _tags(event: Event) -> int:
+    return len(event.tags) if type(event) is AckRun or type(event) is SettleRun else 0
+
+
+def _cost(event: Event) -> int:
+    """Commands that take as long; publishes are the engine's to spread."""
+    if type(event) is Command:
+        return 1
+    tags = _tags(event)
+    # What is longer was not cut, so they are neighbours.
+    return tags // (TAGS_PER_COMMAND if tags <= TAGS_AT_ONCE else NEIGHBOURS_PER_COMMAND)
+
+
 def is_publishing(session: Session) -> bool:
     """True while publishes of this connection wait for their turn, and nothing holds them."""
-    if not session.is_established:
-        return False
-    channels = session.connection.channels.values()
-    return any(each.inbox_messages and each.hold is None for each in channels)
+    return session.is_established and any(_on_their_way(session))
+
+
+def _on_their_way(session: Session) -> Iterator[Channel]:
+    """Channels of an open connection whose publishes the next turn will store."""
+    for channel in session.connection.channels.values():
+        if channel.inbox_messages and channel.hold is None:
+            yield channel

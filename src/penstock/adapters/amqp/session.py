@@ -26,7 +26,7 @@ from penstock.adapters.amqp.dispatch import run_event
 from penstock.adapters.amqp.handed_over import HandedOver
 from penstock.adapters.amqp.handshake import Handshake
 from penstock.adapters.amqp.heartbeat import Heartbeat
-from penstock.adapters.amqp.ordering import Backlog
+from penstock.adapters.amqp.ordering import Backlog, portioned
 from penstock.adapters.contract import Peer
 from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.ports import Confirmation
@@ -79,6 +79,7 @@ class Session(Caller):
         self._contents: Final = house.content_share(self.name, wake)
         self._beat = Heartbeat(0, self.now_ms)
         self._farewell: Farewell | None = None
+        self._is_hung_up = False
         self._handed: Final = HandedOver(self.unsent)
 
     # For channels, handshake and operators.
@@ -129,7 +130,7 @@ class Session(Caller):
         """As the gate wants it, nothing waits to be done, and there is room for late answers."""
         if self.is_over or not self.is_established:
             return True
-        if self._backlog:
+        if self._is_behind:
             return False
         if self.waiting:
             held = sum([channel.line.held_bytes for channel in self.waiting])
@@ -152,13 +153,12 @@ class Session(Caller):
         events = inflow.feed(data, clock.wall_ms())
         if not self.is_established and inflow.is_greeted:
             self.handshake.greet()
-        if self._backlog.take(events):
-            self._all_done(now_ms)
+        self._taken(is_done=self._backlog.take(portioned(events)))
 
     def outgoing(self) -> list[bytes]:
         """Everything to send; what waited for this turn is done first."""
-        if self._backlog and self._backlog.go_on():
-            self._all_done(self.now_ms)
+        if self._is_behind:
+            self._go_on()
         if self.confirming:
             confirming, self.confirming = self.confirming, {}
             for channel in confirming:
@@ -204,8 +204,9 @@ class Session(Caller):
             self.send(HEARTBEAT)
 
     def eof(self) -> None:
-        """The peer will say no more, so nobody listens either."""
-        self.wants_close = True
+        """The peer will say no more: nobody listens once all it said is done."""
+        self._is_hung_up = True
+        self.wants_close = self.wants_close or not self._is_behind
 
     def stopping(self, reason: str) -> None:
         """The broker goes down."""
@@ -247,6 +248,28 @@ class Session(Caller):
             logger.exception("a command of %s failed by our mistake", self.name)
             self.fail(AmqpError(ReplyCode.INTERNAL_ERROR, str(error)))
         return not self.is_over
+
+    @property
+    def _is_behind(self) -> bool:
+        """True while something that the peer said is not done, or not even read."""
+        return not self.is_over and (bool(self._backlog) or self._inflow.has_more)
+
+    def _go_on(self) -> None:
+        """A turn has passed: what waited for it, or the next part of what was received."""
+        if self._backlog:
+            is_done = self._backlog.go_on()
+        else:
+            events = self._inflow.feed(b"", self.house.clock.wall_ms())
+            is_done = self._backlog.take(portioned(events))
+        self._taken(is_done=is_done)
+        if self._is_hung_up and not self._is_behind:
+            self.wants_close = True
+
+    def _taken(self, *, is_done: bool) -> None:
+        if is_done and self._inflow.has_more:
+            self.wake()
+        elif is_done:
+            self._all_done(self.now_ms)
 
     def _all_done(self, now_ms: int) -> None:
         """What is left of the bytes is not complete, or cannot be read."""

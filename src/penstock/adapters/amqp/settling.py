@@ -12,12 +12,14 @@ Not here: transactions (``tx.py``), dead letters (``burial.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
+from itertools import groupby
+from operator import itemgetter, lt
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.adapters.amqp.unacked import Run, unknown_tag
+from penstock.adapters.amqp.unacked import Run, singles, unknown_tag
 from penstock.wire.amqp.basic_methods import (
     Ack,
     Nack,
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.consumers import Holder
     from penstock.engine.subscription import Subscription
     from penstock.model.position import QueueId
-    from penstock.wire.amqp.content import AckRun
+    from penstock.wire.amqp.content import AckRun, SettleRun
 
 
 class Verdict(Enum):
@@ -42,6 +44,16 @@ class Verdict(Enum):
     DONE = "done"
     BACK = "back"
     REFUSED = "refused"
+
+
+VERDICTS: Final = {
+    Ack.method_id: Verdict.DONE,
+    Nack.method_id: Verdict.REFUSED,
+    Nack.method_id + 1: Verdict.BACK,
+    Reject.method_id: Verdict.REFUSED,
+    Reject.method_id + 1: Verdict.BACK,
+}
+"""By the words of a ``SettleRun``."""
 
 
 def acks(channel: ChannelState, run: AckRun) -> None:
@@ -55,14 +67,57 @@ def acks(channel: ChannelState, run: AckRun) -> None:
         raise unknown_tag(unknown).about(channel.number, CLASS_BASIC, Ack.method_id)
 
 
+def settle(channel: ChannelState, run: SettleRun) -> None:
+    """Words about single messages, one verdict at a time: they do not touch each other's.
+
+    Only who comes back and who is refused, of one queue that counts, may die beside each other:
+    those stay in the order in which they were named, and so do all that are refused.
+    """
+    pieces, unknown = channel.consuming.unacked.take_each(run.tags)
+    count = sum([piece.tags for piece in pieces])
+    words = run.words[:count]
+    if words and words.count(words[0]) == count:
+        decide(channel, _as_named(pieces, run.tags, words[0]), VERDICTS[words[0]])
+    elif words:
+        for verdict, part in _parted(singles(pieces, run.tags[:count]), words):
+            decide(channel, part, verdict)
+    if unknown is not None:
+        raise unknown_tag(unknown).about(channel.number, CLASS_BASIC, run.words[count] & ~1)
+
+
+def _as_named(pieces: list[Run], tags: list[int], word: int) -> list[Run]:
+    """Pieces in the order of these tags, where that may be told: dead letters are in order."""
+    is_told = VERDICTS[word] is Verdict.REFUSED or any(each.holder.is_counted for each in pieces)
+    if not is_told or all(map(lt, tags, tags[1:])):
+        return pieces
+    return singles(pieces, tags[: sum([piece.tags for piece in pieces])])
+
+
+def _parted(pieces: list[Run], words: bytes) -> Iterable[tuple[Verdict, list[Run]]]:
+    """Pieces of one tag each, and what is said of them."""
+    verdicts = [VERDICTS[word] for word in words]
+    parts: dict[Verdict, list[Run]] = {}
+    for verdict, piece in zip(verdicts, pieces, strict=True):
+        parts.setdefault(verdict, []).append(piece)
+    done = parts.pop(Verdict.DONE, None)
+    if done is not None:
+        yield Verdict.DONE, done
+    if len(parts) < 2 or not any(each.holder.is_counted for each in pieces):
+        yield from parts.items()
+        return
+    rest = [each for each in zip(verdicts, pieces, strict=True) if each[0] is not Verdict.DONE]
+    for verdict, part in groupby(rest, itemgetter(0)):
+        yield verdict, [piece for _, piece in part]
+
+
 def nack(channel: ChannelState, method: Nack) -> None:
-    """basic.nack."""
+    """basic.nack that came by itself: for all up to a tag, mostly."""
     pieces = channel.consuming.unacked.take(method.delivery_tag, is_multiple=method.is_multiple)
     decide(channel, pieces, Verdict.BACK if method.is_requeue else Verdict.REFUSED)
 
 
 def reject(channel: ChannelState, method: Reject) -> None:
-    """basic.reject."""
+    """basic.reject that came by itself."""
     pieces = channel.consuming.unacked.take(method.delivery_tag, is_multiple=False)
     decide(channel, pieces, Verdict.BACK if method.is_requeue else Verdict.REFUSED)
 

@@ -246,6 +246,14 @@ class Unacked:
         self._firsts.insert(at + 1, tag)
 
 
+def singles(pieces: list[Run], tags: list[int]) -> list[Run]:
+    """The same tags one by one, in this order."""
+    homes: dict[int, Run] = {}
+    for piece in pieces:
+        homes.update(dict.fromkeys(range(piece.first_tag, piece.end_tag), piece))
+    return [homes[tag].part(tag, 1) for tag in tags]
+
+
 def _is_rising(tags: list[int]) -> bool:
     return tags[0] > 0 and all(map(lt, tags, tags[1:]))
 

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from penstock.model.record import Record
-from penstock.wire.amqp.basic_methods import Ack
+from penstock.wire.amqp.basic_methods import Ack, Nack, Reject
 from penstock.wire.amqp.codes import (
     BODY_SIZE_MAX,
     CLASS_BASIC,
@@ -79,6 +79,15 @@ class AckRun(msgspec.Struct, gc=False):
     is_multiple: bool
 
 
+class SettleRun(msgspec.Struct, gc=False):
+    """Nacks and rejects of one channel, acks among them, in the order they came; none multiple."""
+
+    channel: int
+    tags: list[int]
+    words: bytes
+    """What is said of each: the method's number, one more when the message goes back (requeue)."""
+
+
 class Refused(msgspec.Struct, gc=False):
     """A message that was read and dropped; the error is the channel's."""
 
@@ -86,7 +95,7 @@ class Refused(msgspec.Struct, gc=False):
     error: AmqpError
 
 
-Event = Command | PublishRun | AckRun | Refused
+Event = Command | PublishRun | AckRun | SettleRun | Refused
 
 
 class Partial(msgspec.Struct, gc=False):
@@ -140,6 +149,9 @@ class Assembler:
             method = decode_method(payload, channel)
             if type(method) is Ack:
                 return AckRun(channel, [method.delivery_tag], method.is_multiple)
+            if type(method) is Reject or (type(method) is Nack and not method.is_multiple):
+                word = bytes((method.method_id + method.is_requeue,))
+                return SettleRun(channel, [method.delivery_tag], word)
             return Command(channel, method)
         if not 0 < channel <= self.channel_max:
             text = f"publish on channel {channel}, allowed are 1 to {self.channel_max}"

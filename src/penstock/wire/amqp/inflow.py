@@ -11,18 +11,16 @@ Invariants: the events are those of the assembler fed frame by frame, but for ru
 an error ends the stream: events before it are returned, ``failure`` says why, what follows is
 ignored. Of an incomplete frame no more than the frame is kept, and it is not looked at again until
 it is complete: one byte at a time costs linear time. A publish that begins as one that is known is
-awaited as a whole.
+awaited as a whole. What is a lot of work is read in parts (``has_more``; law 5).
 Bounds: ``LAYOUTS_MAX`` layouts; contents in progress are the assembler's (``held_bytes``).
 Not here: whether a channel is open, and what is done with an event (``adapters/amqp``).
 """
 
 from collections.abc import Set
-from struct import Struct
 from typing import Final
 
 from penstock.model.record import Record
 from penstock.wire.amqp.codes import (
-    CLASS_BASIC,
     FRAME_END,
     FRAME_HEADER,
     FRAME_MAX_MIN,
@@ -42,6 +40,7 @@ from penstock.wire.amqp.content import (
 from penstock.wire.amqp.frame import HEAD, bad_end, check_greeting, payload_max
 from penstock.wire.amqp.layout import FREE_SPANS_MAX, PATIENCE, Layout, record_list
 from penstock.wire.amqp.origin import PUBLISH_IDS, publish_head
+from penstock.wire.amqp.settlements import RUN_TAGS_MAX, SETTLE, SETTLE_IDS, read_settlements
 
 LAYOUTS_MAX: Final = 256
 """Kinds of publishes one connection is remembered by; then it is got to know anew."""
@@ -53,8 +52,9 @@ STRETCH_MIN: Final = 4
 """Messages from which on columns are cheaper than one by one."""
 STRETCH_FIRST: Final = 16
 """Messages looked at by columns before it is known that a stretch is long."""
-_ACK: Final = Struct(">11sQBB")
-_ACK_IDS: Final = bytes((0, CLASS_BASIC, 0, 80))
+WORK_AT_ONCE: Final = 4800
+"""How much one call reads: a run counts 1, a frame by itself ``FRAME_WORK``; both a few us."""
+FRAME_WORK: Final = 4
 
 
 class Inflow:
@@ -62,7 +62,7 @@ class Inflow:
 
     __slots__ = (
         "_assembler", "_body_max", "_is_greeted", "_last_key", "_layout", "_layouts",
-        "_payload_max", "_rest", "_wanted", "failure",
+        "_payload_max", "_rest", "_wanted", "failure", "has_more",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +78,8 @@ class Inflow:
         self._layouts: dict[bytes, Layout | int] = {}
         self._payload_max = self._body_max = 0
         self.failure: AmqpError | None = None
+        self.has_more = False
+        """True when frames that are complete were left for the next call: it was a lot of work."""
         self.tune(FRAME_MAX_MIN)
 
     @property
@@ -104,8 +106,9 @@ class Inflow:
         self._layouts.clear()
 
     def feed(self, data: bytes, now_ms: int) -> list[Event]:
-        """What these bytes complete."""
+        """What these bytes complete, or as much of it as is read at once: ``has_more``."""
         events: list[Event] = []
+        self.has_more = False
         if self.failure is not None:
             return events
         if self._rest:
@@ -134,7 +137,9 @@ class Inflow:
             self._is_greeted = True
             at = 8
         take = self._assembler.take
-        while True:
+        left = WORK_AT_ONCE
+        while left > 0:
+            left -= 1
             layout = self._layout
             if layout is not None and data.startswith(layout.fixed[0], at):
                 at = self._take_like(layout, data, at, events, now_ms=now_ms)
@@ -159,10 +164,14 @@ class Inflow:
                 if after > at:
                     at = after
                     continue
+            left -= FRAME_WORK - 1
             event = take(kind, channel, data[at + 7 : stop - 1], now_ms)
             if event is not None:
                 _add(event, events)
             at = stop
+        self.has_more = at < end
+        self._wanted = 0 if at < end else 8
+        return at
 
     def _awaited(self, layout: Layout, data: bytes, at: int) -> int:
         """How long the publish at ``at`` is when it is of this layout and not complete; else 0."""
@@ -192,8 +201,13 @@ class Inflow:
                     if not layout.patience:
                         self._layouts[key] = SIGHTINGS_AFTER_MISSES
                 return after
-        elif ids == _ACK_IDS and stop - at == _ACK.size:
-            return self._take_acks(data, at, events)
+        elif ids in SETTLE_IDS and stop - at == SETTLE.size:
+            channel = HEAD.unpack_from(data, at)[1]
+            if channel not in self._assembler.partials:
+                run = read_settlements(data, at, channel)
+                if run is not None:
+                    _add(run, events)
+                    return at + len(run.tags) * SETTLE.size
         return at
 
     def _get_to_know(self, key: bytes, data: bytes, at: int, sightings: int) -> Layout | None:
@@ -248,22 +262,6 @@ class Inflow:
             else:
                 events.append(run)
         return at
-
-    def _take_acks(self, data: bytes, at: int, events: list[Event]) -> int:
-        """Take the ack at ``at`` and those behind it that differ in their tag only."""
-        channel = HEAD.unpack_from(data, at)[1]
-        if channel in self._assembler.partials:
-            return at
-        fixed, bits = data[at : at + 11], data[at + 19]
-        size = _ACK.size
-        whole = memoryview(data)[at : at + (len(data) - at) // size * size]
-        tags: list[int] = []
-        for front, tag, its_bits, last in _ACK.iter_unpack(whole):
-            if front != fixed or its_bits != bits or last != FRAME_END:
-                break
-            tags.append(tag)
-        _add(AckRun(channel, tags, bool(bits & 1)), events)
-        return at + len(tags) * size
 
 
 def learn(data: bytes, at: int, method_bytes: int) -> Layout | None:
@@ -327,6 +325,7 @@ def _add(event: Event, events: list[Event]) -> None:
         and type(last) is AckRun
         and last.channel == event.channel
         and last.is_multiple == event.is_multiple
+        and len(last.tags) < RUN_TAGS_MAX
     ):
         last.tags += event.tags
         return

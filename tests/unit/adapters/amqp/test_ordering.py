@@ -1,13 +1,31 @@
 """Commands come after the publishes before them, as far as these can come in."""
 
+from itertools import pairwise
+
 import pytest
 
-from penstock.adapters.amqp.ordering import COMMANDS_AT_ONCE, TURNS_MAX, is_publishing
+from penstock.adapters.amqp.ordering import (
+    COMMANDS_AT_ONCE,
+    TAGS_AT_ONCE,
+    TURNS_MAX,
+    is_publishing,
+)
 from penstock.testing.amqp_peer import NO_PROPERTIES, AmqpBench
 from penstock.wire.amqp import channel_methods, connection_methods
-from penstock.wire.amqp.basic_methods import Get, GetOk, Publish
+from penstock.wire.amqp.basic_methods import (
+    Ack,
+    Consume,
+    Get,
+    GetEmpty,
+    GetOk,
+    Nack,
+    Publish,
+    Qos,
+    Reject,
+)
 from penstock.wire.amqp.content import content_frames
 from penstock.wire.amqp.frame import method_frame
+from penstock.wire.amqp.inflow import FRAME_WORK, WORK_AT_ONCE
 from penstock.wire.amqp.queue_methods import Declare, DeclareOk, Delete, DeleteOk, Purge, PurgeOk
 
 HOLD = {"x-max-length": 1, "x-overflow": "hold"}
@@ -101,6 +119,75 @@ def test_thousands_of_commands_are_done_some_in_every_turn(client):
     while not client.session.is_reading:
         answered.append(len(client.methods(1)))
     assert answered == [2 * COMMANDS_AT_ONCE, 3 * COMMANDS_AT_ONCE, many]
+
+
+def holding(client, count):
+    """A client that was given so many."""
+    client.raw(published(client, 2) * count)
+    client.turn()
+    client.call(1, Consume(queue="q"))
+    held = client.session.channels[1].consuming.unacked
+    while held.count < count:
+        client.turn()
+    client.take()
+    return held
+
+
+@pytest.mark.parametrize("kind", [Ack, Nack, Reject])
+def test_one_read_of_words_about_neighbours_is_done_at_once(client, kind):
+    many = 5 * TAGS_AT_ONCE
+    held = holding(client, many)
+    client.send(1, *map(kind, range(1, many + 1)))
+    assert held.count == 0
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_words_about_messages_here_and_there_are_done_some_in_every_turn(client, step):
+    many = 3 * TAGS_AT_ONCE
+    held = holding(client, step * many)
+    client.send(1, *[Nack(tag) for tag in range(1, step * many, step)])
+    left = [held.count]
+    while not client.session.is_reading:
+        client.hear()
+        left.append(held.count)
+    assert [before - after for before, after in pairwise([step * many, *left])] == [
+        TAGS_AT_ONCE
+    ] * 3
+
+
+def test_so_are_words_of_all_kinds_and_what_is_behind_them_stays_there(client):
+    many = 2 * TAGS_AT_ONCE
+    client.call(1, Declare(queue="other"))
+    held = holding(client, many)
+    words = [(Ack, Nack, Reject)[tag % 3](tag) for tag in range(1, many + 1)]
+    said = b"".join([method_frame(1, word) for word in words])
+    frames = content_frames(1, NO_PROPERTIES, b"x", client.frame_max)
+    client.raw(said + method_frame(1, Publish(0, "", "other")) + frames)
+    assert held.count == many - TAGS_AT_ONCE
+    assert not is_publishing(client.session)
+    client.turn()
+    assert held.count == 0
+    assert client.call(1, Declare(queue="other")).messages == 1
+
+
+def test_what_is_too_much_to_be_read_at_once_is_read_in_the_turns_that_follow(client):
+    many = WORK_AT_ONCE // FRAME_WORK + 5
+    client.raw(method_frame(1, Get(queue="q")) * many + method_frame(1, Declare(queue="last")))
+    while not client.session.is_reading:
+        client.hear()
+    kinds = [type(method) for method in client.methods(1)]
+    assert kinds == [GetEmpty] * many + [DeclareOk]
+
+
+def test_whoever_hangs_up_is_heard_to_the_end(client):
+    many = WORK_AT_ONCE // FRAME_WORK + 5
+    client.raw(method_frame(1, Qos(0, 1, False)) * many + published(client))
+    client.session.eof()
+    assert not client.session.wants_close
+    client.turn()
+    assert client.session.wants_close
+    queue = client.bench.house.vhosts["/"].queues.get("q")
+    assert queue.ready == 1
 
 
 @pytest.mark.parametrize("is_close", [True, False])

@@ -3,6 +3,8 @@
 import pytest
 
 from penstock.adapters.amqp.queue import AmqpQueue
+from penstock.engine.subscription import Subscription
+from penstock.model.position import QueueId
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
 from penstock.wire.amqp import channel_methods, connection_methods
 from penstock.wire.amqp.basic_methods import (
@@ -159,6 +161,94 @@ def test_what_is_rejected_goes_to_the_dead_letter_exchange() -> None:
     headers = decode_properties(letters[0].properties).headers
     assert headers is not None
     assert headers["x-death"][0]["reason"] == "rejected"
+
+
+def buried(scene: Scene) -> list[bytes]:
+    """What is in the grave, in order."""
+    scene.peer.turn()
+    scene.peer.take()
+    scene.peer.call(1, Consume(queue="grave", consumer_tag="d", is_no_ack=True))
+    scene.peer.turn()
+    return [each.body for each in scene.peer.take() if isinstance(each.method, Deliver)]
+
+
+def mortal(count: int, **arguments: object) -> Scene:
+    """A queue whose dead are kept."""
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
+    scene = Scene(count, arguments=letters | arguments)
+    scene.peer.call(1, Declare(queue="grave"))
+    return scene
+
+
+@pytest.mark.parametrize("verb", ["requeue", "reject", "settle"])
+def test_a_row_of_single_words_is_one_verb(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(60)
+    word = {
+        "requeue": lambda tag: (Nack if tag % 2 else Reject)(tag, is_requeue=True),
+        "reject": lambda tag: (Nack if tag % 2 else Reject)(tag),
+        "settle": Ack,
+    }[verb]
+    lists: list[int] = []
+    genuine = getattr(Subscription, verb)
+
+    def counted(
+        subscription: Subscription, queue_id: QueueId, offsets: list[int], **options: bool
+    ) -> int:
+        lists.append(len(offsets))
+        done = genuine(subscription, queue_id, offsets, **options)
+        assert isinstance(done, int)
+        return done
+
+    monkeypatch.setattr(Subscription, verb, counted)
+    scene.peer.send(2, *map(word, range(1, 61)))
+    assert lists == [60]
+
+
+def test_words_of_all_kinds_may_come_in_any_order() -> None:
+    scene = mortal(6)
+    scene.peer.send(
+        2, Nack(6), Ack(3), Reject(1, is_requeue=True), Nack(2), Ack(5), Nack(4, is_requeue=True)
+    )
+    assert [body for _, _, body in scene.came()] == [b"1", b"4"]
+    assert scene.counts == (0, 2)
+    assert buried(scene) == [b"6", b"2"]
+
+
+def test_what_was_said_before_an_unknown_tag_holds_and_nothing_after_it() -> None:
+    scene = mortal(6)
+    scene.peer.send(2, Nack(2), Ack(1), Reject(3), Nack(2, is_requeue=True), Ack(5), Nack(6))
+    scene.peer.turn()
+    close = scene.peer.answer(2)
+    assert isinstance(close, channel_methods.Close)
+    assert close.reply_text == "PRECONDITION_FAILED - unknown delivery tag 2"
+    assert (close.failing_class, close.failing_method) == (60, Nack.method_id)
+    assert scene.counts == (3, 0)
+    assert buried(scene) == [b"2", b"3"]
+
+
+@pytest.mark.parametrize("tags", [[3, 2, 1], [2, 3, 1], [1, 3, 2]])
+def test_letters_are_in_the_order_in_which_they_were_refused(tags: list[int]) -> None:
+    scene = mortal(3)
+    scene.peer.send(2, *[Nack(tag) for tag in tags])
+    assert buried(scene) == [b"%d" % tag for tag in tags]
+
+
+def test_who_came_back_too_often_is_buried_between_those_who_were_refused() -> None:
+    scene = mortal(4, **{"x-queue-type": "quorum", "x-delivery-limit": 0})
+    scene.peer.send(2, Nack(4), Nack(2, is_requeue=True), Nack(3), Nack(1, is_requeue=True))
+    assert buried(scene) == [b"4", b"2", b"3", b"1"]
+
+
+def test_a_rollback_undoes_words_of_all_kinds() -> None:
+    scene = mortal(4)
+    scene.peer.call(2, TxSelect())
+    scene.peer.send(2, Nack(4), Ack(1), Reject(2, is_requeue=True))
+    assert isinstance(scene.peer.call(2, TxRollback()), TxRollbackOk)
+    assert scene.counts == (0, 4)
+    scene.peer.send(2, Ack(2), Nack(3), Reject(1))
+    assert isinstance(scene.peer.call(2, TxCommit()), TxCommitOk)
+    assert scene.counts == (0, 1)
+    assert buried(scene) == [b"3", b"1"]
 
 
 def test_recover_gives_everything_back() -> None:
