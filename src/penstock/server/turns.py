@@ -199,8 +199,9 @@ class Turns:
             for connection in self._stirred:
                 connection.feed()
             self._is_scheduled = False
-            self._engine.turn()
-            self._after()
+            if not self._is_stopped:  # by a mistake that one of them found
+                self._engine.turn()
+                self._after()
         except Exception as error:
             self.broken(error)
 

@@ -282,6 +282,15 @@ def test_connections_are_fed_before_the_engines_turn_and_stir_no_second_one(scen
     assert order == ["feed", "turn", "flush"]
 
 
+def test_a_mistake_found_while_feeding_ends_the_turn_before_the_engine_has_it(scene):
+    connection = Connection()
+    connection.on_feed = lambda: scene.turns.broken(InvariantBroken("credit is negative"))
+    scene.turns.stir(connection)
+    scene.loop.run()
+    assert scene.engine.turns == 0
+    assert len(scene.failures) == 1
+
+
 def test_at_a_high_rate_a_turn_keeps_its_distance_to_the_last_one(busy):
     before = busy.engine.turns
     for _ in range(3):
