@@ -7,7 +7,7 @@ import pytest
 from penstock.bulk.offline import OfflineBulk
 from penstock.bulk.tickets import RowFilter
 from penstock.model.record import neutral_record
-from penstock.wire.amqp.origin import PublishHead, publish_record
+from penstock.wire.amqp.origin import PublishHead, publish_record, with_secret_keys
 from penstock.wire.amqp.properties import Properties, encode_properties
 from penstock.wire.rocketmq.stored import stored_record
 
@@ -44,7 +44,7 @@ def directory(data):
         stored_record("orders", 0, b"1", b"TAGS\x01order\x02amount\x0113\x02", born_ms=5),
         published("", "orders", b"2", headers={"key": "k-2", "is_gift": True}),
         neutral_record(b"3", key=b"k-3"),
-        published("", "orders", b"4"),
+        with_secret_keys(published("", "orders", b"4"), ("nobody", "sees")),
     ]
     data.append(*((record, (queue,)) for record in records))
     data.close()
@@ -69,7 +69,7 @@ def test_key_tag_birth_properties_and_body_are_those_of_the_golden_table(directo
     }
     assert (third["key"], third["tag"], third["body"]) == ("k-2", None, b"2")
     assert dict(third["properties"])["is_gift"] == "true"
-    assert last["key"] is None
+    assert (last["key"], last["body"]) == (None, b"4")
     assert last["born_timestamp"].timestamp() * 1000 == NOW_MS
     assert [row["protocol"] for row in found] == ["amqp", "rocketmq", "amqp", "neutral", "amqp"]
 

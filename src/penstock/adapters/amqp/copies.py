@@ -2,7 +2,8 @@
 
 Both are arrays of text; what else is in the array is passed over, a header that is no array is an
 error of the publish (406). The message goes to the union of what all its keys match. CC stays in
-the message for everybody to see; BCC is taken out before it is stored, so no reader learns of it.
+the message for everybody to see. BCC is taken out of the headers, so no reader learns of it; its
+keys are stored beside the message, for its dead letters go to all of its keys, as RabbitMQ's do.
 
 Not here: what the keys match (``router.py``), what becomes of CC in dead letters (``burial.py``).
 """
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 from penstock.model.record import Record
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.origin import PublishHead, publish_record
+from penstock.wire.amqp.origin import PublishHead, publish_record, with_secret_keys
 from penstock.wire.amqp.properties import edit_properties, walk
 from penstock.wire.amqp.table import decode_table, join_table, split_table
 
@@ -51,4 +52,5 @@ def with_copies(head: PublishHead, record: Record, now_ms: int) -> tuple[Record,
     at, end = found.spans["headers"]
     kept = [entry for entry in split_table(properties[at:end]) if entry[0] != BCC]
     properties = edit_properties(properties, {"headers": join_table(kept)})
-    return publish_record(head, properties, record.body, now_ms), keys
+    stored = publish_record(head, properties, record.body, now_ms)
+    return with_secret_keys(stored, secret), keys

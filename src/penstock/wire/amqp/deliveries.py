@@ -98,7 +98,7 @@ class Deliveries:
         )
         method = encode_frame(FRAME_METHOD, self._channel, payload)
         properties = origin[shape.props_at : shape.body_at]
-        body = origin[shape.body_at :]
+        body = origin[shape.body_at : shape.body_at + shape.body_len]
         return method + content_frames(self._channel, properties, body, self._frame_max)
 
 
@@ -123,7 +123,8 @@ class _Template:
         self._pack = Struct(f">{front}sQ?{names}s{middle}s{props}s{last}s{body}sc").pack
         alike = names + middle + props + last
         self._pack_alike = Struct(f">{front}sQ?{alike}s{body}sc").pack
-        self._split = Struct(f"{names}s{props}s{body}s").unpack
+        # Not unpack: behind the body may be keys that no reader is to see (``origin.py``).
+        self._split = Struct(f"{names}s{props}s{body}s").unpack_from
         self._shape = shape
 
     def one(self, origin: bytes, tag: int, is_redelivered: bool) -> bytes:
@@ -143,7 +144,8 @@ class _Template:
         if len(origins) >= SAME_FRONT_MIN and all(map(bytes.startswith, origins, repeat(first))):
             names, props, _ = self._split(origins[0])
             alike = b"".join((names, self._middle, props, self._body_front))
-            bodies = [origin[body_at:] for origin in origins]
+            body_end = body_at + self._shape.body_len
+            bodies = [origin[body_at:body_end] for origin in origins]
             return map(
                 self._pack_alike, repeat(self._front), tags, flags, repeat(alike), bodies,
                 repeat(END),

@@ -1,12 +1,14 @@
 """What the log keeps of a publish, and how a ``Record`` is made of it (D3).
 
-    | exchange (u8, bytes) | routing key (u8, bytes) | flags u16, properties | body |
+    | exchange (u8, bytes) | routing key (u8, bytes) | flags u16, properties | body | BCC |
     0                                                 props_at                body_at
 
 The first two are the bytes of the publish, the third those of the content header from its flags
-on: a delivery copies all of them as they are. Spans of the record: ``key`` is the routing key, or
-the text header ``key`` when the default exchange was used (D16); ``tag`` is the property ``type``;
-``properties`` are flags and properties as a whole; ``born_ms`` is the timestamp, else now.
+on: a delivery copies all of them as they are. Behind the body are the routing keys that no reader
+may see (u32, bytes each), mostly none: a dead letter goes to them, too. Spans of the record:
+``key`` is the routing key, or the text header ``key`` when the default exchange was used (D16);
+``tag`` is the property ``type``; ``properties`` are flags and properties as a whole; ``born_ms`` is
+the timestamp, else now.
 
 ``Claims`` are what a header says that a broker must check or act on before it stores the message.
 Most messages claim nothing: then all of them share ``NO_CLAIMS``.
@@ -15,6 +17,7 @@ Invariants: spans lie in the origin; ``body_at`` is ``props_at + props_len``.
 Not here: facts for other protocols (``facts.py``), many messages at a time (``layout.py``).
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from struct import Struct, error
 from typing import Final
@@ -40,6 +43,7 @@ _TEXT_TAG: Final = ord("S")
 _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
 _TICKET: Final = Struct(">4xH")
+_LONG: Final = Struct(">I")
 
 
 class PublishHead(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
@@ -157,6 +161,29 @@ def record_of(
 def publish_record(head: PublishHead, properties: bytes, body: bytes, now_ms: int) -> Record:
     """The same for bytes nobody has read yet: dead letters, HTTP, tests."""
     return record_of(head, examine(properties), properties, body, now_ms)
+
+
+def with_secret_keys(record: Record, keys: Sequence[str]) -> Record:
+    """The record with routing keys that are kept for its death only; it must have none yet."""
+    if not keys:
+        return record
+    pieces = [record.origin]
+    for key in keys:
+        raw = key.encode("utf-8", "surrogateescape")
+        pieces += (_LONG.pack(len(raw)), raw)
+    return Record(b"".join(pieces), record.shape, record.born_ms)
+
+
+def secret_keys(record: Record) -> tuple[str, ...]:
+    """The keys behind the body of an AMQP record."""
+    origin = record.origin
+    at = record.shape.body_at + record.shape.body_len
+    keys = []
+    while at < len(origin):
+        (size,) = _LONG.unpack_from(origin, at)
+        at += _LONG.size + size
+        keys.append(origin[at - size : at].decode("utf-8", "surrogateescape"))
+    return tuple(keys)
 
 
 def shape_of(

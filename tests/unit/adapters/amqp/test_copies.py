@@ -1,11 +1,11 @@
-"""CC and BCC: further keys; who was copied in secret is not stored."""
+"""CC and BCC: further keys; who was copied in secret is for no reader to see."""
 
 import pytest
 
 from penstock.adapters.amqp.burial import letter_head
 from penstock.adapters.amqp.copies import BCC, CC, COPIES_MAX, copy_keys, with_copies
 from penstock.wire.amqp.codes import AmqpError
-from penstock.wire.amqp.origin import publish_record
+from penstock.wire.amqp.origin import publish_record, secret_keys
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
 
 HEAD = letter_head("e", "k")
@@ -21,11 +21,13 @@ def test_all_keys_count_each_once_the_published_one_first():
     assert keys == ("k", "a", "b", "c")
 
 
-def test_bcc_is_not_stored_and_everything_else_is():
+def test_bcc_is_in_no_header_and_everything_else_is():
     stored, _ = with_copies(HEAD, record(CC=["a"], BCC=["c"], other=1), 5)
     properties = decode_properties(stored.properties)
     assert properties.headers == {"CC": ["a"], "other": 1}
     assert (properties.delivery_mode, properties.message_id, stored.body) == (2, "m", b"body")
+    assert secret_keys(stored) == ("c",)
+    assert secret_keys(record(CC=["a"])) == ()
 
 
 def test_without_bcc_the_record_is_the_one_that_came():

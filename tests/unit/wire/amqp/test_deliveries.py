@@ -4,7 +4,7 @@ from penstock.wire.amqp import basic_methods as basic
 from penstock.wire.amqp.content import content_frames
 from penstock.wire.amqp.deliveries import TEMPLATES_KEPT, Deliveries, names_of
 from penstock.wire.amqp.frame import method_frame
-from penstock.wire.amqp.origin import publish_head, publish_record
+from penstock.wire.amqp.origin import publish_head, publish_record, with_secret_keys
 from penstock.wire.amqp.properties import Properties, encode_properties
 
 HEAD = publish_head(basic.Publish(exchange="é", routing_key="k").encode())
@@ -43,6 +43,18 @@ def test_equal_shapes_with_other_properties_keep_their_own():
     records = [record(b"body", RAW), record(b"body", other)] * 4
     expected = one_by_one(records, 1, flags=[False] * 8)
     assert Deliveries(2, "c1", 4096).encode(records, 1) == expected
+
+
+def test_keys_behind_the_body_are_not_delivered():
+    """Among alike ones, among those that begin differently, alone, empty and in several frames."""
+    for bodies in ([b"body"] * 8, [b"body"] * 2, [b"body"], [b""], [b"x" * 5000]):
+        plain = [record(body) for body in bodies]
+        keyed = [with_secret_keys(each, ("secret", "keys")) for each in plain]
+        for flags in ([False] * len(bodies), [True] * len(bodies)):
+            expected = one_by_one(plain, 3, flags=flags)
+            assert Deliveries(2, "c1", 4096).encode(keyed, 3, flags) == expected
+            mixed = Deliveries(2, "c1", 4096).encode(plain + keyed, 3, flags + flags)
+            assert mixed == one_by_one(plain + plain, 3, flags=flags + flags)
 
 
 def test_templates_are_bounded():

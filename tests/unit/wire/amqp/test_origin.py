@@ -4,7 +4,14 @@ import pytest
 
 from penstock.model.record import Wire
 from penstock.wire.amqp import basic_methods as basic
-from penstock.wire.amqp.origin import NO_CLAIMS, examine, publish_head, publish_record
+from penstock.wire.amqp.origin import (
+    NO_CLAIMS,
+    examine,
+    publish_head,
+    publish_record,
+    secret_keys,
+    with_secret_keys,
+)
 from penstock.wire.amqp.properties import Properties, encode_properties
 
 NOW_MS = 1_700_000_000_000
@@ -31,6 +38,18 @@ def test_equal_layouts_share_one_shape():
     second = record(Properties(message_id="b" * 36, delivery_mode=2))
     assert first.shape is second.shape
     assert first.wire == Wire.AMQP
+
+
+@pytest.mark.parametrize("body", [b"", b"body"])
+def test_secret_keys_are_behind_the_body_and_no_part_of_anything_else(body):
+    plain = record(Properties(message_id="m"), body=body)
+    keys = ("a", "", "é" * 200, "\udcff")
+    keyed = with_secret_keys(plain, keys)
+    assert secret_keys(keyed) == keys
+    assert (keyed.properties, keyed.body, keyed.key) == (plain.properties, body, b"k")
+    assert keyed.shape is plain.shape
+    assert secret_keys(plain) == ()
+    assert with_secret_keys(plain, ()) is plain
 
 
 def test_only_delivery_mode_2_is_persistent():
