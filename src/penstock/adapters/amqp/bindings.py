@@ -48,7 +48,7 @@ class Bindings:
         known = exchange.bindings.get(binding.key)
         if known is not None:
             return known
-        check_bindings(self._vhost)
+        check_bindings(self._vhost.house)
         check_arguments(self._vhost.house, binding.arguments)
         self.restore(binding)
         if is_durable:

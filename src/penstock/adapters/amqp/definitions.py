@@ -5,107 +5,35 @@ but what nobody can make (the default exchange, ``amq.*``) and what ends with a 
 is the same; permissions, policies, parameters and limits of a RabbitMQ export are passed over, for
 there is nothing here that they could change.
 
-What is there already must be equivalent, as for a client that declares it; the first that is not
-ends the import, and what came before it stays.
-Not here: HTTP (``server/http/management``).
+An import is all or nothing, also through a crash. What is there already must be equivalent, as for
+a client that declares it: then the same document changes nothing a second time.
+Not here: HTTP (``server/http/management``), the parts of a document (``document.py``), whether all
+of one can be made (``survey.py``).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from penstock.adapters.amqp.binding import to_exchange, to_queue
-from penstock.adapters.amqp.exchange import Exchange
-from penstock.adapters.amqp.exchanges import clean_name, declare_exchange, known_kind
+from penstock.adapters.amqp.exchanges import declare_exchange
 from penstock.adapters.amqp.json_values import plain
-from penstock.adapters.amqp.queue_book import Declaration
+from penstock.adapters.amqp.survey import check_source, check_vhost_name, survey
 from penstock.adapters.amqp.topology_views import binding_view, exchange_view, user_view
-from penstock.adapters.amqp.users import SHA256, User, hash_of
 from penstock.model.position import ConnectionId
-from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.method import short_bytes
-from penstock.wire.amqp.table import encode_table
 
 if TYPE_CHECKING:
+    from penstock.adapters.amqp.document import (
+        BindingDefinition,
+        Definitions,
+        ExchangeDefinition,
+        QueueDefinition,
+    )
+    from penstock.adapters.amqp.exchange import Exchange
     from penstock.adapters.amqp.house import House
     from penstock.adapters.amqp.queue import AmqpQueue
     from penstock.adapters.amqp.vhost import VirtualHost
 
-VHOST_NAME_BYTES_MAX: Final = 255
 ANYTHING: Final = ".*"
-
-Arguments = dict[str, Any] | Annotated[list[Any], msgspec.Meta(max_length=0)]
-"""A table; an empty one may come as an empty list, from tools that cannot tell them apart."""
-
-
-class UserDefinition(msgspec.Struct):
-    """One user; ``password`` is for people, ``password_hash`` for exports."""
-
-    name: str = ""
-    password: str | None = None
-    password_hash: str | None = None
-    hashing_algorithm: str = SHA256
-    tags: str | list[str] = ""
-
-    @property
-    def user(self) -> User:
-        """The user it defines."""
-        tags = self.tags.split(",") if isinstance(self.tags, str) else self.tags
-        names = tuple(tag.strip() for tag in tags if tag.strip())
-        if self.password is not None:
-            return User(self.name, hash_of(self.password), names)
-        return User(self.name, self.password_hash or "", names, self.hashing_algorithm)
-
-
-class VhostDefinition(msgspec.Struct):
-    """One vhost."""
-
-    name: str
-
-
-class ExchangeDefinition(msgspec.Struct):
-    """One exchange."""
-
-    name: str = ""
-    vhost: str = ""
-    type: str = "direct"
-    durable: bool = True
-    auto_delete: bool = False
-    internal: bool = False
-    arguments: Arguments = {}
-
-
-class QueueDefinition(msgspec.Struct):
-    """One queue."""
-
-    name: str = ""
-    vhost: str = ""
-    durable: bool = True
-    auto_delete: bool = False
-    arguments: Arguments = {}
-
-
-class BindingDefinition(msgspec.Struct):
-    """One binding."""
-
-    source: str = ""
-    vhost: str = ""
-    destination: str = ""
-    destination_type: str = "queue"
-    routing_key: str = ""
-    arguments: Arguments = {}
-
-
-class Definitions(msgspec.Struct):
-    """The document."""
-
-    users: list[UserDefinition] = []
-    vhosts: list[VhostDefinition] = []
-    exchanges: list[ExchangeDefinition] = []
-    queues: list[QueueDefinition] = []
-    bindings: list[BindingDefinition] = []
 
 
 class _Operator:
@@ -155,7 +83,12 @@ def exported(house: House, vhost: VirtualHost | None = None) -> dict[str, Any]:
 def import_definitions(
     house: House, document: Definitions, vhost: VirtualHost | None = None
 ) -> None:
-    """Make what is defined; raises ``AmqpError`` or ``ValueError`` at the first that cannot be."""
+    """Make what is defined, all of it or nothing.
+
+    Raises ``AmqpError`` or ``ValueError`` for the first part that cannot be, before anything is
+    made. The rest is one transaction of the catalog: nothing here waits for anybody.
+    """
+    survey(house, document, vhost)
     if vhost is None:
         for each in document.users:
             house.users.put(each.user)
@@ -163,7 +96,7 @@ def import_definitions(
             make_vhost(house, host.name)
 
     def place(named: str) -> VirtualHost:
-        return vhost if vhost is not None else find_vhost(house, named)
+        return vhost if vhost is not None else house.vhosts[named]
 
     for exchange in document.exchanges:
         make_exchange(place(exchange.vhost), exchange)
@@ -175,69 +108,29 @@ def import_definitions(
 
 def make_vhost(house: House, name: str) -> VirtualHost:
     """A vhost, new or there already."""
-    if not name or len(name.encode()) > VHOST_NAME_BYTES_MAX or not name.isprintable():
-        raise ValueError(f"vhost name {name[:40]!r}: 1 to 255 bytes without control characters")
+    check_vhost_name(name)
     return house.make_vhost(name)
-
-
-def find_vhost(house: House, name: str) -> VirtualHost:
-    """The vhost of that name; raises 404."""
-    found = house.vhost(name)
-    if found is None:
-        raise AmqpError(ReplyCode.NOT_FOUND, f"no vhost '{name}'")
-    return found
 
 
 def make_exchange(vhost: VirtualHost, wanted: ExchangeDefinition) -> Exchange:
     """An exchange, new or equivalent."""
-    exchange = Exchange(
-        _fitting(wanted.name),
-        known_kind(wanted.type),
-        is_durable=wanted.durable,
-        is_auto_delete=wanted.auto_delete,
-        is_internal=wanted.internal,
-        arguments=dict(wanted.arguments),
-    )
-    return declare_exchange(vhost, exchange)
+    return declare_exchange(vhost, wanted.exchange)
 
 
 def make_queue(vhost: VirtualHost, wanted: QueueDefinition) -> AmqpQueue:
     """A queue, new or equivalent."""
-    # JSON can say what no field table can: found out before anything is made.
-    encode_table(dict(wanted.arguments))
-    declaration = Declaration(
-        _fitting(wanted.name),
-        is_durable=wanted.durable,
-        is_auto_delete=wanted.auto_delete,
-        arguments=dict(wanted.arguments),
-    )
-    return vhost.queues.declare(declaration, OPERATOR)
+    return vhost.queues.declare(wanted.declaration, OPERATOR)
 
 
 def make_binding(vhost: VirtualHost, wanted: BindingDefinition) -> str:
     """A binding, new or there already; its name in paths."""
-    destination = (
-        to_exchange(wanted.destination)
-        if wanted.destination_type in ("exchange", "e")
-        else to_queue(wanted.destination)
-    )
-    if not wanted.source:
-        if destination.is_queue and wanted.routing_key == wanted.destination:
-            # Exports of RabbitMQ may name what every queue has.
-            return wanted.routing_key
-        raise AmqpError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
-    short_bytes(wanted.routing_key)
+    if wanted.is_implied:
+        return wanted.routing_key
+    check_source(wanted)
     binding = vhost.bindings.bind(
-        wanted.source, destination, wanted.routing_key, dict(wanted.arguments)
+        wanted.source, wanted.target, wanted.routing_key, dict(wanted.arguments)
     )
     return binding.properties_key
-
-
-def _fitting(name: str) -> str:
-    """A name as a client could say it; raises when it is too long for one."""
-    cleaned = clean_name(name)
-    short_bytes(cleaned)
-    return cleaned
 
 
 def permission_view(user: str, vhost: str) -> dict[str, str]:

@@ -33,6 +33,7 @@ from penstock.wire.amqp.exchange_methods import (
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState
+    from penstock.adapters.amqp.house import House
     from penstock.adapters.amqp.vhost import VirtualHost
     from penstock.wire.amqp.method import Method
 
@@ -100,11 +101,25 @@ COMMANDS: Final[dict[type[Method], Callable[..., None]]] = {
 
 def declare_exchange(vhost: VirtualHost, wanted: Exchange) -> Exchange:
     """The exchange that is there and equals the wanted one, or the wanted one, made."""
-    refuse_default(wanted.name)
     known = vhost.exchanges.get(wanted.name)
+    check_exchange(vhost.house, vhost.name, known, wanted)
+    if known is not None:
+        return known
+    check_exchanges(vhost.house)
+    if wanted.is_durable:
+        # First, because arguments that are no field values are found out here.
+        put_exchange(vhost, wanted)
+    vhost.exchanges[wanted.name] = wanted
+    vhost.changed()
+    return wanted
+
+
+def check_exchange(house: House, vhost: str, known: Exchange | None, wanted: Exchange) -> None:
+    """Raise unless an exchange may be declared like this, beside the one there is of its name."""
+    refuse_default(wanted.name)
     if known is not None:
         _check_equivalence(vhost, known, wanted)
-        return known
+        return
     if wanted.is_reserved:
         raise AmqpError(
             ReplyCode.ACCESS_REFUSED,
@@ -116,14 +131,7 @@ def declare_exchange(vhost: VirtualHost, wanted: Exchange) -> Exchange:
             f"invalid type '{class_of(alternate)}' for arg '{ALTERNATE}' in "
             f"{_spelled(vhost, wanted.name)}"
         )
-    check_exchanges(vhost)
-    check_arguments(vhost.house, wanted.arguments)
-    if wanted.is_durable:
-        # First, because arguments that are no field values are found out here.
-        put_exchange(vhost, wanted)
-    vhost.exchanges[wanted.name] = wanted
-    vhost.changed()
-    return wanted
+    check_arguments(house, wanted.arguments)
 
 
 def delete_exchange(vhost: VirtualHost, name: str, *, if_unused: bool) -> Exchange | None:
@@ -131,13 +139,13 @@ def delete_exchange(vhost: VirtualHost, name: str, *, if_unused: bool) -> Exchan
     refuse_default(name)
     if name.startswith(RESERVED_PREFIX):
         raise AmqpError(
-            ReplyCode.ACCESS_REFUSED, f"deletion of system {_spelled(vhost, name)} not allowed"
+            ReplyCode.ACCESS_REFUSED, f"deletion of system {_spelled(vhost.name, name)} not allowed"
         )
     exchange = vhost.exchanges.get(name)
     if exchange is None:
         return None
     if if_unused and exchange.bindings:
-        raise _precondition(f"{_spelled(vhost, name)} in use")
+        raise _precondition(f"{_spelled(vhost.name, name)} in use")
     vhost.bindings.drop_exchange(exchange)
     return exchange
 
@@ -160,7 +168,7 @@ def clean_name(name: str) -> str:
     return name.translate(_LINE_ENDS)
 
 
-def _check_equivalence(vhost: VirtualHost, known: Exchange, wanted: Exchange) -> None:
+def _check_equivalence(vhost: str, known: Exchange, wanted: Exchange) -> None:
     for field, current, received in (
         ("type", known.kind, wanted.kind),
         ("durable", known.is_durable, wanted.is_durable),
@@ -175,7 +183,7 @@ def _check_equivalence(vhost: VirtualHost, known: Exchange, wanted: Exchange) ->
 
 
 def _inequivalent(
-    vhost: VirtualHost, exchange: Exchange, field: str, received: str, current: str
+    vhost: str, exchange: Exchange, field: str, received: str, current: str
 ) -> AmqpError:
     return _precondition(
         f"inequivalent arg '{field}' for {_spelled(vhost, exchange.name)}: "
@@ -187,8 +195,8 @@ def _precondition(text: str) -> AmqpError:
     return AmqpError(ReplyCode.PRECONDITION_FAILED, text)
 
 
-def _spelled(vhost: VirtualHost, name: str) -> str:
-    return f"exchange '{name}' in vhost '{vhost.name}'"
+def _spelled(vhost: str, name: str) -> str:
+    return f"exchange '{name}' in vhost '{vhost}'"
 
 
 def _word(value: str | bool) -> str:

@@ -12,9 +12,10 @@ Not here: making, finding and deleting queues (``queue_book.py``), what argument
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.adapters.amqp.equivalence import QUEUE_TYPE, check_arguments, check_flag
+from penstock.adapters.amqp.equivalence import CLASSIC, QUEUE_TYPE, check_arguments, check_flag
 from penstock.adapters.amqp.queue_arguments import KNOWN, QueueArguments
 from penstock.adapters.amqp.tally import Tally
 from penstock.engine.subscription_options import Start, SubscriptionOptions
@@ -52,6 +53,7 @@ class AmqpQueue:
         "is_durable",
         "is_foreign",
         "name",
+        "on_gone",
         "owner",
         "settings",
         "tally",
@@ -86,6 +88,8 @@ class AmqpQueue:
         self.tally: Final = Tally()
         """What its consumers were given and acknowledged."""
         self.is_deleted = False
+        self.on_gone: list[Callable[[], None]] = []
+        """Called once when it is gone: of those who wait for that, one each."""
         self.consumers = 0
         """Those that client commands made and did not end yet."""
         self.had_consumer = False
@@ -104,6 +108,11 @@ class AmqpQueue:
     def kind(self) -> str:
         """``classic`` or ``quorum``."""
         return self.settings.kind
+
+    @property
+    def is_leaving(self) -> bool:
+        """True while it is to go and has dead to bury first."""
+        return self.topic.is_leaving and not self.is_deleted
 
     @property
     def is_exclusive(self) -> bool:
@@ -162,26 +171,16 @@ class AmqpQueue:
     ) -> None:  # fmt: skip
         """405 or 406 unless a second declaration says the same as the first."""
         if self.is_foreign:
-            self._check_foreign(owner, arguments)
+            # What another protocol made has no arguments of ours, and is nobody's own (D10).
+            if owner is not None:
+                raise self.locked()
+            check_foreign(self.resource, arguments)
             return
         if self.owner != owner:
             raise self.locked()
         check_flag(self.resource, "durable", self.is_durable, is_durable)
         check_flag(self.resource, "auto_delete", self.is_auto_delete, is_auto_delete)
         check_arguments(self.resource, self.arguments, arguments, KNOWN[self.kind])
-
-    def _check_foreign(self, owner: ConnectionId | None, arguments: dict[str, Any]) -> None:
-        """What another protocol made has no arguments of ours, and is nobody's own (D10)."""
-        if owner is not None:
-            raise self.locked()
-        check_arguments(self.resource, {}, arguments, KNOWN[self.kind])
-        for name, value in arguments.items():
-            if name.startswith("x-") and name != QUEUE_TYPE:
-                text = (
-                    f"inequivalent arg '{name}' for {self.resource}: received '{value}' but "
-                    "current is none; another protocol made this topic"
-                )
-                raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
 
     def locked(self) -> AmqpError:
         """The error of whoever may not use it."""
@@ -191,6 +190,18 @@ class AmqpQueue:
             "of the original declaration."
         )
         return AmqpError(ReplyCode.RESOURCE_LOCKED, text)
+
+
+def check_foreign(resource: str, arguments: dict[str, Any]) -> None:
+    """406 unless a declaration suits a topic that another protocol made."""
+    check_arguments(resource, {}, arguments, KNOWN[CLASSIC])
+    for name, value in arguments.items():
+        if name.startswith("x-") and name != QUEUE_TYPE:
+            text = (
+                f"inequivalent arg '{name}' for {resource}: received '{value}' but "
+                "current is none; another protocol made this topic"
+            )
+            raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
 
 
 def resource_of(name: str, vhost: str) -> str:

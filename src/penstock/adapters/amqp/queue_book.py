@@ -32,6 +32,7 @@ from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.table import decode_table, encode_table
 
 if TYPE_CHECKING:
+    from penstock.adapters.amqp.house import House
     from penstock.adapters.amqp.vhost import VirtualHost
     from penstock.engine.topic import Topic
     from penstock.model.position import ConnectionId
@@ -124,11 +125,7 @@ class QueueBook:
                 assert found.subscription is not None
             return found
         name = wanted.name or self._generated()
-        resource = resource_of(name, self._vhost.name)
-        settings = read_arguments(resource, wanted.arguments)
-        check_arguments(self._vhost.house, wanted.arguments)
-        if settings.kind == QUORUM:
-            _check_quorum(wanted, resource)
+        settings = checked(self._vhost.house, self._vhost.name, wanted, name)
         topic = self._make_topic(name, settings, is_durable=is_durable)
         queue = AmqpQueue(
             self._vhost,
@@ -170,17 +167,17 @@ class QueueBook:
         """One less; the last one takes an auto-delete queue with it."""
         queue.consumers -= 1
         if queue.is_auto_delete and not queue.consumers and not queue.is_deleted:
-            self.delete(queue, "auto-delete")
+            self.retire(queue, "auto-delete")
 
     def connection_closed(self, connection_id: ConnectionId) -> None:
         """Its exclusive queues go."""
         for queue in list(self._owned.get(connection_id, {}).values()):
-            self.delete(queue, "exclusive owner gone")
+            self.retire(queue, "exclusive owner gone")
 
     # Deleting.
 
     def delete(self, queue: AmqpQueue, cause: str = "deleted") -> int:
-        """The queue goes, its consumers are told; how many ready messages went with it.
+        """The queue goes at once, its consumers are told; how many ready messages went with it.
 
         What another protocol made stays: only our subscription and bindings of it go.
         """
@@ -194,6 +191,19 @@ class QueueBook:
         if SUBSCRIPTION in queue.topic.subscriptions:
             self._engine.delete_subscription(queue.topic.name, SUBSCRIPTION, cause)
         return count
+
+    def retire(self, queue: AmqpQueue, cause: str = "deleted") -> int:
+        """The same as soon as its dead are buried; until then it is there, and ``is_leaving``."""
+        if queue.is_foreign or queue.is_deleted or queue.is_leaving:
+            return self.delete(queue, cause) if queue.is_foreign else 0
+        count = queue.ready
+        self._engine.retire_topic(queue.topic.name, cause)
+        return count
+
+    def leaving(self, name: str) -> AmqpQueue | None:
+        """The queue of that name if it is to go, and has dead to bury first."""
+        queue = self._queues.get(name)
+        return queue if queue is not None and queue.is_leaving else None
 
     def drop_all(self) -> None:
         """The vhost goes, and every queue in it that is ours."""
@@ -219,6 +229,8 @@ class QueueBook:
             self._engine.define(QUEUE_KIND, self._key(queue.name), None)
         self._vhost.bindings.forget(to_queue(queue.name))
         self._vhost.changed()
+        for callback in queue.on_gone:
+            callback()
 
     def _add(self, queue: AmqpQueue) -> AmqpQueue:
         self._queues[queue.name] = queue
@@ -266,6 +278,16 @@ class QueueBook:
 
     def _key(self, name: str) -> str:
         return f"{self._vhost.name}\0{name}"
+
+
+def checked(house: House, vhost: str, wanted: Declaration, name: str) -> QueueArguments:
+    """What a new queue's arguments mean; raises unless there can be such a queue."""
+    resource = resource_of(name, vhost)
+    settings = read_arguments(resource, wanted.arguments)
+    check_arguments(house, wanted.arguments)
+    if settings.kind == QUORUM:
+        _check_quorum(wanted, resource)
+    return settings
 
 
 def _check_quorum(wanted: Declaration, resource: str) -> None:

@@ -13,27 +13,26 @@ from penstock.wire.amqp.table import encode_table
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.house import House
-    from penstock.adapters.amqp.vhost import VirtualHost
 
 
-def check_vhosts(house: House) -> None:
-    """Raise when there may not be one more."""
+def check_vhosts(house: House, more: int = 1) -> None:
+    """Raise when there may not be so many more."""
     limit = house.settings.vhosts_max
-    if len(house.vhosts) >= limit:
+    if more and len(house.vhosts) + more > limit:
         raise _reached(f"there are {limit} vhosts", "vhosts_max")
 
 
-def check_exchanges(vhost: VirtualHost) -> None:
+def check_exchanges(house: House, more: int = 1) -> None:
     """The same for exchanges, those that nobody made included."""
-    limit = vhost.house.settings.exchanges_max
-    if sum(len(each.exchanges) for each in vhost.house.vhosts.values()) >= limit:
+    limit = house.settings.exchanges_max
+    if more and sum(len(each.exchanges) for each in house.vhosts.values()) + more > limit:
         raise _reached(f"there are {limit} exchanges", "exchanges_max")
 
 
-def check_bindings(vhost: VirtualHost) -> None:
+def check_bindings(house: House, more: int = 1) -> None:
     """The same for bindings."""
-    limit = vhost.house.settings.bindings_max
-    if sum(each.bindings.count for each in vhost.house.vhosts.values()) >= limit:
+    limit = house.settings.bindings_max
+    if more and sum(each.bindings.count for each in house.vhosts.values()) + more > limit:
         raise _reached(f"there are {limit} bindings", "bindings_max")
 
 

@@ -111,15 +111,23 @@ class Users:
         """True when a user may use a vhost: today every one may use every one."""
         return self._users.get(user.name) is not None and bool(vhost)
 
-    def put(self, user: User) -> None:
-        """Make or change a user; raises ``ValueError`` saying what is wrong with it."""
+    def check(self, user: User, more: int = 1) -> None:
+        """Raise ``ValueError`` saying what is wrong with a user who is to be one of so many new."""
         if not user.name or any(ord(character) < 32 for character in user.name):
             raise ValueError("a user needs a name without control characters")
         if user.algorithm not in DIGESTS:
             known = ", ".join(DIGESTS)
             raise ValueError(f"hashing algorithm {user.algorithm!r} is not known; use {known}")
-        if user.name not in self._users and len(self._users) >= USERS_MAX:
-            raise ValueError(f"there are {USERS_MAX} users already; delete some")
+        try:
+            b64decode(user.password_hash, validate=True)
+        except (NotBase64, ValueError):
+            raise ValueError(f"the password hash of user '{user.name}' is not base64") from None
+        if user.name not in self._users and len(self._users) + more > USERS_MAX:
+            raise ValueError(f"there may be {USERS_MAX} users; delete some")
+
+    def put(self, user: User) -> None:
+        """Make or change a user; raises ``ValueError`` saying what is wrong with it."""
+        self.check(user)
         self._users[user.name] = user
         self._house.engine.define(USER_KIND, user.name, msgspec.msgpack.encode(user))
 

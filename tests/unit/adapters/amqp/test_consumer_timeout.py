@@ -1,5 +1,6 @@
 """Deliveries that nobody settles for half an hour cost their channel."""
 
+from penstock.adapters.amqp.consumer_timeout import ConsumerTimeouts
 from penstock.settings.amqp import AmqpSettings
 from penstock.settings.load import Settings
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
@@ -59,6 +60,6 @@ def test_only_the_oldest_counts() -> None:
 def test_zero_means_never() -> None:
     bench = AmqpBench(Settings(amqp=AmqpSettings(consumer_timeout_ms=0)))
     peer = with_one_delivery(bench)
-    assert bench.house.timers.next_deadline_ms() is None
+    assert ConsumerTimeouts(bench.house).next_deadline_ms() is None
     wait(bench, 1 << 40)
     assert peer.take() == []

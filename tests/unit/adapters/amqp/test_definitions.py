@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.adapters.amqp.definitions import Definitions, exported, import_definitions
+from penstock.adapters.amqp.definitions import exported, import_definitions
+from penstock.adapters.amqp.document import Definitions
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError
 from penstock.wire.amqp.queue_methods import Declare

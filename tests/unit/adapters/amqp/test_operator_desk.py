@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.adapters.amqp.definitions import QueueDefinition, make_queue
+from penstock.adapters.amqp.definitions import make_queue
+from penstock.adapters.amqp.document import QueueDefinition
 from penstock.adapters.amqp.operator_desk import ACK_MODES, OperatorDesk
 from penstock.adapters.amqp.queue import AmqpQueue
 from penstock.model.record import neutral_record

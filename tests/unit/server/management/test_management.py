@@ -132,6 +132,33 @@ def test_definitions_go_out_and_in(bench, tool):
     assert other("POST", "/api/definitions", {"queues": [{"name": 7}]})[0] == 400
 
 
+def test_an_import_with_one_impossible_part_is_refused_as_a_whole(tool):
+    before = tool.get("/api/definitions")
+    document = {
+        "vhosts": [{"name": "team"}],
+        "queues": [{"name": "q", "vhost": "team"}],
+        "bindings": [{"source": "amq.topic", "vhost": "team", "destination": "none"}],
+    }
+    reason = "no queue 'none' in vhost 'team'"
+    refusal = (400, {"error": "bad_request", "reason": reason})
+    assert tool("POST", "/api/definitions", document) == refusal
+    assert tool.get("/api/definitions") == before
+    document["bindings"] = []
+    assert tool("POST", "/api/definitions", document)[0] == 204
+    document["bindings"] = [{"source": "amq.topic", "destination": "none"}]
+    assert tool("POST", "/api/definitions/team", document)[1]["reason"] == reason
+
+
+def test_refusals_have_rabbitmqs_words(tool):
+    put(tool, "/api/queues/%2F/q")
+    status, told = tool("PUT", "/api/queues/%2F/q", {"durable": False})
+    assert (status, told["error"]) == (400, "bad_request")
+    assert told["reason"].startswith("inequivalent arg 'durable' for queue 'q' in vhost '/'")
+    status, told = tool("POST", "/api/bindings/%2F/e/none/q/q", {})
+    assert (status, told["error"]) == (404, "not_found")
+    assert told["reason"] == "no exchange 'none' in vhost '/'"
+
+
 # Queues and messages.
 
 
@@ -321,6 +348,10 @@ def test_text_is_taken_for_numbers_and_booleans_as_rabbitmqs_own_tool_writes_the
 
 def test_checks_and_lists_of_what_is_not_here(tool):
     assert tool.get("/api/policies/%2F") == []
+    assert tool("GET", "/api/policies/%2F/p")[0] == 404
+    assert tool("DELETE", "/api/parameters/c/%2F/p")[0] == 404
+    status, told = tool("PUT", "/api/policies/%2F/p", {"pattern": ".*", "definition": {}})
+    assert (status, told["reason"]) == (400, "there are no policies here")
     assert tool.get("/api/health/checks/port-listener/5672") == {"status": "ok"}
     assert tool.get("/api/health/checks/protocol-listener/amqp") == {"status": "ok"}
     assert tool("GET", "/api/health/checks/port-listener/1")[0] == 503

@@ -30,6 +30,7 @@ from penstock.server.http.management.asked import (
     login,
     not_found,
     parts_of,
+    reason_of,
 )
 from penstock.server.http.management.place import ANY, Done, Failed, Handler, Place, Table
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
@@ -117,7 +118,8 @@ def _told(error: Problem | ValueError) -> Problem:
     if not isinstance(error, AmqpError):
         return bad_request(str(error))
     status = _STATUS.get(error.code, 400)
-    return not_found() if status == 404 else Problem(status, "bad_request", error.reply_text)
+    word = "not_found" if status == 404 else "bad_request"
+    return Problem(status, word, reason_of(error))
 
 
 def _problem(problem: Problem) -> Response:

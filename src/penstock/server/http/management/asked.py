@@ -24,6 +24,7 @@ from penstock.adapters.amqp.users import is_loopback
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.users import User, Users
+    from penstock.wire.amqp.codes import AmqpError
 
 BODY_BYTES_MAX: Final = 10 * 1024 * 1024
 REALM: Final = 'Basic realm="RabbitMQ Management"'
@@ -48,6 +49,11 @@ class Problem(Exception):
 def bad_request(reason: str) -> Problem:
     """400."""
     return Problem(400, "bad_request", reason)
+
+
+def reason_of(error: AmqpError) -> str:
+    """What went wrong, without the word that closes channels begin with."""
+    return str(error).removeprefix(f"{error.code.name} - ")
 
 
 def not_found() -> Problem:

@@ -5,7 +5,8 @@ GET     /api/health/checks/alarms, local-alarms     200, or 503 while an alarm i
 GET     /api/health/checks/port-listener/PORT       200 when something of ours listens there; also
                                                     protocol-listener/NAME
 GET     /api/aliveness-test/VHOST                   always ok: the answer is the proof
-GET     /api/policies, /api/parameters and others   empty: there is no such thing here
+GET     /api/policies, /api/parameters and others   empty: there is no such thing here; PUT is
+                                                    refused
 GET     /api/connections, /api/vhosts/V/connections clients
 GET     /api/connections/NAME, .../channels         one of them
 DELETE  /api/connections/NAME                       closed with 320; header X-Reason says why
@@ -25,7 +26,7 @@ from penstock.adapters.amqp.client_views import (
     consumer_view,
 )
 from penstock.adapters.amqp.session import Session
-from penstock.server.http.management.asked import Asked, not_found, paged
+from penstock.server.http.management.asked import Asked, bad_request, not_found, paged
 from penstock.server.http.management.place import ANY, Done, Failed, Place, Table
 
 CLOSED: Final = "Closed via management plugin"
@@ -35,6 +36,8 @@ EMPTY: Final = (
     "vhost-limits", "user-limits", "extensions", "federation-links", "shovels",
 )  # fmt: skip
 """Lists that tools ask for and that are always empty here."""
+_NAMES: Final = ((ANY, ANY), (ANY, ANY, ANY))
+"""How one of them is named: by vhost and name, parameters by component as well."""
 
 
 async def alarms(place: Place, _asked: Asked) -> dict[str, str] | Failed:
@@ -69,6 +72,16 @@ async def well(_place: Place, _asked: Asked) -> dict[str, str]:
 async def nothing(_place: Place, _asked: Asked, *_names: str) -> list[Any]:
     """Lists of what we do not have."""
     return []
+
+
+async def not_built(_place: Place, asked: Asked, *_names: str) -> Done:
+    """Saying yes would be a lie."""
+    raise bad_request(f"there are no {asked.path[0]} here")
+
+
+async def none_of_them(_place: Place, _asked: Asked, *_names: str) -> Done:
+    """One of what we do not have."""
+    raise not_found()
 
 
 async def connections(place: Place, asked: Asked, vhost: str | None = None) -> Any:
@@ -148,6 +161,9 @@ TABLE: Final[Table] = {
     ("GET", ("aliveness-test", ANY)): alive,
     **{("GET", (kind,)): nothing for kind in EMPTY},
     **{("GET", (kind, ANY)): nothing for kind in EMPTY},
+    **{("PUT", (kind, *names)): not_built for kind in EMPTY for names in _NAMES},
+    **{("GET", (kind, *names)): none_of_them for kind in EMPTY for names in _NAMES},
+    **{("DELETE", (kind, *names)): none_of_them for kind in EMPTY for names in _NAMES},
     ("GET", ("connections",)): connections,
     ("GET", ("vhosts", ANY, "connections")): connections,
     ("GET", ("connections", ANY)): connection,

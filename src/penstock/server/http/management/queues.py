@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.adapters.amqp.binding import to_queue
-from penstock.adapters.amqp.definitions import QueueDefinition, make_queue
+from penstock.adapters.amqp.definitions import make_queue
+from penstock.adapters.amqp.document import QueueDefinition
 from penstock.adapters.amqp.json_values import plain_properties
 from penstock.adapters.amqp.topology_views import binding_view, default_binding, queue_view
 from penstock.model.refusal import Refusal, RefusalKind

@@ -11,7 +11,8 @@ GET     /api/bindings, /api/bindings/V                      bindings, those of t
                                                             included
 GET     /api/bindings/V/e/SOURCE/q|e/DEST                   those between two; POST makes one
 GET     /api/bindings/V/e/SOURCE/q|e/DEST/KEY               one by its properties_key; DELETE
-GET     /api/definitions, /api/definitions/V                all as one document; POST imports
+GET     /api/definitions, /api/definitions/V                all as one document; POST imports one,
+                                                            all of it or nothing
 ======  ==================================================  =====================================
 """
 
@@ -22,16 +23,18 @@ from urllib.parse import quote
 
 from penstock.adapters.amqp.binding import Binding, Destination, to_exchange, to_queue
 from penstock.adapters.amqp.definitions import (
-    BindingDefinition,
-    Definitions,
-    ExchangeDefinition,
-    UserDefinition,
     exported,
     import_definitions,
     make_binding,
     make_exchange,
     make_vhost,
     permission_view,
+)
+from penstock.adapters.amqp.document import (
+    BindingDefinition,
+    Definitions,
+    ExchangeDefinition,
+    UserDefinition,
 )
 from penstock.adapters.amqp.exchange import Exchange
 from penstock.adapters.amqp.exchanges import delete_exchange
@@ -43,8 +46,15 @@ from penstock.adapters.amqp.topology_views import (
     vhost_view,
 )
 from penstock.adapters.amqp.vhost import DEFAULT_VHOST, VirtualHost
-from penstock.server.http.management.asked import Asked, bad_request, not_found, paged
+from penstock.server.http.management.asked import (
+    Asked,
+    bad_request,
+    not_found,
+    paged,
+    reason_of,
+)
 from penstock.server.http.management.place import ANY, Done, Place, Table
+from penstock.wire.amqp.codes import AmqpError
 
 
 async def vhosts(place: Place, asked: Asked) -> Any:
@@ -262,11 +272,15 @@ async def export(place: Place, asked: Asked, vhost_name: str | None = None) -> d
 
 
 async def take_in(place: Place, asked: Asked, vhost_name: str | None = None) -> Done:
-    """Make what a document defines."""
+    """Make what a document defines, all of it or nothing."""
     asked.administrator()
     host = None if vhost_name is None else place.vhost(vhost_name)
     document = await asked.body(Definitions)
-    import_definitions(place.house, document, host)
+    try:
+        import_definitions(place.house, document, host)
+    except AmqpError as error:
+        # Whatever is missing is missing in the document: never a 404.
+        raise bad_request(reason_of(error)) from None
     await place.durable()
     return Done()
 
