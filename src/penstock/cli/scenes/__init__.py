@@ -31,6 +31,8 @@ SCENES: Final = {
     "memory-alarm": "AMQP: connection.blocked; publishes wait, acks and declares do not",
     "disk-alarm": "AMQP: the same when the disk is nearly full, before a write fails",
     "prefetch": "AMQP: what a consumer has in hand, alone, by channel, and without any limit",
+    "slow-reader": "AMQP: a consumer that does not read stops only itself, and is named",
+    "pending-publishes": "AMQP: a socket rests while too many of its publishes are unconfirmed",
     "mixed-connection": "AMQP: held publishes do not stop the acks behind them; x-overflow: hold",
     "spark-backpressure": "a slow Spark query slows, then holds, the publishers of its topic only",
 }

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from socket import SO_RCVBUF, SOL_SOCKET
 from typing import Final, NamedTuple
 
 from penstock.model.errors import PenstockError
@@ -44,6 +45,8 @@ PERSISTENT: Final = b"\x10\x00\x02"
 """Properties of a message that says nothing but delivery-mode 2."""
 TRANSIENT: Final = b"\x00\x00"
 READ_BYTES: Final = 1 << 18
+RESTING_BYTES: Final = 1 << 16
+"""What the system keeps for a client that does not read."""
 ANSWER_SECONDS_MAX: Final = 15.0
 _UNASKED: Final = (Deliver, Return, Ack, Nack, Cancel, CloseChannel)
 _WITH_CONTENT: Final = (Deliver, Return, GetOk)
@@ -75,6 +78,8 @@ class AmqpLink:
         self._answers: Final[dict[int, asyncio.Queue[Method]]] = {}
         self._listeners: Final[dict[int, Listener]] = {}
         self._partial: Final[dict[int, _Content]] = {}
+        self._may_read: Final = asyncio.Event()
+        self._may_read.set()
         self._task = asyncio.create_task(self._hear())
 
     @classmethod
@@ -136,6 +141,16 @@ class AmqpLink:
         """True between ``connection.blocked`` and ``unblocked``."""
         return bool(self.notices) and bool(self.notices[-1].reason)
 
+    def rest(self) -> None:
+        """Read nothing any more, as a client that hangs; a little is read ahead still."""
+        # A buffer of the system's choice would take whatever a scene can send.
+        self._writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_RCVBUF, RESTING_BYTES)
+        self._may_read.clear()
+
+    def read_on(self) -> None:
+        """Read again."""
+        self._may_read.set()
+
     def leave(self) -> None:
         """Hang up."""
         self._task.cancel()
@@ -151,6 +166,7 @@ class AmqpLink:
 
     async def _hear(self) -> None:
         while True:
+            await self._may_read.wait()
             try:
                 data = await self._reader.read(READ_BYTES)
             except ConnectionError:
