@@ -2,6 +2,7 @@
 
 import pytest
 
+from penstock.testing.amqp_deeds import cut_off
 from penstock.wire.amqp.channel_methods import Open as OpenChannel
 from penstock.wire.amqp.codes import PROTOCOL_HEADER
 from penstock.wire.amqp.connection_methods import (
@@ -36,11 +37,6 @@ ALL = frozenset(
 @pytest.fixture
 def peer(bench):
     return bench.peer()
-
-
-def closed(method):
-    assert isinstance(method, Close), method
-    return method.reply_code, method.reply_text
 
 
 def test_nothing_is_said_before_the_header_is_complete(peer):
@@ -122,7 +118,7 @@ def test_bad_credentials_are_told_to_clients_that_understand_it(peer):
         "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. "
         "For details see the broker logfile."
     )
-    assert closed(peer.login("guest", "wrong")) == (403, text)
+    assert cut_off(peer.login("guest", "wrong")) == (403, text)
 
 
 def test_bad_credentials_of_others_end_the_connection_without_a_word(peer):
@@ -135,7 +131,7 @@ def test_bad_credentials_of_others_end_the_connection_without_a_word(peer):
 def test_guest_comes_from_this_machine_only(bench):
     peer = bench.peer(host="192.0.2.7")
     peer.greet()
-    assert closed(peer.login())[0] == 403
+    assert cut_off(peer.login())[0] == 403
     bench.house.users.add("shop", "keeper")
     other = bench.peer(host="192.0.2.7")
     other.greet()
@@ -144,7 +140,7 @@ def test_guest_comes_from_this_machine_only(bench):
 
 def test_an_unknown_mechanism_is_an_invalid_command(peer):
     peer.greet()
-    assert closed(peer.call(0, StartOk({}, "EXTERNAL", b"")))[0] == 503
+    assert cut_off(peer.call(0, StartOk({}, "EXTERNAL", b"")))[0] == 503
 
 
 @pytest.mark.parametrize(
@@ -163,7 +159,7 @@ def test_a_client_may_not_settle_for_more_or_less_than_is_offered(
     peer.greet()
     peer.login()
     close = peer.call(0, TuneOk(channel_max, frame_max, 60))
-    assert closed(close) == (530, f"NOT_ALLOWED - negotiated {text}")
+    assert cut_off(close) == (530, f"NOT_ALLOWED - negotiated {text}")
     assert (close.failing_class, close.failing_method) == (10, 31)
 
 
@@ -174,7 +170,7 @@ def test_the_heartbeat_of_the_client_is_taken_as_it_is(peer):
 
 def test_an_unknown_virtual_host_is_not_allowed(peer):
     close = peer.handshake("nowhere")
-    assert closed(close) == (530, "NOT_ALLOWED - vhost nowhere not found")
+    assert cut_off(close) == (530, "NOT_ALLOWED - vhost nowhere not found")
     assert (close.failing_class, close.failing_method) == (10, 40)
 
 
@@ -185,27 +181,27 @@ def test_a_virtual_host_that_was_made_is_open_also_after_a_restart(bench):
     bench.stop()
     assert bench.peer().handshake("shop") == OpenOk()
     assert bench.house.drop_vhost("shop")
-    assert closed(bench.peer().handshake("shop"))[0] == 530
+    assert cut_off(bench.peer().handshake("shop"))[0] == 530
 
 
 def test_a_dropped_virtual_host_takes_its_connections_with_it(bench):
     bench.house.make_vhost("shop")
     peer = bench.client(vhost="shop")
     bench.house.drop_vhost("shop")
-    assert closed(peer.answer(0)) == (320, "CONNECTION_FORCED - vhost 'shop' is deleted")
+    assert cut_off(peer.answer(0)) == (320, "CONNECTION_FORCED - vhost 'shop' is deleted")
     assert not bench.house.drop_vhost("/")
 
 
 @pytest.mark.parametrize("method", [TuneOk(1, 4096, 0), Open("/"), UpdateSecret(b"x", "y")])
 def test_a_method_out_of_turn_is_a_channel_error(peer, method):
     peer.greet()
-    assert closed(peer.call(0, method))[0] == 504
+    assert cut_off(peer.call(0, method))[0] == 504
 
 
 def test_a_channel_before_the_connection_is_open_is_an_unexpected_frame(peer):
     peer.greet()
     peer.send(1, OpenChannel())
-    assert closed(peer.answer(0))[0] == 505
+    assert cut_off(peer.answer(0))[0] == 505
 
 
 def test_a_client_may_leave_in_the_midst_of_the_handshake(peer):
@@ -220,7 +216,7 @@ def test_a_client_may_leave_in_the_midst_of_the_handshake(peer):
 def test_a_frame_larger_than_4_kib_is_refused_before_tune(peer):
     peer.greet()
     peer.raw(b"\x01\0\0\0\x01\0\0")
-    assert closed(peer.answer(0))[0] == 501
+    assert cut_off(peer.answer(0))[0] == 501
 
 
 def test_heartbeats_are_no_method_and_do_no_harm_in_a_handshake(peer):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.model.names import TopicName
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
+from penstock.testing.amqp_deeds import PERSISTENT, durable_topic
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.testing.faults import FaultKind
 from penstock.wire.amqp.basic_methods import Ack, Nack, Publish, Return
@@ -15,15 +15,7 @@ from penstock.wire.amqp.exchange_methods import Declare as DeclareExchange
 from penstock.wire.amqp.frame import method_frame
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
 from penstock.wire.amqp.queue_methods import Bind
-from penstock.wire.amqp.queue_methods import Declare as DeclareQueue
 from penstock.wire.amqp.queue_methods import Delete as DeleteQueue
-
-PERSISTENT = encode_properties(Properties(delivery_mode=2))
-
-
-def declare(peer, name="q", **arguments):
-    peer.call(1, DeclareQueue(queue=name, is_durable=True, arguments=arguments))
-    return peer.bench.engine.topic(TopicName("", name))
 
 
 def bodies(bench, topic):
@@ -45,7 +37,7 @@ def many(peer, count, exchange="", key="q", properties=PERSISTENT, **flags):
 
 
 def test_a_publish_is_stored_as_it_came(bench, peer):
-    topic = declare(peer)
+    topic = durable_topic(peer)
     raw = encode_properties(Properties(content_type="a/b", headers={"h": 1}, delivery_mode=2))
     peer.publish(1, "", "q", b"body", raw)
     peer.turn()
@@ -55,7 +47,7 @@ def test_a_publish_is_stored_as_it_came(bench, peer):
 
 
 def test_a_run_of_publishes_is_one_list_and_one_cumulative_ack(bench, peer):
-    topic = declare(peer)
+    topic = durable_topic(peer)
     peer.call(1, ConfirmSelect())
     many(peer, 100)
     peer.turn()
@@ -64,7 +56,7 @@ def test_a_run_of_publishes_is_one_list_and_one_cumulative_ack(bench, peer):
 
 
 def test_nothing_is_acked_before_its_sync(bench, peer):
-    declare(peer)
+    durable_topic(peer)
     peer.call(1, ConfirmSelect())
     peer.publish(1, "", "q", b"a", PERSISTENT)
     bench.turns()
@@ -74,7 +66,7 @@ def test_nothing_is_acked_before_its_sync(bench, peer):
 
 
 def test_a_transient_one_is_acked_when_it_is_stored(bench, peer):
-    declare(peer)
+    durable_topic(peer)
     peer.call(1, ConfirmSelect())
     peer.publish(1, "", "q", b"a")
     bench.turns()
@@ -82,7 +74,7 @@ def test_a_transient_one_is_acked_when_it_is_stored(bench, peer):
 
 
 def test_numbers_begin_with_the_select_and_what_came_before_is_not_confirmed(bench, peer):
-    declare(peer)
+    durable_topic(peer)
     peer.publish(1, "", "q", b"before", PERSISTENT)
     peer.send(1, ConfirmSelect())
     peer.publish(1, "", "q", b"after", PERSISTENT)
@@ -125,7 +117,7 @@ def test_an_internal_exchange_is_not_for_publishers(peer):
 
 
 def test_immediate_is_not_implemented_and_ends_the_connection(peer):
-    declare(peer)
+    durable_topic(peer)
     many(peer, 1, is_immediate=True)
     peer.turn()
     (closed,) = [each for each in peer.methods(0) if isinstance(each, CloseConnection)]
@@ -133,7 +125,7 @@ def test_immediate_is_not_implemented_and_ends_the_connection(peer):
 
 
 def test_the_user_id_must_be_the_login(bench, peer):
-    topic = declare(peer)
+    topic = durable_topic(peer)
     peer.publish(1, "", "q", b"mine", encode_properties(Properties(user_id="guest")))
     peer.publish(1, "", "q", b"not", encode_properties(Properties(user_id="root")))
     peer.turn()
@@ -148,7 +140,7 @@ def test_the_user_id_must_be_the_login(bench, peer):
 def test_an_expiration_that_is_no_number_of_milliseconds_closes_the_channel(
     bench, peer, expiration
 ):
-    topic = declare(peer)
+    topic = durable_topic(peer)
     peer.publish(1, "", "q", b"", encode_properties(Properties(expiration=expiration)))
     peer.turn()
     (closed,) = answers(peer)
@@ -158,7 +150,7 @@ def test_an_expiration_that_is_no_number_of_milliseconds_closes_the_channel(
 
 
 def test_a_message_above_the_limit_closes_the_channel(bench, peer):
-    topic = declare(peer)
+    topic = durable_topic(peer)
     size = bench.house.settings.message_bytes_max + 1
     head = (60).to_bytes(2, "big") + bytes(2) + size.to_bytes(8, "big") + PERSISTENT
     frame = b"\x02\x00\x01" + len(head).to_bytes(4, "big") + head + b"\xce"
@@ -209,7 +201,7 @@ def test_what_goes_to_no_queue_is_counted_for_operators_also_when_its_channel_is
 
 
 def test_an_alternate_exchange_counts_as_a_route(bench, peer):
-    topic = declare(peer)
+    topic = durable_topic(peer)
     peer.call(1, DeclareExchange(exchange="spare", kind="fanout"))
     peer.call(1, Bind(queue="q", exchange="spare"))
     arguments = {"alternate-exchange": "spare"}
@@ -221,7 +213,7 @@ def test_an_alternate_exchange_counts_as_a_route(bench, peer):
 
 
 def test_mandatory_ones_on_a_headers_exchange_are_asked_for_one_by_one(bench, peer):
-    topic = declare(peer)
+    topic = durable_topic(peer)
     peer.call(1, Bind(queue="q", exchange="amq.headers", arguments={"colour": "red"}))
     peer.call(1, ConfirmSelect())
     for colour in ("red", "blue", "red"):
@@ -236,7 +228,7 @@ def test_mandatory_ones_on_a_headers_exchange_are_asked_for_one_by_one(bench, pe
 
 
 def test_a_route_is_found_again_after_the_topology_changed(bench, peer):
-    first, second = declare(peer, "q"), declare(peer, "r")
+    first, second = durable_topic(peer, "q"), durable_topic(peer, "r")
     peer.call(1, Bind(queue="q", exchange="amq.fanout"))
     peer.publish(1, "amq.fanout", "", b"one")
     peer.call(1, Bind(queue="r", exchange="amq.fanout"))
@@ -257,7 +249,7 @@ def test_a_topic_that_another_protocol_makes_is_found_without_a_change_of_topolo
 
 
 def test_cc_and_bcc_reach_further_queues_and_bcc_is_not_told(bench, peer):
-    topics = [declare(peer, name) for name in ("q", "r", "s")]
+    topics = [durable_topic(peer, name) for name in ("q", "r", "s")]
     raw = encode_properties(Properties(headers={"CC": ["r"], "BCC": ["s"]}))
     peer.publish(1, "", "q", b"a", raw)
     peer.turn()
@@ -267,7 +259,7 @@ def test_cc_and_bcc_reach_further_queues_and_bcc_is_not_told(bench, peer):
 
 
 def test_each_message_of_a_run_has_its_own_copies(bench, peer):
-    topics = {name: declare(peer, name) for name in ("q", "r", "s")}
+    topics = {name: durable_topic(peer, name) for name in ("q", "r", "s")}
     for name in ("r", "s", "r"):
         raw = encode_properties(Properties(headers={"CC": [name]}))
         peer.publish(1, "", "q", name.encode(), raw)
@@ -278,7 +270,7 @@ def test_each_message_of_a_run_has_its_own_copies(bench, peer):
 
 
 def test_a_full_queue_that_rejects_is_a_nack(bench, peer):
-    topic = declare(peer, **{"x-max-length": 2, "x-overflow": "reject-publish"})
+    topic = durable_topic(peer, **{"x-max-length": 2, "x-overflow": "reject-publish"})
     peer.call(1, ConfirmSelect())
     many(peer, 4)
     peer.turn()
@@ -290,7 +282,7 @@ def test_a_full_queue_that_rejects_is_a_nack(bench, peer):
 
 
 def test_without_confirms_a_full_queue_that_rejects_drops_silently(bench, peer):
-    topic = declare(peer, **{"x-max-length": 2, "x-overflow": "reject-publish"})
+    topic = durable_topic(peer, **{"x-max-length": 2, "x-overflow": "reject-publish"})
     many(peer, 4)
     peer.turn()
     assert bodies(bench, topic) == [b"0", b"1"]
@@ -301,7 +293,7 @@ def test_what_is_held_too_long_is_a_nack_and_without_confirms_the_end_of_the_cha
     held = FlowSettings().hold_ms_max
     arguments = {"x-max-length": 1, "x-overflow": "hold"}
     confirming, plain = bench.client(), bench.client()
-    declare(confirming, "full", **arguments)
+    durable_topic(confirming, "full", **arguments)
     confirming.call(1, ConfirmSelect())
     many(confirming, 2, key="full")
     many(plain, 1, key="full")
@@ -316,7 +308,7 @@ def test_what_is_held_too_long_is_a_nack_and_without_confirms_the_end_of_the_cha
 
 
 def test_a_refused_write_is_a_nack_and_nothing_of_it_is_stored(bench, peer):
-    topic = declare(peer)
+    topic = durable_topic(peer)
     peer.call(1, ConfirmSelect())
     bench.storage.plan.fail_next("write", FaultKind.ENOSPC)
     many(peer, 2)
@@ -326,7 +318,7 @@ def test_a_refused_write_is_a_nack_and_nothing_of_it_is_stored(bench, peer):
 
 
 def test_after_a_failed_sync_a_publisher_without_confirms_loses_its_connection(bench, peer):
-    declare(peer)
+    durable_topic(peer)
     bench.storage.plan.fail_next("sync", FaultKind.EIO)
     many(peer, 1)
     peer.turn()
@@ -335,7 +327,7 @@ def test_after_a_failed_sync_a_publisher_without_confirms_loses_its_connection(b
 
 
 def test_a_queue_deleted_while_its_publish_is_on_the_way_means_dropped_and_confirmed(bench, peer):
-    declare(peer)
+    durable_topic(peer)
     peer.call(1, ConfirmSelect())
     peer.publish(1, "", "q", b"a", PERSISTENT)
     peer.call(1, DeleteQueue(queue="q"))
@@ -349,7 +341,7 @@ def test_a_publisher_is_known_as_one_by_its_first_publish_also_an_unroutable_one
 
 
 def test_the_end_of_a_channel_leaves_what_it_published_to_the_engine(bench, peer):
-    topic = declare(peer)
+    topic = durable_topic(peer)
     many(peer, 3)
     peer.send(1, Close(200, "bye"))
     peer.turn()
@@ -360,7 +352,7 @@ def test_large_messages_are_held_within_the_connections_share(bench):
     settings = Settings(flow=FlowSettings(connection_bytes_max=100_000))
     bench = AmqpBench(settings)
     peer = bench.client()
-    topic = declare(peer)
+    topic = durable_topic(peer)
     for _ in range(5):
         peer.publish(1, "", "q", bytes(50_000), PERSISTENT)
     assert not peer.session.is_reading

@@ -3,43 +3,11 @@
 from penstock.engine.topic import TopicPolicy
 from penstock.settings.load import Settings
 from penstock.settings.topics import TopicSettings
+from penstock.testing.amqp_deeds import declared, put, queue_of, ready, refused
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.basic_methods import Ack, Cancel, Consume, ConsumeOk, Deliver, Get
-from penstock.wire.amqp.channel_methods import Close, CloseOk
 from penstock.wire.amqp.properties import Properties, encode_properties
 from penstock.wire.amqp.queue_methods import Bind, Declare, DeclareOk, Delete, DeleteOk
-
-PERSISTENT = encode_properties(Properties(delivery_mode=2))
-
-
-def declared(client, name="q", **bits):
-    answer = client.call(1, Declare(queue=name, **bits))
-    assert isinstance(answer, DeclareOk), answer
-    return answer
-
-
-def refused(client, method):
-    """Code and text of the close that a method earns; the channel is opened anew."""
-    answer = client.call(1, method)
-    assert isinstance(answer, Close), answer
-    client.send(1, CloseOk())
-    client.open(1)
-    return answer.reply_code, answer.reply_text
-
-
-def ready(client, name="q"):
-    return declared(client, name, is_passive=True).messages
-
-
-def put(client, name, *bodies, properties=PERSISTENT):
-    for body in bodies:
-        client.publish(1, "", name, body, properties)
-    client.turn()
-
-
-def queue_of(bench, name="q"):
-    return bench.house.vhosts["/"].queues.get(name)
-
 
 # Restarts.
 

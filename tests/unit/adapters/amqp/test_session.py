@@ -2,6 +2,7 @@
 
 import pytest
 
+from penstock.testing.amqp_deeds import FAR_ABOVE, alarm, cut_off, declared
 from penstock.wire.amqp.basic_methods import Ack, Consume, Get, GetOk, Publish
 from penstock.wire.amqp.channel_methods import Open as OpenChannel
 from penstock.wire.amqp.channel_methods import OpenOk as ChannelOpenOk
@@ -10,23 +11,6 @@ from penstock.wire.amqp.frame import HEARTBEAT, encode_frame, method_frame
 from penstock.wire.amqp.queue_methods import Declare, DeclareOk
 
 PERSISTENT = b"\x10\x00\x02"
-FAR_ABOVE = 1 << 50
-
-
-def closed(method):
-    assert isinstance(method, Close), method
-    return method.reply_code, method.reply_text
-
-
-def queue(peer, name="q", **options):
-    answer = peer.call(1, Declare(0, name, **options))
-    assert isinstance(answer, DeclareOk), answer
-    return answer
-
-
-def alarm(bench, is_raised):
-    bench.engine.set_alarm("memory", FAR_ABOVE if is_raised else 0)
-    bench.settle()
 
 
 # Heartbeats.
@@ -61,7 +45,7 @@ def test_a_peer_that_is_silent_for_two_intervals_is_dropped(bench):
 
 def test_the_watch_for_silence_rests_while_publishes_are_blocked(bench):
     peer = bench.client(heartbeat=10)
-    queue(peer)
+    declared(peer)
     peer.publish(1, "", "q", b"x")
     alarm(bench, True)
     bench.clock.advance(60_000)
@@ -83,7 +67,7 @@ def test_without_heartbeats_there_is_no_deadline(bench):
 
 def test_a_publisher_is_told_of_an_alarm_once_and_of_its_end(bench):
     peer = bench.client()
-    queue(peer)
+    declared(peer)
     peer.publish(1, "", "q", b"one")
     peer.turn()
     peer.take()
@@ -101,7 +85,7 @@ def test_a_connection_that_never_published_is_not_told(bench):
     peer = bench.client()
     alarm(bench, True)
     assert peer.methods(0) == []
-    assert isinstance(queue(peer), DeclareOk)
+    assert isinstance(declared(peer), DeclareOk)
 
 
 def test_the_first_byte_of_a_publish_makes_a_publisher(bench):
@@ -114,7 +98,7 @@ def test_the_first_byte_of_a_publish_makes_a_publisher(bench):
 
 def test_clients_without_the_capability_are_not_told(bench):
     peer = bench.client(capabilities=())
-    queue(peer)
+    declared(peer)
     alarm(bench, True)
     peer.publish(1, "", "q", b"one")
     peer.turn()
@@ -123,7 +107,7 @@ def test_clients_without_the_capability_are_not_told(bench):
 
 def test_acks_and_requests_are_served_while_publishes_are_held(bench):
     peer = bench.client()
-    queue(peer, is_durable=True)
+    declared(peer, is_durable=True)
     peer.publish(1, "", "q", b"one", PERSISTENT)
     peer.turn()
     assert isinstance(peer.call(1, Get(0, "q")), GetOk)
@@ -132,9 +116,9 @@ def test_acks_and_requests_are_served_while_publishes_are_held(bench):
     peer.turn()
     assert peer.session.is_reading
     peer.send(1, Ack(1))
-    assert queue(peer, is_durable=True) == DeclareOk("q", 0, 0)
+    assert declared(peer, is_durable=True) == DeclareOk("q", 0, 0)
     alarm(bench, False)
-    assert queue(peer, is_durable=True) == DeclareOk("q", 1, 0)
+    assert declared(peer, is_durable=True) == DeclareOk("q", 1, 0)
 
 
 # Ends.
@@ -142,8 +126,8 @@ def test_acks_and_requests_are_served_while_publishes_are_held(bench):
 
 def test_the_clients_close_is_answered_and_everything_is_given_back(bench):
     peer = bench.client()
-    queue(peer, "mine", is_exclusive=True)
-    queue(peer, "ours", is_durable=True)
+    declared(peer, "mine", is_exclusive=True)
+    declared(peer, "ours", is_durable=True)
     peer.publish(1, "", "ours", b"work", PERSISTENT)
     assert peer.call(1, Consume(0, "ours", "c"))
     assert peer.bodies() == [b"work"]
@@ -159,8 +143,8 @@ def test_the_clients_close_is_answered_and_everything_is_given_back(bench):
 
 def test_a_connection_that_is_lost_gives_everything_back_once(bench):
     peer = bench.client()
-    queue(peer, "mine", is_exclusive=True)
-    queue(peer, "ours")
+    declared(peer, "mine", is_exclusive=True)
+    declared(peer, "ours")
     peer.publish(1, "", "ours", b"work")
     peer.call(1, Consume(0, "ours", "c"))
     peer.leave()
@@ -176,7 +160,7 @@ def test_a_connection_that_is_lost_gives_everything_back_once(bench):
 def test_after_our_close_only_its_answer_is_heard(bench):
     peer = bench.client()
     peer.send(7, Get(0, "q"))
-    assert closed(peer.answer(0)) == (504, "CHANNEL_ERROR - expected 'channel.open'")
+    assert cut_off(peer.answer(0)) == (504, "CHANNEL_ERROR - expected 'channel.open'")
     peer.send(1, Get(0, "q"), OpenChannel())
     assert peer.take() == []
     assert not peer.session.wants_close
@@ -206,7 +190,7 @@ def test_a_stopping_broker_says_so(bench):
     peer = bench.client()
     peer.session.stopping("whatever")
     text = "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
-    assert closed(peer.answer(0)) == (320, text)
+    assert cut_off(peer.answer(0)) == (320, text)
     assert peer.session.wants_close
 
 
@@ -221,7 +205,7 @@ def test_a_stopping_broker_has_no_words_for_who_is_not_in_yet(bench):
 def test_an_operator_may_end_a_connection(bench):
     peer = bench.client()
     assert bench.house.close_connection(peer.session.connection_id, "told so")
-    assert closed(peer.answer(0)) == (320, "CONNECTION_FORCED - told so")
+    assert cut_off(peer.answer(0)) == (320, "CONNECTION_FORCED - told so")
     assert not bench.house.close_connection(peer.session.connection_id, "again")
 
 
@@ -230,28 +214,28 @@ def test_bytes_that_are_no_frames_end_the_connection_with_501(bench):
     frame = bytearray(method_frame(1, Get(0, "q")))
     frame[-1] = 0
     peer.raw(bytes(frame))
-    assert closed(peer.answer(0))[0] == 501
+    assert cut_off(peer.answer(0))[0] == 501
 
 
 def test_commands_before_the_bad_bytes_are_done(bench):
     peer = bench.client()
     peer.raw(method_frame(2, OpenChannel()) + b"\x09\0\0\0\0\0\0\xce")
     assert peer.answer(2) == ChannelOpenOk()
-    assert closed(peer.answer(0))[0] == 501
+    assert cut_off(peer.answer(0))[0] == 501
 
 
 def test_an_unknown_method_is_invalid_and_names_itself(bench):
     peer = bench.client()
     peer.raw(encode_frame(1, 1, b"\0\x3c\x03\xe7"))
     close = peer.answer(0)
-    assert closed(close)[0] == 503
+    assert cut_off(close)[0] == 503
     assert (close.failing_class, close.failing_method) == (60, 999)
 
 
 @pytest.mark.parametrize("method", [StartOk({}, "PLAIN", b""), Get(0, "q"), OpenChannel()])
 def test_channel_0_takes_no_other_methods_once_it_is_open(bench, method):
     peer = bench.client()
-    assert closed(peer.call(0, method))[0] == 504
+    assert cut_off(peer.call(0, method))[0] == 504
 
 
 def test_closes_are_counted_by_their_reason(bench):
@@ -265,7 +249,7 @@ def test_closes_are_counted_by_their_reason(bench):
 def test_a_part_that_fails_to_close_leaves_nothing_else_behind(bench, monkeypatch):
     peer = bench.client()
     peer.open(2)
-    queue(peer, "mine", is_exclusive=True)
+    declared(peer, "mine", is_exclusive=True)
     peer.call(2, Consume(0, "mine", "c"))
 
     def broken():

@@ -3,32 +3,14 @@
 from dataclasses import replace
 
 from penstock.settings.load import Settings
+from penstock.testing.amqp_deeds import alarm, cut_off, declared
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.basic_methods import Consume, Deliver, Get, GetEmpty, GetOk, Publish
 from penstock.wire.amqp.channel_methods import OpenOk as ChannelOpenOk
 from penstock.wire.amqp.codes import FRAME_HEADER
-from penstock.wire.amqp.connection_methods import Close
 from penstock.wire.amqp.content import CONTENT_HEAD, content_frames
 from penstock.wire.amqp.frame import encode_frame, method_frame
 from penstock.wire.amqp.queue_methods import Declare, DeclareOk
-
-FAR_ABOVE = 1 << 50
-
-
-def closed(method):
-    assert isinstance(method, Close), method
-    return method.reply_code, method.reply_text
-
-
-def queue(peer, name="q", **options):
-    answer = peer.call(1, Declare(0, name, **options))
-    assert isinstance(answer, DeclareOk), answer
-    return answer
-
-
-def alarm(bench, is_raised):
-    bench.engine.set_alarm("memory", FAR_ABOVE if is_raised else 0)
-    bench.settle()
 
 
 def test_answers_that_wait_for_the_disk_stop_the_reading_at_their_limit():
@@ -49,7 +31,7 @@ def test_answers_that_wait_for_the_disk_stop_the_reading_at_their_limit():
 
 def test_deliveries_the_socket_does_not_take_stop_at_the_limit_of_the_connection(bench):
     peer = bench.client()
-    queue(peer)
+    declared(peer)
     limit = bench.settings.flow.unsent_messages_max
     for _ in range(limit + 50):
         peer.publish(1, "", "q", b"x")
@@ -66,7 +48,7 @@ def test_deliveries_the_socket_does_not_take_stop_at_the_limit_of_the_connection
 
 def test_deliveries_behind_an_answer_that_waits_are_not_taken_for_sent(bench):
     peer = bench.client()
-    queue(peer)
+    declared(peer)
     peer.call(1, Consume(0, "q", "c", is_no_ack=True))
     other = bench.client()
     other.publish(1, "", "q", b"x")
@@ -83,7 +65,7 @@ def test_deliveries_behind_an_answer_that_waits_are_not_taken_for_sent(bench):
 def test_a_content_on_a_channel_that_is_not_open_ends_the_connection_at_once(bench):
     peer = bench.client()
     peer.send(9, Publish(0, "", "q"))
-    assert closed(peer.answer(0))[0] == 504
+    assert cut_off(peer.answer(0))[0] == 504
 
 
 def test_a_header_that_announces_too_much_costs_the_channel_and_its_body_is_dropped():
@@ -104,13 +86,13 @@ def test_a_method_within_a_content_is_an_unexpected_frame(bench):
     peer = bench.client()
     header = encode_frame(FRAME_HEADER, 1, CONTENT_HEAD.pack(60, 0, 10) + b"\0\0")
     peer.raw(method_frame(1, Publish(0, "", "q")) + header + method_frame(1, Get(0, "q")))
-    assert closed(peer.answer(0))[0] == 505
+    assert cut_off(peer.answer(0))[0] == 505
 
 
 def test_contents_of_two_channels_may_come_mixed(bench):
     peer = bench.client()
     peer.open(2)
-    queue(peer)
+    declared(peer)
     header = CONTENT_HEAD.pack(60, 0, 4) + b"\0\0"
     for channel in (1, 2):
         peer.send(channel, Publish(0, "", "q"))
@@ -130,7 +112,7 @@ def test_held_publishes_stop_the_reading_when_the_share_of_the_connection_is_ful
     settings = replace(settings, flow=replace(settings.flow, connection_bytes_max=64 << 10))
     bench = AmqpBench(settings)
     peer = bench.client()
-    queue(peer)
+    declared(peer)
     alarm(bench, True)
     sent = 0
     while peer.session.is_reading:
@@ -141,7 +123,7 @@ def test_held_publishes_stop_the_reading_when_the_share_of_the_connection_is_ful
     assert sent > 4
     alarm(bench, False)
     assert peer.session.is_reading
-    assert queue(peer).messages == sent
+    assert declared(peer).messages == sent
 
 
 def test_a_content_larger_than_the_share_is_taken_in_all_the_same():
@@ -149,7 +131,7 @@ def test_a_content_larger_than_the_share_is_taken_in_all_the_same():
     settings = replace(settings, flow=replace(settings.flow, connection_bytes_max=64 << 10))
     bench = AmqpBench(settings)
     peer = bench.client()
-    queue(peer)
+    declared(peer)
     data = method_frame(1, Publish(0, "", "q")) + content_frames(
         1, b"\0\0", bytes(1 << 20), peer.frame_max
     )
@@ -157,7 +139,7 @@ def test_a_content_larger_than_the_share_is_taken_in_all_the_same():
         assert peer.session.is_reading
         peer.raw(data[at : at + 10_000])
     peer.turn()
-    assert queue(peer).messages == 1
+    assert declared(peer).messages == 1
     assert bench.house.contents.drawn_bytes == 0
 
 
@@ -169,7 +151,7 @@ def test_large_contents_of_many_connections_take_turns_when_the_pool_is_full():
     )
     bench = AmqpBench(settings)
     home = bench.client()
-    queue(home)
+    declared(home)
     size = 1 << 20
     waiting = {}
     for _ in range(8):
@@ -190,6 +172,6 @@ def test_large_contents_of_many_connections_take_turns_when_the_pool_is_full():
         if not waiting:
             break
         assert moved, "nobody may read, for ever"
-    assert queue(home).messages == 8
+    assert declared(home).messages == 8
     assert bench.house.contents.drawn_bytes == 0
     assert bench.engine.inflight_pool.peak <= bench.engine.inflight_pool.bytes_max

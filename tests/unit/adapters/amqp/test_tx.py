@@ -4,9 +4,9 @@ import pytest
 
 from penstock.adapters.amqp.tx import ACK_BYTES
 from penstock.engine.parcel import PUBLICATION_BYTES
-from penstock.model.names import TopicName
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
+from penstock.testing.amqp_deeds import PERSISTENT, durable_topic, ready
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.testing.faults import FaultKind
 from penstock.wire.amqp.basic_methods import Ack, Get, GetEmpty, GetOk, Return
@@ -20,22 +20,6 @@ from penstock.wire.amqp.channel_methods import (
     TxSelect,
     TxSelectOk,
 )
-from penstock.wire.amqp.properties import Properties, encode_properties
-from penstock.wire.amqp.queue_methods import Declare as DeclareQueue
-from penstock.wire.amqp.queue_methods import DeclareOk
-
-PERSISTENT = encode_properties(Properties(delivery_mode=2))
-
-
-def declare(peer, name="q", **arguments):
-    peer.call(1, DeclareQueue(queue=name, is_durable=True, arguments=arguments))
-    return peer.bench.engine.topic(TopicName("", name))
-
-
-def ready(peer, name="q"):
-    answer = peer.call(1, DeclareQueue(queue=name, is_passive=True))
-    assert isinstance(answer, DeclareOk)
-    return answer.messages
 
 
 def test_a_commit_or_rollback_needs_a_select(peer):
@@ -46,7 +30,7 @@ def test_a_commit_or_rollback_needs_a_select(peer):
 
 
 def test_publishes_wait_for_the_commit(bench, peer):
-    topic = declare(peer)
+    topic = durable_topic(peer)
     assert isinstance(peer.call(1, TxSelect()), TxSelectOk)
     assert isinstance(peer.call(1, TxSelect()), TxSelectOk), "again is fine"
     peer.publish(1, "", "q", b"a", PERSISTENT)
@@ -58,7 +42,7 @@ def test_publishes_wait_for_the_commit(bench, peer):
 
 
 def test_a_rollback_forgets_publishes(bench, peer):
-    topic = declare(peer)
+    topic = durable_topic(peer)
     peer.call(1, TxSelect())
     peer.publish(1, "", "q", b"a")
     assert isinstance(peer.call(1, TxRollback()), TxRollbackOk)
@@ -67,7 +51,7 @@ def test_a_rollback_forgets_publishes(bench, peer):
 
 
 def test_commit_ok_leaves_when_everything_is_durable(bench, peer):
-    declare(peer)
+    durable_topic(peer)
     peer.call(1, TxSelect())
     peer.publish(1, "", "q", b"a", PERSISTENT)
     peer.send(1, TxCommit())
@@ -83,7 +67,7 @@ def test_an_empty_commit_is_answered(peer):
 
 
 def test_acks_wait_for_the_commit_and_a_rollback_leaves_them_unsettled(bench, peer):
-    topic = declare(peer)
+    topic = durable_topic(peer)
     peer.publish(1, "", "q", b"a", PERSISTENT)
     peer.turn()
     peer.call(1, TxSelect())
@@ -102,7 +86,7 @@ def test_acks_wait_for_the_commit_and_a_rollback_leaves_them_unsettled(bench, pe
 
 
 def test_publishes_and_acks_of_a_commit_are_one_frame(bench, peer):
-    topic, other = declare(peer), declare(peer, "other")
+    topic, other = durable_topic(peer), durable_topic(peer, "other")
     peer.publish(1, "", "q", b"a", PERSISTENT)
     peer.turn()
     peer.call(1, TxSelect())
@@ -124,7 +108,7 @@ def test_a_power_cut_loses_all_of_a_transaction_or_nothing(seed, is_synced):
     bench = AmqpBench(seed=seed)
     peer = bench.client()
     for name in ("q", "other", "third"):
-        declare(peer, name)
+        durable_topic(peer, name)
     peer.publish(1, "", "q", b"a", PERSISTENT)
     peer.turn()
     peer.call(1, TxSelect())
@@ -143,7 +127,7 @@ def test_a_power_cut_loses_all_of_a_transaction_or_nothing(seed, is_synced):
 
 
 def test_a_large_transaction_settles_when_the_last_publish_is_durable(bench, peer):
-    topic = declare(peer)
+    topic = durable_topic(peer)
     peer.publish(1, "", "q", b"a", PERSISTENT)
     peer.turn()
     peer.call(1, TxSelect())
@@ -174,7 +158,7 @@ def test_a_returned_message_comes_back_at_the_commit_before_commit_ok(peer):
 
 
 def test_a_publish_that_is_refused_at_the_commit_closes_the_channel(bench, peer):
-    declare(peer, **{"x-max-length": 1, "x-overflow": "reject-publish"})
+    durable_topic(peer, **{"x-max-length": 1, "x-overflow": "reject-publish"})
     peer.call(1, TxSelect())
     peer.publish(1, "", "q", b"a", PERSISTENT)
     peer.publish(1, "", "q", b"b", PERSISTENT)
@@ -184,7 +168,7 @@ def test_a_publish_that_is_refused_at_the_commit_closes_the_channel(bench, peer)
 
 
 def test_a_write_that_the_disk_refuses_is_no_commit(bench, peer):
-    topic = declare(peer)
+    topic = durable_topic(peer)
     peer.call(1, TxSelect())
     peer.publish(1, "", "q", b"a", PERSISTENT)
     bench.storage.plan.fail_next("write", FaultKind.ENOSPC)
@@ -195,7 +179,7 @@ def test_a_write_that_the_disk_refuses_is_no_commit(bench, peer):
 def test_a_transaction_has_the_size_of_the_connections_share_at_most():
     bench = AmqpBench(Settings(flow=FlowSettings(connection_bytes_max=10 * PUBLICATION_BYTES)))
     peer = bench.client()
-    declare(peer)
+    durable_topic(peer)
     peer.call(1, TxSelect())
     for _ in range(9):
         peer.publish(1, "", "q", b"")
@@ -210,7 +194,7 @@ def test_a_transaction_has_the_size_of_the_connections_share_at_most():
 
 
 def test_settlements_that_wait_weigh_something_too(bench, peer):
-    declare(peer)
+    durable_topic(peer)
     peer.publish(1, "", "q", b"a", PERSISTENT)
     peer.turn()
     peer.call(1, TxSelect())
@@ -223,7 +207,7 @@ def test_settlements_that_wait_weigh_something_too(bench, peer):
 
 @pytest.mark.parametrize("end", [TxCommit(), TxRollback(), Close(200, "bye")])
 def test_every_end_of_a_transaction_makes_room(bench, peer, end):
-    declare(peer)
+    durable_topic(peer)
     peer.call(1, TxSelect())
     peer.publish(1, "", "q", b"a", PERSISTENT)
     assert bench.house.transactions.bytes > 0
@@ -232,7 +216,7 @@ def test_every_end_of_a_transaction_makes_room(bench, peer, end):
 
 
 def test_the_loss_of_a_connection_makes_room(bench, peer):
-    declare(peer)
+    durable_topic(peer)
     peer.call(1, TxSelect())
     peer.publish(1, "", "q", b"a", PERSISTENT)
     peer.leave()
@@ -240,7 +224,7 @@ def test_the_loss_of_a_connection_makes_room(bench, peer):
 
 
 def test_several_commits_at_once_are_answered_in_order_each_once(bench, peer):
-    topic = declare(peer)
+    topic = durable_topic(peer)
     peer.call(1, TxSelect())
     for number in range(3):
         peer.publish(1, "", "q", b"%d" % number, PERSISTENT)
@@ -253,7 +237,7 @@ def test_several_commits_at_once_are_answered_in_order_each_once(bench, peer):
 
 
 def test_a_channel_may_be_closed_while_its_commit_is_under_way(bench, peer):
-    topic = declare(peer)
+    topic = durable_topic(peer)
     peer.call(1, TxSelect())
     peer.publish(1, "", "q", b"a", PERSISTENT)
     peer.send(1, TxCommit(), Close(200, "bye"))
