@@ -5,7 +5,7 @@ Not here: the limits (``limits.py``).
 
 from abc import ABC
 
-from penstock.engine.body_bytes import body_bytes
+from penstock.engine.body_bytes import BodyBytes
 from penstock.engine.deliver import Journey
 from penstock.engine.host import Host, SubscribedQueue
 from penstock.engine.ready_bytes import ReadyBytes
@@ -16,13 +16,14 @@ from penstock.model.position import QueueId, SubscriptionId
 class Measured(Takes, ABC):
     """The part of a subscription that answers them."""
 
-    __slots__ = ("_ready_bytes", "_unserved_ms", "_unserved_since_ms")
+    __slots__ = ("_body_bytes", "_ready_bytes", "_unserved_ms", "_unserved_since_ms")
 
     def __init__(
         self, subscription_id: SubscriptionId, name: str, host: Host, journey: Journey
     ) -> None:
         super().__init__(subscription_id, name, host, journey)
         self._ready_bytes: dict[QueueId, ReadyBytes] = {}
+        self._body_bytes: dict[QueueId, BodyBytes] = {}
         self._unserved_ms = 0
         self._unserved_since_ms: int | None = None
 
@@ -69,8 +70,11 @@ class Measured(Takes, ABC):
 
     def body_bytes(self) -> tuple[int, int]:
         """Of what is ready and of what is in flight, as exactly as a look may cost."""
-        read = self._host.read
-        found = [body_bytes(lane, read) for lane in self._order]
+        known = self._body_bytes
+        for lane in self._order:
+            if lane.queue_id not in known:
+                known[lane.queue_id] = BodyBytes(lane, self._host.read)
+        found = [each.look() for each in known.values()]
         # Where a limit asks, somebody counts: that is exact.
         ready = self.ready_body_bytes() if self._ready_bytes else sum([each[0] for each in found])
         return ready, sum([each[1] for each in found])

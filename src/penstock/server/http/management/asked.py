@@ -30,7 +30,7 @@ BODY_BYTES_MAX: Final = 10 * 1024 * 1024
 REALM: Final = 'Basic realm="RabbitMQ Management"'
 
 PAGE_MAX: Final = 500
-VIEWS_AT_A_TIME: Final = 200
+VIEWS_AT_A_TIME: Final = 50
 """Rows made in one go; then others have their turn."""
 
 T = TypeVar("T")
