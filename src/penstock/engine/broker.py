@@ -107,8 +107,12 @@ class Engine(Gauges):
         return topic
 
     def delete_topic(self, name: TopicName, cause: str = "deleted") -> None:
-        """A topic goes with its messages and subscriptions; raises ``NotFound``."""
+        """A topic goes with its messages and subscriptions, at once; raises ``NotFound``."""
         self._parts.remove_topic(self._registry.topic(name), cause)
+
+    def retire_topic(self, name: TopicName, cause: str = "deleted") -> None:
+        """The same as soon as its dead are buried for good (``leaving.py``): mostly at once."""
+        self._parts.leaving.retire(self._registry.topic(name), cause)
 
     def create_subscription(
         self, topic: TopicName, name: str, options: SubscriptionOptions

@@ -171,9 +171,10 @@ def joined_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     joined: list[tuple[int, int]] = []
     last_start = last_end = -1
     for start, end in sorted(ranges):
-        if start <= last_end:
-            if end > last_end:
-                last_end = end
+        if start == last_end:
+            last_end = end
+        elif start < last_end:
+            last_end = max(end, last_end)
         else:
             if last_end >= 0:
                 joined.append((last_start, last_end))

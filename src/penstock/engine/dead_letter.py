@@ -107,6 +107,7 @@ class DeadLetters:
         """Moved to another queue, alive."""
         self.dropped = 0
         """Deaths without a dead-letter target."""
+        self._stored_end = 0
 
     def bury(self, queue: Queue, offset: int, record: Record, cause: Cause, attempts: int) -> None:
         """A message died; if its topic names a target, a copy is in the next frame."""
@@ -180,6 +181,11 @@ class DeadLetters:
                 frame.append(Appending(letter, tuple([queue.index for queue in alive])), alive)
         return taken
 
+    def stored(self, taken: list[Waiting], end_position: int) -> None:
+        """The frame is written, and ends there."""
+        if taken:
+            self._stored_end = end_position
+
     def failed(self, taken: list[Waiting]) -> None:
         """The frame was refused: they go into the next one, before newer ones."""
         self._waiting = taken + self._waiting
@@ -193,6 +199,10 @@ class DeadLetters:
     def is_waiting(self) -> bool:
         """True when a frame is wanted."""
         return bool(self._waiting)
+
+    def is_unsafe(self, durable_position: int) -> bool:
+        """True while there are letters that a crash could undo."""
+        return bool(self._waiting) or self._stored_end > durable_position
 
     @property
     def is_crowded(self) -> bool:

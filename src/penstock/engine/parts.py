@@ -23,6 +23,7 @@ from penstock.engine.delayed_room import DelayedRoom
 from penstock.engine.frame import Frame
 from penstock.engine.host import Awaiting, SubscribedQueue
 from penstock.engine.housekeeping import Housekeeping
+from penstock.engine.leaving import Leaving
 from penstock.engine.ports import Burial
 from penstock.engine.publish import Intake
 from penstock.engine.pull import PullDesk
@@ -95,6 +96,7 @@ class Parts:
         book = QueryBook(self, settings.spark)
         self.queries = QueryDesk(self, book)
         self.housekeeping.kept = book.lowest_kept
+        self.leaving = Leaving(self.commits, self._has_unsafe_letters, self.remove_topic)
         self.turns = TurnRunner(self)
         self.removal_watchers: list[Callable[[Topic], None]] = []
 
@@ -125,7 +127,7 @@ class Parts:
 
     def expire(self, topic: Topic) -> None:
         """Nobody used the topic for as long as its policy allows."""
-        self.remove_topic(topic, "expired")
+        self.leaving.retire(topic, "expired")
 
     def refuse_collected(self, refusal: Refusal) -> None:
         """Refuse what waits in queues: nothing can be stored any more."""
@@ -135,6 +137,9 @@ class Parts:
             if connection.pending.done(len(parcel.publications)):
                 self.chain.mark(connection)
             self.answers.refuse(parcel.channel, parcel.publications, refusal)
+
+    def _has_unsafe_letters(self) -> bool:
+        return self.dead_letters.is_unsafe(self.store.durable_position)
 
     def _disconnected(self, connection: Connection) -> None:
         self.pulls.disconnected(connection.outlet)

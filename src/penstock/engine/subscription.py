@@ -158,7 +158,7 @@ class Subscription(Measured):
         dying.turn()
         outbox: Outbox = {}
         # Nothing new before all of them are buried: they would pile up.
-        moved = 0 if dying else self._serve(messages_max, outbox)
+        moved = 0 if dying or self.is_leaving else self._serve(messages_max, outbox)
         is_ready = False
         for lane in self._order:
             end = lane.end

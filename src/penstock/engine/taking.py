@@ -51,13 +51,15 @@ class PopOrder(msgspec.Struct, frozen=True, gc=False):
 class Takes(Lanes, ABC):
     """The part of a subscription that serves them."""
 
-    __slots__ = ("_host", "_journey", "_settler", "is_closed", "on_late", "on_ready")
+    __slots__ = ("_host", "_journey", "_settler", "is_closed", "is_leaving", "on_late", "on_ready")
 
     def __init__(
         self, subscription_id: SubscriptionId, name: str, host: Host, journey: Journey
     ) -> None:
         super().__init__(subscription_id, name)
         self.is_closed = False
+        self.is_leaving = False
+        """True when its topic goes as soon as its dead are buried: nothing is handed out."""
         self._host = host
         self._journey = journey
         self._settler: Settler = journey.settler
@@ -66,10 +68,15 @@ class Takes(Lanes, ABC):
         self.on_ready: Callable[[], None] | None = None
         """Called at the end of a dispatch while anything waits to be delivered."""
 
+    @property
+    def has_dying(self) -> bool:
+        """True while somebody waits to be buried."""
+        return bool(self._settler.dying)
+
     def take(self, consumer: Consumer, messages_max: int) -> list[Delivery]:
         """Hand over at once, beside demand, returning the list instead of calling the outlet."""
         taken: list[Delivery] = []
-        for lane in self._order:
+        for lane in () if self.is_leaving else self._order:
             if len(taken) < messages_max and consumer.takes_from(lane.queue_id):
                 taken += self._journey.take(lane, consumer, messages_max - len(taken))
         self._changed()
@@ -77,6 +84,8 @@ class Takes(Lanes, ABC):
 
     def pop(self, consumer: Consumer, queue_id: QueueId, order: PopOrder) -> list[Delivery]:
         """Hand over messages of one queue for a limited time."""
+        if self.is_leaving:
+            return []
         lane = self.lane(queue_id)
         before = (lane.next_offset, len(lane.redelivery.again))
         consumer.visibility_ms = order.visibility_ms

@@ -100,6 +100,7 @@ class Topic:
         "graves",
         "is_deleted",
         "is_durable",
+        "is_leaving",
         "last_used_ms",
         "limits",
         "name",
@@ -127,6 +128,8 @@ class Topic:
         self.was_used = False
         """True when somebody consumed from it at the last look."""
         self.is_deleted = False
+        self.is_leaving = False
+        """True when it will be, as soon as its dead are buried (``leaving.py``)."""
 
     def __repr__(self) -> str:
         return f"<Topic {self.name} {self.topic_id} queues={len(self.queues)}>"

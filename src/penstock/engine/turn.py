@@ -86,6 +86,8 @@ class TurnRunner:
                 parts.housekeeping.snapshot(now_ms)
                 commits.arm_callbacks()
         self._has_drained |= self._dispatch()
+        if parts.leaving:
+            parts.leaving.look()
         if commits.failure is None:
             # After the dispatch: what a consumer takes at once is never too much.
             self._make_room()
@@ -195,6 +197,7 @@ class TurnRunner:
             return False
         self._retry_ms = 0
         settling.saved(settled)
+        dead_letters.stored(buried, frame.end_position)
         delays.stored(frame)
         parts.housekeeping.appended()
         for queue in frame.queues:

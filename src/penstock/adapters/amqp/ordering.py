@@ -4,6 +4,9 @@ RabbitMQ handles publishes and commands in order. Here a publish reaches its que
 next turn, so a command that counts or drops messages waits for that turn. What is held, by an alarm
 or a full queue, is not waited for; neither is more than a few turns' worth.
 
+A queue that is to go, and has dead to bury first, is waited for by whoever said so, and by whoever
+looks for it: then it is gone.
+
 One read of a socket may bring ten thousand commands, or words about as many messages. Beyond
 ``COMMANDS_AT_ONCE`` they wait for the next turn, so that others are served between them (law 5).
 Neighbours are settled together for next to nothing, however many; tags picked here and there are
@@ -26,9 +29,11 @@ from penstock.wire.amqp.content import AckRun, Command, SettleRun
 from penstock.wire.amqp.queue_methods import Declare, Delete, Purge
 
 if TYPE_CHECKING:
+    from penstock.adapters.amqp.queue import AmqpQueue
     from penstock.adapters.amqp.session import Session
     from penstock.engine.connection import Channel
     from penstock.wire.amqp.content import Event
+    from penstock.wire.amqp.inflow import Inflow
 
 TURNS_MAX: Final = 8
 """Turns one command waits for."""
@@ -40,28 +45,40 @@ TAGS_PER_COMMAND: Final = 4
 """Messages that are settled for the price of a command when they may be anywhere."""
 NEIGHBOURS_PER_COMMAND: Final = 40
 """The same when they are next to each other; so one read of them is one turn's."""
-LOOKING: Final = frozenset((Get, Declare, Delete, Purge))
+LOOKING: Final = (Get, Declare, Delete, Purge)
 
 
 class Backlog:
     """What one peer said and is not done yet."""
 
-    __slots__ = ("_events", "_session", "_since_ms", "_turns_left")
+    __slots__ = ("_awaited", "_events", "_inflow", "_session", "_since_ms", "_turns_left")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, inflow: Inflow) -> None:
         self._session = session
+        self._inflow = inflow
         self._events: list[Event] = []
         self._turns_left = TURNS_MAX
         self._since_ms = 0
+        self._awaited: AmqpQueue | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._events)
+        if self._events or self._awaited is not None:
+            return True
+        return self._inflow.has_more and not self._session.is_over
 
     def take(self, events: list[Event]) -> bool:
-        """Do these, in order; False when some have to wait, or one was the end."""
-        if self._events:
+        """Do these, in order; False when something has to wait, or was the end."""
+        events = portioned(events)
+        if self._events or self._awaited is not None:
             self._events += events
             return False
+        if not self._do(events):
+            return False
+        if self._inflow.has_more:
+            self._put_off([])
+        return not self._inflow.has_more
+
+    def _do(self, events: list[Event]) -> bool:
         session = self._session
         left = COMMANDS_AT_ONCE
         for number, event in enumerate(events):
@@ -71,27 +88,48 @@ class Backlog:
                 return False
             if not session.take(event):
                 return False
+            if self._awaited is not None:
+                self._put_off(events[number + 1 :])
+                return False
         return True
 
     def go_on(self) -> bool:
         """A turn has passed: do what waited; the same answer."""
+        if self._awaited is not None and not self._awaited.is_deleted:
+            return False
+        self._awaited = None
         events, self._events = self._events, []
+        if not events and self._inflow.has_more:
+            events = self._inflow.feed(b"", self._session.house.clock.wall_ms())
         is_done = self.take(events)
-        if not self._events:
+        if not self:
             self.clear()
         return is_done
 
     def clear(self) -> None:
         """Nothing is left, or the connection is over."""
         self._events = []
+        self._awaited = None
         if self._session.is_established:
             self._session.connection.undone = None
 
+    def wait_for(self, queue: AmqpQueue) -> None:
+        """Nothing is done before this queue, which is to go, is gone."""
+        self._awaited = queue
+        queue.on_gone.append(self._session.wake)
+
     def view(self) -> UndoneView:
         """What waits, for operators: commands, and runs of publishes and acks behind them."""
-        waits_for = next(_on_their_way(self._session), None)
-        label = "" if waits_for is None else waits_for.stage.label
-        return UndoneView(COMMANDS, len(self._events), self._since_ms, label)
+        # At least one: the command in front may be half done, or others not even read.
+        count = max(1, len(self._events))
+        return UndoneView(COMMANDS, count, self._since_ms, self._waits_for())
+
+    def _waits_for(self) -> str:
+        """Label of the stage for which it waits; empty when it is the next turn."""
+        if self._awaited is not None:
+            return self._awaited.topic.queues[0].stage.label
+        channel = next(_on_their_way(self._session), None)
+        return "" if channel is None else channel.stage.label
 
     def _put_off(self, events: list[Event]) -> None:
         """These wait for the next turn."""
@@ -104,8 +142,13 @@ class Backlog:
 
     def _is_early(self, command: Command) -> bool:
         """True while publishes in front of a command are on their way to what it looks into."""
-        if type(command.method) not in LOOKING:
+        method = command.method
+        if not isinstance(method, LOOKING):
             return False
+        leaving = leaving_queue(self._session, command.channel, method.queue)
+        if leaving is not None:
+            self.wait_for(leaving)
+            return True
         if self._turns_left > 0 and is_publishing(self._session):
             self._turns_left -= 1
             return True
@@ -159,6 +202,12 @@ def _cost(event: Event) -> int:
     tags = _tags(event)
     # What is longer was not cut, so they are neighbours.
     return tags // (TAGS_PER_COMMAND if tags <= TAGS_AT_ONCE else NEIGHBOURS_PER_COMMAND)
+
+
+def leaving_queue(session: Session, number: int, name: str) -> AmqpQueue | None:
+    """The queue that a command on this channel names, if it is to go and has dead to bury first."""
+    channel = session.channels.get(number)
+    return None if channel is None else session.vhost.queues.leaving(name or channel.last_queue)
 
 
 def is_publishing(session: Session) -> bool:

@@ -103,12 +103,25 @@ def delete(channel: ChannelState, method: Delete) -> None:
         return
     queue.check_access(channel.session)
     _check_conditions(queue, if_unused=method.if_unused, if_empty=method.if_empty)
-    later = None if method.is_nowait else channel.answer_later()
-    answer = DeleteOk(channel.vhost.queues.delete(queue))
-    if later is not None and queue.is_durable:
-        channel.house.engine.after_durable(partial(later, answer))
-    elif later is not None:
-        later(answer)
+    later = _nobody if method.is_nowait else channel.answer_later()
+    answer = DeleteOk(channel.vhost.queues.retire(queue))
+    if queue.is_deleted:
+        _deleted(channel, queue, partial(later, answer))
+    else:
+        # Many wait for their dead letters: what the peer says next is heard when they have them.
+        queue.on_gone.append(partial(_deleted, channel, queue, partial(later, answer)))
+        channel.session.backlog.wait_for(queue)
+
+
+def _deleted(channel: ChannelState, queue: AmqpQueue, say: Callable[[], None]) -> None:
+    if queue.is_durable:
+        channel.house.engine.after_durable(say)
+    else:
+        say()
+
+
+def _nobody(_answer: Method | None) -> None:
+    """Nobody waits for it."""
 
 
 COMMANDS: Final[dict[type[Method], Callable[..., None]]] = {

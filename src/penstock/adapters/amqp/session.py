@@ -26,7 +26,7 @@ from penstock.adapters.amqp.dispatch import run_event
 from penstock.adapters.amqp.handed_over import HandedOver
 from penstock.adapters.amqp.handshake import Handshake
 from penstock.adapters.amqp.heartbeat import Heartbeat
-from penstock.adapters.amqp.ordering import Backlog, portioned
+from penstock.adapters.amqp.ordering import Backlog
 from penstock.adapters.contract import Peer
 from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.ports import Confirmation
@@ -74,8 +74,8 @@ class Session(Caller):
         """True once a virtual host is open."""
         self.wants_close = False
         self.handshake: Final = Handshake(self)
-        self._backlog: Final = Backlog(self)
         self._inflow: Final = Inflow(message_bytes_max=house.message_bytes_max)
+        self.backlog: Final = Backlog(self, self._inflow)
         self._contents: Final = house.content_share(self.name, wake)
         self._beat = Heartbeat(0, self.now_ms)
         self._farewell: Farewell | None = None
@@ -130,14 +130,12 @@ class Session(Caller):
         """As the gate wants it, nothing waits to be done, and there is room for late answers."""
         if self.is_over or not self.is_established:
             return True
-        if self._is_behind:
+        if self.backlog or not self.connection.may_read:
             return False
         if self.waiting:
             held = sum([channel.line.held_bytes for channel in self.waiting])
             if held >= self.house.settings.answers_held_bytes_max:
                 return False
-        if not self.connection.may_read:
-            return False
         return not self._contents.is_waiting or self._contents.may_read(self.now_ms)
 
     def receive(self, data: bytes) -> None:
@@ -149,16 +147,17 @@ class Session(Caller):
             if self._farewell is not None and self._farewell.is_heard(data):
                 self.wants_close = True
             return
-        inflow = self._inflow
-        events = inflow.feed(data, clock.wall_ms())
-        if not self.is_established and inflow.is_greeted:
+        events = self._inflow.feed(data, clock.wall_ms())
+        if not self.is_established and self._inflow.is_greeted:
             self.handshake.greet()
-        self._taken(is_done=self._backlog.take(portioned(events)))
+        if self.backlog.take(events):
+            self._all_done(now_ms)
 
     def outgoing(self) -> list[bytes]:
         """Everything to send; what waited for this turn is done first."""
-        if self._is_behind:
-            self._go_on()
+        if self.backlog and self.backlog.go_on():
+            self._all_done(self.now_ms)
+            self.wants_close = self.wants_close or self._is_hung_up
         if self.confirming:
             confirming, self.confirming = self.confirming, {}
             for channel in confirming:
@@ -206,7 +205,7 @@ class Session(Caller):
     def eof(self) -> None:
         """The peer will say no more: nobody listens once all it said is done."""
         self._is_hung_up = True
-        self.wants_close = self.wants_close or not self._is_behind
+        self.wants_close = self.wants_close or not self.backlog
 
     def stopping(self, reason: str) -> None:
         """The broker goes down."""
@@ -249,28 +248,6 @@ class Session(Caller):
             self.fail(AmqpError(ReplyCode.INTERNAL_ERROR, str(error)))
         return not self.is_over
 
-    @property
-    def _is_behind(self) -> bool:
-        """True while something that the peer said is not done, or not even read."""
-        return not self.is_over and (bool(self._backlog) or self._inflow.has_more)
-
-    def _go_on(self) -> None:
-        """A turn has passed: what waited for it, or the next part of what was received."""
-        if self._backlog:
-            is_done = self._backlog.go_on()
-        else:
-            events = self._inflow.feed(b"", self.house.clock.wall_ms())
-            is_done = self._backlog.take(portioned(events))
-        self._taken(is_done=is_done)
-        if self._is_hung_up and not self._is_behind:
-            self.wants_close = True
-
-    def _taken(self, *, is_done: bool) -> None:
-        if is_done and self._inflow.has_more:
-            self.wake()
-        elif is_done:
-            self._all_done(self.now_ms)
-
     def _all_done(self, now_ms: int) -> None:
         """What is left of the bytes is not complete, or cannot be read."""
         inflow = self._inflow
@@ -306,7 +283,7 @@ class Session(Caller):
         if last_words:
             self.send(last_words)
         self.is_over = True
-        self._backlog.clear()
+        self.backlog.clear()
         channels = list(self.channels.values())
         self.channels.clear()
         # Last in, first out; whatever fails in one of them, the others are not left behind.
