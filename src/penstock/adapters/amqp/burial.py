@@ -3,7 +3,8 @@
 A message that dies in such a queue (rejected, expired, pushed out by a length limit, delivered too
 often) is published anew to that exchange: the routes are those of the moment of death, its time to
 live ends with its first life, ``x-death`` tells what happened. Its routing keys are its old ones,
-CC included, or the one of ``x-dead-letter-routing-key`` (then CC goes, too).
+those of CC and BCC included, or the one of ``x-dead-letter-routing-key`` (then those go, too).
+``x-death`` does not tell BCC, but the letter keeps it for the next death.
 
 It vanishes when the exchange is missing, when nothing is bound for it, and in every queue to which
 it would come back without a consumer ever having had a say (``x_death.is_cycle``).
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.adapters.amqp.copies import CC, COPIES_MAX, copy_keys
 from penstock.adapters.amqp.present import as_amqp
@@ -28,7 +29,15 @@ from penstock.model.record import Record, Wire
 from penstock.wire.amqp.codes import AmqpError
 from penstock.wire.amqp.deliveries import names_of
 from penstock.wire.amqp.method import short_bytes
-from penstock.wire.amqp.origin import HEADS_KEPT, PublishHead, publish_record
+from penstock.wire.amqp.origin import (
+    HEADS_KEPT,
+    PublishHead,
+    Reading,
+    examine,
+    record_of,
+    secret_keys,
+    with_secret_keys,
+)
 from penstock.wire.amqp.properties import edit_properties, walk
 
 if TYPE_CHECKING:
@@ -59,26 +68,30 @@ class ExchangeGraves:
         if record.wire != Wire.AMQP:
             record = self._translated(record)
         exchange, routing_key = names_of(record)
-        try:
-            copies = copy_keys(record.properties, CC)[:COPIES_MAX]
-        except AmqpError:
-            copies = ()
+        raw = record.properties
+        is_short = len(raw) <= REMEMBERED_BYTES_MAX
+        copies, expiration = (_life if is_short else _life.__wrapped__)(raw)
         note = DeathNote(
             REASONS[death.cause],
             self._queue,
             death.time_ms // 1000,
             exchange,
             (routing_key, *copies),
-            _expiration(record.properties),
+            expiration,
         )
-        keys = note.routing_keys if self._routing_key is None else (self._routing_key,)
-        letter = self._letter(record, note, keys[0], death.time_ms)
+        secret = secret_keys(record) if self._routing_key is None else ()
+        keys = (*note.routing_keys, *secret) if self._routing_key is None else (self._routing_key,)
+        bury = _buried if is_short else _buried.__wrapped__
+        buried = bury(raw, note, self._routing_key is not None)
+        head = letter_head(self._exchange, keys[0])
+        letter = record_of(head, buried.reading, buried.properties, record.body, death.time_ms)
+        letter = with_secret_keys(letter, secret)
         try:
             queues = self._vhost.router.route_dead(self._exchange, keys).targets(letter)
         except AmqpError:
             return ()
         if note.reason != _REJECTED:
-            deaths = deaths_of(_headers(letter.properties))
+            deaths = buried.deaths
             queues = tuple([each for each in queues if not is_cycle(deaths, each.topic.name.name)])
         return ((letter, queues),) if queues else ()
 
@@ -87,12 +100,6 @@ class ExchangeGraves:
         bytes_max = house.all_settings.topics.message_bytes_max
         reader = house.engine.facts.get(record.wire)
         return as_amqp(record, self._queue, reader=reader, bytes_max=bytes_max)
-
-    def _letter(self, record: Record, note: DeathNote, key: str, now_ms: int) -> Record:
-        raw = record.properties
-        bury = _buried if len(raw) <= REMEMBERED_BYTES_MAX else _buried.__wrapped__
-        properties = bury(raw, note, self._routing_key is not None)
-        return publish_record(letter_head(self._exchange, key), properties, record.body, now_ms)
 
 
 def graves_for(vhost: VirtualHost, queue: AmqpQueue) -> ExchangeGraves | None:
@@ -110,11 +117,32 @@ def letter_head(exchange: str, routing_key: str) -> PublishHead:
     return PublishHead(exchange, routing_key, False, False, names)
 
 
+class Buried(NamedTuple):
+    """What a letter has instead of the properties of the living."""
+
+    properties: bytes
+    reading: Reading
+    deaths: list[Any]
+    """As ``x-death`` has them, unless a consumer refused it: then nobody asks."""
+
+
 @lru_cache(maxsize=64)
-def _buried(properties: bytes, note: DeathNote, drops_cc: bool) -> bytes:
+def _buried(properties: bytes, note: DeathNote, drops_cc: bool) -> Buried:
     """The properties of a letter. Those who die together often have the same: made once."""
     headers = with_death(_headers(properties), note, drops_cc=drops_cc)
-    return edit_properties(properties, {"headers": headers, "expiration": None})
+    written = edit_properties(properties, {"headers": headers, "expiration": None})
+    deaths = [] if note.reason == _REJECTED else deaths_of(headers)
+    return Buried(written, examine(written), deaths)
+
+
+@lru_cache(maxsize=64)
+def _life(properties: bytes) -> tuple[tuple[str, ...], str | None]:
+    """Further routing keys, and how long it was to live."""
+    try:
+        copies = copy_keys(properties, CC)[:COPIES_MAX]
+    except AmqpError:
+        copies = ()
+    return copies, _expiration(properties)
 
 
 def _headers(properties: bytes) -> bytes | None:
