@@ -3,12 +3,13 @@
 import pytest
 
 from penstock.adapters.amqp.ordering import COMMANDS_AT_ONCE
+from penstock.engine.dying import DEATHS_AT_ONCE
 from penstock.flow.views import COMMANDS, UndoneView
 from penstock.testing.amqp_peer import NO_PROPERTIES
-from penstock.wire.amqp.basic_methods import Get, Publish
+from penstock.wire.amqp.basic_methods import Consume, Get, Nack, Publish
 from penstock.wire.amqp.content import content_frames
 from penstock.wire.amqp.frame import method_frame
-from penstock.wire.amqp.queue_methods import Declare
+from penstock.wire.amqp.queue_methods import Declare, Delete
 
 GETS = 5
 
@@ -70,3 +71,21 @@ def test_a_connection_that_goes_takes_it_along(client):
     assert connection.undone is not None
     client.leave()
     assert connection.undone is None
+
+
+def test_who_deletes_a_queue_with_dead_to_bury_says_that_it_waits_for_that_queue(client):
+    many = 3 * DEATHS_AT_ONCE
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
+    client.call(1, Declare(queue="leaving", arguments=letters))
+    client.call(1, Consume(queue="leaving", consumer_tag="c"))
+    for _ in range(many):
+        client.publish(1, "", "leaving", b"x")
+    while client.session.channels[1].consuming.unacked.count < many:
+        client.turn()
+    began_ms = client.bench.clock.monotonic_ms()
+    client.send(1, Nack(0, is_multiple=True, is_requeue=False), Delete(queue="leaving"))
+    client.bench.clock.advance(30)
+    assert undone(client) == UndoneView(COMMANDS, 1, began_ms, "queue leaving")
+    client.turn()
+    assert undone(client) is None
+    assert client.bench.house.vhosts["/"].queues.get("leaving") is None
