@@ -48,10 +48,10 @@ def got(channel, queue, count):
     return found
 
 
-def eventually_got(channel, queue):
+def eventually_got(channel, queue, *, auto_ack=True):
     until = time.monotonic() + 10
     while time.monotonic() < until:
-        method, properties, body = channel.basic_get(queue, auto_ack=True)
+        method, properties, body = channel.basic_get(queue, auto_ack=auto_ack)
         if method is not None:
             return method, properties, body
         time.sleep(0.01)
@@ -147,6 +147,38 @@ def test_a_rejected_message_is_dead_lettered_with_its_history(channel, name):
     assert death["routing-keys"] == [name]
     assert properties.headers["x-first-death-reason"] == "rejected"
     assert properties.headers["k"] == "v"
+
+
+def test_a_dead_letter_goes_where_cc_and_bcc_say_and_only_cc_is_told(channel, name):
+    """Again when it dies a second time, and not where the queue has a key of its own."""
+    exchange, again = f"{name}-dead", f"{name}-again"
+    for each in (exchange, again):
+        channel.exchange_declare(each, "direct")
+    for key in ("main", "open", "hidden", "fixed"):
+        arguments = {"x-dead-letter-exchange": again} if key == "hidden" else {}
+        channel.queue_declare(f"{name}-{key}", arguments=arguments)
+        channel.queue_bind(f"{name}-{key}", exchange, key)
+    channel.queue_declare(f"{name}-second")
+    channel.queue_bind(f"{name}-second", again, "hidden")
+    own = {"x-dead-letter-exchange": exchange}
+    channel.exchange_declare(name, "fanout")
+    channel.queue_declare(name, arguments=own)
+    channel.queue_declare(f"{name}-own", arguments=own | {"x-dead-letter-routing-key": "fixed"})
+    for queue in (name, f"{name}-own"):
+        channel.queue_bind(queue, name)
+    copied = pika.BasicProperties(headers={"CC": ["open"], "BCC": ["hidden"]})
+    channel.basic_publish(name, "main", b"bad", copied)
+    for queue in (name, f"{name}-own", f"{name}-hidden"):
+        method, properties, body = eventually_got(channel, queue, auto_ack=False)
+        assert ("BCC" in properties.headers, body) == (False, b"bad")
+        channel.basic_reject(method.delivery_tag, requeue=False)
+    for key, cc in (("main", ["open"]), ("open", ["open"]), ("second", ["open"]), ("fixed", None)):
+        method, properties, body = eventually_got(channel, f"{name}-{key}")
+        assert (method.routing_key, body) == ("fixed" if key == "fixed" else "main", b"bad")
+        assert (properties.headers.get("CC"), "BCC" in properties.headers) == (cc, False)
+        keys = [death["routing-keys"] for death in properties.headers["x-death"]]
+        assert keys == [["main", "open"]] * (2 if key == "second" else 1)
+    assert channel.basic_get(f"{name}-hidden")[0] is None
 
 
 def test_an_expired_message_keeps_its_old_expiration(channel, name):

@@ -7,6 +7,7 @@ from penstock.engine.ports import Publication
 from penstock.engine.routing import route_to
 from penstock.model.names import TopicName
 from penstock.model.record import neutral_record
+from penstock.testing.amqp_deeds import PERSISTENT, durable_topic, put
 from penstock.testing.faults import FaultKind
 from penstock.wire.amqp.basic_methods import Get, GetEmpty, GetOk, Nack, Reject
 from penstock.wire.amqp.channel_methods import ConfirmSelect
@@ -15,10 +16,7 @@ from penstock.wire.amqp.exchange_methods import Declare as DeclareExchange
 from penstock.wire.amqp.origin import publish_record
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
 from penstock.wire.amqp.queue_methods import Bind, Purge
-from penstock.wire.amqp.queue_methods import Declare as DeclareQueue
 from penstock.wire.amqp.queue_methods import Delete as DeleteQueue
-
-PERSISTENT = encode_properties(Properties(delivery_mode=2))
 
 
 @pytest.fixture
@@ -26,20 +24,15 @@ def peer(bench):
     """A client with queue ``dead`` bound to exchange ``dlx`` by every key."""
     peer = bench.client()
     peer.call(1, DeclareExchange(exchange="dlx", kind="topic"))
-    declare(peer, "dead")
+    durable_topic(peer, "dead")
     peer.call(1, Bind(queue="dead", exchange="dlx", routing_key="#"))
     return peer
-
-
-def declare(peer, name="q", **arguments):
-    peer.call(1, DeclareQueue(queue=name, is_durable=True, arguments=arguments))
-    return topic(peer.bench, name)
 
 
 def mortal(peer, name="q", exchange="dlx", **arguments):
     """A queue with a dead-letter exchange."""
     names = {key.replace("_", "-"): value for key, value in arguments.items()}
-    return declare(peer, name, **{"x-dead-letter-exchange": exchange, **names})
+    return durable_topic(peer, name, **{"x-dead-letter-exchange": exchange, **names})
 
 
 def topic(bench, name):
@@ -96,7 +89,7 @@ def test_the_routing_key_of_the_queue_replaces_the_old_ones_and_cc(bench, peer):
 
 
 def test_without_one_a_letter_goes_to_all_old_keys_cc_included(bench, peer):
-    other = declare(peer, "other")
+    other = durable_topic(peer, "other")
     peer.call(1, DeclareExchange(exchange="exact", kind="direct"))
     peer.call(1, Bind(queue="dead", exchange="exact", routing_key="q"))
     peer.call(1, Bind(queue="other", exchange="exact", routing_key="copy"))
@@ -106,6 +99,49 @@ def test_without_one_a_letter_goes_to_all_old_keys_cc_included(bench, peer):
     assert len(letters(bench)) == len(bench.records(other)) == 1
     assert headers(letters(bench)[0])["CC"] == ["copy"]
     assert letters(bench)[0].position == bench.records(other)[0].position, "stored once"
+
+
+def secret_ways(peer):
+    """A direct exchange that knows the old key and a secret one, and a queue that dies into it."""
+    peer.call(1, DeclareExchange(exchange="exact", kind="direct"))
+    peer.call(1, Bind(queue="dead", exchange="exact", routing_key="q"))
+    mortal(peer, "secret", exchange="exact")
+    peer.call(1, Bind(queue="secret", exchange="exact", routing_key="hidden"))
+    mortal(peer, exchange="exact")
+
+
+def test_a_letter_goes_to_the_keys_of_bcc_and_does_not_tell_them(bench, peer):
+    secret_ways(peer)
+    publish(peer, headers={"BCC": ["hidden"], "own": 1})
+    reject(peer)
+    for name in ("dead", "secret"):
+        (letter,) = letters(bench, name)
+        assert names_of(letter) == ("exact", "q")
+        assert "BCC" not in headers(letter)
+        assert headers(letter)["x-death"][0]["routing-keys"] == ["q"]
+        assert letter.body == b"m"
+
+
+def test_the_keys_of_bcc_outlive_a_second_death(bench, peer):
+    secret_ways(peer)
+    publish(peer, headers={"BCC": ["hidden"]}, delivery_mode=2)
+    reject(peer)
+    reject(peer, "secret")
+    assert len(letters(bench, "dead")) == 2
+    (again,) = letters(bench, "secret")[1:]
+    assert [death["queue"] for death in headers(again)["x-death"]] == ["secret", "q"]
+
+
+def test_a_routing_key_of_the_queue_replaces_those_of_bcc_for_ever(bench, peer):
+    secret_ways(peer)
+    mortal(peer, "strict", exchange="exact", x_dead_letter_routing_key="q")
+    mortal(peer, "dead2", exchange="exact")
+    peer.call(1, Bind(queue="dead2", exchange="exact", routing_key="q"))
+    publish(peer, key="strict", headers={"BCC": ["hidden"]})
+    reject(peer, "strict")
+    reject(peer, "dead2")
+    assert len(letters(bench, "dead")) == 2
+    assert letters(bench, "secret") == []
 
 
 def test_an_expired_message_keeps_its_expiration_as_the_original_one_and_lives_on(bench, peer):
@@ -223,11 +259,9 @@ def test_a_letter_nobody_is_bound_for_vanishes(bench, peer):
 
 @pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
 def test_a_full_queue_that_rejects_has_no_place_for_letters_either(bench, peer, overflow):
-    declare(peer, "narrow", **{"x-max-length": 2, "x-overflow": overflow})
+    durable_topic(peer, "narrow", **{"x-max-length": 2, "x-overflow": overflow})
     mortal(peer, exchange="", x_dead_letter_routing_key="narrow", x_message_ttl=10)
-    for number in range(5):
-        peer.publish(1, "", "q", b"%d" % number, PERSISTENT)
-    peer.turn()
+    put(peer, "q", *(b"%d" % number for number in range(5)))
     bench.advance(11)
     peer.turn()
     assert [letter.body for letter in letters(bench, "narrow")] == [b"0", b"1"]
@@ -240,11 +274,9 @@ def test_a_full_queue_that_rejects_has_no_place_for_letters_either(bench, peer, 
 
 
 def test_a_full_queue_that_drops_its_head_takes_letters(bench, peer):
-    declare(peer, "narrow", **{"x-max-length": 2})
+    durable_topic(peer, "narrow", **{"x-max-length": 2})
     mortal(peer, exchange="", x_dead_letter_routing_key="narrow", x_message_ttl=10)
-    for number in range(5):
-        peer.publish(1, "", "q", b"%d" % number, PERSISTENT)
-    peer.turn()
+    put(peer, "q", *(b"%d" % number for number in range(5)))
     bench.advance(11)
     peer.turn()
     assert [peer.call(1, Get(queue="narrow")).messages for _ in range(2)] == [1, 0]
