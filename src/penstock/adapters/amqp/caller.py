@@ -56,6 +56,9 @@ class Caller:
         """Seconds, as negotiated."""
         self.is_over = False
         """Closed by either side, or lost: nothing is heard or said any more."""
+        self.received_bytes = self.sent_bytes = 0
+        self.receives = self.sends = 0
+        """Pieces in which they came and went."""
         self._outbox: list[bytes] = []
         self._notices: Final = BlockedNotices()
 
@@ -73,10 +76,17 @@ class Caller:
         """True when messages of this connection may carry that user-id."""
         return user_id == self.user.name.encode() or self.user.is_impersonator
 
+    def note_received(self, data: bytes) -> None:
+        """Something came off the wire."""
+        self.received_bytes += len(data)
+        self.receives += 1
+
     def send(self, data: bytes) -> None:
         """Frames that are made already."""
         if not self.is_over:
             self._outbox.append(data)
+            self.sent_bytes += len(data)
+            self.sends += 1
             self.wake()
 
     def say(self, method: Method) -> None:

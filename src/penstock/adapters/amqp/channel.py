@@ -55,6 +55,7 @@ class ChannelState:
         self._flow: Channel | None = None
         self.publishing: Final = Publishing(self)
         self.consuming: Final = Consuming(self)
+        self.house.churn["channel_created"] += 1
 
     def __repr__(self) -> str:
         return f"<ChannelState {self.number} of {self.session.name}>"
@@ -127,6 +128,8 @@ class ChannelState:
 
     def give_back(self) -> None:
         """Requeue what is unsettled, let consumers and publishes go; may be called twice."""
+        if not self.consuming.is_closed:
+            self.house.churn["channel_closed"] += 1
         self.consuming.close()
         self.publishing.close()
         if self._flow is not None:

@@ -70,8 +70,11 @@ def connection_view(session: Session) -> dict[str, Any]:
         "timeout": session.heartbeat,
         "connected_at": session.connected_ms,
         "client_properties": plain(session.client_properties),
+        "recv_cnt": session.receives,
+        "send_cnt": session.sends,
         "send_pend": session.unsent.messages,
-        "message_stats": house.rates.details(connection_key(session), figures, figures._fields),
+        **house.rates.details(connection_key(session), figures, ("recv_oct", "send_oct")),
+        "message_stats": house.rates.details(connection_key(session), figures, ("publish",)),
     }
 
 

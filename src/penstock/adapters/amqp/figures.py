@@ -34,6 +34,8 @@ class ConnectionFigures(NamedTuple):
     """Of one connection."""
 
     publish: int
+    recv_oct: int
+    send_oct: int
 
 
 class ChannelFigures(NamedTuple):
@@ -94,13 +96,19 @@ class HouseFigures(NamedTuple):
     get_empty: int
     get_no_ack: int
     redeliver: int
+    connection_created: int
+    connection_closed: int
+    channel_created: int
+    channel_closed: int
+    queue_declared: int
+    queue_created: int
+    queue_deleted: int
 
 
 def connection_figures(session: Session) -> ConnectionFigures:
     """A connection's."""
-    return ConnectionFigures(
-        sum([channel.publishing.published for channel in session.channels.values()])
-    )
+    published = sum([channel.publishing.published for channel in session.channels.values()])
+    return ConnectionFigures(published, session.received_bytes, session.sent_bytes)
 
 
 def channel_figures(channel: ChannelState) -> ChannelFigures:
@@ -156,6 +164,7 @@ def house_figures(house: House, vhosts: Iterable[QueueFigures]) -> HouseFigures:
         returned,
         dropped,
         *whole[5:],
+        **house.churn,
     )
 
 

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 VHOST_KIND: Final = "amqp.vhost"
 DEFAULT_VHOST: Final = "/"
+CHURN: Final = (
+    "connection_created", "connection_closed", "channel_created", "channel_closed",
+    "queue_declared", "queue_created", "queue_deleted",
+)  # fmt: skip
+"""What comes and goes and is counted, in RabbitMQ's words."""
 
 
 class House:
@@ -64,6 +69,7 @@ class House:
         )
         self.rates: Final = Rates()
         """How fast everything goes; for those who look."""
+        self.churn: Final = dict.fromkeys(CHURN, 0)
         self.gone: Final = Tally()
         """What vhosts counted that are dropped."""
         self.sessions: Final[dict[ConnectionId, Session]] = {}
@@ -116,6 +122,18 @@ class House:
         self.gone.add(vhost.gone)
         del self.vhosts[name]
         self.engine.define(VHOST_KIND, name, None)
+        return True
+
+    def enter(self, session: Session) -> None:
+        """A connection has opened its virtual host."""
+        self.sessions[session.connection_id] = session
+        self.churn["connection_created"] += 1
+
+    def leave(self, session: Session) -> bool:
+        """It is gone; False when it never entered, or left before."""
+        if self.sessions.pop(session.connection_id, None) is None:
+            return False
+        self.churn["connection_closed"] += 1
         return True
 
     def content_share(self, name: str, wake: Callable[[], None]) -> ContentShare:

@@ -109,6 +109,8 @@ class QueueBook:
 
     def declare(self, wanted: Declaration, client: Client) -> AmqpQueue:
         """The queue, made now or there already and equivalent; raises 403, 405 or 406."""
+        churn = self._vhost.house.churn
+        churn["queue_declared"] += 1
         owner = client.connection_id if wanted.is_exclusive else None
         # An exclusive queue ends with its connection, whatever it says about durability.
         is_durable = wanted.is_durable and owner is None
@@ -139,6 +141,7 @@ class QueueBook:
         if is_durable:
             row = QueueRow(encode_table(wanted.arguments), wanted.is_auto_delete)
             self._engine.define(QUEUE_KIND, self._key(name), msgspec.msgpack.encode(row))
+        churn["queue_created"] += 1
         return self._add(queue)
 
     def _make_topic(self, name: str, settings: QueueArguments, *, is_durable: bool) -> Topic:
@@ -225,6 +228,7 @@ class QueueBook:
             del owned[queue.name]
             if not owned:
                 del self._owned[queue.owner]
+        self._vhost.house.churn["queue_deleted"] += not queue.is_foreign
         if queue.is_durable and not queue.is_foreign:
             self._engine.define(QUEUE_KIND, self._key(queue.name), None)
         self._vhost.bindings.forget(to_queue(queue.name))

@@ -120,7 +120,7 @@ class Session(Caller):
             self.connection_id, self, f"amqp-{self.connection_id} {self.peer}", options
         )
         self._contents.connection = self.connection
-        self.house.sessions[self.connection_id] = self
+        self.house.enter(self)
         self.is_established = True
 
     # What the pump calls.
@@ -140,14 +140,14 @@ class Session(Caller):
 
     def receive(self, data: bytes) -> None:
         """Any cut of frames."""
-        clock = self.house.clock
-        now_ms = clock.monotonic_ms()
+        now_ms = self.now_ms
         self._beat.heard(now_ms)
+        self.note_received(data)
         if self.is_over:
             if self._farewell is not None and self._farewell.is_heard(data):
                 self.wants_close = True
             return
-        events = self._inflow.feed(data, clock.wall_ms())
+        events = self._inflow.feed(data, self.house.clock.wall_ms())
         if not self.is_established and self._inflow.is_greeted:
             self.handshake.greet()
         if self.backlog.take(events):
@@ -297,7 +297,7 @@ class Session(Caller):
 
     def _disconnect(self) -> None:
         """Consumers are gone: now exclusive queues, then the connection itself."""
-        if self.house.sessions.pop(self.connection_id, None) is not None:
+        if self.house.leave(self):
             try:
                 self.vhost.queues.connection_closed(self.connection_id)
             finally:

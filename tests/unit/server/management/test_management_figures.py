@@ -6,7 +6,8 @@ from penstock.adapters.amqp.sampler import STEP_MS
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.testing.management_tool import ManagementTool as Tool
 from penstock.wire.amqp.basic_methods import Ack, Consume, Qos
-from penstock.wire.amqp.queue_methods import Declare
+from penstock.wire.amqp.frame import method_frame
+from penstock.wire.amqp.queue_methods import Declare, DeclareOk, Delete
 
 
 @pytest.fixture
@@ -101,6 +102,34 @@ def test_publishes_to_nowhere_are_in_the_overview(bench, tool):
     peer.turn()
     stats = tool.get("/api/overview")["message_stats"]
     assert (stats["publish"], stats["drop_unroutable"], stats["return_unroutable"]) == (2, 1, 1)
+
+
+def test_what_comes_and_goes_is_counted(bench, tool):
+    sampled(bench)
+    peer = bench.client()
+    peer.call(1, Declare(0, "q"))
+    peer.call(1, Declare(0, "q"))
+    peer.call(1, Delete(0, "q"))
+    peer.session.closed("gone")
+    sampled(bench)
+    churn = tool.get("/api/overview")["churn_rates"]
+    assert {name: number for name, number in churn.items() if isinstance(number, int)} == {
+        "connection_created": 1, "connection_closed": 1,
+        "channel_created": 1, "channel_closed": 1,
+        "queue_declared": 2, "queue_created": 1, "queue_deleted": 1,
+    }  # fmt: skip
+    assert churn["queue_declared_details"] == {"rate": 0.4}
+
+
+def test_bytes_of_a_connection_are_counted_both_ways(bench, tool):
+    peer = bench.client()
+    (before,) = tool.get("/api/connections")
+    peer.call(1, Declare(0, "q"))
+    (after,) = tool.get("/api/connections")
+    assert after["recv_oct"] - before["recv_oct"] == len(method_frame(1, Declare(0, "q")))
+    assert after["send_oct"] - before["send_oct"] == len(method_frame(1, DeclareOk("q", 0, 0)))
+    assert (after["recv_cnt"], after["send_cnt"]) > (before["recv_cnt"], before["send_cnt"])
+    assert after["recv_oct_details"] == {"rate": 0.0}
 
 
 def test_fields_that_tools_look_for_are_there(bench, tool):

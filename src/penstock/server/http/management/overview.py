@@ -26,6 +26,7 @@ from penstock.adapters.amqp.figures import (
     house_figures,
     vhost_figures,
 )
+from penstock.adapters.amqp.house import CHURN
 from penstock.adapters.amqp.sampler import STEP_MS
 from penstock.server.http.management.asked import Asked, not_found, paged
 from penstock.server.http.management.place import ANY, Place, Table
@@ -62,6 +63,7 @@ async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
         "enable_queue_totals": False,
         "statistics_db_event_queue": 0,
         "message_stats": house.rates.details(OVERVIEW, figures, (*PUBLISHED, *HANDED)),
+        "churn_rates": house.rates.details(OVERVIEW, figures, CHURN),
         "queue_totals": house.rates.details(OVERVIEW, figures, LEVELS),
         "object_totals": {
             "connections": len(sessions),
