@@ -18,6 +18,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.adapters.amqp.copies import with_copies
 from penstock.adapters.amqp.present import as_amqp
 from penstock.engine.connection import ConnectionOptions
 from penstock.engine.consumer import Consumer
@@ -69,11 +70,12 @@ class OperatorDesk:
 
         Raises ``AmqpError`` for an exchange that is not there or not open to publishers.
         """
-        route = vhost.router.route(exchange, routing_key)
+        now_ms = self._house.clock.wall_ms()
         head = PublishHead(
             exchange, routing_key, False, False, short_bytes(exchange) + short_bytes(routing_key)
         )
-        record = publish_record(head, *content, self._house.clock.wall_ms())
+        record, keys = with_copies(head, publish_record(head, *content, now_ms), now_ms)
+        route = vhost.router.route_all(exchange, keys)
         if route.is_empty or not route.targets(record):
             return False
         if len(self._answers) >= PENDING_MAX:

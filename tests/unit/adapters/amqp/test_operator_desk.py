@@ -10,7 +10,7 @@ from penstock.model.record import neutral_record
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError
-from penstock.wire.amqp.properties import Properties, encode_properties
+from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
 from penstock.wire.amqp.queue_methods import Declare
 
 PERSISTENT = encode_properties(Properties(delivery_mode=2))
@@ -34,12 +34,14 @@ class Clerk:
         self.desk = OperatorDesk(bench.house)
         self.answers: list[Refusal | None] = []
 
-    def publish(self, key: str, body: bytes, exchange: str = "") -> bool:
+    def publish(
+        self, key: str, body: bytes, exchange: str = "", properties: bytes = PERSISTENT
+    ) -> bool:
         return self.desk.publish(
             self.bench.house.vhosts["/"],
             exchange,
             key,
-            content=(PERSISTENT, body),
+            content=(properties, body),
             answer=self.answers.append,
         )
 
@@ -52,6 +54,26 @@ def test_a_publish_is_answered_when_it_is_durable(bench: AmqpBench, queue: AmqpQ
     bench.settle()
     assert clerk.answers == [None]
     assert queue.ready == 1
+
+
+def test_cc_and_bcc_of_a_publish_count_and_bcc_is_not_told(
+    bench: AmqpBench, queue: AmqpQueue
+) -> None:
+    others = [
+        make_queue(bench.house.vhosts["/"], QueueDefinition(name, arguments={}))
+        for name in ("open", "hidden")
+    ]
+    headers = {"CC": ["open"], "BCC": ["hidden"]}
+    clerk = Clerk(bench)
+    copied = encode_properties(Properties(delivery_mode=2, headers=headers))
+    assert clerk.publish("nowhere", b"x", properties=copied)
+    bench.settle()
+    assert [each.ready for each in (queue, *others)] == [0, 1, 1]
+    (record,) = bench.records(others[1].topic)
+    assert decode_properties(record.properties).headers == {"CC": ["open"]}
+    wrong = encode_properties(Properties(headers={"BCC": "no array"}))
+    with pytest.raises(AmqpError, match="header BCC must be an array"):
+        clerk.publish("q", b"x", properties=wrong)
 
 
 def test_an_unroutable_publish_and_a_missing_exchange_are_told_apart(bench: AmqpBench) -> None:
