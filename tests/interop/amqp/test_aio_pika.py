@@ -109,6 +109,74 @@ def test_a_transaction_commits_all_or_nothing(url, name):
     talk(url, conversation)
 
 
+class Link:
+    """A way to the broker that can be cut; whoever dials again gets a new one."""
+
+    def __init__(self, address):
+        self.cuts = self.dials = 0
+        self._address = address
+        self._writers = []
+
+    @contextlib.asynccontextmanager
+    async def open(self):
+        async with await asyncio.start_server(self._carry, "127.0.0.1", 0) as server:
+            yield server.sockets[0].getsockname()[1]
+            self.cut()
+
+    def cut(self):
+        self.cuts += 1
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _carry(self, reader, writer):
+        self.dials += 1
+        there, back = await asyncio.open_connection(*self._address)
+        self._writers += (writer, back)
+        await asyncio.gather(self._copy(reader, back), self._copy(there, writer))
+
+    @staticmethod
+    async def _copy(reader, writer):
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+        writer.close()
+
+
+def test_a_robust_consumer_goes_on_after_its_connection_was_cut(url, address, name):
+    """Three times; what was not acked comes again, and nothing is missing."""
+
+    async def conversation(channel):
+        link = Link(address)
+        await channel.declare_queue(name, durable=True)
+        async with link.open() as port, asyncio.timeout(25):
+            far = f"amqp://guest:guest@127.0.0.1:{port}//?reconnect_interval=0.05"
+            connection = await aio_pika.connect_robust(far)
+            inner = await connection.channel()
+            await inner.set_qos(prefetch_count=2)
+            queue = await inner.declare_queue(name, durable=True)
+            seen = []
+
+            async def note(message):
+                seen.append(message.body)
+                with contextlib.suppress(Exception):
+                    await message.ack()
+
+            await queue.consume(note)
+            for number in range(12):
+                await channel.default_exchange.publish(Message(b"%d" % number), name)
+                if number % 4 == 1:
+                    link.cut()
+                elif number % 4 == 3:
+                    while len(set(seen)) <= number:
+                        await asyncio.sleep(0.01)
+            assert link.dials > link.cuts == 3
+            await connection.close()
+        await channel.queue_delete(name)
+
+    talk(url, conversation)
+
+
 def test_many_publishers_at_once_are_all_confirmed(url, name):
     async def conversation(channel):
         queue = await channel.declare_queue(name, durable=True)
