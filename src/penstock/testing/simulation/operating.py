@@ -2,9 +2,12 @@
 
 from typing import Final
 
+from penstock.engine.topic import Topic
+from penstock.model.names import topic_name
 from penstock.testing.faults import FaultKind
+from penstock.testing.simulation.consuming import hand_back
 from penstock.testing.simulation.peers import Following
-from penstock.testing.simulation.world import SimTopic, World
+from penstock.testing.simulation.world import DEAD, SimTopic, World
 from penstock.testing.storage import NO_CAPACITY
 
 KINDS: Final = ("plain", "plain", "lanes", "short", "limited", "transient", "dead")
@@ -15,25 +18,35 @@ def create_topic(world: World) -> None:
     if len(world.live_topics) >= world.crowd.topics_max:
         return
     kind = world.rng.choice(KINDS)
-    if kind == "dead" and any(t.kind == "dead" for t in world.live_topics):
+    # The last one may be on its way out still.
+    if kind == "dead" and world.engine.topic(topic_name(DEAD)) is not None:
         return
     world.create_topic(kind)
 
 
 def delete_topic(world: World) -> None:
-    """A topic goes, with everything that hangs on it."""
+    """A topic goes, with everything that hangs on it; what consumers have is refused before."""
     topics = world.live_topics
     if not topics:
         return
     sim_topic = world.rng.choice(topics)
+    for consumer in world.consumers:
+        if consumer.following.topic == sim_topic.label and consumer.held:
+            hand_back(world, consumer, list(consumer.held), "reject")
     world.trace.note(f"delete {sim_topic.label}")
     sim_topic.is_deleted = True
     world.note_topics()
     sim_topic.may_be_back = sim_topic.kind != "transient"
     world.ledger.excuse(sim_topic.queue_ids)
     world.ledger.excuse_topic(sim_topic.label)
-    world.engine.delete_topic(sim_topic.name)
-    world.engine.after_durable(lambda: setattr(sim_topic, "may_be_back", False))
+    engine = world.engine
+
+    def gone(topic: Topic) -> None:
+        if topic.name == sim_topic.name:
+            engine.after_durable(lambda: setattr(sim_topic, "may_be_back", False))
+
+    engine.watch_removals(gone)
+    engine.retire_topic(sim_topic.name)
     _forget_followers(world, sim_topic, None)
     world.readers = [r for r in world.readers if r.queue.queue_id not in sim_topic.queue_ids]
 
