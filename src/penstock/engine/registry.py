@@ -227,6 +227,7 @@ class Registry:
     def add_subscription(self, topic: Topic, subscription: Subscription) -> None:
         """Make a subscription findable."""
         topic.subscriptions[subscription.name] = subscription
+        subscription.is_leaving = topic.is_leaving
         self.subscriptions[subscription.subscription_id] = subscription
 
     def remove_subscription(self, topic: Topic, subscription: Subscription) -> None:

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 LANE_SLICE: Final = 100
 """Messages one of several queues may move before the next one has its turn."""
 
-EXPIRE_ENTRIES_MAX: Final = 1000
+EXPIRE_ENTRIES_MAX: Final = 300
 """Expired messages settled in one go; the rest follow in the next turn."""
 
 _DISPATCHERS: Final[dict[Mode, type[Exclusive | Failover | Shared | KeyShared]]] = {

@@ -95,6 +95,17 @@ def test_nothing_is_handed_out_any_more(scene):
     assert scene.taker.cancelled_by == "deleted"
 
 
+def test_nor_to_those_who_come_while_it_leaves(scene):
+    scene.refuse(range(MANY))
+    scene.bench.publish(scene.bench.channel(), scene.topic, b"late")
+    scene.retire()
+    late = consume(scene.bench.reader(scene.topic, "late"), Window(0), name="d")
+    scene.bench.settle()
+    assert late.offsets == []
+    assert late.cancelled_by == "deleted"
+    assert scene.gone == [scene.topic]
+
+
 def test_those_who_are_refused_meanwhile_are_buried_as_well(scene):
     scene.refuse(range(1, MANY))
     scene.retire()
