@@ -62,8 +62,8 @@ def send(
         return response.status, json.loads(response.read() or b"{}")
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise PenstockError(
-            f"no broker answers at {host}:{port} ({error}); is it running, and is that its "
-            "HTTP port?"
+            f"no broker answers at {host}:{port} ({error}); start one with `penstock up`, or give "
+            "the HTTP port of one that runs as --endpoint"
         ) from None
     finally:
         connection.close()
@@ -129,20 +129,28 @@ GROUP_COLUMNS: Final[tuple[Column, ...]] = (
 
 def print_rows(columns: Sequence[Column], rows: Iterable[dict[str, Any]]) -> None:
     """A table of what the broker answered."""
+    head, *lines = rows_as_lines(columns, rows)
+    click.echo(click.style(head, bold=True))
+    for line in lines:
+        click.echo(line)
+
+
+def rows_as_lines(columns: Sequence[Column], rows: Iterable[dict[str, Any]]) -> list[str]:
+    """The same for who prints it with other things: text to the left, figures to the right."""
     head = tuple(head for head, _ in columns)
-    print_table(head, [tuple(shown(row) for _, shown in columns) for row in rows])
+    return _table_lines(head, [tuple(shown(row) for _, shown in columns) for row in rows])
 
 
-def print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """For people: the first column to the left, figures to the right."""
+def _table_lines(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
+    lines = []
     for number, row in enumerate([head, *rows]):
         cells = [
             cell.ljust(width) if not _is_figure(cell, number) else cell.rjust(width)
             for cell, width in zip(row, widths, strict=True)
         ]
-        line = "  ".join(cells).rstrip()
-        click.echo(click.style(line, bold=True) if number == 0 else line)
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def _is_figure(cell: str, row: int) -> bool:

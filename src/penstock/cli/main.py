@@ -26,8 +26,8 @@ from penstock.model.errors import (
 )
 
 VERBS: Final = (
-    "up", "publish", "consume", "demo", "topics", "groups", "queries", "settings", "log", "fault",
-    "bench", "interop", "doctor",
+    "up", "publish", "consume", "demo", "why", "topics", "groups", "queries", "settings", "log",
+    "fault", "bench", "interop", "doctor",
 )  # fmt: skip
 """Names of the verbs and of their files here, in the order in which the help lists them."""
 
