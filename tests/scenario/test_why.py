@@ -55,9 +55,8 @@ def test_a_held_publisher_is_named_with_what_holds_it_and_who_does_not_consume(b
 def test_the_queue_that_is_full_is_shown_with_who_waits_for_it(broker):
     page = json.loads(said(broker, "orders", "--json"))
     assert {each["kind"] for each in page["stages"]} == {"queue", "subscription"}
-    ((waiting, end),) = page["chains"]
-    assert waiting.startswith("connection amqp-")
-    assert end == FULL
+    waiting = [chain[0] for chain in page["chains"] if chain[-1] == FULL]
+    assert any(each.startswith("connection amqp-") for each in waiting), page["chains"]
 
 
 def test_answers_made_by_hand_have_the_fields_of_real_ones(broker):

@@ -97,7 +97,9 @@ def narrowed(page: Page, contains: str) -> Page:
     by_label = {label_of(each): each for each in page["stages"]}
     meant = {label_of(each) for each in stages}
     chains = _chains(page["stages"], by_label, meant, contains)
-    findings = [each for each in page["findings"] if _concerns(each, meant, contains)]
+    # Whoever they wait for concerns them as well.
+    awaited = meant.union(*chains)
+    findings = [each for each in page["findings"] if _concerns(each, awaited, contains)]
     return {
         **page,
         "contains": contains,
@@ -116,9 +118,9 @@ def _is_meant(stage: Page, contains: str) -> bool:
     return any(contains in consumer["name"] for consumer in stage["consumers"])
 
 
-def _concerns(finding: Page, meant: set[str], contains: str) -> bool:
-    names = {label_of(finding), *finding["chain"]}
-    return contains in finding["name"] or not meant.isdisjoint(names)
+def _concerns(finding: Page, labels: set[str], contains: str) -> bool:
+    named = (label_of(finding), *chain_of_finding(finding))
+    return contains in finding["name"] or not labels.isdisjoint(named)
 
 
 def _chains(

@@ -94,6 +94,17 @@ def test_a_name_has_the_chain_that_it_begins_or_ends(name):
     assert page["diagnosis"]["sentence"] == "queue hot is slow."
 
 
+def test_what_the_broker_says_of_whom_it_waits_for_concerns_it():
+    page = flow_answer(
+        [stage("connection", "a", culprit="log"), stage("queue", "hot", culprit="log")],
+        [
+            finding("log", "log", "log is slow.", "connection a"),
+            finding("consumer", "c", "c is slow.", "subscription cold/x", side="delivery"),
+        ],
+    )
+    assert [each["sentence"] for each in narrowed(page, "hot")["findings"]] == ["log is slow."]
+
+
 def test_only_stages_of_that_name_stay():
     page = narrowed(pressed(), "cold")
     assert [label_of(each) for each in page["stages"]] == [
