@@ -113,7 +113,7 @@ class Administration:
         for desk in self._desks:
             desk.delete_topic(topic)
         if not topic.is_deleted:
-            self._engine.delete_topic(topic.name)
+            self._engine.retire_topic(topic.name)
 
     def set_spark_policy(self, name: str, space: str = "", **changes: str | int) -> None:
         """What Spark queries behind their bounds do to a topic's publishers (D23)."""

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.engine.dying import DEATHS_AT_ONCE
 from penstock.testing.amqp_peer import AmqpBench
+from penstock.testing.management_tool import ManagementTool
 from penstock.wire.amqp.basic_methods import Cancel, Consume, Nack, Publish, Return
 from penstock.wire.amqp.channel_methods import Close
 from penstock.wire.amqp.content import content_frames
@@ -123,6 +124,17 @@ def test_what_is_behind_a_delete_finds_the_queue_gone(is_nowait):
     assert kinds == [Return, DeclareOk]
     assert scene.letters == MANY
     assert scene.book.get("q").arguments == {}, "made anew, without letters"
+
+
+def test_a_queue_that_an_operator_deletes_buries_them_in_turn_too(monkeypatch):
+    scene = Scene(is_durable=True)
+    seen = []
+    monkeypatch.setattr(scene.bench, "settle", lambda: seen.extend(scene.each_turn()))
+    scene.client.raw(scene.refusal)
+    assert ManagementTool(scene.bench)("DELETE", "/api/queues/%2F/q")[0] == 204
+    assert max(after - before for before, after in pairwise(seen)) <= DEATHS_AT_ONCE
+    assert seen[-1] == MANY
+    assert scene.book.get("q") is None
 
 
 def test_an_exclusive_queue_buries_them_when_its_connection_is_gone():

@@ -1,4 +1,4 @@
-"""What the handlers of the management API share: the house, and waiting for the disk.
+"""What the handlers of the management API share: the house, and waiting for what takes a while.
 
 Not here: which path goes where (``api.py``).
 """
@@ -14,6 +14,7 @@ from penstock.server.http.management.asked import Problem, not_found
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.house import House
+    from penstock.adapters.amqp.queue import AmqpQueue
     from penstock.adapters.amqp.vhost import VirtualHost
 
 ANY: Final = "*"
@@ -57,18 +58,26 @@ class Place:
 
     async def durable(self) -> None:
         """Return once everything changed so far would survive a crash."""
+        await self._told_by(self.house.engine.after_durable, "durable")
+
+    async def gone(self, queue: AmqpQueue) -> None:
+        """Return once a queue that is to go has buried its dead, and is gone."""
+        if not queue.is_deleted:
+            await self._told_by(queue.on_gone.append, "gone")
+
+    async def _told_by(self, tell: Callable[[Callable[[], None]], None], what: str) -> None:
         done = asyncio.get_running_loop().create_future()
 
         def resolve() -> None:
             if not done.done():
                 done.set_result(None)
 
-        self.house.engine.after_durable(resolve)
+        tell(resolve)
         self.wake()
         try:
             await asyncio.wait_for(done, DURABLE_SECONDS_MAX)
         except TimeoutError:
-            reason = f"not durable after {DURABLE_SECONDS_MAX:.0f} s; it may still become so"
+            reason = f"not {what} after {DURABLE_SECONDS_MAX:.0f} s; it may still become so"
             raise Problem(503, "timeout", reason) from None
 
 

@@ -117,7 +117,8 @@ async def delete_queue(place: Place, asked: Asked, vhost_name: str, name: str) -
         raise bad_request(f"queue '{name}' in vhost '{vhost_name}' not empty")
     if asked.is_set("if-unused") and found.consumers:
         raise bad_request(f"queue '{name}' in vhost '{vhost_name}' in use")
-    found.vhost.queues.delete(found)
+    found.vhost.queues.retire(found)
+    await place.gone(found)
     await place.durable()
     return Done()
 
