@@ -23,6 +23,7 @@ from enum import Enum
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
+from penstock.adapters.amqp.claims import check_claims
 from penstock.adapters.amqp.confirm import Confirms
 from penstock.adapters.amqp.copies import with_copies
 from penstock.adapters.amqp.direct_reply import ReplyDesk, is_pseudo
@@ -33,7 +34,7 @@ from penstock.model.record import Record
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.deliveries import returned
-from penstock.wire.amqp.origin import NO_CLAIMS, Claims, PublishHead
+from penstock.wire.amqp.origin import NO_CLAIMS, PublishHead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,7 +87,7 @@ class Publishing:
         self.published += len(records)
         claims = run.claims
         if claims is not NO_CLAIMS:
-            self._check(claims)
+            check_claims(claims, self._channel.session.user)
             if is_pseudo(claims.reply_to):
                 records = self.replies.addressed(head, records, self._now_ms)
             if claims.has_copies:
@@ -167,18 +168,6 @@ class Publishing:
     @property
     def _now_ms(self) -> int:
         return self._channel.house.clock.wall_ms()
-
-    def _check(self, claims: Claims) -> None:
-        """Raise 406 for what a message may not claim."""
-        user = self._channel.session.user
-        if claims.user_id not in (None, user.name.encode()) and not user.is_impersonator:
-            claimed = (claims.user_id or b"").decode("utf-8", "replace")
-            text = f"user_id property set to '{claimed}' but authenticated user was '{user.name}'"
-            raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
-        if claims.expiration is not None and (claims.expiration_ms or 0) < 0:
-            given = claims.expiration.decode("utf-8", "replace")
-            text = f"invalid expiration '{given}': must be a number of milliseconds"
-            raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
 
     # On the way.
 

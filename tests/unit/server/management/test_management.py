@@ -178,6 +178,23 @@ def test_queues_are_declared_shown_purged_and_deleted(tool):
     assert tool("GET", "/api/queues/%2F/q")[0] == 404
 
 
+@pytest.mark.parametrize(
+    ("claimed", "status"),
+    [
+        ({"user_id": "guest"}, 200),
+        ({"user_id": "somebody"}, 400),
+        ({"expiration": "5000"}, 200),
+        ({"expiration": "soon"}, 400),
+    ],
+)
+def test_a_message_published_here_may_claim_what_one_of_a_channel_may(tool, claimed, status):
+    put(tool, "/api/queues/%2F/q")
+    found, said = publish(tool, "q", "x", properties={"delivery_mode": 2, **claimed})
+    assert found == status
+    if status == 400:
+        assert next(iter(claimed.values())) in said["reason"]
+
+
 def publish(tool, key, payload, **more):
     order = {"routing_key": key, "payload": payload, "properties": {"delivery_mode": 2}, **more}
     return tool("POST", "/api/exchanges/%2F/amq.default/publish", order)

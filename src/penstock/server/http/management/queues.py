@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.adapters.amqp.binding import to_queue
+from penstock.adapters.amqp.claims import check_claims
 from penstock.adapters.amqp.definitions import make_queue
 from penstock.adapters.amqp.document import QueueDefinition
 from penstock.adapters.amqp.json_values import plain_properties
@@ -31,6 +32,7 @@ from penstock.model.refusal import Refusal, RefusalKind
 from penstock.server.http.management.asked import Asked, Problem, bad_request, not_found, paged
 from penstock.server.http.management.place import ANY, DURABLE_SECONDS_MAX, Done, Place, Table
 from penstock.wire.amqp.method import short_text
+from penstock.wire.amqp.origin import examine
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
 
 if TYPE_CHECKING:
@@ -159,6 +161,8 @@ async def publish(place: Place, asked: Asked, vhost_name: str, exchange: str) ->
     """Publish one message."""
     vhost = place.vhost(vhost_name)
     order = await asked.body(PublishOrder)
+    content = order.content
+    check_claims(examine(content[0]).claims, asked.user)
     done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
 
     def answer(refusal: Refusal | None) -> None:
@@ -166,9 +170,7 @@ async def publish(place: Place, asked: Asked, vhost_name: str, exchange: str) ->
             done.set_result(refusal)
 
     name = "" if exchange == "amq.default" else exchange
-    is_routed = place.desk.publish(
-        vhost, name, order.routing_key, content=order.content, answer=answer
-    )
+    is_routed = place.desk.publish(vhost, name, order.routing_key, content=content, answer=answer)
     if not is_routed:
         return {"routed": False}
     place.wake()
