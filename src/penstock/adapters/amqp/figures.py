@@ -8,7 +8,8 @@ Not here: field names around them (``client_views.py``, ``topology_views.py``), 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.adapters.amqp.queue import SUBSCRIPTION
@@ -27,6 +28,7 @@ HANDED: Final = (
     "redeliver",
 )  # fmt: skip
 """What is counted of consumers, wherever it is shown."""
+_handed: Final[Callable[[Tally], tuple[int, ...]]] = attrgetter(*HANDED)
 OVERVIEW: Final[Hashable] = "overview"
 
 
@@ -186,16 +188,3 @@ def connection_key(session: Session) -> Hashable:
 def channel_key(channel: ChannelState) -> Hashable:
     """What its samples are kept under."""
     return "channel", channel.session.connection_id, channel.number
-
-
-def _handed(tally: Tally) -> tuple[int, ...]:
-    return (
-        tally.ack,
-        tally.deliver,
-        tally.deliver_get,
-        tally.deliver_no_ack,
-        tally.get,
-        tally.get_empty,
-        tally.get_no_ack,
-        tally.redeliver,
-    )
