@@ -15,16 +15,6 @@ from penstock.wire.amqp.queue_methods import Declare
 PERSISTENT = encode_properties(Properties(delivery_mode=2))
 
 
-@pytest.fixture
-def bench():
-    return AmqpBench()
-
-
-@pytest.fixture
-def tool(bench):
-    return Tool(bench)
-
-
 def put(tool, path, body=None):
     assert tool("PUT", path, body or {})[0] == 201
 

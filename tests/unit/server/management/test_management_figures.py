@@ -3,21 +3,10 @@
 import pytest
 
 from penstock.adapters.amqp.sampler import STEP_MS
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.testing.management_tool import ManagementTool as Tool
 from penstock.wire.amqp.basic_methods import Ack, Consume, Qos
 from penstock.wire.amqp.frame import method_frame
 from penstock.wire.amqp.queue_methods import Declare, DeclareOk, Delete
-
-
-@pytest.fixture
-def bench():
-    return AmqpBench()
-
-
-@pytest.fixture
-def tool(bench):
-    return Tool(bench)
 
 
 def sampled(bench, ms=STEP_MS):
