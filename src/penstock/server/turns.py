@@ -133,6 +133,8 @@ class Turns:
         self._timer_ms = 0
         self._idle: asyncio.Future[None] | None = None
         self.count = 0
+        self.paced = 0
+        """Turns that waited for company."""
         self.sync_seconds = Histogram(SYNC_SECONDS)
         self.commit_messages = Histogram(COMMIT_MESSAGES)
 
@@ -151,6 +153,7 @@ class Turns:
         if not self._is_scheduled and not self._is_stopped:
             self._is_scheduled = True
             if wait_us := self._wait_us():
+                self.paced += 1
                 wait_us += TIMER_GRAIN_US
                 self._gathering = self._loop.call_later(wait_us / 1e6, self._turn)
             else:

@@ -113,6 +113,11 @@ def _process(process: ProcessStatistics) -> Iterator[Metric]:
     yield _counter(
         "penstock_log_corrupt_records", "Damaged records found", process.corrupt_records_total
     )
+    yield _counter(
+        "penstock_turns_paced",
+        "Turns that waited up to 1.5 ms for company, because many messages come in small pieces",
+        process.turns_paced_total,
+    )
     yield _histogram("penstock_fsync_seconds", "Time of one commit", process.sync_seconds)
     yield _histogram(
         "penstock_group_commit_messages", "Messages that shared one commit", process.commit_messages

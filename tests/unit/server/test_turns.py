@@ -298,6 +298,7 @@ def test_at_a_high_rate_a_turn_keeps_its_distance_to_the_last_one(busy):
         busy.loop.run()
     busy.loop.advance(2)
     assert busy.engine.turns == before
+    assert busy.turns.paced == 1
     busy.loop.advance(1)
     assert busy.engine.turns == before + 1
 
