@@ -46,6 +46,8 @@ class Commits:
         self.busy = StoreBusy(settings.flow.store_busy_ms)
         self.failure: Refusal | None = None
         """Set for good when a sync has failed."""
+        self.appended_messages = 0
+        """Publishes appended since the start."""
         self.unsynced_messages = 0
         """Publishes appended and not durable."""
         self.append_watchers: list[Callable[[Sequence[Appending]], None]] = []
@@ -104,13 +106,16 @@ class Commits:
         frame.ends = {queue: queue.index.next_offset for queue in frame.queues}
         self.buffers.appended(frame.store_bytes)
         self._frames.append(frame)
+        messages = 0
         for parcel in frame.parcels:
-            self.unsynced_messages += len(parcel.publications)
+            messages += len(parcel.publications)
             if parcel.has_keys:
                 self._note_keys(parcel)
             if is_transient(parcel):
                 parcel.is_confirmed = True
                 self._answers.confirm(parcel.channel, parcel.publications)
+        self.unsynced_messages += messages
+        self.appended_messages += messages
         self.release()
         return True
 

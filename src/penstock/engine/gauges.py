@@ -47,6 +47,11 @@ class Gauges:
         return self._commits.busy.is_busy(self._chain.now_ms)
 
     @property
+    def appended_messages(self) -> int:
+        """Publishes appended since the start."""
+        return self._commits.appended_messages
+
+    @property
     def unsynced_messages(self) -> int:
         """Publishes appended and not durable."""
         return self._commits.unsynced_messages

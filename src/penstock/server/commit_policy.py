@@ -35,6 +35,7 @@ Pure arithmetic over numbers given in; the timer is in ``turns.py``, and what ``
 ``os`` ask of the disk is the store's business (``log/commit.py``).
 """
 
+from math import exp
 from typing import Final
 
 from penstock.settings.storage import StorageSettings
@@ -42,40 +43,31 @@ from penstock.settings.storage import StorageSettings
 COMPANY_MIN: Final = 8
 """Fewer expected arrivals are not worth a millisecond of everybody's time."""
 
-MEMORY: Final = 0.75
-"""Weight of the past against the latest commit: the rate follows within about four commits."""
+MEMORY_MS: Final = 10
+"""How far back the rate looks: longer than a sync, shorter than anybody notices."""
 
 
 class CommitPolicy:
     """Decides how long what waits may wait for company."""
 
-    __slots__ = (
-        "_bytes",
-        "_last_ms",
-        "_linger_ms",
-        "_messages",
-        "_recent_messages",
-        "_recent_ms",
-    )
+    __slots__ = ("_bytes", "_last_ms", "_linger_ms", "_messages", "messages_per_ms")
 
     def __init__(self, settings: StorageSettings) -> None:
         self._messages = settings.commit_linger_messages
         self._bytes = settings.commit_linger_bytes
         self._linger_ms = settings.commit_linger_ms
         self._last_ms = 0
-        self._recent_messages = 0.0
-        self._recent_ms = 1.0
-
-    def started(self, messages: int, now_ms: int) -> None:
-        """A commit of so many messages begins."""
-        self._recent_messages = MEMORY * self._recent_messages + messages
-        self._recent_ms = max(1.0, MEMORY * self._recent_ms + now_ms - self._last_ms)
-        self._last_ms = now_ms
-
-    @property
-    def messages_per_ms(self) -> float:
+        self.messages_per_ms = 0.0
         """What came of late."""
-        return self._recent_messages / self._recent_ms
+
+    def appended(self, messages: int, now_ms: int) -> None:
+        """A turn brought so many."""
+        gap_ms = now_ms - self._last_ms
+        self._last_ms = now_ms
+        # By time, not by turns: a pause of an hour is forgotten as fast as one of a moment.
+        past = exp(-gap_ms / MEMORY_MS)
+        share = (1 - past) / gap_ms if gap_ms else 1 / MEMORY_MS
+        self.messages_per_ms = past * self.messages_per_ms + share * messages
 
     def is_little(self, messages: int, byte_count: int) -> bool:
         """True when so much is not worth a sync of its own."""

@@ -6,7 +6,7 @@ core busy with little; then whatever else happens is a queue. So while messages 
 company, turns keep ``PACE_US`` between their beginnings.
 
 * Messages decide, not packets or turns: they are as many however they are cut, so the rule does
-  not swing when it works. The rate is that of the commits (``commit_policy.py``).
+  not swing when it works. The rate is that of the turns (``commit_policy.py``).
 * A client that waits for each answer brings less than a message per millisecond, and never waits.
 * A turn that takes longer than the pace is followed by the next one at once; so is one that leaves
   much for the disk.

@@ -51,6 +51,11 @@ class Driven(Protocol):
         ...
 
     @property
+    def appended_messages(self) -> int:
+        """Messages appended since the start."""
+        ...
+
+    @property
     def unsynced_messages(self) -> int:
         """Messages appended and not durable."""
         ...
@@ -132,6 +137,7 @@ class Turns:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._idle: asyncio.Future[None] | None = None
+        self._appended = engine.appended_messages
         self.count = 0
         self.paced = 0
         """Turns that waited for company."""
@@ -204,9 +210,16 @@ class Turns:
             self._is_scheduled = False
             if not self._is_stopped:  # by a mistake that one of them found
                 self._engine.turn()
+                self._note_rate()
                 self._after()
         except Exception as error:
             self.broken(error)
+
+    def _note_rate(self) -> None:
+        appended = self._engine.appended_messages
+        if appended != self._appended:
+            self._policy.appended(appended - self._appended, self._clock.monotonic_ms())
+            self._appended = appended
 
     def _wait_us(self) -> int:
         """How long a turn that is asked for now waits for company."""
@@ -287,7 +300,6 @@ class Turns:
                 self._linger_until(max(due_ms, now_ms + 1), now_ms)
             return
         self._is_committing = True
-        self._policy.started(messages, self._clock.monotonic_ms())
         self.commit_messages.observe(messages)
         self._commits.submit(job)
 

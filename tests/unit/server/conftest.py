@@ -141,6 +141,7 @@ class FakeEngine:
     def __init__(self) -> None:
         self.turns = 0
         self.needs_turn = False
+        self.appended_messages = 0
         self.unsynced_messages = 0
         self.unsynced_bytes = 0
         self.is_durability_awaited = False

@@ -1,6 +1,8 @@
 """The commit policy: at once when much waits or nobody else will come, else the linger."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.server.commit_policy import CommitPolicy
 from penstock.settings.storage import StorageSettings
@@ -11,7 +13,7 @@ def busy_policy():
     """A policy that has seen 20 messages in every one of the last milliseconds."""
     policy = CommitPolicy(StorageSettings())
     for now_ms in range(1000, 1020):
-        policy.started(20, now_ms)
+        policy.appended(20, now_ms)
     return policy
 
 
@@ -34,23 +36,43 @@ def test_much_never_waits_and_little_waits_for_company(
 def test_a_lonely_publisher_does_not_wait_for_company_that_never_comes():
     policy = CommitPolicy(StorageSettings())
     for now_ms in range(1000, 1020):
-        policy.started(1, now_ms)
+        policy.appended(1, now_ms)
     assert policy.wait_ms(1, 100, is_awaited=False) == 0
 
 
 def test_after_a_pause_nobody_is_expected(busy_policy):
-    busy_policy.started(10, 5000)
+    busy_policy.appended(10, 5000)
     assert busy_policy.wait_ms(1, 100, is_awaited=False) == 0
 
 
 def test_commits_within_one_millisecond_are_a_high_rate_and_no_division_by_zero():
     policy = CommitPolicy(StorageSettings())
     for _ in range(20):
-        policy.started(10, 1000)
+        policy.appended(10, 1000)
     assert policy.wait_ms(1, 100, is_awaited=False) == 1
 
 
 def test_without_linger_every_commit_starts_at_once(busy_policy):
     policy = CommitPolicy(StorageSettings(commit_linger_ms=0))
-    policy.started(1000, 1)
+    policy.appended(1000, 1)
     assert policy.wait_ms(1, 1, is_awaited=False) == 0
+
+
+@pytest.mark.parametrize("pause_ms", [0, 100, 3_600_000, 10**9])
+def test_the_rate_is_known_within_some_milliseconds_however_long_the_pause(pause_ms):
+    policy = CommitPolicy(StorageSettings())
+    policy.appended(1, 1000)
+    for now_ms in range(1000 + pause_ms, 1015 + pause_ms):
+        policy.appended(4, now_ms)
+    assert 2.8 < policy.messages_per_ms < 4.5
+
+
+@given(st.lists(st.integers(0, 5), min_size=1), st.integers(1, 50))
+def test_a_steady_rate_is_seen_as_it_is_however_it_is_cut(gaps_ms, per_ms):
+    policy = CommitPolicy(StorageSettings())
+    now_ms = 1000
+    for gap_ms in [*gaps_ms * 50, 1]:
+        now_ms += gap_ms
+        policy.appended(per_ms * gap_ms, now_ms)
+    if sum(gaps_ms) > 1:  # fifty times that is five times the memory and more
+        assert policy.messages_per_ms == pytest.approx(per_ms, rel=0.01)

@@ -62,7 +62,7 @@ class Scene:
         self.now_us = PACE_US
         self.is_paced = is_paced
         for _ in range(commits):  # a rate at which a linger finds company
-            policy.started(100, clock.monotonic_ms())
+            policy.appended(100, clock.monotonic_ms())
         self.turns = Turns(
             engine,
             loop,
@@ -349,3 +349,24 @@ def test_at_a_low_rate_turns_come_as_they_are_asked_for(engine, loop, clock):
         scene.turns.request()
         loop.run()
         assert engine.turns == count
+
+
+def test_the_rate_is_known_without_any_commit(engine, loop, clock):
+    """With durability ``os`` there are none."""
+    scene = Scene(engine, loop, clock, commits=0, is_paced=True)
+
+    def bring():
+        engine.appended_messages += 10
+
+    engine.on_turn = bring
+    for _ in range(10):
+        scene.now_us += PACE_US
+        scene.turns.request()
+        loop.run()
+        loop.advance(1)
+    assert engine.turns == 10
+    assert not engine.jobs
+    scene.turns.request()
+    loop.run()
+    assert engine.turns == 10
+    assert scene.turns.paced == 1
