@@ -100,6 +100,11 @@ class Collector:
             queue.stage.unblock(log, self)
 
     @property
+    def is_holding(self) -> bool:
+        """True when queues wait for the log: after a sync it may take frames again."""
+        return bool(self._held)
+
+    @property
     def can_move(self) -> bool:
         """True when some queue has a parcel that could be taken now (law 4)."""
         for queue in self._queues:

@@ -107,7 +107,6 @@ class TurnRunner:
         if is_durable:
             self._parts.pulls.arrived(queue)
             self._parts.queries.arrived(queue)
-        self._chain.is_stirred = True
 
     def look_after_sync(self) -> None:
         """A sync has ended: ask for a turn if it may have something to do now (law 4).
@@ -120,6 +119,7 @@ class TurnRunner:
             or commits.failure is not None
             or commits.is_awaited
             or bool(self._overfull)
+            or self._parts.collector.is_holding
             or self._can_move()
         )
 

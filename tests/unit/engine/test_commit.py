@@ -80,3 +80,31 @@ def test_bytes_and_messages_wait_until_the_sync_covers_them(bench):
     assert bench.engine.unsynced_bytes > 0
     bench.settle()
     assert (bench.engine.unsynced_messages, bench.engine.unsynced_bytes) == (0, 0)
+
+
+def test_a_sync_of_what_was_handed_out_already_asks_for_no_turn(bench):
+    topic, channel = bench.topic(), bench.channel()
+    bench.reader(topic).attach(bench.outlet, Window(0), name="eager")
+    bench.publish(channel, topic, b"a")
+    bench.turns()
+    job = bench.engine.take_sync_job()
+    bench.finish(job)
+    assert not bench.engine.needs_turn
+
+
+def test_queues_that_wait_for_a_slow_sync_of_settlements_go_on_after_it(bench):
+    topic, channel = bench.topic(), bench.channel()
+    reader = bench.reader(topic)
+    reader.attach(bench.outlet, Window(0), name="eager")
+    bench.publish(channel, topic, b"a")
+    bench.settle()
+    reader.settle(topic.queues[0].queue_id, [0])
+    bench.turns()
+    job = bench.engine.take_sync_job()
+    bench.clock.advance(bench.settings.storage.sync_hold_ms + 1)
+    bench.publish(channel, topic, b"b")
+    bench.turns()
+    assert topic.queues[0].index.next_offset == 1
+    bench.finish(job)
+    bench.turns()
+    assert topic.queues[0].index.next_offset == 2
