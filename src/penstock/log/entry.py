@@ -83,7 +83,6 @@ _HEADER: Final = struct.Struct("<I" + _SEALED)
 _PACK_NONE: Final = struct.Struct("<" + _SEALED).pack
 _PACK_HEAD: Final = struct.Struct("<" + _SEALED[:8]).pack
 _PACK_TAIL: Final = struct.Struct("<" + _SEALED[11:]).pack
-"""The header before position, store_ms and born_ms, and behind them."""
 _PACK_ONE: Final = struct.Struct("<" + _SEALED + "IQ").pack
 _TARGET: Final = struct.Struct("<IQ")
 _TARGET_COUNT: Final = struct.Struct("<H")
@@ -198,15 +197,21 @@ def template(shape: Shape, size: int) -> Template | None:
         return None
     if not _fits(shape, size):
         raise _unfit(shape, size)
+    head, tail = _ends(shape, length, length - natural, targets=1)
+    return Template(head, tail, _packer(length - HEADER_BYTES - TARGET_BYTES), length)
+
+
+def _ends(shape: Shape, length: int, pad: int, *, targets: int) -> tuple[bytes, bytes]:
+    """The header before position, store_ms and born_ms, and behind them."""
     head = _PACK_HEAD(
-        length, shape.kind, shape.wire, shape.flags | (length - natural) << PAD_SHIFT, 1,
-        shape.priority, HEADER_VERSION, shape.messages,
+        length, shape.kind, shape.wire, shape.flags | pad << PAD_SHIFT, targets, shape.priority,
+        HEADER_VERSION, shape.messages,
     )  # fmt: skip
     tail = _PACK_TAIL(
         shape.expire_ms, shape.deliver_ms, shape.key_at, shape.key_len, shape.tag_len,
         shape.tag_at, shape.props_at, shape.props_len, shape.body_at, shape.body_len,
     )  # fmt: skip
-    return Template(head, tail, _packer(length - HEADER_BYTES - TARGET_BYTES), length)
+    return head, tail
 
 
 @lru_cache(maxsize=1 + _JOIN_BYTES_MAX // 8)
@@ -215,26 +220,23 @@ def _packer(padded_size: int) -> Callable[..., bytes]:
     return struct.Struct(f"<16sQ64sQ{padded_size}s").pack
 
 
-def encode_untargeted(record: Record, parts: list[bytes | bytearray]) -> int:
-    """A record of our own for no queue, its position and store time filled in; its length.
+def encode_untargeted(record: Record) -> bytes:
+    """A record of our own for no queue, its position and store time filled in, behind its crc.
 
-    Every acknowledgement ends up in one: the pieces that any record may have are left out.
+    Every acknowledgement ends up in one: what those of one size have in common is packed once.
     """
-    shape, origin = record.shape, record.origin
-    size = len(origin)
+    origin = record.origin
+    head, tail, pack = _untargeted(record.shape, len(origin))
+    return pack(head, record.position, record.store_ms, record.born_ms, tail, origin)
+
+
+@lru_cache(maxsize=256)
+def _untargeted(shape: Shape, size: int) -> tuple[bytes, bytes, Callable[..., bytes]]:
     length = (HEADER_BYTES + size + 7) & -8
-    pad = length - HEADER_BYTES - size
     if not _fits(shape, size) or shape.messages != 1 or length > RECORD_BYTES_MAX:
         raise _unfit(shape, size)
-    facts = _PACK_NONE(
-        length, shape.kind, shape.wire, shape.flags | pad << PAD_SHIFT, 0, shape.priority,
-        HEADER_VERSION, 1, record.position, record.store_ms, record.born_ms, shape.expire_ms,
-        shape.deliver_ms, shape.key_at, shape.key_len, shape.tag_len, shape.tag_at,
-        shape.props_at, shape.props_len, shape.body_at, shape.body_len,
-    )  # fmt: skip
-    sealed = facts + origin + _PADS[pad]
-    parts += (crc32c(sealed).to_bytes(4, "little"), sealed)
-    return length
+    head, tail = _ends(shape, length, length - HEADER_BYTES - size, targets=0)
+    return head, tail, struct.Struct(f"<16sQqq44s{length - HEADER_BYTES}s").pack
 
 
 def _encode_uncommon(record: Record, targets: Targets, parts: list[bytes]) -> int:

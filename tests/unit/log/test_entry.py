@@ -159,10 +159,9 @@ def test_a_template_makes_the_same_bytes(record, target):
 def test_a_record_for_no_queue_makes_the_same_bytes(origin, born_ms):
     shape = Shape(kind=int(RecordKind.SETTLE))
     record = Record(origin, shape, born_ms, 4096, 777)
-    parts = []
-    length = encode_untargeted(record, parts)
-    assert b"".join(parts) == encode(Record(origin, shape, born_ms), [], 4096, 777)
-    assert length == record_length(record, 0)
+    sealed = encode_untargeted(record)
+    assert sealed == encode(Record(origin, shape, born_ms), [], 4096, 777)[4:]
+    assert len(sealed) + 4 == record_length(record, 0)
 
 
 def test_a_large_origin_makes_the_same_bytes_as_a_small_one(monkeypatch):

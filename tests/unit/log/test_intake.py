@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from penstock.log import intake
 from penstock.log.cursors import INDEX_RELEASED, entry_flags, release_record
 from penstock.log.entry import decode, encode
-from penstock.log.intake import stage
+from penstock.log.intake import SEAL_COLUMNS_MIN, stage
 from penstock.log.packing import packing_of
 from penstock.log.queue_index import QueueIndex
 from penstock.log.side_files import SideFiles
 from penstock.log.staged import Appending, Staged
 from penstock.model.errors import InvariantBroken
 from penstock.model.position import UNASSIGNED_OFFSET
-from penstock.model.record import Record, RecordFlag, Shape, neutral_record, tag_hash
+from penstock.model.record import Record, RecordFlag, RecordKind, Shape, neutral_record, tag_hash
 from penstock.testing.storage import MemoryStorage
 
 BASE = 4096
@@ -139,6 +139,34 @@ def test_a_batch_is_staged_as_if_record_by_record(runs):
     for index, wanted in zip(queues, entries, strict=True):
         assert index.entries(0, 1000) == wanted
         assert index.next_offset == (wanted[-1][1] + wanted[-1][5] if wanted else 0)
+
+
+@pytest.mark.parametrize("messages", [0, 1, SEAL_COLUMNS_MIN])
+def test_settlements_among_messages_lie_where_they_came(messages):
+    (queue,) = new_queues(1)
+    target = (queue,)
+    kinds = "s" + "m" * messages + "ss" + "m" + "s"
+    records = [
+        neutral_record(b"body")
+        if kind == "m"
+        else Record(bytes(at), Shape(kind=int(RecordKind.SETTLE)))
+        for at, kind in enumerate(kinds)
+    ]
+    originals = [copy_of(record) for record in records]
+    batch = [
+        Appending(record, target if kind == "m" else ())
+        for record, kind in zip(records, kinds, strict=True)
+    ]
+    done = staged(batch)
+    at, offset, wanted = BASE, 0, b""
+    for kind, original, record in zip(kinds, originals, records, strict=True):
+        targets = [(1, offset)] if kind == "m" else []
+        piece = encode(original, targets, at, 500)
+        assert (record.position, record.store_ms) == (at, 500)
+        wanted, at, offset = wanted + piece, at + len(piece), offset + len(targets)
+    assert b"".join(done.parts) == wanted
+    assert done.at == at
+    assert queue.staged_offset == messages + 1
 
 
 def test_undo_leaves_no_trace():
