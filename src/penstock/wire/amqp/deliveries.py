@@ -13,11 +13,9 @@ Bound: ``TEMPLATES_KEPT`` templates per consumer.
 Not here: delivery tags and who gets what (``adapters/amqp``), acks (``answers.py``).
 """
 
-from collections.abc import Iterable, Sequence
-from itertools import groupby, repeat
-from operator import attrgetter
+from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.model.record import Record, Shape
 from penstock.wire.amqp.basic_methods import GetOk, Return
@@ -33,12 +31,9 @@ from penstock.wire.amqp.frame import END, HEAD, encode_frame
 from penstock.wire.amqp.method import IDS, Method, short_bytes
 
 TEMPLATES_KEPT: Final = 256
-SAME_FRONT_MIN: Final = 4
-"""Deliveries from which on it pays to look whether all of them begin alike."""
 _DELIVER: Final = IDS.pack(CLASS_BASIC, 60)
 _TAG_BYTES: Final = 9
 """Delivery tag and redelivered."""
-_SHAPE: Final = attrgetter("shape")
 
 
 class Deliveries:
@@ -56,28 +51,28 @@ class Deliveries:
         self, records: list[Record], first_tag: int, redelivered: Sequence[bool] | None = None
     ) -> bytes:
         """The frames of these, tags counting up from ``first_tag``; None = none is redelivered."""
-        if len(records) == 1:
-            return self._one(records[0], first_tag, redelivered is not None and redelivered[0])
         pieces: list[bytes] = []
-        done = 0
-        for shape, group in groupby(records, _SHAPE):
-            origins = [record.origin for record in group]
-            end = done + len(origins)
-            tags = range(first_tag + done, first_tag + end)
-            flags = repeat(False) if redelivered is None else redelivered[done:end]
-            template = self._template(shape)
+        shape: Shape | None = None
+        template: _Template | None = None
+        tag = first_tag
+        is_again = False
+        for record in records:
+            if record.shape is not shape:
+                shape = record.shape
+                template = self._template(shape)
+                if template is not None:
+                    front, middle, body_front, split, pack = template
+            if redelivered is not None:
+                is_again = redelivered[tag - first_tag]
             if template is None:
-                pieces += map(self._at_leisure, origins, repeat(shape), tags, flags)
+                pieces.append(self._at_leisure(record.origin, shape, tag, is_again))
             else:
-                pieces += template.encode(origins, tags, flags)
-            done = end
+                names, props, body = split(record.origin)
+                pieces.append(
+                    pack(front, tag, is_again, names, middle, props, body_front, body, END)
+                )
+            tag += 1
         return b"".join(pieces)
-
-    def _one(self, record: Record, tag: int, is_redelivered: bool) -> bytes:
-        template = self._template(record.shape)
-        if template is None:
-            return self._at_leisure(record.origin, record.shape, tag, is_redelivered)
-        return template.one(record.origin, tag, is_redelivered)
 
     def _template(self, shape: Shape) -> "_Template | None":
         """None: the body does not fit one frame, or there is none."""
@@ -87,7 +82,7 @@ class Deliveries:
                 self._templates.clear()
             room = (self._frame_max or 1 << 31) - FRAME_OVERHEAD
             if 0 < shape.body_len <= room:
-                template = _Template(self._channel, self._ctag, shape)
+                template = _template_of(self._channel, self._ctag, shape)
             self._templates[shape] = template
         return template
 
@@ -102,61 +97,34 @@ class Deliveries:
         return method + content_frames(self._channel, properties, body, self._frame_max)
 
 
-class _Template:
-    """The known parts of deliveries of one shape."""
+class _Template(NamedTuple):
+    """The known parts of deliveries of one shape, and the way to put them together."""
 
-    __slots__ = ("_body_front", "_front", "_middle", "_pack", "_pack_alike", "_shape", "_split")
+    front: bytes
+    middle: bytes
+    body_front: bytes
+    split: Callable[[bytes], tuple[bytes, ...]]
+    """Names, properties and body of an origin."""
+    pack: Callable[..., bytes]
+    """Front, tag, redelivered, names, middle, properties, front of the body, body, end."""
 
-    def __init__(self, channel: int, ctag: bytes, shape: Shape) -> None:
-        names, props, body = shape.props_at, shape.props_len, shape.body_len
-        method_bytes = len(_DELIVER) + len(ctag) + _TAG_BYTES + names
-        self._front = HEAD.pack(FRAME_METHOD, channel, method_bytes) + _DELIVER + ctag
-        self._middle = b"".join(
-            (
-                END,
-                HEAD.pack(FRAME_HEADER, channel, CONTENT_HEAD.size + props),
-                CONTENT_HEAD.pack(CLASS_BASIC, 0, body),
-            )
-        )
-        self._body_front = END + HEAD.pack(FRAME_BODY, channel, body)
-        front, middle, last = len(self._front), len(self._middle), len(self._body_front)
-        self._pack = Struct(f">{front}sQ?{names}s{middle}s{props}s{last}s{body}sc").pack
-        alike = names + middle + props + last
-        self._pack_alike = Struct(f">{front}sQ?{alike}s{body}sc").pack
-        # Not unpack: behind the body may be keys that no reader is to see (``origin.py``).
-        self._split = Struct(f"{names}s{props}s{body}s").unpack_from
-        self._shape = shape
 
-    def one(self, origin: bytes, tag: int, is_redelivered: bool) -> bytes:
-        """The delivery of this origin."""
-        names, props, body = self._split(origin)
-        return self._pack(
-            self._front, tag, is_redelivered, names, self._middle, props, self._body_front, body,
+def _template_of(channel: int, ctag: bytes, shape: Shape) -> _Template:
+    names, props, body = shape.props_at, shape.props_len, shape.body_len
+    method_bytes = len(_DELIVER) + len(ctag) + _TAG_BYTES + names
+    front = HEAD.pack(FRAME_METHOD, channel, method_bytes) + _DELIVER + ctag
+    middle = b"".join(
+        (
             END,
-        )  # fmt: skip
-
-    def encode(
-        self, origins: list[bytes], tags: Iterable[int], flags: Iterable[bool]
-    ) -> Iterable[bytes]:
-        """One delivery per origin."""
-        body_at = self._shape.body_at
-        first = origins[0][:body_at]
-        if len(origins) >= SAME_FRONT_MIN and all(map(bytes.startswith, origins, repeat(first))):
-            names, props, _ = self._split(origins[0])
-            alike = b"".join((names, self._middle, props, self._body_front))
-            body_end = body_at + self._shape.body_len
-            bodies = [origin[body_at:body_end] for origin in origins]
-            return map(
-                self._pack_alike, repeat(self._front), tags, flags, repeat(alike), bodies,
-                repeat(END),
-            )  # fmt: skip
-        pack, front, middle, body_front = self._pack, self._front, self._middle, self._body_front
-        return [
-            pack(front, tag, flag, names, middle, props, body_front, body, END)
-            for (names, props, body), tag, flag in zip(
-                map(self._split, origins), tags, flags, strict=False
-            )
-        ]
+            HEAD.pack(FRAME_HEADER, channel, CONTENT_HEAD.size + props),
+            CONTENT_HEAD.pack(CLASS_BASIC, 0, body),
+        )
+    )
+    body_front = END + HEAD.pack(FRAME_BODY, channel, body)
+    pack = Struct(f">{len(front)}sQ?{names}s{len(middle)}s{props}s{len(body_front)}s{body}sc").pack
+    # Not unpack: behind the body may be keys that no reader is to see (``origin.py``).
+    split = Struct(f"{names}s{props}s{body}s").unpack_from
+    return _Template(front, middle, body_front, split, pack)
 
 
 def got(
