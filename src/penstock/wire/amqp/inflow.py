@@ -38,7 +38,7 @@ from penstock.wire.amqp.content import (
     PublishRun,
 )
 from penstock.wire.amqp.frame import HEAD, bad_end, check_greeting, payload_max
-from penstock.wire.amqp.layout import FREE_SPANS_MAX, PATIENCE, Layout, record_list
+from penstock.wire.amqp.layout import FREE_SPANS_MAX, PATIENCE, Layout, Stretch, record_list
 from penstock.wire.amqp.origin import PUBLISH_IDS, publish_head
 from penstock.wire.amqp.settlements import RUN_TAGS_MAX, SETTLE, SETTLE_IDS, read_settlements
 
@@ -48,10 +48,10 @@ SIGHTINGS_MIN: Final = 5
 SIGHTINGS_IN_A_ROW: Final = 4
 """What a publish of the same kind as the one before it counts: two in a row are learnt."""
 SIGHTINGS_AFTER_MISSES: Final = -60
-STRETCH_MIN: Final = 4
-"""Messages from which on columns are cheaper than one by one."""
-STRETCH_FIRST: Final = 16
-"""Messages looked at by columns before it is known that a stretch is long."""
+FEW: Final = 16
+"""Messages of a stretch taken one by one; then it is long, and columns are cheaper."""
+MANY_FIRST: Final = 256
+"""Messages looked at by columns at first; then ever more of them."""
 WORK_AT_ONCE: Final = 4800
 """How much one call reads: a run counts 1, a frame by itself ``FRAME_WORK``; both a few us."""
 FRAME_WORK: Final = 4
@@ -62,7 +62,7 @@ class Inflow:
 
     __slots__ = (
         "_assembler", "_body_max", "_is_greeted", "_last_key", "_layout", "_layouts",
-        "_payload_max", "_rest", "_wanted", "failure", "has_more",
+        "_payload_max", "_rest", "_wanted", "failure", "has_more", "held_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -80,17 +80,14 @@ class Inflow:
         self.failure: AmqpError | None = None
         self.has_more = False
         """True when frames that are complete were left for the next call: it was a lot of work."""
+        self.held_bytes = 0
+        """What is kept of frames and contents that are not complete."""
         self.tune(FRAME_MAX_MIN)
 
     @property
     def is_greeted(self) -> bool:
         """True once the peer has said that it speaks AMQP 0-9-1."""
         return self._is_greeted
-
-    @property
-    def held_bytes(self) -> int:
-        """What is kept of frames and contents that are not complete."""
-        return self._assembler.held_bytes + len(self._rest)
 
     @property
     def content_channels(self) -> Set[int]:
@@ -114,6 +111,7 @@ class Inflow:
         if self._rest:
             if len(self._rest) + len(data) < self._wanted:
                 self._rest += data
+                self.held_bytes += len(data)
                 return events
             data = b"".join((self._rest, data))
             self._rest.clear()
@@ -121,9 +119,10 @@ class Inflow:
             at = self._scan(data, events, now_ms)
         except AmqpError as problem:
             self.failure = problem
-            return events
+            at = len(data)
         if at < len(data):
             self._rest += data[at:] if at else data
+        self.held_bytes = self._assembler.held_bytes + len(self._rest)
         return events
 
     def _scan(self, data: bytes, events: list[Event], now_ms: int) -> int:
@@ -202,12 +201,13 @@ class Inflow:
                         self._layouts[key] = SIGHTINGS_AFTER_MISSES
                 return after
         elif ids in SETTLE_IDS and stop - at == SETTLE.size:
-            channel = HEAD.unpack_from(data, at)[1]
-            if channel not in self._assembler.partials:
-                run = read_settlements(data, at, channel)
-                if run is not None:
+            run = read_settlements(data, at)
+            if run is not None and run.channel not in self._assembler.partials:
+                if events:
                     _add(run, events)
-                    return at + len(run.tags) * SETTLE.size
+                else:
+                    events.append(run)
+                return at + len(run.tags) * SETTLE.size
         return at
 
     def _get_to_know(self, key: bytes, data: bytes, at: int, sightings: int) -> Layout | None:
@@ -231,10 +231,27 @@ class Inflow:
         if layout.channel in self._assembler.partials:
             return at
         records: list[Record] = []
+        if (usual := layout.usual) is not None and len(data) - at >= usual.size:
+            records = _stretch(layout, usual, data, at, now_ms)
+            at += len(records) * usual.size
+        if at + layout.size <= len(data):
+            at = self._take_sizes(layout, data, at, records, now_ms=now_ms)
+        if records:
+            run = PublishRun(layout.channel, layout.head, layout.reading.claims, records)
+            if events:
+                _add(run, events)
+            else:
+                events.append(run)
+        return at
+
+    def _take_sizes(
+        self, layout: Layout, data: bytes, at: int, records: list[Record], *, now_ms: int
+    ) -> int:
+        """Take publishes of this layout with bodies of any size; the same answer."""
         fixed, unpack, size, sizes = layout.fixed, layout.unpack_from, layout.size, layout.sizes
-        names, props_at, reading = layout.head.names, layout.props_at, layout.reading
-        born_ms = reading.born_ms or now_ms
-        end, body_max, last_size = len(data), self._body_max, 0
+        names, props_at = layout.head.names, layout.props_at
+        born_ms = layout.reading.born_ms or now_ms
+        end, body_max = len(data), self._body_max
         while at + size <= end:
             row = unpack(data, at)
             body_size = row[1]
@@ -251,16 +268,13 @@ class Inflow:
                 stop, body = body_at, b""
             origin = names + data[at + props_at : body_at - 1] + body
             records.append(Record(origin, shape, born_ms))
-            if body_size == last_size and body_size:
-                at = _take_stretch(layout, data, stop, records, now_ms=now_ms)
-            else:
-                at, last_size = stop, body_size
-        if records:
-            run = PublishRun(layout.channel, layout.head, reading.claims, records)
-            if events:
-                _add(run, events)
-            else:
-                events.append(run)
+            at = stop
+            if body_size == layout.last_size and body_size:
+                layout.usual = stretch = layout.stretch(body_size)
+                more = _stretch(layout, stretch, data, at, now_ms)
+                records += more
+                at += len(more) * stretch.size
+            layout.last_size = body_size
         return at
 
 
@@ -287,29 +301,30 @@ def learn(data: bytes, at: int, method_bytes: int) -> Layout | None:
     return layout if len(layout.fixed) <= FREE_SPANS_MAX else None
 
 
-def _take_stretch(
-    layout: Layout, data: bytes, at: int, records: list[Record], *, now_ms: int
-) -> int:
-    """Take what is like the last of ``records``, by columns; where the first other thing is."""
-    shape = records[-1].shape
-    born_ms = layout.reading.born_ms or now_ms
-    stretch = layout.stretch(shape.body_len)
-    size = stretch.size
+def _stretch(layout: Layout, stretch: Stretch, data: bytes, at: int, now_ms: int) -> list[Record]:
+    """The publishes at ``at`` that are of this stretch."""
+    size, body_size = stretch.size, stretch.body_size
     left = (len(data) - at) // size
-    if left < STRETCH_MIN:
-        return at
+    shape = (layout.sizes.get(body_size) or layout.sized(body_size, now_ms))[0]
+    born_ms = layout.reading.born_ms or now_ms
+    few = FEW if left > 2 * FEW else left
+    records = stretch.few(data, at, few, shape=shape, born_ms=born_ms)
+    left -= few
+    if not left or len(records) < few:
+        return records
     view = memoryview(data)
-    count = STRETCH_FIRST
+    at += few * size
+    count = MANY_FIRST
     while left >= 1:
         count = min(count, left)
-        origins = stretch.origins(view[at : at + count * size])
+        origins = stretch.many(view[at : at + count * size])
         records += record_list(origins, shape, born_ms)
         at += len(origins) * size
         if len(origins) < count:
             break
         left -= count
         count *= 16
-    return at
+    return records
 
 
 def _add(event: Event, events: list[Event]) -> None:

@@ -47,8 +47,8 @@ class Layout:
     """
 
     __slots__ = (
-        "_pieces", "_stretches", "channel", "fixed", "head", "patience", "props_at",
-        "reading", "size", "sizes", "unpack_from",
+        "_pieces", "_stretches", "channel", "fixed", "head", "last_size", "patience", "props_at",
+        "reading", "size", "sizes", "unpack_from", "usual",
     )  # fmt: skip
 
     def __init__(self, method_frame: bytes, head: PublishHead, properties: bytes) -> None:
@@ -70,6 +70,10 @@ class Layout:
         self.props_at: Final = len(first) + 8
         self.sizes: dict[int, tuple[Shape, bytes]] = {}
         self._stretches: dict[int, Stretch] = {}
+        self.last_size = 0
+        """The body size of the message before: two of one size in a row are worth a stretch."""
+        self.usual: Stretch | None = None
+        """What is tried first: the stretch that was used last."""
 
     def is_at(self, data: bytes, at: int) -> bool:
         """False when what lies there is different; too little of it may still become the same."""
@@ -112,15 +116,17 @@ class Layout:
         if stretch is None:
             if len(self._stretches) >= BODY_SIZES_KEPT:
                 self._stretches.clear()
-            stretch = Stretch(self, self._pieces, body_size)
-            self._stretches[body_size] = stretch
+            stretch = self._stretches[body_size] = Stretch(self, self._pieces, body_size)
         return stretch
 
 
 class Stretch:
     """Consecutive messages of one layout and body size."""
 
-    __slots__ = ("_fixed", "_iter_unpack", "_join", "_prefix", "size")
+    __slots__ = (
+        "_fixed", "_iter_unpack", "_join", "_names", "_prefix", "_props", "_unpack_from",
+        "body_size", "size",
+    )  # fmt: skip
 
     def __init__(self, layout: Layout, pieces: list[bytes], body_size: int) -> None:
         names = layout.head.names
@@ -132,12 +138,29 @@ class Stretch:
         rows = Struct(f">{text}{body_size}sB")
         self._fixed: Final = (*parts[::2], FRAME_END)
         self._iter_unpack: Final = rows.iter_unpack
+        self._unpack_from: Final = rows.unpack_from
         self.size: Final = rows.size
+        self.body_size: Final = body_size
+        self._names: Final = names
+        self._props: Final = (layout.props_at, layout.size - 1)
         self._prefix: Final = names + pieces[0]
         self._join: Final = pieces[2::2]
 
-    def origins(self, data: memoryview) -> list[bytes]:
-        """Those of the messages at the front of ``data`` that fit; it holds whole ones only."""
+    def few(self, data: bytes, at: int, count: int, *, shape: Shape, born_ms: int) -> list[Record]:
+        """The messages at ``at`` that fit, ``count`` at most, one by one."""
+        unpack, fixed, names, size = self._unpack_from, self._fixed, self._names, self.size
+        props_at, props_end = self._props
+        records: list[Record] = []
+        for start in range(at, at + count * size, size):
+            row = unpack(data, start)
+            if row[::2] != fixed:
+                break
+            origin = names + data[start + props_at : start + props_end] + row[-2]
+            records.append(Record(origin, shape, born_ms))
+        return records
+
+    def many(self, data: memoryview) -> list[bytes]:
+        """Origins of those at the front of ``data`` that fit, by columns; it holds whole ones."""
         columns = list(zip(*self._iter_unpack(data), strict=True))
         count = len(columns[0])
         fits = min(map(_same, columns[::2], self._fixed))

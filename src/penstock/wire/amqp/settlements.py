@@ -17,6 +17,9 @@ from penstock.wire.amqp.basic_methods import Ack, Nack, Reject
 from penstock.wire.amqp.codes import CLASS_BASIC, FRAME_END
 from penstock.wire.amqp.content import AckRun, SettleRun
 
+_ACK: Final = Ack.method_id
+_NACK: Final = Nack.method_id
+_REJECT: Final = Reject.method_id
 SETTLE: Final = Struct(">11sQBB")
 """Frame head with class and method, tag, bits, end."""
 SETTLE_IDS: Final = frozenset(
@@ -26,12 +29,15 @@ RUN_TAGS_MAX: Final = 15_000
 """Tags of one run: more than one read of a socket brings at most times."""
 
 
-def read_settlements(data: bytes, at: int, channel: int) -> AckRun | SettleRun | None:
+def read_settlements(data: bytes, at: int) -> AckRun | SettleRun | None:
     """What lies at ``at``, with what follows of its kind; None when it is to be read by itself."""
     count = min((len(data) - at) // SETTLE.size, RUN_TAGS_MAX)
+    fixed, tag, bits, last = SETTLE.unpack_from(data, at)
+    channel = fixed[1] << 8 | fixed[2]
+    if count == 1 and fixed[10] == _ACK and last == FRAME_END:
+        return AckRun(channel, [tag], bool(bits & 1))
     view = memoryview(data)[at : at + count * SETTLE.size]
-    fixed, bits = data[at : at + 11], data[at + 19]
-    if fixed[10] == Ack.method_id:
+    if fixed[10] == _ACK:
         tags = _alike(view, fixed, bits)
         stop = len(tags) * SETTLE.size
         if bits & 1 or stop == len(view) or not _says(fixed, *SETTLE.unpack_from(view, stop)):
@@ -69,10 +75,10 @@ def _says(fixed: bytes, front: bytes, _tag: int, bits: int, last: int) -> int:
     method = front[10]
     if front[:10] != fixed[:10] or last != FRAME_END:
         return 0
-    if method == Reject.method_id:
+    if method == _REJECT:
         return method + (bits & 1)
     if bits & 1:
         return 0
-    if method == Nack.method_id:
+    if method == _NACK:
         return method + (bits >> 1 & 1)
-    return method if method == Ack.method_id else 0
+    return method if method == _ACK else 0

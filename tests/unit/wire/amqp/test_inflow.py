@@ -71,6 +71,25 @@ def test_what_expires_has_the_shape_of_its_millisecond():
         assert {record.expire_ms for record in run.records} == {now_ms + 10}
 
 
+def test_one_publish_per_read_is_read_for_what_it_is_whatever_was_usual():
+    inflow = tuned()
+    bodies = [b"body", b"body", b"next", b"a longer one", b"last", b"", b"more", b"a longer two"]
+    sent = [publish(number, body=body) for number, body in enumerate(bodies)]
+    sent.insert(5, publish(5, delivery_mode=1))
+    runs = [run for data in sent for run in inflow.feed(data, NOW_MS)]
+    bodies.insert(5, b"body")
+    assert [run.records[0].body for run in runs] == bodies
+    assert [run.records[0].is_transient for run in runs].index(True) == 5
+
+
+def test_what_is_usual_expires_by_the_time_of_its_own_read():
+    inflow = tuned()
+    reads = [inflow.feed(publish(expiration="50") * 2, NOW_MS + late) for late in (0, 0, 7)]
+    expiries = [{record.expire_ms for record in run.records} for (run,) in reads]
+    assert expiries == [{NOW_MS + 50}, {NOW_MS + 50}, {NOW_MS + 57}]
+    assert all(record.born_ms == NOW_MS + 7 for record in reads[-1][0].records)
+
+
 def test_runs_keep_their_place_among_other_commands():
     stream = publish(1) + HEARTBEAT + method_frame(1, basic.Get(queue="q")) + publish(2)
     kinds = [type(event) for event in tuned().feed(stream, NOW_MS)]
