@@ -29,6 +29,8 @@ ENTRY_FACTS: Final = Struct("<IIiI")
 
 INDEX_DIRECTORY: Final = "index"
 
+_FEW: Final = tuple(Struct("<" + "Q24xI8xI" * count) for count in range(25))
+"""Positions, lengths and flags of so many entries; more are cheaper by columns."""
 _OFFSET_AND_SPAN: Final = Struct("<Q20xI")
 _OFFSET: Final = Struct("<Q")
 _OFFSET_AT: Final = 8
@@ -39,13 +41,20 @@ Read = Callable[[int, int], bytes]
 """Bytes of a run of packed entries: (at, size)."""
 
 
-def plain_columns(packed: bytes) -> tuple[list[int], list[int]] | None:
-    """Positions and lengths of packed entries; None when one of them has a flag."""
-    halves, words = array("I", packed), array("Q", packed)
+def plain_columns(
+    packed: bytes | bytearray, at: int, count: int
+) -> tuple[list[int], list[int]] | None:
+    """Positions and lengths of ``count`` packed entries; None when one of them has a flag."""
+    if count < len(_FEW):
+        fields = _FEW[count].unpack_from(packed, at)
+        return None if any(fields[2::3]) else (list(fields[::3]), list(fields[1::3]))
+    # Through a view: a second copy of this size would come from the system and go back.
+    wanted = bytes(memoryview(packed)[at : at + count * ENTRY_BYTES])
+    halves, words = array("I", wanted), array("Q", wanted)
     if sys.byteorder == "big":
         halves.byteswap()
         words.byteswap()
-    if halves[11::12] != array("I", bytes(len(packed) // 12)):
+    if halves[11::12] != array("I", bytes(4 * count)):
         return None
     return words[::6].tolist(), halves[8::12].tolist()
 

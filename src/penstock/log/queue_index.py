@@ -161,13 +161,12 @@ class QueueIndex:
         once, or there is nothing.
         """
         tail, first, end = self._tail, self._tail_first, self.next_offset
-        if (
-            not max(first, self.min_offset) <= from_offset < end
-            or end - first != len(tail) // ENTRY_BYTES
-        ):
+        if from_offset < first or from_offset < self.min_offset or from_offset >= end:
             return None
-        at = (from_offset - first) * ENTRY_BYTES
-        return plain_columns(bytes(memoryview(tail)[at : at + count_max * ENTRY_BYTES]))
+        if (end - first) * ENTRY_BYTES != len(tail):
+            return None
+        count = min(count_max, end - from_offset)
+        return plain_columns(tail, (from_offset - first) * ENTRY_BYTES, count)
 
     def search_time(self, store_ms: int) -> int:
         """Offset of the first entry stored at or after ``store_ms``; ``next_offset`` if none."""

@@ -153,6 +153,17 @@ def test_single_messages_without_flags_are_a_plain_run(index):
     assert index.plain_run(2, 1) is None
 
 
+@pytest.mark.parametrize("count", [1, 2, 24, 25, 26, 200])
+def test_few_and_many_entries_make_the_same_columns(index, count):
+    for at in range(count):
+        put(index, (*entry(index)[:4], 64 + 8 * at, 1, 7, 0))
+    wanted = [(each[0], each[4]) for each in index.entries(0, count)]
+    assert list(zip(*index.plain_run(0, count), strict=True)) == wanted
+    put(index, (*entry(index)[:7], 1))
+    assert index.plain_run(0, count + 1) is None
+    assert index.plain_run(0, count) is not None
+
+
 def test_a_staged_entry_is_seen_by_nobody_until_it_is_taken_in(index):
     put(index, entry(index))
     new = entry(index)
