@@ -70,8 +70,12 @@ class Commits:
     @property
     def is_held(self) -> bool:
         """True while nothing may be written (D8)."""
+        return self.is_held_at(self._chain.now_ms)
+
+    def is_held_at(self, now_ms: int) -> bool:
+        """The same, for whoever knows the time."""
         started_ms = self._sync_started_ms
-        if started_ms is not None and self._chain.now_ms - started_ms > self._sync_hold_ms:
+        if started_ms is not None and now_ms - started_ms > self._sync_hold_ms:
             return True
         return self.buffers.unsynced_bytes >= self.buffers.capacity_bytes
 
@@ -155,7 +159,7 @@ class Commits:
         """A sync has ended, well or not."""
         self._store.synced(job, error)
         self._sync_started_ms = None
-        self.busy.commit_ended(self._chain.now_ms)
+        self.busy.commit_ended(self._chain.journal.now_ms)
         callbacks, self._in_job = self._in_job, []
         if error is not None:
             self._fail(error)

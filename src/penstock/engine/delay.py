@@ -129,11 +129,12 @@ class Delays:
 
     # The turn.
 
-    def due(self, frame: Frame, count_max: int) -> list[Armed]:
+    def due(self, frame: Frame, count_max: int, now_ms: int) -> list[Armed]:
         """Put release records of what is due into the frame; what was taken, for ``failed``."""
-        now_ms = self._chain.now_ms
-        self._refill(now_ms)
         taken: list[Armed] = []
+        if not self._asked and now_ms < self.next_deadline_ms():
+            return taken
+        self._refill(now_ms)
         asked, self._asked = self._asked[:count_max], self._asked[count_max:]
         for position, length, is_let_go in asked:
             self._append(frame, position, length, is_let_go=is_let_go)
@@ -157,7 +158,7 @@ class Delays:
                 heappush(self._armed, (retry_ms, deliver_ms, position, length))
                 self._positions.add(position)
 
-    def next_deadline_ms(self) -> int | None:
+    def next_deadline_ms(self) -> int:
         """When the next release is due, or the files are to be looked at."""
         return min(self._refill_ms, self._armed[0][0]) if self._armed else self._refill_ms
 

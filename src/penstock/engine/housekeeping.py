@@ -49,9 +49,8 @@ class Housekeeping:
         self.kept: Callable[[Queue], int | None] = lambda _queue: None
         """The first offset of a queue that a lease keeps (F18)."""
 
-    def appended(self) -> None:
+    def appended(self, now_ms: int) -> None:
         """A frame was written: a snapshot and, once it is quiet, a mark will be wanted."""
-        now_ms = self._chain.now_ms
         if self.snapshot_ms is None:
             self.snapshot_ms = now_ms + self._settings.snapshot_interval_ms
         self._mark_ms = now_ms + self._settings.idle_mark_ms

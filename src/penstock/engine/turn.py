@@ -79,7 +79,7 @@ class TurnRunner:
             parts.refuse_collected(commits.failure)
         else:
             parts.intake.run(self.turns)
-            is_saved = self._append()
+            is_saved = self._append(now_ms)
             # Those left over from a frame that could not be written; newer ones are this turn's.
             self._is_stuffed = parts.dead_letters.is_crowded
             if is_saved:
@@ -91,8 +91,9 @@ class TurnRunner:
         if commits.failure is None:
             # After the dispatch: what a consumer takes at once is never too much.
             self._make_room()
-        # Only now are channels free that wait for a queue: what it did took its time.
-        chain.journal.tick(chain.now_ms)
+        if not chain.journal.is_quiet:
+            # Only now are channels free that wait for a queue: what it did took its time.
+            chain.journal.tick(chain.now_ms)
         parts.collector.give_back()
         commits.run_idle_callbacks()
         parts.answers.say()
@@ -134,7 +135,8 @@ class TurnRunner:
             parts.pulls.next_deadline_ms(),
             parts.queries.next_deadline_ms(),
         ]
-        if not (self._retry_ms or parts.commits.is_held or parts.commits.failure):
+        is_held = parts.commits.is_held_at(self._chain.journal.now_ms)
+        if not (self._retry_ms or is_held or parts.commits.failure):
             # What needs a frame cannot be done before there can be one.
             times += (parts.delays.next_deadline_ms(), parts.housekeeping.snapshot_ms)
         soonest_ms = parts.housekeeping.next_deadline_ms()
@@ -168,11 +170,11 @@ class TurnRunner:
         parts.housekeeping.run(now_ms, parts.expire)
         parts.waiting.turn()
 
-    def _append(self) -> bool:
+    def _append(self, now_ms: int) -> bool:
         """Append what there is; True when nothing that was settled is left unsaved."""
         parts = self._parts
         settling, dead_letters, delays = parts.settling, parts.dead_letters, parts.delays
-        if parts.commits.is_held:
+        if parts.commits.is_held_at(now_ms):
             parts.collector.hold(self._chain.log)
             return False
         parts.collector.let_go(self._chain.log)
@@ -181,7 +183,7 @@ class TurnRunner:
         # After a refused write only publishers try the disk at once: they are answered by it.
         if self._retry_ms and not frame.parcels:
             return False
-        released = delays.due(frame, self._chain.flow.turn_messages_max)
+        released = delays.due(frame, self._chain.flow.turn_messages_max, now_ms)
         settled = settling.put(frame)
         buried = dead_letters.put(frame)
         told = parts.flow_topic.put(frame)
@@ -192,14 +194,14 @@ class TurnRunner:
             dead_letters.failed(buried)
             delays.failed(released)
             parts.flow_topic.failed(told)
-            self._retry_ms = self._chain.now_ms + RETRY_MS
+            self._retry_ms = now_ms + RETRY_MS
             self._has_drained = True
             return False
         self._retry_ms = 0
         settling.saved(settled)
         dead_letters.stored(buried, frame.end_position)
         delays.stored(frame)
-        parts.housekeeping.appended()
+        parts.housekeeping.appended(now_ms)
         for queue in frame.queues:
             self.arrived(queue, is_durable=False)
             limits = queue.topic.limits
@@ -270,7 +272,9 @@ class TurnRunner:
         is_freed = self._has_drained and parts.intake.has_holds
         if is_freed or parts.intake.can_move or parts.waiting.can_move:
             return True
-        return not parts.commits.is_held and (parts.collector.can_move or self._wants_frame)
+        if parts.commits.is_held_at(self._chain.journal.now_ms):
+            return False
+        return parts.collector.can_move or self._wants_frame
 
     @property
     def _wants_frame(self) -> bool:

@@ -46,12 +46,10 @@ class SteadyClock:
 
     def wall_ms(self) -> int:
         """Milliseconds since the Unix epoch, at a steady pace."""
-        now_ms = self._clock.monotonic_ms()
-        behind_ms = self._clock.wall_ms() - now_ms - self._offset_ms
-        if behind_ms:
-            self._follow(now_ms, behind_ms)
-        else:
-            self._followed_ms = now_ms
+        now_ms = self.monotonic_ms()
+        # Before that nothing can be made up for: the clock on the wall need not be asked.
+        if now_ms - self._followed_ms >= _EVERY_MS:
+            self._follow(now_ms)
         return now_ms + self._offset_ms
 
     @property
@@ -59,7 +57,11 @@ class SteadyClock:
         """How far the clock on the wall is ahead of this one; negative when it was set back."""
         return self._clock.wall_ms() - self._clock.monotonic_ms() - self._offset_ms
 
-    def _follow(self, now_ms: int, behind_ms: int) -> None:
+    def _follow(self, now_ms: int) -> None:
+        behind_ms = self._clock.wall_ms() - now_ms - self._offset_ms
+        if not behind_ms:
+            self._followed_ms = now_ms
+            return
         # At most a second's worth at a time: a pause before the jump earns no right to a leap.
         self._followed_ms = max(self._followed_ms, now_ms - 1000)
         steps = (now_ms - self._followed_ms) // _EVERY_MS
