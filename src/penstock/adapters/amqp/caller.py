@@ -37,6 +37,7 @@ class Caller:
         self.connection_id: Final = connection_id
         self.peer: Final = peer
         self.house: Final = house
+        self.clock: Final = house.clock
         self.wake: Final = wake
         self.name: Final = f"{peer} -> {Peer(peer.local_host, peer.local_port, '', 0)}"
         """As RabbitMQ names connections."""
@@ -65,7 +66,7 @@ class Caller:
     @property
     def now_ms(self) -> int:
         """Monotonic time."""
-        return self.house.clock.monotonic_ms()
+        return self.clock.monotonic_ms()
 
     @property
     def user_name(self) -> str:
@@ -75,11 +76,6 @@ class Caller:
     def may_claim(self, user_id: bytes) -> bool:
         """True when messages of this connection may carry that user-id."""
         return user_id == self.user.name.encode() or self.user.is_impersonator
-
-    def note_received(self, data: bytes) -> None:
-        """Something came off the wire."""
-        self.received_bytes += len(data)
-        self.receives += 1
 
     def send(self, data: bytes) -> None:
         """Frames that are made already."""

@@ -13,16 +13,13 @@ SILENT_INTERVALS_MAX = 2
 class Heartbeat:
     """Both directions of one connection; an interval of 0 turns it off."""
 
-    __slots__ = ("_heard_ms", "_interval_ms", "_sent_ms")
+    __slots__ = ("_interval_ms", "_sent_ms", "heard_ms")
 
     def __init__(self, interval_s: int, now_ms: int) -> None:
         self._interval_ms = interval_s * 1000
         self._sent_ms = now_ms
-        self._heard_ms = now_ms
-
-    def heard(self, now_ms: int) -> None:
-        """Bytes came in, or we did not listen."""
-        self._heard_ms = now_ms
+        self.heard_ms = now_ms
+        """When bytes came in last, or we did not listen; set by whoever reads."""
 
     def sent(self, now_ms: int) -> None:
         """Bytes went out."""
@@ -43,4 +40,4 @@ class Heartbeat:
         return bool(self._interval_ms) and now_ms >= self._dead_ms()
 
     def _dead_ms(self) -> int:
-        return self._heard_ms + SILENT_INTERVALS_MAX * self._interval_ms
+        return self.heard_ms + SILENT_INTERVALS_MAX * self._interval_ms

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.adapters.amqp.unacked import stretches
 from penstock.flow.views import COMMANDS, UndoneView
 from penstock.wire.amqp.basic_methods import Get
-from penstock.wire.amqp.content import AckRun, Command, SettleRun
+from penstock.wire.amqp.content import AckRun, Command, PublishRun, SettleRun
 from penstock.wire.amqp.queue_methods import Declare, Delete, Purge
 
 if TYPE_CHECKING:
@@ -51,7 +51,15 @@ LOOKING: Final = (Get, Declare, Delete, Purge)
 class Backlog:
     """What one peer said and is not done yet."""
 
-    __slots__ = ("_awaited", "_events", "_inflow", "_session", "_since_ms", "_turns_left")
+    __slots__ = (
+        "_awaited",
+        "_events",
+        "_inflow",
+        "_session",
+        "_since_ms",
+        "_turns_left",
+        "is_waiting",
+    )
 
     def __init__(self, session: Session, inflow: Inflow) -> None:
         self._session = session
@@ -60,11 +68,8 @@ class Backlog:
         self._turns_left = TURNS_MAX
         self._since_ms = 0
         self._awaited: AmqpQueue | None = None
-
-    def __bool__(self) -> bool:
-        if self._events or self._awaited is not None:
-            return True
-        return self._inflow.has_more and not self._session.is_over
+        self.is_waiting = False
+        """True while something is not done, or not even read, and the connection is not over."""
 
     def take(self, events: list[Event]) -> bool:
         """Do these, in order; False when something has to wait, or was the end."""
@@ -82,10 +87,12 @@ class Backlog:
         session = self._session
         left = COMMANDS_AT_ONCE
         for number, event in enumerate(events):
-            left -= _cost(event)
-            if left < 0 or (type(event) is Command and self._is_early(event)):
-                self._put_off(events[number:])
-                return False
+            # Publishes are the engine's to spread.
+            if type(event) is not PublishRun:
+                left -= _cost(event)
+                if left < 0 or (type(event) is Command and self._is_early(event)):
+                    self._put_off(events[number:])
+                    return False
             if not session.take(event):
                 return False
             if self._awaited is not None:
@@ -98,11 +105,12 @@ class Backlog:
         if self._awaited is not None and not self._awaited.is_deleted:
             return False
         self._awaited = None
+        self.is_waiting = False
         events, self._events = self._events, []
         if not events and self._inflow.has_more:
             events = self._inflow.feed(b"", self._session.house.clock.wall_ms())
         is_done = self.take(events)
-        if not self:
+        if not self.is_waiting:
             self.clear()
         return is_done
 
@@ -110,12 +118,14 @@ class Backlog:
         """Nothing is left, or the connection is over."""
         self._events = []
         self._awaited = None
+        self.is_waiting = False
         if self._session.is_established:
             self._session.connection.undone = None
 
     def wait_for(self, queue: AmqpQueue) -> None:
         """Nothing is done before this queue, which is to go, is gone."""
         self._awaited = queue
+        self.is_waiting = True
         queue.on_gone.append(self._session.wake)
 
     def view(self) -> UndoneView:
@@ -135,6 +145,7 @@ class Backlog:
         """These wait for the next turn."""
         session = self._session
         self._events = events
+        self.is_waiting = not session.is_over
         if session.is_established and session.connection.undone is None:
             self._since_ms = session.now_ms
             session.connection.undone = self
@@ -158,16 +169,18 @@ class Backlog:
 
 def portioned(events: list[Event]) -> list[Event]:
     """The same; long lists of tags that cannot be settled together are cut."""
-    if all(_tags(event) <= TAGS_AT_ONCE for event in events):
-        return events
-    return [portion for event in events for portion in _portions(event)]
+    for event in events:
+        if (type(event) is AckRun or type(event) is SettleRun) and len(event.tags) > TAGS_AT_ONCE:
+            return [portion for event in events for portion in _portions(event)]
+    return events
 
 
 def _portions(event: Event) -> list[Event]:
-    if _tags(event) <= TAGS_AT_ONCE:
+    tags = event.tags if type(event) is AckRun or type(event) is SettleRun else []
+    if len(tags) <= TAGS_AT_ONCE:
         return [event]
-    starts = range(0, _tags(event), TAGS_AT_ONCE)
-    if type(event) is AckRun and _is_scattered(event.tags):
+    starts = range(0, len(tags), TAGS_AT_ONCE)
+    if type(event) is AckRun and _is_scattered(tags):
         return [
             AckRun(event.channel, event.tags[at : at + TAGS_AT_ONCE], event.is_multiple)
             for at in starts
@@ -191,15 +204,11 @@ def _is_scattered(tags: list[int]) -> bool:
     return len(stretches(tags)) > len(tags) // NEIGHBOURS_PER_COMMAND
 
 
-def _tags(event: Event) -> int:
-    return len(event.tags) if type(event) is AckRun or type(event) is SettleRun else 0
-
-
 def _cost(event: Event) -> int:
-    """Commands that take as long; publishes are the engine's to spread."""
-    if type(event) is Command:
-        return 1
-    tags = _tags(event)
+    """Commands that take as long as this, which is no publish."""
+    if type(event) is not AckRun and type(event) is not SettleRun:
+        return int(type(event) is Command)
+    tags = len(event.tags)
     # What is longer was not cut, so they are neighbours.
     return tags // (TAGS_PER_COMMAND if tags <= TAGS_AT_ONCE else NEIGHBOURS_PER_COMMAND)
 

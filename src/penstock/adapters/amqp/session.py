@@ -130,7 +130,7 @@ class Session(Caller):
         """As the gate wants it, nothing waits to be done, and there is room for late answers."""
         if self.is_over or not self.is_established:
             return True
-        if self.backlog or not self.connection.may_read:
+        if self.backlog.is_waiting or not self.connection.may_read:
             return False
         if self.waiting:
             held = sum([channel.line.held_bytes for channel in self.waiting])
@@ -140,22 +140,24 @@ class Session(Caller):
 
     def receive(self, data: bytes) -> None:
         """Any cut of frames."""
-        now_ms = self.now_ms
-        self._beat.heard(now_ms)
-        self.note_received(data)
+        clock = self.clock
+        self._beat.heard_ms = now_ms = clock.monotonic_ms()
+        self.received_bytes += len(data)
+        self.receives += 1
         if self.is_over:
             if self._farewell is not None and self._farewell.is_heard(data):
                 self.wants_close = True
             return
-        events = self._inflow.feed(data, self.house.clock.wall_ms())
-        if not self.is_established and self._inflow.is_greeted:
+        inflow = self._inflow
+        events = inflow.feed(data, clock.wall_ms())
+        if not self.is_established and inflow.is_greeted:
             self.handshake.greet()
         if self.backlog.take(events):
             self._all_done(now_ms)
 
     def outgoing(self) -> list[bytes]:
         """Everything to send; what waited for this turn is done first."""
-        if self.backlog and self.backlog.go_on():
+        if self.backlog.is_waiting and self.backlog.go_on():
             self._all_done(self.now_ms)
             self.wants_close = self.wants_close or self._is_hung_up
         if self.confirming:
@@ -195,7 +197,7 @@ class Session(Caller):
             self.fail(error)
             return
         if not self.is_reading or self._notices.is_blocked:
-            self._beat.heard(now_ms)
+            self._beat.heard_ms = now_ms
         if self._beat.is_dead(now_ms):
             logger.info("missed heartbeats of %s, interval %d s", self.name, self.heartbeat)
             self.wants_close = True
@@ -205,7 +207,7 @@ class Session(Caller):
     def eof(self) -> None:
         """The peer will say no more: nobody listens once all it said is done."""
         self._is_hung_up = True
-        self.wants_close = self.wants_close or not self.backlog
+        self.wants_close = self.wants_close or not self.backlog.is_waiting
 
     def stopping(self, reason: str) -> None:
         """The broker goes down."""

@@ -24,7 +24,7 @@ def test_the_peer_is_dead_after_two_silent_intervals_and_any_byte_counts():
     beat = Heartbeat(10, 0)
     assert not beat.is_dead(19_999)
     assert beat.is_dead(20_000)
-    beat.heard(15_000)
+    beat.heard_ms = 15_000
     assert not beat.is_dead(34_999)
     assert beat.is_dead(35_000)
 
