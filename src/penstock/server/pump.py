@@ -52,20 +52,16 @@ CLOSE_MS_MAX: Final = 5_000
 class Arrived:
     """Bytes that wait for the turn."""
 
-    __slots__ = ("_parts", "size")
+    __slots__ = ("parts", "size")
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self.parts: list[bytes] = []
         self.size = 0
-
-    def add(self, data: bytes) -> None:
-        """They came."""
-        self._parts.append(data)
-        self.size += len(data)
+        """Bytes of all parts; whoever adds one adds to it."""
 
     def take(self) -> bytes:
         """All of them."""
-        parts, self._parts = self._parts, []
+        parts, self.parts = self.parts, []
         self.size = 0
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -145,12 +141,19 @@ class Pump(asyncio.Protocol):
         """The peer sent something."""
         if self._is_over:
             return
-        self.received_bytes += len(data)
-        self._arrived.add(data)
-        if self._arrived.size >= ARRIVED_BYTES_MAX:
+        # Called for every packet of every peer: what needs no call is not called.
+        size = len(data)
+        self.received_bytes += size
+        arrived = self._arrived
+        arrived.parts.append(data)
+        arrived.size += size
+        if arrived.size >= ARRIVED_BYTES_MAX:
             self.feed()
-        self._stir()
-        self._around.turns.arrived()
+        if not self._is_stirred:
+            self._stir()
+        turns = self._around.turns
+        if turns.gathering is not None:
+            turns.arrived()
 
     def eof_received(self) -> bool:
         """The peer will send no more; True keeps our side open for the last answers."""
@@ -214,12 +217,14 @@ class Pump(asyncio.Protocol):
                 data = parts[0] if len(parts) == 1 else b"".join(parts)
                 self.sent_bytes += len(data)
                 transport.write(data)
-                adapter.flushed(self._untaken_bytes())
+                adapter.flushed(self._untaken_bytes() if self._is_choked else 0)
             if adapter.wants_close:
                 self._close()
                 return
             is_open = adapter.is_reading
-            is_stopped = self._is_hushed or not is_open or self._untaken_bytes() > UNTAKEN_BYTES_MAX
+            is_stopped = self._is_hushed or not is_open
+            if self._is_choked:
+                is_stopped = is_stopped or self._untaken_bytes() > UNTAKEN_BYTES_MAX
             if is_stopped != self._is_paused:
                 self._pause(is_stopped)
             if self._arrived.size and is_open:
@@ -270,9 +275,7 @@ class Pump(asyncio.Protocol):
         self._stir()
 
     def _untaken_bytes(self) -> int:
-        if not self._is_choked or self._transport is None:
-            return 0
-        return self._transport.get_write_buffer_size()
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def _pause(self, is_paused: bool) -> None:
         assert self._transport is not None

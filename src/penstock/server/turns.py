@@ -127,8 +127,8 @@ class Turns:
         self._stirred: list[Stirred] = []
         self._is_scheduled = False
         self._pace = pace or Pace()
-        # A turn that keeps its distance to the last one.
-        self._gathering: asyncio.TimerHandle | None = None
+        self.gathering: asyncio.TimerHandle | None = None
+        """A turn that keeps its distance to the last one."""
         self._is_stopped = False
         self._is_committing = False
         self._waiting_since_ms: int | None = None
@@ -161,15 +161,15 @@ class Turns:
             if wait_us := self._wait_us():
                 self.paced += 1
                 wait_us += TIMER_GRAIN_US
-                self._gathering = self._loop.call_later(wait_us / 1e6, self._turn)
+                self.gathering = self._loop.call_later(wait_us / 1e6, self._turn)
             else:
                 self._loop.call_soon(self._turn)
 
     def arrived(self) -> None:
-        """Bytes came: a turn that keeps its distance looks whether it has waited enough."""
-        if self._gathering is not None and self._pace.left_us <= 0:
-            self._gathering.cancel()
-            self._gathering = None
+        """Bytes came while ``gathering``: look whether the turn has waited enough."""
+        if self.gathering is not None and self._pace.left_us <= 0:
+            self.gathering.cancel()
+            self.gathering = None
             self._loop.call_soon(self._turn)
 
     async def drain(self, seconds_max: float) -> bool:
@@ -190,15 +190,15 @@ class Turns:
     def stop(self, seconds_max: float) -> bool:
         """No more turns; ends the commit thread. False when a sync still hangs."""
         self._is_stopped = True
-        for timer in (self._linger, self._timer, self._gathering):
+        for timer in (self._linger, self._timer, self.gathering):
             if timer is not None:
                 timer.cancel()
         return self._commits.stop(seconds_max)
 
     def _turn(self) -> None:
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
+        if self.gathering is not None:
+            self.gathering.cancel()
+            self.gathering = None
         if self._is_stopped:
             return
         try:

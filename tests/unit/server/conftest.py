@@ -243,6 +243,7 @@ class FakeTurns:
         self.stirred = []
         self.requests = 0
         self.arrivals = 0
+        self.gathering = None
         self.broken_by = []
 
     def stir(self, connection):

@@ -15,10 +15,18 @@ def test_bytes_stir_the_connection_once_and_reach_the_adapter_joined_by_the_turn
     scene.pump.data_received(b"ab")
     scene.pump.data_received(b"c")
     assert scene.turns.stirred == [scene.pump]
-    assert scene.turns.arrivals == 2
     assert scene.adapter.received == []
     scene.turns.turn()
     assert scene.adapter.received == [b"abc"]
+
+
+def test_a_turn_that_keeps_its_distance_hears_of_every_arrival(scene):
+    scene.pump.data_received(b"one")
+    assert scene.turns.arrivals == 0
+    scene.turns.gathering = object()
+    scene.pump.data_received(b"two")
+    scene.pump.data_received(b"three")
+    assert scene.turns.arrivals == 2
 
 
 def test_many_bytes_do_not_wait_for_the_turn(scene):
