@@ -71,29 +71,32 @@ class Commit:
 
     def take(self) -> SyncJob | None:
         """The next job, if there is anything to do and none is out."""
+        if self._job is not None or self.failure is not None or self._is_early(self._retry_ms):
+            return None
         parts = self._parts
-        now_ms = self._clock.monotonic_ms()
-        if self._job is not None or self.failure is not None or now_ms < self._retry_ms:
+        files, definitions, synced = parts.side_files, parts.definitions, self.synced_position
+        has_log = self._wants_log()
+        steps = files.steps() if files.waiting and not self._is_early(self._steps_retry_ms) else []
+        snapshot_ops = self._snapshots.take_ops(synced, files.steps_done)
+        if not (has_log or steps or snapshot_ops or self.removals or definitions.has_ops):
             return None
-        has_log = self._wants_log(now_ms)
-        files = parts.side_files
-        steps = files.steps() if files.waiting and now_ms >= self._steps_retry_ms else []
-        snapshot_ops = self._snapshots.take_ops(self.synced_position, files.steps_done)
-        if not (has_log or steps or snapshot_ops or self.removals or parts.definitions.has_ops):
-            return None
-        job = SyncJob(parts.storage, parts.catalog, files)
-        job.definition_ops = parts.definitions.take_ops()
-        job.sequence = parts.definitions.sequence
-        job.snapshot_ops = snapshot_ops
-        job.steps = steps
-        job.removals, self.removals = self.removals, []
-        job.synced = self.synced_position
+        self._job = job = SyncJob(
+            parts.storage,
+            parts.catalog,
+            files,
+            synced=synced,
+            sequence=definitions.sequence,
+            definition_ops=definitions.take_ops(),
+            snapshot_ops=snapshot_ops,
+            steps=steps,
+            removals=self.removals,
+        )
+        self.removals = []
         if has_log:
             taken = self._writer.take_unsynced()
             job.unsynced = self._deferred + ([taken] if taken is not None else [])
             self._deferred = []
             job.upto = self._writer.end_position
-        self._job = job
         return job
 
     def finished(self, job: SyncJob, error: Exception | None) -> None:
@@ -103,28 +106,30 @@ class Commit:
         if error is not None:
             self.failure = error
             return
-        now_ms = self._clock.monotonic_ms()
         if job.is_deferred:
-            self._retry_ms = now_ms + RETRY_MS
+            self._retry_ms = self._clock.monotonic_ms() + RETRY_MS
             self._deferred = job.unsynced
             self.remove(job.removals)
             self._parts.definitions.put_back(job.definition_ops)
             if job.snapshot_ops:
                 self._snapshots.deferred()
             return
-        self._parts.side_files.done(job.steps_done)
-        self._parts.retention.left(job.removals[: job.removals_done])
-        self._stuck_removals += job.removals[job.removals_done :]
-        if job.steps_done < len(job.steps):
-            self._steps_retry_ms = now_ms + RETRY_MS
+        if job.steps:
+            self._parts.side_files.done(job.steps_done)
+            if job.steps_done < len(job.steps):
+                self._steps_retry_ms = self._clock.monotonic_ms() + RETRY_MS
+        if job.removals:
+            self._parts.retention.left(job.removals[: job.removals_done])
+            self._stuck_removals += job.removals[job.removals_done :]
         self.definitions_durable = job.sequence
         if job.snapshot_ops:
             self._snapshots.written()
             self._parts.side_files.snapshot_written()
         if job.upto is not None:
             self.synced_position = job.upto
-            self._synced_ms = now_ms
             self.syncs += 1
+            if self._interval_ms is not None:
+                self._synced_ms = self._clock.monotonic_ms()
 
     def next_ms(self) -> int | None:
         """From when on ``take`` would give a job; None when nothing waits or one is out."""
@@ -192,9 +197,14 @@ class Commit:
         pending = self._snapshots.pending_position
         return pending is not None and pending > self.synced_position
 
-    def _wants_log(self, now_ms: int) -> bool:
+    def _is_early(self, due_ms: int) -> bool:
+        """True before that time; asks no clock for times that never were set."""
+        return due_ms > 0 and self._clock.monotonic_ms() < due_ms
+
+    def _wants_log(self) -> bool:
         if not self._is_log_waiting():
             return False
         if not self._counts_written or self._is_closing or self._wants_snapshot_sync():
             return True
-        return self._interval_ms is not None and now_ms >= self._synced_ms + self._interval_ms
+        interval_ms = self._interval_ms
+        return interval_ms is not None and not self._is_early(self._synced_ms + interval_ms)

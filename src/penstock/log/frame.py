@@ -41,9 +41,11 @@ VOID: Final = 1
 """Flag: the frame's content was dropped by recovery; ``frame_len`` says how far to skip."""
 
 _HEAD: Final = struct.Struct("<4sHHIIQQIIII")
-_CRC: Final = struct.Struct("<I")
+_PACK_FRONT: Final = struct.Struct("<4sHHIIQQII").pack
+_PACK_END: Final = struct.Struct("<II").pack
 _CRC_AT: Final = 40
 _NO_CRC: Final = bytes(4)
+_NO_END: Final = bytes(HEAD_BYTES - _CRC_AT)
 assert _HEAD.size == HEAD_BYTES
 
 
@@ -91,21 +93,11 @@ def encode_head(
             f"frame at {base_position} with {frame_len} bytes and synced mark {durable_upto}: "
             "lengths and positions are multiples of 8 and nothing is durable before it is written"
         )
-    head = _HEAD.pack(
-        MAGIC,
-        VERSION,
-        flags,
-        frame_len,
-        records,
-        base_position,
-        durable_upto,
-        epoch,
-        prev_head_crc,
-        0,
-        0,
+    front = _PACK_FRONT(
+        MAGIC, VERSION, flags, frame_len, records, base_position, durable_upto, epoch, prev_head_crc
     )
-    head_crc = crc32c(head)
-    return head[:_CRC_AT] + _CRC.pack(head_crc) + head[_CRC_AT + 4 :], head_crc
+    head_crc = crc32c(front + _NO_END)
+    return front + _PACK_END(head_crc, 0), head_crc
 
 
 def parse_head(buffer: bytes, at: int, position: int) -> FrameHead | None:

@@ -103,7 +103,7 @@ class Snapshots:
 
     def take_ops(self, synced: int, steps_done: int) -> list[Op]:
         """The rows if they may be written now, without those discarded since; else none."""
-        if not self.is_ready(synced, steps_done):
+        if self._pending is None or not self.is_ready(synced, steps_done):
             return []
         self._is_in_job = True
         if self._discarded:

@@ -21,6 +21,7 @@ from penstock.log.catalog import Catalog
 from penstock.log.commit import Commit
 from penstock.log.cursors import CursorState
 from penstock.log.delay_notes import DelayNotes
+from penstock.log.frame import HEAD_BYTES
 from penstock.log.hot_tail import HotTail
 from penstock.log.index_set import QUEUE_KIND
 from penstock.log.intake import stage
@@ -174,16 +175,17 @@ class Store:
         Fills in offsets, positions and store time, stamps origins. Raises ``AppendFailed`` (or
         ``SyncFailed`` for good) and leaves everything as before when it is not written.
         """
-        self._commit.check()
+        commit, writer = self._commit, self._writer
+        commit.check()
         if not batch:
-            return self._writer.end_position
+            return writer.end_position
         index_ms = max(store_ms, self._index_ms)
-        start = self._writer.first_record_position
+        start = writer.end_position + HEAD_BYTES
         staged = Staged(start, store_ms=store_ms, index_ms=index_ms)
         try:
             stage(batch, staged, runs)
-            size, upto = staged.at - start, self._commit.synced_position
-            base, end = self._writer.append(staged.parts, len(batch), durable_upto=upto, size=size)
+            size, upto = staged.at - start, commit.synced_position
+            base, end = writer.append(staged.parts, len(batch), durable_upto=upto, size=size)
         except Exception:
             staged.undo(batch)
             self.counters.append_failures += 1

@@ -7,7 +7,7 @@ which nothing depends. Any failure but a full disk is final (P4).
 Not here: who may take a job and what its end means (``store.py``).
 """
 
-from collections.abc import Sequence
+import msgspec
 
 from penstock.log.catalog import Catalog, Op
 from penstock.log.distrust import note_failed_sync
@@ -19,65 +19,48 @@ from penstock.model.errors import AppendFailed, SyncFailed
 from penstock.model.position import LogPosition
 
 
-class SyncJob:
+class SyncJob(msgspec.Struct, eq=False):
     """What one commit has to make durable; made by the store, run once, handed back to it."""
 
-    __slots__ = (
-        "_catalog",
-        "_side_files",
-        "_storage",
-        "definition_ops",
-        "is_deferred",
-        "removals",
-        "removals_done",
-        "sequence",
-        "snapshot_ops",
-        "steps",
-        "steps_done",
-        "synced",
-        "unsynced",
-        "upto",
-    )
-
-    def __init__(self, storage: Storage, catalog: Catalog, side_files: SideFiles) -> None:
-        self._storage = storage
-        self._catalog = catalog
-        self._side_files = side_files
-        self.definition_ops: list[Op] = []
-        self.snapshot_ops: list[Op] = []
-        """Rows of a snapshot that may be written now."""
-        self.steps: list[Step] = []
-        self.steps_done = 0
-        self.unsynced: list[UnsyncedSet] = []
-        self.removals: Sequence[str] = ()
-        """Paths of segments nobody needs, in the order in which they must go."""
-        self.removals_done = 0
-        """How many of them are gone for good."""
-        self.synced = LogPosition(0)
-        """The log was durable up to here before; what a failed sync leaves in doubt is above."""
-        self.upto: LogPosition | None = None
-        """The log is durable up to here once ``run`` has returned; None = no log sync in it."""
-        self.sequence = 0
-        """Definition changes up to this number are in it."""
-        self.is_deferred = False
-        """The disk is too full for the catalog: nothing was done, try again later."""
+    storage: Storage
+    catalog: Catalog
+    side_files: SideFiles
+    synced: LogPosition
+    """The log was durable up to here before; what a failed sync leaves in doubt is above."""
+    sequence: int
+    """Definition changes up to this number are in it."""
+    definition_ops: list[Op]
+    snapshot_ops: list[Op]
+    """Rows of a snapshot that may be written now."""
+    steps: list[Step]
+    removals: list[str]
+    """Paths of segments nobody needs, in the order in which they must go."""
+    unsynced: list[UnsyncedSet] = []
+    steps_done: int = 0
+    removals_done: int = 0
+    """How many of them are gone for good."""
+    upto: LogPosition | None = None
+    """The log is durable up to here once ``run`` has returned; None = no log sync in it."""
+    is_deferred: bool = False
+    """The disk is too full for the catalog: nothing was done, try again later."""
 
     def run(self) -> None:
         """Do all of it; raises ``SyncFailed``, and then nothing it covers counts as stored."""
         try:
             if self.definition_ops or self.snapshot_ops:
-                self._catalog.apply(self.definition_ops + self.snapshot_ops)
+                self.catalog.apply(self.definition_ops + self.snapshot_ops)
         except AppendFailed:
             self.is_deferred = True
             return
         except Exception as problem:
             raise SyncFailed(f"the catalog transaction failed: {problem}; {_ADVICE}") from problem
         try:
-            self.steps_done = self._side_files.run(self.steps)
+            if self.steps:
+                self.steps_done = self.side_files.run(self.steps)
             for unsynced in self.unsynced:
                 unsynced.run()
         except OSError as problem:
-            note_failed_sync(self._storage, self.synced)
+            note_failed_sync(self.storage, self.synced)
             raise SyncFailed(f"a sync failed: {problem}; {_ADVICE}") from problem
         if self.removals:
             self._remove()
@@ -86,14 +69,14 @@ class SyncJob:
         removed = 0
         for path in self.removals:
             try:
-                self._storage.remove(path)
+                self.storage.remove(path)
             except FileNotFoundError:
                 pass
             except OSError:  # those behind it may not go before it
                 break
             removed += 1
         try:
-            self._storage.sync_dir(LOG_DIR)
+            self.storage.sync_dir(LOG_DIR)
         except OSError as problem:
             raise SyncFailed(f"a sync failed: {problem}; {_ADVICE}") from problem
         self.removals_done = removed

@@ -16,6 +16,8 @@ Not here: encoding of records (``entry.py``), when to sync and what follows (``s
 
 from collections.abc import Sequence
 
+import msgspec
+
 from penstock.log.frame import FRAME_BYTES_MAX, HEAD_BYTES, encode_head
 from penstock.log.segment import LOG_DIR, Segment, SegmentSet, make_log_dir, segment_path
 from penstock.log.storage import File, Storage
@@ -23,33 +25,22 @@ from penstock.model.errors import AppendFailed, InvariantBroken
 from penstock.model.position import LogPosition
 
 
-class UnsyncedSet:
+class UnsyncedSet(msgspec.Struct, eq=False):
     """What one sync has to cover; ``run`` makes it durable or raises."""
 
-    __slots__ = ("_storage", "files", "has_new_names", "rolled", "upto")
-
-    def __init__(
-        self,
-        storage: Storage,
-        upto: LogPosition,
-        *,
-        files: list[File],
-        rolled: list[File],
-        has_new_names: bool,
-    ) -> None:
-        self._storage = storage
-        self.upto = upto
-        """The log is durable up to here once ``run`` has returned."""
-        self.files = files
-        """Every file with bytes that were not synced, oldest first; full ones included."""
-        self.rolled = rolled
-        """Full segments among ``files``: nobody else writes to them, they are closed here."""
-        self.has_new_names = has_new_names
+    storage: Storage
+    upto: LogPosition
+    """The log is durable up to here once ``run`` has returned."""
+    files: list[File]
+    """Every file with bytes that were not synced, oldest first; full ones included."""
+    rolled: list[File]
+    """Full segments among ``files``: nobody else writes to them, they are closed here."""
+    has_new_names: bool
 
     def run(self) -> None:
         """Sync names and bytes; raises ``OSError``, and then nothing of it counts (P4)."""
         if self.has_new_names:
-            self._storage.sync_dir(LOG_DIR)
+            self.storage.sync_dir(LOG_DIR)
         for file in self.files:
             file.sync()
         for file in self.rolled:
@@ -145,22 +136,14 @@ class LogWriter:
 
     def take_unsynced(self) -> UnsyncedSet | None:
         """Everything that needs a sync since the last call; None when nothing does."""
-        files = [*self._rolled]
+        rolled, has_new_names = self._rolled, self._has_new_names
+        files = [*rolled]
         if self._is_active_unsynced and self._file is not None:
             files.append(self._file)
-        if not files and not self._has_new_names:
+        if not files and not has_new_names:
             return None
-        taken = UnsyncedSet(
-            self._storage,
-            self.end_position,
-            files=files,
-            rolled=self._rolled,
-            has_new_names=self._has_new_names,
-        )
-        self._rolled = []
-        self._is_active_unsynced = False
-        self._has_new_names = False
-        return taken
+        self._rolled, self._is_active_unsynced, self._has_new_names = [], False, False
+        return UnsyncedSet(self._storage, self.end_position, files, rolled, has_new_names)
 
     def close(self) -> None:
         """Give the handles back; syncs nothing. Call it when no sync is running."""

@@ -76,7 +76,7 @@ def test_index_entries_of_records_that_were_lost_are_gone(box):
         box.append(b"lost")
     queue.plan_flush()
     job = box.store.take_sync_job()
-    job._side_files.run(job.steps)
+    job.side_files.run(job.steps)
     box.storage = box.storage.crash()
     box.catalog = box.catalog.crash()
     box.open()
