@@ -33,7 +33,8 @@ class Collector:
     def __init__(self, turn_bytes_max: int, buffers: BufferPool) -> None:
         self._turn_bytes_max = turn_bytes_max
         self._buffers = buffers
-        self._queues: dict[Queue, None] = {}
+        self.queues: dict[Queue, None] = {}
+        """Those that have parcels; to be looked at only."""
         self._held: dict[Queue, None] = {}
         # Taken in this turn; their channels have not got their credit back yet.
         self._taken: list[Parcel] = []
@@ -42,29 +43,29 @@ class Collector:
     def put(self, queue: Queue, parcel: Parcel) -> None:
         """A channel routed a parcel to this queue."""
         queue.inbox.put(parcel)
-        self._queues[queue] = None
+        self.queues[queue] = None
 
     def collect(self, frame: Frame) -> None:
         """Move parcels into the frame as far as credit, buffers and the turn reach."""
-        if not self._queues:
+        if not self.queues:
             return
-        for queue in list(self._queues):
+        for queue in list(self.queues):
             for parcel in queue.inbox.newcomers():
                 self._take_if_free(queue, parcel, frame)
-        is_moving = sum([queue.inbox.messages for queue in self._queues]) > 0
+        is_moving = sum([queue.inbox.messages for queue in self.queues]) > 0
         while is_moving and frame.size < self._turn_bytes_max:
             is_moving = False
-            for queue in list(self._queues):
+            for queue in list(self.queues):
                 # A parcel for several queues may be gone by now, or come free by the next round.
                 for parcel in queue.inbox.heads():
                     if frame.size >= self._turn_bytes_max:
                         break
                     is_moving |= self._take_if_free(queue, parcel, frame)
-        for queue in [each for each in self._queues if not each.inbox.messages]:
-            del self._queues[queue]
-        if self._queues:
-            first = next(iter(self._queues))
-            self._queues[first] = self._queues.pop(first)
+        for queue in [each for each in self.queues if not each.inbox.messages]:
+            del self.queues[queue]
+        if self.queues:
+            first = next(iter(self.queues))
+            self.queues[first] = self.queues.pop(first)
 
     def give_back(self) -> None:
         """The queues have stored and handed out what they took in this turn."""
@@ -88,13 +89,15 @@ class Collector:
 
     def hold(self, log: Stage) -> None:
         """Nothing may be written: queues with parcels wait for the log, and are seen to."""
-        for queue in self._queues:
+        for queue in self.queues:
             if queue not in self._held:
                 queue.stage.block(log, self)
                 self._held[queue] = None
 
     def let_go(self, log: Stage) -> None:
         """The log takes frames again."""
+        if not self._held:
+            return
         held, self._held = self._held, {}
         for queue in held:
             queue.stage.unblock(log, self)
@@ -107,7 +110,7 @@ class Collector:
     @property
     def can_move(self) -> bool:
         """True when some queue has a parcel that could be taken now (law 4)."""
-        for queue in self._queues:
+        for queue in self.queues:
             if not queue.stage.is_blocked:
                 for parcel in queue.inbox.heads():
                     if self._is_free(queue, parcel, 0):
@@ -117,17 +120,17 @@ class Collector:
     def take_all(self) -> list[Parcel]:
         """Empty every inbox: nothing can be appended any more."""
         parcels: dict[Parcel, None] = {}
-        for queue in self._queues:
+        for queue in self.queues:
             for parcel in queue.inbox:
                 parcels[parcel] = None
                 _processed(queue, parcel)
             queue.inbox.clear()
-        self._queues.clear()
+        self.queues.clear()
         return list(parcels)
 
     def remove(self, queue: Queue) -> list[Parcel]:
         """A queue was deleted: empty its inbox; parcels that go nowhere else come back."""
-        self._queues.pop(queue, None)
+        self.queues.pop(queue, None)
         self._held.pop(queue, None)
         orphans = []
         for parcel in queue.inbox:

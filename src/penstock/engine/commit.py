@@ -61,7 +61,8 @@ class Commits:
         self._frames: deque[Frame] = deque()
         self._sync_started_ms: int | None = None
         # Callbacks for which no turn has run yet; those that wait for a sync; those in a sync.
-        self._asked: list[Callable[[], None]] = []
+        self.asked: list[Callable[[], None]] = []
+        """Callbacks that wait for a turn to append something; to be looked at only."""
         self._armed: list[Callable[[], None]] = []
         self._in_job: list[Callable[[], None]] = []
 
@@ -120,7 +121,7 @@ class Commits:
                 self._answers.confirm(parcel.channel, parcel.publications)
         self.unsynced_messages += messages
         self.appended_messages += messages
-        self.release()
+        self._release()
         return True
 
     def _note_keys(self, parcel: Parcel) -> None:
@@ -167,11 +168,11 @@ class Commits:
         if job.is_deferred:
             self._armed = callbacks + self._armed
             return
-        self.release()
+        self._release()
         for callback in callbacks:
             callback()
 
-    def release(self) -> None:
+    def _release(self) -> None:
         """Let go of every frame that is durable: confirm it, show it, give back its credit."""
         durable_position = self._store.durable_position
         while self._frames and self._frames[0].end_position <= durable_position:
@@ -200,7 +201,7 @@ class Commits:
                 self.unsynced_messages -= len(parcel.publications)
                 if not parcel.is_confirmed:
                     self._answers.refuse(parcel.channel, parcel.publications, self.failure)
-        self._asked, self._armed = [], []
+        self.asked, self._armed = [], []
         self._chain.stir()
         return self.failure
 
@@ -217,32 +218,30 @@ class Commits:
 
     def after_durable(self, callback: Callable[[], None]) -> None:
         """Call back when all that was asked for so far is durable; never after a failed sync."""
-        self._asked.append(callback)
+        self.asked.append(callback)
         self._chain.stir()
 
     def arm_callbacks(self) -> None:
         """A turn has appended everything that was asked for: the next sync covers it."""
-        self._armed += self._asked
-        self._asked = []
+        if self.asked:
+            self._armed += self.asked
+            self.asked = []
 
     def run_idle_callbacks(self) -> None:
         """Nothing is left to sync: what waits for a sync is durable already."""
+        if not self._armed:
+            return
         store = self._store
         is_durable = store.definitions_durable == store.definitions.sequence
-        if self._armed and is_durable and not (self._frames or store.unsynced_bytes):
+        if is_durable and not (self._frames or store.unsynced_bytes):
             callbacks, self._armed = self._armed, []
             for callback in callbacks:
                 callback()
 
     @property
-    def is_asked(self) -> bool:
-        """True when a turn has to append something that somebody waits for."""
-        return bool(self._asked)
-
-    @property
     def is_awaited(self) -> bool:
         """True when somebody waits for a definition or settlement to become durable."""
-        return bool(self._armed or self._asked)
+        return bool(self._armed or self.asked)
 
 
 def is_transient(parcel: Parcel) -> bool:

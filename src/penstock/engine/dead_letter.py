@@ -99,7 +99,8 @@ class DeadLetters:
         self._burials: dict[int, Burial] = {Wire.NEUTRAL: NeutralBurial(), **burials}
         self._plain = PlainBurial()
         # Bounded by the in-flight limits of consumers and by what one turn drops or expires.
-        self._waiting: list[Waiting] = []
+        self.waiting: list[Waiting] = []
+        """Letters that want a frame; to be looked at only."""
         # Of those, messages and body bytes for topics that reject what is too much.
         self._coming: dict[Topic, tuple[int, int]] = {}
         self.buried = 0
@@ -131,7 +132,7 @@ class DeadLetters:
         if not letters:
             self.dropped += 1
             return
-        self._waiting += letters
+        self.waiting += letters
         self.buried += 1
         self._chain.stir()
 
@@ -167,13 +168,15 @@ class DeadLetters:
 
     def carry(self, record: Record, target: Queue) -> None:
         """A message moves: its copy takes the way of a dead letter, to a queue that is named."""
-        self._waiting.append((record, (target,)))
+        self.waiting.append((record, (target,)))
         self.carried += 1
         self._chain.stir()
 
     def put(self, frame: Frame) -> list[Waiting]:
         """Put everything that waits into the frame; what was taken, for ``failed``."""
-        taken, self._waiting = self._waiting, []
+        if not self.waiting:
+            return []
+        taken, self.waiting = self.waiting, []
         self._coming.clear()
         for letter, queues in taken:
             alive = tuple([queue for queue in queues if not queue.is_deleted])
@@ -188,26 +191,21 @@ class DeadLetters:
 
     def failed(self, taken: list[Waiting]) -> None:
         """The frame was refused: they go into the next one, before newer ones."""
-        self._waiting = taken + self._waiting
+        self.waiting = taken + self.waiting
         for letter, queues in taken:
             for queue in queues:
                 limits = queue.topic.limits
                 if limits is not None and limits.rejects:
                     self._count(queue.topic, letter)
 
-    @property
-    def is_waiting(self) -> bool:
-        """True when a frame is wanted."""
-        return bool(self._waiting)
-
     def is_unsafe(self, durable_position: int) -> bool:
         """True while there are letters that a crash could undo."""
-        return bool(self._waiting) or self._stored_end > durable_position
+        return bool(self.waiting) or self._stored_end > durable_position
 
     @property
     def is_crowded(self) -> bool:
         """True when more than a turn's worth waits for the disk."""
-        return len(self._waiting) >= self._chain.flow.turn_messages_max
+        return len(self.waiting) >= self._chain.flow.turn_messages_max
 
 
 def plain_copy(record: Record) -> Record:

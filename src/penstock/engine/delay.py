@@ -59,7 +59,8 @@ class Delays:
         # Records that wait for a decision: position -> length; bounded like the armed ones.
         self._undecided: dict[int, int] = {}
         # Asked for and not yet in a frame: (position, length, is it let go or dropped).
-        self._asked: list[tuple[int, int, bool]] = []
+        self.asked: list[tuple[int, int, bool]] = []
+        """Decisions that want a frame; to be looked at only."""
         # Let go into other queues than they were stored for; until the release is stored.
         self._elsewhere: dict[int, tuple[Queue, ...]] = {}
         self._moved: list[int] = []
@@ -132,10 +133,10 @@ class Delays:
     def due(self, frame: Frame, count_max: int, now_ms: int) -> list[Armed]:
         """Put release records of what is due into the frame; what was taken, for ``failed``."""
         taken: list[Armed] = []
-        if not self._asked and now_ms < self.next_deadline_ms():
+        if not self.asked and now_ms < self.next_deadline_ms():
             return taken
         self._refill(now_ms)
-        asked, self._asked = self._asked[:count_max], self._asked[count_max:]
+        asked, self.asked = self.asked[:count_max], self.asked[count_max:]
         for position, length, is_let_go in asked:
             self._append(frame, position, length, is_let_go=is_let_go)
             taken.append((now_ms, NEVER_MS if is_let_go else -NEVER_MS, position, length))
@@ -153,7 +154,7 @@ class Delays:
         retry_ms = self._chain.now_ms + RETRY_MS
         for _, deliver_ms, position, length in taken:
             if deliver_ms == -NEVER_MS:
-                self._asked.append((position, length, False))
+                self.asked.append((position, length, False))
             else:
                 heappush(self._armed, (retry_ms, deliver_ms, position, length))
                 self._positions.add(position)
@@ -161,11 +162,6 @@ class Delays:
     def next_deadline_ms(self) -> int:
         """When the next release is due, or the files are to be looked at."""
         return min(self._refill_ms, self._armed[0][0]) if self._armed else self._refill_ms
-
-    @property
-    def is_asked(self) -> bool:
-        """True when a decision waits for its frame."""
-        return bool(self._asked)
 
     @property
     def waiting(self) -> int:
@@ -226,7 +222,7 @@ class Delays:
             length = self._undecided.pop(position)
         else:
             return False
-        self._asked.append((position, length, is_let_go))
+        self.asked.append((position, length, is_let_go))
         self._chain.stir()
         return True
 

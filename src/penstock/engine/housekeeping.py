@@ -90,7 +90,7 @@ class Housekeeping:
         if now_ms >= self._sweep_ms:
             self._sweep_ms = now_ms + self._settings.retention_sweep_ms
             self._sweep()
-        if self._registry.unused:
+        if self._registry.unused.topics:
             for topic in self._registry.unused.due(now_ms):
                 expire(topic)
 

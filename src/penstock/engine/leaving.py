@@ -36,21 +36,19 @@ class Leaving:
         self._has_unsafe_letters = has_unsafe_letters
         self._remove = remove
         # Bounded by the topics there are.
-        self._causes: dict[Topic, str] = {}
+        self.causes: dict[Topic, str] = {}
+        """Topics that are to go, and why; to be looked at only."""
         # Those without anybody to bury, until that is durable.
         self._buried: set[Topic] = set()
 
-    def __bool__(self) -> bool:
-        return bool(self._causes)
-
     def retire(self, topic: Topic, cause: str) -> None:
         """The topic goes: now if nobody is left to be buried, else as soon as that is so."""
-        if topic in self._causes:
+        if topic in self.causes:
             return
         if not has_dying(topic) and not self._has_unsafe_letters():
             self._remove(topic, cause)
             return
-        self._causes[topic] = cause
+        self.causes[topic] = cause
         topic.is_leaving = True
         for subscription in topic.subscriptions.values():
             subscription.is_leaving = True
@@ -58,7 +56,7 @@ class Leaving:
 
     def look(self) -> None:
         """Somebody may have been buried."""
-        for topic in list(self._causes):
+        for topic in list(self.causes):
             if topic.is_deleted:
                 self._forget(topic)
             elif topic not in self._buried and not has_dying(topic):
@@ -70,12 +68,12 @@ class Leaving:
         self._buried.discard(topic)
         if topic.is_deleted:
             self._forget(topic)
-        elif not has_dying(topic) and topic in self._causes:
-            self._remove(topic, self._causes.pop(topic))
+        elif not has_dying(topic) and topic in self.causes:
+            self._remove(topic, self.causes.pop(topic))
 
     def _forget(self, topic: Topic) -> None:
         """Somebody did not wait."""
-        self._causes.pop(topic, None)
+        self.causes.pop(topic, None)
 
 
 def has_dying(topic: Topic) -> bool:

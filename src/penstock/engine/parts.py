@@ -26,7 +26,7 @@ from penstock.engine.housekeeping import Housekeeping
 from penstock.engine.leaving import Leaving
 from penstock.engine.ports import Burial
 from penstock.engine.publish import Intake
-from penstock.engine.pull import PullDesk
+from penstock.engine.pull import Pull, PullDesk
 from penstock.engine.queue import Queue
 from penstock.engine.registry import Registry
 from penstock.engine.settling import Settling
@@ -36,6 +36,7 @@ from penstock.engine.system_topic import FLOW_TOPIC, SystemTopic
 from penstock.engine.topic import Topic
 from penstock.engine.turn import TurnRunner
 from penstock.engine.waiting import WaitingRoom
+from penstock.flow.held_pull import HeldPulls
 from penstock.flow.unsent import UnsentPool
 from penstock.log.store import Recovered, Store
 from penstock.model.clock import Clock
@@ -87,7 +88,8 @@ class Parts:
             counters=self.counters,
         )
         self.host = EngineHost(self, recovered)
-        self.pulls = PullDesk(self.host)
+        self.held_pulls: HeldPulls[Pull] = HeldPulls()
+        self.pulls = PullDesk(self.host, self.held_pulls)
         self.chain.disconnected = self._disconnected
         self.waiting = WaitingRoom(self.chain, self.commits)
         self.housekeeping = Housekeeping(

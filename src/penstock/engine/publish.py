@@ -65,8 +65,8 @@ class Intake:
         self._delays = delays
         self._answers = answers
         self._counters = counters
-        # Channels with something in their inbox, in the order in which they take turns.
-        self._channels: dict[Channel, None] = {}
+        self.channels: dict[Channel, None] = {}
+        """Those with something in their inbox, in the order in which they take turns."""
 
     # Arrival.
 
@@ -83,7 +83,7 @@ class Intake:
             connection.charge(parcel.charge)
             if not channel.inbox or not channel.inbox[-1].join(parcel):
                 channel.inbox.append(parcel)
-        self._channels[channel] = None
+        self.channels[channel] = None
         channel.queued(messages)
         connection.is_publisher = True
         connection.refresh()
@@ -103,7 +103,7 @@ class Intake:
 
     def run(self, turn: int) -> None:
         """Let every channel route its part of a turn."""
-        channels = list(self._channels)
+        channels = list(self.channels)
         if not channels:
             return
         self._admission.begin(turn)
@@ -131,13 +131,13 @@ class Intake:
             if channel.last_queue is not None and self._can_run(channel):
                 self._collector.awaits(channel, channel.last_queue, self.chain)
         # Whoever was first is last next time.
-        self._channels[channels[0]] = self._channels.pop(channels[0])
+        self.channels[channels[0]] = self.channels.pop(channels[0])
         for channel in channels:
             self._retire_if_done(channel)
 
     def refuse_all(self, refusal: Refusal) -> None:
         """Refuse everything that waits in channels: nothing can be stored any more."""
-        for channel in list(self._channels):
+        for channel in list(self.channels):
             while channel.inbox:
                 self._refuse(channel, channel.inbox.popleft(), refusal)
             self._set_hold(channel, None)
@@ -262,27 +262,28 @@ class Intake:
     def _retire_if_done(self, channel: Channel) -> None:
         if channel.inbox:
             return
-        self._channels.pop(channel, None)
+        self.channels.pop(channel, None)
         if channel.is_closed:
             channel.retire()
 
     # What is still to do.
 
-    @property
-    def can_move(self) -> bool:
-        """True when some channel could go on in the next turn (law 4)."""
-        return bool(self._channels) and any(self._can_run(each) for each in self._channels)
+    def can_move(self, *, has_drained: bool) -> bool:
+        """True when some channel could go on in the next turn (law 4).
 
-    @property
-    def has_holds(self) -> bool:
-        """True when some channel waits for room."""
-        return bool(self._channels) and any(each.hold is not None for each in self._channels)
+        One that is held could when something was handed out, dropped or refused after it had its
+        turn: there may be room now.
+        """
+        for channel in self.channels:
+            if self._can_run(channel) or (has_drained and channel.hold is not None):
+                return True
+        return False
 
     def next_deadline_ms(self) -> int | None:
         """When the first hold passes, or has lasted as long as it may."""
-        if not self._channels:
+        if not self.channels:
             return None
-        held = [channel for channel in self._channels if channel.hold is not None]
+        held = [channel for channel in self.channels if channel.hold is not None]
         times = [at_ms for channel in held for at_ms in self._admission.deadlines(channel)]
         return min(times, default=None)
 

@@ -24,32 +24,30 @@ class Settling:
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
-        self._noted: dict[Awaiting, None] = {}
-        self._again: list[Settlement] = []
+        self.noted: dict[Awaiting, None] = {}
+        self.again: list[Settlement] = []
+        """Who wants a frame, and what the disk refused; to be looked at only."""
         self._changed: dict[tuple[int, int], None] = {}
         self.settlements = 0
 
     def note(self, subscription: Awaiting) -> None:
         """A subscription has something to save."""
-        self._noted[subscription] = None
+        self.noted[subscription] = None
         self._chain.is_stirred = True
 
     def forget(self, subscription: Awaiting) -> None:
         """A subscription is gone: what it did not save yet is nobody's business any more."""
-        self._noted.pop(subscription, None)
+        self.noted.pop(subscription, None)
         gone = subscription.subscription_id
-        self._again = [each for each in self._again if each.subscription_id != gone]
+        self.again = [each for each in self.again if each.subscription_id != gone]
         self._changed = {key: None for key in self._changed if key[0] != gone}
-
-    @property
-    def is_waiting(self) -> bool:
-        """True when a frame is wanted."""
-        return bool(self._noted or self._again)
 
     def put(self, frame: Frame) -> list[Settlement]:
         """Put everything there is to save into the frame; what was taken, for ``failed``."""
-        taken, self._again = self._again, []
-        noted, self._noted = self._noted, {}
+        if not (self.noted or self.again):
+            return []
+        taken, self.again = self.again, []
+        noted, self.noted = self.noted, {}
         for subscription in noted:
             settlements = subscription.take_settlements()
             if not is_transient_id(subscription.subscription_id):
@@ -72,7 +70,7 @@ class Settling:
 
     def failed(self, taken: list[Settlement]) -> None:
         """The frame was refused: the same goes into the next one."""
-        self._again = taken + self._again
+        self.again = taken + self.again
 
     def take_changed(self) -> list[tuple[int, int]]:
         """(subscription id, queue id) of the cursors that changed since the last call."""

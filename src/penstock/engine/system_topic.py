@@ -60,7 +60,8 @@ class SystemTopic:
         self._is_on = is_on
         self._bucket = TokenBucket(RATE_PER_S_MAX, now_ms=chain.now_ms)
         # At most a second's worth: what the bucket lets pass until the next frame.
-        self._waiting: list[Record] = []
+        self.waiting: list[Record] = []
+        """Records that want a frame; to be looked at only."""
         self.appended = 0
         self.dropped = 0
 
@@ -69,21 +70,21 @@ class SystemTopic:
         if not self._is_on or not records:
             return
         commits, now_ms = self._commits, self._chain.now_ms
-        room = min(self._bucket.available(now_ms), RATE_PER_S_MAX - len(self._waiting))
+        room = min(self._bucket.available(now_ms), RATE_PER_S_MAX - len(self.waiting))
         if commits.failure is not None or commits.is_held or self._queue() is None:
             room = 0
         taken = records[:room]
         self._bucket.charge(len(taken), now_ms)
-        self._waiting += taken
+        self.waiting += taken
         self.dropped += len(records) - len(taken)
         if taken:
             self._chain.stir()
 
     def put(self, frame: Frame) -> int:
         """Put what waits into the frame; how many, for ``failed``."""
-        if not self._waiting:
+        if not self.waiting:
             return 0
-        taken, self._waiting = self._waiting, []
+        taken, self.waiting = self.waiting, []
         queue = self._queue()
         if queue is None:
             self.dropped += len(taken)
@@ -97,11 +98,6 @@ class SystemTopic:
         """The frame was refused: so much for them."""
         self.appended -= count
         self.dropped += count
-
-    @property
-    def is_waiting(self) -> bool:
-        """True when a frame is wanted."""
-        return bool(self._waiting)
 
     def _queue(self) -> Queue | None:
         """Where they go; None when there is no room for one topic more."""

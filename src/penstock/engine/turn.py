@@ -86,7 +86,7 @@ class TurnRunner:
                 parts.housekeeping.snapshot(now_ms)
                 commits.arm_callbacks()
         self._has_drained |= self._dispatch()
-        if parts.leaving:
+        if parts.leaving.causes:
             parts.leaving.look()
         if commits.failure is None:
             # After the dispatch: what a consumer takes at once is never too much.
@@ -105,7 +105,7 @@ class TurnRunner:
         for subscription in queue.topic.subscriptions.values():
             if subscription.options.sees_unsynced is not is_durable:
                 subscription.arrived(queue.queue_id)
-        if is_durable:
+        if is_durable and self._is_anybody_waiting:
             self._parts.pulls.arrived(queue)
             self._parts.queries.arrived(queue)
 
@@ -126,31 +126,56 @@ class TurnRunner:
 
     def next_deadline_ms(self) -> int | None:
         """When the first thing that waits for time is due."""
-        parts = self._parts
-        times = [
-            self._retry_ms or None,
-            self._chain.journal.next_deadline_ms,
+        parts, journal = self._parts, self._chain.journal
+        soonest_ms = parts.housekeeping.next_deadline_ms()
+        if self._deadlines:
+            soonest_ms = min(soonest_ms, self._deadlines[0][0])
+        if self._retry_ms:
+            soonest_ms = min(soonest_ms, self._retry_ms)
+        elif parts.commits.failure is None and not parts.commits.is_held_at(journal.now_ms):
+            # What needs a frame cannot be done before there can be one.
+            soonest_ms = min(soonest_ms, parts.delays.next_deadline_ms())
+            if parts.housekeeping.snapshot_ms is not None:
+                soonest_ms = min(soonest_ms, parts.housekeeping.snapshot_ms)
+        if journal.is_quiet and not (parts.intake.channels or self._is_anybody_waiting):
+            return soonest_ms
+        for at_ms in (
+            journal.next_deadline_ms,
             parts.intake.next_deadline_ms(),
             parts.waiting.next_deadline_ms(),
             parts.pulls.next_deadline_ms(),
             parts.queries.next_deadline_ms(),
-        ]
-        is_held = parts.commits.is_held_at(self._chain.journal.now_ms)
-        if not (self._retry_ms or is_held or parts.commits.failure):
-            # What needs a frame cannot be done before there can be one.
-            times += (parts.delays.next_deadline_ms(), parts.housekeeping.snapshot_ms)
-        soonest_ms = parts.housekeeping.next_deadline_ms()
-        if self._deadlines:
-            soonest_ms = min(soonest_ms, self._deadlines[0][0])
-        for at_ms in times:
+        ):
             if at_ms is not None and at_ms < soonest_ms:
                 soonest_ms = at_ms
         return soonest_ms
+
+    @property
+    def _is_anybody_waiting(self) -> bool:
+        """True when a request is held, or queries are to be looked after: mostly there are none."""
+        parts = self._parts
+        return bool(
+            parts.waiting.is_used
+            or parts.held_pulls.held
+            or parts.queries.held.held
+            or parts.queries.book.look_ms is not None
+        )
 
     # Parts of a turn.
 
     def _timers(self, now_ms: int) -> None:
         parts = self._parts
+        if self._deadlines and self._deadlines[0][0] <= now_ms:
+            self._subscriptions_due(now_ms)
+        if self._retry_ms and now_ms >= self._retry_ms:
+            self._retry_ms = 0
+        if self._is_anybody_waiting:
+            parts.pulls.due(now_ms)
+            parts.queries.due(now_ms)
+        parts.housekeeping.run(now_ms, parts.expire)
+        parts.waiting.turn()
+
+    def _subscriptions_due(self, now_ms: int) -> None:
         due: list[int] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             at_ms, subscription_id = heappop(self._deadlines)
@@ -159,16 +184,10 @@ class TurnRunner:
                 due.append(subscription_id)
         # Each once: what one of them leaves undone is due at once, in the next turn.
         for subscription_id in due:
-            subscription = parts.registry.subscription(subscription_id)
+            subscription = self._parts.registry.subscription(subscription_id)
             if subscription is not None:
                 subscription.due(now_ms)
                 self._arm(subscription)
-        if self._retry_ms and now_ms >= self._retry_ms:
-            self._retry_ms = 0
-        parts.pulls.due(now_ms)
-        parts.queries.due(now_ms)
-        parts.housekeeping.run(now_ms, parts.expire)
-        parts.waiting.turn()
 
     def _append(self, now_ms: int) -> bool:
         """Append what there is; True when nothing that was settled is left unsaved."""
@@ -239,7 +258,7 @@ class TurnRunner:
                 self._woken[subscription] = None
             self._arm(subscription)
         registry = self._parts.registry
-        if registry.evicting or registry.unused:
+        if registry.evicting or registry.unused.topics:
             for subscription in woken:
                 topic = cast("Queue", subscription.lead_queue).topic
                 # Somebody may have come or left; what came back may be too much.
@@ -267,23 +286,22 @@ class TurnRunner:
             return True
         if parts.commits.failure is not None:
             return False
-        # What was handed out, dropped or refused after the channels had their turn may have made
-        # room for those that are held.
-        is_freed = self._has_drained and parts.intake.has_holds
-        if is_freed or parts.intake.can_move or parts.waiting.can_move:
+        if parts.intake.channels and parts.intake.can_move(has_drained=self._has_drained):
+            return True
+        if parts.waiting.is_used and parts.waiting.can_move:
             return True
         if parts.commits.is_held_at(self._chain.journal.now_ms):
             return False
-        return parts.collector.can_move or self._wants_frame
+        return bool(parts.collector.queues and parts.collector.can_move) or self._wants_frame()
 
-    @property
     def _wants_frame(self) -> bool:
         """True when something else than publishes is to be appended, and may be tried now."""
         parts = self._parts
-        return not self._retry_ms and (
-            parts.settling.is_waiting
-            or parts.dead_letters.is_waiting
-            or parts.delays.is_asked
-            or parts.commits.is_asked
-            or parts.flow_topic.is_waiting
+        return not self._retry_ms and bool(
+            parts.settling.noted
+            or parts.settling.again
+            or parts.dead_letters.waiting
+            or parts.delays.asked
+            or parts.commits.asked
+            or parts.flow_topic.waiting
         )

@@ -22,27 +22,25 @@ class UnusedTopics:
     """All topics that may expire."""
 
     def __init__(self) -> None:
-        self._topics: dict[int, Topic] = {}
+        self.topics: dict[int, Topic] = {}
+        """By id; to be looked at only."""
         self._armed: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []
         """(monotonic time, topic id); what is not armed any more is passed over."""
 
-    def __bool__(self) -> bool:
-        return bool(self._topics)
-
     def add(self, topic: Topic, now_ms: int) -> None:
         """A topic that may expire, or whose time has changed."""
-        self._topics[topic.topic_id] = topic
+        self.topics[topic.topic_id] = topic
         self._arm(topic, now_ms)
 
     def remove(self, topic: Topic) -> None:
         """It is gone, or may not expire any more."""
-        self._topics.pop(topic.topic_id, None)
+        self.topics.pop(topic.topic_id, None)
         self._armed.pop(topic.topic_id, None)
 
     def look(self, topic: Topic, now_ms: int) -> None:
         """Somebody may have come or left."""
-        if topic.topic_id in self._topics:
+        if topic.topic_id in self.topics:
             is_used = _is_used(topic)
             if is_used or topic.was_used:
                 topic.touch(now_ms)
@@ -56,7 +54,7 @@ class UnusedTopics:
             at_ms, topic_id = heappop(heap)
             if self._armed.get(topic_id) != at_ms:
                 continue
-            topic = self._topics[topic_id]
+            topic = self.topics[topic_id]
             self.look(topic, now_ms)
             if _end_ms(topic, now_ms) <= now_ms:
                 over.append(topic)

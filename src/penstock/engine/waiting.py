@@ -45,8 +45,8 @@ class WaitingRoom:
         self._ran = 0
         # (class, kind of refusal) -> how many: both sets are small and ours.
         self._turned_away: Counter[tuple[str, str]] = Counter()
-        # False saves an idle room from being looked into several times a turn.
-        self._is_used = False
+        self.is_used = False
+        """False saves an idle room from being looked into several times a turn."""
 
     def submit(self, class_name: str, key: Hashable, request: Request) -> None:
         """Run a request now, let it wait, or refuse it because its class is full."""
@@ -54,7 +54,7 @@ class WaitingRoom:
             self._ran += 1
             request.run()
             return
-        self._is_used = True
+        self.is_used = True
         busy = self._queues.offer(class_name, key, request, self._chain.now_ms)
         if busy is not None:
             request.refuse(busy)
@@ -100,7 +100,7 @@ class WaitingRoom:
     def turn(self) -> None:
         """Refuse what waited too long; run what the log can take."""
         self._ran = 0
-        if not self._is_used:
+        if not self.is_used:
             return
         now_ms = self._chain.now_ms
         refused = self._queues.sweep(now_ms)
@@ -114,7 +114,7 @@ class WaitingRoom:
                 for request in self._queues.take(request_class.name, 1):
                     self._ran += 1
                     request.run()
-        self._is_used = not self._queues.is_empty
+        self.is_used = not self._queues.is_empty
 
     @property
     def queues(self) -> FastFailQueues[Request]:
@@ -124,13 +124,13 @@ class WaitingRoom:
     @property
     def can_move(self) -> bool:
         """True when something waits that could be run in the next turn."""
-        return self._is_used and any(
+        return self.is_used and any(
             self._queues.count(each.name) and self._is_free(each.name) for each in REQUEST_CLASSES
         )
 
     def next_deadline_ms(self) -> int | None:
         """When a waiting request becomes too old, or the store counts as busy."""
-        if not self._is_used:
+        if not self.is_used:
             return None
         times = [self._queues.next_deadline_ms]
         busy_ms = self._commits.busy.next_deadline_ms()

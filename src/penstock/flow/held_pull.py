@@ -46,8 +46,8 @@ class HeldPulls(Generic[PullT]):
         "_by_key",
         "_by_owner",
         "_deadlines",
-        "_held",
         "_tickets",
+        "held",
         "per_key_max",
         "total_max",
     )
@@ -56,17 +56,18 @@ class HeldPulls(Generic[PullT]):
         self.total_max = total_max
         self.per_key_max = per_key_max
         self._tickets = 0
-        self._held: dict[int, _Held[PullT]] = {}
+        self.held: dict[int, _Held[PullT]] = {}
+        """By the ids of the pulls; to be looked at only, empty while nobody waits."""
         self._by_key: dict[Hashable, dict[int, _Held[PullT]]] = {}
         self._by_owner: dict[Hashable, dict[int, _Held[PullT]]] = {}
         # (deadline, ticket, id of the pull); entries of pulls that left are skipped when met.
         self._deadlines: list[tuple[int, int, int]] = []
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self.held)
 
     def __contains__(self, pull: PullT) -> bool:
-        return id(pull) in self._held
+        return id(pull) in self.held
 
     def count(self, key: Hashable) -> int:
         """Pulls held for one key."""
@@ -74,13 +75,13 @@ class HeldPulls(Generic[PullT]):
 
     def hold(self, key: Hashable, pull: PullT, deadline_ms: int, *, owner: Hashable = None) -> bool:
         """Hold a pull; False when the table is full: then it is answered now, with nothing."""
-        if len(self._held) >= self.total_max or self.count(key) >= self.per_key_max:
+        if len(self.held) >= self.total_max or self.count(key) >= self.per_key_max:
             return False
         name = id(pull)
-        assert name not in self._held, "a pull is held twice"
+        assert name not in self.held, "a pull is held twice"
         self._tickets += 1
         held = _Held(pull, key, owner, deadline_ms, self._tickets)
-        self._held[name] = held
+        self.held[name] = held
         self._by_key.setdefault(key, {})[name] = held
         if owner is not None:
             self._by_owner.setdefault(owner, {})[name] = held
@@ -101,14 +102,14 @@ class HeldPulls(Generic[PullT]):
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_ms:
             _, ticket, name = heapq.heappop(deadlines)
-            held = self._held.get(name)
+            held = self.held.get(name)
             if held is not None and held.ticket == ticket:
                 late.append(held)
         return self._leave(late)
 
     def cancel(self, pull: PullT) -> bool:
         """Its peer does not want it any more; False when it had left already."""
-        held = self._held.get(id(pull))
+        held = self.held.get(id(pull))
         return bool(held is not None and self._leave([held]))
 
     def cancel_owner(self, owner: Hashable) -> list[PullT]:
@@ -125,7 +126,7 @@ class HeldPulls(Generic[PullT]):
         deadlines = self._deadlines
         while deadlines:
             deadline_ms, ticket, name = deadlines[0]
-            held = self._held.get(name)
+            held = self.held.get(name)
             if held is not None and held.ticket == ticket:
                 return deadline_ms
             heapq.heappop(deadlines)
@@ -134,14 +135,14 @@ class HeldPulls(Generic[PullT]):
     def _leave(self, leaving: list[_Held[PullT]]) -> list[PullT]:
         for held in leaving:
             name = id(held.pull)
-            del self._held[name]
+            del self.held[name]
             _remove(self._by_key, held.key, name)
             if held.owner is not None:
                 _remove(self._by_owner, held.owner, name)
         # Woken pulls leave their deadline behind; without this the heap would outgrow the table.
-        if len(self._deadlines) > 2 * len(self._held) + _STALE_MIN:
+        if len(self._deadlines) > 2 * len(self.held) + _STALE_MIN:
             self._deadlines = [
-                (held.deadline_ms, held.ticket, name) for name, held in self._held.items()
+                (held.deadline_ms, held.ticket, name) for name, held in self.held.items()
             ]
             heapq.heapify(self._deadlines)
         return [held.pull for held in leaving]

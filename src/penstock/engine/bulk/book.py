@@ -51,7 +51,8 @@ class QueryBook:
         self.leases_broken: Counter[str] = Counter()
         """By cause."""
         self._told: list[LeaseTold] = []
-        self._look_ms: int | None = None
+        self.look_ms: int | None = None
+        """When leases and brakes want to be looked at; None without queries."""
 
     def restore(self) -> None:
         """After a restart: the queries whose positions or leases are there."""
@@ -71,7 +72,7 @@ class QueryBook:
             query.lease.restore(min(row.heard_ms, wall_ms), row.cause, row.text)
             query.saved_ms = row.heard_ms
         if self.queries:
-            self._look_ms = self._chain.now_ms
+            self.look_ms = self._chain.now_ms
 
     # Hearing of them.
 
@@ -111,8 +112,8 @@ class QueryBook:
             lease.hear(wall_ms, 0)
         if wall_ms - query.saved_ms >= SAVE_MS:
             self.save(query)
-        if self._look_ms is None:
-            self._look_ms = query.heard_ms
+        if self.look_ms is None:
+            self.look_ms = query.heard_ms
             self._chain.stir()
 
     def save(self, query: Query) -> None:
@@ -135,19 +136,14 @@ class QueryBook:
             self._parts.store.definitions.delete(QUERY_KIND, name)
         else:
             self.save(query)
-        self._look_ms = self._chain.now_ms
+        self.look_ms = self._chain.now_ms
         self._chain.stir()
 
     # Looking after them.
 
-    @property
-    def next_look_ms(self) -> int | None:
-        """When leases and brakes want to be looked at; None without queries."""
-        return self._look_ms
-
     def due(self, now_ms: int) -> None:
         """Look at leases and brakes, if it is time."""
-        if self._look_ms is None or now_ms < self._look_ms:
+        if self.look_ms is None or now_ms < self.look_ms:
             return
         wall_ms = self._chain.clock.wall_ms()
         for query in self.queries.values():
@@ -164,13 +160,13 @@ class QueryBook:
             for each in self.pressures.by_topic.values()
         )
         pause_ms = BRAKE_LOOK_MS if is_behind else LEASE_LOOK_MS
-        self._look_ms = now_ms + pause_ms if self.queries else None
+        self.look_ms = now_ms + pause_ms if self.queries else None
 
     def look_now(self) -> None:
         """Limits were made anew: brakes belong into them before the next publish is judged."""
-        if self._look_ms is not None:
-            self._look_ms = self._chain.now_ms
-            self.due(self._look_ms)
+        if self.look_ms is not None:
+            self.look_ms = self._chain.now_ms
+            self.due(self.look_ms)
 
     def lowest_kept(self, queue: Queue) -> int | None:
         """The first offset that a lease keeps of a queue; None when none does (D11)."""

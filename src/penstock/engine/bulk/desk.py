@@ -65,7 +65,8 @@ class QueryDesk:
         self._parts = parts
         self._chain = parts.chain
         self.book: Final = book
-        self._held: HeldPulls[_Held] = HeldPulls(POLLS_HELD_MAX, POLLS_HELD_MAX)
+        self.held: HeldPulls[_Held] = HeldPulls(POLLS_HELD_MAX, POLLS_HELD_MAX)
+        """Polls that wait; to be looked at only."""
 
     @property
     def epoch(self) -> int:
@@ -131,33 +132,33 @@ class QueryDesk:
         if order.wait_ms > 0 and not self._suits(waiting):
             query.state = "idle"
             deadline_ms = self._chain.now_ms + min(order.wait_ms, WAIT_MS_MAX)
-            if self._held.hold(_POLLS, waiting, deadline_ms, owner=id(outlet)):
+            if self.held.hold(_POLLS, waiting, deadline_ms, owner=id(outlet)):
                 self._chain.stir()  # the deadline may be the nearest now
                 return None
         return self._answer(waiting)
 
     def arrived(self, queue: Queue) -> None:
         """The durable end of a queue moved: answer the polls that have enough now."""
-        if self._held:
+        if self.held.held:
             topic = queue.topic
             self._say(
-                self._held.arrived(_POLLS, lambda each: topic in each.topics and self._suits(each))
+                self.held.arrived(_POLLS, lambda each: topic in each.topics and self._suits(each))
             )
 
     def disconnected(self, outlet: PollOutlet) -> None:
         """An asker is gone: its polls are dropped unanswered."""
-        self._held.cancel_owner(id(outlet))
+        self.held.cancel_owner(id(outlet))
 
     def due(self, now_ms: int) -> None:
         """Answer polls whose time is up; look at leases and brakes."""
-        if self._held:
-            self._say(self._held.due(now_ms))
+        if self.held.held:
+            self._say(self.held.due(now_ms))
         self.book.due(now_ms)
 
     def next_deadline_ms(self) -> int | None:
         """When ``due`` has something to do."""
-        look_ms = self.book.next_look_ms
-        held_ms = self._held.next_deadline_ms if self._held else None
+        look_ms = self.book.look_ms
+        held_ms = self.held.next_deadline_ms if self.held else None
         if held_ms is None or look_ms is None:
             return look_ms if held_ms is None else held_ms
         return min(held_ms, look_ms)
@@ -165,7 +166,7 @@ class QueryDesk:
     @property
     def polls_held(self) -> int:
         """Polls that wait."""
-        return len(self._held)
+        return len(self.held)
 
     # Leases and reports.
 
