@@ -38,7 +38,7 @@ from penstock.wire.amqp.content import (
     PublishRun,
 )
 from penstock.wire.amqp.frame import HEAD, bad_end, check_greeting, payload_max
-from penstock.wire.amqp.layout import FREE_SPANS_MAX, PATIENCE, Layout, Stretch, record_list
+from penstock.wire.amqp.layout import FREE_SPANS_MAX, PATIENCE, Layout
 from penstock.wire.amqp.origin import PUBLISH_IDS, publish_head
 from penstock.wire.amqp.settlements import RUN_TAGS_MAX, SETTLE, SETTLE_IDS, read_settlements
 
@@ -48,10 +48,6 @@ SIGHTINGS_MIN: Final = 5
 SIGHTINGS_IN_A_ROW: Final = 4
 """What a publish of the same kind as the one before it counts: two in a row are learnt."""
 SIGHTINGS_AFTER_MISSES: Final = -60
-FEW: Final = 16
-"""Messages of a stretch taken one by one; then it is long, and columns are cheaper."""
-MANY_FIRST: Final = 256
-"""Messages looked at by columns at first; then ever more of them."""
 WORK_AT_ONCE: Final = 4800
 """How much one call reads: a run counts 1, a frame by itself ``FRAME_WORK``; both a few us."""
 FRAME_WORK: Final = 4
@@ -232,7 +228,7 @@ class Inflow:
             return at
         records: list[Record] = []
         if (usual := layout.usual) is not None and len(data) - at >= usual.size:
-            records = _stretch(layout, usual, data, at, now_ms)
+            records = usual.take(layout, data, at, now_ms)
             at += len(records) * usual.size
         if at + layout.size <= len(data):
             at = self._take_sizes(layout, data, at, records, now_ms=now_ms)
@@ -271,7 +267,7 @@ class Inflow:
             at = stop
             if body_size == layout.last_size and body_size:
                 layout.usual = stretch = layout.stretch(body_size)
-                more = _stretch(layout, stretch, data, at, now_ms)
+                more = stretch.take(layout, data, at, now_ms)
                 records += more
                 at += len(more) * stretch.size
             layout.last_size = body_size
@@ -299,32 +295,6 @@ def learn(data: bytes, at: int, method_bytes: int) -> Layout | None:
         # Somebody else finds the words for it.
         return None
     return layout if len(layout.fixed) <= FREE_SPANS_MAX else None
-
-
-def _stretch(layout: Layout, stretch: Stretch, data: bytes, at: int, now_ms: int) -> list[Record]:
-    """The publishes at ``at`` that are of this stretch."""
-    size, body_size = stretch.size, stretch.body_size
-    left = (len(data) - at) // size
-    shape = (layout.sizes.get(body_size) or layout.sized(body_size, now_ms))[0]
-    born_ms = layout.reading.born_ms or now_ms
-    few = FEW if left > 2 * FEW else left
-    records = stretch.few(data, at, few, shape=shape, born_ms=born_ms)
-    left -= few
-    if not left or len(records) < few:
-        return records
-    view = memoryview(data)
-    at += few * size
-    count = MANY_FIRST
-    while left >= 1:
-        count = min(count, left)
-        origins = stretch.many(view[at : at + count * size])
-        records += record_list(origins, shape, born_ms)
-        at += len(origins) * size
-        if len(origins) < count:
-            break
-        left -= count
-        count *= 16
-    return records
 
 
 def _add(event: Event, events: list[Event]) -> None:

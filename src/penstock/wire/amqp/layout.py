@@ -31,6 +31,10 @@ FREE_SPANS_MAX: Final = 32
 """Messages with more pieces of free text are read at leisure: columns would cost more."""
 PATIENCE: Final = 4
 """Misses in a row after which a layout is given up."""
+FEW: Final = 16
+"""Messages of a stretch read one by one; then it is long, and columns are cheaper."""
+COLUMNS_FIRST: Final = 256
+"""Messages looked at by columns at first; then ever more of them."""
 BODY_SIZES_KEPT: Final = 64
 """Shapes and stretches a layout remembers, by body size."""
 _FREE: Final = (
@@ -124,8 +128,8 @@ class Stretch:
     """Consecutive messages of one layout and body size."""
 
     __slots__ = (
-        "_fixed", "_iter_unpack", "_join", "_names", "_prefix", "_props", "_unpack_from",
-        "body_size", "size",
+        "_body_size", "_fixed", "_iter_unpack", "_join", "_names", "_prefix", "_props",
+        "_unpack_from", "size",
     )  # fmt: skip
 
     def __init__(self, layout: Layout, pieces: list[bytes], body_size: int) -> None:
@@ -140,27 +144,51 @@ class Stretch:
         self._iter_unpack: Final = rows.iter_unpack
         self._unpack_from: Final = rows.unpack_from
         self.size: Final = rows.size
-        self.body_size: Final = body_size
+        self._body_size: Final = body_size
         self._names: Final = names
         self._props: Final = (layout.props_at, layout.size - 1)
         self._prefix: Final = names + pieces[0]
         self._join: Final = pieces[2::2]
 
-    def few(self, data: bytes, at: int, count: int, *, shape: Shape, born_ms: int) -> list[Record]:
-        """The messages at ``at`` that fit, ``count`` at most, one by one."""
+    def take(self, layout: Layout, data: bytes, at: int, now_ms: int) -> list[Record]:
+        """The messages at ``at`` that fit; ``layout`` is the one it is of."""
         unpack, fixed, names, size = self._unpack_from, self._fixed, self._names, self.size
         props_at, props_end = self._props
+        body_size = self._body_size
+        shape = (layout.sizes.get(body_size) or layout.sized(body_size, now_ms))[0]
+        born_ms = layout.reading.born_ms or now_ms
+        count = (len(data) - at) // size
+        few = count if count <= 2 * FEW else FEW
         records: list[Record] = []
-        for start in range(at, at + count * size, size):
+        for start in range(at, at + few * size, size):
             row = unpack(data, start)
             if row[::2] != fixed:
-                break
+                return records
             origin = names + data[start + props_at : start + props_end] + row[-2]
             records.append(Record(origin, shape, born_ms))
+        if count > few:
+            origins = self._many(memoryview(data)[at + few * size : at + count * size])
+            records += map(Record, origins, repeat(shape), repeat(born_ms))
         return records
 
-    def many(self, data: memoryview) -> list[bytes]:
-        """Origins of those at the front of ``data`` that fit, by columns; it holds whole ones."""
+    def _many(self, data: memoryview) -> list[bytes]:
+        """Origins of the messages at the front of ``data`` that fit, by ever longer columns."""
+        origins: list[bytes] = []
+        count, size = COLUMNS_FIRST, self.size
+        at, left = 0, len(data) // size
+        while left:
+            count = min(count, left)
+            found = self._columns(data[at : at + count * size])
+            origins += found
+            if len(found) < count:
+                break
+            at += count * size
+            left -= count
+            count *= 16
+        return origins
+
+    def _columns(self, data: memoryview) -> list[bytes]:
+        """The same, all of them looked at together; it holds whole messages only."""
         columns = list(zip(*self._iter_unpack(data), strict=True))
         count = len(columns[0])
         fits = min(map(_same, columns[::2], self._fixed))
@@ -180,11 +208,6 @@ def free_spans(reading: Reading) -> list[tuple[int, int]]:
     """Where text lies that decides nothing, in order; empty pieces are left out."""
     spans = [reading.walk.spans[name] for name in _FREE if name in reading.walk.spans]
     return sorted(span for span in spans + reading.walk.texts if span[1] > span[0])
-
-
-def record_list(origins: list[bytes], shape: Shape, born_ms: int) -> list[Record]:
-    """Records that share everything but their origin."""
-    return list(map(Record, origins, repeat(shape), repeat(born_ms)))
 
 
 def _cut(properties: bytes, spans: list[tuple[int, int]]) -> list[bytes]:
