@@ -48,7 +48,8 @@ def stage(batch: list[Appending], staged: Staged, runs: Runs = ()) -> None:
     """Encode records one behind the other, assign offsets, prepare entries."""
     records = staged.records = [appending.record for appending in batch]
     if len(batch) < RUN_MIN:
-        _stage_others(batch, staged)
+        _stage_mixed(batch, staged)
+        staged.positions = [record.position for record in records]
         return
     done = 0
     for start, end in _long_runs(runs, batch):

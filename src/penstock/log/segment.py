@@ -59,6 +59,8 @@ class SegmentSet:
     def __init__(self) -> None:
         self._bases: list[int] = []
         self._segments: list[Segment] = []
+        self.last: Segment | None = None
+        """The segment that grows."""
 
     @classmethod
     def load(cls, storage: Storage) -> "SegmentSet":
@@ -91,11 +93,6 @@ class SegmentSet:
         return self._segments[0] if self._segments else None
 
     @property
-    def last(self) -> Segment | None:
-        """The segment that grows."""
-        return self._segments[-1] if self._segments else None
-
-    @property
     def size_bytes(self) -> int:
         """Bytes of all segments."""
         return sum(segment.size_bytes for segment in self._segments)
@@ -118,12 +115,14 @@ class SegmentSet:
         segment = Segment(base, size_bytes)
         self._bases.append(base)
         self._segments.append(segment)
+        self.last = segment
         return segment
 
     def discard(self, segment: Segment) -> None:
         """Forget a segment; its file is the caller's business."""
         at = self._segments.index(segment)
         del self._segments[at], self._bases[at]
+        self.last = self._segments[-1] if self._segments else None
 
 
 def make_log_dir(storage: Storage) -> None:

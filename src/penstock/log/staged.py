@@ -50,34 +50,22 @@ class Special(NamedTuple):
     release: Release | None
 
 
-class Staged:
+class Staged(msgspec.Struct, eq=False):
     """A frame on its way."""
 
-    __slots__ = (
-        "at",
-        "index_ms",
-        "parts",
-        "positions",
-        "records",
-        "special",
-        "store_ms",
-        "touched",
-    )
-
-    def __init__(self, position: int, *, store_ms: int, index_ms: int) -> None:
-        self.at: Any = position  # LogPosition(at) would be a call for each record
-        """Where the next record goes."""
-        self.store_ms: Final = store_ms
-        self.index_ms: Final = index_ms
-        """Store time of index entries, which never goes back."""
-        self.parts: list[bytes | bytearray] = []
-        """Pieces of the records, to be joined."""
-        self.records: list[Record] = []
-        self.positions: list[int] = []
-        """Where each of them lies."""
-        self.touched: list[QueueIndex] = []
-        """Queues that get entries, each once."""
-        self.special: list[Special] = []
+    at: Any  # LogPosition(at) would be a call for each record
+    """Where the next record goes."""
+    store_ms: int
+    index_ms: int
+    """Store time of index entries, which never goes back."""
+    parts: list[bytes | bytearray] = []
+    """Pieces of the records, to be joined."""
+    records: list[Record] = []
+    positions: list[int] = []
+    """Where each of them lies."""
+    touched: list[QueueIndex] = []
+    """Queues that get entries, each once."""
+    special: list[Special] = []
 
     def touch(self, index: QueueIndex, flags: int) -> tuple[int, int]:
         """A queue is about to get entries with these flags: from which offset and bytes on."""

@@ -63,6 +63,18 @@ def test_an_empty_last_segment_is_at_its_base():
     assert segments.at_or_after(64) == [empty]
 
 
+def test_the_last_segment_is_the_newest_that_is_left():
+    segments = SegmentSet()
+    first, second, third = (segments.add(base, 64) for base in (0, 64, 128))
+    assert segments.last is third
+    segments.discard(third)
+    assert segments.last is second
+    segments.discard(first)
+    assert segments.last is second
+    segments.discard(second)
+    assert segments.last is None
+
+
 def test_removing_a_segment_unlinks_its_file(storage):
     make_log_dir(storage)
     storage.open(segment_path(0), create=True).write(bytes(8))
