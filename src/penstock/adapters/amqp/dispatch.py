@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.channel import ChannelPhase, ChannelState
 from penstock.adapters.amqp.families import HANDLERS
+from penstock.adapters.amqp.settling import acks, settle
 from penstock.wire.amqp.channel_methods import Close, CloseOk, Open, OpenOk
 from penstock.wire.amqp.codes import CLASS_BASIC, AmqpError, ReplyCode
 from penstock.wire.amqp.content import AckRun, Command, Event, PublishRun, Refused, SettleRun
@@ -22,6 +23,7 @@ from penstock.wire.amqp.method import Method
 if TYPE_CHECKING:
     from penstock.adapters.amqp.session import Session
 
+_OPEN: Final = ChannelPhase.OPEN
 _PUBLISH: Final = 40
 _ACK: Final = 80
 _CLOSE_OK: Final = CloseOk()
@@ -37,14 +39,14 @@ def run_event(session: Session, event: Event) -> None:
     try:
         if type(event) is Command:
             _command(channel, event.method)
-        elif channel.phase is not ChannelPhase.OPEN:
+        elif channel.phase is not _OPEN:
             return
         elif type(event) is PublishRun:
             channel.publishing.publish(event)
         elif type(event) is AckRun:
-            channel.consuming.acks(event)
+            acks(channel, event)
         elif type(event) is SettleRun:
-            channel.consuming.settle(event)
+            settle(channel, event)
         elif type(event) is Refused:
             raise event.error
     except AmqpError as error:
@@ -52,7 +54,7 @@ def run_event(session: Session, event: Event) -> None:
 
 
 def _command(channel: ChannelState, method: Method) -> None:
-    if channel.phase is ChannelPhase.OPEN:
+    if channel.phase is _OPEN:
         handler = HANDLERS.get(type(method))
         if handler is None:
             text = f"unexpected method {type(method).__name__}"

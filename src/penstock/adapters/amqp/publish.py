@@ -85,6 +85,9 @@ class Publishing:
             self._channel.session.connection.note_publisher()
             route = self._routes.find(head)
         self.published += len(records)
+        # A transaction keeps what it is given until the commit.
+        send: Callable[[PublishHead, ExchangeRoute | None, list[Record]], object]
+        send = self._send if self.tx is None else self.tx.hold_publish
         claims = run.claims
         if claims is not NO_CLAIMS:
             check_claims(claims, self._channel.session.user)
@@ -93,9 +96,9 @@ class Publishing:
             if claims.has_copies:
                 for each in records:
                     record, keys = with_copies(head, each, self._now_ms)
-                    self._hold_or_send(head, self._routes.of_keys(head.exchange, keys), [record])
+                    send(head, self._routes.of_keys(head.exchange, keys), [record])
                 return
-        self._hold_or_send(head, route, records)
+        send(head, route, records)
 
     def select_confirms(self) -> None:
         """confirm.select; again and again is fine."""
@@ -171,20 +174,15 @@ class Publishing:
 
     # On the way.
 
-    def _hold_or_send(
-        self, head: PublishHead, route: ExchangeRoute | None, records: list[Record]
-    ) -> None:
-        if self.tx is not None:
-            self.tx.hold_publish(head, route, records)
-        else:
-            self._send(head, route, records)
-
     def _send_held(self, held: HeldPublish) -> int:
         return self._send(held.head, held.route, held.records)
 
     def _send(self, head: PublishHead, route: ExchangeRoute | None, records: list[Record]) -> int:
         """Give publishes to the engine; how many of them it will answer."""
-        first = self._first_token(len(records))
+        if self.confirms is not None:
+            first = self.confirms.expect(len(records))
+        else:
+            first = PLAIN_TOKEN if self.tx is None else self.tx.token
         if route is None:
             self._reply(head, records, first)
             return 0
@@ -193,16 +191,16 @@ class Publishing:
             return 0
         if head.is_mandatory and not route.is_constant:
             return self._send_each(head, route, records, first)
+        flow = self._channel.engine_channel or self._channel.flow
         if len(records) == 1:
-            publication = Publication(records[0], (), UNASSIGNED_OFFSET, (), route, first)
-            self._channel.flow.publish([publication])
+            flow.publish([Publication(records[0], (), UNASSIGNED_OFFSET, (), route, first)])
             return 1
         tokens = range(first, first + len(records)) if first > 0 else repeat(first)
         publications = map(
             Publication, records, repeat(()), repeat(UNASSIGNED_OFFSET), repeat(()),
             repeat(route), tokens,
         )  # fmt: skip
-        self._channel.flow.publish(list(publications))
+        flow.publish(list(publications))
         return len(records)
 
     def _send_each(
@@ -249,11 +247,6 @@ class Publishing:
         self._ack(first, len(records))
 
     # Answers.
-
-    def _first_token(self, count: int) -> int:
-        if self.confirms is not None:
-            return self.confirms.expect(count)
-        return PLAIN_TOKEN if self.tx is None else self.tx.token
 
     def _ack(self, first: int, count: int) -> None:
         if self.confirms is not None and first > 0:

@@ -46,6 +46,8 @@ class Verdict(Enum):
     REFUSED = "refused"
 
 
+_DONE: Final = Verdict.DONE
+"""The rule; a member of an enumeration is slow to find by its name."""
 VERDICTS: Final = {
     Ack.method_id: Verdict.DONE,
     Nack.method_id: Verdict.REFUSED,
@@ -62,7 +64,7 @@ def acks(channel: ChannelState, run: AckRun) -> None:
     take = unacked.take_multiples if run.is_multiple else unacked.take_each
     pieces, unknown = take(run.tags)
     if pieces:
-        decide(channel, pieces, Verdict.DONE)
+        decide(channel, pieces, _DONE)
     if unknown is not None:
         raise unknown_tag(unknown).about(channel.number, CLASS_BASIC, Ack.method_id)
 
@@ -153,35 +155,38 @@ def decide(channel: ChannelState, pieces: list[Run], verdict: Verdict) -> None:
 
 def carry_out(channel: ChannelState, pieces: list[Run], verdict: Verdict) -> None:
     """One verb of the engine for all messages of a queue."""
-    for (subscription, queue_id), (offsets, holder) in grouped(pieces).items():
+    consuming = channel.consuming
+    for holder, queue_id, offsets in grouped(pieces):
+        subscription = holder.subscription
         if subscription.is_closed:
             continue  # the queue is gone, and with it what was to be settled
-        if verdict is Verdict.DONE:
+        if verdict is _DONE:
             subscription.settle(queue_id, offsets)
-            channel.consuming.tally.ack += len(offsets)
+            consuming.tally.ack += len(offsets)
             holder.queue.tally.ack += len(offsets)
         elif verdict is Verdict.BACK:
             subscription.requeue(queue_id, offsets, count=holder.is_counted)
         else:
             subscription.reject(queue_id, offsets)
-    channel.consuming.tidy()
+    consuming.tidy()
 
 
-def grouped(
-    pieces: list[Run],
-) -> dict[tuple[Subscription, QueueId], tuple[list[int], Holder]]:
+def grouped(pieces: list[Run]) -> Iterable[tuple[Holder, QueueId, list[int]]]:
     """The offsets of these pieces by queue, and one of those who held them there."""
-    found: dict[tuple[Subscription, QueueId], tuple[list[int], Holder]] = {}
+    if len(pieces) == 1:
+        piece = pieces[0]
+        return ((piece.holder, piece.queue_id, piece.settled_offsets),)
+    found: dict[tuple[Subscription, QueueId], tuple[Holder, QueueId, list[int]]] = {}
     for piece in pieces:
-        holder = piece.holder
-        key = (holder.subscription, piece.queue_id)
-        known = found.get(key)
+        holder, queue_id = piece.holder, piece.queue_id
+        known = found.get((holder.subscription, queue_id))
         if known is None:
-            # A copy: a run may go on in its list.
-            found[key] = (list(piece.settled_offsets), holder)
+            # A copy: it may grow here, and its list is the piece's.
+            offsets = list(piece.settled_offsets)
+            found[holder.subscription, queue_id] = (holder, queue_id, offsets)
         else:
-            known[0].extend(piece.settled_offsets)
-    return found
+            known[2].extend(piece.settled_offsets)
+    return found.values()
 
 
 COMMANDS: Final[dict[type[Any], Callable[[ChannelState, Any], None]]] = {

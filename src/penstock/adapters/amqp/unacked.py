@@ -67,9 +67,10 @@ class Run:
     @property
     def settled_offsets(self) -> list[int]:
         """The offsets of its tags."""
-        if self.is_batch or (self.at == 0 and self.tags == len(self.offsets)):
-            return self.offsets
-        return self.offsets[self.at : self.at + self.tags]
+        at, tags, offsets = self.at, self.tags, self.offsets
+        if at < 0 or (at == 0 and tags == len(offsets)):
+            return offsets
+        return offsets[at : at + tags]
 
     @property
     def is_batch(self) -> bool:
@@ -117,8 +118,10 @@ class Unacked:
 
     def add(self, holder: Holder, queue_id: QueueId, offsets: list[int], now_ms: int) -> int:
         """One tag for each offset; the first of them. The list belongs to the ledger now."""
-        first = self.skip(len(offsets))
-        self.count += len(offsets)
+        count = len(offsets)
+        first = self.next_tag
+        self.next_tag = first + count
+        self.count += count
         last = self._runs[-1] if self._runs else None
         if (
             last is not None
@@ -126,14 +129,14 @@ class Unacked:
             and last.holder is holder
             and last.queue_id == queue_id
             and not last.is_batch
-            and len(last.offsets) + len(offsets) <= RUN_TAGS_MAX
+            and len(last.offsets) + count <= RUN_TAGS_MAX
             and now_ms - last.time_ms < RUN_AGE_MS_MAX
         ):
             # Tags and offsets are handed out together: where the tags end, so does the list.
             last.offsets += offsets
-            last.tags += len(offsets)
+            last.tags += count
         else:
-            run = Run(first, len(offsets), holder, queue_id, offsets=offsets, time_ms=now_ms)
+            run = Run(first, count, holder, queue_id, offsets=offsets, time_ms=now_ms)
             self._firsts.append(first)
             self._runs.append(run)
         return first
@@ -171,7 +174,7 @@ class Unacked:
     def take_multiples(self, tags: list[int]) -> tuple[list[Run], int | None]:
         """The same for tags of which each settles all before it."""
         pieces: list[Run] = []
-        if len(tags) > 1 and stretches(tags) == [(tags[0], tags[-1])] and tags[0] > 0:
+        if len(tags) > 1 and tags[0] > 0 and stretches(tags) == [(tags[0], tags[-1])]:
             # After the first of them nothing is left in front of the others.
             if not self._take_upto(tags[0], pieces):
                 return pieces, tags[0]
@@ -204,17 +207,24 @@ class Unacked:
     def _find(self, tag: int) -> int:
         """The place of the run with this tag; -1 when it is not unsettled."""
         at = bisect_right(self._firsts, tag) - 1
-        return at if at >= 0 and tag < self._runs[at].end_tag else -1
+        if at >= 0:
+            run = self._runs[at]
+            if tag < run.first_tag + run.tags:
+                return at
+        return -1
 
     def _take_upto(self, tag: int, pieces: list[Run]) -> bool:
         at = self._find(tag)
         if at < 0:
             return False
-        taken = self._runs[:at]
+        run = self._runs[at]
+        if run.first_tag + run.tags > tag + 1:
+            self._split(at, tag + 1)
+        taken = self._runs[: at + 1]
         pieces += taken
-        del self._runs[:at], self._firsts[:at]
-        self.count -= sum([run.tags for run in taken])
-        return self._span(self._firsts[0], tag, pieces)
+        del self._runs[: at + 1], self._firsts[: at + 1]
+        self.count -= run.tags if not at else sum([run.tags for run in taken])
+        return True
 
     def _span(self, first: int, last: int, pieces: list[Run]) -> bool:
         """Settle the tags from first to last; False when one is not known: some may be taken."""
