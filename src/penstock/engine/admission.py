@@ -58,13 +58,12 @@ class Admission:
         self._bury_refused = bury_refused
         self._turn = 0
 
-    def begin(self, turn: int) -> None:
-        """A turn begins: figures of earlier ones are old."""
-        self._turn = turn
+    def begin(self, turn: int) -> Hold | None:
+        """A turn begins, figures of earlier ones are old.
 
-    @property
-    def alarm(self) -> Hold | None:
-        """What a raised alarm means for every channel that publishes (F3)."""
+        Returns what a raised alarm means for every channel that publishes (F3).
+        """
+        self._turn = turn
         if not self._alarms.is_raised:
             return None
         reason, culprit = next(iter(self._alarms.raised.items()))
@@ -73,10 +72,14 @@ class Admission:
     def judge(self, parcel: Parcel) -> Ruling | None:
         """None = let all of it in."""
         queues = parcel.queues or ()
-        limited = [limits for queue in queues if (limits := queue.topic.limits) is not None]
         # If all of them together are not too large, none of them is.
-        if not limited and parcel.size <= self._message_bytes_max:
+        is_free = parcel.size <= self._message_bytes_max
+        for queue in queues:
+            if queue.topic.limits is not None:
+                is_free = False
+        if is_free:
             return None
+        limited = [limits for queue in queues if (limits := queue.topic.limits) is not None]
         return self._rule(parcel, queues, limited)
 
     def patience(self, channel: Channel, hold: Hold, parcel: Parcel) -> Refusal | None:

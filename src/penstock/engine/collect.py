@@ -52,7 +52,8 @@ class Collector:
         for queue in list(self.queues):
             for parcel in queue.inbox.newcomers():
                 self._take_if_free(queue, parcel, frame)
-        is_moving = sum([queue.inbox.messages for queue in self.queues]) > 0
+        self._forget_empty()
+        is_moving = bool(self.queues)
         while is_moving and frame.size < self._turn_bytes_max:
             is_moving = False
             for queue in list(self.queues):
@@ -61,21 +62,28 @@ class Collector:
                     if frame.size >= self._turn_bytes_max:
                         break
                     is_moving |= self._take_if_free(queue, parcel, frame)
-        for queue in [each for each in self.queues if not each.inbox.messages]:
-            del self.queues[queue]
+        if self.queues:
+            self._forget_empty()
         if self.queues:
             first = next(iter(self.queues))
             self.queues[first] = self.queues.pop(first)
 
+    def _forget_empty(self) -> None:
+        for queue in list(self.queues):
+            if not queue.inbox.messages:
+                del self.queues[queue]
+
     def give_back(self) -> None:
         """The queues have stored and handed out what they took in this turn."""
-        taken, self._taken = self._taken, []
-        for parcel in taken:
-            for queue in parcel.queues or ():
-                _processed(queue, parcel)
-        awaiting, self._awaiting = self._awaiting, []
-        for channel in awaiting:
-            channel.stage.waited()
+        if self._taken:
+            taken, self._taken = self._taken, []
+            for parcel in taken:
+                for queue in parcel.queues or ():
+                    _processed(queue, parcel)
+        if self._awaiting:
+            awaiting, self._awaiting = self._awaiting, []
+            for channel in awaiting:
+                channel.stage.waited()
 
     def awaits(self, channel: Channel, queue: Queue, chain: Chain) -> None:
         """A channel gave all it could in this turn to one queue, and has more.

@@ -108,7 +108,8 @@ class Commits:
         self.busy.append_succeeded()
         frame.end_position = self._store.end_position
         frame.store_bytes = frame.end_position - before
-        frame.ends = {queue: queue.index.next_offset for queue in frame.queues}
+        for queue in frame.queues:
+            frame.ends[queue] = queue.index.next_offset
         self.buffers.appended(frame.store_bytes)
         self._frames.append(frame)
         messages = 0
@@ -246,6 +247,8 @@ class Commits:
 
 def is_transient(parcel: Parcel) -> bool:
     """True when its confirm does not wait for the sync (P1)."""
-    if parcel.manner is Manner.TRANSIENT:
-        return True
-    return True not in [queue.topic.is_durable for queue in parcel.queues or ()]
+    if parcel.manner is not Manner.TRANSIENT:
+        for queue in parcel.queues or ():
+            if queue.topic.is_durable:
+                return False
+    return True

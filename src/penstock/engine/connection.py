@@ -161,10 +161,12 @@ class Channel:
     def left(self, messages: int) -> None:
         """Messages left the inbox: the reader gets their credit back, unless it has it already."""
         self.inbox_messages -= messages
-        early = min(self._early, messages)
-        self._early -= early
-        if messages > early:
-            self.credit.processed(messages - early)
+        if self._early:
+            early = min(self._early, messages)
+            self._early -= early
+            messages -= early
+        if messages:
+            self.credit.processed(messages)
 
     def hold_back(self) -> None:
         """It is held by something that may need its own peer's acks: keep the reader reading."""
@@ -245,7 +247,8 @@ class Connection:
     @property
     def may_read(self) -> bool:
         """False while the socket is to rest (see above); the adapter's ``is_reading``."""
-        return self.gate.is_open or not PAUSING.intersection(self.gate.reasons)
+        reasons = self.gate.reasons
+        return not reasons or not PAUSING.intersection(reasons)
 
     @property
     def bytes_held(self) -> int:
@@ -307,11 +310,13 @@ class Connection:
 
     def refund(self, size: int) -> None:
         """Publish bytes are digested: durable, refused or dropped."""
-        unpaid = min(size, self._unpaid_bytes)
-        self._unpaid_bytes -= unpaid
+        unpaid = 0
+        if self._unpaid_bytes:
+            unpaid = min(size, self._unpaid_bytes)
+            self._unpaid_bytes -= unpaid
         if size > unpaid:
             self._chain.pool.give(self._share, size - unpaid)
-        if unpaid or self._unpaid_bytes:
+        if unpaid:
             self._mark()
 
     def refresh(self) -> None:
@@ -321,7 +326,7 @@ class Connection:
         if self._unpaid_bytes and self._chain.pool.take(self._share, self._unpaid_bytes):
             self._unpaid_bytes = 0
         gate = self.gate
-        if gate.is_open and self._is_free:
+        if not gate.reasons and self._is_free:
             return
         wanted = self._reasons()
         if wanted.keys() == gate.reasons.keys():

@@ -72,22 +72,21 @@ class Intake:
 
     def arrived(self, channel: Channel, publications: list[Publication]) -> None:
         """Publishes came in on a channel."""
-        connection = channel.connection
+        chain, connection, inbox = self.chain, channel.connection, channel.inbox
         messages = len(publications)
-        now_ms = self.chain.now_ms
+        now_ms = chain.now_ms
         # Whoever is out of credit with this waits from now on: reading was not waiting.
-        self.chain.journal.tick(now_ms)
-        parcels = parcels_of(channel, publications, now_ms)
+        chain.journal.tick(now_ms)
         self._counters.published += messages
-        for parcel in parcels:
+        for parcel in parcels_of(channel, publications, now_ms):
             connection.charge(parcel.charge)
-            if not channel.inbox or not channel.inbox[-1].join(parcel):
-                channel.inbox.append(parcel)
+            if not inbox or not inbox[-1].join(parcel):
+                inbox.append(parcel)
         self.channels[channel] = None
         channel.queued(messages)
         connection.is_publisher = True
         connection.refresh()
-        self.chain.is_stirred = True
+        chain.is_stirred = True
 
     def closed(self, channel: Channel) -> None:
         """A channel was closed: what it sent goes on, unless it is held; nobody waits for it."""
@@ -106,7 +105,7 @@ class Intake:
         channels = list(self.channels)
         if not channels:
             return
-        self._admission.begin(turn)
+        alarm = self._admission.begin(turn)
         flow = self.chain.flow
         share = max(1, flow.turn_messages_max // len(channels))
         share = min(share, flow.turn_channel_messages_max)
@@ -114,7 +113,7 @@ class Intake:
         left, left_bytes = flow.turn_messages_max, flow.turn_bytes_max
         busy = []
         for channel in channels:
-            steps, size = self._run_channel(channel, share, share_bytes)
+            steps, size = self._run_channel(channel, share, share_bytes, alarm)
             left -= steps
             left_bytes -= size
             if steps >= BUSY_STEPS_MIN:
@@ -123,8 +122,8 @@ class Intake:
         for channel in channels:
             if left <= 0 or left_bytes <= 0 or rest <= 0:
                 break
-            if self._can_run(channel):
-                steps, size = self._run_channel(channel, min(left, rest), left_bytes)
+            if channel.inbox and self._can_run(channel):
+                steps, size = self._run_channel(channel, min(left, rest), left_bytes, alarm)
                 left -= steps
                 left_bytes -= size
         for channel in busy:
@@ -133,7 +132,8 @@ class Intake:
         # Whoever was first is last next time.
         self.channels[channels[0]] = self.channels.pop(channels[0])
         for channel in channels:
-            self._retire_if_done(channel)
+            if not channel.inbox:
+                self._retire_if_done(channel)
 
     def refuse_all(self, refusal: Refusal) -> None:
         """Refuse everything that waits in channels: nothing can be stored any more."""
@@ -143,11 +143,12 @@ class Intake:
             self._set_hold(channel, None)
             self._retire_if_done(channel)
 
-    def _run_channel(self, channel: Channel, steps_max: int, size_max: int) -> tuple[int, int]:
+    def _run_channel(
+        self, channel: Channel, steps_max: int, size_max: int, alarm: Hold | None
+    ) -> tuple[int, int]:
         """Route parcels until the budget is used or something stops it; (steps, bytes) used."""
         steps = size = 0
         inbox = channel.inbox
-        alarm = self._admission.alarm
         hold: Hold | None = None
         while inbox and steps < steps_max and size < size_max and not channel.stage.is_blocked:
             parcel = inbox[0]
@@ -183,8 +184,10 @@ class Intake:
         parts = [parcel] if parcel.queues is not None else routed(parcel)
         for number, part in enumerate(parts):
             queues = part.queues or ()
-            if True in [queue.is_deleted for queue in queues]:
-                queues = part.queues = tuple(each for each in queues if not each.is_deleted)
+            for queue in queues:
+                if queue.is_deleted:
+                    queues = part.queues = tuple(each for each in queues if not each.is_deleted)
+                    break
             if not queues:
                 self.unroutable(part)
                 channel.left(len(part.publications))
@@ -206,10 +209,11 @@ class Intake:
 
     def _hand_over(self, channel: Channel, parcel: Parcel) -> None:
         """Put an admitted parcel into the inbox of every target queue."""
-        queues = parcel.queues or ()
-        messages = len(parcel.publications)
+        queues, connection = parcel.queues or (), channel.connection
+        publications = parcel.publications
+        messages = len(publications)
         indexes = _targets(queues)
-        for publication in parcel.publications:
+        for publication in publications:
             publication.queues = indexes
         if parcel.manner is Manner.TIMED:
             self._delays.judge(parcel)
@@ -223,9 +227,8 @@ class Intake:
         channel.last_queue = queues[0] if len(queues) == 1 else None
         self._counters.routed += messages * len(queues)
         self._counters.bytes_in += parcel.size
-        channel.connection.pending.add(messages)
-        if channel.connection.pending.is_held:
-            self.chain.mark(channel.connection)
+        if connection.pending.add(messages):
+            self.chain.mark(connection)
         channel.left(messages)
 
     # Those who do not get through.

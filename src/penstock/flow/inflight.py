@@ -58,7 +58,7 @@ class InflightLimit:
             self._is_held_by_messages = True
         if self.bytes >= self.bytes_max > 0:
             self._is_held_by_bytes = True
-        return self.is_blocked
+        return self._is_held_by_messages or self._is_held_by_bytes
 
     def remove(self, messages: int, size_bytes: int = 0) -> bool:
         """Settled or requeued; True when this unblocked."""
@@ -66,12 +66,13 @@ class InflightLimit:
         self.bytes -= size_bytes
         assert self.messages >= 0, "more messages settled than delivered"
         assert self.bytes >= 0, "more bytes settled than delivered"
-        was_blocked = self.is_blocked
+        if not self.is_blocked:
+            return False
         if self.messages <= self.messages_max // 2:
             self._is_held_by_messages = False
         if self.bytes <= self.bytes_max // 2:
             self._is_held_by_bytes = False
-        return was_blocked and not self.is_blocked
+        return not self.is_blocked
 
     def resize(self, messages_max: int, bytes_max: int) -> bool:
         """New ceilings for what is in flight now; True when this unblocked."""

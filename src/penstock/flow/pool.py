@@ -65,7 +65,10 @@ class BytesPool:
 
         More than the whole pool is refused without waiting: it would wait for ever.
         """
-        if self.can_take(share, size_bytes):
+        # The same as ``can_take``, which every publish would have to call.
+        if self.used + size_bytes <= self.bytes_max and (
+            share.used == 0 or share.used + size_bytes <= share.bytes_max
+        ):
             share.wanted = 0
             if self._waiting:
                 self._waiting.pop(share, None)

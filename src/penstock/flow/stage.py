@@ -30,7 +30,17 @@ def stage_label(kind: str, name: str) -> str:
 class Stage:
     """One node of the chain: a connection, channel, queue, log, subscription or consumer."""
 
-    __slots__ = ("_blocks", "_deferred", "_journal", "episodes", "kind", "label", "name", "wake")
+    __slots__ = (
+        "_blocks",
+        "_deferred",
+        "_journal",
+        "episodes",
+        "is_blocked",
+        "kind",
+        "label",
+        "name",
+        "wake",
+    )
 
     def __init__(self, kind: str, name: str, journal: Journal | None = None) -> None:
         self.kind = kind
@@ -43,15 +53,12 @@ class Stage:
         self.episodes: Episodes = self._journal.episodes(kind, name)
         # What holds it (a credit, or a stage when blocked by hand) -> the stage to be named.
         self._blocks: dict[object, Stage] = {}
+        self.is_blocked = False
+        """True while at least one blocker remains."""
         self._deferred: dict[Credit, None] = {}
 
     def __repr__(self) -> str:
         return f"<Stage {self.label}{' blocked' if self._blocks else ''}>"
-
-    @property
-    def is_blocked(self) -> bool:
-        """True while at least one blocker remains."""
-        return bool(self._blocks)
 
     @property
     def blocked_by(self) -> set["Stage"]:
@@ -60,7 +67,8 @@ class Stage:
 
     def block(self, by: "Stage", via: object | None = None) -> None:
         """Wait for ``by``; ``via`` tells apart several holds of the same stage (its credits)."""
-        if not self._blocks:
+        if not self.is_blocked:
+            self.is_blocked = True
             self.episodes.entered(Reason.FLOW, by.label, self._journal.now_ms)
         self._blocks[by if via is None else via] = by
 
@@ -73,6 +81,7 @@ class Stage:
         """Remove one hold; True when it was the last (then the caller owes a ``relieve``)."""
         if self._blocks.pop(hold, None) is None or self._blocks:
             return False
+        self.is_blocked = False
         self.episodes.left(Reason.FLOW, self._journal.now_ms)
         return True
 
@@ -101,6 +110,7 @@ class Stage:
     def close(self) -> None:
         """The stage is gone: end its episodes (its credits are closed by their owners)."""
         self._blocks.clear()
+        self.is_blocked = False
         self._deferred.clear()
         self.wake = None
         self.episodes.close(self._journal.now_ms)
