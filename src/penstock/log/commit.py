@@ -40,7 +40,8 @@ class Commit:
         self._snapshots = snapshots
         self._clock = clock
         mode, _, interval = settings.durability.partition(":")
-        self._counts_written = mode != "fsync"
+        self.counts_written: Final = mode != "fsync"
+        """What is written counts as durable at once."""
         self._interval_ms = int(interval) if interval else None
         self._job: SyncJob | None = None
         self._deferred: list[UnsyncedSet] = []
@@ -51,6 +52,8 @@ class Commit:
         self._is_closing = False
         self.synced_position: LogPosition = parts.writer.end_position
         """Everything below has really been synced."""
+        self.durable_position: LogPosition = parts.writer.end_position
+        """Everything below may be confirmed."""
         self.definitions_durable = 0
         self.syncs = 0
         self.removals: list[str] = []
@@ -58,11 +61,6 @@ class Commit:
         self._stuck_removals: list[str] = []
         """Those that would not go; tried again with the next that go."""
         self.failure: Exception | None = None
-
-    @property
-    def durable_position(self) -> LogPosition:
-        """Everything below may be confirmed."""
-        return self._writer.end_position if self._counts_written else self.synced_position
 
     def check(self) -> None:
         """Raise when a sync has failed before."""
@@ -127,6 +125,8 @@ class Commit:
             self._parts.side_files.snapshot_written()
         if job.upto is not None:
             self.synced_position = job.upto
+            if not self.counts_written:
+                self.durable_position = job.upto
             self.syncs += 1
             if self._interval_ms is not None:
                 self._synced_ms = self._clock.monotonic_ms()
@@ -136,7 +136,7 @@ class Commit:
         if self._job is not None or self.failure is not None:
             return None
         is_log_waiting = self._is_log_waiting()
-        if is_log_waiting and not self._counts_written:
+        if is_log_waiting and not self.counts_written:
             return self._retry_ms
         times: list[int] = []
         files = self._parts.side_files
@@ -163,7 +163,10 @@ class Commit:
     def append_mark(self) -> LogPosition:
         """Write the empty frame that carries the synced mark."""
         self._marked = self.synced_position
-        return self._writer.append_mark(durable_upto=self.synced_position)[1]
+        _, end = self._writer.append_mark(durable_upto=self.synced_position)
+        if self.counts_written:
+            self.durable_position = end
+        return end
 
     def is_mark_due(self, content_end: int) -> bool:
         """True when all up to ``content_end`` is synced and no frame says so."""
@@ -204,7 +207,7 @@ class Commit:
     def _wants_log(self) -> bool:
         if not self._is_log_waiting():
             return False
-        if not self._counts_written or self._is_closing or self._wants_snapshot_sync():
+        if not self.counts_written or self._is_closing or self._wants_snapshot_sync():
             return True
         interval_ms = self._interval_ms
         return interval_ms is not None and not self._is_early(self._synced_ms + interval_ms)

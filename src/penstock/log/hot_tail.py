@@ -81,11 +81,14 @@ class HotTail:
     def run(self, positions: list[int]) -> list[Record] | None:
         """The records at these positions if they are here and nothing lies between them."""
         young = self._young
-        if positions and young.positions and positions[0] >= young.positions[0]:
-            found = young.run(positions)
-        else:
-            found = self._old.run(positions)
-            found += young.run(positions[len(found) :])
+        if not positions:
+            return []
+        if young.positions and positions[0] >= young.positions[0]:
+            start = bisect_left(young.positions, positions[0])
+            end = start + len(positions)
+            return young.records[start:end] if young.positions[start:end] == positions else None
+        found = self._old.run(positions)
+        found += young.run(positions[len(found) :])
         return found if len(found) == len(positions) else None
 
     def get_many(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:

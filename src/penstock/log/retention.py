@@ -118,7 +118,10 @@ class Retention:
 
     def note(self, touched: Iterable[QueueIndex], store_ms: int) -> None:
         """A frame with entries for these queues was written into the last segment."""
-        use = self._current()
+        use, last = self._active, self._segments.last
+        assert last is not None, "a frame was written, so there is a segment"
+        if use is None or use.base != last.base:
+            use = self._begin(last.base)
         use.last_ms = store_ms
         fresh = use.fresh
         for index in touched:
@@ -254,16 +257,13 @@ class Retention:
                     trims[queue_id] = max(end, trims.get(queue_id, 0))
         return trims
 
-    def _current(self) -> SegmentUse:
-        last = self._segments.last
-        assert last is not None, "a frame was written, so there is a segment"
-        active = self._active
-        if active is None or active.base != last.base:
-            if active is not None:
-                active.pack()
-                self._changed.add(active.base)
-            self._active = active = self._use(last.base)
-            self._changed.add(last.base)
+    def _begin(self, base: int) -> SegmentUse:
+        """The first frame was written into this segment; the one before it is full."""
+        if self._active is not None:
+            self._active.pack()
+            self._changed.add(self._active.base)
+        self._active = active = self._use(base)
+        self._changed.add(base)
         return active
 
     def _at(self, position: int) -> SegmentUse | None:

@@ -197,6 +197,8 @@ class Store:
         self._hot.add(staged.records, staged.positions, end - base)
         if staged.special:
             self._delays.note(staged.special)
+        if commit.counts_written:
+            commit.durable_position = end
         self._content_end = end
         self.counters.appended(len(batch), end - base)
         return end

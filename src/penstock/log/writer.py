@@ -121,7 +121,14 @@ class LogWriter:
         frame = b"".join((head, *parts))
         if len(frame) != frame_len:
             raise InvariantBroken(f"a frame of {len(frame)} bytes was announced as {frame_len}")
-        segment, file = self._room_for(frame_len)
+        segment, file = self._active, self._file
+        # An empty segment takes any frame: one larger than the limit gets its own.
+        if (
+            segment is None
+            or file is None
+            or 0 < segment.size_bytes > self._segment_bytes_max - frame_len
+        ):
+            segment, file = self._roll()
         self._write(file, segment, frame)
         segment.size_bytes += frame_len
         self._is_active_unsynced = True
@@ -152,14 +159,9 @@ class LogWriter:
                 file.close()
         self._rolled, self._file, self._active = [], None, None
 
-    def _room_for(self, frame_len: int) -> tuple[Segment, File]:
-        """The segment the next frame goes into, a new one when the last is full."""
-        segment, file = self._active, self._file
-        if segment is not None and file is not None:
-            # An empty segment takes any frame: one larger than the limit gets its own.
-            is_full = segment.size_bytes + frame_len > self._segment_bytes_max
-            if not is_full or segment.size_bytes == 0:
-                return segment, file
+    def _roll(self) -> tuple[Segment, File]:
+        """A new segment for the next frame; the last one is full, or there is none."""
+        file = self._file
         try:
             fresh = self._storage.open(segment_path(self.end_position), create=True)
         except OSError as error:

@@ -152,6 +152,10 @@ def test_with_os_written_is_durable_and_the_log_is_synced_for_snapshots_only(mak
     assert box.store.next_sync_ms() is None
     box.snapshot()
     assert box.store.counters.syncs == 1
+    box.append(b"z")
+    assert box.store.unsynced_bytes == 0
+    box.store.append_mark()
+    assert box.store.durable_position == box.store.end_position
 
 
 def test_with_an_interval_written_is_durable_and_the_log_is_synced_that_often(make_box):
@@ -166,8 +170,12 @@ def test_with_an_interval_written_is_durable_and_the_log_is_synced_that_often(ma
     assert box.store.take_sync_job() is None
     assert box.store.next_sync_ms() == box.clock.monotonic_ms() + 50
     box.clock.advance(50)
-    box.commit()
+    job = box.store.take_sync_job()
+    box.append(b"z")
+    job.run()
+    box.store.synced(job, None)
     assert box.store.counters.syncs == 2
+    assert box.store.durable_position == box.store.end_position
 
 
 def test_the_mark_is_due_once_after_everything_was_synced(box):

@@ -92,7 +92,7 @@ def test_a_frame_is_one_write_on_disk(tmp_path):
     disk = DiskStorage(tmp_path)
     maker = LogMaker(disk)
     writes = []
-    real = maker.writer._room_for(0)[1]
+    _, real = maker.writer._roll()
     maker.writer._file = type(
         "Counting", (), {"write": lambda _, data: writes.append(len(data)) or real.write(data)}
     )()
