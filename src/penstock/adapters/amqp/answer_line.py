@@ -40,26 +40,31 @@ class Place:
 class AnswerLine:
     """One channel's frames between its handlers and the connection's outbox."""
 
-    __slots__ = ("_changed", "_kept", "_send", "deliveries", "delivery_bytes", "held_bytes")
+    __slots__ = (
+        "_changed",
+        "_kept",
+        "_send",
+        "deliveries",
+        "delivery_bytes",
+        "held_bytes",
+        "is_waiting",
+    )
 
     def __init__(self, send: Callable[[bytes], None], changed: Callable[[], None]) -> None:
         """``changed`` is called when something waits, and whenever less does."""
         self._send = send
         self._changed = changed
         self._kept: deque[bytes | Place] = deque()
+        self.is_waiting = False
+        """True while something is kept."""
         self.held_bytes = 0
         self.deliveries = 0
         """Messages among what is kept, so that nobody takes them for sent."""
         self.delivery_bytes = 0
 
-    @property
-    def is_waiting(self) -> bool:
-        """True while something waits."""
-        return bool(self._kept)
-
     def send(self, data: bytes) -> None:
         """Now, or behind what waits."""
-        if self._kept:
+        if self.is_waiting:
             self._kept.append(data)
             self.held_bytes += len(data)
         else:
@@ -69,6 +74,7 @@ class AnswerLine:
         """A place for an answer; what is sent from now on stays behind it."""
         place = Place(self)
         self._kept.append(place)
+        self.is_waiting = True
         self.held_bytes += PLACE_BYTES
         self._changed()
         return place
@@ -89,17 +95,19 @@ class AnswerLine:
             kept.popleft()
             if data:
                 self._send(data)
+        self.is_waiting = bool(kept)
         if not kept:
             self.deliveries = self.delivery_bytes = 0
         self._changed()
 
     def note_deliveries(self, messages: int, size_bytes: int) -> None:
         """Messages are about to be sent that may be kept here."""
-        if self._kept:
+        if self.is_waiting:
             self.deliveries += messages
             self.delivery_bytes += size_bytes
 
     def clear(self) -> None:
         """Nobody waits for any of it."""
         self._kept.clear()
+        self.is_waiting = False
         self.held_bytes = self.deliveries = self.delivery_bytes = 0

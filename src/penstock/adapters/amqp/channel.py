@@ -82,8 +82,10 @@ class ChannelState:
 
     def send(self, data: bytes) -> None:
         """Frames, behind everything this channel has said; nothing after its end."""
-        if self.phase is ChannelPhase.OPEN:
-            self.line.send(data)
+        if self.phase is not ChannelPhase.OPEN:
+            return
+        # Past the line while nobody stands in it, which is the rule.
+        (self.line if self.line.is_waiting else self.session).send(data)
 
     def answer(self, method: Method) -> None:
         """A method, in order."""

@@ -87,11 +87,6 @@ class Consuming:
         """Consumers, and those that were cancelled and are not done."""
         return len(self.consumers) + len(self._lingering)
 
-    @property
-    def now_ms(self) -> int:
-        """Monotonic time."""
-        return self.channel.house.clock.monotonic_ms()
-
     def acks(self, run: AckRun) -> None:
         """Acks as they came."""
         settling.acks(self.channel, run)

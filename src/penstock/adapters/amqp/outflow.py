@@ -34,33 +34,33 @@ _IS_REDELIVERED: Final = attrgetter("is_redelivered")
 
 def deliver(entry: ConsumerEntry, deliveries: list[Delivery]) -> None:
     """Send these to a consumer; what needs an ack is in the ledger afterwards."""
+    count = len(deliveries)
     records: list[Record] = list(map(_RECORD, deliveries))
-    shapes = list(map(_SHAPE, records))
-    first = shapes[0]
-    is_plain = first.wire == _AMQP and shapes.count(first) == len(shapes)
+    first = records[0].shape
+    is_plain = first.wire == _AMQP and list(map(_SHAPE, records)).count(first) == count
     flags: list[bool] = list(map(_IS_REDELIVERED, deliveries))
     redelivered = flags if True in flags else None
     if not is_plain or (redelivered is not None and entry.is_counted):
         records = [presented(entry, delivery) for delivery in deliveries]
-    channel = entry.channel
+    channel, is_no_ack = entry.channel, entry.is_no_ack
+    consuming = channel.consuming
     again = flags.count(True) if redelivered is not None else 0
-    for tally in (channel.consuming.tally, entry.queue.tally):
-        tally.delivered(len(deliveries), again, is_no_ack=entry.is_no_ack)
-    if entry.is_no_ack:
-        first_tag = channel.consuming.unacked.skip(len(deliveries))
+    consuming.tally.delivered(count, again, is_no_ack=is_no_ack)
+    entry.queue.tally.delivered(count, again, is_no_ack=is_no_ack)
+    if is_no_ack:
+        first_tag = consuming.unacked.skip(count)
     else:
         first_tag = note(entry, deliveries, is_plain=is_plain)
     if channel.line.is_waiting:
-        size = sum(delivery.size for delivery in deliveries)
-        channel.line.note_deliveries(len(deliveries), size)
+        channel.line.note_deliveries(count, sum([delivery.size for delivery in deliveries]))
     channel.send(entry.deliveries.encode(records, first_tag, redelivered))
 
 
 def note(holder: Holder, deliveries: list[Delivery], *, is_plain: bool) -> int:
     """Enter deliveries into the ledger; the first tag."""
-    consuming = holder.channel.consuming
-    unacked = consuming.unacked
-    now_ms = consuming.now_ms
+    channel = holder.channel
+    unacked = channel.consuming.unacked
+    now_ms = channel.house.clock.monotonic_ms()
     first_tag = unacked.next_tag
     if is_plain and len(holder.queue.topic.queues) == 1:
         offsets = list(map(_OFFSET, deliveries))
