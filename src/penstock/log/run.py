@@ -29,12 +29,13 @@ _HASH_MASK: Final = 0xFFFFFFFF
 _IS_SWAPPED: Final = sys.byteorder == "big"
 
 
-def stage_run(batch: list[Appending], records: list[Record], staged: Staged) -> bool:
+def stage_run(batch: list[Appending], staged: Staged) -> bool:
     """Stage records of one shape and size for the same queues; False: not by columns."""
-    queues = batch[0].queues
-    packing = packing_of(records[0].shape, len(records[0].origin))
+    first, queues = batch[0].record, batch[0].queues
+    packing = packing_of(first.shape, len(first.origin))
     if packing is None or len(queues) != 1:
         return False
+    records = [appending.record for appending in batch]
     origins = [record.origin for record in records]
     index, count, at, length = queues[0], len(records), staged.at, packing.length
     start, bytes_before = staged.touch(index, packing.flags)
@@ -56,6 +57,7 @@ def stage_run(batch: list[Appending], records: list[Record], staged: Staged) -> 
     index.staged.append(entries.tobytes())
     index.staged_offset += count * messages
     index.staged_bytes += count * length
+    staged.records += records
     staged.positions += positions
     staged.at += count * length
     store_ms = staged.store_ms
