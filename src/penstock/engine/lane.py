@@ -93,7 +93,9 @@ class Lane:
     @property
     def has_ready(self) -> bool:
         """Whether something waits to be delivered (or to be skipped)."""
-        return bool(self.redelivery.again) or self.next_offset < self.end
+        if self.redelivery.again:
+            return True
+        return self.next_offset < self.queue.visible_end(self.sees_unsynced)
 
     @property
     def ready_messages(self) -> int:
@@ -164,6 +166,8 @@ class Lane:
     def next_deadline_ms(self) -> int | None:
         """The first of: a visibility ends, a delay ends, the head expires."""
         soonest_ms = self.head_deadline_ms or None
+        if not (self.pending.deadlines or self.redelivery.delayed):
+            return soonest_ms
         for at_ms in (self.pending.next_deadline_ms(), self.redelivery.next_due_ms()):
             if at_ms is not None and (soonest_ms is None or at_ms < soonest_ms):
                 soonest_ms = at_ms

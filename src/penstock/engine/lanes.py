@@ -43,19 +43,25 @@ class Lanes:
     @property
     def has_unsaved(self) -> bool:
         """Whether ``take_settlements`` would give anything."""
-        return False in [lane.notes.is_empty for lane in self._order]
+        order = self._order
+        if len(order) == 1:
+            return not order[0].notes.is_empty
+        return False in [lane.notes.is_empty for lane in order]
 
     def take_settlements(self) -> list[Settlement]:
         """Everything to be saved since the last call: one settlement per cause."""
-        by_cause: dict[Cause, list[QueueSettlement]] = {}
+        parts: list[tuple[Cause, QueueSettlement]] = []
         for lane in self._order:
             if not lane.notes.is_empty:
-                for cause, part in lane.notes.take(lane.queue_id, lane.cursor.low_mark):
-                    by_cause.setdefault(cause, []).append(part)
-        order = list(by_cause)
-        if len(order) > 1:
-            # A seek comes before whatever was settled after it.
-            order.sort(key=lambda cause: cause is not Cause.SOUGHT)
+                parts += lane.notes.take(lane.queue_id, lane.cursor.low_mark)
+        if len(parts) == 1:
+            cause, part = parts[0]
+            return [Settlement(self.subscription_id, int(cause), [part])]
+        by_cause: dict[Cause, list[QueueSettlement]] = {}
+        for cause, part in parts:
+            by_cause.setdefault(cause, []).append(part)
+        # A seek comes before whatever was settled after it.
+        order = sorted(by_cause, key=lambda cause: cause is not Cause.SOUGHT)
         return [Settlement(self.subscription_id, int(cause), by_cause[cause]) for cause in order]
 
     def restore(self, state: CursorState) -> None:

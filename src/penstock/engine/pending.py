@@ -88,7 +88,7 @@ class _Run:
 class Pending:
     """The in-flight entries of one subscription in one queue."""
 
-    __slots__ = ("_batches", "_deadlines", "_entries", "_runs", "messages")
+    __slots__ = ("_batches", "_entries", "_runs", "deadlines", "messages")
 
     def __init__(self) -> None:
         self._entries: dict[int, Held] = {}
@@ -98,7 +98,8 @@ class Pending:
         """Messages in flight: batches counted by what is unsettled in them."""
         # First offsets of entries that span several, sorted: the way from an offset to its entry.
         self._batches: list[int] = []
-        self._deadlines: list[tuple[int, int]] = []
+        self.deadlines: list[tuple[int, int]] = []
+        """(moment, first offset), a heap; some may be outdated. To be looked at only."""
 
     @property
     def entries(self) -> dict[int, Held]:
@@ -117,26 +118,33 @@ class Pending:
 
         None, and nothing is done, when that is not what these offsets are.
         """
-        if not self._runs or not offsets or offsets[0] not in self._runs:
+        runs = self._runs
+        run = runs.get(offsets[0]) if runs and offsets else None
+        if run is None:
             return None
         start, left = offsets[0], len(offsets)
         if left > 1 and (offsets[-1] - start + 1 != left or not _is_run(offsets)):
             return None
+        if left == len(run.sizes) and not run.settled:
+            # Most of them are taken as they were given: one and all of it.
+            del runs[start]
+            self.messages -= left
+            return [(run.consumer_id, left, sum(run.sizes))]
         at, end = start, start + left
         while at < end:
-            if (run := self._runs.get(at)) is None:
+            if (run := runs.get(at)) is None:
                 return None
             at += len(run.sizes) - run.settled
         taken: list[tuple[int, int, int]] = []
         while left:
-            run = self._runs.pop(start)
+            run = runs.pop(start)
             first = run.settled
             count = min(left, len(run.sizes) - first)
             run.settled += count
             start, left = start + count, left - count
             taken.append((run.consumer_id, count, sum(run.sizes[first : first + count])))
             if run.settled < len(run.sizes):
-                self._runs[start] = run
+                runs[start] = run
         self.messages -= len(offsets)
         return taken
 
@@ -194,14 +202,14 @@ class Pending:
         if held.deadline_ms != deadline_ms:
             self.entries[offset] = replace(held, deadline_ms=deadline_ms)
         if deadline_ms:
-            heappush(self._deadlines, (deadline_ms, offset))
-            if len(self._deadlines) > 2 * len(self.entries) + STALE_DEADLINES_MIN:
-                self._deadlines = [
+            heappush(self.deadlines, (deadline_ms, offset))
+            if len(self.deadlines) > 2 * len(self.entries) + STALE_DEADLINES_MIN:
+                self.deadlines = [
                     (held.deadline_ms, start)
                     for start, held in self.entries.items()
                     if held.deadline_ms
                 ]
-                heapify(self._deadlines)
+                heapify(self.deadlines)
 
     def extend(self, offset: int, deadline_ms: int) -> bool:
         """Move the deadline of the entry that covers ``offset``; False if it is not in flight."""
@@ -216,7 +224,7 @@ class Pending:
         What is more than ``count_max`` is found by the next call.
         """
         found: list[int] = []
-        deadlines = self._deadlines
+        deadlines = self.deadlines
         while deadlines and deadlines[0][0] <= now_ms and len(found) < count_max:
             deadline_ms, offset = heappop(deadlines)
             held = self._entries.get(offset)
@@ -226,7 +234,7 @@ class Pending:
 
     def next_deadline_ms(self) -> int | None:
         """When ``overdue`` may next find something."""
-        deadlines = self._deadlines
+        deadlines = self.deadlines
         while deadlines:
             deadline_ms, offset = deadlines[0]
             held = self._entries.get(offset)  # what is in a run has no deadline

@@ -73,7 +73,7 @@ def test_deadlines_moved_again_and_again_do_not_pile_up():
     pending.add(5, Held(1, 100, deadline_ms=100))
     for step in range(10_000):
         pending.extend(5, 200 + step)
-    assert len(pending._deadlines) <= 2 + STALE_DEADLINES_MIN + 1
+    assert len(pending.deadlines) <= 2 + STALE_DEADLINES_MIN + 1
     assert pending.next_deadline_ms() == 10_199
 
 
