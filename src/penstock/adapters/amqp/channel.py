@@ -52,7 +52,8 @@ class ChannelState:
         self.last_queue = ""
         """The queue declared last: what an empty name means."""
         self.line: Final = AnswerLine(session.send, self._line_changed)
-        self._flow: Channel | None = None
+        self.engine_channel: Channel | None = None
+        """The engine's channel, if anything was published; ``flow`` opens it."""
         self.publishing: Final = Publishing(self)
         self.consuming: Final = Consuming(self)
         self.house.churn["channel_created"] += 1
@@ -68,15 +69,11 @@ class ChannelState:
     @property
     def flow(self) -> Channel:
         """The engine's channel, opened when something is published first."""
-        if self._flow is None:
-            self._flow = self.session.connection.open_channel(str(self.number))
-            self.session.flows[self._flow] = self
-        return self._flow
-
-    @property
-    def engine_channel(self) -> Channel | None:
-        """The same, if anything was published; for those who look and change nothing."""
-        return self._flow
+        flow = self.engine_channel
+        if flow is None:
+            flow = self.engine_channel = self.session.connection.open_channel(str(self.number))
+            self.session.flows[flow] = self
+        return flow
 
     # Answers.
 
@@ -134,10 +131,10 @@ class ChannelState:
             self.house.churn["channel_closed"] += 1
         self.consuming.close()
         self.publishing.close()
-        if self._flow is not None:
-            self.session.flows.pop(self._flow, None)
-            self._flow.close()
-            self._flow = None
+        if self.engine_channel is not None:
+            self.session.flows.pop(self.engine_channel, None)
+            self.engine_channel.close()
+            self.engine_channel = None
 
     def vanish(self) -> None:
         """The connection is gone."""

@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 class Confirms:
     """The publishes of one channel that wait for an answer."""
 
-    __slots__ = ("_acked", "_ledger", "_nacked", "_number")
+    __slots__ = ("_acked", "_ledger", "_nacked", "_number", "expect")
 
     def __init__(self, channel_number: int) -> None:
         self._number = channel_number
         self._ledger = ConfirmLedger()
+        self.expect: Final = self._ledger.expect
+        """So many publishes came in -> the number of the first."""
         self._acked: list[int] = []
         self._nacked: list[int] = []
 
@@ -40,10 +42,6 @@ class Confirms:
     def outstanding(self) -> int:
         """Publishes whose answer was not sent yet."""
         return self._ledger.outstanding
-
-    def expect(self, count: int) -> int:
-        """Publishes came in; the number of the first."""
-        return self._ledger.expect(count)
 
     def acked(self, tokens: list[int]) -> None:
         """These are safe; number 0 is from before the select and nobody's business."""

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from penstock.adapters.amqp import settling
 from penstock.adapters.amqp.consumers import ConsumerEntry, Holder
 from penstock.adapters.amqp.direct_reply import PSEUDO_QUEUE
 from penstock.adapters.amqp.queues import named
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.queue import AmqpQueue
     from penstock.engine.subscription import Subscription
-    from penstock.wire.amqp.content import AckRun, SettleRun
 
 PRIORITY: Final = "x-priority"
 GETTERS_MAX: Final = 256
@@ -45,11 +43,11 @@ class Consuming:
     """The receiving half of one channel."""
 
     __slots__ = (
-        "_lingering",
         "channel",
         "consumers",
         "getters",
         "is_closed",
+        "lingering",
         "prefetch_count",
         "tally",
         "unacked",
@@ -69,7 +67,8 @@ class Consuming:
         """What consumers made from now on may have each; 0 = no limit."""
         self.getters: dict[tuple[Subscription, bool], Holder] = {}
         """Who takes by hand: by queue, and whether it needs no ack."""
-        self._lingering: dict[Holder, None] = {}
+        self.lingering: dict[Holder, None] = {}
+        """Consumers that were cancelled and still have something unsettled."""
         self.is_closed = False
 
     @property
@@ -85,15 +84,7 @@ class Consuming:
     @property
     def consumers_kept(self) -> int:
         """Consumers, and those that were cancelled and are not done."""
-        return len(self.consumers) + len(self._lingering)
-
-    def acks(self, run: AckRun) -> None:
-        """Acks as they came."""
-        settling.acks(self.channel, run)
-
-    def settle(self, run: SettleRun) -> None:
-        """Nacks and rejects as they came, and acks among them."""
-        settling.settle(self.channel, run)
+        return len(self.consumers) + len(self.lingering)
 
     def wake(self) -> None:
         """The socket took what it had: the engine may go on (F14)."""
@@ -133,7 +124,7 @@ class Consuming:
         entry = self.consumers.pop(tag)
         entry.cancel()
         if entry.unacked:
-            self._lingering[entry] = None
+            self.lingering[entry] = None
         self._left(entry)
 
     def forget(self, entry: ConsumerEntry) -> bool:
@@ -146,10 +137,9 @@ class Consuming:
 
     def tidy(self) -> None:
         """After a settlement: cancelled consumers that have nothing left are forgotten."""
-        if self._lingering:
-            for holder in [each for each in self._lingering if not each.unacked]:
-                del self._lingering[holder]
-                holder.detach()
+        for holder in [each for each in self.lingering if not each.unacked]:
+            del self.lingering[holder]
+            holder.detach()
 
     def make_room_for_getter(self) -> None:
         """Let takers by hand go that hold nothing, once there are many."""
@@ -166,9 +156,9 @@ class Consuming:
         self.is_closed = True
         entries = list(self.consumers.values())
         self.consumers.clear()
-        for holder in (*entries, *self._lingering, *self.getters.values()):
+        for holder in (*entries, *self.lingering, *self.getters.values()):
             holder.detach()
-        self._lingering.clear()
+        self.lingering.clear()
         self.getters.clear()
         self.unacked.take_all()
         for entry in entries:

@@ -77,13 +77,7 @@ class Backlog:
         if self._events or self._awaited is not None:
             self._events += events
             return False
-        if not self._do(events):
-            return False
-        if self._inflow.has_more:
-            self._put_off([])
-        return not self._inflow.has_more
-
-    def _do(self, events: list[Event]) -> bool:
+        self.is_waiting = False
         session = self._session
         left = COMMANDS_AT_ONCE
         for number, event in enumerate(events):
@@ -95,9 +89,13 @@ class Backlog:
                     return False
             if not session.take(event):
                 return False
-            if self._awaited is not None:
+            if self.is_waiting:
+                # For a queue that this was to delete.
                 self._put_off(events[number + 1 :])
                 return False
+        if self._inflow.has_more:
+            self._put_off([])
+            return False
         return True
 
     def go_on(self) -> bool:
@@ -105,7 +103,6 @@ class Backlog:
         if self._awaited is not None and not self._awaited.is_deleted:
             return False
         self._awaited = None
-        self.is_waiting = False
         events, self._events = self._events, []
         if not events and self._inflow.has_more:
             events = self._inflow.feed(b"", self._session.house.clock.wall_ms())

@@ -168,7 +168,8 @@ def carry_out(channel: ChannelState, pieces: list[Run], verdict: Verdict) -> Non
             subscription.requeue(queue_id, offsets, count=holder.is_counted)
         else:
             subscription.reject(queue_id, offsets)
-    consuming.tidy()
+    if consuming.lingering:
+        consuming.tidy()
 
 
 def grouped(pieces: list[Run]) -> Iterable[tuple[Holder, QueueId, list[int]]]:
