@@ -29,7 +29,7 @@ ENTRY_FACTS: Final = Struct("<IIiI")
 
 INDEX_DIRECTORY: Final = "index"
 
-_FEW: Final = tuple(Struct("<" + "Q24xI8xI" * count) for count in range(25))
+_FEW: Final = tuple(Struct("<" + "Q24xI8xI" * count) for count in range(65))
 """Positions, lengths and flags of so many entries; more are cheaper by columns."""
 _OFFSET_AND_SPAN: Final = Struct("<Q20xI")
 _OFFSET: Final = Struct("<Q")

@@ -153,7 +153,7 @@ def test_single_messages_without_flags_are_a_plain_run(index):
     assert index.plain_run(2, 1) is None
 
 
-@pytest.mark.parametrize("count", [1, 2, 24, 25, 26, 200])
+@pytest.mark.parametrize("count", [1, 2, 64, 65, 66, 200])
 def test_few_and_many_entries_make_the_same_columns(index, count):
     for at in range(count):
         put(index, (*entry(index)[:4], 64 + 8 * at, 1, 7, 0))
