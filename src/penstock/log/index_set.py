@@ -74,9 +74,13 @@ class IndexSet:
         if not is_transient_id(queue_id):
             self._definitions.note((QUEUE_KIND, str(queue_id), None))
 
-    def note(self, touched: Sequence[QueueIndex], size_bytes: int) -> None:
-        """Queues got new entries of ``size_bytes`` in all."""
+    def take_in(self, touched: Sequence[QueueIndex], position: int, size_bytes: int) -> None:
+        """Staged entries become visible: their records are written, the last at ``position``.
+
+        ``size_bytes``: at least what the entries of all these queues take.
+        """
         for index in touched:
+            index.take_staged(position)
             if not index.is_dirty:
                 index.is_dirty = True
                 self._dirty.append(index)
@@ -91,7 +95,9 @@ class IndexSet:
         index = self.by_id.get(queue_id)
         if index is not None and min_offset > index.min_offset:
             index.trim(min_offset)
-            self.note((index,), 0)
+            if not index.is_dirty:
+                index.is_dirty = True
+                self._dirty.append(index)
 
     def capture(self) -> list[Op]:
         """Plan every tail and give the rows of all queues that changed since the last call."""

@@ -116,9 +116,7 @@ class Replay:
         touched = [index for index in self._touched if index.staged]
         self._touched.clear()
         last = batch[-1][0]
-        for index in touched:
-            index.take_staged(last)
-        self._indexes.note(touched, len(batch) * ENTRY_BYTES)
+        self._indexes.take_in(touched, last, len(batch) * ENTRY_BYTES)
         self._retention.note_at(last, touched, self.index_ms)
 
     def end(self) -> None:

@@ -1,8 +1,8 @@
 """A frame on its way into the log: what goes in, its bytes, and what follows when they are written.
 
 Everything in it is tentative (``QueueIndex.staged``, ``staged_offset``, ``staged_bytes``):
-``Staged.take_in`` makes it real once the frame is written, ``Staged.undo`` takes it back when it is
-not. In between nothing of a queue has changed that a reader could see.
+``IndexSet.take_in`` makes it real once the frame is written, ``Staged.undo`` takes it back when it
+is not. In between nothing of a queue has changed that a reader could see.
 
 Not here: who fills it (``intake.py``), the frame and the file (``writer.py``).
 """
@@ -74,11 +74,6 @@ class Staged(msgspec.Struct, eq=False):
         if flags & INDEX_TRANSIENT and index.transient_from < 0:
             index.transient_from = index.staged_offset
         return index.staged_offset, index.staged_bytes
-
-    def take_in(self, position: int) -> None:
-        """The frame is written, its last record at ``position``: entries become visible."""
-        for index in self.touched:
-            index.take_staged(position)
 
     def undo(self, batch: Iterable[Appending]) -> None:
         """The frame is not written: no offset was given to anybody."""

@@ -191,9 +191,9 @@ class Store:
             self.counters.append_failures += 1
             raise
         self._index_ms = index_ms
-        staged.take_in(batch[-1].record.position)
-        self._indexes.note(staged.touched, len(batch) * ENTRY_BYTES)
-        self._retention.note(staged.touched, index_ms)
+        touched, last = staged.touched, batch[-1].record.position
+        self._indexes.take_in(touched, last, len(batch) * ENTRY_BYTES)
+        self._retention.note(touched, index_ms)
         self._hot.add(staged.records, staged.positions, end - base)
         if staged.special:
             self._delays.note(staged.special)

@@ -22,8 +22,7 @@ def put(indexes, index, count=1):
         first = index.next_offset
         index.staged.append(ENTRY.pack(0, first, 0, 0, 64, 1, 0, 0))
         index.staged_offset = first + 1
-        index.take_staged(0)
-        indexes.note((index,), ENTRY_BYTES)
+        indexes.take_in((index,), 0, ENTRY_BYTES)
 
 
 def in_memory(indexes):

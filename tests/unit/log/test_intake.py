@@ -38,6 +38,11 @@ def staged(batch, position=BASE, store_ms=500, index_ms=600, runs=()):
     return done
 
 
+def take_in(done):
+    for index in done.touched:
+        index.take_staged(BASE)
+
+
 def runs_in(batch):
     """Stretches of one shape, size and target; some that belong together come apart."""
     ends = [
@@ -111,7 +116,7 @@ def test_a_batch_is_staged_as_if_record_by_record(runs):
         done = staged(batch, runs=runs_in(batch))
     data = b"".join(done.parts)
     assert done.positions == [appending.record.position for appending in batch]
-    done.take_in(BASE)
+    take_in(done)
     offsets = [0, 0, 0]
     entries = [[], [], []]
     bytes_before = [0, 0, 0]
@@ -172,7 +177,7 @@ def test_settlements_among_messages_lie_where_they_came(messages):
 def test_undo_leaves_no_trace():
     first, second = new_queues(2)
     before = [Appending(neutral_record(b"0"), (first,))]
-    staged(before).take_in(BASE)
+    take_in(staged(before))
     batch = [
         Appending(neutral_record(b"1"), (first,)),
         Appending(neutral_record(b"2"), (first, second)),
@@ -183,7 +188,7 @@ def test_undo_leaves_no_trace():
         (0, 0, 0),
     ]
     assert [(each.first_offsets, each.record.position) for each in batch] == [((), -1), ((), -1)]
-    staged(batch).take_in(BASE)
+    take_in(staged(batch))
     assert [entry[1] for entry in first.entries(0, 10)] == [0, 1, 2]
 
 
@@ -227,7 +232,7 @@ def test_a_release_gives_the_original_its_offsets():
         Appending(neutral_record(b"after"), (first,)),
     ]
     done = staged(batch)
-    done.take_in(BASE)
+    take_in(done)
     length = first.entries(0, 1)[0][4]
     assert first.entries(1, 1) == [(512, 1, length, 600, 128, 2, tag_hash(b"red"), INDEX_RELEASED)]
     assert second.entries(0, 9)[0][:2] == (512, 0)
