@@ -158,24 +158,28 @@ class Consumer:
 
     def room(self) -> int:
         """Messages it may be handed now; 0 for whichever reason (``blocked_by`` names them)."""
-        unsent = self.unsent
+        return self.rooms()[0]
+
+    def rooms(self) -> tuple[int, int]:
+        """Messages and bytes it may be handed now, or none of both.
+
+        One entry may cross the line of the bytes, none is ever split.
+        """
+        unsent, demand, inflight = self.unsent, self.demand, self.inflight
         if unsent.is_held:
-            return 0
-        room = min(self.demand.available_messages(), self.inflight.room_messages)
+            return 0, 0
+        room = min(demand.available_messages(), inflight.room_messages)
+        room_bytes = min(demand.available_bytes(), inflight.room_bytes)
         if unsent.messages_max:
             room = min(room, unsent.messages_max - unsent.messages)
+        if unsent.bytes_max:
+            room_bytes = min(room_bytes, unsent.bytes_max - unsent.bytes)
         if unsent.pool is not None and unsent.pool.is_short:
             if unsent.messages:
                 unsent.pool.wait(self)
-                return 0
+                return 0, 0
             room = min(room, 1)
-        return room if room > 0 and self.room_bytes() > 0 else 0
-
-    def room_bytes(self) -> int:
-        """Bytes it may be handed now; one entry may cross the line, none is ever split."""
-        unsent = self.unsent
-        room = min(self.demand.available_bytes(), self.inflight.room_bytes)
-        return min(room, unsent.bytes_max - unsent.bytes) if unsent.bytes_max else room
+        return (room, room_bytes) if room > 0 and room_bytes > 0 else (0, 0)
 
     def shared_limits(self) -> list[tuple[object, int, int]]:
         """Limits it has together with others: messages and bytes that each allows them now."""

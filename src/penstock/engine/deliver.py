@@ -69,14 +69,17 @@ class Journey:
 
     def serve(self, lane: Lane, messages_max: int, outbox: Outbox) -> int:
         """One lane's round, until demand, messages or the budget run out; returns what moved."""
-        if isinstance(lane.dispatcher, KeyShared):
-            return self._serve_keys(lane, lane.dispatcher, messages_max, outbox)
+        dispatcher = lane.dispatcher
+        if isinstance(dispatcher, KeyShared):
+            return self._serve_keys(lane, dispatcher, messages_max, outbox)
         moved = 0
         while moved < messages_max and lane.has_ready:
-            takers = lane.dispatcher.takers()
-            if not takers:
+            consumers = dispatcher.consumers
+            # Whoever is alone needs no round: its room says whether it takes anything.
+            takers = consumers if len(consumers) == 1 else dispatcher.takers()
+            room, room_bytes = total_room(takers) if takers else (0, 0)
+            if not room:
                 break
-            room, room_bytes = total_room(takers)
             picked = self._pick(lane, min(room, messages_max - moved), room_bytes)
             if not picked.moved:
                 break
@@ -90,7 +93,7 @@ class Journey:
             for taker, share in shares:
                 self._hand(lane, taker, Picked(share, is_plain=picked.is_plain), outbox)
             if shares:
-                lane.dispatcher.served(shares[-1][0])
+                dispatcher.served(shares[-1][0])
             # Nobody had the bytes for these: never handed over, so neither counted nor flagged.
             lane.redelivery.put_back([delivery.offset for delivery in left_over])
         return moved
@@ -161,9 +164,10 @@ class Journey:
     def _serve_parked(
         self, lane: Lane, keys: KeyShared, taker: Consumer, messages_max: int, outbox: Outbox
     ) -> int:
-        room = min(taker.room(), messages_max)
+        room, room_bytes = taker.rooms()
+        room = min(room, messages_max)
         parked = keys.take_parked(taker, room)
-        picked = self.picker.again(lane, [offset for offset, _ in parked], room, taker.room_bytes())
+        picked = self.picker.again(lane, [offset for offset, _ in parked], room, room_bytes)
         slots = dict(parked)
         for offset in picked.left_over:
             keys.park(offset, slots[offset])

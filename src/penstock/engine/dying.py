@@ -69,7 +69,8 @@ class Dying:
     def turn(self) -> None:
         """A turn has come: bury the first of those who wait for it."""
         self._left = DEATHS_AT_ONCE
-        self._bury_some()
+        if self._line:
+            self._bury_some()
 
     def bury_all(self) -> None:
         """Bury everybody who waits for it: the subscription ends."""

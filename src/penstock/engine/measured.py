@@ -49,7 +49,7 @@ class Measured(Takes, ABC):
 
     def _note_service(self, is_unserved: bool) -> None:
         """A round is over; whether it left something because nobody could take more."""
-        if is_unserved is not self.is_unserved:
+        if is_unserved is (self._unserved_since_ms is None):
             now_ms = self._host.clock.monotonic_ms()
             if self._unserved_since_ms is None:
                 self._unserved_since_ms = now_ms

@@ -156,23 +156,26 @@ class Subscription(Measured):
             return 0
         dying = self._settler.dying
         dying.turn()
+        is_burying = dying.count > 0
         outbox: Outbox = {}
         # Nothing new before all of them are buried: they would pile up.
-        moved = 0 if dying or self.is_leaving else self._serve(messages_max, outbox)
-        is_ready = False
+        moved = 0 if is_burying or self.is_leaving else self._serve(messages_max, outbox)
+        is_through = moved < messages_max and not is_burying
+        is_ready = is_unsaved = False
         for lane in self._order:
             end = lane.end
-            if moved < messages_max and not dying:
+            if is_through:
                 lane.offered_upto = end
+            is_unsaved |= not lane.notes.is_empty
             if lane.redelivery.again or lane.next_offset < end:
                 is_ready = True
                 self._journey.picker.watch_head(lane)
                 if lane.redelivery.is_full:
                     self._host.delayed_room.wait(self)
-        self._note_service(is_ready and moved < messages_max and not dying)
-        if self.has_unsaved:
+        self._note_service(is_ready and is_through)
+        if is_unsaved:
             self._host.note_settlement(self)
-        if moved >= messages_max or dying:
+        if not is_through:
             self._host.wake(self)
         # Last, and with everything in order: an outlet may settle while it is called.
         for consumer, deliveries in outbox.items():

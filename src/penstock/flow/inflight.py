@@ -19,6 +19,7 @@ class InflightLimit:
         "_is_held_by_messages",
         "bytes",
         "bytes_max",
+        "is_blocked",
         "messages",
         "messages_max",
     )
@@ -30,23 +31,20 @@ class InflightLimit:
         self.bytes = 0
         self._is_held_by_messages = False
         self._is_held_by_bytes = False
-
-    @property
-    def is_blocked(self) -> bool:
+        self.is_blocked = False
         """True from reaching a ceiling until half of it."""
-        return self._is_held_by_messages or self._is_held_by_bytes
 
     @property
     def room_messages(self) -> int:
         """How many messages may be delivered now; ``UNLIMITED`` without a ceiling."""
-        if self._is_held_by_messages or self._is_held_by_bytes:
+        if self.is_blocked:
             return 0
         return self.messages_max - self.messages if self.messages_max else UNLIMITED
 
     @property
     def room_bytes(self) -> int:
         """How many bytes may be delivered now; ``UNLIMITED`` without a ceiling."""
-        if self._is_held_by_messages or self._is_held_by_bytes:
+        if self.is_blocked:
             return 0
         return self.bytes_max - self.bytes if self.bytes_max else UNLIMITED
 
@@ -55,10 +53,10 @@ class InflightLimit:
         self.messages += messages
         self.bytes += size_bytes
         if self.messages >= self.messages_max > 0:
-            self._is_held_by_messages = True
+            self._is_held_by_messages = self.is_blocked = True
         if self.bytes >= self.bytes_max > 0:
-            self._is_held_by_bytes = True
-        return self._is_held_by_messages or self._is_held_by_bytes
+            self._is_held_by_bytes = self.is_blocked = True
+        return self.is_blocked
 
     def remove(self, messages: int, size_bytes: int = 0) -> bool:
         """Settled or requeued; True when this unblocked."""
@@ -72,6 +70,7 @@ class InflightLimit:
             self._is_held_by_messages = False
         if self.bytes <= self.bytes_max // 2:
             self._is_held_by_bytes = False
+        self.is_blocked = self._is_held_by_messages or self._is_held_by_bytes
         return not self.is_blocked
 
     def resize(self, messages_max: int, bytes_max: int) -> bool:
@@ -81,4 +80,5 @@ class InflightLimit:
         self.bytes_max = bytes_max
         self._is_held_by_messages = self.messages >= messages_max > 0
         self._is_held_by_bytes = self.bytes >= bytes_max > 0
+        self.is_blocked = self._is_held_by_messages or self._is_held_by_bytes
         return was_blocked and not self.is_blocked

@@ -23,6 +23,7 @@ class ChannelWindow:
     def __init__(self, count: int = 0) -> None:
         self.count = count
         self.unsettled = 0
+        """Delivered to its consumers, who add to it themselves, and not settled."""
         # Asked and got nothing since the window closed: bounded by the consumers of the channel.
         self._starved: dict[Window, None] = {}
 
@@ -34,10 +35,6 @@ class ChannelWindow:
         """basic.qos global=1: counts at once, also what is already unsettled."""
         self.count = count
         self._wake_starved()
-
-    def taken(self, messages: int) -> None:
-        """Delivered to one of its consumers."""
-        self.unsettled += messages
 
     def returned(self, messages: int) -> None:
         """Settled or requeued by one of its consumers."""
@@ -78,11 +75,12 @@ class Window:
     def available_messages(self) -> int:
         """Messages it takes now: the smaller of its own window and the channel's."""
         own = max(0, self.count - self.unsettled) if self.count else UNLIMITED
-        if self.channel is None or own == 0:
+        channel = self.channel
+        if channel is None or not channel.count or own == 0:
             return own
-        shared = self.channel.available_messages()
+        shared = channel.available_messages()
         if shared == 0:
-            self.channel.starve(self)
+            channel.starve(self)
         return min(own, shared)
 
     def available_bytes(self) -> int:
@@ -93,7 +91,7 @@ class Window:
         """Delivered."""
         self.unsettled += messages
         if self.channel is not None:
-            self.channel.taken(messages)
+            self.channel.unsettled += messages
 
     def returned(self, messages: int, _size_bytes: int = 0, /) -> None:
         """Settled or requeued."""

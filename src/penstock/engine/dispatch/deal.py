@@ -20,7 +20,7 @@ Shares = list[tuple[Consumer, list[Delivery]]]
 def total_room(takers: list[Consumer]) -> tuple[int, int]:
     """Messages and bytes that all of them together may be handed now."""
     if len(takers) == 1:
-        return takers[0].room(), takers[0].room_bytes()
+        return takers[0].rooms()
     rooms = _Rooms(takers)
     messages = size_bytes = 0
     for at in range(len(takers)):
@@ -44,9 +44,10 @@ def deal(
 
 def _is_roomy(takers: list[Consumer], each: int, size: int) -> bool:
     """Whether everybody may have that many messages, and anybody all of the bytes."""
-    if each > min(taker.room() for taker in takers):
+    rooms = [taker.rooms() for taker in takers]
+    if each > min([messages for messages, _ in rooms]):
         return False
-    if size > min(taker.room_bytes() for taker in takers):
+    if size > min([room_bytes for _, room_bytes in rooms]):
         return False
     limits = [limit for taker in takers for limit in taker.shared_limits()]
     return all(each * count <= limit[1] for limit, count in Counter(limits).items())
@@ -58,7 +59,7 @@ class _Rooms:
     __slots__ = ("_own", "_shared", "_sharing")
 
     def __init__(self, takers: list[Consumer]) -> None:
-        self._own = [(taker.room(), taker.room_bytes()) for taker in takers]
+        self._own = [taker.rooms() for taker in takers]
         self._shared: dict[object, tuple[int, int]] = {}
         self._sharing: list[list[object]] = []
         for taker in takers:
