@@ -31,6 +31,14 @@ if TYPE_CHECKING:
 class Caller:
     """What every session is."""
 
+    # A session has more than thirty attributes: without slots each would be a look-up in a table.
+    __slots__ = (
+        "_notices", "_outbox", "auth_mechanism", "channel_max", "client_capabilities",
+        "client_properties", "clock", "connected_ms", "connection", "connection_id",
+        "connection_name", "frame_max", "heartbeat", "house", "is_over", "name", "peer",
+        "received_bytes", "receives", "sends", "sent_bytes", "user", "vhost", "wake",
+    )  # fmt: skip
+
     def __init__(
         self, connection_id: ConnectionId, peer: Peer, house: House, wake: Callable[[], None]
     ) -> None:

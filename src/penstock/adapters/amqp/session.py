@@ -54,6 +54,12 @@ logger = logging.getLogger(__name__)
 class Session(Caller):
     """One client."""
 
+    __slots__ = (
+        "_beat", "_contents", "_farewell", "_handed", "_inflow", "_is_hung_up", "backlog",
+        "channels", "confirming", "flows", "handshake", "is_established", "unsent", "waiting",
+        "wants_close",
+    )  # fmt: skip
+
     def __init__(
         self, connection_id: ConnectionId, peer: Peer, house: House, wake: Callable[[], None]
     ) -> None:
