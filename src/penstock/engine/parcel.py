@@ -37,6 +37,7 @@ which matters to nobody, for holds last for seconds."""
 
 _TRANSIENT: Final = int(RecordFlag.TRANSIENT)
 _DELAYED: Final = int(RecordFlag.DELAYED)
+_NOT_PLAIN: Final = _TRANSIENT | _DELAYED
 
 
 class Manner(Enum):
@@ -150,12 +151,12 @@ def parcels_of(channel: Channel, publications: list[Publication], now_ms: int) -
     route, shape, origin_bytes = first.route, first.record.shape, len(first.record.origin)
     size = 0
     has_keys, is_run = False, True
-    is_plain = _manner(shape) is Manner.PLAIN
+    is_plain = not (shape.deliver_ms or shape.flags & _NOT_PLAIN)
     for publication in publications:
         record = publication.record
         if record.shape is not shape:
             shape, is_run = record.shape, False
-            is_plain = is_plain and _manner(shape) is Manner.PLAIN
+            is_plain = is_plain and not (shape.deliver_ms or shape.flags & _NOT_PLAIN)
         if publication.route is not route or not is_plain:
             return _mixed(channel, publications, now_ms)
         if publication.keys:

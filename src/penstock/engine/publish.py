@@ -36,7 +36,6 @@ from penstock.engine.parcel import Manner, Parcel, parcels_of
 from penstock.engine.ports import Publication
 from penstock.engine.queue import Queue
 from penstock.engine.statistics import Counters
-from penstock.log.store import QueueIndex
 from penstock.model.refusal import Refusal, RefusalKind
 
 CLOSED = Refusal(RefusalKind.CLOSING, "channel", "the channel was closed while publishes were held")
@@ -74,7 +73,7 @@ class Intake:
         """Publishes came in on a channel."""
         chain, connection, inbox = self.chain, channel.connection, channel.inbox
         messages = len(publications)
-        now_ms = chain.now_ms
+        now_ms = chain.clock.monotonic_ms()
         # Whoever is out of credit with this waits from now on: reading was not waiting.
         chain.journal.tick(now_ms)
         self._counters.published += messages
@@ -107,33 +106,33 @@ class Intake:
             return
         alarm = self._admission.begin(turn)
         flow = self.chain.flow
-        share = max(1, flow.turn_messages_max // len(channels))
+        share = flow.turn_messages_max // len(channels) or 1
         share = min(share, flow.turn_channel_messages_max)
-        share_bytes = max(1, flow.turn_bytes_max // len(channels))
+        share_bytes = flow.turn_bytes_max // len(channels) or 1
         left, left_bytes = flow.turn_messages_max, flow.turn_bytes_max
-        busy = []
+        unfinished = []
         for channel in channels:
             steps, size = self._run_channel(channel, share, share_bytes, alarm)
             left -= steps
             left_bytes -= size
-            if steps >= BUSY_STEPS_MIN:
-                busy.append(channel)
-        rest = flow.turn_channel_messages_max - share
+            if channel.inbox:
+                unfinished.append((channel, steps))
+        if unfinished:
+            rest = flow.turn_channel_messages_max - share
+            for channel, _ in unfinished:
+                if left <= 0 or left_bytes <= 0 or rest <= 0:
+                    break
+                if self._can_run(channel):
+                    steps, size = self._run_channel(channel, min(left, rest), left_bytes, alarm)
+                    left -= steps
+                    left_bytes -= size
+            for channel, steps in unfinished:
+                if steps >= BUSY_STEPS_MIN and self._can_run(channel) and channel.last_queue:
+                    self._collector.awaits(channel, channel.last_queue, self.chain)
+            # Whoever was first is last next time.
+            self.channels[channels[0]] = self.channels.pop(channels[0])
         for channel in channels:
-            if left <= 0 or left_bytes <= 0 or rest <= 0:
-                break
-            if channel.inbox and self._can_run(channel):
-                steps, size = self._run_channel(channel, min(left, rest), left_bytes, alarm)
-                left -= steps
-                left_bytes -= size
-        for channel in busy:
-            if channel.last_queue is not None and self._can_run(channel):
-                self._collector.awaits(channel, channel.last_queue, self.chain)
-        # Whoever was first is last next time.
-        self.channels[channels[0]] = self.channels.pop(channels[0])
-        for channel in channels:
-            if not channel.inbox:
-                self._retire_if_done(channel)
+            self._retire_if_done(channel)
 
     def refuse_all(self, refusal: Refusal) -> None:
         """Refuse everything that waits in channels: nothing can be stored any more."""
@@ -181,7 +180,12 @@ class Intake:
 
     def _admit(self, channel: Channel, parcel: Parcel) -> tuple[Hold | None, list[Parcel]]:
         """Route a parcel and hand over what is admitted; what has to wait comes back."""
-        parts = [parcel] if parcel.queues is not None else routed(parcel)
+        parts = [parcel]
+        if parcel.queues is None:
+            if parcel.route.is_constant:
+                parcel.queues = parcel.route.targets(parcel.publications[0].record)
+            else:
+                parts = routed(parcel)
         for number, part in enumerate(parts):
             queues = part.queues or ()
             for queue in queues:
@@ -212,21 +216,23 @@ class Intake:
         queues, connection = parcel.queues or (), channel.connection
         publications = parcel.publications
         messages = len(publications)
-        indexes = _targets(queues)
+        is_lone = len(queues) == 1
+        indexes = queues[0].target if is_lone else tuple([queue.index for queue in queues])
         for publication in publications:
             publication.queues = indexes
         if parcel.manner is Manner.TIMED:
             self._delays.judge(parcel)
         for queue in queues:
-            credit = channel.credit_to(queue)
+            credit = channel.queue_credits.get(queue) or channel.credit_to(queue)
             if credit.available <= messages:
                 # It waits for the queue from now on, not from the beginning of the turn.
                 self.chain.journal.tick(self.chain.now_ms)
             credit.spend(messages)
             self._collector.put(queue, parcel)
-        channel.last_queue = queues[0] if len(queues) == 1 else None
-        self._counters.routed += messages * len(queues)
-        self._counters.bytes_in += parcel.size
+        channel.last_queue = queues[0] if is_lone else None
+        counters = self._counters
+        counters.routed += messages * len(queues)
+        counters.bytes_in += parcel.size
         if connection.pending.add(messages):
             self.chain.mark(connection)
         channel.left(messages)
@@ -295,11 +301,8 @@ class Intake:
 
 
 def routed(parcel: Parcel) -> list[Parcel]:
-    """The parcel with its targets, or one parcel for each set of targets, order per queue kept."""
+    """One parcel for each set of targets, order per queue kept."""
     route = parcel.route
-    if route.is_constant:
-        parcel.queues = route.targets(parcel.publications[0].record)
-        return [parcel]
     parts: dict[tuple[Queue, ...], list[Publication]] = {}
     done: list[Parcel] = []
     for publication in parcel.publications:
@@ -314,10 +317,6 @@ def routed(parcel: Parcel) -> list[Parcel]:
             parts.clear()
         parts[queues] = [publication]
     return done + [parcel.part(group, targets) for targets, group in parts.items()]
-
-
-def _targets(queues: tuple[Queue, ...]) -> tuple[QueueIndex, ...]:
-    return queues[0].target if len(queues) == 1 else tuple([queue.index for queue in queues])
 
 
 def _fitting(parcel: Parcel, count_max: int, size_max: int) -> int:

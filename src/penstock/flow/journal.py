@@ -60,7 +60,9 @@ class Journal:
 
     def tick(self, now_ms: int) -> None:
         """A turn begins."""
-        self.now_ms = max(self.now_ms, now_ms)
+        if now_ms <= self.now_ms:
+            return
+        self.now_ms = now_ms
         if self._open and now_ms >= self._settle_at_ms:
             self._settle_at_ms = now_ms + SETTLE_EVERY_MS
             for episodes in list(self._open):
