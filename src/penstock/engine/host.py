@@ -99,6 +99,11 @@ class SubscribedQueue(Protocol):
         """Whose queue it is."""
         ...
 
+    @property
+    def durable_end(self) -> int:
+        """The end of what survives a crash."""
+        ...
+
     def visible_end(self, sees_unsynced: bool) -> int:
         """The end of what such a reader may see: everything appended, or only the durable (D7)."""
         ...

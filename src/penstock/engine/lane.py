@@ -88,14 +88,13 @@ class Lane:
     @property
     def end(self) -> int:
         """The end of what this subscription may see."""
-        return self.queue.visible_end(self.sees_unsynced)
+        queue = self.queue
+        return queue.index.next_offset if self.sees_unsynced else queue.durable_end
 
     @property
     def has_ready(self) -> bool:
         """Whether something waits to be delivered (or to be skipped)."""
-        if self.redelivery.again:
-            return True
-        return self.next_offset < self.queue.visible_end(self.sees_unsynced)
+        return bool(self.redelivery.again) or self.next_offset < self.end
 
     @property
     def ready_messages(self) -> int:

@@ -171,14 +171,12 @@ class EngineHost:
         # The other half is for what is delayed for whole topics (``delay.py``).
         self.delayed_room = DelayedRoom(-(-self.topics.delayed_in_memory_max // 2), self.wake)
         self.transient_floor = int(recovered.start_position)
+        self.recent: Callable[[list[int]], list[Record] | None] = parts.store.recent
+        """The records at these positions if they are at hand and were stored in a row."""
 
     def read(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
         """The records at (position, length)."""
         return self._parts.store.read(wanted)
-
-    def recent(self, positions: list[int]) -> list[Record] | None:
-        """The records at these positions if they are at hand and were stored in a row."""
-        return self._parts.store.recent(positions)
 
     def wake(self, subscription: Awaiting) -> None:
         """Dispatch it in this turn or the next."""

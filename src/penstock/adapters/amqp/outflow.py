@@ -37,14 +37,18 @@ def deliver(entry: ConsumerEntry, deliveries: list[Delivery]) -> None:
     count = len(deliveries)
     records: list[Record] = list(map(_RECORD, deliveries))
     first = records[0].shape
-    is_plain = first.wire == _AMQP and list(map(_SHAPE, records)).count(first) == count
-    flags: list[bool] = list(map(_IS_REDELIVERED, deliveries))
-    redelivered = flags if True in flags else None
+    is_plain = first.wire == _AMQP and (
+        count == 1 or list(map(_SHAPE, records)).count(first) == count
+    )
+    redelivered: list[bool] | None = None
+    again = 0
+    if True in map(_IS_REDELIVERED, deliveries):
+        redelivered = list(map(_IS_REDELIVERED, deliveries))
+        again = redelivered.count(True)
     if not is_plain or (redelivered is not None and entry.is_counted):
         records = [presented(entry, delivery) for delivery in deliveries]
     channel, is_no_ack = entry.channel, entry.is_no_ack
     consuming = channel.consuming
-    again = flags.count(True) if redelivered is not None else 0
     consuming.tally.delivered(count, again, is_no_ack=is_no_ack)
     entry.queue.tally.delivered(count, again, is_no_ack=is_no_ack)
     if is_no_ack:
