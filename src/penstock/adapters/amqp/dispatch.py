@@ -1,19 +1,23 @@
-"""Events of an open connection on their way to channels.
+"""Events of a connection on their way to channels.
 
-A method on a number without a channel must be channel.open; a failed channel hears close and
-close-ok; everything else goes to the parts of the channel or to its family's handler. Errors learn
-here which class and method they are about.
+Channel 0, and all that comes before the virtual host is open, is the connection's. A method on
+another number without a channel must be channel.open; a failed channel hears close and close-ok;
+everything else goes to the parts of the channel or to its family's handler. Errors learn here which
+class and method they are about.
 
 Not here: handlers (``families.py``), what an error does (``ChannelState.fail``).
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
+from penstock.adapters.amqp import connection_commands
 from penstock.adapters.amqp.channel import ChannelPhase, ChannelState
 from penstock.adapters.amqp.families import HANDLERS
 from penstock.adapters.amqp.settling import acks, settle
+from penstock.model.errors import AlreadyExists, NotFound
 from penstock.wire.amqp.channel_methods import Close, CloseOk, Open, OpenOk
 from penstock.wire.amqp.codes import CLASS_BASIC, AmqpError, ReplyCode
 from penstock.wire.amqp.content import AckRun, Command, Event, PublishRun, Refused, SettleRun
@@ -23,24 +27,24 @@ from penstock.wire.amqp.method import Method
 if TYPE_CHECKING:
     from penstock.adapters.amqp.session import Session
 
+logger = logging.getLogger(__name__)
+
 _OPEN: Final = ChannelPhase.OPEN
 _PUBLISH: Final = 40
 _ACK: Final = 80
 _CLOSE_OK: Final = CloseOk()
 
 
-def run_event(session: Session, event: Event) -> None:
-    """One event of a connection whose handshake is done; raises hard errors only."""
-    number = event.channel
-    channel = session.channels.get(number)
-    if channel is None:
-        _without_channel(session, event)
-        return
+def run_event(session: Session, event: Event) -> bool:
+    """One thing that the peer said; False when it was the end of the connection."""
+    channel = session.channels.get(event.channel)
     try:
-        if type(event) is Command:
+        if channel is None:
+            _without_channel(session, event)
+        elif type(event) is Command:
             _command(channel, event.method)
         elif channel.phase is not _OPEN:
-            return
+            pass
         elif type(event) is PublishRun:
             channel.publishing.publish(event)
         elif type(event) is AckRun:
@@ -50,7 +54,15 @@ def run_event(session: Session, event: Event) -> None:
         elif type(event) is Refused:
             raise event.error
     except AmqpError as error:
-        channel.fail(error.about(number, *_ids(event)))
+        if channel is None:
+            session.fail(error)
+        else:
+            channel.fail(error.about(event.channel, *_ids(event)))
+    except (NotFound, AlreadyExists) as error:
+        # Two words for the same thing, a check that was forgotten: ours, and the peer may know.
+        logger.exception("a command of %s failed by our mistake", session.name)
+        session.fail(AmqpError(ReplyCode.INTERNAL_ERROR, str(error)))
+    return not session.is_over
 
 
 def _command(channel: ChannelState, method: Method) -> None:
@@ -70,6 +82,9 @@ def _command(channel: ChannelState, method: Method) -> None:
 
 def _without_channel(session: Session, event: Event) -> None:
     number = event.channel
+    if not number or not session.is_established:
+        connection_commands.run(session, event)
+        return
     try:
         if type(event) is not Command or type(event.method) is not Open:
             raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")

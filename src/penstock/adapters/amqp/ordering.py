@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from penstock.adapters.amqp.dispatch import run_event
 from penstock.adapters.amqp.unacked import stretches
 from penstock.flow.views import COMMANDS, UndoneView
 from penstock.wire.amqp.basic_methods import Get
@@ -87,7 +88,7 @@ class Backlog:
                 if left < 0 or (type(event) is Command and self._is_early(event)):
                     self._put_off(events[number:])
                     return False
-            if not session.take(event):
+            if not run_event(session, event):
                 return False
             if self.is_waiting:
                 # For a queue that this was to delete.

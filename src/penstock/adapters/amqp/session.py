@@ -18,11 +18,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
-from penstock.adapters.amqp import connection_commands
 from penstock.adapters.amqp.caller import Caller
 from penstock.adapters.amqp.channel import ChannelState
 from penstock.adapters.amqp.closing import CLOSE_OK, Farewell, close_frame, shutdown
-from penstock.adapters.amqp.dispatch import run_event
 from penstock.adapters.amqp.handed_over import HandedOver
 from penstock.adapters.amqp.handshake import Handshake
 from penstock.adapters.amqp.heartbeat import Heartbeat
@@ -31,7 +29,6 @@ from penstock.adapters.contract import Peer
 from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.ports import Confirmation
 from penstock.flow.unsent import UnsentLimit
-from penstock.model.errors import AlreadyExists, NotFound
 from penstock.model.position import ConnectionId
 from penstock.model.refusal import Refusal
 from penstock.wire.amqp.codes import (
@@ -40,7 +37,6 @@ from penstock.wire.amqp.codes import (
     ReplyCode,
     WrongProtocol,
 )
-from penstock.wire.amqp.content import Event
 from penstock.wire.amqp.frame import HEARTBEAT
 from penstock.wire.amqp.inflow import Inflow
 
@@ -240,21 +236,6 @@ class Session(Caller):
             ours.publishing.refused(refusals)
 
     # Parts.
-
-    def take(self, event: Event) -> bool:
-        """One thing that the peer said; False when it was the end."""
-        try:
-            if event.channel and self.is_established:
-                run_event(self, event)
-            else:
-                connection_commands.run(self, event)
-        except AmqpError as error:
-            self.fail(error)
-        except (NotFound, AlreadyExists) as error:
-            # Two words for the same thing, a check that was forgotten: ours, and the peer may know.
-            logger.exception("a command of %s failed by our mistake", self.name)
-            self.fail(AmqpError(ReplyCode.INTERNAL_ERROR, str(error)))
-        return not self.is_over
 
     def _all_done(self, now_ms: int) -> None:
         """What is left of the bytes is not complete, or cannot be read."""

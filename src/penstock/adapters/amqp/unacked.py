@@ -162,7 +162,10 @@ class Unacked:
     def take_each(self, tags: list[int]) -> tuple[list[Run], int | None]:
         """Settle these, in order, up to the first that is not known: that one comes back, too."""
         pieces: list[Run] = []
-        if all(self._span(first, last, pieces) for first, last in stretches(tags)):
+        for first, last in stretches(tags):
+            if not self._span(first, last, pieces):
+                break
+        else:
             return pieces, None
         self.put_back(pieces)
         pieces = []
@@ -236,10 +239,10 @@ class Unacked:
             self._split(at, first)
             at += 1
         start, tag = at, first
-        while tag <= last and at < len(runs) and runs[at].first_tag == tag:
-            if runs[at].end_tag > last + 1:
+        while tag <= last and at < len(runs) and (run := runs[at]).first_tag == tag:
+            if tag + run.tags > last + 1:
                 self._split(at, last + 1)
-            tag = runs[at].end_tag
+            tag += run.tags
             at += 1
         pieces += runs[start:at]
         del runs[start:at], self._firsts[start:at]
