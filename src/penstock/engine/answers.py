@@ -46,11 +46,15 @@ class Answers:
     def say(self) -> None:
         """Tell the peers."""
         while self._refused or self._confirmed:
-            refused, self._refused = self._refused, {}
+            if self._refused:
+                self._say_refused()
             confirmed, self._confirmed = self._confirmed, {}
-            for channel, refusals in refused.items():
-                if not channel.is_closed:
-                    channel.connection.outlet.refused(channel, refusals)
             for channel, confirmations in confirmed.items():
                 if not channel.is_closed:
                     channel.connection.outlet.confirmed(channel, confirmations)
+
+    def _say_refused(self) -> None:
+        refused, self._refused = self._refused, {}
+        for channel, refusals in refused.items():
+            if not channel.is_closed:
+                channel.connection.outlet.refused(channel, refusals)

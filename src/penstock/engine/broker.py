@@ -260,11 +260,12 @@ class Engine(Gauges):
 
     def synced(self, job: SyncJob, error: Exception | None) -> None:
         """The commit returned: confirms leave, credit comes back, readers see more (D7)."""
-        self._chain.journal.tick(self._chain.now_ms)
+        chain, parts = self._chain, self._parts
+        chain.journal.tick(chain.clock.monotonic_ms())
         self._commits.synced(job, error)
-        self._parts.answers.say()
-        self._chain.refresh_gates()
-        self._parts.turns.look_after_sync()
+        parts.answers.say()
+        chain.refresh_gates()
+        parts.turns.look_after_sync()
 
     def set_alarm(self, name: str, value: int) -> None:
         """A probe looked: bytes of ``memory`` used, or of ``disk`` free (F3)."""

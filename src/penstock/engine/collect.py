@@ -49,11 +49,16 @@ class Collector:
         """Move parcels into the frame as far as credit, buffers and the turn reach."""
         if not self.queues:
             return
+        left = 0
         for queue in list(self.queues):
             for parcel in queue.inbox.newcomers():
                 self._take_if_free(queue, parcel, frame)
-        self._forget_empty()
-        is_moving = bool(self.queues)
+            left += queue.inbox.messages
+        if not left:
+            # Everybody was a newcomer and could be taken: the usual turn.
+            self.queues.clear()
+            return
+        is_moving = True
         while is_moving and frame.size < self._turn_bytes_max:
             is_moving = False
             for queue in list(self.queues):
@@ -62,16 +67,11 @@ class Collector:
                     if frame.size >= self._turn_bytes_max:
                         break
                     is_moving |= self._take_if_free(queue, parcel, frame)
-        if self.queues:
-            self._forget_empty()
+        for queue in [each for each in self.queues if not each.inbox.messages]:
+            del self.queues[queue]
         if self.queues:
             first = next(iter(self.queues))
             self.queues[first] = self.queues.pop(first)
-
-    def _forget_empty(self) -> None:
-        for queue in list(self.queues):
-            if not queue.inbox.messages:
-                del self.queues[queue]
 
     def give_back(self) -> None:
         """The queues have stored and handed out what they took in this turn."""

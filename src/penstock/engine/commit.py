@@ -151,7 +151,7 @@ class Commits:
         """What is to be made durable now; None when there is nothing, or a sync is running."""
         job = self._store.take_sync_job()
         if job is not None:
-            now_ms = self._chain.now_ms
+            now_ms = self._chain.clock.monotonic_ms()
             self._sync_started_ms = now_ms
             self.busy.commit_started(now_ms)
             self._in_job, self._armed = self._armed, []
@@ -175,9 +175,9 @@ class Commits:
 
     def _release(self) -> None:
         """Let go of every frame that is durable: confirm it, show it, give back its credit."""
-        durable_position = self._store.durable_position
-        while self._frames and self._frames[0].end_position <= durable_position:
-            frame = self._frames.popleft()
+        frames, durable_position = self._frames, self._store.durable_position
+        while frames and frames[0].end_position <= durable_position:
+            frame = frames.popleft()
             self.buffers.durable(frame.store_bytes)
             for parcel in frame.parcels:
                 self._give_back(parcel)

@@ -99,6 +99,8 @@ class Housekeeping:
         soonest_ms = self._sweep_ms
         if self._mark_ms is not None:
             soonest_ms = min(soonest_ms, self._mark_ms)
+        if not self._registry.unused.topics:
+            return soonest_ms
         unused_ms = self._registry.unused.next_deadline_ms
         return soonest_ms if unused_ms is None else min(soonest_ms, unused_ms)
 

@@ -69,11 +69,13 @@ class Inbox:
         """Take out the head of a lane; its channel is last in turn then."""
         channel = parcel.channel
         lane = self._lanes[channel]
-        del lane[0]
         self.messages -= len(parcel.publications)
-        self._fresh.pop(channel, None)
-        self._old.pop(channel, None)
-        if lane:
+        if channel in self._fresh:
+            del self._fresh[channel]
+        else:
+            del self._old[channel]
+        if len(lane) > 1:
+            del lane[0]
             self._old[channel] = None
         else:
             del self._lanes[channel]

@@ -76,8 +76,8 @@ class Notes:
             parts.append((Cause.SOUGHT, _part(queue_id, self._sought)))
         for cause, ranges in self._ranges.items():
             part = _part(queue_id, low_mark if low_mark != self._saved_low else -1)
-            above = [each for each in ranges if each[1] > low_mark]
-            part.ranges = joined_ranges(above) if len(above) > 1 else above
+            if len(ranges) > 1 or ranges[0][1] > low_mark:
+                part.ranges = joined_ranges([each for each in ranges if each[1] > low_mark])
             self._saved_low = low_mark
             if part.low_mark >= 0 or part.ranges:
                 parts.append((cause, part))

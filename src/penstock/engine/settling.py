@@ -53,7 +53,7 @@ class Settling:
             if not is_transient_id(subscription.subscription_id):
                 taken += settlements
         for settlement in taken:
-            frame.append(Appending(settlement_record(settlement)))
+            frame.batch.append(Appending(settlement_record(settlement)))
         return taken
 
     def saved(self, taken: list[Settlement]) -> None:

@@ -71,7 +71,7 @@ class TurnRunner:
         self.turns += 1
         self._has_drained = False
         chain.is_stirred = False
-        now_ms = chain.now_ms
+        now_ms = chain.clock.monotonic_ms()
         chain.journal.tick(now_ms)
         self._timers(now_ms)
         if commits.failure is not None:
@@ -249,7 +249,7 @@ class TurnRunner:
         moved = 0
         woken, self._woken = self._woken, {}
         flow = self._chain.flow
-        share = max(1, flow.turn_messages_max // len(woken))
+        share = flow.turn_messages_max // len(woken) or 1
         for subscription in woken:
             # The part of a turn that this one leaves is not shared out: it comes again at once.
             here = subscription.dispatch(share)
