@@ -61,18 +61,15 @@ class HotTail:
 
     def add(self, records: list[Record], positions: list[int], size_bytes: int) -> None:
         """Keep records that were just appended there and take ``size_bytes`` in the log."""
-        if size_bytes > self._bytes_half or len(records) > self._records_half:
-            return  # one frame as large as the tail would only drive out everything else
-        if (
-            self._young_bytes + size_bytes > self._bytes_half
-            or len(self._young.records) + len(records) > self._records_half
-        ):
-            self._old = self._young
-            self._young = _Generation()
-            self._young_bytes = 0
-        self._young.positions += positions
-        self._young.records += records
-        self._young_bytes += size_bytes
+        young, young_bytes = self._young, self._young_bytes + size_bytes
+        if young_bytes > self._bytes_half or len(young.records) + len(records) > self._records_half:
+            if size_bytes > self._bytes_half or len(records) > self._records_half:
+                return  # one frame as large as the tail would only drive out everything else
+            self._old, self._young = young, _Generation()
+            young, young_bytes = self._young, size_bytes
+        young.positions += positions
+        young.records += records
+        self._young_bytes = young_bytes
 
     def get(self, position: int) -> Record | None:
         """The record at ``position`` if it is still here."""

@@ -73,12 +73,6 @@ class StoreCounters(msgspec.Struct):
     """Records read from disk because the hot tail had them no more."""
     segments_removed: int = 0
 
-    def appended(self, records: int, size_bytes: int) -> None:
-        """One frame more is written."""
-        self.frames += 1
-        self.records += records
-        self.bytes_appended += size_bytes
-
 
 class Store:
     """Everything durable of one broker."""
@@ -200,7 +194,10 @@ class Store:
         if commit.counts_written:
             commit.durable_position = end
         self._content_end = end
-        self.counters.appended(len(batch), end - base)
+        counters = self.counters
+        counters.frames += 1
+        counters.records += len(batch)
+        counters.bytes_appended += end - base
         return end
 
     def append_mark(self) -> LogPosition:

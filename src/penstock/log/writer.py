@@ -72,8 +72,6 @@ class LogWriter:
         self.end_position = LogPosition(end_position)
         self.prev_head_crc = prev_head_crc
         self.epoch = epoch
-        self.frames = 0
-        """Frames written since the start."""
         self.is_poisoned = False
         make_log_dir(storage)
         last = segments.last
@@ -126,16 +124,15 @@ class LogWriter:
         if (
             segment is None
             or file is None
-            or 0 < segment.size_bytes > self._segment_bytes_max - frame_len
+            or (segment.size_bytes + frame_len > self._segment_bytes_max and segment.size_bytes)
         ):
             segment, file = self._roll()
         self._write(file, segment, frame)
         segment.size_bytes += frame_len
         self._is_active_unsynced = True
-        self.end_position = LogPosition(base + frame_len)
+        self.end_position = end = LogPosition(base + frame_len)
         self.prev_head_crc = head_crc
-        self.frames += 1
-        return base, self.end_position
+        return base, end
 
     def append_mark(self, *, durable_upto: int) -> tuple[LogPosition, LogPosition]:
         """Write an empty frame that only carries the synced mark."""
