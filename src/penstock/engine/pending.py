@@ -73,16 +73,13 @@ class Held(msgspec.Struct, gc=False):
     """The adapter's own number for this hand-over: what a receipt must name."""
 
 
-class _Run:
+class _Run(msgspec.Struct, gc=False):
     """Neighbours in the hands of one consumer."""
 
-    __slots__ = ("consumer_id", "settled", "sizes")
-
-    def __init__(self, consumer_id: int, sizes: list[int]) -> None:
-        self.consumer_id = consumer_id
-        self.sizes = sizes
-        self.settled = 0
-        """How many at its beginning are settled."""
+    consumer_id: int
+    sizes: list[int]
+    settled: int = 0
+    """How many at its beginning are settled."""
 
 
 class Pending:

@@ -26,9 +26,10 @@ class HandedOver:
 
     def count(self, waiting: Iterable[AnswerLine]) -> None:
         """All that is unsent is handed over, but for what waits in these lines."""
-        lines = list(waiting)
-        self._messages = self._unsent.messages - sum([line.deliveries for line in lines])
-        self._bytes = self._unsent.bytes - sum([line.delivery_bytes for line in lines])
+        self._messages, self._bytes = self._unsent.messages, self._unsent.bytes
+        for line in waiting:
+            self._messages -= line.deliveries
+            self._bytes -= line.delivery_bytes
 
     def taken(self) -> bool:
         """The socket took it all; True when this lets deliveries go on."""

@@ -13,27 +13,24 @@ SILENT_INTERVALS_MAX = 2
 class Heartbeat:
     """Both directions of one connection; an interval of 0 turns it off."""
 
-    __slots__ = ("_interval_ms", "_sent_ms", "heard_ms")
+    __slots__ = ("_interval_ms", "heard_ms", "sent_ms")
 
     def __init__(self, interval_s: int, now_ms: int) -> None:
         self._interval_ms = interval_s * 1000
-        self._sent_ms = now_ms
+        self.sent_ms = now_ms
+        """When bytes went out last; set by whoever writes."""
         self.heard_ms = now_ms
         """When bytes came in last, or we did not listen; set by whoever reads."""
-
-    def sent(self, now_ms: int) -> None:
-        """Bytes went out."""
-        self._sent_ms = now_ms
 
     def next_deadline_ms(self) -> int | None:
         """When one of the two is due; None when heartbeats are off."""
         if not self._interval_ms:
             return None
-        return min(self._sent_ms + self._interval_ms // 2, self._dead_ms())
+        return min(self.sent_ms + self._interval_ms // 2, self._dead_ms())
 
     def wants_beat(self, now_ms: int) -> bool:
         """True when it is time to say something."""
-        return bool(self._interval_ms) and now_ms >= self._sent_ms + self._interval_ms // 2
+        return bool(self._interval_ms) and now_ms >= self.sent_ms + self._interval_ms // 2
 
     def is_dead(self, now_ms: int) -> bool:
         """True when the peer was silent for too long."""

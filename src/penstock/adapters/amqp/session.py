@@ -167,15 +167,17 @@ class Session(Caller):
             for channel in confirming:
                 channel.publishing.say_confirms()
         outbox, self._outbox = self._outbox, []
-        if outbox:
-            self._beat.sent(self.now_ms)
+        if outbox and self.heartbeat:
+            self._beat.sent_ms = self.clock.monotonic_ms()
         if self.unsent.messages:
-            self._handed.count([channel.line for channel in self.waiting])
+            self._handed.count([channel.line for channel in self.waiting] if self.waiting else [])
         return outbox
 
     def flushed(self, unsent_bytes: int) -> None:
         """The socket took everything: the deliveries in it count no longer (F14)."""
-        if not unsent_bytes and not self.is_over and self._handed.taken():
+        if unsent_bytes or self.is_over or not self.unsent.messages:
+            return
+        if self._handed.taken():
             for channel in self.channels.values():
                 channel.consuming.wake()
 

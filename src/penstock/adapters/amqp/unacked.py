@@ -22,6 +22,8 @@ from bisect import bisect_right
 from operator import lt
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 if TYPE_CHECKING:
@@ -34,30 +36,18 @@ RUN_AGE_MS_MAX: Final = 1000
 """So is it after this time: a run is as old as its first delivery, for ``consumer_timeout``."""
 
 
-class Run:
+class Run(msgspec.Struct, eq=False):
     """Tags next to each other."""
 
-    __slots__ = ("at", "first_tag", "holder", "offsets", "queue_id", "tags", "time_ms")
-
-    def __init__(
-        self,
-        first_tag: int,
-        tags: int,
-        holder: Holder,
-        queue_id: QueueId,
-        *,
-        offsets: list[int],
-        at: int = 0,
-        time_ms: int = 0,
-    ) -> None:
-        self.first_tag = first_tag
-        self.tags = tags
-        self.holder = holder
-        self.queue_id = queue_id
-        self.offsets = offsets
-        self.at = at
-        self.time_ms = time_ms
-        """Monotonic time of its first delivery."""
+    first_tag: int
+    tags: int
+    holder: Holder
+    queue_id: QueueId
+    offsets: list[int]
+    at: int = 0
+    """Where in the list its offsets begin; negative when all of them have one tag."""
+    time_ms: int = 0
+    """Monotonic time of its first delivery."""
 
     @property
     def end_tag(self) -> int:

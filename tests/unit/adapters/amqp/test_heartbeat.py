@@ -15,7 +15,7 @@ def test_a_beat_is_wanted_after_half_an_interval_without_a_write():
     assert beat.next_deadline_ms() == 5_000
     assert not beat.wants_beat(4_999)
     assert beat.wants_beat(5_000)
-    beat.sent(4_000)
+    beat.sent_ms = 4_000
     assert not beat.wants_beat(8_999)
     assert beat.wants_beat(9_000)
 
@@ -31,5 +31,5 @@ def test_the_peer_is_dead_after_two_silent_intervals_and_any_byte_counts():
 
 def test_the_nearest_of_both_deadlines_is_the_next():
     beat = Heartbeat(10, 0)
-    beat.sent(18_000)
+    beat.sent_ms = 18_000
     assert beat.next_deadline_ms() == 20_000
