@@ -3,6 +3,7 @@
     bytes -> Layout fits? -> yes: this message, and by columns all that are like it
                           -> no: frame by frame through the Assembler, and learn the layout
 
+Most reads are one run from end to end: that is tried first, everything else is scanned.
 A kind seen twice in a row, or a few times, is worth learning. A layout that keeps not fitting is
 forgotten, and must be seen more often before it is learnt again: odd traffic costs looks, not
 lessons.
@@ -40,7 +41,13 @@ from penstock.wire.amqp.content import (
 from penstock.wire.amqp.frame import HEAD, bad_end, check_greeting, payload_max
 from penstock.wire.amqp.layout import FREE_SPANS_MAX, PATIENCE, Layout
 from penstock.wire.amqp.origin import PUBLISH_IDS, publish_head
-from penstock.wire.amqp.settlements import RUN_TAGS_MAX, SETTLE, SETTLE_IDS, read_settlements
+from penstock.wire.amqp.settlements import (
+    RUN_TAGS_MAX,
+    SETTLE,
+    SETTLE_FRONTS,
+    SETTLE_IDS,
+    read_settlements,
+)
 
 LAYOUTS_MAX: Final = 256
 """Kinds of publishes one connection is remembered by; then it is got to know anew."""
@@ -57,7 +64,7 @@ class Inflow:
     """One connection's bytes in, events out."""
 
     __slots__ = (
-        "_assembler", "_body_max", "_is_greeted", "_last_key", "_layout", "_layouts",
+        "_assembler", "_body_max", "_is_clear", "_is_greeted", "_last_key", "_layout", "_layouts",
         "_payload_max", "_rest", "_wanted", "failure", "has_more", "held_bytes",
     )  # fmt: skip
 
@@ -66,6 +73,8 @@ class Inflow:
     ) -> None:
         self._assembler = Assembler(message_bytes_max=message_bytes_max)
         self._is_greeted = is_greeted
+        # True when a frame begins with the next byte, and no content is in progress.
+        self._is_clear = is_greeted
         self._rest = bytearray()
         self._wanted = 0
         self._last_key = b""
@@ -101,6 +110,11 @@ class Inflow:
     def feed(self, data: bytes, now_ms: int) -> list[Event]:
         """What these bytes complete, or as much of it as is read at once: ``has_more``."""
         events: list[Event] = []
+        at = 0
+        if self._is_clear:
+            at = self._take_front(data, events, now_ms)
+            if at == len(data):
+                return events
         self.has_more = False
         if self.failure is not None:
             return events
@@ -112,18 +126,41 @@ class Inflow:
             data = b"".join((self._rest, data))
             self._rest.clear()
         try:
-            at = self._scan(data, events, now_ms)
+            at = self._scan(data, at, events, now_ms)
         except AmqpError as problem:
             self.failure = problem
             at = len(data)
         if at < len(data):
             self._rest += data[at:] if at else data
         self.held_bytes = self._assembler.held_bytes + len(self._rest)
+        self._is_clear = not self.held_bytes and self.failure is None and self._is_greeted
         return events
 
-    def _scan(self, data: bytes, events: list[Event], now_ms: int) -> int:
-        """Take every whole frame; where the first incomplete one begins."""
-        at, end = 0, len(data)
+    def _take_front(self, data: bytes, events: list[Event], now_ms: int) -> int:
+        """Take what most reads are from end to end: settlements, or publishes like the last ones.
+
+        Returns where the rest begins, which is for ``_scan``.
+        """
+        settle_bytes = SETTLE.size
+        if data[3:11] in SETTLE_FRONTS and data[0] == FRAME_METHOD:
+            if len(data) >= settle_bytes and data[settle_bytes - 1] == FRAME_END:
+                settled = read_settlements(data, 0)
+                if settled is not None:
+                    events.append(settled)
+                    return len(settled.tags) * settle_bytes
+            return 0
+        layout = self._layout
+        if layout is not None and (usual := layout.usual) is not None and len(data) >= usual.size:
+            records = usual.take(layout, data, 0, now_ms)
+            if records:
+                run = PublishRun(layout.channel, layout.head, layout.reading.claims, records)
+                events.append(run)
+                return len(records) * usual.size
+        return 0
+
+    def _scan(self, data: bytes, at: int, events: list[Event], now_ms: int) -> int:
+        """Take every whole frame from ``at`` on; where the first incomplete one begins."""
+        end = len(data)
         if not self._is_greeted:
             if end < 8:
                 self._wanted = 8
@@ -131,7 +168,6 @@ class Inflow:
             check_greeting(data[:8])
             self._is_greeted = True
             at = 8
-        take = self._assembler.take
         left = WORK_AT_ONCE
         while left > 0:
             left -= 1
@@ -160,7 +196,7 @@ class Inflow:
                     at = after
                     continue
             left -= FRAME_WORK - 1
-            event = take(kind, channel, data[at + 7 : stop - 1], now_ms)
+            event = self._assembler.take(kind, channel, data[at + 7 : stop - 1], now_ms)
             if event is not None:
                 _add(event, events)
             at = stop

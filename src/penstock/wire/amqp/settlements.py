@@ -25,6 +25,8 @@ SETTLE: Final = Struct(">11sQBB")
 SETTLE_IDS: Final = frozenset(
     bytes((0, CLASS_BASIC, 0, kind.method_id)) for kind in (Ack, Nack, Reject)
 )
+SETTLE_FRONTS: Final = frozenset(b"\0\0\0\x0d" + ids for ids in SETTLE_IDS)
+"""Size of the payload, class and method."""
 RUN_TAGS_MAX: Final = 15_000
 """Tags of one run: more than one read of a socket brings at most times."""
 

@@ -106,6 +106,28 @@ def test_acks_are_runs_that_end_where_multiple_changes():
     ]
 
 
+@pytest.mark.parametrize("is_multiple", [False, True])
+def test_an_ack_without_its_end_is_no_ack_but_a_failure(is_multiple):
+    inflow = tuned()
+    good = ack_frame(1, 7, is_multiple=is_multiple)
+    assert inflow.feed(good, NOW_MS) == [AckRun(1, [7], is_multiple)]
+    assert inflow.feed(good[:-1] + b"x", NOW_MS) == []
+    assert inflow.failure is not None
+    assert inflow.feed(good, NOW_MS) == []
+
+
+def test_what_usually_begins_a_read_is_read_for_what_it_is_behind_a_piece_of_something():
+    inflow = tuned()
+    whole = publish(1)
+    for _ in range(3):
+        inflow.feed(whole, NOW_MS)
+    assert inflow.feed(whole + whole[:30], NOW_MS)[0].records[0].body == b"body"
+    # These bytes would be a publish by themselves; here they are in the midst of one.
+    (run,) = inflow.feed(whole[30:] + whole, NOW_MS)
+    assert [record.body for record in run.records] == [b"body", b"body"]
+    assert inflow.held_bytes == 0
+
+
 def test_the_greeting_comes_first():
     inflow = Inflow()
     assert inflow.feed(PROTOCOL_HEADER[:5], NOW_MS) == []
