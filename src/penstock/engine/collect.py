@@ -35,7 +35,8 @@ class Collector:
         self._buffers = buffers
         self.queues: dict[Queue, None] = {}
         """Those that have parcels; to be looked at only."""
-        self._held: dict[Queue, None] = {}
+        self.held: dict[Queue, None] = {}
+        """Those that wait for the log; to be looked at only."""
         # Taken in this turn; their channels have not got their credit back yet.
         self._taken: list[Parcel] = []
         self._awaiting: list[Channel] = []
@@ -98,22 +99,15 @@ class Collector:
     def hold(self, log: Stage) -> None:
         """Nothing may be written: queues with parcels wait for the log, and are seen to."""
         for queue in self.queues:
-            if queue not in self._held:
+            if queue not in self.held:
                 queue.stage.block(log, self)
-                self._held[queue] = None
+                self.held[queue] = None
 
     def let_go(self, log: Stage) -> None:
         """The log takes frames again."""
-        if not self._held:
-            return
-        held, self._held = self._held, {}
+        held, self.held = self.held, {}
         for queue in held:
             queue.stage.unblock(log, self)
-
-    @property
-    def is_holding(self) -> bool:
-        """True when queues wait for the log: after a sync it may take frames again."""
-        return bool(self._held)
 
     @property
     def can_move(self) -> bool:
@@ -139,7 +133,7 @@ class Collector:
     def remove(self, queue: Queue) -> list[Parcel]:
         """A queue was deleted: empty its inbox; parcels that go nowhere else come back."""
         self.queues.pop(queue, None)
-        self._held.pop(queue, None)
+        self.held.pop(queue, None)
         orphans = []
         for parcel in queue.inbox:
             parcel.queues = tuple(each for each in parcel.queues or () if each is not queue)

@@ -60,10 +60,10 @@ class Commits:
         # Bounded by the buffer pool: every frame in it has unsynced bytes.
         self._frames: deque[Frame] = deque()
         self._sync_started_ms: int | None = None
-        # Callbacks for which no turn has run yet; those that wait for a sync; those in a sync.
         self.asked: list[Callable[[], None]] = []
         """Callbacks that wait for a turn to append something; to be looked at only."""
-        self._armed: list[Callable[[], None]] = []
+        self.armed: list[Callable[[], None]] = []
+        """Callbacks that wait for a sync; to be looked at only."""
         self._in_job: list[Callable[[], None]] = []
 
     # Before the append.
@@ -154,7 +154,7 @@ class Commits:
             now_ms = self._chain.clock.monotonic_ms()
             self._sync_started_ms = now_ms
             self.busy.commit_started(now_ms)
-            self._in_job, self._armed = self._armed, []
+            self._in_job, self.armed = self.armed, []
         return job
 
     def synced(self, job: SyncJob, error: Exception | None) -> None:
@@ -167,7 +167,7 @@ class Commits:
             self._fail(error)
             return
         if job.is_deferred:
-            self._armed = callbacks + self._armed
+            self.armed = callbacks + self.armed
             return
         self._release()
         for callback in callbacks:
@@ -202,7 +202,7 @@ class Commits:
                 self.unsynced_messages -= len(parcel.publications)
                 if not parcel.is_confirmed:
                     self._answers.refuse(parcel.channel, parcel.publications, self.failure)
-        self.asked, self._armed = [], []
+        self.asked, self.armed = [], []
         self._chain.stir()
         return self.failure
 
@@ -224,25 +224,22 @@ class Commits:
 
     def arm_callbacks(self) -> None:
         """A turn has appended everything that was asked for: the next sync covers it."""
-        if self.asked:
-            self._armed += self.asked
-            self.asked = []
+        self.armed += self.asked
+        self.asked = []
 
     def run_idle_callbacks(self) -> None:
         """Nothing is left to sync: what waits for a sync is durable already."""
-        if not self._armed:
-            return
         store = self._store
         is_durable = store.definitions_durable == store.definitions.sequence
         if is_durable and not (self._frames or store.unsynced_bytes):
-            callbacks, self._armed = self._armed, []
+            callbacks, self.armed = self.armed, []
             for callback in callbacks:
                 callback()
 
     @property
     def is_awaited(self) -> bool:
         """True when somebody waits for a definition or settlement to become durable."""
-        return bool(self._armed or self.asked)
+        return bool(self.armed or self.asked)
 
 
 def is_transient(parcel: Parcel) -> bool:

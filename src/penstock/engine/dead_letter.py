@@ -174,8 +174,6 @@ class DeadLetters:
 
     def put(self, frame: Frame) -> list[Waiting]:
         """Put everything that waits into the frame; what was taken, for ``failed``."""
-        if not self.waiting:
-            return []
         taken, self.waiting = self.waiting, []
         self._coming.clear()
         for letter, queues in taken:
@@ -184,10 +182,9 @@ class DeadLetters:
                 frame.append(Appending(letter, tuple([queue.index for queue in alive])), alive)
         return taken
 
-    def stored(self, taken: list[Waiting], end_position: int) -> None:
-        """The frame is written, and ends there."""
-        if taken:
-            self._stored_end = end_position
+    def stored(self, end_position: int) -> None:
+        """A frame with letters is written, and ends there."""
+        self._stored_end = end_position
 
     def failed(self, taken: list[Waiting]) -> None:
         """The frame was refused: they go into the next one, before newer ones."""

@@ -86,9 +86,10 @@ class Delays:
 
     def stored(self, frame: Frame) -> None:
         """Arm what the frame delayed and what is due before the files give anything out again."""
-        for position in self._moved:
-            self._elsewhere.pop(position, None)
-        self._moved.clear()
+        if self._moved:
+            for position in self._moved:
+                self._elsewhere.pop(position, None)
+            self._moved.clear()
         for parcel in frame.parcels:
             if parcel.manner is not Manner.TIMED:
                 continue

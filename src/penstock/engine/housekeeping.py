@@ -46,6 +46,8 @@ class Housekeeping:
         self.snapshot_ms: int | None = None
         """When the next snapshot is wanted; None while nothing happened since the last."""
         self._mark_ms: int | None = None
+        self.due_ms = self._sweep_ms
+        """Neither sweep nor mark is due before; what was put off meanwhile makes it too early."""
         self.kept: Callable[[Queue], int | None] = lambda _queue: None
         """The first offset of a queue that a lease keeps (F18)."""
 
@@ -53,7 +55,10 @@ class Housekeeping:
         """A frame was written: a snapshot and, once it is quiet, a mark will be wanted."""
         if self.snapshot_ms is None:
             self.snapshot_ms = now_ms + self._settings.snapshot_interval_ms
-        self._mark_ms = now_ms + self._settings.idle_mark_ms
+        mark_ms = now_ms + self._settings.idle_mark_ms
+        if self._mark_ms is None:
+            self.due_ms = min(self.due_ms, mark_ms)
+        self._mark_ms = mark_ms
 
     def snapshot(self, now_ms: int) -> None:
         """Offer the cursors to the store, if it is time.
@@ -90,19 +95,18 @@ class Housekeeping:
         if now_ms >= self._sweep_ms:
             self._sweep_ms = now_ms + self._settings.retention_sweep_ms
             self._sweep()
+        self.due_ms = self._sweep_ms
+        if self._mark_ms is not None:
+            self.due_ms = min(self.due_ms, self._mark_ms)
         if self._registry.unused.topics:
             for topic in self._registry.unused.due(now_ms):
                 expire(topic)
 
     def next_deadline_ms(self) -> int:
-        """When the next chore is due."""
-        soonest_ms = self._sweep_ms
-        if self._mark_ms is not None:
-            soonest_ms = min(soonest_ms, self._mark_ms)
-        if not self._registry.unused.topics:
-            return soonest_ms
-        unused_ms = self._registry.unused.next_deadline_ms
-        return soonest_ms if unused_ms is None else min(soonest_ms, unused_ms)
+        """When to look for the next chore."""
+        unused = self._registry.unused
+        unused_ms = unused.next_deadline_ms if unused.topics else None
+        return self.due_ms if unused_ms is None else min(self.due_ms, unused_ms)
 
     def _mark(self, now_ms: int) -> None:
         if not self._store.is_mark_due:

@@ -173,6 +173,8 @@ class EngineHost:
         self.transient_floor = int(recovered.start_position)
         self.recent: Callable[[list[int]], list[Record] | None] = parts.store.recent
         """The records at these positions if they are at hand and were stored in a row."""
+        self.note_settlement: Callable[[Awaiting], None] = parts.settling.note
+        """Ask it for its settlements before the next append."""
 
     def read(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
         """The records at (position, length)."""
@@ -181,10 +183,6 @@ class EngineHost:
     def wake(self, subscription: Awaiting) -> None:
         """Dispatch it in this turn or the next."""
         self._parts.turns.wake(cast("Subscription", subscription))
-
-    def note_settlement(self, subscription: Awaiting) -> None:
-        """Ask it for its settlements before the next append."""
-        self._parts.settling.note(subscription)
 
     def dead_letter(
         self, queue: SubscribedQueue, offset: int, record: Record, cause: Cause, attempts: int

@@ -82,8 +82,6 @@ class SystemTopic:
 
     def put(self, frame: Frame) -> int:
         """Put what waits into the frame; how many, for ``failed``."""
-        if not self.waiting:
-            return 0
         taken, self.waiting = self.waiting, []
         queue = self._queue()
         if queue is None:

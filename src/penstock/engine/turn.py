@@ -81,21 +81,23 @@ class TurnRunner:
             parts.intake.run(self.turns)
             is_saved = self._append(now_ms)
             # Those left over from a frame that could not be written; newer ones are this turn's.
-            self._is_stuffed = parts.dead_letters.is_crowded
+            self._is_stuffed = bool(parts.dead_letters.waiting) and parts.dead_letters.is_crowded
             if is_saved:
                 parts.housekeeping.snapshot(now_ms)
-                commits.arm_callbacks()
+                if commits.asked:
+                    commits.arm_callbacks()
         self._has_drained |= self._dispatch()
         if parts.leaving.causes:
             parts.leaving.look()
-        if commits.failure is None:
+        if self._overfull and commits.failure is None:
             # After the dispatch: what a consumer takes at once is never too much.
             self._make_room()
         if not chain.journal.is_quiet:
             # Only now are channels free that wait for a queue: what it did took its time.
             chain.journal.tick(chain.now_ms)
         parts.collector.give_back()
-        commits.run_idle_callbacks()
+        if commits.armed:
+            commits.run_idle_callbacks()
         parts.answers.say()
         chain.refresh_gates()
         chain.is_stirred = self._can_move()
@@ -114,15 +116,13 @@ class TurnRunner:
 
         A lone publisher's sync leaves nothing behind: its confirm is on its way already.
         """
-        commits = self._parts.commits
-        self._chain.is_stirred = (
-            self._chain.is_stirred
-            or commits.failure is not None
-            or commits.is_awaited
-            or bool(self._overfull)
-            or self._parts.collector.is_holding
-            or self._can_move()
-        )
+        chain, parts = self._chain, self._parts
+        is_waiting = self._overfull or parts.collector.held
+        is_awaited = parts.commits.asked or parts.commits.armed
+        if is_waiting or is_awaited or parts.commits.failure is not None:
+            chain.is_stirred = True
+        elif not chain.is_stirred:
+            chain.is_stirred = self._can_move()
 
     def next_deadline_ms(self) -> int | None:
         """When the first thing that waits for time is due."""
@@ -172,7 +172,8 @@ class TurnRunner:
         if self._is_anybody_waiting:
             parts.pulls.due(now_ms)
             parts.queries.due(now_ms)
-        parts.housekeeping.run(now_ms, parts.expire)
+        if now_ms >= parts.housekeeping.due_ms or parts.registry.unused.topics:
+            parts.housekeeping.run(now_ms, parts.expire)
         parts.waiting.turn()
 
     def _subscriptions_due(self, now_ms: int) -> None:
@@ -196,7 +197,8 @@ class TurnRunner:
         if parts.commits.is_held_at(now_ms):
             parts.collector.hold(self._chain.log)
             return False
-        parts.collector.let_go(self._chain.log)
+        if parts.collector.held:
+            parts.collector.let_go(self._chain.log)
         frame = Frame()
         parts.collector.collect(frame)
         # After a refused write only publishers try the disk at once: they are answered by it.
@@ -204,8 +206,8 @@ class TurnRunner:
             return False
         released = delays.due(frame, self._chain.flow.turn_messages_max, now_ms)
         settled = settling.put(frame)
-        buried = dead_letters.put(frame)
-        told = parts.flow_topic.put(frame)
+        buried = dead_letters.put(frame) if dead_letters.waiting else []
+        told = parts.flow_topic.put(frame) if parts.flow_topic.waiting else 0
         if not frame.batch:
             return True
         if not parts.commits.append(frame, self._chain.clock.wall_ms()):
@@ -218,7 +220,8 @@ class TurnRunner:
             return False
         self._retry_ms = 0
         settling.saved(settled)
-        dead_letters.stored(buried, frame.end_position)
+        if buried:
+            dead_letters.stored(frame.end_position)
         delays.stored(frame)
         parts.housekeeping.appended(now_ms)
         for queue in frame.queues:
@@ -229,7 +232,7 @@ class TurnRunner:
         return True
 
     def _make_room(self) -> None:
-        if not self._overfull or self._is_stuffed:
+        if self._is_stuffed:
             return
         wall_ms = self._chain.clock.wall_ms()
         watched, self._overfull = self._overfull, {}
