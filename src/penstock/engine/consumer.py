@@ -165,11 +165,12 @@ class Consumer:
 
         One entry may cross the line of the bytes, none is ever split.
         """
-        unsent, demand, inflight = self.unsent, self.demand, self.inflight
+        unsent, demand = self.unsent, self.demand
         if unsent.is_held:
             return 0, 0
-        room = min(demand.available_messages(), inflight.room_messages)
-        room_bytes = min(demand.available_bytes(), inflight.room_bytes)
+        room, room_bytes = self.inflight.rooms()
+        room = min(room, demand.available_messages())
+        room_bytes = min(room_bytes, demand.available_bytes())
         if unsent.messages_max:
             room = min(room, unsent.messages_max - unsent.messages)
         if unsent.bytes_max:

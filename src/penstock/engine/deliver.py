@@ -73,7 +73,8 @@ class Journey:
         if isinstance(dispatcher, KeyShared):
             return self._serve_keys(lane, dispatcher, messages_max, outbox)
         moved = 0
-        while moved < messages_max and lane.has_ready:
+        end = lane.end
+        while moved < messages_max and (lane.next_offset < end or lane.redelivery.again):
             consumers = dispatcher.consumers
             # Whoever is alone needs no round: its room says whether it takes anything.
             takers = consumers if len(consumers) == 1 else dispatcher.takers()

@@ -94,7 +94,9 @@ class Lane:
     @property
     def has_ready(self) -> bool:
         """Whether something waits to be delivered (or to be skipped)."""
-        return bool(self.redelivery.again) or self.next_offset < self.end
+        queue = self.queue
+        end = queue.index.next_offset if self.sees_unsynced else queue.durable_end
+        return self.next_offset < end or bool(self.redelivery.again)
 
     @property
     def ready_messages(self) -> int:

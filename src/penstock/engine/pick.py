@@ -75,15 +75,18 @@ class Picker:
 
         What ``filter`` refuses is settled; whoever asks with another one sets it for the time.
         """
-        if lane.redelivery.again:
-            offsets = lane.redelivery.take(min(messages_max, CHUNK_ENTRIES_MAX))
-            picked = self.again(lane, offsets, messages_max, min(bytes_max, CHUNK_BYTES_MAX))
-            lane.redelivery.put_back(picked.left_over)
+        redelivery = lane.redelivery
+        bytes_max = min(bytes_max, CHUNK_BYTES_MAX)
+        if redelivery.again:
+            offsets = redelivery.take(min(messages_max, CHUNK_ENTRIES_MAX))
+            picked = self.again(lane, offsets, messages_max, bytes_max)
+            redelivery.put_back(picked.left_over)
             return picked
-        look_max = min(messages_max, lane.redelivery.look_max)
-        if not is_reading or look_max <= 0:
+        if redelivery.room.is_full:
+            messages_max = min(messages_max, redelivery.look_max)
+        if not is_reading or messages_max <= 0:
             return Picked([])
-        return self._unread(lane, look_max, min(bytes_max, CHUNK_BYTES_MAX))
+        return self._unread(lane, messages_max, bytes_max)
 
     def again(self, lane: Lane, offsets: list[int], messages_max: int, bytes_max: int) -> Picked:
         """Entries at these first offsets, ascending; what is too much is the caller's again."""

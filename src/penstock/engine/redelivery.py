@@ -25,7 +25,7 @@ HEAP_STEPS: Final = 16
 class Redelivery:
     """What one subscription must deliver before it reads on in one queue."""
 
-    __slots__ = ("_due", "_room", "again", "counts", "delayed", "delayed_messages")
+    __slots__ = ("_due", "again", "counts", "delayed", "delayed_messages", "room")
 
     def __init__(self, room: DelayedRoom) -> None:
         self.again: list[int] = []
@@ -33,13 +33,14 @@ class Redelivery:
         self.delayed: dict[int, tuple[int, int]] = {}
         """First offset -> (monotonic due time, messages)."""
         self.delayed_messages = 0
-        self._room = room
+        self.room = room
+        """What all lanes together may put aside."""
         self._due: list[tuple[int, int]] = []
 
     @property
     def look_max(self) -> int:
         """How many unread messages may be looked at: each of them may have to be put aside."""
-        room = self._room
+        room = self.room
         return room.own_min - len(self.delayed) if room.is_full else UNLIMITED
 
     @property
@@ -70,7 +71,7 @@ class Redelivery:
         """An entry is skipped until ``due_ms`` (monotonic)."""
         self.delayed[offset] = (due_ms, messages)
         self.delayed_messages += messages
-        self._room.add()
+        self.room.add()
         heappush(self._due, (due_ms, offset))
 
     def undelay(self, offset: int) -> bool:
@@ -79,7 +80,7 @@ class Redelivery:
         if found is None:
             return False
         self.delayed_messages -= found[1]
-        self._room.remove()
+        self.room.remove()
         return True
 
     def ripen(self, now_ms: int) -> int:
@@ -131,7 +132,7 @@ class Redelivery:
         """Forget everything."""
         self.again.clear()
         self.counts.clear()
-        self._room.remove(len(self.delayed))
+        self.room.remove(len(self.delayed))
         self.delayed.clear()
         self._due.clear()
         self.delayed_messages = 0

@@ -34,19 +34,14 @@ class InflightLimit:
         self.is_blocked = False
         """True from reaching a ceiling until half of it."""
 
-    @property
-    def room_messages(self) -> int:
-        """How many messages may be delivered now; ``UNLIMITED`` without a ceiling."""
+    def rooms(self) -> tuple[int, int]:
+        """Messages and bytes that may be delivered now; ``UNLIMITED`` without a ceiling."""
         if self.is_blocked:
-            return 0
-        return self.messages_max - self.messages if self.messages_max else UNLIMITED
-
-    @property
-    def room_bytes(self) -> int:
-        """How many bytes may be delivered now; ``UNLIMITED`` without a ceiling."""
-        if self.is_blocked:
-            return 0
-        return self.bytes_max - self.bytes if self.bytes_max else UNLIMITED
+            return 0, 0
+        return (
+            self.messages_max - self.messages if self.messages_max else UNLIMITED,
+            self.bytes_max - self.bytes if self.bytes_max else UNLIMITED,
+        )
 
     def add(self, messages: int, size_bytes: int = 0) -> bool:
         """Delivered; True while blocked."""

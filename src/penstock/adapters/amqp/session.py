@@ -132,7 +132,10 @@ class Session(Caller):
         """As the gate wants it, nothing waits to be done, and there is room for late answers."""
         if self.is_over or not self.is_established:
             return True
-        if self.backlog.is_waiting or not self.connection.may_read:
+        if self.backlog.is_waiting:
+            return False
+        # A gate without a reason is open: the rule, and asked seven times in a turn.
+        if self.connection.gate.reasons and not self.connection.may_read:
             return False
         if self.waiting:
             held = sum([channel.line.held_bytes for channel in self.waiting])
