@@ -97,16 +97,16 @@ class Commits:
 
     def append(self, frame: Frame, wall_ms: int) -> bool:
         """Write the frame; False when the disk refused it (its publishes are refused then)."""
-        before = self._store.end_position
+        store = self._store
+        before = store.end_position
         try:
-            self._store.append(frame.batch, wall_ms, frame.runs)
+            frame.end_position = store.append(frame.batch, wall_ms, frame.runs)
         except LogError as problem:
             self._refused(frame, problem)
             return False
         for watcher in self.append_watchers:
             watcher(frame.batch)
         self.busy.append_succeeded()
-        frame.end_position = self._store.end_position
         frame.store_bytes = frame.end_position - before
         for queue in frame.queues:
             frame.ends[queue] = queue.index.next_offset
@@ -122,7 +122,8 @@ class Commits:
                 self._answers.confirm(parcel.channel, parcel.publications)
         self.unsynced_messages += messages
         self.appended_messages += messages
-        self._release()
+        if store.durable_position >= frame.end_position:
+            self._release()
         return True
 
     def _note_keys(self, parcel: Parcel) -> None:

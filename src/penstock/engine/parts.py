@@ -87,6 +87,7 @@ class Parts:
             answers=self.answers,
             counters=self.counters,
         )
+        self.turns = TurnRunner(self)
         self.host = EngineHost(self, recovered)
         self.held_pulls: HeldPulls[Pull] = HeldPulls()
         self.pulls = PullDesk(self.host, self.held_pulls)
@@ -99,7 +100,6 @@ class Parts:
         self.queries = QueryDesk(self, book)
         self.housekeeping.kept = book.lowest_kept
         self.leaving = Leaving(self.commits, self._has_unsafe_letters, self.remove_topic)
-        self.turns = TurnRunner(self)
         self.removal_watchers: list[Callable[[Topic], None]] = []
 
     def remove_topic(self, topic: Topic, cause: str) -> None:
@@ -168,6 +168,8 @@ class EngineHost:
         self.flow: FlowSettings = parts.chain.flow
         self.topics: TopicSettings = parts.chain.topics
         self.unsent_pool: UnsentPool = parts.chain.unsent_pool
+        self.wake = cast("Callable[[Awaiting], None]", parts.turns.wake)
+        """Dispatch it in this turn or the next."""
         # The other half is for what is delayed for whole topics (``delay.py``).
         self.delayed_room = DelayedRoom(-(-self.topics.delayed_in_memory_max // 2), self.wake)
         self.transient_floor = int(recovered.start_position)
@@ -179,10 +181,6 @@ class EngineHost:
     def read(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
         """The records at (position, length)."""
         return self._parts.store.read(wanted)
-
-    def wake(self, subscription: Awaiting) -> None:
-        """Dispatch it in this turn or the next."""
-        self._parts.turns.wake(cast("Subscription", subscription))
 
     def dead_letter(
         self, queue: SubscribedQueue, offset: int, record: Record, cause: Cause, attempts: int

@@ -107,9 +107,10 @@ class TurnRunner:
         for subscription in queue.topic.subscriptions.values():
             if subscription.options.sees_unsynced is not is_durable:
                 subscription.arrived(queue.queue_id)
-        if is_durable and self._is_anybody_waiting:
-            self._parts.pulls.arrived(queue)
-            self._parts.queries.arrived(queue)
+        parts = self._parts
+        if is_durable and (parts.held_pulls.held or parts.queries.held.held):
+            parts.pulls.arrived(queue)
+            parts.queries.arrived(queue)
 
     def look_after_sync(self) -> None:
         """A sync has ended: ask for a turn if it may have something to do now (law 4).
