@@ -52,8 +52,6 @@ class Commit:
         self._is_closing = False
         self.synced_position: LogPosition = parts.writer.end_position
         """Everything below has really been synced."""
-        self.durable_position: LogPosition = parts.writer.end_position
-        """Everything below may be confirmed."""
         self.definitions_durable = 0
         self.syncs = 0
         self.removals: list[str] = []
@@ -125,8 +123,6 @@ class Commit:
             self._parts.side_files.snapshot_written()
         if job.upto is not None:
             self.synced_position = job.upto
-            if not self.counts_written:
-                self.durable_position = job.upto
             self.syncs += 1
             if self._interval_ms is not None:
                 self._synced_ms = self._clock.monotonic_ms()
@@ -163,10 +159,7 @@ class Commit:
     def append_mark(self) -> LogPosition:
         """Write the empty frame that carries the synced mark."""
         self._marked = self.synced_position
-        _, end = self._writer.append_mark(durable_upto=self.synced_position)
-        if self.counts_written:
-            self.durable_position = end
-        return end
+        return self._writer.append_mark(durable_upto=self.synced_position)[1]
 
     def is_mark_due(self, content_end: int) -> bool:
         """True when all up to ``content_end`` is synced and no frame says so."""

@@ -80,11 +80,11 @@ class IndexSet:
         ``size_bytes``: at least what the entries of all these queues take.
         """
         for index in touched:
-            index.take_staged(position)
+            unplanned_bytes = index.take_staged(position)
             if not index.is_dirty:
                 index.is_dirty = True
                 self._dirty.append(index)
-            if index.unplanned_bytes >= QUEUE_TAIL_BYTES_MAX:
+            if unplanned_bytes >= QUEUE_TAIL_BYTES_MAX:
                 index.plan_flush()
         self._unplanned_bytes += size_bytes
         if self._unplanned_bytes > self._planned_at_bytes:

@@ -217,8 +217,11 @@ class QueueIndex:
 
     # Writing (only by the store)
 
-    def take_staged(self, position: int) -> None:
-        """Take the staged entries in: their records are written, the last one at ``position``."""
+    def take_staged(self, position: int) -> int:
+        """Take the staged entries in: their records are written, the last one at ``position``.
+
+        Gives ``unplanned_bytes``, for whoever decides when tails are written.
+        """
         is_first = not self._tail
         self._tail += b"".join(self.staged)
         if is_first:
@@ -227,6 +230,7 @@ class QueueIndex:
         self.next_offset = self.staged_offset
         self.end_bytes = self.staged_bytes
         self.last_position = position
+        return len(self._tail) - self._planned_bytes
 
     def undo_staged(self) -> None:
         """The append under way did not take place."""

@@ -94,6 +94,10 @@ class Store:
         self._delays = DelayNotes(parts.delayed, parts.retention)
         self._index_ms = parts.index_ms
         self._content_end = parts.writer.end_position
+        self.end_position: LogPosition = parts.writer.end_position
+        """Where the next frame goes."""
+        self.durable_position: LogPosition = parts.writer.end_position
+        """Everything below may be confirmed: synced, or just written where that is enough (D7)."""
         self.definitions: Final = parts.definitions
         self.delayed: Final = parts.delayed
         """Delayed records without an offset, for the timer wheel."""
@@ -122,19 +126,9 @@ class Store:
     # Positions
 
     @property
-    def end_position(self) -> LogPosition:
-        """Where the next frame goes."""
-        return self._writer.end_position
-
-    @property
-    def durable_position(self) -> LogPosition:
-        """Everything below may be confirmed: synced, or just written where that is enough (D7)."""
-        return self._commit.durable_position
-
-    @property
     def unsynced_bytes(self) -> int:
         """Bytes appended and not durable yet."""
-        return self._writer.end_position - self._commit.durable_position
+        return self.end_position - self.durable_position
 
     @property
     def is_failed(self) -> bool:
@@ -172,9 +166,9 @@ class Store:
         commit, writer = self._commit, self._writer
         commit.check()
         if not batch:
-            return writer.end_position
+            return self.end_position
         index_ms = max(store_ms, self._index_ms)
-        start = writer.end_position + HEAD_BYTES
+        start = self.end_position + HEAD_BYTES
         staged = Staged(start, store_ms=store_ms, index_ms=index_ms)
         try:
             stage(batch, staged, runs)
@@ -191,9 +185,9 @@ class Store:
         self._hot.add(staged.records, staged.positions, end - base)
         if staged.special:
             self._delays.note(staged.special)
+        self._content_end = self.end_position = end
         if commit.counts_written:
-            commit.durable_position = end
-        self._content_end = end
+            self.durable_position = end
         counters = self.counters
         counters.frames += 1
         counters.records += len(batch)
@@ -203,7 +197,10 @@ class Store:
     def append_mark(self) -> LogPosition:
         """Write an empty frame that carries the synced mark (after an idle second, D1)."""
         self._commit.check()
-        return self._commit.append_mark()
+        self.end_position = end = self._commit.append_mark()
+        if self._commit.counts_written:
+            self.durable_position = end
+        return end
 
     @property
     def is_mark_due(self) -> bool:
@@ -262,8 +259,11 @@ class Store:
 
     def synced(self, job: SyncJob, error: Exception | None) -> None:
         """The job was run: positions advance, or the store is failed for good."""
-        self._commit.finished(job, error)
-        self.counters.syncs = self._commit.syncs
+        commit = self._commit
+        commit.finished(job, error)
+        if not commit.counts_written:
+            self.durable_position = commit.synced_position
+        self.counters.syncs = commit.syncs
 
     def next_sync_ms(self) -> int | None:
         """Monotonic time from which ``take_sync_job`` has something; None = only after changes."""
