@@ -91,7 +91,7 @@ def test_a_channel_passed_over_for_busier_ones_is_noticed(monkeypatch):
 
     def busy_first(intake, channel, *budget):
         is_quiet = channel.inbox_messages == 1
-        if is_quiet and any(other.inbox_messages > 1 for other in intake._channels):
+        if is_quiet and any(other.inbox_messages > 1 for other in intake.channels):
             return 0, 0
         return run_channel(intake, channel, *budget)
 
