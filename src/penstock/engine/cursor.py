@@ -30,11 +30,6 @@ class Cursor:
         """Settled offsets above the low mark."""
 
     @property
-    def top(self) -> int:
-        """No offset at or above is settled."""
-        return self.ends[-1] if self.ends else self.low_mark
-
-    @property
     def ranges(self) -> list[tuple[int, int]]:
         """The settled ranges above the low mark, sorted."""
         return list(zip(self.starts, self.ends, strict=True))

@@ -78,7 +78,8 @@ class Journey:
             consumers = dispatcher.consumers
             # Whoever is alone needs no round: its room says whether it takes anything.
             takers = consumers if len(consumers) == 1 else dispatcher.takers()
-            room, room_bytes = total_room(takers) if takers else (0, 0)
+            is_alone = len(takers) == 1
+            room, room_bytes = takers[0].rooms() if is_alone else total_room(takers)
             if not room:
                 break
             picked = self._pick(lane, min(room, messages_max - moved), room_bytes)
@@ -87,7 +88,7 @@ class Journey:
             moved += picked.moved
             if not picked.deliveries:
                 continue
-            if len(takers) == 1:
+            if is_alone:
                 self._hand(lane, takers[0], picked, outbox)
                 continue
             shares, left_over = deal(takers, picked.deliveries, is_plain=picked.is_plain)

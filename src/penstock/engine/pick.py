@@ -86,7 +86,17 @@ class Picker:
             messages_max = min(messages_max, redelivery.look_max)
         if not is_reading or messages_max <= 0:
             return Picked([])
-        return self._unread(lane, messages_max, bytes_max)
+        start, cursor = lane.next_offset, lane.cursor
+        is_fresh = (
+            self.filter is None
+            and lane.flagged_below <= start
+            and not lane.queue.topic.policy.message_ttl_ms
+            and (cursor.ends[-1] if cursor.ends else cursor.low_mark) <= start
+            and not redelivery.counts
+        )
+        if is_fresh and (plain := self._plain(lane, messages_max, bytes_max)) is not None:
+            return plain
+        return self._unread(lane, messages_max, bytes_max, is_fresh=is_fresh)
 
     def again(self, lane: Lane, offsets: list[int], messages_max: int, bytes_max: int) -> Picked:
         """Entries at these first offsets, ascending; what is too much is the caller's again."""
@@ -102,7 +112,8 @@ class Picker:
         picked.left_over = [entry[1] for entry in entries[len(wanted) :]]
         return picked
 
-    def _unread(self, lane: Lane, messages_max: int, bytes_max: int) -> Picked:
+    def _unread(self, lane: Lane, messages_max: int, bytes_max: int, *, is_fresh: bool) -> Picked:
+        """``is_fresh``: nothing of it was ever settled, delivered or is to be looked at."""
         index = lane.queue.index
         start = lane.next_offset
         end = lane.end
@@ -112,15 +123,6 @@ class Picker:
         count = min(messages_max, end - start, CHUNK_ENTRIES_MAX)
         if count <= 0:
             return Picked([])
-        is_fresh = (
-            self.filter is None
-            and lane.flagged_below <= start
-            and not lane.queue.topic.policy.message_ttl_ms
-            and lane.cursor.top <= start
-            and not lane.redelivery.counts
-        )
-        if is_fresh and (plain := self._plain(lane, count, bytes_max)) is not None:
-            return plain
         entries = index.entries(start, count)
         if not entries or entries[0][1] >= end:
             self.gone(lane, start, end)
@@ -138,10 +140,11 @@ class Picker:
         moved = lane.next_offset - start
         return self._sift(lane, entries, is_fresh=is_fresh and is_plain, moved=moved)
 
-    def _plain(self, lane: Lane, count: int, bytes_max: int) -> Picked | None:
+    def _plain(self, lane: Lane, messages_max: int, bytes_max: int) -> Picked | None:
         """The common chunk, without a loop of ours: single messages, never seen, all at hand."""
         start = lane.next_offset
-        columns = lane.queue.index.plain_run(start, count)
+        count = min(messages_max, lane.end - start, CHUNK_ENTRIES_MAX)
+        columns = lane.queue.index.plain_run(start, count) if count > 0 else None
         if columns is None or sum(columns[1]) > bytes_max:
             return None
         positions, lengths = columns

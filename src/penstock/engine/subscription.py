@@ -157,12 +157,17 @@ class Subscription(Measured):
         dying = self._settler.dying
         dying.turn()
         is_burying = dying.count > 0
+        lanes = self._order
         outbox: Outbox = {}
-        # Nothing new before all of them are buried: they would pile up.
-        moved = 0 if is_burying or self.is_leaving else self._serve(messages_max, outbox)
+        if is_burying or self.is_leaving:
+            moved = 0  # nothing new before all of them are buried: they would pile up
+        elif len(lanes) == 1:
+            moved = self._journey.serve(lanes[0], messages_max, outbox)
+        else:
+            moved = self._serve_in_turn(lanes, messages_max, outbox)
         is_through = moved < messages_max and not is_burying
         is_ready = is_unsaved = False
-        for lane in self._order:
+        for lane in lanes:
             end = lane.end
             if is_through:
                 lane.offered_upto = end
@@ -180,7 +185,7 @@ class Subscription(Measured):
         # Last, and with everything in order: an outlet may settle while it is called.
         for consumer, deliveries in outbox.items():
             consumer.outlet.deliver(consumer, deliveries)
-        if self.on_ready is not None and any(lane.has_ready for lane in self._order):
+        if self.on_ready is not None and any(lane.has_ready for lane in lanes):
             self.on_ready()
         return moved
 
@@ -291,10 +296,7 @@ class Subscription(Measured):
 
     # Parts
 
-    def _serve(self, messages_max: int, outbox: Outbox) -> int:
-        lanes = self._order
-        if len(lanes) == 1:
-            return self._journey.serve(lanes[0], messages_max, outbox)
+    def _serve_in_turn(self, lanes: list[Lane], messages_max: int, outbox: Outbox) -> int:
         moved = 0
         if self.options.is_priority:
             for lane in lanes:

@@ -19,8 +19,8 @@ Shares = list[tuple[Consumer, list[Delivery]]]
 
 def total_room(takers: list[Consumer]) -> tuple[int, int]:
     """Messages and bytes that all of them together may be handed now."""
-    if len(takers) == 1:
-        return takers[0].rooms()
+    if not takers:
+        return 0, 0
     rooms = _Rooms(takers)
     messages = size_bytes = 0
     for at in range(len(takers)):
