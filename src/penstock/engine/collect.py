@@ -157,16 +157,16 @@ class Collector:
         return True
 
     def _is_free(self, queue: Queue, parcel: Parcel, waiting_bytes: int) -> bool:
-        """True when the parcel could be taken."""
+        """True when the parcel, which is at the head of its lane in ``queue``, could be taken."""
         if queue.stage.is_blocked:
             return False
         if not self._buffers.can_take(parcel.size, waiting_bytes):
             self._buffers.is_awaited = self._buffers.unsynced_bytes > 0
             return False
         queues = parcel.queues or ()
-        if len(queues) == 1:
-            return queue.inbox.is_head(parcel)
-        return all(each.inbox.is_head(parcel) and not each.stage.is_blocked for each in queues)
+        return len(queues) == 1 or all(
+            each.inbox.is_head(parcel) and not each.stage.is_blocked for each in queues
+        )
 
 
 def _processed(queue: Queue, parcel: Parcel) -> None:

@@ -6,40 +6,30 @@ settlements, and dead letters beside the settlements that removed their original
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.engine.parcel import Parcel
 from penstock.engine.queue import Queue
 from penstock.log.store import Appending
 
 
-class Frame:
+class Frame(msgspec.Struct, eq=False):
     """What one turn appends."""
 
-    __slots__ = (
-        "batch",
-        "end_position",
-        "ends",
-        "parcels",
-        "queues",
-        "runs",
-        "size",
-        "store_bytes",
-    )
-
-    def __init__(self) -> None:
-        self.parcels: list[Parcel] = []
-        self.batch: list[Appending] = []
-        """Parcels' publications and everything else, in the order of the log."""
-        self.runs: list[tuple[int, int]] = []
-        """Stretches of the batch that are runs (``Parcel.is_run``), in order."""
-        self.queues: dict[Queue, None] = {}
-        """Queues that get a new message."""
-        self.size = 0
-        """Bytes of the parcels."""
-        self.end_position = 0
-        self.store_bytes = 0
-        """Bytes in the log, headers included."""
-        self.ends: dict[Queue, int] = {}
-        """After the append: queue -> end of what this frame added."""
+    parcels: list[Parcel] = []
+    batch: list[Appending] = []
+    """Parcels' publications and everything else, in the order of the log."""
+    runs: list[tuple[int, int]] = []
+    """Stretches of the batch that are runs (``Parcel.is_run``), in order."""
+    queues: dict[Queue, None] = {}
+    """Queues that get a new message."""
+    size: int = 0
+    """Bytes of the parcels."""
+    end_position: int = 0
+    store_bytes: int = 0
+    """Bytes in the log, headers included."""
+    ends: dict[Queue, int] = {}
+    """After the append: queue -> end of what this frame added."""
 
     def add(self, parcel: Parcel) -> None:
         """Take a parcel in."""

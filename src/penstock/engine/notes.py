@@ -73,23 +73,20 @@ class Notes:
         parts: list[tuple[Cause, QueueSettlement]] = []
         if self._sought >= 0:
             self._saved_low = self._sought
-            parts.append((Cause.SOUGHT, _part(queue_id, self._sought)))
+            parts.append((Cause.SOUGHT, QueueSettlement(queue_id, QueueOffset(self._sought))))
         for cause, ranges in self._ranges.items():
-            part = _part(queue_id, low_mark if low_mark != self._saved_low else -1)
+            is_raised = low_mark != self._saved_low
+            part = QueueSettlement(queue_id, QueueOffset(low_mark if is_raised else -1))
             if len(ranges) > 1 or ranges[0][1] > low_mark:
                 part.ranges = joined_ranges([each for each in ranges if each[1] > low_mark])
             self._saved_low = low_mark
-            if part.low_mark >= 0 or part.ranges:
+            if is_raised or part.ranges:
                 parts.append((cause, part))
         if self._mark >= 0 or self._counts:
             if not parts:
-                parts.append((Cause.DELIVERED, _part(queue_id, -1)))
+                parts.append((Cause.DELIVERED, QueueSettlement(queue_id, QueueOffset(-1))))
             parts[-1][1].delivered_mark = self._mark
             # Also below the low mark: it may stand inside a batch that came back.
             parts[-1][1].counts = list(self._counts.items())
         self.reset(low_mark)
         return parts
-
-
-def _part(queue_id: QueueId, low_mark: int) -> QueueSettlement:
-    return QueueSettlement(queue_id, QueueOffset(low_mark))

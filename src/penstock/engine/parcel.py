@@ -16,6 +16,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from penstock.engine.ports import Publication, Route
 from penstock.model.errors import InvariantBroken
 from penstock.model.record import RecordFlag, Shape
@@ -50,48 +52,24 @@ class Manner(Enum):
     """Each may have a time before which it is not delivered; looked at one by one."""
 
 
-class Parcel:
+class Parcel(msgspec.Struct, eq=False):
     """A run of publishes."""
 
-    __slots__ = (
-        "arrived_ms",
-        "channel",
-        "has_keys",
-        "is_confirmed",
-        "is_run",
-        "manner",
-        "publications",
-        "queues",
-        "route",
-        "size",
-    )
-
-    def __init__(
-        self,
-        channel: Channel,
-        publications: list[Publication],
-        route: Route,
-        size: int,
-        *,
-        manner: Manner = Manner.PLAIN,
-        arrived_ms: int = 0,
-        queues: tuple[Queue, ...] | None = None,
-    ) -> None:
-        self.channel = channel
-        self.publications = publications
-        self.route = route
-        self.size = size
-        """Bytes of all origins."""
-        self.manner = manner
-        self.arrived_ms = arrived_ms
-        self.queues = queues
-        """None until it is routed."""
-        self.has_keys = False
-        """True when some of it can be looked up by key."""
-        self.is_confirmed = False
-        """True when its confirm did not wait for the sync (P1)."""
-        self.is_run = False
-        """True when all of its records share one shape object and have origins of one size."""
+    channel: Channel
+    publications: list[Publication]
+    route: Route
+    size: int
+    """Bytes of all origins."""
+    manner: Manner = Manner.PLAIN
+    arrived_ms: int = 0
+    queues: tuple[Queue, ...] | None = None
+    """None until it is routed."""
+    has_keys: bool = False
+    """True when some of it can be looked up by key."""
+    is_run: bool = False
+    """True when all of its records share one shape object and have origins of one size."""
+    is_confirmed: bool = False
+    """True when its confirm did not wait for the sync (P1)."""
 
     def __len__(self) -> int:
         return len(self.publications)
@@ -123,17 +101,17 @@ class Parcel:
 
     def part(self, publications: list[Publication], queues: tuple[Queue, ...] | None) -> Parcel:
         """Some of its publications, routed to ``queues``."""
-        part = Parcel(
+        return Parcel(
             self.channel,
             publications,
             self.route,
             size_of(publications),
-            manner=self.manner,
+            self.manner,
             arrived_ms=self.arrived_ms,
             queues=queues,
+            has_keys=self.has_keys,
+            is_run=self.is_run,
         )
-        part.has_keys, part.is_run = self.has_keys, self.is_run
-        return part
 
     def split(self, count: int) -> Parcel:
         """Cut off and return the first ``count`` publications; this one keeps the rest."""
