@@ -13,7 +13,7 @@ SILENT_INTERVALS_MAX = 2
 class Heartbeat:
     """Both directions of one connection; an interval of 0 turns it off."""
 
-    __slots__ = ("_interval_ms", "heard_ms", "sent_ms")
+    __slots__ = ("_interval_ms", "deadline_ms", "heard_ms", "sent_ms")
 
     def __init__(self, interval_s: int, now_ms: int) -> None:
         self._interval_ms = interval_s * 1000
@@ -21,12 +21,17 @@ class Heartbeat:
         """When bytes went out last; set by whoever writes."""
         self.heard_ms = now_ms
         """When bytes came in last, or we did not listen; set by whoever reads."""
+        self.deadline_ms: int | None = None
+        """When to look, never later than one of the two is due; None when heartbeats are off.
 
-    def next_deadline_ms(self) -> int | None:
-        """When one of the two is due; None when heartbeats are off."""
-        if not self._interval_ms:
-            return None
-        return min(self.sent_ms + self._interval_ms // 2, self._dead_ms())
+        Both only move away, so it is enough to work it out anew when it has come (``looked``).
+        """
+        self.looked()
+
+    def looked(self) -> None:
+        """Whatever was due is done."""
+        if self._interval_ms:
+            self.deadline_ms = min(self.sent_ms + self._interval_ms // 2, self._dead_ms())
 
     def wants_beat(self, now_ms: int) -> bool:
         """True when it is time to say something."""

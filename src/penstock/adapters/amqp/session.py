@@ -189,8 +189,8 @@ class Session(Caller):
         if self._farewell is not None:
             return self._farewell.until_ms
         if not self._contents.is_waiting:
-            return self._beat.next_deadline_ms()
-        deadlines = (self._beat.next_deadline_ms(), self._contents.deadline_ms)
+            return self._beat.deadline_ms
+        deadlines = (self._beat.deadline_ms, self._contents.deadline_ms)
         return min([at_ms for at_ms in deadlines if at_ms is not None], default=None)
 
     def due(self, now_ms: int) -> None:
@@ -210,6 +210,8 @@ class Session(Caller):
             self.wants_close = True
         elif self._beat.wants_beat(now_ms):
             self.send(HEARTBEAT)
+            self._beat.sent_ms = now_ms
+        self._beat.looked()
 
     def eof(self) -> None:
         """The peer will say no more: nobody listens once all it said is done."""
