@@ -30,7 +30,7 @@ from penstock.log.queue_index import ENTRY, ENTRY_FACTS, ENTRY_PLACE, QueueIndex
 from penstock.log.run import stage_run
 from penstock.log.staged import Appending, Runs, Special, Staged
 from penstock.model.position import UNASSIGNED_OFFSET
-from penstock.model.record import RecordKind, Shape, tag_hash
+from penstock.model.record import Record, RecordKind, Shape, tag_hash
 
 _MESSAGE: Final = int(RecordKind.MESSAGE)
 _SETTLE: Final = int(RecordKind.SETTLE)
@@ -40,6 +40,7 @@ RUN_MIN: Final = 32
 then saves a fifth of one."""
 SEAL_COLUMNS_MIN: Final = 8
 """The same for checksums alone."""
+_PACK_ENTRY: Final = ENTRY_PLACE.pack
 _PACK_CRC: Final = Struct("<I").pack
 _CRC_BYTES: Final = 4
 
@@ -87,21 +88,22 @@ def _is_alike(one: Appending, other: Appending) -> bool:
 def _stage_mixed(batch: list[Appending], staged: Staged) -> None:
     """Stage records as they come; what one shape or one queue shares is kept meanwhile."""
     sealed: list[bytes] = []
-    add, pack_entry = sealed.append, ENTRY_PLACE.pack
-    keep, keep_position = staged.records.append, staged.positions.append
-    store_ms, index_ms, at = staged.store_ms, staged.index_ms, staged.at
+    add, keep, keep_position = sealed.append, staged.records.append, staged.positions.append
+    store_ms, index_ms, at, pack_entry = staged.store_ms, staged.index_ms, staged.at, _PACK_ENTRY
     shape: Shape | None = None
-    size, born_ms = -1, None
+    size, born_ms, offset, bytes_before = -1, None, 0, 0
     # Offset and bytes of the queue at hand are kept here and written back when the queue changes.
     queues: tuple[QueueIndex, ...] | None = None
     index: QueueIndex | None = None
-    packing, offset, bytes_before, tag = None, 0, 0, b""
     for appending in batch:
         record = appending.record
         keep(record)
         keep_position(at)
         origin = record.origin
         if record.shape is not shape or len(origin) != size:
+            if record.shape.kind == _SETTLE and not appending.queues:
+                at += _stage_settlement(record, staged, sealed, at)
+                continue  # what is kept stays: a message may go on like the one before
             shape, size, born_ms, tag = record.shape, len(origin), None, b""
             packing = packing_of(shape, size)
             if packing is not None:
@@ -114,15 +116,14 @@ def _stage_mixed(batch: list[Appending], staged: Staged) -> None:
             index, queues = None, appending.queues
             if packing is None or len(queues) != 1:
                 queues = None
-                at += _stage_uncommon(appending, staged, sealed, at)
+                _seal(sealed, staged)
+                at += _stage_uncommon(appending, staged, at)
                 continue
             index = queues[0]
             queue_id, add_entry, born_ms = index.queue_id, index.staged.append, None
             offset, bytes_before = staged.touch(index, flags)
         if stamps is not None:
-            first, second, third = stamps.split(origin)
-            front = stamps.join(first, offset, second, at, third, store_ms)
-            record.origin = origin = front + origin[stamps.end :]
+            record.origin = origin = stamps.stamp(origin, offset, at, store_ms)
         if record.born_ms != born_ms:
             born_ms = record.born_ms
             middle = pack_middle(store_ms, born_ms, tail, queue_id)
@@ -139,6 +140,14 @@ def _stage_mixed(batch: list[Appending], staged: Staged) -> None:
     staged.at = at
 
 
+def _stage_settlement(record: Record, staged: Staged, sealed: list[bytes], position: Any) -> int:
+    """A record for no queue, of which every turn has one; its length."""
+    record.position, record.store_ms = position, staged.store_ms
+    data = encode_untargeted(record)
+    sealed.append(data)
+    return _CRC_BYTES + len(data)
+
+
 def _seal(sealed: list[bytes], staged: Staged) -> None:
     """Put a crc before each of these records, and all of them into the frame."""
     parts = staged.parts
@@ -153,17 +162,10 @@ def _seal(sealed: list[bytes], staged: Staged) -> None:
     sealed.clear()
 
 
-def _stage_uncommon(
-    appending: Appending, staged: Staged, sealed: list[bytes], position: Any
-) -> int:
+def _stage_uncommon(appending: Appending, staged: Staged, position: int) -> int:
     """Any record at leisure: several targets or none, stamps, delays, releases; its length."""
     record = appending.record
     shape = record.shape
-    if shape.kind == _SETTLE and not appending.queues:
-        record.position, record.store_ms = position, staged.store_ms
-        sealed.append(encode_untargeted(record))
-        return _CRC_BYTES + len(sealed[-1])
-    _seal(sealed, staged)
     is_unindexed = shape.kind == _MESSAGE and bool(shape.flags & UNINDEXED)
     where: list[Any] = []
     for index in appending.queues:

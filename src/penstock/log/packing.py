@@ -32,6 +32,12 @@ class Stamps(NamedTuple):
     """``(bytes, offset, bytes, position, bytes, store_ms)``: the origin up to ``end``, stamped."""
     end: int
 
+    def stamp(self, origin: bytes, offset: int, position: int, store_ms: int) -> bytes:
+        """A whole origin with its stamps."""
+        first, second, third = self.split(origin)
+        front = self.join(first, offset, second, position, third, store_ms)
+        return front + origin[self.end :]
+
 
 class Packing(NamedTuple):
     """What records of one shape and size have in common on disk; for one target queue."""
