@@ -112,7 +112,12 @@ class Inflow:
         events: list[Event] = []
         at = 0
         if self._is_clear:
-            at = self._take_front(data, events, now_ms)
+            # Most reads are settlements, or publishes like the last ones, and nothing else.
+            layout = self._layout
+            if data[3:11] in SETTLE_FRONTS:
+                at = _take_settlements(data, events)
+            elif layout is not None:
+                at = self._take_like(layout, data, 0, events, now_ms)
             if at == len(data):
                 return events
         self.has_more = False
@@ -136,28 +141,6 @@ class Inflow:
         self._is_clear = not self.held_bytes and self.failure is None and self._is_greeted
         return events
 
-    def _take_front(self, data: bytes, events: list[Event], now_ms: int) -> int:
-        """Take what most reads are from end to end: settlements, or publishes like the last ones.
-
-        Returns where the rest begins, which is for ``_scan``.
-        """
-        settle_bytes = SETTLE.size
-        if data[3:11] in SETTLE_FRONTS and data[0] == FRAME_METHOD:
-            if len(data) >= settle_bytes and data[settle_bytes - 1] == FRAME_END:
-                settled = read_settlements(data, 0)
-                if settled is not None:
-                    events.append(settled)
-                    return len(settled.tags) * settle_bytes
-            return 0
-        layout = self._layout
-        if layout is not None and (usual := layout.usual) is not None and len(data) >= usual.size:
-            records = usual.take(layout, data, 0, now_ms)
-            if records:
-                run = PublishRun(layout.channel, layout.head, layout.reading.claims, records)
-                events.append(run)
-                return len(records) * usual.size
-        return 0
-
     def _scan(self, data: bytes, at: int, events: list[Event], now_ms: int) -> int:
         """Take every whole frame from ``at`` on; where the first incomplete one begins."""
         end = len(data)
@@ -173,7 +156,7 @@ class Inflow:
             left -= 1
             layout = self._layout
             if layout is not None and data.startswith(layout.fixed[0], at):
-                at = self._take_like(layout, data, at, events, now_ms=now_ms)
+                at = self._take_like(layout, data, at, events, now_ms)
                 self._wanted = self._awaited(layout, data, at) if at < end else 8
                 if self._wanted:
                     return at
@@ -191,7 +174,7 @@ class Inflow:
             if data[stop - 1] != FRAME_END:
                 raise bad_end(data[stop - 1]).about(channel)
             if kind == FRAME_METHOD:
-                after = self._short_cut(data, at, stop, events, now_ms=now_ms)
+                after = self._short_cut(data, at, stop, events, now_ms)
                 if after > at:
                     at = after
                     continue
@@ -210,9 +193,7 @@ class Inflow:
             return 0
         return layout.awaits(data, at, self._body_max)
 
-    def _short_cut(
-        self, data: bytes, at: int, stop: int, events: list[Event], *, now_ms: int
-    ) -> int:
+    def _short_cut(self, data: bytes, at: int, stop: int, events: list[Event], now_ms: int) -> int:
         """Take what is known of this method and those behind it; ``at`` when it is nothing."""
         ids = data[at + 7 : at + 11]
         if ids == PUBLISH_IDS:
@@ -223,7 +204,7 @@ class Inflow:
             known = self._layouts.get(key, 0)
             layout = known if isinstance(known, Layout) else self._get_to_know(key, data, at, known)
             if layout is not None:
-                after = self._take_like(layout, data, at, events, now_ms=now_ms)
+                after = self._take_like(layout, data, at, events, now_ms)
                 if after > at:
                     self._layout = layout
                     layout.patience = PATIENCE
@@ -257,17 +238,17 @@ class Inflow:
         return layout
 
     def _take_like(
-        self, layout: Layout, data: bytes, at: int, events: list[Event], *, now_ms: int
+        self, layout: Layout, data: bytes, at: int, events: list[Event], now_ms: int
     ) -> int:
         """Take the publishes of this layout that lie at ``at``; where the first other thing is."""
         if layout.channel in self._assembler.partials:
             return at
         records: list[Record] = []
-        if (usual := layout.usual) is not None and len(data) - at >= usual.size:
+        if (usual := layout.usual) is not None and data.startswith(usual.front, at):
             records = usual.take(layout, data, at, now_ms)
             at += len(records) * usual.size
         if at + layout.size <= len(data):
-            at = self._take_sizes(layout, data, at, records, now_ms=now_ms)
+            at = self._take_sizes(layout, data, at, records, now_ms)
         if records:
             run = PublishRun(layout.channel, layout.head, layout.reading.claims, records)
             if events:
@@ -277,7 +258,7 @@ class Inflow:
         return at
 
     def _take_sizes(
-        self, layout: Layout, data: bytes, at: int, records: list[Record], *, now_ms: int
+        self, layout: Layout, data: bytes, at: int, records: list[Record], now_ms: int
     ) -> int:
         """Take publishes of this layout with bodies of any size; the same answer."""
         fixed, unpack, size, sizes = layout.fixed, layout.unpack_from, layout.size, layout.sizes
@@ -331,6 +312,18 @@ def learn(data: bytes, at: int, method_bytes: int) -> Layout | None:
         # Somebody else finds the words for it.
         return None
     return layout if len(layout.fixed) <= FREE_SPANS_MAX else None
+
+
+def _take_settlements(data: bytes, events: list[Event]) -> int:
+    """Take the settlements with which a read begins; where the first other thing is."""
+    size = SETTLE.size
+    if len(data) < size or data[0] != FRAME_METHOD or data[size - 1] != FRAME_END:
+        return 0
+    run = read_settlements(data, 0)
+    if run is None:
+        return 0
+    events.append(run)
+    return len(run.tags) * size
 
 
 def _add(event: Event, events: list[Event]) -> None:

@@ -129,7 +129,7 @@ class Stretch:
 
     __slots__ = (
         "_body_size", "_fixed", "_iter_unpack", "_join", "_names", "_prefix", "_props",
-        "_unpack_from", "size",
+        "_unpack_from", "front", "size",
     )  # fmt: skip
 
     def __init__(self, layout: Layout, pieces: list[bytes], body_size: int) -> None:
@@ -141,6 +141,8 @@ class Stretch:
         text = "".join([f"{len(part)}s" for part in parts])
         rows = Struct(f">{text}{body_size}sB")
         self._fixed: Final = (*parts[::2], FRAME_END)
+        self.front: Final = parts[0]
+        """What each begins with: a quick way to see that something else lies there."""
         self._iter_unpack: Final = rows.iter_unpack
         self._unpack_from: Final = rows.unpack_from
         self.size: Final = rows.size
