@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.log.recovery import StoreParts
+from penstock.log.side_files import Step
 from penstock.log.snapshot import RUN_KEY, RunRow, Snapshots, meta_op
 from penstock.log.sync_job import SyncJob
 from penstock.log.writer import UnsyncedSet
@@ -72,7 +73,9 @@ class Commit:
         parts = self._parts
         files, definitions, synced = parts.side_files, parts.definitions, self.synced_position
         has_log = self._wants_log()
-        steps = files.steps() if files.waiting and not self._is_early(self._steps_retry_ms) else []
+        steps: list[Step] = []
+        if files.steps_planned > files.steps_done and not self._is_early(self._steps_retry_ms):
+            steps = files.steps()
         snapshot_ops = self._snapshots.take_ops(synced, files.steps_done)
         if not (has_log or steps or snapshot_ops or self.removals or definitions.has_ops):
             return None
@@ -141,7 +144,7 @@ class Commit:
                 times.append(0)
             elif self._interval_ms is not None:
                 times.append(self._synced_ms + self._interval_ms)
-        if files.waiting:
+        if files.steps_planned > files.steps_done:
             times.append(self._steps_retry_ms)
         if (
             self.removals
