@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from penstock.engine.pending import Delivery
     from penstock.engine.pull import Pull, PullResult
 
+OWN_NAME_MAX: Final = 64
+"""Characters of a client's own name that operators are shown beside its address."""
+
 
 class Caller:
     """What every session is."""
@@ -109,6 +112,12 @@ class Caller:
         if isinstance(name, str):
             # What is not UTF-8 came as surrogates, which nobody can print.
             self.connection_name = name.encode("utf-8", "replace").decode()
+
+    @property
+    def known_as(self) -> str:
+        """How operators meet this connection, with the name it gave itself: ``penstock why``."""
+        own = self.connection_name[:OWN_NAME_MAX]
+        return f"amqp-{self.connection_id} {self.peer}" + (f" {own}" if own else "")
 
     def gate_changed(self, is_open: bool, reasons: dict[Reason, str]) -> None:
         """Tell the peer of alarms, if it wants to know; ``is_reading`` does the rest."""

@@ -119,7 +119,7 @@ class Session(Caller):
         self.vhost = vhost
         options = ConnectionOptions(pending_publishes_max=self.house.settings.pending_publishes_max)
         self.connection = self.house.engine.connect(
-            self.connection_id, self, f"amqp-{self.connection_id} {self.peer}", options
+            self.connection_id, self, self.known_as, options
         )
         self._contents.connection = self.connection
         self.house.enter(self)

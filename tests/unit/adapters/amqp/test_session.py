@@ -202,6 +202,16 @@ def test_a_stopping_broker_has_no_words_for_who_is_not_in_yet(bench):
     assert peer.session.wants_close
 
 
+@pytest.mark.parametrize(
+    ("own", "shown"), [("", ""), ("orders", " orders"), ("x" * 100, " " + "x" * 64)]
+)
+def test_operators_meet_a_connection_by_its_address_and_by_the_name_it_gave_itself(
+    bench, own, shown
+):
+    session = bench.client(connection_name=own).session
+    assert session.connection.stage.name == f"amqp-{session.connection_id} {session.peer}{shown}"
+
+
 def test_an_operator_may_end_a_connection(bench):
     peer = bench.client()
     assert bench.house.close_connection(peer.session.connection_id, "told so")
