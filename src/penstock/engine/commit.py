@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from penstock.engine.answers import Answers
 from penstock.engine.chain import Chain
 from penstock.engine.frame import Frame
-from penstock.engine.parcel import Manner, Parcel
+from penstock.engine.parcel import TRANSIENT, Parcel
 from penstock.flow.buffer_pool import BufferPool
 from penstock.flow.store_busy import StoreBusy
 from penstock.log.store import Appending, Store, SyncJob
@@ -245,7 +245,7 @@ class Commits:
 
 def is_transient(parcel: Parcel) -> bool:
     """True when its confirm does not wait for the sync (P1)."""
-    if parcel.manner is not Manner.TRANSIENT:
+    if parcel.manner is not TRANSIENT:
         for queue in parcel.queues or ():
             if queue.topic.is_durable:
                 return False

@@ -73,11 +73,10 @@ class Cursor:
     def settle(self, start: int, end: int) -> int:
         """Settle [start, end); returns how many of them were not settled before."""
         low = self.low_mark
-        start = max(start, low)
+        if start <= low:
+            return self._raise_low(end) if end > low else 0
         if end <= start:
             return 0
-        if start == low:
-            return self._raise_low(end)
         starts, ends = self.starts, self.ends
         # Acks come mostly in order: the new range begins at or behind the last one.
         if not ends or start > ends[-1]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.engine.chain import Chain
 from penstock.engine.frame import Frame
-from penstock.engine.parcel import Manner, Parcel
+from penstock.engine.parcel import TIMED, Parcel
 from penstock.log.cursors import release_record
 from penstock.log.delayed_files import Due
 from penstock.log.entry import record_length
@@ -91,7 +91,7 @@ class Delays:
                 self._elsewhere.pop(position, None)
             self._moved.clear()
         for parcel in frame.parcels:
-            if parcel.manner is not Manner.TIMED:
+            if parcel.manner is not TIMED:
                 continue
             for publication in parcel.publications:
                 record = publication.record

@@ -73,7 +73,7 @@ class _Mapper:
     def _connections(self) -> None:
         found, chain = self._map, self._parts.chain
         is_alarmed = chain.alarms.is_raised
-        is_quiet = chain.journal.is_quiet
+        is_quiet = not chain.journal.open
         for connection in chain.connections.values():
             channels = connection.channels
             if (is_quiet or not _is_held(connection)) and connection.undone is None:

@@ -32,7 +32,7 @@ from penstock.engine.collect import Collector
 from penstock.engine.connection import Channel
 from penstock.engine.delay import Delays
 from penstock.engine.hold import Hold
-from penstock.engine.parcel import Manner, Parcel, parcels_of
+from penstock.engine.parcel import TIMED, Parcel, parcels_of
 from penstock.engine.ports import Publication
 from penstock.engine.queue import Queue
 from penstock.engine.statistics import Counters
@@ -117,6 +117,8 @@ class Intake:
             left_bytes -= size
             if channel.inbox:
                 unfinished.append((channel, steps))
+            else:
+                self._retire_if_done(channel)
         if unfinished:
             rest = flow.turn_channel_messages_max - share
             for channel, _ in unfinished:
@@ -130,9 +132,10 @@ class Intake:
                 if steps >= BUSY_STEPS_MIN and self._can_run(channel) and channel.last_queue:
                     self._collector.awaits(channel, channel.last_queue, self.chain)
             # Whoever was first is last next time.
-            self.channels[channels[0]] = self.channels.pop(channels[0])
-        for channel in channels:
-            self._retire_if_done(channel)
+            if channels[0] in self.channels:
+                self.channels[channels[0]] = self.channels.pop(channels[0])
+            for channel, _ in unfinished:
+                self._retire_if_done(channel)
 
     def refuse_all(self, refusal: Refusal) -> None:
         """Refuse everything that waits in channels: nothing can be stored any more."""
@@ -220,7 +223,7 @@ class Intake:
         indexes = queues[0].target if is_lone else tuple([queue.index for queue in queues])
         for publication in publications:
             publication.queues = indexes
-        if parcel.manner is Manner.TIMED:
+        if parcel.manner is TIMED:
             self._delays.judge(parcel)
         for queue in queues:
             credit = channel.queue_credits.get(queue) or channel.credit_to(queue)

@@ -92,7 +92,7 @@ class TurnRunner:
         if self._overfull and commits.failure is None:
             # After the dispatch: what a consumer takes at once is never too much.
             self._make_room()
-        if not chain.journal.is_quiet:
+        if chain.journal.open:
             # Only now are channels free that wait for a queue: what it did took its time.
             chain.journal.tick(chain.now_ms)
         parts.collector.give_back()
@@ -138,7 +138,7 @@ class TurnRunner:
             soonest_ms = min(soonest_ms, parts.delays.next_deadline_ms())
             if parts.housekeeping.snapshot_ms is not None:
                 soonest_ms = min(soonest_ms, parts.housekeeping.snapshot_ms)
-        if journal.is_quiet and not (parts.intake.channels or self._is_anybody_waiting):
+        if not (journal.open or parts.intake.channels or self._is_anybody_waiting):
             return soonest_ms
         for at_ms in (
             journal.next_deadline_ms,

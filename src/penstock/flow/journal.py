@@ -39,11 +39,11 @@ class Journal:
 
     __slots__ = (
         "_edges",
-        "_open",
         "_settle_at_ms",
         "edges_dropped",
         "memory_ms",
         "now_ms",
+        "open",
         "window_ms",
     )
 
@@ -55,7 +55,8 @@ class Journal:
         self.memory_ms = memory_ms
         self.edges_dropped = 0
         self._edges: deque[FlowEdge] = deque()
-        self._open: dict[Episodes, None] = {}
+        self.open: dict[Episodes, None] = {}
+        """Episodes that go on, or ended a moment ago; to be looked at only."""
         self._settle_at_ms = now_ms
 
     def tick(self, now_ms: int) -> None:
@@ -63,9 +64,9 @@ class Journal:
         if now_ms <= self.now_ms:
             return
         self.now_ms = now_ms
-        if self._open and now_ms >= self._settle_at_ms:
+        if self.open and now_ms >= self._settle_at_ms:
             self._settle_at_ms = now_ms + SETTLE_EVERY_MS
-            for episodes in list(self._open):
+            for episodes in list(self.open):
                 episodes.settle(now_ms)
 
     def episodes(self, kind: str, name: str) -> Episodes:
@@ -82,31 +83,26 @@ class Journal:
         """(kind, reason, time held so far) of every open episode of any stage."""
         return [
             (episodes.kind, reason, held_ms)
-            for episodes in self._open
+            for episodes in self.open
             for reason, held_ms in episodes.unfinished(now_ms)
         ]
 
     @property
-    def is_quiet(self) -> bool:
-        """True while no stage is held, and none was a moment ago."""
-        return not self._open
-
-    @property
     def next_deadline_ms(self) -> int | None:
         """When ``tick`` has something to end; None while no episode is open."""
-        return self._settle_at_ms if self._open else None
+        return self._settle_at_ms if self.open else None
 
     def entered(self, episodes: Episodes, reason: Reason, culprit: str, at_ms: int) -> None:
         """An episode began (called by ``Episodes``)."""
-        if not self._open:
+        if not self.open:
             self._settle_at_ms = at_ms + SETTLE_EVERY_MS
-        self._open[episodes] = None
+        self.open[episodes] = None
         self._note(FlowEdge(episodes.kind, episodes.name, reason, culprit, at_ms))
 
     def ended(self, episodes: Episodes, episode: Episode) -> None:
         """An episode is over (called by ``Episodes``)."""
         if not episodes.is_lingering:
-            self._open.pop(episodes, None)
+            self.open.pop(episodes, None)
         self._note(
             FlowEdge(
                 episodes.kind,
