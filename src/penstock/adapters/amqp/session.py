@@ -145,8 +145,8 @@ class Session(Caller):
 
     def receive(self, data: bytes) -> None:
         """Any cut of frames."""
-        clock = self.clock
-        self._beat.heard_ms = now_ms = clock.monotonic_ms()
+        if self.heartbeat:
+            self._beat.heard_ms = self.clock.monotonic_ms()
         self.received_bytes += len(data)
         self.receives += 1
         if self.is_over:
@@ -154,16 +154,17 @@ class Session(Caller):
                 self.wants_close = True
             return
         inflow = self._inflow
-        events = inflow.feed(data, clock.wall_ms())
+        events = inflow.feed(data, self.clock.wall_ms())
         if not self.is_established and inflow.is_greeted:
             self.handshake.greet()
-        if self.backlog.take(events):
-            self._all_done(now_ms)
+        # Mostly nothing is left of the bytes, and nothing was left before.
+        if self.backlog.take(events) and (not inflow.is_clear or self._contents.charged_bytes):
+            self._all_done()
 
     def outgoing(self) -> list[bytes]:
         """Everything to send; what waited for this turn is done first."""
         if self.backlog.is_waiting and self.backlog.go_on():
-            self._all_done(self.now_ms)
+            self._all_done()
             self.wants_close = self.wants_close or self._is_hung_up
         if self.confirming:
             confirming, self.confirming = self.confirming, {}
@@ -244,15 +245,15 @@ class Session(Caller):
 
     # Parts.
 
-    def _all_done(self, now_ms: int) -> None:
+    def _all_done(self) -> None:
         """What is left of the bytes is not complete, or cannot be read."""
         inflow = self._inflow
         if inflow.failure is not None:
             self._unreadable(inflow.failure)
         elif (held_bytes := inflow.held_bytes) or self._contents.charged_bytes:
-            self._keep(held_bytes, now_ms)
+            self._keep(held_bytes)
 
-    def _keep(self, held_bytes: int, now_ms: int) -> None:
+    def _keep(self, held_bytes: int) -> None:
         """Something is not complete: it is on an open channel, and there is room for it."""
         try:
             numbers = self._inflow.content_channels
@@ -261,7 +262,7 @@ class Session(Caller):
                     raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
                 # Alarms concern it from now on.
                 self.connection.note_publisher()
-            self._contents.keeps(held_bytes, now_ms)
+            self._contents.keeps(held_bytes, self.now_ms)
         except AmqpError as error:
             self.fail(error)
 

@@ -64,8 +64,8 @@ class Inflow:
     """One connection's bytes in, events out."""
 
     __slots__ = (
-        "_assembler", "_body_max", "_is_clear", "_is_greeted", "_last_key", "_layout", "_layouts",
-        "_payload_max", "_rest", "_wanted", "failure", "has_more", "held_bytes",
+        "_assembler", "_body_max", "_is_greeted", "_last_key", "_layout", "_layouts",
+        "_payload_max", "_rest", "_wanted", "failure", "has_more", "held_bytes", "is_clear",
     )  # fmt: skip
 
     def __init__(
@@ -73,8 +73,6 @@ class Inflow:
     ) -> None:
         self._assembler = Assembler(message_bytes_max=message_bytes_max)
         self._is_greeted = is_greeted
-        # True when a frame begins with the next byte, and no content is in progress.
-        self._is_clear = is_greeted
         self._rest = bytearray()
         self._wanted = 0
         self._last_key = b""
@@ -87,6 +85,8 @@ class Inflow:
         """True when frames that are complete were left for the next call: it was a lot of work."""
         self.held_bytes = 0
         """What is kept of frames and contents that are not complete."""
+        self.is_clear = is_greeted
+        """True when a frame begins with the next byte, none is kept, and nothing was wrong."""
         self.tune(FRAME_MAX_MIN)
 
     @property
@@ -111,7 +111,7 @@ class Inflow:
         """What these bytes complete, or as much of it as is read at once: ``has_more``."""
         events: list[Event] = []
         at = 0
-        if self._is_clear:
+        if self.is_clear:
             # Most reads are settlements, or publishes like the last ones, and nothing else.
             layout = self._layout
             if data[3:11] in SETTLE_FRONTS:
@@ -138,7 +138,7 @@ class Inflow:
         if at < len(data):
             self._rest += data[at:] if at else data
         self.held_bytes = self._assembler.held_bytes + len(self._rest)
-        self._is_clear = not self.held_bytes and self.failure is None and self._is_greeted
+        self.is_clear = not self.held_bytes and self.failure is None and self._is_greeted
         return events
 
     def _scan(self, data: bytes, at: int, events: list[Event], now_ms: int) -> int:
