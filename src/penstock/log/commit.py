@@ -77,7 +77,7 @@ class Commit:
         if files.steps_planned > files.steps_done and not self._is_early(self._steps_retry_ms):
             steps = files.steps()
         snapshot_ops = self._snapshots.take_ops(synced, files.steps_done)
-        if not (has_log or steps or snapshot_ops or self.removals or definitions.has_ops):
+        if not (has_log or steps or snapshot_ops or self.removals or definitions.ops):
             return None
         self._job = job = SyncJob(
             parts.storage,
@@ -148,7 +148,7 @@ class Commit:
             times.append(self._steps_retry_ms)
         if (
             self.removals
-            or self._parts.definitions.has_ops
+            or self._parts.definitions.ops
             or self._snapshots.is_ready(self.synced_position, files.steps_done)
         ):
             times.append(0)

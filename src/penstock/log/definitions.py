@@ -31,7 +31,8 @@ class Definitions:
         self._bodies: dict[str, dict[str, bytes]] = {}
         self._next_ids: dict[str, int] = {}
         self._reserved_ids: dict[str, int] = {}
-        self._ops: list[Op] = []
+        self.ops: list[Op] = []
+        """Changes that wait for a transaction."""
         self.sequence = 0
         """Number of changes so far in this process."""
         for (kind, key), body in rows.items():
@@ -82,23 +83,18 @@ class Definitions:
 
     def note(self, op: Op) -> int:
         """Add an operation to the next transaction."""
-        self._ops.append(op)
+        self.ops.append(op)
         self.sequence += 1
         return self.sequence
 
     def take_ops(self) -> list[Op]:
         """The operations since the last call, in order."""
-        ops, self._ops = self._ops, []
+        ops, self.ops = self.ops, []
         return ops
 
     def put_back(self, ops: list[Op]) -> None:
         """Operations whose transaction did not take place go first into the next one."""
-        self._ops = ops + self._ops
-
-    @property
-    def has_ops(self) -> bool:
-        """True when a transaction is wanted."""
-        return bool(self._ops)
+        self.ops = ops + self.ops
 
     def _reserve(self, kind: str, upto: int) -> None:
         self._reserved_ids[kind] = upto

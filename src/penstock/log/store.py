@@ -168,7 +168,7 @@ class Store:
         if not batch:
             return self.end_position
         index_ms = max(store_ms, self._index_ms)
-        start = self.end_position + HEAD_BYTES
+        start = writer.end_position + HEAD_BYTES
         staged = Staged(start, store_ms=store_ms, index_ms=index_ms)
         try:
             stage(batch, staged, runs)
@@ -178,6 +178,9 @@ class Store:
             staged.undo(batch)
             self.counters.append_failures += 1
             raise
+        self._content_end = self.end_position = end
+        if commit.counts_written:
+            self.durable_position = end
         self._index_ms = index_ms
         touched, last = staged.touched, batch[-1].record.position
         self._indexes.take_in(touched, last, len(batch) * ENTRY_BYTES)
@@ -185,9 +188,6 @@ class Store:
         self._hot.add(staged.records, staged.positions, end - base)
         if staged.special:
             self._delays.note(staged.special)
-        self._content_end = self.end_position = end
-        if commit.counts_written:
-            self.durable_position = end
         counters = self.counters
         counters.frames += 1
         counters.records += len(batch)

@@ -35,7 +35,7 @@ def test_a_deleted_row_is_gone_after_a_restart():
 def test_deleting_what_is_not_there_wants_no_transaction():
     definitions = Definitions({})
     definitions.delete("topic", "a")
-    assert not definitions.has_ops
+    assert not definitions.ops
 
 
 def test_every_change_has_a_later_number():
@@ -77,4 +77,4 @@ def test_transient_ids_are_apart_and_leave_no_trace():
     definitions = Definitions({})
     assert definitions.new_transient_id("queue") == TRANSIENT_ID_MIN
     assert definitions.new_transient_id("queue") == TRANSIENT_ID_MIN + 1
-    assert not definitions.has_ops
+    assert not definitions.ops

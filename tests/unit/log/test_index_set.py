@@ -41,7 +41,7 @@ def test_a_transient_queue_is_never_written_down(indexes):
     put(indexes, index)
     assert indexes.capture() == []
     indexes.drop(TRANSIENT_ID_MIN)
-    assert not indexes._definitions.has_ops
+    assert not indexes._definitions.ops
 
 
 def test_an_id_names_one_queue(indexes):
