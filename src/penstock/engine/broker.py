@@ -54,6 +54,15 @@ class Engine(Gauges):
     ) -> None:
         super().__init__(Parts(store, recovered, clock, settings, burials or {}))
         self._registry = self._parts.registry
+        # Asked for in every turn, so the doors to these stand open.
+        self.turn: Callable[[], None] = self._parts.turns.run
+        """One turn."""
+        self.next_deadline_ms: Callable[[], int | None] = self._parts.turns.next_deadline_ms
+        """Monotonic time at which a turn is wanted even if nothing happens."""
+        self.take_sync_job: Callable[[], SyncJob | None] = self._commits.take_sync_job
+        """What the commit thread has to do now; None when nothing, or while one is out."""
+        self.next_sync_ms: Callable[[], int | None] = store.next_sync_ms
+        """From when on there is a commit to make; None = nothing waits, or one is out."""
         self.facts: Mapping[int, FactsReader] = facts or {}
         """Readers of origin bytes by wire (D15), for filters and observers."""
         self.tallies = Tallies()
@@ -237,26 +246,10 @@ class Engine(Gauges):
 
     # Driving it.
 
-    def turn(self) -> None:
-        """One turn."""
-        self._parts.turns.run()
-
     @property
     def needs_turn(self) -> bool:
         """True when a turn would move something now."""
         return self._chain.is_stirred
-
-    def next_deadline_ms(self) -> int | None:
-        """Monotonic time at which a turn is wanted even if nothing happens."""
-        return self._parts.turns.next_deadline_ms()
-
-    def take_sync_job(self) -> SyncJob | None:
-        """What the commit thread has to do now; None when nothing, or while one is out."""
-        return self._commits.take_sync_job()
-
-    def next_sync_ms(self) -> int | None:
-        """From when on there is a commit to make; None = nothing waits, or one is out."""
-        return self._store.next_sync_ms()
 
     def synced(self, job: SyncJob, error: Exception | None) -> None:
         """The commit returned: confirms leave, credit comes back, readers see more (D7)."""

@@ -51,7 +51,7 @@ class Collector:
         if not self.queues:
             return
         left = 0
-        for queue in list(self.queues):
+        for queue in [*self.queues]:
             for parcel in queue.inbox.newcomers():
                 self._take_if_free(queue, parcel, frame)
             left += queue.inbox.messages

@@ -37,6 +37,8 @@ JOINED_MS_MAX: Final = 5
 """Publications that came so soon after a parcel still join it: they are held as long as its first,
 which matters to nobody, for holds last for seconds."""
 
+NO_ROUTE: Final = "a publication without a route was given to a channel"
+
 _TRANSIENT: Final = int(RecordFlag.TRANSIENT)
 _DELAYED: Final = int(RecordFlag.DELAYED)
 _NOT_PLAIN: Final = _TRANSIENT | _DELAYED
@@ -149,7 +151,9 @@ def parcels_of(channel: Channel, publications: list[Publication], now_ms: int) -
         if length != origin_bytes:
             is_run = False
         size += length
-    parcel = Parcel(channel, publications, _checked(route), size, arrived_ms=now_ms)
+    if route is None:
+        raise InvariantBroken(NO_ROUTE)
+    parcel = Parcel(channel, publications, route, size, arrived_ms=now_ms)
     parcel.has_keys, parcel.is_run = has_keys, is_run
     return [parcel]
 
@@ -165,8 +169,9 @@ def _mixed(channel: Channel, publications: list[Publication], now_ms: int) -> li
     for publication in publications:
         manner = _manner(publication.record.shape)
         if last is None or publication.route is not last.route or manner is not last.manner:
-            route = _checked(publication.route)
-            last = Parcel(channel, [], route, 0, manner=manner, arrived_ms=now_ms)
+            if publication.route is None:
+                raise InvariantBroken(NO_ROUTE)
+            last = Parcel(channel, [], publication.route, 0, manner=manner, arrived_ms=now_ms)
             parcels.append(last)
         last.publications.append(publication)
         last.has_keys |= bool(publication.keys)
@@ -178,9 +183,3 @@ def _manner(shape: Shape) -> Manner:
     if shape.deliver_ms or shape.flags & _DELAYED:
         return TIMED
     return TRANSIENT if shape.flags & _TRANSIENT else PLAIN
-
-
-def _checked(route: Route | None) -> Route:
-    if route is None:
-        raise InvariantBroken("a publication without a route was given to a channel")
-    return route

@@ -20,7 +20,6 @@ from penstock.engine.connection import Connection
 from penstock.engine.dead_letter import DeadLetters
 from penstock.engine.delay import Delays
 from penstock.engine.delayed_room import DelayedRoom
-from penstock.engine.frame import Frame
 from penstock.engine.host import Awaiting, SubscribedQueue
 from penstock.engine.housekeeping import Housekeeping
 from penstock.engine.leaving import Leaving
@@ -64,12 +63,13 @@ class Parts:
     ) -> None:
         self.store = store
         self.chain = Chain(clock, settings)
+        self.turns = TurnRunner(self)
         self.counters = Counters()
         self.answers = Answers(self.counters)
         self.registry = Registry(store, self.chain)
         self.settling = Settling(self.chain)
         self.dead_letters = DeadLetters(self.chain, self.registry.topics.get, burials)
-        self.commits = Commits(store, self.chain, settings, self.answers, self._durable)
+        self.commits = Commits(store, self.chain, settings, self.answers, self.turns.durable)
         self.flow_topic = SystemTopic(
             FLOW_TOPIC,
             self.chain,
@@ -87,7 +87,6 @@ class Parts:
             answers=self.answers,
             counters=self.counters,
         )
-        self.turns = TurnRunner(self)
         self.host = EngineHost(self, recovered)
         self.held_pulls: HeldPulls[Pull] = HeldPulls()
         self.pulls = PullDesk(self.host, self.held_pulls)
@@ -145,11 +144,6 @@ class Parts:
 
     def _disconnected(self, connection: Connection) -> None:
         self.pulls.disconnected(connection.outlet)
-
-    def _durable(self, frame: Frame) -> None:
-        for queue in frame.ends:
-            if not queue.is_deleted:
-                self.turns.arrived(queue, is_durable=True)
 
     def _queue_of(self, queue_id: int) -> Queue | None:
         return self.registry.queues.get(QueueId(queue_id))

@@ -101,7 +101,7 @@ class Intake:
 
     def run(self, turn: int) -> None:
         """Let every channel route its part of a turn."""
-        channels = list(self.channels)
+        channels = [*self.channels]
         if not channels:
             return
         alarm = self._admission.begin(turn)

@@ -49,6 +49,9 @@ LANE_SLICE: Final = 100
 EXPIRE_ENTRIES_MAX: Final = 300
 """Expired messages settled in one go; the rest follow in the next turn."""
 
+_KEY_SHARED: Final = Mode.KEY_SHARED
+"""Asked for with every settlement, and found faster by this name."""
+
 _DISPATCHERS: Final[dict[Mode, type[Exclusive | Failover | Shared | KeyShared]]] = {
     Mode.EXCLUSIVE: Exclusive,
     Mode.FAILOVER: Failover,
@@ -207,7 +210,7 @@ class Subscription(Measured):
         settled = self._settler.settle(lane, offsets)
         # Room alone moves nothing: with one queue and nothing ready in it there is no round to
         # make. What waits for its key is not among the ready.
-        is_idle = len(self._order) == 1 and self.options.mode is not Mode.KEY_SHARED
+        is_idle = len(self._order) == 1 and self.options.mode is not _KEY_SHARED
         if is_idle and not lane.has_ready:
             self._save(lane)
         else:

@@ -112,6 +112,12 @@ class TurnRunner:
             parts.pulls.arrived(queue)
             parts.queries.arrived(queue)
 
+    def durable(self, frame: Frame) -> None:
+        """A sync covered a frame: what it stored may be seen by all."""
+        for queue in frame.ends:
+            if not queue.is_deleted:
+                self.arrived(queue, is_durable=True)
+
     def look_after_sync(self) -> None:
         """A sync has ended: ask for a turn if it may have something to do now (law 4).
 
@@ -211,7 +217,7 @@ class TurnRunner:
         told = parts.flow_topic.put(frame) if parts.flow_topic.waiting else 0
         if not frame.batch:
             return True
-        if not parts.commits.append(frame, self._chain.clock.wall_ms()):
+        if not parts.commits.append(frame, self._chain.clock.wall_at(now_ms)):
             settling.failed(settled)
             dead_letters.failed(buried)
             delays.failed(released)

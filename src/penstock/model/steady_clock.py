@@ -46,7 +46,10 @@ class SteadyClock:
 
     def wall_ms(self) -> int:
         """Milliseconds since the Unix epoch, at a steady pace."""
-        now_ms = self.monotonic_ms()
+        return self.wall_at(self.monotonic_ms())
+
+    def wall_at(self, now_ms: int) -> int:
+        """The same, for whoever knows the monotonic time."""
         # Before that nothing can be made up for: the clock on the wall need not be asked.
         if now_ms - self._followed_ms >= _EVERY_MS:
             self._follow(now_ms)
