@@ -40,6 +40,8 @@ from penstock.model.refusal import Refusal, RefusalKind
 
 CLOSED = Refusal(RefusalKind.CLOSING, "channel", "the channel was closed while publishes were held")
 
+Held = tuple[Hold, list[Parcel]]
+"""Why, and what has to wait, in order."""
 
 BUSY_STEPS_MIN = 100
 """Steps of one channel in one turn from which on it counts whom it waits for then."""
@@ -173,46 +175,57 @@ class Intake:
                     inbox.popleft()
             steps += cost * count
             size += parcel.size
-            hold, rest = self._admit(channel, parcel)
-            if hold is not None:
+            held = self._admit(channel, parcel)
+            if held is not None:
+                hold, rest = held
                 inbox.extendleft(reversed(rest))
                 break
         if hold != channel.hold:
             self._set_hold(channel, hold)
         return steps, size
 
-    def _admit(self, channel: Channel, parcel: Parcel) -> tuple[Hold | None, list[Parcel]]:
+    def _admit(self, channel: Channel, parcel: Parcel) -> Held | None:
         """Route a parcel and hand over what is admitted; what has to wait comes back."""
-        parts = [parcel]
+        route = parcel.route
         if parcel.queues is None:
-            if parcel.route.is_constant:
-                parcel.queues = parcel.route.targets(parcel.publications[0].record)
+            if route.is_constant:
+                parcel.queues = route.targets(parcel.publications[0].record)
             else:
-                parts = routed(parcel)
+                return self._admit_parts(channel, routed(parcel))
+        return self._admit_routed(channel, parcel)
+
+    def _admit_parts(self, channel: Channel, parts: list[Parcel]) -> Held | None:
         for number, part in enumerate(parts):
-            queues = part.queues or ()
-            for queue in queues:
-                if queue.is_deleted:
-                    queues = part.queues = tuple(each for each in queues if not each.is_deleted)
-                    break
-            if not queues:
-                self.unroutable(part)
-                channel.left(len(part.publications))
-                continue
-            ruling = self._admission.judge(part)
-            if ruling is None:
-                self._hand_over(channel, part)
-                continue
-            for publication, refusal in ruling.refused:
-                self._refuse(channel, part.part([publication], queues), refusal)
-            if ruling.admitted is not None:
-                self._hand_over(channel, ruling.admitted)
-            if ruling.hold is not None and ruling.rest is not None:
-                overdue = self._admission.patience(channel, ruling.hold, ruling.rest)
-                if overdue is None:
-                    return ruling.hold, [ruling.rest, *parts[number + 1 :]]
-                self._refuse(channel, ruling.rest, overdue)
-        return None, []
+            held = self._admit_routed(channel, part)
+            if held is not None:
+                held[1].extend(parts[number + 1 :])
+                return held
+        return None
+
+    def _admit_routed(self, channel: Channel, parcel: Parcel) -> Held | None:
+        queues = parcel.queues or ()
+        for queue in queues:
+            if queue.is_deleted:
+                queues = parcel.queues = tuple(each for each in queues if not each.is_deleted)
+                break
+        if not queues:
+            self.unroutable(parcel)
+            channel.left(len(parcel.publications))
+            return None
+        ruling = self._admission.judge(parcel)
+        if ruling is None:
+            self._hand_over(channel, parcel)
+            return None
+        for publication, refusal in ruling.refused:
+            self._refuse(channel, parcel.part([publication], queues), refusal)
+        if ruling.admitted is not None:
+            self._hand_over(channel, ruling.admitted)
+        if ruling.hold is not None and ruling.rest is not None:
+            overdue = self._admission.patience(channel, ruling.hold, ruling.rest)
+            if overdue is None:
+                return ruling.hold, [ruling.rest]
+            self._refuse(channel, ruling.rest, overdue)
+        return None
 
     def _hand_over(self, channel: Channel, parcel: Parcel) -> None:
         """Put an admitted parcel into the inbox of every target queue."""
