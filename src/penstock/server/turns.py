@@ -204,12 +204,12 @@ class Turns:
         try:
             self.count += 1
             self._pace.turned()
-            self._is_scheduled = True  # who is stirred by what is fed now has this turn
+            self._is_scheduled = True  # who is stirred by what happens now has this turn
             for connection in self._stirred:
                 connection.feed()
-            self._is_scheduled = False
             if not self._is_stopped:  # by a mistake that one of them found
                 self._engine.turn()
+                self._is_scheduled = False
                 self._note_rate()
                 self._after()
         except Exception as error:
@@ -307,7 +307,10 @@ class Turns:
         self._is_committing = False
         self.sync_seconds.observe(outcome.seconds)
         try:
+            # Who is stirred by it is looked at right behind it, and needs no turn for that.
+            is_scheduled, self._is_scheduled = self._is_scheduled, True
             self._engine.synced(outcome.job, outcome.error)
+            self._is_scheduled = is_scheduled
             if outcome.error is None:
                 self._after()
                 return

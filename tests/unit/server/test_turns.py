@@ -226,6 +226,17 @@ def test_confirms_are_flushed_as_soon_as_the_sync_returned(scene):
     scene.loop.run()
     scene.commits.end()
     assert connection.flushes == 1
+    # They have left: there is nothing that a turn could do for them.
+    assert scene.loop.step() == 0
+
+
+def test_who_is_stirred_by_a_turn_is_looked_at_behind_it_without_another_one(scene):
+    connection = Connection()
+    scene.engine.on_turn = lambda: scene.turns.stir(connection)
+    scene.turns.request()
+    scene.loop.run()
+    assert scene.engine.turns == 1
+    assert connection.flushes == 1
 
 
 def test_a_commit_that_the_store_wants_later_starts_then_and_not_before(scene):
