@@ -154,20 +154,31 @@ class Stretch:
 
     def take(self, layout: Layout, data: bytes, at: int, now_ms: int) -> list[Record]:
         """The messages at ``at`` that fit; ``layout`` is the one it is of."""
-        unpack, fixed, names, size = self._unpack_from, self._fixed, self._names, self.size
-        props_at, props_end = self._props
-        body_size = self._body_size
+        size, body_size = self.size, self._body_size
         shape = (layout.sizes.get(body_size) or layout.sized(body_size, now_ms))[0]
         born_ms = layout.reading.born_ms or now_ms
         count = (len(data) - at) // size
         few = count if count <= 2 * FEW else FEW
         records: list[Record] = []
-        for start in range(at, at + few * size, size):
-            row = unpack(data, start)
-            if row[::2] != fixed:
-                return records
-            origin = names + data[start + props_at : start + props_end] + row[-2]
-            records.append(Record(origin, shape, born_ms))
+        starts = range(at, at + few * size, size)
+        if len(self._fixed) == 2:
+            # Nothing but the body is free: it lies behind the front.
+            front, prefix, end_at = self.front, self._prefix, size - 1
+            body_at = len(front)
+            for start in starts:
+                if not data.startswith(front, start) or data[start + end_at] != FRAME_END:
+                    return records
+                origin = prefix + data[start + body_at : start + end_at]
+                records.append(Record(origin, shape, born_ms))
+        else:
+            unpack, fixed, names = self._unpack_from, self._fixed, self._names
+            props_at, props_end = self._props
+            for start in starts:
+                row = unpack(data, start)
+                if row[::2] != fixed:
+                    return records
+                origin = names + data[start + props_at : start + props_end] + row[-2]
+                records.append(Record(origin, shape, born_ms))
         if count > few:
             origins = self._many(memoryview(data)[at + few * size : at + count * size])
             records += map(Record, origins, repeat(shape), repeat(born_ms))
