@@ -82,6 +82,20 @@ def test_one_publish_per_read_is_read_for_what_it_is_whatever_was_usual():
     assert [run.records[0].is_transient for run in runs].index(True) == 5
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 40])
+def test_publishes_without_any_text_are_told_apart_as_well(at_once):
+    inflow = tuned()
+    rows = [publish(message_id=None, body=b"%04d" % number) for number in range(80)]
+    rows[50] = publish(message_id=None, body=b"0050", delivery_mode=1)
+    reads = [b"".join(rows[at : at + at_once]) for at in range(0, 80, at_once)]
+    records = [each for read in reads for run in inflow.feed(read, NOW_MS) for each in run.records]
+    assert [record.body for record in records] == [b"%04d" % number for number in range(80)]
+    assert [n for n, record in enumerate(records) if record.is_transient] == [50]
+    (run,) = inflow.feed(rows[0] + rows[1][:-1] + b"x", NOW_MS)
+    assert len(run.records) == 1
+    assert inflow.failure is not None
+
+
 def test_what_is_usual_expires_by_the_time_of_its_own_read():
     inflow = tuned()
     reads = [inflow.feed(publish(expiration="50") * 2, NOW_MS + late) for late in (0, 0, 7)]
