@@ -50,18 +50,23 @@ MEMORY_MS: Final = 10
 class CommitPolicy:
     """Decides how long what waits may wait for company."""
 
-    __slots__ = ("_bytes", "_last_ms", "_linger_ms", "_messages", "messages_per_ms")
+    __slots__ = ("_appended", "_bytes", "_last_ms", "_linger_ms", "_messages", "messages_per_ms")
 
     def __init__(self, settings: StorageSettings) -> None:
         self._messages = settings.commit_linger_messages
         self._bytes = settings.commit_linger_bytes
         self._linger_ms = settings.commit_linger_ms
+        self._appended = 0
         self._last_ms = 0
         self.messages_per_ms = 0.0
         """What came of late."""
 
-    def appended(self, messages: int, now_ms: int) -> None:
-        """A turn brought so many."""
+    def reached(self, appended: int, now_ms: int) -> None:
+        """So many messages were appended by now, in all."""
+        messages = appended - self._appended
+        if not messages:
+            return
+        self._appended = appended
         gap_ms = now_ms - self._last_ms
         self._last_ms = now_ms
         # By time, not by turns: a pause of an hour is forgotten as fast as one of a moment.

@@ -137,7 +137,6 @@ class Turns:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._idle: asyncio.Future[None] | None = None
-        self._appended = engine.appended_messages
         self.count = 0
         self.paced = 0
         """Turns that waited for company."""
@@ -214,12 +213,6 @@ class Turns:
                 self._after()
         except Exception as error:
             self.broken(error)
-
-    def _note_rate(self) -> None:
-        appended = self._engine.appended_messages
-        if appended != self._appended:
-            self._policy.appended(appended - self._appended, self._clock.monotonic_ms())
-            self._appended = appended
 
     def _wait_us(self) -> int:
         """How long a turn that is asked for now waits for company."""

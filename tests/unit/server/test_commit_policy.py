@@ -8,10 +8,26 @@ from penstock.server.commit_policy import CommitPolicy
 from penstock.settings.storage import StorageSettings
 
 
+class Fed(CommitPolicy):
+    """A policy that is told what is new instead of what is there."""
+
+    def __init__(self, **settings):
+        super().__init__(StorageSettings(**settings))
+        self.total = 0
+
+    def appended(self, messages, now_ms):
+        self.total += messages
+        self.reached(self.total, now_ms)
+
+
 @pytest.fixture
-def busy_policy():
+def policy():
+    return Fed()
+
+
+@pytest.fixture
+def busy_policy(policy):
     """A policy that has seen 20 messages in every one of the last milliseconds."""
-    policy = CommitPolicy(StorageSettings())
     for now_ms in range(1000, 1020):
         policy.appended(20, now_ms)
     return policy
@@ -33,8 +49,7 @@ def test_much_never_waits_and_little_waits_for_company(
     assert busy_policy.wait_ms(messages, byte_count, is_awaited=is_awaited) == wait_ms
 
 
-def test_a_lonely_publisher_does_not_wait_for_company_that_never_comes():
-    policy = CommitPolicy(StorageSettings())
+def test_a_lonely_publisher_does_not_wait_for_company_that_never_comes(policy):
     for now_ms in range(1000, 1020):
         policy.appended(1, now_ms)
     assert policy.wait_ms(1, 100, is_awaited=False) == 0
@@ -45,22 +60,20 @@ def test_after_a_pause_nobody_is_expected(busy_policy):
     assert busy_policy.wait_ms(1, 100, is_awaited=False) == 0
 
 
-def test_commits_within_one_millisecond_are_a_high_rate_and_no_division_by_zero():
-    policy = CommitPolicy(StorageSettings())
+def test_turns_within_one_millisecond_are_a_high_rate_and_no_division_by_zero(policy):
     for _ in range(20):
         policy.appended(10, 1000)
     assert policy.wait_ms(1, 100, is_awaited=False) == 1
 
 
-def test_without_linger_every_commit_starts_at_once(busy_policy):
-    policy = CommitPolicy(StorageSettings(commit_linger_ms=0))
+def test_without_linger_every_commit_starts_at_once():
+    policy = Fed(commit_linger_ms=0)
     policy.appended(1000, 1)
     assert policy.wait_ms(1, 1, is_awaited=False) == 0
 
 
 @pytest.mark.parametrize("pause_ms", [0, 100, 3_600_000, 10**9])
-def test_the_rate_is_known_within_some_milliseconds_however_long_the_pause(pause_ms):
-    policy = CommitPolicy(StorageSettings())
+def test_the_rate_is_known_within_some_milliseconds_however_long_the_pause(policy, pause_ms):
     policy.appended(1, 1000)
     for now_ms in range(1000 + pause_ms, 1015 + pause_ms):
         policy.appended(4, now_ms)
@@ -69,7 +82,7 @@ def test_the_rate_is_known_within_some_milliseconds_however_long_the_pause(pause
 
 @given(st.lists(st.integers(0, 5), min_size=1), st.integers(1, 50))
 def test_a_steady_rate_is_seen_as_it_is_however_it_is_cut(gaps_ms, per_ms):
-    policy = CommitPolicy(StorageSettings())
+    policy = Fed()
     now_ms = 1000
     for gap_ms in [*gaps_ms * 50, 1]:
         now_ms += gap_ms

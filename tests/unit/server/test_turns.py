@@ -61,8 +61,9 @@ class Scene:
         policy = CommitPolicy(StorageSettings(**storage))
         self.now_us = PACE_US
         self.is_paced = is_paced
-        for _ in range(commits):  # a rate at which a linger finds company
-            policy.appended(100, clock.monotonic_ms())
+        for count in range(commits):  # a rate at which a linger finds company
+            policy.reached(100 * (count + 1), clock.monotonic_ms())
+        engine.appended_messages = 100 * commits
         self.turns = Turns(
             engine,
             loop,
