@@ -209,7 +209,7 @@ class Turns:
             if not self._is_stopped:  # by a mistake that one of them found
                 self._engine.turn()
                 self._is_scheduled = False
-                self._note_rate()
+                self._policy.reached(self._engine.appended_messages, self._clock.monotonic_ms())
                 self._after()
         except Exception as error:
             self.broken(error)
