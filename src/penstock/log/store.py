@@ -43,7 +43,7 @@ from penstock.log.sync_job import SyncJob
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantBroken
 from penstock.model.position import LogPosition
-from penstock.model.record import Record, RecordFlag
+from penstock.model.record import Record
 from penstock.settings.storage import StorageSettings
 
 __all__ = [
@@ -55,8 +55,6 @@ __all__ = [
     "StoreCounters",
     "SyncJob",
 ]
-
-_DELAYED: Final = int(RecordFlag.DELAYED)
 
 
 class StoreCounters(msgspec.Struct):
@@ -79,7 +77,6 @@ class Store:
 
     def __init__(self, parts: StoreParts, settings: StorageSettings, clock: Clock) -> None:
         self._parts = parts
-        self._settings = settings
         self._clock = clock
         self._writer = parts.writer
         self._reader = parts.reader
@@ -93,8 +90,7 @@ class Store:
         self._commit = Commit(parts, self._snapshots, settings, clock)
         self._delays = DelayNotes(parts.delayed, parts.retention)
         self._index_ms = parts.index_ms
-        self._content_end = parts.writer.end_position
-        self.end_position: LogPosition = parts.writer.end_position
+        self._content_end = self.end_position = parts.writer.end_position
         """Where the next frame goes."""
         self.durable_position: LogPosition = parts.writer.end_position
         """Everything below may be confirmed: synced, or just written where that is enough (D7)."""
@@ -122,8 +118,6 @@ class Store:
         """
         parts, recovered = recover(storage, catalog, settings, boot_id=boot_id)
         return cls(parts, settings, clock), recovered
-
-    # Positions
 
     @property
     def unsynced_bytes(self) -> int:
