@@ -14,7 +14,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp import connection_commands
-from penstock.adapters.amqp.channel import ChannelPhase, ChannelState
+from penstock.adapters.amqp.channel import OPEN, ChannelPhase, ChannelState
 from penstock.adapters.amqp.families import HANDLERS
 from penstock.adapters.amqp.settling import acks, settle
 from penstock.model.errors import AlreadyExists, NotFound
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_OPEN: Final = ChannelPhase.OPEN
 _PUBLISH: Final = 40
 _ACK: Final = 80
 _CLOSE_OK: Final = CloseOk()
@@ -43,7 +42,7 @@ def run_event(session: Session, event: Event) -> bool:
             _without_channel(session, event)
         elif type(event) is Command:
             _command(channel, event.method)
-        elif channel.phase is not _OPEN:
+        elif channel.phase is not OPEN:
             pass
         elif type(event) is PublishRun:
             channel.publishing.publish(event)
@@ -66,7 +65,7 @@ def run_event(session: Session, event: Event) -> bool:
 
 
 def _command(channel: ChannelState, method: Method) -> None:
-    if channel.phase is _OPEN:
+    if channel.phase is OPEN:
         handler = HANDLERS.get(type(method))
         if handler is None:
             text = f"unexpected method {type(method).__name__}"
