@@ -139,6 +139,16 @@ class Parts:
                 self.chain.mark(connection)
             self.answers.refuse(parcel.channel, parcel.publications, refusal)
 
+    @property
+    def is_anybody_waiting(self) -> bool:
+        """True when a request is held, or queries are to be looked after: mostly there are none."""
+        return bool(
+            self.waiting.is_used
+            or self.held_pulls.held
+            or self.queries.held.held
+            or self.queries.book.look_ms is not None
+        )
+
     def _has_unsafe_letters(self) -> bool:
         return self.dead_letters.is_unsafe(self.store.durable_position)
 

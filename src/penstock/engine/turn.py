@@ -18,9 +18,9 @@ whatever waits for the disk is looked at after a sync. So no wake-up can be lost
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, cast
 
+from penstock.engine.deadlines import Deadlines
 from penstock.engine.frame import Frame
 from penstock.engine.subscription import Subscription
 from penstock.engine.topic import Topic
@@ -28,9 +28,6 @@ from penstock.engine.topic import Topic
 if TYPE_CHECKING:
     from penstock.engine.parts import Parts
     from penstock.engine.queue import Queue
-
-STALE_DEADLINES_MAX = 64
-"""Outdated deadlines kept beside one per subscription before they are cleared out."""
 
 RETRY_MS = 100
 """After a write the disk refused, settlements and dead letters wait this long for the next try."""
@@ -43,8 +40,7 @@ class TurnRunner:
         self._parts = parts
         self._chain = parts.chain
         self._woken: dict[Subscription, None] = {}
-        self._deadlines: list[tuple[int, int]] = []
-        self._armed: dict[int, int] = {}
+        self._deadlines = Deadlines()
         self._overfull: dict[Topic, None] = {}
         self._retry_ms = 0
         self._has_drained = False
@@ -63,7 +59,7 @@ class TurnRunner:
     def forget(self, subscription: Subscription) -> None:
         """A subscription is gone."""
         self._woken.pop(subscription, None)
-        self._armed.pop(subscription.subscription_id, None)
+        self._deadlines.disarm(subscription)
 
     def run(self) -> None:
         """One turn."""
@@ -135,8 +131,8 @@ class TurnRunner:
         """When the first thing that waits for time is due."""
         parts, journal = self._parts, self._chain.journal
         soonest_ms = parts.housekeeping.next_deadline_ms()
-        if self._deadlines:
-            soonest_ms = min(soonest_ms, self._deadlines[0][0])
+        if self._deadlines.heap:
+            soonest_ms = min(soonest_ms, self._deadlines.heap[0][0])
         if self._retry_ms:
             soonest_ms = min(soonest_ms, self._retry_ms)
         elif parts.commits.failure is None and not parts.commits.is_held_at(journal.now_ms):
@@ -144,7 +140,7 @@ class TurnRunner:
             soonest_ms = min(soonest_ms, parts.delays.next_deadline_ms())
             if parts.housekeeping.snapshot_ms is not None:
                 soonest_ms = min(soonest_ms, parts.housekeeping.snapshot_ms)
-        if not (journal.open or parts.intake.channels or self._is_anybody_waiting):
+        if not (journal.open or parts.intake.channels or parts.is_anybody_waiting):
             return soonest_ms
         for at_ms in (
             journal.next_deadline_ms,
@@ -157,26 +153,15 @@ class TurnRunner:
                 soonest_ms = at_ms
         return soonest_ms
 
-    @property
-    def _is_anybody_waiting(self) -> bool:
-        """True when a request is held, or queries are to be looked after: mostly there are none."""
-        parts = self._parts
-        return bool(
-            parts.waiting.is_used
-            or parts.held_pulls.held
-            or parts.queries.held.held
-            or parts.queries.book.look_ms is not None
-        )
-
     # Parts of a turn.
 
     def _timers(self, now_ms: int) -> None:
         parts = self._parts
-        if self._deadlines and self._deadlines[0][0] <= now_ms:
+        if self._deadlines.heap:
             self._subscriptions_due(now_ms)
         if self._retry_ms and now_ms >= self._retry_ms:
             self._retry_ms = 0
-        if self._is_anybody_waiting:
+        if parts.is_anybody_waiting:
             parts.pulls.due(now_ms)
             parts.queries.due(now_ms)
         if now_ms >= parts.housekeeping.due_ms or parts.registry.unused.topics:
@@ -184,18 +169,12 @@ class TurnRunner:
         parts.waiting.turn()
 
     def _subscriptions_due(self, now_ms: int) -> None:
-        due: list[int] = []
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            at_ms, subscription_id = heappop(self._deadlines)
-            if self._armed.get(subscription_id) == at_ms:
-                del self._armed[subscription_id]
-                due.append(subscription_id)
         # Each once: what one of them leaves undone is due at once, in the next turn.
-        for subscription_id in due:
+        for subscription_id in self._deadlines.take_due(now_ms):
             subscription = self._parts.registry.subscription(subscription_id)
             if subscription is not None:
                 subscription.due(now_ms)
-                self._arm(subscription)
+                self._deadlines.arm(subscription)
 
     def _append(self, now_ms: int) -> bool:
         """Append what there is; True when nothing that was settled is left unsaved."""
@@ -266,7 +245,7 @@ class TurnRunner:
             moved += here
             if here >= share:
                 self._woken[subscription] = None
-            self._arm(subscription)
+            self._deadlines.arm(subscription)
         registry = self._parts.registry
         if registry.evicting or registry.unused.topics:
             for subscription in woken:
@@ -276,18 +255,6 @@ class TurnRunner:
                 if topic.name in registry.evicting:
                     self._overfull[topic] = None
         return moved > 0
-
-    def _arm(self, subscription: Subscription) -> None:
-        at_ms = subscription.next_deadline_ms()
-        subscription_id = subscription.subscription_id
-        if at_ms is None:
-            self._armed.pop(subscription_id, None)
-        elif self._armed.get(subscription_id) != at_ms:
-            self._armed[subscription_id] = at_ms
-            heappush(self._deadlines, (at_ms, subscription_id))
-            if len(self._deadlines) > 2 * len(self._armed) + STALE_DEADLINES_MAX:
-                self._deadlines = [(when_ms, each) for each, when_ms in self._armed.items()]
-                heapify(self._deadlines)
 
     def _can_move(self) -> bool:
         """True when the next turn would move something (law 4)."""
