@@ -326,8 +326,16 @@ class Connection:
         if self._unpaid_bytes and self._chain.pool.take(self._share, self._unpaid_bytes):
             self._unpaid_bytes = 0
         gate = self.gate
-        if not gate.reasons and self._is_free:
-            return
+        is_held = (
+            self.stage.is_blocked
+            or self._unpaid_bytes
+            or self.pending.is_held
+            or self.holds
+            or self.is_short_of_room
+            or (self.is_publisher and self._chain.alarms.is_raised)
+        )
+        if not (is_held or gate.reasons):
+            return  # the rule: ``_reasons`` would be empty
         wanted = self._reasons()
         if wanted.keys() == gate.reasons.keys():
             gate.reasons.update(wanted)
@@ -338,18 +346,6 @@ class Connection:
         for reason, culprit in wanted.items():
             gate.close(reason, culprit, now_ms)
         self.outlet.gate_changed(gate.is_open, dict(gate.reasons))
-
-    @property
-    def _is_free(self) -> bool:
-        """True when nothing holds it: ``_reasons`` would be empty, which is the rule."""
-        return not (
-            self.stage.is_blocked
-            or self._unpaid_bytes
-            or self.pending.is_held
-            or self.holds
-            or self.is_short_of_room
-            or (self.is_publisher and self._chain.alarms.is_raised)
-        )
 
     def _reasons(self) -> dict[Reason, str]:
         reasons: dict[Reason, str] = {}
