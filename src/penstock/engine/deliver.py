@@ -15,7 +15,7 @@ Not here: who is next (``dispatch/``), what is next (``pick``), where a lane sta
 
 from penstock.engine.consumer import Consumer
 from penstock.engine.cursor import joined_ranges
-from penstock.engine.dispatch.deal import deal, total_room
+from penstock.engine.dispatch.deal import Rooms, deal
 from penstock.engine.dispatch.key_shared import KeyShared
 from penstock.engine.expiry import overdue
 from penstock.engine.host import Host
@@ -78,8 +78,10 @@ class Journey:
             consumers = dispatcher.consumers
             # Whoever is alone needs no round: its room says whether it takes anything.
             takers = consumers if len(consumers) == 1 else dispatcher.takers()
-            is_alone = len(takers) == 1
-            room, room_bytes = takers[0].rooms() if is_alone else total_room(takers)
+            if not takers:
+                break
+            rooms = Rooms(takers) if len(takers) > 1 else None
+            room, room_bytes = takers[0].rooms() if rooms is None else rooms.total()
             if not room:
                 break
             picked = self._pick(lane, min(room, messages_max - moved), room_bytes)
@@ -88,10 +90,10 @@ class Journey:
             moved += picked.moved
             if not picked.deliveries:
                 continue
-            if is_alone:
+            if rooms is None:
                 self._hand(lane, takers[0], picked, outbox)
                 continue
-            shares, left_over = deal(takers, picked.deliveries, is_plain=picked.is_plain)
+            shares, left_over = deal(rooms, picked.deliveries, is_plain=picked.is_plain)
             for taker, share in shares:
                 self._hand(lane, taker, Picked(share, is_plain=picked.is_plain), outbox)
             if shares:

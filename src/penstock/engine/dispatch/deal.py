@@ -17,55 +17,47 @@ as even, and what it settles together stays one range."""
 Shares = list[tuple[Consumer, list[Delivery]]]
 
 
-def total_room(takers: list[Consumer]) -> tuple[int, int]:
-    """Messages and bytes that all of them together may be handed now."""
-    if not takers:
-        return 0, 0
-    rooms = _Rooms(takers)
-    messages = size_bytes = 0
-    for at in range(len(takers)):
-        room, size = rooms.left(at)
-        rooms.take(at, room, size)
-        messages += room
-        size_bytes += size
-    return messages, size_bytes
+class Rooms:
+    """What several consumers may be handed, and what is left of it while a list is dealt out."""
 
-
-def deal(
-    takers: list[Consumer], deliveries: list[Delivery], *, is_plain: bool
-) -> tuple[Shares, list[Delivery]]:
-    """Shares in the order of the round (the last one got the last message), and what is left."""
-    each = -(-len(deliveries) // len(takers))
-    size = sum(delivery.size for delivery in deliveries)
-    if is_plain and _is_roomy(takers, each, size):
-        return _deal_evenly(takers, deliveries), []
-    return _deal_one_by_one(takers, deliveries)
-
-
-def _is_roomy(takers: list[Consumer], each: int, size: int) -> bool:
-    """Whether everybody may have that many messages, and anybody all of the bytes."""
-    rooms = [taker.rooms() for taker in takers]
-    if each > min([messages for messages, _ in rooms]):
-        return False
-    if size > min([room_bytes for _, room_bytes in rooms]):
-        return False
-    limits = [limit for taker in takers for limit in taker.shared_limits()]
-    return all(each * count <= limit[1] for limit, count in Counter(limits).items())
-
-
-class _Rooms:
-    """What each of them may still be handed, while a list is dealt out."""
-
-    __slots__ = ("_own", "_shared", "_sharing")
+    __slots__ = ("_own", "_shared", "_sharing", "takers")
 
     def __init__(self, takers: list[Consumer]) -> None:
+        self.takers = takers
         self._own = [taker.rooms() for taker in takers]
-        self._shared: dict[object, tuple[int, int]] = {}
-        self._sharing: list[list[object]] = []
-        for taker in takers:
-            limits = taker.shared_limits()
-            self._sharing.append([limit for limit, _, _ in limits])
-            self._shared.update({limit: (room, size) for limit, room, size in limits})
+        limits = [taker.shared_limits() for taker in takers]
+        # What only one of them has is a part of its own room already.
+        users = Counter([limit for each in limits for limit, _, _ in each])
+        self._shared: dict[object, tuple[int, int]] = {
+            limit: (room, size) for each in limits for limit, room, size in each if users[limit] > 1
+        }
+        self._sharing: list[list[object]] = [
+            [limit for limit, _, _ in each if limit in self._shared] for each in limits
+        ]
+
+    def total(self) -> tuple[int, int]:
+        """Messages and bytes that all of them together may be handed now."""
+        own, shared = self._own, self._shared
+        if not shared:
+            return sum([room for room, _ in own]), sum([size for _, size in own])
+        self._own, self._shared = own.copy(), shared.copy()
+        messages = size_bytes = 0
+        for at in range(len(own)):
+            room, size = self.left(at)
+            self.take(at, room, size)
+            messages += room
+            size_bytes += size
+        self._own, self._shared = own, shared
+        return messages, size_bytes
+
+    def has_for_each(self, messages: int, size_bytes: int) -> bool:
+        """Whether everybody may have that many messages, and anybody all of the bytes."""
+        if messages > min([room for room, _ in self._own]):
+            return False
+        if size_bytes > min([size for _, size in self._own]):
+            return False
+        users = Counter([limit for each in self._sharing for limit in each])
+        return all(users[limit] * messages <= room for limit, (room, _) in self._shared.items())
 
     def left(self, at: int) -> tuple[int, int]:
         """Messages and bytes for this one."""
@@ -82,6 +74,16 @@ class _Rooms:
         for limit in self._sharing[at]:
             room, room_size = self._shared[limit]
             self._shared[limit] = (room - messages, room_size - size)
+
+
+def deal(
+    rooms: Rooms, deliveries: list[Delivery], *, is_plain: bool
+) -> tuple[Shares, list[Delivery]]:
+    """Shares in the order of the round (the last one got the last message), and what is left."""
+    each = -(-len(deliveries) // len(rooms.takers))
+    if is_plain and rooms.has_for_each(each, sum([delivery.size for delivery in deliveries])):
+        return _deal_evenly(rooms.takers, deliveries), []
+    return _deal_one_by_one(rooms, deliveries)
 
 
 def _deal_evenly(takers: list[Consumer], deliveries: list[Delivery]) -> Shares:
@@ -102,11 +104,9 @@ def _deal_evenly(takers: list[Consumer], deliveries: list[Delivery]) -> Shares:
     return shares[behind:] + shares[:behind]
 
 
-def _deal_one_by_one(
-    takers: list[Consumer], deliveries: list[Delivery]
-) -> tuple[Shares, list[Delivery]]:
+def _deal_one_by_one(rooms: Rooms, deliveries: list[Delivery]) -> tuple[Shares, list[Delivery]]:
     """Where rooms, sizes or batches differ: to the next in the round that still has room."""
-    rooms = _Rooms(takers)
+    takers = rooms.takers
     shares: list[list[Delivery]] = [[] for _ in takers]
     turn = last = 0
     for number, delivery in enumerate(deliveries):
