@@ -68,11 +68,13 @@ class Commit:
 
     def take(self) -> SyncJob | None:
         """The next job, if there is anything to do and none is out."""
-        if self._job is not None or self.failure is not None or self._is_early(self._retry_ms):
+        if self._job is not None or self.failure is not None:
+            return None
+        if self._retry_ms and self._is_early(self._retry_ms):
             return None
         parts = self._parts
         files, definitions, synced = parts.side_files, parts.definitions, self.synced_position
-        has_log = self._wants_log()
+        has_log = self._is_log_waiting() and (not self.counts_written or self._is_log_due())
         steps: list[Step] = []
         if files.steps_planned > files.steps_done and not self._is_early(self._steps_retry_ms):
             steps = files.steps()
@@ -197,13 +199,11 @@ class Commit:
         return pending is not None and pending > self.synced_position
 
     def _is_early(self, due_ms: int) -> bool:
-        """True before that time; asks no clock for times that never were set."""
-        return due_ms > 0 and self._clock.monotonic_ms() < due_ms
+        return self._clock.monotonic_ms() < due_ms
 
-    def _wants_log(self) -> bool:
-        if not self._is_log_waiting():
-            return False
-        if not self.counts_written or self._is_closing or self._wants_snapshot_sync():
+    def _is_log_due(self) -> bool:
+        """Where written is durable enough: True when the log is to be synced all the same."""
+        if self._is_closing or self._wants_snapshot_sync():
             return True
         interval_ms = self._interval_ms
         return interval_ms is not None and not self._is_early(self._synced_ms + interval_ms)

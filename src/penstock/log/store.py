@@ -158,7 +158,8 @@ class Store:
         ``SyncFailed`` for good) and leaves everything as before when it is not written.
         """
         commit, writer = self._commit, self._writer
-        commit.check()
+        if commit.failure is not None:
+            commit.check()
         if not batch:
             return self.end_position
         index_ms = max(store_ms, self._index_ms)

@@ -127,7 +127,13 @@ class LogWriter:
             or (segment.size_bytes + frame_len > self._segment_bytes_max and segment.size_bytes)
         ):
             segment, file = self._roll()
-        self._write(file, segment, frame)
+        try:
+            written = file.write(frame)
+        except OSError as error:
+            raise self._cut_back(file, segment, error.strerror or str(error)) from error
+        if written != frame_len:
+            reason = f"only {written} of {frame_len} bytes were taken (is the disk full?)"
+            raise self._cut_back(file, segment, reason)
         segment.size_bytes += frame_len
         self._is_active_unsynced = True
         self.end_position = end = LogPosition(base + frame_len)
@@ -176,22 +182,14 @@ class LogWriter:
         self._has_new_names = True
         return self._active, fresh
 
-    def _write(self, file: File, segment: Segment, data: bytes) -> None:
-        """One write, or the file as it was."""
-        try:
-            written = file.write(data)
-            if written == len(data):
-                return
-            reason = f"only {written} of {len(data)} bytes were taken (is the disk full?)"
-            cause = None
-        except OSError as error:
-            reason, cause = error.strerror or str(error), error
+    def _cut_back(self, file: File, segment: Segment, reason: str) -> AppendFailed:
+        """Leave the file as it was before a write that failed; what to raise."""
         try:
             file.truncate(segment.size_bytes)
         except OSError as error:
             self.is_poisoned = True
-            raise AppendFailed(
+            return AppendFailed(
                 f"log segment {segment.path}: {reason}, and cutting it back to "
                 f"{segment.size_bytes} bytes failed: {error.strerror}; restart the broker"
-            ) from error
-        raise AppendFailed(f"log segment {segment.path}: {reason}; nothing was stored") from cause
+            )
+        return AppendFailed(f"log segment {segment.path}: {reason}; nothing was stored")
