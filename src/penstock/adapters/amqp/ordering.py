@@ -26,7 +26,7 @@ from penstock.adapters.amqp.dispatch import run_event
 from penstock.adapters.amqp.unacked import stretches
 from penstock.flow.views import COMMANDS, UndoneView
 from penstock.wire.amqp.basic_methods import Get
-from penstock.wire.amqp.content import AckRun, Command, PublishRun, SettleRun
+from penstock.wire.amqp.content import AckRun, Command, SettleRun
 from penstock.wire.amqp.queue_methods import Declare, Delete, Purge
 
 if TYPE_CHECKING:
@@ -72,22 +72,28 @@ class Backlog:
         self.is_waiting = False
         """True while something is not done, or not even read, and the connection is not over."""
 
-    def take(self, events: list[Event]) -> bool:
+    def take(self, events: list[Event], left: int = COMMANDS_AT_ONCE) -> bool:
         """Do these, in order; False when something has to wait, or was the end."""
-        events = portioned(events)
         if self._events or self._awaited is not None:
             self._events += events
             return False
         self.is_waiting = False
         session = self._session
-        left = COMMANDS_AT_ONCE
         for number, event in enumerate(events):
-            # Publishes are the engine's to spread.
-            if type(event) is not PublishRun:
-                left -= _cost(event)
-                if left < 0 or (type(event) is Command and self._is_early(event)):
-                    self._put_off(events[number:])
-                    return False
+            # Publishes cost nothing here: they are the engine's to spread.
+            if type(event) is AckRun or type(event) is SettleRun:
+                tags = len(event.tags)
+                if tags > TAGS_AT_ONCE and len(portions := _portions(event)) > 1:
+                    return self.take([*portions, *events[number + 1 :]], left)
+                # What is longer was not cut, so they are neighbours.
+                left -= tags // (
+                    TAGS_PER_COMMAND if tags <= TAGS_AT_ONCE else NEIGHBOURS_PER_COMMAND
+                )
+            elif type(event) is Command:
+                left -= 1
+            if left < 0 or (type(event) is Command and self._is_early(event)):
+                self._put_off(events[number:])
+                return False
             if not run_event(session, event):
                 return False
             if self.is_waiting:
@@ -96,8 +102,7 @@ class Backlog:
                 return False
         if self._inflow.has_more:
             self._put_off([])
-            return False
-        return True
+        return not self._inflow.has_more
 
     def go_on(self) -> bool:
         """A turn has passed: do what waited; the same answer."""
@@ -165,18 +170,9 @@ class Backlog:
         return False
 
 
-def portioned(events: list[Event]) -> list[Event]:
-    """The same; long lists of tags that cannot be settled together are cut."""
-    for event in events:
-        if (type(event) is AckRun or type(event) is SettleRun) and len(event.tags) > TAGS_AT_ONCE:
-            return [portion for event in events for portion in _portions(event)]
-    return events
-
-
-def _portions(event: Event) -> list[Event]:
-    tags = event.tags if type(event) is AckRun or type(event) is SettleRun else []
-    if len(tags) <= TAGS_AT_ONCE:
-        return [event]
+def _portions(event: AckRun | SettleRun) -> list[Event]:
+    """A long list of tags, cut when they cannot be settled together."""
+    tags = event.tags
     starts = range(0, len(tags), TAGS_AT_ONCE)
     if type(event) is AckRun and _is_scattered(tags):
         return [
@@ -200,15 +196,6 @@ def _portions(event: Event) -> list[Event]:
 
 def _is_scattered(tags: list[int]) -> bool:
     return len(stretches(tags)) > len(tags) // NEIGHBOURS_PER_COMMAND
-
-
-def _cost(event: Event) -> int:
-    """Commands that take as long as this, which is no publish."""
-    if type(event) is not AckRun and type(event) is not SettleRun:
-        return int(type(event) is Command)
-    tags = len(event.tags)
-    # What is longer was not cut, so they are neighbours.
-    return tags // (TAGS_PER_COMMAND if tags <= TAGS_AT_ONCE else NEIGHBOURS_PER_COMMAND)
 
 
 def leaving_queue(session: Session, number: int, name: str) -> AmqpQueue | None:
