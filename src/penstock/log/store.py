@@ -101,6 +101,13 @@ class Store:
         """Lookup by message key; whoever publishes feeds it."""
         self.epoch: Final = parts.writer.epoch
         self.counters: Final = StoreCounters()
+        # Asked in every turn, and answered behind this door: no call only passes on.
+        self.recent: Final = self._hot.run
+        """The records at these positions if they are in memory and nothing lies between them."""
+        self.take_sync_job: Final = self._commit.take
+        """What the commit thread has to do now; None when nothing, or while one is out."""
+        self.next_sync_ms: Final = self._commit.next_ms
+        """Monotonic time from which ``take_sync_job`` has something; None = only after changes."""
 
     @classmethod
     def open(
@@ -213,10 +220,6 @@ class Store:
                 found[at] = record
         return found
 
-    def recent(self, positions: list[int]) -> list[Record] | None:
-        """The records at these positions if they are in memory and nothing lies between them."""
-        return self._hot.run(positions)
-
     def locate(self, position: int) -> Located | None:
         """The record around ``position``, and which of its messages that is (D4)."""
         return self._reader.locate(position)
@@ -248,10 +251,6 @@ class Store:
 
     # Commits
 
-    def take_sync_job(self) -> SyncJob | None:
-        """What the commit thread has to do now; None when nothing, or while one is out."""
-        return self._commit.take()
-
     def synced(self, job: SyncJob, error: Exception | None) -> None:
         """The job was run: positions advance, or the store is failed for good."""
         commit = self._commit
@@ -259,10 +258,6 @@ class Store:
         if not commit.counts_written:
             self.durable_position = commit.synced_position
         self.counters.syncs = commit.syncs
-
-    def next_sync_ms(self) -> int | None:
-        """Monotonic time from which ``take_sync_job`` has something; None = only after changes."""
-        return self._commit.next_ms()
 
     def is_snapshot_due(self) -> bool:
         """True when ``offer_snapshot`` should be called (at most every second, and if needed)."""
