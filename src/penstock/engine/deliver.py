@@ -77,7 +77,8 @@ class Journey:
         while moved < messages_max and (lane.next_offset < end or lane.redelivery.again):
             consumers = dispatcher.consumers
             # Whoever is alone needs no round: its room says whether it takes anything.
-            takers = consumers if len(consumers) == 1 else dispatcher.takers()
+            is_alone = len(consumers) == 1
+            takers = consumers if is_alone else dispatcher.takers(lane.ready_at_most)
             if not takers:
                 break
             rooms = Rooms(takers) if len(takers) > 1 else None
@@ -92,6 +93,8 @@ class Journey:
                 continue
             if rooms is None:
                 self._hand(lane, takers[0], picked, outbox)
+                if not is_alone:
+                    dispatcher.served(takers[0])
                 continue
             shares, left_over = deal(rooms, picked.deliveries, is_plain=picked.is_plain)
             for taker, share in shares:

@@ -6,9 +6,12 @@ own set of consumers, its own active one and its own turn of the round.
 Not here: how messages are dealt out and handed over (``engine/deliver.py``).
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.engine.consumer import Consumer, ConsumerRefusal
+
+TAKERS_MAX: Final = 64
+"""Consumers looked for in one round; ten thousand of them must not make a round expensive."""
 
 
 class Dispatcher(Protocol):
@@ -28,8 +31,11 @@ class Dispatcher(Protocol):
         """It takes no more."""
         ...
 
-    def takers(self) -> list[Consumer]:
-        """Those who can take something now, in the order in which they are served."""
+    def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
+        """Those who can take something now, in the order in which they are served.
+
+        More than there are messages need not be found.
+        """
         ...
 
     def served(self, last: Consumer) -> None:

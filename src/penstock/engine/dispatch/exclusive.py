@@ -1,6 +1,7 @@
 """Exclusive: one consumer per queue; a second is refused, with a value and not an error."""
 
 from penstock.engine.consumer import Consumer, ConsumerRefusal, RefusalReason
+from penstock.engine.dispatch.dispatcher import TAKERS_MAX
 
 
 class Exclusive:
@@ -31,7 +32,7 @@ class Exclusive:
         """The place is free."""
         self.consumers.remove(consumer)
 
-    def takers(self) -> list[Consumer]:
+    def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
         """The one, while it has room."""
         return [consumer for consumer in self.consumers if consumer.room() > 0]
 

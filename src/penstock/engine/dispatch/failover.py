@@ -5,6 +5,7 @@ displace the active one: what it has not settled goes to its successor, in order
 """
 
 from penstock.engine.consumer import Consumer, ConsumerRefusal
+from penstock.engine.dispatch.dispatcher import TAKERS_MAX
 
 
 class Failover:
@@ -42,7 +43,7 @@ class Failover:
         if was_active:
             self._tell(None, self.active)
 
-    def takers(self) -> list[Consumer]:
+    def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
         """The active one, while it has room."""
         active = self.active
         return [active] if active is not None and active.room() > 0 else []

@@ -16,6 +16,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from penstock.engine.consumer import Consumer, ConsumerRefusal
+from penstock.engine.dispatch.dispatcher import TAKERS_MAX
 from penstock.engine.dispatch.key_slots import SLOTS, SlotClaims, SlotOwners, SlotRing
 
 LOOK_AHEAD_PER_CONSUMER_MAX: Final = 4_000
@@ -70,7 +71,7 @@ class KeyShared:
         self.owners.remove(consumer)
         self._is_stale = True
 
-    def takers(self) -> list[Consumer]:
+    def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
         """Everyone with room; who gets what is decided by key."""
         self._settle_owners()
         return [consumer for consumer in self.consumers if consumer.room() > 0]

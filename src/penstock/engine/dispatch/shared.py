@@ -4,12 +4,8 @@ A consumer without room is skipped, so a slow one holds only what it has (law 8)
 is served only while no higher one has room.
 """
 
-from typing import Final
-
 from penstock.engine.consumer import Consumer, ConsumerRefusal
-
-TAKERS_MAX: Final = 64
-"""Consumers looked for in one round; ten thousand of them must not make a round expensive."""
+from penstock.engine.dispatch.dispatcher import TAKERS_MAX
 
 
 class Shared:
@@ -48,8 +44,9 @@ class Shared:
                 level.next -= at < level.next
         self._levels = [level for level in self._levels if level.members]
 
-    def takers(self) -> list[Consumer]:
+    def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
         """Those of the highest level with room, beginning behind the one served last."""
+        count_max = min(count_max, TAKERS_MAX)
         self._found_at.clear()
         for level in self._levels:
             found: list[Consumer] = []
@@ -60,7 +57,7 @@ class Shared:
                 if consumer.room() > 0:
                     found.append(consumer)
                     self._found_at[consumer.consumer_id] = (level, at)
-                    if len(found) == TAKERS_MAX:
+                    if len(found) == count_max:
                         break
             if found:
                 return found

@@ -156,6 +156,15 @@ def test_the_round_goes_on_where_it_was_when_somebody_leaves(host, queue):
     assert takers["d"].offsets == [2]
 
 
+def test_no_more_are_looked_for_than_there_are_messages_and_the_round_goes_on(host, queue):
+    subscription = subscribe(host, queue, Mode.SHARED)
+    takers = [consume(subscription, name=name) for name in "abc"]
+    assert len(subscription.lane(1).dispatcher.takers(2)) == 2
+    for count in (1, 1, 2, 1, 1):
+        publish(host, subscription, queue, count)
+    assert [each.offsets for each in takers] == [[0, 3], [1, 4], [2, 5]]
+
+
 def test_ten_thousand_consumers_do_not_all_have_to_be_asked(host, queue):
     subscription = subscribe(host, queue, Mode.SHARED)
     for number in range(200):
