@@ -66,11 +66,13 @@ class Dying:
         if self._line and not was_waiting:
             self.since_ms = self._host.clock.monotonic_ms()
 
-    def turn(self) -> None:
-        """A turn has come: bury the first of those who wait for it."""
+    def turn(self) -> bool:
+        """A turn has come: bury the first of those who wait for it; True while others do."""
         self._left = DEATHS_AT_ONCE
-        if self._line:
-            self._bury_some()
+        if not self._line:
+            return False
+        self._bury_some()
+        return bool(self._line)
 
     def bury_all(self) -> None:
         """Bury everybody who waits for it: the subscription ends."""

@@ -157,9 +157,7 @@ class Subscription(Measured):
         """One round: hand out what is ready, at most so many; returns messages moved."""
         if self.is_closed:
             return 0
-        dying = self._settler.dying
-        dying.turn()
-        is_burying = dying.count > 0
+        is_burying = self._settler.dying.turn()
         lanes = self._order
         outbox: Outbox = {}
         if is_burying or self.is_leaving:
