@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.ports import Confirmation, Publication
 from penstock.engine.statistics import Counters
-from penstock.model.refusal import Refusal
+from penstock.model.refusal import Refusal, RefusalKind
 
 if TYPE_CHECKING:
     from penstock.engine.connection import Channel
+    from penstock.engine.parcel import Parcel
 
 
 class Answers:
@@ -42,6 +43,19 @@ class Answers:
         self._refused.setdefault(channel, []).extend(
             [(publication.token, refusal) for publication in publications]
         )
+
+    def unroutable(self, parcel: Parcel) -> None:
+        """No queue wants it: confirmed at once, or refused if the publisher insists on one."""
+        channel = parcel.channel
+        channel.connection.refund(parcel.charge)
+        mandatory = [each for each in parcel.publications if each.is_mandatory]
+        optional = [each for each in parcel.publications if not each.is_mandatory]
+        self._counters.unroutable += len(parcel.publications)
+        if mandatory:
+            text = "no queue is bound for this message and it is mandatory; nothing was stored"
+            self.refuse(channel, mandatory, Refusal(RefusalKind.NO_ROUTE, "route", text))
+        if optional:
+            self.confirm(channel, optional)
 
     def say(self) -> None:
         """Tell the peers."""

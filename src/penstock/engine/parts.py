@@ -111,7 +111,7 @@ class Parts:
                 connection = parcel.channel.connection
                 if connection.pending.done(len(parcel.publications)):
                     self.chain.mark(connection)
-                self.intake.unroutable(parcel)
+                self.answers.unroutable(parcel)
             for connection in self.chain.connections.values():
                 connection.forget_queue(queue)
             self.pulls.deleted(queue)

@@ -186,12 +186,10 @@ class Intake:
 
     def _admit(self, channel: Channel, parcel: Parcel) -> Held | None:
         """Route a parcel and hand over what is admitted; what has to wait comes back."""
-        route = parcel.route
         if parcel.queues is None:
-            if route.is_constant:
-                parcel.queues = route.targets(parcel.publications[0].record)
-            else:
+            if not parcel.route.is_constant:
                 return self._admit_parts(channel, routed(parcel))
+            parcel.queues = parcel.route.targets(parcel.publications[0].record)
         return self._admit_routed(channel, parcel)
 
     def _admit_parts(self, channel: Channel, parts: list[Parcel]) -> Held | None:
@@ -209,7 +207,7 @@ class Intake:
                 queues = parcel.queues = tuple(each for each in queues if not each.is_deleted)
                 break
         if not queues:
-            self.unroutable(parcel)
+            self._answers.unroutable(parcel)
             channel.left(len(parcel.publications))
             return None
         ruling = self._admission.judge(parcel)
@@ -252,21 +250,6 @@ class Intake:
         if connection.pending.add(messages):
             self.chain.mark(connection)
         channel.left(messages)
-
-    # Those who do not get through.
-
-    def unroutable(self, parcel: Parcel) -> None:
-        """No queue wants it: confirmed at once, or refused if the publisher insists on one."""
-        channel = parcel.channel
-        channel.connection.refund(parcel.charge)
-        mandatory = [each for each in parcel.publications if each.is_mandatory]
-        optional = [each for each in parcel.publications if not each.is_mandatory]
-        self._counters.unroutable += len(parcel.publications)
-        if mandatory:
-            text = "no queue is bound for this message and it is mandatory; nothing was stored"
-            self._answers.refuse(channel, mandatory, Refusal(RefusalKind.NO_ROUTE, "route", text))
-        if optional:
-            self._answers.confirm(channel, optional)
 
     def _refuse(self, channel: Channel, parcel: Parcel, refusal: Refusal) -> None:
         """Refuse what never left its channel."""
