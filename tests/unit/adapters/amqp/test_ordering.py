@@ -208,3 +208,11 @@ def test_closes_wait_as_well(client):
     client.turn()
     kinds = [type(method) for method in client.methods()]
     assert kinds == [DeclareOk, channel_methods.CloseOk, connection_methods.CloseOk]
+
+
+def test_nothing_waits_any_more_when_the_connection_is_over(client):
+    opening = method_frame(1, Declare(queue="q"))
+    client.session.receive(opening * (COMMANDS_AT_ONCE + 1))
+    assert client.session.backlog.is_waiting
+    client.session.closed("gone")
+    assert not client.session.backlog.is_waiting

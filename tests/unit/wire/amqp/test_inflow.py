@@ -153,6 +153,23 @@ def test_the_greeting_comes_first():
     assert inflow.is_greeted
 
 
+def test_nothing_is_heard_before_the_greeting_not_even_behind_nothing():
+    inflow = Inflow()
+    assert inflow.feed(b"", NOW_MS) == []
+    assert inflow.feed(ack_frame(1, 7, is_multiple=True), NOW_MS) == []
+    assert isinstance(inflow.failure, WrongProtocol)
+
+
+def test_what_is_kept_of_a_frame_is_counted_while_it_comes_in_pieces():
+    inflow = tuned()
+    opening = method_frame(1, channel_methods.Open())
+    kept = []
+    for at in range(len(opening)):
+        inflow.feed(opening[at : at + 1], NOW_MS)
+        kept.append(inflow.held_bytes)
+    assert kept == [*range(1, len(opening)), 0]
+
+
 def test_another_protocol_is_a_failure_of_its_own():
     inflow = Inflow()
     inflow.feed(b"GET / HTTP/1.1\r\n", NOW_MS)
