@@ -247,13 +247,12 @@ class Session(Caller):
 
     def _all_done(self) -> None:
         """What is left of the bytes is not complete, or cannot be read."""
-        inflow = self._inflow
-        if inflow.failure is not None:
-            self._unreadable(inflow.failure)
-        elif (held_bytes := inflow.held_bytes) or self._contents.charged_bytes:
-            self._keep(held_bytes)
+        if self._inflow.failure is not None:
+            self._unreadable(self._inflow.failure)
+        elif self._inflow.held_bytes or self._contents.charged_bytes:
+            self._keep()
 
-    def _keep(self, held_bytes: int) -> None:
+    def _keep(self) -> None:
         """Something is not complete: it is on an open channel, and there is room for it."""
         try:
             numbers = self._inflow.content_channels
@@ -262,7 +261,7 @@ class Session(Caller):
                     raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
                 # Alarms concern it from now on.
                 self.connection.note_publisher()
-            self._contents.keeps(held_bytes, self.now_ms)
+            self._contents.keeps(self._inflow.held_bytes, self.now_ms)
         except AmqpError as error:
             self.fail(error)
 
