@@ -217,14 +217,14 @@ class Pump(asyncio.Protocol):
                 data = parts[0] if len(parts) == 1 else b"".join(parts)
                 self.sent_bytes += len(data)
                 transport.write(data)
-                adapter.flushed(self._untaken_bytes() if self._is_choked else 0)
+                adapter.flushed(transport.get_write_buffer_size() if self._is_choked else 0)
             if adapter.wants_close:
                 self._close()
                 return
             is_open = adapter.is_reading
             is_stopped = self._is_hushed or not is_open
-            if self._is_choked:
-                is_stopped = is_stopped or self._untaken_bytes() > UNTAKEN_BYTES_MAX
+            if self._is_choked and transport.get_write_buffer_size() > UNTAKEN_BYTES_MAX:
+                is_stopped = True
             if is_stopped != self._is_paused:
                 self._pause(is_stopped)
             if self._arrived.size and is_open:
@@ -273,9 +273,6 @@ class Pump(asyncio.Protocol):
             self._fail(error)
             return
         self._stir()
-
-    def _untaken_bytes(self) -> int:
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def _pause(self, is_paused: bool) -> None:
         assert self._transport is not None
