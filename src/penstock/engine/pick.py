@@ -229,7 +229,7 @@ class Picker:
         dropped = 0
         now_ms = self._host.clock.wall_ms()
         while dropped < entries_max:
-            entry = self._mortal_head(lane)
+            entry = _mortal_head(lane)
             if entry is None:
                 break
             record = self._read_one(entry)
@@ -251,7 +251,7 @@ class Picker:
         head = head_of(lane)
         if head == lane.head_offset:
             return
-        entry = self._mortal_head(lane)
+        entry = _mortal_head(lane)
         record = self._read_one(entry) if entry is not None else None
         lane.head_offset = head if head < lane.end else -1
         lane.head_deadline_ms = 0
@@ -261,18 +261,6 @@ class Picker:
             if expire_ms:
                 left_ms = max(0, expire_ms + 1 - clock.wall_ms())
                 lane.head_deadline_ms = clock.monotonic_ms() + left_ms
-
-    def _mortal_head(self, lane: Lane) -> IndexEntry | None:
-        """The entry at the head if it can expire at all."""
-        if not lane.redelivery.again:
-            lane.next_offset = lane.cursor.next_unsettled(lane.next_offset)
-        head = head_of(lane)
-        found = lane.queue.index.entries(head, 1) if head < lane.end else []
-        if not found or found[0][1] >= lane.end:
-            return None
-        entry = found[0]
-        can_expire = entry[7] & _EXPIRES or lane.queue.topic.policy.message_ttl_ms
-        return entry if can_expire else None
 
     def _read_one(self, entry: IndexEntry) -> Record | None:
         return self._host.read([(entry[0], entry[4])])[0]
@@ -324,6 +312,19 @@ def entries_at(lane: Lane, offsets: list[int]) -> dict[int, IndexEntry]:
     }
     # Above a hole the index answers with a later entry, which is not meant.
     return {offset: there[offset] for offset in offsets if offset in there}
+
+
+def _mortal_head(lane: Lane) -> IndexEntry | None:
+    """The entry at the head if it can expire at all."""
+    if not lane.redelivery.again:
+        lane.next_offset = lane.cursor.next_unsettled(lane.next_offset)
+    head = head_of(lane)
+    found = lane.queue.index.entries(head, 1) if head < lane.end else []
+    if not found or found[0][1] >= lane.end:
+        return None
+    entry = found[0]
+    can_expire = entry[7] & _EXPIRES or lane.queue.topic.policy.message_ttl_ms
+    return entry if can_expire else None
 
 
 def _runs(offsets: list[int]) -> Iterable[tuple[int, int]]:
