@@ -62,6 +62,7 @@ class FlightProcess:
         self._restart_ms_max = restart_ms_max
         self._sleep = sleep or asyncio.sleep
         self._task: asyncio.Task[None] | None = None
+        self._birth: asyncio.Task[asyncio.subprocess.Process] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self.starts = 0
         self.deaths = 0
@@ -82,6 +83,10 @@ class FlightProcess:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        if self._birth is not None:
+            # It may be on its way into the world: nobody else would end it.
+            with contextlib.suppress(OSError):
+                self._process = await self._birth
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -118,10 +123,11 @@ class FlightProcess:
 
     async def _run(self) -> int | str:
         """One life; its exit code, or why it could not be started."""
+        pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        birth = asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=nothing)
+        self._birth = asyncio.get_running_loop().create_task(birth)
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
-            )
+            self._process = await asyncio.shield(self._birth)
         except OSError as error:
             return str(error)
         self.starts += 1

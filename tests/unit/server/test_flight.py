@@ -55,6 +55,29 @@ def test_a_process_that_runs_ends_when_it_is_stopped():
     assert asyncio.run(run()).pid is None
 
 
+def test_a_process_that_is_stopped_while_it_is_being_started_ends_too(monkeypatch):
+    born = []
+    create = asyncio.create_subprocess_exec
+
+    async def slowly(*command, **streams):
+        born.append(await create(*command, **streams))
+        await asyncio.sleep(0)
+        return born[0]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slowly)
+
+    async def run():
+        process = FlightProcess(["sleep", "60"], restart_ms_max=1000)
+        process.start()
+        while not born:
+            await asyncio.sleep(0)
+        await process.stop()
+        return process
+
+    assert asyncio.run(run()).pid is None
+    assert born[0].returncode is not None
+
+
 def test_every_address_that_the_broker_has_is_one_of_the_process():
     command = command_of(Path("/d"), ["127.0.0.1", "::1"], 1)
     assert command[-4:] == ["--host", "127.0.0.1", "--host", "::1"]
