@@ -126,8 +126,10 @@ class Publishing(Actor):
 
     async def _publish(self) -> None:
         share = max(1, round(self._per_second * ROUND_SECONDS))
-        while not self.is_stopped:
+        while True:
             await asyncio.sleep(ROUND_SECONDS)
+            if self.is_stopped:
+                return
             self.offered += share
             if self._is_fast_failing:
                 refusal = self.broker.engine.refuse_now()
