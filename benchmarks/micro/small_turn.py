@@ -31,6 +31,7 @@ from penstock.server.commit_thread import Outcome
 from penstock.server.heap import settle_heap
 from penstock.server.opening import lock_directory, open_engine
 from penstock.server.pump import Pump, Surroundings
+from penstock.server.sync_pace import SyncPace
 from penstock.server.turns import Turns
 from penstock.settings.load import Settings
 from penstock.wire.amqp.basic_methods import Ack, Consume, Publish, Qos
@@ -147,6 +148,7 @@ class Bench:
             self.loop,
             clock,
             CommitPolicy(settings.storage),
+            SyncPace(settings.storage),
             failed=self.failures.append,
             make_commits=self._make_commits,
         )

@@ -61,11 +61,11 @@ class CommitPolicy:
         self.messages_per_ms = 0.0
         """What came of late."""
 
-    def reached(self, appended: int, now_ms: int) -> None:
-        """So many messages were appended by now, in all."""
+    def reached(self, appended: int, now_ms: int) -> bool:
+        """So many messages were appended by now, in all; True when some are new."""
         messages = appended - self._appended
         if not messages:
-            return
+            return False
         self._appended = appended
         gap_ms = now_ms - self._last_ms
         self._last_ms = now_ms
@@ -73,14 +73,14 @@ class CommitPolicy:
         past = exp(-gap_ms / MEMORY_MS)
         share = (1 - past) / gap_ms if gap_ms else 1 / MEMORY_MS
         self.messages_per_ms = past * self.messages_per_ms + share * messages
+        return True
 
     def is_little(self, messages: int, byte_count: int) -> bool:
         """True when so much is not worth a sync of its own."""
         return messages < self._messages and byte_count < self._bytes
 
-    def wait_ms(self, messages: int, byte_count: int, *, is_awaited: bool) -> int:
-        """How long to wait, from the first waiter on; 0 = start now."""
-        if is_awaited or not self.is_little(messages, byte_count):
-            return 0
+    @property
+    def linger_ms(self) -> int:
+        """How long little waits for company, from the first waiter on; 0 = nobody would come."""
         expected = self.messages_per_ms * self._linger_ms
         return self._linger_ms if expected >= COMPANY_MIN else 0

@@ -33,10 +33,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-PACE_US: Final = 1_500
+PACE_US: Final = 800
 """Time between the beginnings of two turns; every delivery may wait for so long."""
 
-COMPANY_MIN: Final = 4
+COMPANY_MIN: Final = 2
 """Messages that must be expected within the pace; fewer are not worth anybody's time."""
 
 

@@ -24,6 +24,7 @@ from penstock.server.probes import Probes
 from penstock.server.pump import Surroundings
 from penstock.server.pumps import Pumps
 from penstock.server.queue_hold import QueueHold
+from penstock.server.sync_pace import SyncPace
 from penstock.server.turns import Turns
 from penstock.server.view import BrokerView
 from penstock.settings.load import Settings
@@ -56,6 +57,7 @@ class Running:
             loop,
             clock,
             CommitPolicy(settings.storage),
+            SyncPace(settings.storage),
             failed=failed,
             before_sync=faults.before_sync if faults is not None else None,
         )

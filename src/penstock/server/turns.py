@@ -12,7 +12,8 @@
 * **Then one look at every connection that stirred**: one joined write each (``pump.flush``).
 * **Timers.** One loop timer, armed for ``engine.next_deadline_ms()``.
 * **Last the commit.** One sync at a time, in the commit thread; when it returns, confirms leave at
-  once and the next sync starts with everything that gathered meanwhile (``commit_policy.py``).
+  once and the next sync starts with everything that gathered meanwhile (``commit_policy.py``,
+  ``sync_pace.py``).
   Last, because from then on the commit thread wants the interpreter, too.
 
 A sync that failed is never tried again (P4): the engine refuses what it covered, the refusals are
@@ -30,6 +31,7 @@ from penstock.model.errors import PenstockError, SyncFailed
 from penstock.server.commit_policy import CommitPolicy
 from penstock.server.commit_thread import CommitThread, Outcome
 from penstock.server.pace import Pace
+from penstock.server.sync_pace import SyncPace
 from penstock.telemetry.histogram import COMMIT_MESSAGES, SYNC_SECONDS, Histogram
 
 if TYPE_CHECKING:
@@ -112,6 +114,7 @@ class Turns:
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         policy: CommitPolicy,
+        sync_pace: SyncPace,
         *,
         failed: Callable[[PenstockError], None],
         before_sync: Callable[[], None] | None = None,
@@ -127,6 +130,7 @@ class Turns:
         self._stirred: list[Stirred] = []
         self._is_scheduled = False
         self._pace = pace or Pace()
+        self._sync_pace = sync_pace
         self.gathering: asyncio.TimerHandle | None = None
         """A turn that keeps its distance to the last one."""
         self._is_stopped = False
@@ -209,7 +213,8 @@ class Turns:
             if not self._is_stopped:  # by a mistake that one of them found
                 self._engine.turn()
                 self._is_scheduled = False
-                self._policy.reached(self._engine.appended_messages, self._clock.monotonic_ms())
+                if self._policy.reached(self._engine.appended_messages, self._clock.monotonic_ms()):
+                    self._sync_pace.brought()
                 self._after()
         except Exception as error:
             self.broken(error)
@@ -252,19 +257,26 @@ class Turns:
             self._waiting_since_ms = None
             return
         now_ms = max(self._clock.monotonic_ms(), at_least_ms)
-        if due_ms <= now_ms:
-            if self._waiting_since_ms is None:
-                self._waiting_since_ms = now_ms
-            wait_ms = self._policy.wait_ms(
-                engine.unsynced_messages,
-                engine.unsynced_bytes,
-                is_awaited=engine.is_durability_awaited or self._idle is not None,
-            )
-            due_ms = self._waiting_since_ms + wait_ms
+        if due_ms <= now_ms and not at_least_ms:
+            due_ms = self._commit_due_ms(now_ms)
         if due_ms <= now_ms:
             self._begin_commit()
         else:
             self._linger_until(due_ms, now_ms)
+
+    def _commit_due_ms(self, now_ms: int) -> int:
+        """When a commit that is wanted now begins: little may wait for company."""
+        engine, policy = self._engine, self._policy
+        if self._waiting_since_ms is None:
+            self._waiting_since_ms = now_ms
+        is_awaited = engine.is_durability_awaited or self._idle is not None
+        if is_awaited or not policy.is_little(engine.unsynced_messages, engine.unsynced_bytes):
+            return now_ms
+        due_ms = self._waiting_since_ms + policy.linger_ms
+        if left_us := self._sync_pace.left_us(policy.messages_per_ms):
+            # A turn will find the time come; the timer is for when none does.
+            due_ms = max(due_ms, now_ms + 1 + left_us // 1000)
+        return due_ms
 
     def _linger_until(self, due_ms: int, now_ms: int) -> None:
         if self._linger is not None:
@@ -293,6 +305,7 @@ class Turns:
                 self._linger_until(max(due_ms, now_ms + 1), now_ms)
             return
         self._is_committing = True
+        self._sync_pace.began()
         self.commit_messages.observe(messages)
         self._commits.submit(job)
 

@@ -24,6 +24,9 @@ class StorageSettings:
     commit_linger_ms: int = setting(
         1, "Longest wait of a small commit for company; 0 commits at once"
     )
+    commit_distance_us: int = setting(
+        2_300, "Time between syncs at middling rates, for streams; 0 syncs as fast as the disk"
+    )
     commit_linger_messages: int = setting(200, "Commit at once when this many messages wait")
     commit_linger_bytes: int = setting(64 * KIB, "Commit at once when this many bytes wait")
     hot_tail_bytes_max: int = setting(8 * MIB, "Newest records kept as objects, by bytes")

@@ -115,7 +115,7 @@ def _process(process: ProcessStatistics) -> Iterator[Metric]:
     )
     yield _counter(
         "penstock_turns_paced",
-        "Turns that waited up to 1.5 ms for company, because many messages come in small pieces",
+        "Turns that waited up to 0.8 ms for company, because many messages come in small pieces",
         process.turns_paced_total,
     )
     yield _histogram("penstock_fsync_seconds", "Time of one commit", process.sync_seconds)

@@ -34,42 +34,38 @@ def busy_policy(policy):
 
 
 @pytest.mark.parametrize(
-    ("messages", "byte_count", "is_awaited", "wait_ms"),
-    [
-        (1, 100, False, 1),
-        (199, 65535, False, 1),
-        (200, 100, False, 0),
-        (1, 65536, False, 0),
-        (0, 0, True, 0),
-    ],
+    ("messages", "byte_count", "is_little"),
+    [(1, 100, True), (199, 65535, True), (200, 100, False), (1, 65536, False)],
 )
-def test_much_never_waits_and_little_waits_for_company(
-    busy_policy, messages, byte_count, is_awaited, wait_ms
-):
-    assert busy_policy.wait_ms(messages, byte_count, is_awaited=is_awaited) == wait_ms
+def test_much_by_number_or_by_bytes_is_not_little(policy, messages, byte_count, is_little):
+    assert policy.is_little(messages, byte_count) == is_little
+
+
+def test_little_waits_for_company_that_is_expected(busy_policy):
+    assert busy_policy.linger_ms == 1
 
 
 def test_a_lonely_publisher_does_not_wait_for_company_that_never_comes(policy):
     for now_ms in range(1000, 1020):
         policy.appended(1, now_ms)
-    assert policy.wait_ms(1, 100, is_awaited=False) == 0
+    assert policy.linger_ms == 0
 
 
 def test_after_a_pause_nobody_is_expected(busy_policy):
     busy_policy.appended(10, 5000)
-    assert busy_policy.wait_ms(1, 100, is_awaited=False) == 0
+    assert busy_policy.linger_ms == 0
 
 
 def test_turns_within_one_millisecond_are_a_high_rate_and_no_division_by_zero(policy):
     for _ in range(20):
         policy.appended(10, 1000)
-    assert policy.wait_ms(1, 100, is_awaited=False) == 1
+    assert policy.linger_ms == 1
 
 
 def test_without_linger_every_commit_starts_at_once():
     policy = Fed(commit_linger_ms=0)
     policy.appended(1000, 1)
-    assert policy.wait_ms(1, 1, is_awaited=False) == 0
+    assert policy.linger_ms == 0
 
 
 @pytest.mark.parametrize("pause_ms", [0, 100, 3_600_000, 10**9])

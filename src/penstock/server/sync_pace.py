@@ -1,0 +1,85 @@
+"""How far apart syncs are at middling rates: fewer of them, for whoever does not wait for each.
+
+A sync costs both cores, ours and the disk's, and about the same for three messages as for thirty.
+Between some 2,000 and 13,000 messages a second, syncs as fast as the disk gives them are most of
+the CPU and of the noise that everybody else's deliveries feel. So there they keep a distance
+between their beginnings, ``storage.commit_distance_us``. Below that nobody would join; above it
+they are large anyway.
+
+* **Only for streams.** Clients that wait for a confirm before they send on, a hundred of them or
+  one with a small window, would only wait longer. They show themselves: while a sync waits for
+  company, nothing comes. Then syncs begin at once again, and the distance is tried anew after some
+  of them, in the end every ``REST_SYNCS_MAX``: such clients wait once in a hundred times.
+* Much that waits, or a definition that somebody waits for, is never kept (``commit_policy.py``).
+
+Measured in ``benchmarks/README.md``. The timers of uvloop are whole milliseconds: the turn that
+finds the time come begins the sync, a timer only when no turn does.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from penstock.settings.storage import StorageSettings
+
+EXPECTED_MIN: Final = 5
+"""Messages that must be expected within the distance; fewer are not worth anybody's time."""
+
+EXPECTED_MAX: Final = 30
+"""So many share a sync without our help."""
+
+SLACK_US: Final = 150
+"""A turn so little before its time begins the sync: the next turn would be much later."""
+
+REST_SYNCS_MIN: Final = 8
+REST_SYNCS_MAX: Final = 128
+"""Syncs that begin at once after one waited in vain: twice as many each time in a row, because a
+stall of the machine looks like silence once, and clients that wait for us every time."""
+
+
+class SyncPace:
+    """Knows when the next sync may begin."""
+
+    __slots__ = (
+        "_began_us", "_distance_us", "_has_company", "_has_waited", "_next_rest", "_now_ns",
+        "_rest",
+    )  # fmt: skip
+
+    def __init__(
+        self, settings: StorageSettings, now_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._distance_us = settings.commit_distance_us
+        self._now_ns = now_ns
+        self._began_us = 0
+        self._has_waited = False
+        self._has_company = False
+        self._rest = 0
+        self._next_rest = REST_SYNCS_MIN
+
+    def brought(self) -> None:
+        """A turn brought messages."""
+        self._has_company = self._has_waited
+
+    def began(self) -> None:
+        """A sync begins."""
+        if self._rest:
+            self._rest -= 1
+        elif self._has_company:
+            self._next_rest = REST_SYNCS_MIN
+        elif self._has_waited:
+            self._rest = self._next_rest
+            self._next_rest = min(2 * self._next_rest, REST_SYNCS_MAX)
+        self._has_waited = self._has_company = False
+        self._began_us = self._now_ns() // 1000
+
+    def left_us(self, messages_per_ms: float) -> int:
+        """How long a sync of little waits at this rate; 0 = it begins at once."""
+        if self._rest:
+            return 0
+        if not EXPECTED_MIN <= messages_per_ms * self._distance_us / 1000 <= EXPECTED_MAX:
+            return 0
+        left_us = self._began_us + self._distance_us - self._now_ns() // 1000
+        if left_us <= SLACK_US:
+            return 0
+        self._has_waited = True
+        return left_us
