@@ -3,8 +3,9 @@
 A sync costs both cores, ours and the disk's, and about the same for three messages as for thirty.
 Between some 2,000 and 13,000 messages a second, syncs as fast as the disk gives them are most of
 the CPU and of the noise that everybody else's deliveries feel. So there they keep a distance
-between their beginnings, ``storage.commit_distance_us``. Below that nobody would join; above it
-they are large anyway.
+between their beginnings: ``REST`` times what they took of late, at most
+``storage.commit_distance_us``. A quick disk is hardly waited for, a slow or disturbed one gets
+fewer and larger syncs. At lower rates nobody would join; at higher ones they are large anyway.
 
 * **Only for streams.** Clients that wait for a confirm before they send on, a hundred of them or
   one with a small window, would only wait longer. They show themselves: while a sync waits for
@@ -21,6 +22,12 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.settings.storage import StorageSettings
+
+REST: Final = 3
+"""The disk is left alone for twice as long as it works."""
+
+MEMORY: Final = 0.8
+"""Weight of the past against the latest sync."""
 
 EXPECTED_MIN: Final = 5
 """Messages that must be expected within the distance; fewer are not worth anybody's time."""
@@ -42,7 +49,7 @@ class SyncPace:
 
     __slots__ = (
         "_began_us", "_distance_us", "_has_company", "_has_waited", "_next_rest", "_now_ns",
-        "_rest",
+        "_rest", "_took_us",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +62,7 @@ class SyncPace:
         self._has_company = False
         self._rest = 0
         self._next_rest = REST_SYNCS_MIN
+        self._took_us = 0.0
 
     def brought(self) -> None:
         """A turn brought messages."""
@@ -72,13 +80,19 @@ class SyncPace:
         self._has_waited = self._has_company = False
         self._began_us = self._now_ns() // 1000
 
+    def ended(self, seconds: float) -> None:
+        """It took so long."""
+        took_us = min(seconds * 1e6, self._distance_us)  # one that hung says little of the next
+        self._took_us = MEMORY * self._took_us + (1 - MEMORY) * took_us
+
     def left_us(self, messages_per_ms: float) -> int:
         """How long a sync of little waits at this rate; 0 = it begins at once."""
         if self._rest:
             return 0
         if not EXPECTED_MIN <= messages_per_ms * self._distance_us / 1000 <= EXPECTED_MAX:
             return 0
-        left_us = self._began_us + self._distance_us - self._now_ns() // 1000
+        distance_us = min(int(REST * self._took_us), self._distance_us)
+        left_us = self._began_us + distance_us - self._now_ns() // 1000
         if left_us <= SLACK_US:
             return 0
         self._has_waited = True

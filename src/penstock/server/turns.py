@@ -312,6 +312,7 @@ class Turns:
     def _synced(self, outcome: "Outcome[SyncJob]") -> None:
         self._is_committing = False
         self.sync_seconds.observe(outcome.seconds)
+        self._sync_pace.ended(outcome.seconds)
         try:
             # Who is stirred by it is looked at right behind it, and needs no turn for that.
             is_scheduled, self._is_scheduled = self._is_scheduled, True

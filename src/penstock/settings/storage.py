@@ -25,7 +25,7 @@ class StorageSettings:
         1, "Longest wait of a small commit for company; 0 commits at once"
     )
     commit_distance_us: int = setting(
-        2_300, "Time between syncs at middling rates, for streams; 0 syncs as fast as the disk"
+        3_000, "Longest distance of syncs at middling rates, for streams; 0 = none"
     )
     commit_linger_messages: int = setting(200, "Commit at once when this many messages wait")
     commit_linger_bytes: int = setting(64 * KIB, "Commit at once when this many bytes wait")

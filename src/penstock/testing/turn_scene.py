@@ -60,8 +60,9 @@ class StirredConnection:
 class TurnScene:
     """Turns on a loop that runs by hand.
 
-    ``commits`` turns brought ``each`` messages in the last millisecond. Only ``is_paced`` ones keep
-    their distance; for others every look at the clock is long after the last turn.
+    ``commits`` turns brought ``each`` messages in the last millisecond, and the disk is slow. Only
+    ``is_paced`` ones keep their distance; for others every look at the clock is long after the last
+    turn.
     """
 
     def __init__(
@@ -86,12 +87,15 @@ class TurnScene:
         for count in range(commits):
             policy.reached(each * (count + 1), clock.monotonic_ms())
         engine.appended_messages = each * commits
+        sync_pace = SyncPace(settings, self.now_ns)
+        for _ in range(100):
+            sync_pace.ended(1)
         self.turns = Turns(
             engine,
             loop,
             clock,
             policy,
-            SyncPace(settings, self.now_ns),
+            sync_pace,
             failed=self.failures.append,
             make_commits=self._make_commits,
             pace=Pace(self.now_ns),

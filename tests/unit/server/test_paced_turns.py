@@ -128,7 +128,7 @@ def test_at_a_middling_rate_the_turn_that_finds_the_time_come_begins_the_sync(mi
 
 def test_when_no_turn_comes_a_timer_begins_the_sync(middling):
     another_turn(middling, 1_000)
-    middling.loop.advance(1)
+    middling.loop.advance(2)
     assert middling.engine.jobs == 1
     middling.loop.advance(1)
     assert middling.engine.jobs == 2

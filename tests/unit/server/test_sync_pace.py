@@ -22,6 +22,8 @@ class Hand:
     def __init__(self, **settings):
         self.now_us = 1_000_000
         self.pace = SyncPace(StorageSettings(**settings), lambda: self.now_us * 1000)
+        for _ in range(100):
+            self.pace.ended(1)
 
     def wait(self, us):
         self.now_us += us
@@ -122,6 +124,19 @@ def test_a_sync_that_did_not_wait_says_nothing_of_who_comes(hand):
         hand.wait(10 * DISTANCE_US)
         hand.pace.began()
     assert hand.pace.left_us(LEAST)
+
+
+def test_the_distance_is_three_times_what_syncs_take(hand):
+    for _ in range(100):
+        hand.pace.ended(0.0005)
+    assert hand.pace.left_us(LEAST) == pytest.approx(1_500, abs=2)
+
+
+def test_one_sync_that_hung_does_not_make_a_disk_slow(hand):
+    for _ in range(100):
+        hand.pace.ended(0.0002)
+    hand.pace.ended(60)
+    assert hand.pace.left_us(LEAST) == DISTANCE_US * 3 // 5 + 480
 
 
 def test_without_a_distance_every_sync_begins_at_once():
