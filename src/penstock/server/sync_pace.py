@@ -49,7 +49,7 @@ class SyncPace:
 
     __slots__ = (
         "_began_us", "_distance_us", "_has_company", "_has_waited", "_next_rest", "_now_ns",
-        "_rest", "_took_us",
+        "_rest", "_took_us", "kept",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,8 @@ class SyncPace:
         self._rest = 0
         self._next_rest = REST_SYNCS_MIN
         self._took_us = 0.0
+        self.kept = 0
+        """Syncs that waited."""
 
     def brought(self) -> None:
         """A turn brought messages."""
@@ -77,6 +79,7 @@ class SyncPace:
         elif self._has_waited:
             self._rest = self._next_rest
             self._next_rest = min(2 * self._next_rest, REST_SYNCS_MAX)
+        self.kept += self._has_waited
         self._has_waited = self._has_company = False
         self._began_us = self._now_ns() // 1000
 

@@ -130,7 +130,7 @@ class Turns:
         self._stirred: list[Stirred] = []
         self._is_scheduled = False
         self._pace = pace or Pace()
-        self._sync_pace = sync_pace
+        self.sync_pace = sync_pace
         self.gathering: asyncio.TimerHandle | None = None
         """A turn that keeps its distance to the last one."""
         self._is_stopped = False
@@ -214,7 +214,7 @@ class Turns:
                 self._engine.turn()
                 self._is_scheduled = False
                 if self._policy.reached(self._engine.appended_messages, self._clock.monotonic_ms()):
-                    self._sync_pace.brought()
+                    self.sync_pace.brought()
                 self._after()
         except Exception as error:
             self.broken(error)
@@ -273,7 +273,7 @@ class Turns:
         if is_awaited or not policy.is_little(engine.unsynced_messages, engine.unsynced_bytes):
             return now_ms
         due_ms = self._waiting_since_ms + policy.linger_ms
-        if left_us := self._sync_pace.left_us(policy.messages_per_ms):
+        if left_us := self.sync_pace.left_us(policy.messages_per_ms):
             # A turn will find the time come; the timer is for when none does.
             due_ms = max(due_ms, now_ms + 1 + left_us // 1000)
         return due_ms
@@ -305,14 +305,14 @@ class Turns:
                 self._linger_until(max(due_ms, now_ms + 1), now_ms)
             return
         self._is_committing = True
-        self._sync_pace.began()
+        self.sync_pace.began()
         self.commit_messages.observe(messages)
         self._commits.submit(job)
 
     def _synced(self, outcome: "Outcome[SyncJob]") -> None:
         self._is_committing = False
         self.sync_seconds.observe(outcome.seconds)
-        self._sync_pace.ended(outcome.seconds)
+        self.sync_pace.ended(outcome.seconds)
         try:
             # Who is stirred by it is looked at right behind it, and needs no turn for that.
             is_scheduled, self._is_scheduled = self._is_scheduled, True

@@ -183,6 +183,7 @@ class BrokerView:
             events_dropped_total=self._engine.flow_topic.dropped,
             credit_min=self._credit_min(),
             turns_paced_total=self._turns.paced,
+            syncs_paced_total=self._turns.sync_pace.kept,
             sync_seconds=self._turns.sync_seconds,
             commit_messages=self._turns.commit_messages,
             lag_seconds=self._lag.histogram,

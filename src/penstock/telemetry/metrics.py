@@ -118,6 +118,11 @@ def _process(process: ProcessStatistics) -> Iterator[Metric]:
         "Turns that waited up to 0.8 ms for company, because many messages come in small pieces",
         process.turns_paced_total,
     )
+    yield _counter(
+        "penstock_syncs_paced",
+        "Syncs that waited for company, at most storage.commit_distance_us after the last one",
+        process.syncs_paced_total,
+    )
     yield _histogram("penstock_fsync_seconds", "Time of one commit", process.sync_seconds)
     yield _histogram(
         "penstock_group_commit_messages", "Messages that shared one commit", process.commit_messages

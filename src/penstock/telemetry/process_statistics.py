@@ -38,6 +38,7 @@ class ProcessStatistics(msgspec.Struct, frozen=True, kw_only=True):
     credit_min: Mapping[str, int]
     """Hop of F1 -> the least credit anybody on it has left; 0 or less = somebody waits."""
     turns_paced_total: int
+    syncs_paced_total: int
     sync_seconds: Histogram
     commit_messages: Histogram
     lag_seconds: Histogram

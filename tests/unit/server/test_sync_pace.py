@@ -88,6 +88,7 @@ def test_a_stream_keeps_the_distance_for_good(hand):
         hand.stream()
     hand.pace.began()
     assert hand.pace.left_us(LEAST)
+    assert hand.pace.kept == 1000
 
 
 def test_when_nobody_comes_while_a_sync_waits_syncs_begin_at_once_for_a_while(hand):

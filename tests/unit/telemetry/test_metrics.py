@@ -94,8 +94,10 @@ def test_flow_events_are_counted_by_what_became_of_them(samples):
     assert seen["penstock_flow_events_total", ("dropped",)] == 4
 
 
-def test_turns_that_waited_for_company_are_counted(samples):
-    assert samples(engine(), process(turns_paced_total=7))["penstock_turns_paced_total", ()] == 7
+def test_turns_and_syncs_that_waited_for_company_are_counted(samples):
+    seen = samples(engine(), process(turns_paced_total=7, syncs_paced_total=3))
+    assert seen["penstock_turns_paced_total", ()] == 7
+    assert seen["penstock_syncs_paced_total", ()] == 3
 
 
 def test_the_least_credit_of_a_hop_is_shown(samples):
