@@ -65,10 +65,7 @@ class BytesPool:
 
         More than the whole pool is refused without waiting: it would wait for ever.
         """
-        # The same as ``can_take``, which every publish would have to call.
-        if self.used + size_bytes <= self.bytes_max and (
-            share.used == 0 or share.used + size_bytes <= share.bytes_max
-        ):
+        if self.can_take(share, size_bytes):
             share.wanted = 0
             if self._waiting:
                 self._waiting.pop(share, None)
