@@ -9,6 +9,8 @@ saves nothing, because nobody joins. The rule:
 * at once, when the recent rate lets fewer than ``COMPANY_MIN`` messages be expected meanwhile;
 * else ``commit_linger_ms`` after the first waiter.
 
+At middling rates syncs keep a distance besides (``sync_pace.py``).
+
 While a sync runs, arrivals gather by themselves: group commit needs no timer then.
 
 Measured (line protocol over loopback, 128 B, fsync on ext4/virtio, medians of 3 interleaved rounds

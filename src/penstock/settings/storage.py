@@ -22,10 +22,11 @@ class StorageSettings:
     write_buffer_bytes: int = setting(16 * MIB, "Size of one write buffer (F7)")
     sync_hold_ms: int = setting(100, "No further write while a sync runs longer than this (D8)")
     commit_linger_ms: int = setting(
-        1, "Longest wait of a small commit for company; 0 commits at once"
+        1, "Wait of a small commit for company at high rates, from its first message on; 0 = none"
     )
     commit_distance_us: int = setting(
-        3_000, "Longest distance of syncs at middling rates, for streams; 0 = none"
+        3_000,
+        "Longest time from sync to sync at middling rates, for streams; 0 = none",
     )
     commit_linger_messages: int = setting(200, "Commit at once when this many messages wait")
     commit_linger_bytes: int = setting(64 * KIB, "Commit at once when this many bytes wait")

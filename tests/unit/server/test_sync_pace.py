@@ -3,10 +3,10 @@
 import pytest
 
 from penstock.server.sync_pace import (
+    AT_ONCE_MAX,
+    AT_ONCE_MIN,
     EXPECTED_MAX,
     EXPECTED_MIN,
-    REST_SYNCS_MAX,
-    REST_SYNCS_MIN,
     SLACK_US,
     SyncPace,
 )
@@ -94,9 +94,9 @@ def test_a_stream_keeps_the_distance_for_good(hand):
 def test_when_nobody_comes_while_a_sync_waits_syncs_begin_at_once_for_a_while(hand):
     """Clients that wait for their confirms before they go on: all of them wait for this sync."""
     hand.in_vain()
-    assert hand.rest() == REST_SYNCS_MIN
+    assert hand.rest() == AT_ONCE_MIN
     hand.pace.began()
-    assert hand.rest() == 2 * REST_SYNCS_MIN
+    assert hand.rest() == 2 * AT_ONCE_MIN
 
 
 def test_company_makes_good_for_all_that_was_in_vain(hand):
@@ -108,7 +108,7 @@ def test_company_makes_good_for_all_that_was_in_vain(hand):
         hand.pace.brought()
         hand.pace.began()
     hand.in_vain()
-    assert hand.rest() == REST_SYNCS_MIN
+    assert hand.rest() == AT_ONCE_MIN
 
 
 def test_clients_that_always_wait_for_us_are_hardly_ever_kept(hand):
@@ -116,7 +116,7 @@ def test_clients_that_always_wait_for_us_are_hardly_ever_kept(hand):
     for _ in range(10):
         rest = hand.rest()
         hand.pace.began()
-    assert rest == REST_SYNCS_MAX
+    assert rest == AT_ONCE_MAX
 
 
 def test_a_sync_that_did_not_wait_says_nothing_of_who_comes(hand):
