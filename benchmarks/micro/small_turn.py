@@ -27,13 +27,13 @@ from penstock.adapters.contract import Peer
 from penstock.model.position import ConnectionId
 from penstock.server.clock import SystemClock
 from penstock.server.commit_policy import CommitPolicy
-from penstock.server.commit_thread import Outcome
 from penstock.server.heap import settle_heap
 from penstock.server.opening import lock_directory, open_engine
 from penstock.server.pump import Pump, Surroundings
 from penstock.server.sync_pace import SyncPace
 from penstock.server.turns import Turns
 from penstock.settings.load import Settings
+from penstock.testing.turn_scene import HandCommits
 from penstock.wire.amqp.basic_methods import Ack, Consume, Publish, Qos
 from penstock.wire.amqp.channel_methods import ConfirmSelect
 from penstock.wire.amqp.channel_methods import Open as OpenChannel
@@ -79,36 +79,6 @@ class HandLoop:
             ready, self._ready = self._ready, []
             for callback in ready:
                 callback()
-
-
-class HandCommits:
-    """A commit thread that makes everything durable when told to."""
-
-    def __init__(self, _loop: Any, done: Callable[[Any], None], _before: Any) -> None:
-        self._done = done
-        self._job: Any = None
-
-    def start(self) -> None:
-        """There is no thread."""
-
-    def submit(self, job: Any) -> None:
-        """Keep it."""
-        self._job = job
-
-    def stop(self, _seconds_max: float) -> bool:
-        """It never hangs."""
-        return True
-
-    def run(self) -> None:
-        """The disk's part, which is not measured."""
-        if self._job is not None:
-            self._job.run()
-
-    def end(self) -> None:
-        """Tell that it is done."""
-        if self._job is not None:
-            job, self._job = self._job, None
-            self._done(Outcome(job, None, 0.0003))
 
 
 class Transport:
@@ -172,12 +142,17 @@ class Bench:
         self.commits = HandCommits(*arguments)
         return self.commits
 
+    def _commit(self) -> None:
+        for job in self.commits.under_way:
+            job.run()
+        if self.commits.under_way:
+            self.commits.end()
+
     def settle(self) -> None:
         """Turns and commits until all is quiet."""
         for _ in range(10):
             self.loop.run()
-            self.commits.run()
-            self.commits.end()
+            self._commit()
             time.sleep(0.002)  # a small commit may linger
             self.turns.request()
 
@@ -215,9 +190,11 @@ class Bench:
         read = clock()
         self.loop.run()
         turned = clock()
-        self.commits.run()
+        for job in self.commits.under_way:
+            job.run()
         synced = clock()
-        self.commits.end()
+        if self.commits.under_way:
+            self.commits.end()
         confirmed = clock()
         seconds[0] += read - begun
         seconds[1] += turned - read
