@@ -11,6 +11,11 @@ confirms to a durable queue, 1,000 in flight, and consumes them with a prefetch 
 thread, raw frames. Both brokers run all the time, each on a free port; a round runs a case against
 one and then the other, so that a slow minute of the machine hits both. CPU is that of the broker's
 process.
+
+A shared host takes the cores away for milliseconds at a time, and a p99 at a moderate rate is then
+the host's. So a run of such a case during which it took more than ``--stolen-max`` percent is made
+again, some times at most, and the least disturbed one counts: chosen by what was stolen alone,
+never by its result, and for both brokers alike. ``--stolen-max 100`` takes every run as it is.
 """
 
 import argparse
@@ -21,9 +26,11 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from amqp_cases import CASES, idle_mib, judged, median_of, start_seconds, table
+from host import Stolen
 
 from penstock.testing.rabbitmq import Unavailable, rabbitmq
 from penstock.testing.running import running_broker
@@ -31,6 +38,7 @@ from penstock.testing.running import running_broker
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = ROOT.parent / "shared" / "bench" / "amqpload.c"
 RUN_SECONDS_MAX = 300
+STOLEN_MAX = 2.0
 
 
 class Failed(Exception):
@@ -74,20 +82,40 @@ def loaded(program, case, port, pid, messages):
     }
 
 
+def undisturbed(options, program, case, broker, said):
+    """The report of the first run that the host left alone, else of the least disturbed one."""
+    best = None
+    for _ in range(case.tries):
+        stolen = Stolen()
+        report = loaded(program, case, *broker, options.messages)
+        report["stolen"] = stolen.percent
+        said(report)
+        if best is None or report["stolen"] < best["stolen"]:
+            best = report
+        if best["stolen"] <= options.stolen_max:
+            break
+    return best
+
+
 def rounds(options, program, brokers):
     """Reports by case and broker, one of each per round."""
     found = {case.name: {name: [] for name in brokers} for case in options.cases}
     for number in range(options.rounds):
         for case in options.cases:
-            for name, (port, pid) in brokers.items():
-                report = loaded(program, case, port, pid, options.messages)
-                found[case.name][name].append(report)
-                said = ", ".join(f"{key} {value:,.1f}" for key, value in report.items())
-                print(f"{number + 1}/{options.rounds} {case.name} {name}: {said}", file=sys.stderr)
+            for name, broker in brokers.items():
+                heading = f"{number + 1}/{options.rounds} {case.name} {name}"
+                found[case.name][name].append(
+                    undisturbed(options, program, case, broker, partial(say, heading))
+                )
     return {
         case: {name: median_of(reports) for name, reports in each.items()}
         for case, each in found.items()
     }
+
+
+def say(heading, report):
+    figures = ", ".join(f"{key} {value:,.1f}" for key, value in report.items())
+    print(f"{heading}: {figures}", file=sys.stderr)
 
 
 def measured(options):
@@ -124,6 +152,7 @@ def arguments():
     parser.add_argument("--only", action="append", choices=[*names, "start"], help="a case")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=200_000, help="of a saturated run")
+    parser.add_argument("--stolen-max", type=float, default=STOLEN_MAX, help="percent")
     parser.add_argument("--broker", choices=["penstock", "rabbitmq"], help="only one of them")
     parser.add_argument("--driver", default=os.environ.get("AMQPLOAD_C", str(DRIVER)))
     parser.add_argument("--dir", help="directory (disk) for the stores")
