@@ -133,8 +133,7 @@ class Turns:
         self.sync_pace = sync_pace
         self.gathering: asyncio.TimerHandle | None = None
         """A turn that keeps its distance to the last one."""
-        self._is_stopped = False
-        self._is_committing = False
+        self._is_stopped = self._is_committing = False
         self._waiting_since_ms: int | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._linger_ms = 0
@@ -163,8 +162,8 @@ class Turns:
             self._is_scheduled = True
             if wait_us := self._wait_us():
                 self.paced += 1
-                wait_us += TIMER_GRAIN_US
-                self.gathering = self._loop.call_later(wait_us / 1e6, self._turn)
+                seconds = (wait_us + TIMER_GRAIN_US) / 1e6
+                self.gathering = self._loop.call_later(seconds, self._turn)
             else:
                 self._loop.call_soon(self._turn)
 
@@ -216,6 +215,7 @@ class Turns:
                 if self._policy.reached(self._engine.appended_messages, self._clock.monotonic_ms()):
                     self.sync_pace.brought()
                 self._after()
+                self._pace.ended()
         except Exception as error:
             self.broken(error)
 

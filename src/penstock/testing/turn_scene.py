@@ -8,7 +8,7 @@ from typing import Any
 from penstock.model.errors import PenstockError
 from penstock.server.commit_policy import CommitPolicy
 from penstock.server.commit_thread import Outcome
-from penstock.server.pace import PACE_US, Pace
+from penstock.server.pace import PACE_MAX_US, Pace
 from penstock.server.sync_pace import SyncPace
 from penstock.server.turns import Turns
 from penstock.settings.storage import StorageSettings
@@ -57,6 +57,13 @@ class StirredConnection:
         self.on_flush()
 
 
+class LongestPace(Pace):
+    """For turns that take no time."""
+
+    def ended(self) -> None:
+        """The pace stays as long as it may be."""
+
+
 class TurnScene:
     """Turns on a loop that runs by hand.
 
@@ -98,13 +105,13 @@ class TurnScene:
             sync_pace,
             failed=self.failures.append,
             make_commits=self._make_commits,
-            pace=Pace(self.now_ns),
+            pace=LongestPace(self.now_ns),
         )
 
     def now_ns(self) -> int:
         """The clock of both paces."""
         if not self.is_paced:
-            self.now_us += PACE_US
+            self.now_us += PACE_MAX_US
         return self.now_us * 1000
 
     def _make_commits(self, *arguments: Any) -> Any:

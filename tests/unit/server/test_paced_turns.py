@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.server.pace import PACE_US
+from penstock.server.pace import PACE_MAX_US
 from penstock.testing.turn_scene import StirredConnection, TurnScene
 
 
@@ -33,7 +33,7 @@ def test_at_a_high_rate_a_turn_keeps_its_distance_to_the_last_one(busy):
 def test_what_arrives_after_the_pace_does_not_wait_for_the_timer(busy):
     before = busy.engine.turns
     busy.turns.request()
-    busy.now_us += PACE_US - 1
+    busy.now_us += PACE_MAX_US - 1
     busy.turns.arrived()
     busy.loop.run()
     assert busy.engine.turns == before
@@ -64,7 +64,7 @@ def test_a_turn_with_much_in_it_or_long_after_the_last_does_not_wait(busy):
     busy.loop.run()
     assert busy.engine.turns == before + 1
     busy.engine.unsynced_messages = 5
-    busy.now_us += PACE_US
+    busy.now_us += PACE_MAX_US
     busy.turns.request()
     busy.loop.run()
     assert busy.engine.turns == before + 2
@@ -87,7 +87,7 @@ def test_the_rate_is_known_without_any_commit(engine, loop, clock):
 
     engine.on_turn = bring
     for _ in range(10):
-        scene.now_us += PACE_US
+        scene.now_us += PACE_MAX_US
         scene.turns.request()
         loop.run()
         loop.advance(1)
