@@ -23,8 +23,8 @@ from typing import Final
 
 from penstock.settings.storage import StorageSettings
 
-TIMES: Final = 3
-"""Syncs begin so many times as far apart as they take: the disk rests twice as long as it works."""
+TIMES: Final = 4
+"""Syncs begin so many times as far apart as they take: the disk works a quarter of the time."""
 
 MEMORY: Final = 0.8
 """Weight of the past against the latest sync."""
@@ -95,11 +95,13 @@ class SyncPace:
         took_us = min(seconds * 1e6, self._distance_us)  # one that hung says little of the next
         self._took_us = MEMORY * self._took_us + (1 - MEMORY) * took_us
 
+    def is_middling(self, messages_per_ms: float) -> bool:
+        """True when some messages, but not many, come within the longest distance."""
+        return EXPECTED_MIN <= messages_per_ms * self._distance_us / 1000 <= EXPECTED_MAX
+
     def left_us(self, messages_per_ms: float) -> int:
         """How long a sync of little waits at this rate; 0 = it begins at once."""
-        if self._at_once:
-            return 0
-        if not EXPECTED_MIN <= messages_per_ms * self._distance_us / 1000 <= EXPECTED_MAX:
+        if self._at_once or not self.is_middling(messages_per_ms):
             return 0
         distance_us = min(int(TIMES * self._took_us), self._distance_us)
         left_us = self._began_us + distance_us - self._now_ns() // 1000

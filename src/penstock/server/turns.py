@@ -307,7 +307,7 @@ class Turns:
         self._is_committing = True
         self.sync_pace.began()
         self.commit_messages.observe(messages)
-        self._commits.submit(job)
+        self._commits.submit(job, self.sync_pace.is_middling(self._policy.messages_per_ms))
 
     def _synced(self, outcome: "Outcome[SyncJob]") -> None:
         self._is_committing = False

@@ -21,14 +21,16 @@ class HandCommits:
     def __init__(self, loop: Any, done: Callable[[Outcome[Any]], None], before: Any) -> None:
         self.done = done
         self.under_way: list[Any] = []
+        self.has_given_way = False
 
     def start(self) -> None:
         """There is no thread."""
 
-    def submit(self, job: Any) -> None:
+    def submit(self, job: Any, gives_way: bool = False) -> None:
         """Keep it."""
         assert not self.under_way, "one sync in flight"
         self.under_way.append(job)
+        self.has_given_way = gives_way
 
     def stop(self, seconds_max: float) -> bool:
         """False while a job is out."""

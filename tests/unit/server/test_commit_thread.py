@@ -3,6 +3,7 @@
 import asyncio
 import threading
 
+from penstock.server import commit_thread
 from penstock.server.commit_thread import CommitThread
 
 
@@ -46,6 +47,42 @@ def test_jobs_run_one_after_the_other_in_one_other_thread():
     assert [outcome.job for outcome in outcomes] == jobs
     assert len({job.thread for job in jobs}) == 1
     assert jobs[0].thread != threading.get_ident()
+
+
+def test_the_loop_gives_way_until_the_thread_has_taken_the_job(monkeypatch):
+    monkeypatch.setattr(commit_thread, "HAND_OVER_S", 10)
+    go_on = threading.Event()
+
+    async def scene():
+        ended = asyncio.Event()
+        thread = CommitThread(asyncio.get_running_loop(), lambda _: ended.set(), go_on.wait)
+        thread.start()
+        for _ in range(3):
+            ended.clear()
+            thread.submit(Job(), gives_way=True)
+            assert thread._jobs.empty()
+            assert not ended.is_set(), "it waits for the taking, not for the disk"
+            go_on.set()
+            await asyncio.wait_for(ended.wait(), 10)
+            go_on.clear()
+        assert thread.stop(10)
+
+    asyncio.run(scene())
+
+
+def test_a_thread_that_does_not_come_is_not_waited_for_and_takes_the_job_later():
+    async def scene():
+        ended = asyncio.Event()
+        thread = CommitThread(asyncio.get_running_loop(), lambda _: ended.set())
+        thread.submit(Job(), gives_way=True)
+        thread.start()
+        await asyncio.wait_for(ended.wait(), 10)
+        ended.clear()
+        thread.submit(Job(), gives_way=True)
+        await asyncio.wait_for(ended.wait(), 10)
+        assert thread.stop(10)
+
+    asyncio.run(scene())
 
 
 def test_an_error_of_the_disk_comes_back_as_a_value():

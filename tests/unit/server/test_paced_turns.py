@@ -143,3 +143,13 @@ def test_a_definition_and_much_at_once_do_not_keep_the_distance(middling):
     middling.engine.unsynced_messages = 500
     another_turn(middling, 1_000)
     assert middling.engine.jobs == 3
+
+
+def test_at_a_middling_rate_the_loop_gives_way_to_the_sync(middling):
+    another_turn(middling, 5_000)
+    assert middling.commits.under_way
+    assert middling.commits.has_given_way
+
+
+def test_at_a_high_rate_it_does_not(busy):
+    assert not busy.commits.has_given_way
