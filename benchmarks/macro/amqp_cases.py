@@ -14,7 +14,7 @@ from penstock.testing.running import UP, BrokerProcess
 
 PACED_PER_S = 4000
 PACED_SECONDS = 10
-PACED_TRIES = 8
+PACED_TRIES = 12
 SINGLE_MESSAGES = 60_000
 IDLE_SECONDS = 2
 MIB = 2**20

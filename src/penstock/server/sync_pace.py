@@ -23,8 +23,8 @@ from typing import Final
 
 from penstock.settings.storage import StorageSettings
 
-TIMES: Final = 4
-"""Syncs begin so many times as far apart as they take: the disk works a quarter of the time."""
+TIMES: Final = 3
+"""Syncs begin so many times as far apart as they take: the disk rests twice as long as it works."""
 
 MEMORY: Final = 0.8
 """Weight of the past against the latest sync."""
