@@ -57,6 +57,7 @@ class TopicLimits:
     __slots__ = (
         "_age_ms",
         "_backlog_bytes",
+        "_has_backlog",
         "_messages",
         "_quota",
         "_rate",
@@ -82,6 +83,8 @@ class TopicLimits:
         self._room = 0
         self._backlog_bytes = 0
         self._age_ms = 0
+        self._has_backlog = False
+        """True when there is a quota, and somebody for whom data is held."""
 
     @property
     def evicts(self) -> bool:
@@ -106,7 +109,9 @@ class TopicLimits:
         if (policy.length_max or policy.bytes_max) and policy.overflow is not Overflow.DROP_HEAD:
             self._look(topic, policy)
         if self._quota.is_set:
-            self._backlog_bytes = backlog_bytes(topic)
+            self._has_backlog = bool(holders(topic))
+            # What waits for the log since an earlier turn is on its way into the backlog.
+            self._backlog_bytes = backlog_bytes(topic) + arriving_at(topic)[1]
             self._age_ms = oldest_age_ms(topic, wall_ms)
         if self.spark is not None:
             self.spark.begin(*arriving_at(topic))
@@ -144,6 +149,8 @@ class TopicLimits:
         return found
 
     def _over_quota(self) -> Refusal | Hold | None:
+        if not self._has_backlog:
+            return None
         verdict = self._quota.judge(self._backlog_bytes, self._age_ms)
         if verdict in (Verdict.HOLD, Verdict.REFUSE):
             text = self._quota.explain(str(self._topic.name), self._backlog_bytes, self._age_ms)

@@ -9,6 +9,7 @@ from penstock.flow.reason import Reason
 from penstock.model.refusal import RefusalKind
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
+from penstock.settings.storage import StorageSettings
 from penstock.testing.workbench import Workbench
 
 
@@ -130,6 +131,37 @@ def test_a_backlog_quota_refuses_or_holds_at_the_very_publish(bench, policy, kin
     else:
         assert set(bench.refusal_kinds) == {kind}
     assert bench.outlet.confirmed_tokens
+
+
+def test_what_waits_for_the_log_counts_against_a_quota_in_every_turn():
+    storage = StorageSettings(write_buffers_max=1, write_buffer_bytes=64 * 1024)
+    bench = Workbench(Settings(storage=storage))
+    policy = TopicPolicy(quota_bytes_max=300, quota_policy=QuotaPolicy.HOLD)
+    other, topic = bench.topic("other"), bench.topic(policy=policy)
+    bench.reader(topic)
+    bench.publish(bench.channel(), other, b"x" * 64 * 1024)
+    bench.turns()
+    assert bench.engine.log_is_held
+    channel = bench.channel()
+    bench.publish(channel, topic, *[b"y" * 200] * 10)
+    bench.turns()
+    waiting = topic.queues[0].inbox.messages
+    assert Reason.QUOTA in channel.connection.gate.reasons
+    for _ in range(5):
+        bench.engine.turn()
+    assert topic.queues[0].inbox.messages == waiting == 2
+    bench.settle()
+    assert len(bench.bodies(topic)) == 2
+
+
+@pytest.mark.parametrize("policy", [QuotaPolicy.EXCEPTION, QuotaPolicy.HOLD])
+def test_a_quota_means_nothing_while_nobody_holds_data(bench, policy):
+    topic = bench.topic(policy=TopicPolicy(quota_bytes_max=300, quota_policy=policy))
+    channel = bench.channel()
+    bench.publish(channel, topic, *[b"x" * 200] * 10)
+    bench.settle()
+    assert len(bench.outlet.confirmed_tokens) == 10
+    assert channel.connection.gate.is_open
 
 
 def test_a_backlog_quota_that_evicts_lets_the_oldest_go(bench):
