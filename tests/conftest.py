@@ -7,12 +7,18 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from penstock.testing.apache_rocketmq import Unavailable, jars
 
 # Speed is measured in benchmarks; on a busy machine a law may take its time.
-settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Without "explain": it traces every line of a state machine, and the timeout came before the cause.
+settings.register_profile(
+    "penstock",
+    deadline=None,
+    phases=[phase for phase in Phase if phase is not Phase.explain],
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("penstock")
 
 

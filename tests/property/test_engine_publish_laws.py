@@ -267,6 +267,8 @@ class Publishing(RuleBasedStateMachine):
             bench.engine.turn()
             if all(channel.connection.gate.is_open for channel in self.channels):
                 idle = all(not channel.inbox for channel in self.channels)
+                # What a closed connection left may be held yet, but not for ever.
+                idle &= bench.engine.statistics().inflight_bytes == 0
                 if idle and not bench.engine.needs_turn and not bench.store.unsynced_bytes:
                     break
         for channel in self.channels:
