@@ -67,6 +67,15 @@ def test_answers_made_by_hand_have_the_fields_of_real_ones(broker):
     assert page["limits"][0].keys() == limit("", "", 0, 0).keys()
 
 
+@pytest.fixture
+def ctrl_c():
+    """It reaches children: a suite that runs in the background ignores it, and so would they."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_watching_ends_with_ctrl_c_and_code_0(broker):
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock", "why", "--watch", "--data", str(broker.data)],
