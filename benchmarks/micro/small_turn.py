@@ -7,9 +7,11 @@ and log; loop, sockets and the sync are stubs, so what is left is our own Python
     .venv/bin/python benchmarks/micro/small_turn.py              us per turn, by part
     .venv/bin/python benchmarks/micro/small_turn.py --calls      Python calls per turn, by function
     .venv/bin/python benchmarks/micro/small_turn.py --messages 1
+    .venv/bin/python benchmarks/micro/small_turn.py --rest-us 500
 
 The figure is the least of many rounds: what the machine can do when nobody disturbs it. A broker
-between idle and busy pays more, for its caches are cold when it wakes up.
+between idle and busy pays more, for its caches are cold when it wakes up: ``--rest-us`` sleeps
+before every turn.
 """
 
 import argparse
@@ -201,12 +203,14 @@ class Bench:
         seconds[2] += confirmed - synced
 
 
-def rounds(bench: Bench, count: int) -> list[float]:
+def rounds(bench: Bench, count: int, rest_us: int) -> list[float]:
     """The least time of each part of a turn, in us."""
     best = [1e9, 1e9, 1e9]
     for _ in range(count):
         seconds = [0.0, 0.0, 0.0]
         for _ in range(ROUND_TURNS):
+            if rest_us:
+                time.sleep(rest_us / 1e6)
             bench.cycle(seconds)
         best = [min(a, b * 1e6 / ROUND_TURNS) for a, b in zip(best, seconds, strict=True)]
     return best
@@ -237,6 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--messages", type=int, default=6, help="messages in a turn")
     parser.add_argument("--rounds", type=int, default=40, help="rounds; the least counts")
+    parser.add_argument("--rest-us", type=int, default=0, help="sleep before every turn")
     parser.add_argument("--calls", action="store_true", help="count calls instead of time")
     options = parser.parse_args()
     shared_memory = Path("/dev/shm")
@@ -250,7 +255,7 @@ def main() -> None:
         if options.calls:
             calls(bench)
         else:
-            read, turn, confirm = rounds(bench, options.rounds)
+            read, turn, confirm = rounds(bench, options.rounds, options.rest_us)
             print(
                 f"{options.messages} messages a turn: read {read:.1f} us, turn {turn:.1f} us,"
                 f" confirm {confirm:.1f} us, together {read + turn + confirm:.1f} us"
