@@ -9,7 +9,7 @@ something to do would begin its next turn while the sync it has asked for still 
 (0.4 ms in the mean at 4,000 messages/s, 0.5 to 0.8 ms at the 95th percentile). So ``submit`` can
 give way: it returns when the thread has taken the job, some 0.07 ms later, or after
 ``HAND_OVER_S``. At such rates the loop has that time; at high ones it would be 3 to 8 % of what the
-broker can do. The 5 ms cannot be made shorter instead: then every sync interrupts a turn.
+broker can do. To make the 5 ms shorter instead was tried without effect.
 
 Not here: when a commit starts (``commit_policy.py``), what a job does (``log/store.py``).
 """

@@ -115,7 +115,7 @@ def _process(process: ProcessStatistics) -> Iterator[Metric]:
     )
     yield _counter(
         "penstock_turns_paced",
-        "Turns that waited up to 0.8 ms for company, because many messages come in small pieces",
+        "Turns that waited for company, up to 0.8 ms (2 ms when none came), at middling rates",
         process.turns_paced_total,
     )
     yield _counter(
