@@ -4,32 +4,38 @@ A turn costs nearly the same for one message as for fifty, and so does the sync 
 of single publishes, one per packet, would have a turn for every two or three messages and keep a
 core busy with little; then whatever else happens is a queue. So while messages come fast enough for
 company, turns keep a distance between their beginnings: ``TIMES`` what they took of late, at most
-``PACE_MAX_US``. The loop rests as long as it works, on a quick machine as on a slow one.
+``PACE_MAX_US``. So the loop rests a little after each; then the commit thread gets the interpreter,
+and whoever shares the core gets the core.
 
 * Messages decide, not packets or turns: they are as many however they are cut, so the rule does
   not swing when it works. The rate is that of the turns (``commit_policy.py``).
-* A client that waits for each answer brings few messages per millisecond, and never waits.
+* A client that waits for each answer never waits here: its next message comes a sync later.
 * A turn that takes longer than the pace is followed by the next one at once; so is one that leaves
   much for the disk.
 
 Measured (AMQP over loopback, 128 B, publisher and consumer, one publish a packet, 4,000/s, fsync on
-ext4/virtio, 2 cores, rounds of 4 or 5 s in turns). How much the host stole decides the p99, so they
-are fitted over it and given for 0.3 % and 3 % of both cores stolen:
+ext4/virtio, 2 cores): three batches, in each of them rounds of 4 s in turns, medians in ms; the
+last column is by how much of RabbitMQ's both p99s are in the same batch. The host decides most of
+a p99: differences below a fifth are noise.
 
-====================  ======  =====  ========  ============  ============
-pace                  rounds  CPU    delivery  delivery p99  confirm p99
-====================  ======  =====  ========  ============  ============
-none                  52      246    0.65 ms   2.0, 4.6 ms   8.8, 15.4 ms
-0.4 ms                31      210    0.80 ms   2.1, 4.6 ms   6.4, 12.4 ms
-0.8 ms                57      183    1.02 ms   2.1, 4.5 ms   5.4, 10.9 ms
-1.5 times a turn      29      209    0.77 ms   1.8, 4.9 ms   6.1, 13.9 ms
-2 times a turn        15      204    0.85 ms   1.8, 4.4 ms   5.1, 11.8 ms
-RabbitMQ 3.10         57      230    1.10 ms   3.6, 7.7 ms   5.6, 12.1 ms
-====================  ======  =====  ========  ============  ============
+====================  ======  ======  ========  ============  ===========  ==========
+pace                  rounds  CPU us  delivery  delivery p99  confirm p99  of theirs
+====================  ======  ======  ========  ============  ===========  ==========
+none                  12      253     0.59      2.7           10.0         0.67, 1.54
+1.3 times, on and off 12      245     0.57      2.5           8.7          0.63, 1.33
+2 times a turn        12      215     0.80      2.8           6.5          0.69, 0.99
+1.3 times a turn      14      229     0.69      2.7           6.7          0.60, 0.98
+2 times a turn        14      214     0.85      2.8           5.9          0.63, 0.86
+1.3 times a turn      26      228     0.74      2.8           6.8          0.58, 0.92
+2 times a turn        26      210     0.88      3.3           7.8          0.71, 1.07
+RabbitMQ 3.10         26      236     0.99      4.7           7.3
+====================  ======  ======  ========  ============  ===========  ==========
 
-(CPU in us a message, the third column a median.) The timers of uvloop are whole milliseconds, so a
-timer is only the last resort: what arrives looks at the clock, too. Tried without effect: to sleep
-through the pace with the sockets unread, and to spin.
+(CPU per message. "On and off": with a ``COMPANY_MIN`` of 1.5, so that a turn that happened to be
+short had no pace behind it, the next one little company, and so on.) Tried without effect: longer
+paces, to sleep through the pace with the sockets unread, to spin, and an exact timer (``timerfd``).
+The timers of uvloop are whole milliseconds, so a timer is only the last resort: what arrives looks
+at the clock, too.
 """
 
 import time
@@ -39,14 +45,14 @@ from typing import Final
 PACE_MAX_US: Final = 800
 """Longest time between the beginnings of two turns; every delivery may wait for so long."""
 
-TIMES: Final = 2
+TIMES: Final = 1.3
 """Turns begin so many times as far apart as they take."""
 
 MEMORY: Final = 0.9
 """Weight of the past against the latest turn."""
 
-COMPANY_MIN: Final = 1.5
-"""Messages that must be expected within the pace; fewer are not worth anybody's time."""
+COMPANY_MIN: Final = 0.5
+"""Messages that must be expected within the pace; for fewer nobody waits."""
 
 
 class Pace:
@@ -57,8 +63,8 @@ class Pace:
     def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._now_ns = now_ns
         self._turned_us = 0
-        self._took_us = PACE_MAX_US / TIMES
-        self._pace_us = PACE_MAX_US
+        self._took_us = 0.0
+        self._pace_us = 0
 
     def turned(self) -> None:
         """A turn begins."""

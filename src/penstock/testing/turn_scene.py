@@ -60,10 +60,11 @@ class StirredConnection:
 
 
 class LongestPace(Pace):
-    """For turns that take no time."""
+    """For turns that take no time: the pace is as long as it may be."""
 
     def ended(self) -> None:
-        """The pace stays as long as it may be."""
+        """As if it had taken that long."""
+        self._pace_us = PACE_MAX_US
 
 
 class TurnScene:
