@@ -10,6 +10,7 @@ import resource
 import shutil
 import socket
 import sys
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -31,6 +32,8 @@ WARN: Final = "warn"
 FAIL: Final = "fail"
 
 PYTHON_MIN: Final = (3, 11)
+OPTIMIZED: Final = "--enable-optimizations"
+"""How Python is told to be built with profiles of itself."""
 MEMORY_BYTES_MIN: Final = 512 * MIB
 """In-flight pool (256 MiB) and process together; below this the memory alarm is always near."""
 DISK_BYTES_MIN: Final = 1024 * MIB
@@ -89,6 +92,11 @@ def _python() -> Finding:
     text = f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"
     if sys.version_info < PYTHON_MIN:
         return Finding("python", FAIL, f"{text}; Penstock needs 3.11 or newer")
+    # Distributions optimize in their own way and do not say so; pyenv does not unless told to.
+    how = str(sysconfig.get_config_var("CONFIG_ARGS") or OPTIMIZED)
+    if OPTIMIZED not in how and not sys.base_prefix.startswith("/usr"):
+        text += f", built without {OPTIMIZED} (pyenv's usual way): 10 to 25 % slower"
+        return Finding("python", WARN, f"{text}; PENSTOCK_PYTHON names another one")
     return Finding("python", OK, text)
 
 

@@ -87,11 +87,30 @@ def test_a_missing_uvloop_is_a_warning(capsys, tmp_path, monkeypatch):
     assert examined(capsys, "--data", str(tmp_path), *ALL_OFF)[1]["event loop"] == "warn"
 
 
+PYENV = "/opt/pyenv/versions/3.11.7"
+
+
+@pytest.mark.parametrize(
+    ("built", "state"),
+    [
+        ((PYENV, "'--enable-shared'"), "warn"),
+        ((PYENV, "'--enable-optimizations' '--with-lto'"), "ok"),
+        (("/usr", "'--enable-shared' '--prefix=/usr'"), "ok"),
+        (("/opt/python", None), "ok"),
+    ],
+)
+def test_a_python_built_without_profiles_is_a_warning(capsys, tmp_path, monkeypatch, built, state):
+    prefix, how = built
+    monkeypatch.setattr("sys.base_prefix", prefix)
+    monkeypatch.setattr("sysconfig.get_config_var", lambda _name: how)
+    assert examined(capsys, "--data", str(tmp_path), *ALL_OFF)[1]["python"] == state
+
+
 def test_the_text_has_one_line_per_finding(capsys, tmp_path):
     with pytest.raises(SystemExit):
         main(["doctor", "--data", str(tmp_path), *ALL_OFF])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("ok    python")
+    assert lines[0].split()[1] == "python"
     assert all(line.split()[0] in ("ok", "warn", "fail") for line in lines)
 
 
