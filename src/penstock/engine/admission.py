@@ -10,8 +10,9 @@ once where another one would be held.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from penstock.engine.hold import Hold
 from penstock.engine.limits import TopicLimits, too_large
@@ -33,12 +34,11 @@ BuryRefused = Callable[["Queue", Record], None]
 """Makes a dead letter of a publish that a length limit refused."""
 
 
-@dataclass(slots=True)
-class Ruling:
+class Ruling(msgspec.Struct):
     """What admission says about a parcel that is not simply let in."""
 
     admitted: Parcel | None = None
-    refused: list[tuple[Publication, Refusal]] = field(default_factory=list)
+    refused: list[tuple[Publication, Refusal]] = msgspec.field(default_factory=list)
     hold: Hold | None = None
     rest: Parcel | None = None
     """What is held; set exactly when ``hold`` is."""

@@ -16,8 +16,9 @@ Not here: what happens to a publish (``publish.py``).
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from penstock.engine.hold import Hold
 from penstock.engine.parcel import Parcel
@@ -44,8 +45,7 @@ CULPRIT_DEPTH_MAX: Final = 4
 """Connection, channel, queue, log: nothing waits for more than these."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionOptions:
+class ConnectionOptions(msgspec.Struct, frozen=True):
     """How a protocol wants to be held; None = as in the settings."""
 
     pending_publishes_max: int | None = None

@@ -7,8 +7,9 @@ passing, which is looked at in every turn; or ``hold_ms_max``, after which the p
 Not here: credit, which is arithmetic between stages and has no time limit of its own (``flow/``).
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from penstock.flow.reason import Reason
 from penstock.model.refusal import Refusal, RefusalKind
@@ -24,8 +25,7 @@ KINDS: Final = {
 """What a publish is told that may not wait, or waited under an alarm for too long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(msgspec.Struct, frozen=True):
     """One reason to wait."""
 
     reason: Reason

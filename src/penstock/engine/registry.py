@@ -10,9 +10,8 @@ Not here: what deletion means for parcels on their way (``broker.py``), restorin
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from penstock.engine.chain import Chain
 from penstock.engine.host import Host

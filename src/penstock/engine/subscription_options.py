@@ -1,8 +1,9 @@
 """How a subscription behaves, decided when it is made."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from penstock.engine.filter_port import Filter
 from penstock.model.record import Record
@@ -40,8 +41,7 @@ def ordering_key(record: Record) -> bytes:
     return record.key
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionOptions:
+class SubscriptionOptions(msgspec.Struct, frozen=True):
     """Everything about a subscription that is not its place in the queues."""
 
     mode: Mode = Mode.SHARED

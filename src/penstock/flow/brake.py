@@ -13,9 +13,10 @@ A pure judge: whoever has the figures calls ``look``; ``judge`` and ``admit`` ar
 Not here: which query is the slowest (``engine/bulk/pressure.py``).
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
+
+import msgspec
 
 from penstock.flow.rate import RateLimit
 from penstock.model.sizes import size_text
@@ -42,8 +43,7 @@ class Backpressure(Enum):
     HARD = "hard"
 
 
-@dataclass(frozen=True, slots=True)
-class BacklogBound:
+class BacklogBound(msgspec.Struct, frozen=True):
     """How far a query may fall behind on one topic; 0 = no bound."""
 
     messages_max: int = 0

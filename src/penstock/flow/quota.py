@@ -8,9 +8,10 @@ Judged at each publish, not once a minute: Pulsar's users meet quotas that are p
 seconds. 0 = no limit. Not here: what a protocol says (error 7 or 8, nack), who evicts (``engine``).
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+import msgspec
 
 EVICT_PERCENT: Final = 90
 """Eviction goes on until the backlog is at this share of its limit, as Pulsar does."""
@@ -41,8 +42,7 @@ _VERDICTS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class BacklogQuota:
+class BacklogQuota(msgspec.Struct, frozen=True):
     """A limit by bytes, by age of the oldest unsettled message, or both."""
 
     bytes_max: int = 0

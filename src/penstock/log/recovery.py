@@ -15,7 +15,6 @@ whole log.
 Not here: torn tails and damage (``scan.py``), cursors (the engine replays ``settlements``).
 """
 
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -56,15 +55,14 @@ TRANSIENT_SCAN_ENTRIES: Final = 4096
 """Index entries looked at in one go when transient messages are dropped."""
 
 
-@dataclass(slots=True)
-class Recovered:
+class Recovered(msgspec.Struct):
     """What the engine needs to know about the past."""
 
-    cursors: dict[tuple[int, int], CursorState] = field(default_factory=dict)
+    cursors: dict[tuple[int, int], CursorState] = msgspec.field(default_factory=dict)
     """(subscription_id, queue_id) -> state as of the snapshot."""
-    settlements: list[Settlement] = field(default_factory=list)
+    settlements: list[Settlement] = msgspec.field(default_factory=list)
     """Settle records since the snapshot, in the order of the log: apply them to the cursors."""
-    transient: list[tuple[int, list[tuple[int, int]]]] = field(default_factory=list)
+    transient: list[tuple[int, list[tuple[int, int]]]] = msgspec.field(default_factory=list)
     """(queue_id, [start, end) ranges) of transient messages that this restart drops (D6): settle
     them in every subscription. They keep their offsets, so nothing else moves."""
     start_position: LogPosition = LogPosition(0)
@@ -77,8 +75,8 @@ class Recovered:
     """The last process stopped in order: nothing had to be replayed."""
     is_rebuilt: bool = False
     """Indexes were made again from the whole log."""
-    report: ScanReport = field(default_factory=ScanReport)
-    notes: list[str] = field(default_factory=list)
+    report: ScanReport = msgspec.field(default_factory=ScanReport)
+    notes: list[str] = msgspec.field(default_factory=list)
     """One sentence for each thing a person should know, for the log."""
 
 

@@ -1,7 +1,8 @@
 """What a scan of the log found, in numbers and in sentences for the person who must know (P7)."""
 
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+import msgspec
 
 DAMAGES_KEPT_MAX: Final = 1000
 """Damaged stretches and gaps described one by one; beyond that they are only counted."""
@@ -24,8 +25,7 @@ class Damage(NamedTuple):
         return f"{self.path} byte {self.offset}: damaged {self.what} ({self.length} bytes)"
 
 
-@dataclass(slots=True)
-class ScanReport:
+class ScanReport(msgspec.Struct):
     """Counters and findings of one scan; complete once the scan has been finished."""
 
     from_position: int = 0
@@ -44,8 +44,8 @@ class ScanReport:
     records_lost: int = 0
     """Records known or believed to have been in damaged stretches."""
     damage_count: int = 0
-    damages: list[Damage] = field(default_factory=list)
-    gaps: list[tuple[int, int]] = field(default_factory=list)
+    damages: list[Damage] = msgspec.field(default_factory=list)
+    gaps: list[tuple[int, int]] = msgspec.field(default_factory=list)
     """[from, to) positions between segments that are in no file: removed, or lost."""
     missing_tail: tuple[int, int] | None = None
     """[end of the log, synced mark) when bytes known to be synced are not there."""
@@ -53,9 +53,9 @@ class ScanReport:
     """Frames that do not follow the frame before them."""
     torn_tail: Damage | None = None
     """Bytes of an unfinished write at the end: cut, and kept aside, by ``LogScan.finish``."""
-    dropped: list[Damage] = field(default_factory=list)
+    dropped: list[Damage] = msgspec.field(default_factory=list)
     """Frames torn before they were durable with whole ones behind them: dropped as units."""
-    kept_as: list[str] = field(default_factory=list)
+    kept_as: list[str] = msgspec.field(default_factory=list)
     """Files into which cut and dropped bytes were put."""
 
     @property

@@ -10,10 +10,11 @@ import os
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+
+import msgspec
 
 from penstock.engine.broker import Engine
 from penstock.log.catalog import CATALOG_NAME, SqliteCatalog
@@ -33,8 +34,7 @@ SILENCE_SECONDS: Final = 1.0
 """A recovery that takes longer than this says so, every second or two, until it is done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """A data directory in use."""
 
     directory: Path

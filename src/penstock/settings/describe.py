@@ -6,8 +6,10 @@ fails when the two differ.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Final, cast
+
+import msgspec
 
 from penstock.settings.convert import bytes_text, is_size
 from penstock.settings.load import DEFAULT, PARTS, Settings, variable_name
@@ -15,8 +17,7 @@ from penstock.settings.load import DEFAULT, PARTS, Settings, variable_name
 Value = str | int | float | bool
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+class Described(msgspec.Struct, frozen=True):
     """One setting as it stands."""
 
     part: str

@@ -12,8 +12,9 @@ Not here: the socket (``server/join.py``), the name server's own routes (``name_
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command, Malformed
@@ -40,15 +41,14 @@ RouteTold = Callable[[TopicRouteData | None], None]
 """Gets the route; None = not known."""
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(msgspec.Struct):
     """One topic."""
 
     route: TopicRouteData | None = None
     used_ms: int = 0
     renew_ms: int = 0
     """When the name server shall be asked (again)."""
-    held: list[tuple[int, RouteTold]] = field(default_factory=list)
+    held: list[tuple[int, RouteTold]] = msgspec.field(default_factory=list)
     """Deadlines and questions, oldest first."""
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.engine.bulk.orders import BAD_REQUEST, LeaseTold, OffsetMap, QueryRefused
 from penstock.engine.bulk.pressure import Pressures

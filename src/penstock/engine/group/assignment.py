@@ -8,14 +8,14 @@ Not here: the strategies (``model/assignment.py``), the mode of a group (``consu
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from penstock.engine.group.consume_mode import ConsumeMode, ModeSetting
 from penstock.model.assignment import STRATEGIES, QueueRef, Strategy, pop_share
 
 
-@dataclass(frozen=True, slots=True)
-class Allotment:
+class Allotment(msgspec.Struct, frozen=True):
     """The answer to one member."""
 
     queues: tuple[QueueRef, ...] | None

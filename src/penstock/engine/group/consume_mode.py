@@ -8,9 +8,10 @@ adapter defines them; ``items`` gives them all).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+import msgspec
 
 SETTINGS_MAX: Final = 10_000
 """(topic, group) pairs with a setting of their own."""
@@ -27,8 +28,7 @@ class ConsumeMode(Enum):
     """Members ask, the broker hands out messages of shared queues."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModeSetting:
+class ModeSetting(msgspec.Struct, frozen=True):
     """The mode of one group on one topic."""
 
     mode: ConsumeMode = ConsumeMode.PULL

@@ -15,8 +15,9 @@ Not here: one group's state (``group.py``), what operators turned off (``switche
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from penstock.engine.group.group import Client, Group, Member, Traits, Wanted
 from penstock.engine.group.notices import Notice, NoticeKind
@@ -31,8 +32,7 @@ GROUP_KEPT_MS: Final = 600_000
 """How long a group without members is remembered after its last change."""
 
 
-@dataclass(frozen=True, slots=True)
-class MembershipLimits:
+class MembershipLimits(msgspec.Struct, frozen=True):
     """Bounds of one registry."""
 
     groups_max: int = 10_000

@@ -5,15 +5,15 @@ A group without settings of its own has everything on. Not here: where they are 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 GROUPS_MAX: Final = 10_000
 """Groups with switches of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Switches:
+class Switches(msgspec.Struct, frozen=True):
     """What a group may do."""
 
     is_consuming: bool = True

@@ -11,8 +11,9 @@ bounded. Not here: requests (``questions.py``, ``registrations.py``).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX, problem_with
 from penstock.adapters.rocketmq.replies import system_error
@@ -43,17 +44,16 @@ GROUP_KIND: Final = "rocketmq.group"
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 
-@dataclass(slots=True)
-class Registered:
+class Registered(msgspec.Struct):
     """A broker of another process."""
 
     name: str
     cluster: str
-    addresses: dict[str, str] = field(default_factory=dict)
-    owners: dict[str, object] = field(default_factory=dict)
+    addresses: dict[str, str] = msgspec.field(default_factory=dict)
+    owners: dict[str, object] = msgspec.field(default_factory=dict)
     """Broker id -> the connection it registers over."""
-    topics: dict[str, TopicConfig] = field(default_factory=dict)
-    version: DataVersion = field(default_factory=DataVersion)
+    topics: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
+    version: DataVersion = msgspec.field(default_factory=DataVersion)
     heard_ms: int = 0
     silence_ms_max: int = 0
     is_wiped: bool = False
