@@ -15,14 +15,14 @@ and whoever shares the core gets the core.
 
 Measured (AMQP over loopback, 128 B, publisher and consumer, one publish a packet, 4,000/s, fsync on
 ext4/virtio, 2 cores): three batches, in each of them rounds of 4 s in turns, medians in ms; the
-last column is by how much of RabbitMQ's both p99s are in the same batch. The host decides most of
+last column is which part of RabbitMQ's both p99s are in the same batch. The host decides most of
 a p99: differences below a fifth are noise.
 
 ====================  ======  ======  ========  ============  ===========  ==========
 pace                  rounds  CPU us  delivery  delivery p99  confirm p99  of theirs
 ====================  ======  ======  ========  ============  ===========  ==========
 none                  12      253     0.59      2.7           10.0         0.67, 1.54
-1.3 times, on and off 12      245     0.57      2.5           8.7          0.63, 1.33
+1.3, on and off       12      245     0.57      2.5           8.7          0.63, 1.33
 2 times a turn        12      215     0.80      2.8           6.5          0.69, 0.99
 1.3 times a turn      14      229     0.69      2.7           6.7          0.60, 0.98
 2 times a turn        14      214     0.85      2.8           5.9          0.63, 0.86
