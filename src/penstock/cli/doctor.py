@@ -94,9 +94,10 @@ def _python() -> Finding:
         return Finding("python", FAIL, f"{text}; Penstock needs 3.11 or newer")
     # Distributions optimize in their own way and do not say so; pyenv does not unless told to.
     how = str(sysconfig.get_config_var("CONFIG_ARGS") or OPTIMIZED)
-    if OPTIMIZED not in how and not sys.base_prefix.startswith("/usr"):
+    if OPTIMIZED not in how and sys.base_prefix != "/usr":
         text += f", built without {OPTIMIZED} (pyenv's usual way): 10 to 25 % slower"
-        return Finding("python", WARN, f"{text}; PENSTOCK_PYTHON names another one")
+        advice = "to use another one, delete .venv and name it with PENSTOCK_PYTHON"
+        return Finding("python", WARN, f"{text}; {advice}")
     return Finding("python", OK, text)
 
 
