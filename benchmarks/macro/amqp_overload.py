@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.model.sizes import size_text
+from penstock.model.ids import size_text
 from penstock.testing.amqp_overload import Plan, overload
 from penstock.testing.running import UP, BrokerProcess
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from penstock.adapters.amqp.factory import AmqpFactory
 from penstock.adapters.contract import Peer
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.server.clock import SystemClock
 from penstock.server.commit_policy import CommitPolicy
 from penstock.server.heap import settle_heap

@@ -3,7 +3,8 @@
 import pytest
 
 from penstock.log.distrust import MARKER_NAME, note_failed_sync
-from penstock.log.store import Appending, Store
+from penstock.log.staged import Appending
+from penstock.log.store import Store
 from penstock.model.errors import SyncFailed
 from penstock.model.record import neutral_record
 from penstock.settings.storage import StorageSettings

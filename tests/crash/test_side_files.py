@@ -11,8 +11,9 @@ import pytest
 from penstock.log.catalog import CATALOG_NAME, SqliteCatalog
 from penstock.log.cursors import CursorState, release_record, settlement_record
 from penstock.log.lock import DirectoryLock
+from penstock.log.staged import Appending
 from penstock.log.storage import DiskStorage
-from penstock.log.store import Appending, Store
+from penstock.log.store import Store
 from penstock.model.errors import LogCorrupt
 from penstock.model.record import RecordFlag, neutral_record
 from penstock.model.settlement import Cause, QueueSettlement, Settlement

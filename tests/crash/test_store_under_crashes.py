@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from penstock.log.store import Appending, Store
+from penstock.log.staged import Appending
+from penstock.log.store import Store
 from penstock.model.errors import LogError
 from penstock.model.record import neutral_record
 from penstock.settings.storage import StorageSettings

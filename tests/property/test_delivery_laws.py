@@ -13,12 +13,12 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.subscription import Subscription, SubscriptionOptions
-from penstock.engine.subscription_options import Mode
+from penstock.engine.subscription import Subscription
+from penstock.engine.subscription_options import Mode, SubscriptionOptions
 from penstock.flow.demand import Unlimited
 from penstock.flow.permits import Permits
 from penstock.flow.prefetch import Window
-from penstock.model.position import SubscriptionId
+from penstock.model.ids import SubscriptionId
 from penstock.model.record import neutral_record
 from penstock.model.settlement import Cause
 from penstock.settings.flow import FlowSettings

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.adapters.amqp.consumers import Holder
 from penstock.adapters.amqp.unacked import RUN_TAGS_MAX, Run, Unacked
-from penstock.model.position import QueueId
+from penstock.model.ids import QueueId
 from penstock.wire.amqp.codes import AmqpError
 
 HOLDERS = cast("list[Holder]", [object(), object()])

@@ -48,7 +48,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.model.clock import Clock
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 
 if TYPE_CHECKING:
     from penstock.engine.broker import Engine

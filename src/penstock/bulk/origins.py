@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from penstock.bulk.amqp_maps import amqp_maps, amqp_properties
 from penstock.bulk.property_maps import property_maps
-from penstock.model.facts import Facts
-from penstock.model.record import Record, RecordFlag, Wire
+from penstock.model.record import Facts, Record, RecordFlag, Wire
 from penstock.wire.amqp.facts import AmqpFacts
 from penstock.wire.rocketmq.batch import split_batch
 from penstock.wire.rocketmq.command import Malformed

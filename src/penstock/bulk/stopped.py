@@ -34,16 +34,11 @@ from penstock.log.cursors import (
 )
 from penstock.log.definitions import DEFINITION_PREFIX
 from penstock.log.format import FORMAT_NAME, FORMAT_VERSION
+from penstock.log.index_files import ENTRY, ENTRY_BYTES, INDEX_DIRECTORY, queue_of
 from penstock.log.index_set import QUEUE_KIND
 from penstock.log.lock import LOCK_NAME
 from penstock.log.packing import UNINDEXED
-from penstock.log.queue_index import (
-    ENTRY,
-    ENTRY_BYTES,
-    INDEX_DIRECTORY,
-    QueueState,
-    queue_of,
-)
+from penstock.log.queue_index import QueueState
 from penstock.log.salvage import ScannedRecord
 from penstock.log.scan import LogScan
 from penstock.log.segment import SegmentSet

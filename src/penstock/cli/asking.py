@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 import click
 
 from penstock.model.errors import NotFound, PenstockError, SettingsError
-from penstock.model.sizes import size_text
+from penstock.model.ids import size_text
 
 ANSWER_SECONDS_MAX: Final = 15.0
 

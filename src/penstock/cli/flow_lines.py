@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from penstock.cli.asking import Column, age_text, rows_as_lines
 from penstock.cli.flow_chains import ALARMS, Page, chain_of_finding, is_held, label_of
-from penstock.model.sizes import size_text
+from penstock.model.ids import size_text
 
 ROWS_MAX: Final = 20
 CHAINS_MAX: Final = 5

@@ -22,7 +22,7 @@ from penstock.cli.asking import (
     tell,
 )
 from penstock.model.errors import PenstockError
-from penstock.model.sizes import size_text
+from penstock.model.ids import size_text
 
 _TOPIC = click.option("--topic", required=True, help="The topic it reads.")
 

@@ -15,7 +15,7 @@ from penstock.cli.asking import (
     takes_address,
     tell,
 )
-from penstock.model.sizes import size_text
+from penstock.model.ids import size_text
 
 _QUERIES: Final[tuple[Column, ...]] = (
     ("QUERY", lambda row: row["name"]),

@@ -18,7 +18,7 @@ from penstock.cli.asking import (
     takes_address,
     tell,
 )
-from penstock.model.sizes import size_text
+from penstock.model.ids import size_text
 from penstock.settings.convert import convert
 
 _TOPICS: Final[tuple[Column, ...]] = (

@@ -30,11 +30,15 @@ from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.tallies import Tallies
 from penstock.engine.topic import Topic, TopicPolicy
 from penstock.engine.waiting import WaitingRoom
-from penstock.log.store import Appending, CursorState, Recovered, Store, SyncJob
+from penstock.log.cursors import CursorState
+from penstock.log.recovery import Recovered
+from penstock.log.staged import Appending
+from penstock.log.store import Store
+from penstock.log.sync_job import SyncJob
 from penstock.model.clock import Clock
 from penstock.model.errors import AlreadyExists, InvariantBroken, NotFound
+from penstock.model.ids import ConnectionId
 from penstock.model.names import TopicName
-from penstock.model.position import ConnectionId
 from penstock.model.refusal import Refusal
 from penstock.settings.load import Settings
 

@@ -18,8 +18,7 @@ from penstock.flow.journal import Journal
 from penstock.flow.pool import BytesPool
 from penstock.flow.stage import Stage
 from penstock.flow.unsent import UnsentPool
-from penstock.model.clock import Clock
-from penstock.model.steady_clock import steady
+from penstock.model.clock import Clock, steady
 from penstock.settings.load import Settings
 
 if TYPE_CHECKING:

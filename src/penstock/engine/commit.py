@@ -24,7 +24,9 @@ from penstock.engine.frame import Frame
 from penstock.engine.parcel import TRANSIENT, Parcel
 from penstock.flow.buffer_pool import BufferPool
 from penstock.flow.store_busy import StoreBusy
-from penstock.log.store import Appending, Store, SyncJob
+from penstock.log.staged import Appending
+from penstock.log.store import Store
+from penstock.log.sync_job import SyncJob
 from penstock.model.errors import AppendFailed, LogError
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.settings.load import Settings

@@ -24,12 +24,13 @@ from penstock.engine.hold import Hold
 from penstock.engine.parcel import Parcel
 from penstock.engine.ports import Outlet, Publication, Room, Undone
 from penstock.flow.credit import Credit
-from penstock.flow.gate import Gate, Reason
+from penstock.flow.gate import Gate
 from penstock.flow.pending import PendingLimit
 from penstock.flow.pool import IN_FLIGHT_POOL
+from penstock.flow.reason import Reason
 from penstock.flow.stage import Stage
 from penstock.model.errors import InvariantBroken
-from penstock.model.position import ChannelId, ConnectionId
+from penstock.model.ids import ChannelId, ConnectionId
 
 if TYPE_CHECKING:
     from penstock.engine.publish import Intake

@@ -27,7 +27,7 @@ from penstock.flow.inflight import InflightLimit
 from penstock.flow.permits import Permits
 from penstock.flow.prefetch import Window
 from penstock.flow.unsent import UnsentLimit
-from penstock.model.position import ConsumerId, QueueId
+from penstock.model.ids import ConsumerId, QueueId
 
 KeyRange = tuple[int, int]
 """Inclusive range of key slots (0..65535) that a sticky consumer claims."""

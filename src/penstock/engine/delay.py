@@ -27,7 +27,8 @@ from penstock.engine.parcel import TIMED, Parcel
 from penstock.log.cursors import release_record
 from penstock.log.delayed_files import Due
 from penstock.log.entry import record_length
-from penstock.log.store import Appending, Store
+from penstock.log.staged import Appending
+from penstock.log.store import Store
 from penstock.model.record import Record, RecordFlag
 
 if TYPE_CHECKING:

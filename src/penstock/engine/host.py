@@ -13,7 +13,7 @@ from typing import Protocol
 from penstock.engine.delayed_room import DelayedRoom
 from penstock.flow.unsent import UnsentPool
 from penstock.model.clock import Clock
-from penstock.model.position import QueueId, SubscriptionId
+from penstock.model.ids import QueueId, SubscriptionId
 from penstock.model.record import Record
 from penstock.model.settlement import Cause, Settlement
 from penstock.settings.flow import FlowSettings

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from penstock.engine.chain import Chain
 from penstock.engine.registry import Registry
 from penstock.engine.settling import Settling
-from penstock.log.store import CursorState, Store
+from penstock.log.cursors import CursorState
+from penstock.log.store import Store
 from penstock.model.errors import AppendFailed
-from penstock.model.position import QueueId, SubscriptionId
+from penstock.model.ids import QueueId, SubscriptionId
 from penstock.settings.storage import StorageSettings
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from penstock.engine.notes import Notes
 from penstock.engine.pending import Pending
 from penstock.engine.redelivery import Redelivery
 from penstock.log.cursors import CursorState
-from penstock.model.position import QueueId, QueueOffset, SubscriptionId
+from penstock.model.ids import QueueId, QueueOffset, SubscriptionId
 from penstock.model.settlement import Cause, QueueSettlement
 
 COUNTS_KEPT: Final = 1000

@@ -9,7 +9,7 @@ from penstock.engine.lane import Lane
 from penstock.engine.pending import Held
 from penstock.log.cursors import CursorState
 from penstock.model.errors import NotFound
-from penstock.model.position import QueueId, SubscriptionId
+from penstock.model.ids import QueueId, SubscriptionId
 from penstock.model.settlement import Cause, QueueSettlement, Settlement
 
 

@@ -10,7 +10,7 @@ from penstock.engine.deliver import Journey
 from penstock.engine.host import Host, SubscribedQueue
 from penstock.engine.ready_bytes import ReadyBytes
 from penstock.engine.taking import Takes
-from penstock.model.position import QueueId, SubscriptionId
+from penstock.model.ids import QueueId, SubscriptionId
 
 
 class Measured(Takes, ABC):

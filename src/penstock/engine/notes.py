@@ -9,7 +9,7 @@ Not here: the encoding (``log/cursors.py``).
 """
 
 from penstock.engine.cursor import joined_ranges
-from penstock.model.position import QueueId, QueueOffset
+from penstock.model.ids import QueueId, QueueOffset
 from penstock.model.settlement import Cause, QueueSettlement
 
 

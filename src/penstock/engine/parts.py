@@ -37,9 +37,10 @@ from penstock.engine.turn import TurnRunner
 from penstock.engine.waiting import WaitingRoom
 from penstock.flow.held_pull import HeldPulls
 from penstock.flow.unsent import UnsentPool
-from penstock.log.store import Recovered, Store
+from penstock.log.recovery import Recovered
+from penstock.log.store import Store
 from penstock.model.clock import Clock
-from penstock.model.position import QueueId
+from penstock.model.ids import QueueId
 from penstock.model.record import Record
 from penstock.model.refusal import Refusal
 from penstock.model.settlement import Cause

@@ -22,7 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.flow.demand import UNLIMITED
-from penstock.model.position import QueueId
+from penstock.model.ids import QueueId
 from penstock.model.record import Record
 
 STALE_DEADLINES_MIN = 64

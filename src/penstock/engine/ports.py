@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from penstock.flow.gate import Reason
+from penstock.flow.reason import Reason
 from penstock.flow.views import UndoneView
-from penstock.log.store import Appending
-from penstock.model.position import UNASSIGNED_OFFSET, LogPosition, QueueId, QueueOffset
+from penstock.log.staged import Appending
+from penstock.model.ids import UNASSIGNED_OFFSET, LogPosition, QueueId, QueueOffset
 from penstock.model.record import Record
 from penstock.model.refusal import Refusal
 

@@ -14,7 +14,7 @@ from penstock.engine.inbox import Inbox
 from penstock.flow.credit import Credit
 from penstock.flow.stage import Stage
 from penstock.log.queue_index import QueueIndex
-from penstock.model.position import QueueId
+from penstock.model.ids import QueueId
 
 if TYPE_CHECKING:
     from penstock.engine.topic import Topic

@@ -24,8 +24,8 @@ from penstock.engine.unused_topics import UnusedTopics
 from penstock.flow.credit import Credit
 from penstock.log.store import Store
 from penstock.model.errors import AlreadyExists, NotFound
+from penstock.model.ids import QueueId, SubscriptionId, TopicId, is_transient_id
 from penstock.model.names import TopicName
-from penstock.model.position import QueueId, SubscriptionId, TopicId, is_transient_id
 
 TOPIC_KIND = "topic"
 SUBSCRIPTION_KIND = "subscription"

@@ -28,10 +28,11 @@ from penstock.engine.settling import Settling
 from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import Topic
-from penstock.log.store import Recovered, Store
+from penstock.log.recovery import Recovered
+from penstock.log.store import Store
 from penstock.model.errors import LogCorrupt, NotFound
+from penstock.model.ids import QueueId, QueueOffset, SubscriptionId, TopicId
 from penstock.model.names import TopicName
-from penstock.model.position import QueueId, QueueOffset, SubscriptionId, TopicId
 from penstock.model.settlement import Cause, QueueSettlement, Settlement
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from penstock.engine.settle import Settler
 from penstock.flow.demand import Demand
 from penstock.flow.inflight import InflightLimit
 from penstock.flow.unsent import UnsentLimit
-from penstock.model.position import ConsumerId
+from penstock.model.ids import ConsumerId
 
 
 class Roster:

@@ -14,8 +14,8 @@ from penstock.engine.chain import Chain
 from penstock.engine.frame import Frame
 from penstock.engine.host import Awaiting
 from penstock.log.cursors import settlement_record
-from penstock.log.store import Appending
-from penstock.model.position import is_transient_id
+from penstock.log.staged import Appending
+from penstock.model.ids import is_transient_id
 from penstock.model.settlement import Settlement
 
 

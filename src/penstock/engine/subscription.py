@@ -34,9 +34,9 @@ from penstock.engine.subscription_options import Mode, Start, SubscriptionOption
 from penstock.engine.subscription_statistics import SubscriptionStatistics, snapshot, stage_view
 from penstock.engine.taking import LATE_MAX
 from penstock.flow.demand import Demand
-from penstock.flow.diagnosis import StageView
 from penstock.flow.unsent import UnsentLimit
-from penstock.model.position import QueueId, SubscriptionId
+from penstock.flow.views import StageView
+from penstock.model.ids import QueueId, SubscriptionId
 from penstock.model.settlement import Cause
 
 __all__ = ["Subscription", "SubscriptionOptions"]

@@ -25,7 +25,7 @@ from penstock.engine.lane import Lane
 from penstock.engine.lanes import Lanes
 from penstock.engine.pending import Delivery
 from penstock.engine.settle import Rewrite, Settler
-from penstock.model.position import QueueId, SubscriptionId
+from penstock.model.ids import QueueId, SubscriptionId
 
 SCAN_MESSAGES_MAX: Final = 800
 """Messages one pop passes over because its filter refuses them; then it is asked again."""

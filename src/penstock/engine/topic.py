@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.flow.quota import QuotaPolicy
+from penstock.model.ids import TopicId
 from penstock.model.names import TopicName
-from penstock.model.position import TopicId
 
 if TYPE_CHECKING:
     from penstock.engine.limits import TopicLimits

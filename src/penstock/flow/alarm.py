@@ -15,7 +15,7 @@ from typing import Final
 from penstock.flow.reason import Reason
 from penstock.flow.watermark import Watermark
 from penstock.model.errors import SettingsError
-from penstock.model.sizes import size_text
+from penstock.model.ids import size_text
 
 _UNITS: Final = {
     "b": 1,

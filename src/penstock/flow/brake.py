@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.flow.rate import RateLimit
-from penstock.model.sizes import size_text
+from penstock.model.ids import size_text
 
 SOFT_FACTOR: Final = 1.1
 """D23: what publishers get of the drain rate."""

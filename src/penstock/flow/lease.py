@@ -13,7 +13,7 @@ Not here: which segments stay (``log/retention.py``), what is told (``engine/bul
 
 from typing import Final, Literal
 
-from penstock.model.sizes import size_text
+from penstock.model.ids import size_text
 
 Cause = Literal["", "silence", "bytes", "released"]
 

@@ -21,7 +21,7 @@ from penstock.log.sync_job import SyncJob
 from penstock.log.writer import UnsyncedSet
 from penstock.model.clock import Clock
 from penstock.model.errors import SyncFailed
-from penstock.model.position import LogPosition
+from penstock.model.ids import LogPosition
 from penstock.settings.storage import StorageSettings
 
 RETRY_MS: Final = 100

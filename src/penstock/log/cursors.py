@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.model.errors import LogCorrupt
-from penstock.model.position import QueueId, QueueOffset, SubscriptionId
+from penstock.model.ids import QueueId, QueueOffset, SubscriptionId
 from penstock.model.record import Record, RecordFlag, RecordKind, Shape, tag_hash
 from penstock.model.settlement import Settlement
 

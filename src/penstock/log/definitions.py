@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from penstock.log.catalog import Op, RowKey
-from penstock.model.position import TRANSIENT_ID_MIN
+from penstock.model.ids import TRANSIENT_ID_MIN
 
 ID_BLOCK: Final = 1024
 """Ids reserved at a time."""

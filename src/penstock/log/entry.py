@@ -32,7 +32,7 @@ from google_crc32c import extend as crc32c_extend
 from google_crc32c import value as crc32c
 
 from penstock.model.errors import FormatTooNew, InvariantBroken
-from penstock.model.position import UNASSIGNED_OFFSET, QueueId, QueueOffset
+from penstock.model.ids import UNASSIGNED_OFFSET, QueueId, QueueOffset
 from penstock.model.record import NO_STAMP, Record, Shape
 
 Targets = Sequence[tuple[QueueId, QueueOffset]]

@@ -16,10 +16,11 @@ from typing import Final
 
 from penstock.log.catalog import Op
 from penstock.log.definitions import Definitions
-from penstock.log.queue_index import ENTRY_BYTES, QueueIndex
+from penstock.log.index_files import ENTRY_BYTES
+from penstock.log.queue_index import QueueIndex
 from penstock.log.side_files import SideFiles
 from penstock.model.errors import AlreadyExists, NotFound
-from penstock.model.position import is_transient_id
+from penstock.model.ids import is_transient_id
 
 QUEUE_KIND: Final = "queue"
 QUEUE_TAIL_BYTES_MAX: Final = 4096 * ENTRY_BYTES

@@ -25,11 +25,12 @@ from penstock.log.cursors import (
     entry_flags,
 )
 from penstock.log.entry import encode_batch, encode_untargeted, pack_middle
+from penstock.log.index_files import ENTRY, ENTRY_FACTS, ENTRY_PLACE
 from penstock.log.packing import UNINDEXED, packing_of
-from penstock.log.queue_index import ENTRY, ENTRY_FACTS, ENTRY_PLACE, QueueIndex
+from penstock.log.queue_index import QueueIndex
 from penstock.log.run import stage_run
 from penstock.log.staged import Appending, Runs, Special, Staged
-from penstock.model.position import UNASSIGNED_OFFSET
+from penstock.model.ids import UNASSIGNED_OFFSET
 from penstock.model.record import Record, RecordKind, Shape, tag_hash
 
 _MESSAGE: Final = int(RecordKind.MESSAGE)

@@ -25,9 +25,10 @@ from penstock.log.definitions import Definitions
 from penstock.log.delayed_files import DELAYED_DIRECTORY, DelayedFiles
 from penstock.log.distrust import note_failed_sync, rewrite_unsynced
 from penstock.log.format import check_format
+from penstock.log.index_files import INDEX_DIRECTORY, queue_of
 from penstock.log.index_set import QUEUE_KIND, IndexSet
 from penstock.log.key_index import KEYS_DIRECTORY, KeyIndex
-from penstock.log.queue_index import INDEX_DIRECTORY, IndexFlag, QueueState, queue_of
+from penstock.log.queue_index import IndexFlag, QueueState
 from penstock.log.reader import LogReader
 from penstock.log.replay import Replay
 from penstock.log.retention import SEGMENT_KIND, Retention, SegmentRow
@@ -47,7 +48,7 @@ from penstock.log.snapshot import (
 from penstock.log.storage import Storage
 from penstock.log.writer import LogWriter
 from penstock.model.errors import LogCorrupt
-from penstock.model.position import LogPosition
+from penstock.model.ids import LogPosition
 from penstock.model.settlement import Settlement
 from penstock.settings.storage import StorageSettings
 

@@ -21,12 +21,13 @@ from penstock.log.definitions import Definitions
 from penstock.log.delay_notes import DelayNotes
 from penstock.log.delayed_files import DelayedFiles
 from penstock.log.entry import Targets
+from penstock.log.index_files import ENTRY, ENTRY_BYTES
 from penstock.log.index_set import IndexSet
 from penstock.log.packing import UNINDEXED
-from penstock.log.queue_index import ENTRY, ENTRY_BYTES, QueueIndex
+from penstock.log.queue_index import QueueIndex
 from penstock.log.retention import Retention
 from penstock.log.salvage import ScannedRecord
-from penstock.model.position import is_transient_id
+from penstock.model.ids import is_transient_id
 from penstock.model.record import RecordFlag, RecordKind
 from penstock.model.settlement import Settlement
 

@@ -29,7 +29,7 @@ import msgspec
 from penstock.log.catalog import Op
 from penstock.log.queue_index import QueueIndex
 from penstock.log.segment import Segment, SegmentSet, segment_path
-from penstock.model.position import is_transient_id
+from penstock.model.ids import is_transient_id
 
 SEGMENT_KIND: Final = "segment"
 NOTHING_NEEDED: Final = 1 << 63

@@ -18,8 +18,8 @@ from typing import Any, Final
 from google_crc32c import value as crc32c
 
 from penstock.log.entry import pack_middle
+from penstock.log.index_files import ENTRY_PLACE
 from penstock.log.packing import Packing, Stamps, packing_of
-from penstock.log.queue_index import ENTRY_PLACE
 from penstock.log.staged import Appending, Staged
 from penstock.model.record import Record, tag_hash
 

@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.log.catalog import Op
 from penstock.log.cursors import CursorState, encode_cursor
-from penstock.model.position import LogPosition
+from penstock.model.ids import LogPosition
 from penstock.settings.storage import StorageSettings
 
 CURSOR_KIND: Final = "cursor"

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.log.cursors import INDEX_TRANSIENT, Release
 from penstock.log.queue_index import QueueIndex
-from penstock.model.position import LogPosition
+from penstock.model.ids import LogPosition
 from penstock.model.record import Record
 
 NO_POSITION: Final = LogPosition(-1)

@@ -23,9 +23,10 @@ from penstock.log.cursors import CursorState
 from penstock.log.delay_notes import DelayNotes
 from penstock.log.frame import HEAD_BYTES
 from penstock.log.hot_tail import HotTail
+from penstock.log.index_files import ENTRY_BYTES
 from penstock.log.index_set import QUEUE_KIND
 from penstock.log.intake import stage
-from penstock.log.queue_index import ENTRY_BYTES, QueueIndex
+from penstock.log.queue_index import QueueIndex
 from penstock.log.reader import Located
 from penstock.log.recovery import Recovered, StoreParts, recover
 from penstock.log.segment import Segment
@@ -42,7 +43,7 @@ from penstock.log.sweep import sweep
 from penstock.log.sync_job import SyncJob
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantBroken
-from penstock.model.position import LogPosition
+from penstock.model.ids import LogPosition
 from penstock.model.record import Record
 from penstock.settings.storage import StorageSettings
 

@@ -16,7 +16,7 @@ from penstock.log.side_files import SideFiles, Step
 from penstock.log.storage import Storage
 from penstock.log.writer import UnsyncedSet
 from penstock.model.errors import AppendFailed, SyncFailed
-from penstock.model.position import LogPosition
+from penstock.model.ids import LogPosition
 
 
 class SyncJob(msgspec.Struct, eq=False):

@@ -22,7 +22,7 @@ from penstock.log.frame import FRAME_BYTES_MAX, HEAD_BYTES, encode_head
 from penstock.log.segment import LOG_DIR, Segment, SegmentSet, make_log_dir, segment_path
 from penstock.log.storage import File, Storage
 from penstock.model.errors import AppendFailed, InvariantBroken
-from penstock.model.position import LogPosition
+from penstock.model.ids import LogPosition
 
 
 class UnsyncedSet(msgspec.Struct, eq=False):

@@ -5,7 +5,11 @@ and to peers; monotonic time decides when something is due, so a clock jump expi
 A broker's own clock is a ``steady_clock.SteadyClock``: its wall time does not jump either.
 """
 
-from typing import Protocol
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
 
 
 class Clock(Protocol):
@@ -18,3 +22,82 @@ class Clock(Protocol):
     def monotonic_ms(self) -> int:
         """Milliseconds that never go back; meaningless across processes."""
         ...
+
+
+# ---- steady clock -------------------------------------------------------------------------------
+# Wall time without jumps: what is old or due is decided by this, never by the clock on the wall.
+#
+# Operators and NTP set clocks. A broker that took the new time at its word would expire every
+# message with a time to live, or free every delayed one, in the next turn (T19). So the wall time
+# is read once, and from then on monotonic time moves it; where the two part, the difference is made
+# up for slowly: ``FOLLOW_PER_S_MS`` for each second. A step of a second is gone after two minutes,
+# one of an hour after four days, or with the next start.
+#
+# Store times come from here, too: the age of a message is the difference of two times of one clock.
+#
+# Invariants: never goes back; never runs faster or slower than monotonic time by more than that
+# rate.
+
+
+logger = logging.getLogger(__name__)
+
+FOLLOW_PER_S_MS: Final = 10
+"""One per cent: the error of a time to live while a step is made up for."""
+
+JUMP_MS: Final = 1000
+"""From here on a difference is worth a line in the log."""
+
+_EVERY_MS: Final = 1000 // FOLLOW_PER_S_MS
+
+
+class SteadyClock:
+    """A clock whose wall time cannot be moved from outside; satisfies ``Clock``."""
+
+    __slots__ = ("_clock", "_followed_ms", "_offset_ms", "_told_ms", "monotonic_ms")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.monotonic_ms: Callable[[], int] = clock.monotonic_ms
+        """Milliseconds that never go back: the clock's own, asked for many times a turn."""
+        self._followed_ms = clock.monotonic_ms()
+        """Up to this monotonic time the difference was made up for."""
+        self._offset_ms = clock.wall_ms() - self._followed_ms
+        self._told_ms = 0
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the Unix epoch, at a steady pace."""
+        return self.wall_at(self.monotonic_ms())
+
+    def wall_at(self, now_ms: int) -> int:
+        """The same, for whoever knows the monotonic time."""
+        # Before that nothing can be made up for: the clock on the wall need not be asked.
+        if now_ms - self._followed_ms >= _EVERY_MS:
+            self._follow(now_ms)
+        return now_ms + self._offset_ms
+
+    @property
+    def behind_ms(self) -> int:
+        """How far the clock on the wall is ahead of this one; negative when it was set back."""
+        return self._clock.wall_ms() - self._clock.monotonic_ms() - self._offset_ms
+
+    def _follow(self, now_ms: int) -> None:
+        behind_ms = self._clock.wall_ms() - now_ms - self._offset_ms
+        if not behind_ms:
+            self._followed_ms = now_ms
+            return
+        # At most a second's worth at a time: a pause before the jump earns no right to a leap.
+        self._followed_ms = max(self._followed_ms, now_ms - 1000)
+        steps = (now_ms - self._followed_ms) // _EVERY_MS
+        self._followed_ms += steps * _EVERY_MS
+        self._offset_ms += max(-steps, min(steps, behind_ms))
+        if abs(behind_ms - self._told_ms) >= JUMP_MS:
+            self._told_ms = behind_ms
+            logger.warning(
+                "the wall clock was set; what is due and what is old does not jump with it",
+                extra={"ahead_s": behind_ms / 1000, "followed_per_s_ms": FOLLOW_PER_S_MS},
+            )
+
+
+def steady(clock: Clock) -> SteadyClock:
+    """The clock itself if it is steady, else one that follows it."""
+    return clock if isinstance(clock, SteadyClock) else SteadyClock(clock)

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import msgspec
 
-from penstock.model.position import QueueId, QueueOffset, SubscriptionId
+from penstock.model.ids import QueueId, QueueOffset, SubscriptionId
 
 
 class Cause(IntEnum):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TextIO
 
 from penstock import __version__
-from penstock.model.sizes import size_text
+from penstock.model.ids import size_text
 from penstock.server.flight import MISSING
 from penstock.settings.load import Settings
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.engine.broker import Engine
+from penstock.model.clock import SteadyClock
 from penstock.model.errors import PenstockError
-from penstock.model.steady_clock import SteadyClock
 from penstock.server.banner import amber_marks, banner_lines, print_banner
 from penstock.server.bulk import FLIGHT, BulkLane
 from penstock.server.clock import SystemClock

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, cast
 from penstock.adapters.contract import Adapter, AdapterFactory, Peer
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantBroken
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.server.turns import Turns
 from penstock.settings.declare import KIB, MIB
 from penstock.settings.listeners import ListenerSettings

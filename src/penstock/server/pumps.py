@@ -5,7 +5,7 @@ import itertools
 from typing import Final
 
 from penstock.adapters.contract import AdapterFactory, Peer
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.server.listener import MakeProtocol
 from penstock.server.places import Places
 from penstock.server.pump import Pump, Surroundings

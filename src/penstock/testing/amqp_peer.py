@@ -17,7 +17,7 @@ from penstock.adapters.amqp.session import Session
 from penstock.adapters.contract import Peer
 from penstock.engine.broker import Engine
 from penstock.log.store import Store
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.server.protocols import burials, readers
 from penstock.settings.load import Settings
 from penstock.testing.workbench import Workbench

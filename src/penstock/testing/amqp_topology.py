@@ -16,7 +16,7 @@ from penstock.adapters.amqp.house import House
 from penstock.adapters.amqp.queue import AmqpQueue
 from penstock.adapters.amqp.queue_book import Declaration
 from penstock.adapters.amqp.vhost import VirtualHost
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.model.record import Record
 from penstock.testing.workbench import Workbench
 from penstock.wire.amqp.method import short_bytes

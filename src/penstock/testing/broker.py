@@ -15,7 +15,7 @@ from penstock.log.catalog import Catalog
 from penstock.log.recovery import Recovered
 from penstock.log.storage import Storage
 from penstock.log.store import Store
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.settings.load import Settings
 from penstock.testing.catalog import MemoryCatalog
 from penstock.testing.clock import ManualClock

@@ -33,8 +33,8 @@ from penstock.engine.subscription_options import Mode, SubscriptionOptions
 from penstock.flow.prefetch import Window
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
+from penstock.model.ids import ConnectionId, QueueId
 from penstock.model.names import topic_name
-from penstock.model.position import ConnectionId, QueueId
 from penstock.model.record import neutral_record
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from penstock.engine.ports import Confirmation, Route
     from penstock.engine.pull import Pull, PullResult
     from penstock.engine.subscription import Subscription
-    from penstock.flow.gate import Reason
+    from penstock.flow.reason import Reason
     from penstock.model.refusal import Refusal
 
 LINE_BYTES_MAX: Final = 1 << 20

@@ -11,7 +11,7 @@ from penstock.log.scan_report import ScanReport
 from penstock.log.segment import SegmentSet
 from penstock.log.storage import Storage
 from penstock.log.writer import LogWriter
-from penstock.model.position import QueueId, QueueOffset
+from penstock.model.ids import QueueId, QueueOffset
 from penstock.model.record import Record, neutral_record
 
 STORE_MS = 1_700_000_000_000

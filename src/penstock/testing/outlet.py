@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from penstock.engine.connection import Channel, Connection
     from penstock.engine.consumer import Consumer
-    from penstock.engine.deliver import Delivery
+    from penstock.engine.pending import Delivery
     from penstock.engine.ports import Confirmation
     from penstock.engine.pull import Pull, PullResult
     from penstock.engine.subscription import Subscription
-    from penstock.flow.gate import Reason
-    from penstock.model.position import QueueId
+    from penstock.flow.reason import Reason
+    from penstock.model.ids import QueueId
     from penstock.model.refusal import Refusal
 
 

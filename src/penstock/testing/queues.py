@@ -19,7 +19,7 @@ from penstock.engine.subscription import Subscription
 from penstock.flow.demand import Demand, Unlimited
 from penstock.flow.unsent import UnsentLimit, UnsentPool
 from penstock.log.cursors import entry_flags
-from penstock.model.position import QueueId
+from penstock.model.ids import QueueId
 from penstock.model.record import Record, neutral_record, tag_hash
 from penstock.model.settlement import Cause, Settlement
 from penstock.settings.flow import FlowSettings

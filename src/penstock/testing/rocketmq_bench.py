@@ -19,7 +19,7 @@ from penstock.adapters.rocketmq.families import HANDLERS
 from penstock.adapters.rocketmq.house import House
 from penstock.adapters.rocketmq.session import Session
 from penstock.model.errors import InvariantBroken
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.testing.workbench import TURNS_MAX, Workbench
 from penstock.wire.rocketmq.bodies import HeartbeatData, ProducerData
 from penstock.wire.rocketmq.codes import RequestCode

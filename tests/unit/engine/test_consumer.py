@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.engine.subscription import Subscription, SubscriptionOptions
+from penstock.engine.subscription import Subscription
+from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.flow.prefetch import Window
 from penstock.settings.flow import FlowSettings
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume

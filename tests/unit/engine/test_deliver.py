@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.engine.subscription import Subscription, SubscriptionOptions
-from penstock.engine.subscription_options import Mode
+from penstock.engine.subscription import Subscription
+from penstock.engine.subscription_options import Mode, SubscriptionOptions
 from penstock.flow.permits import Permits
 from penstock.flow.prefetch import ChannelWindow, Window
 from penstock.flow.unsent import UnsentLimit

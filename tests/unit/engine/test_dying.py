@@ -6,7 +6,8 @@ import pytest
 
 from penstock.engine import dying
 from penstock.engine.dying import DEATHS_AT_ONCE
-from penstock.engine.subscription import Subscription, SubscriptionOptions
+from penstock.engine.subscription import Subscription
+from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.flow.diagnosis import diagnose
 from penstock.flow.prefetch import Window
 from penstock.flow.views import UndoneView

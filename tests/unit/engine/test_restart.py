@@ -8,8 +8,8 @@ from penstock.engine.subscription_options import Mode, SubscriptionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
 from penstock.flow.prefetch import Window
 from penstock.model.errors import AlreadyExists, LogCorrupt
+from penstock.model.ids import is_transient_id
 from penstock.model.names import topic_name
-from penstock.model.position import is_transient_id
 from penstock.model.record import RecordFlag, neutral_record
 from penstock.testing.outlet import RecordingOutlet
 from penstock.testing.workbench import Workbench

@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.engine.subscription import Subscription, SubscriptionOptions
-from penstock.engine.subscription_options import Mode
+from penstock.engine.subscription import Subscription
+from penstock.engine.subscription_options import Mode, SubscriptionOptions
 from penstock.flow.prefetch import Window
 from penstock.model.record import Record, Shape, neutral_record
 from penstock.model.settlement import Cause

@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from penstock.engine.consumer import ConsumerRefusal, RefusalReason
-from penstock.engine.subscription import Subscription, SubscriptionOptions
-from penstock.engine.subscription_options import Mode, Start
+from penstock.engine.subscription import Subscription
+from penstock.engine.subscription_options import Mode, Start, SubscriptionOptions
 from penstock.flow.demand import Unlimited
 from penstock.flow.diagnosis import diagnose
 from penstock.flow.prefetch import Window

@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.engine.subscription import Subscription, SubscriptionOptions
+from penstock.engine.subscription import Subscription
+from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.taking import LATE_MAX, SCAN_MESSAGES_MAX, PopOrder
 from penstock.flow.demand import Unlimited
 from penstock.model.record import neutral_record

@@ -2,7 +2,7 @@
 
 from penstock.engine.ports import Publication
 from penstock.flow.diagnosis import diagnose
-from penstock.flow.gate import Reason
+from penstock.flow.reason import Reason
 from penstock.model.record import neutral_record
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings

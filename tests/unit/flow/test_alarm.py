@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.flow.alarm import AlarmBoard, Edge, disk_alarm, memory_alarm, parse_limit
-from penstock.flow.gate import Reason
+from penstock.flow.reason import Reason
 from penstock.flow.watermark import Watermark
 from penstock.model.errors import SettingsError
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from penstock.flow.diagnosis import ConsumerView, StageView, diagnose, findings_of
+from penstock.flow.diagnosis import diagnose, findings_of
 from penstock.flow.reason import Reason
+from penstock.flow.views import ConsumerView, StageView
 
 
 def chain_views(connection="running", channel="running", queue="running", *, with_culprits):

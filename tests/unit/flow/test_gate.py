@@ -3,7 +3,8 @@
 import pytest
 
 from penstock.flow.episodes import Episodes
-from penstock.flow.gate import Gate, Reason
+from penstock.flow.gate import Gate
+from penstock.flow.reason import Reason
 
 
 def test_a_gate_is_open_only_while_no_reason_remains():

@@ -3,7 +3,8 @@
 import pytest
 
 from penstock.log.cursors import CursorState
-from penstock.log.store import Appending, Store
+from penstock.log.staged import Appending
+from penstock.log.store import Store
 from penstock.model.record import neutral_record
 from penstock.settings.storage import StorageSettings
 from penstock.testing.catalog import MemoryCatalog

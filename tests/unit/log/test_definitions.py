@@ -1,5 +1,5 @@
 from penstock.log.definitions import ID_BLOCK, Definitions
-from penstock.model.position import TRANSIENT_ID_MIN
+from penstock.model.ids import TRANSIENT_ID_MIN
 
 
 def after_restart(definitions, rows):

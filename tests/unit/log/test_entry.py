@@ -16,7 +16,7 @@ from penstock.log.entry import (
     template,
 )
 from penstock.model.errors import FormatTooNew, InvariantBroken
-from penstock.model.position import UNASSIGNED_OFFSET
+from penstock.model.ids import UNASSIGNED_OFFSET
 from penstock.model.record import Record, RecordFlag, RecordKind, Shape, Wire, neutral_record
 
 GOLDEN = bytes.fromhex(

@@ -1,11 +1,11 @@
 import pytest
 
 from penstock.log.definitions import Definitions
+from penstock.log.index_files import ENTRY, ENTRY_BYTES
 from penstock.log.index_set import QUEUE_TAIL_BYTES_MAX, IndexSet
-from penstock.log.queue_index import ENTRY, ENTRY_BYTES
 from penstock.log.side_files import SideFiles
 from penstock.model.errors import AlreadyExists, NotFound
-from penstock.model.position import TRANSIENT_ID_MIN
+from penstock.model.ids import TRANSIENT_ID_MIN
 from penstock.testing.storage import MemoryStorage
 
 TAIL_MAX = 64 * 1024

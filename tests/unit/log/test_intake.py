@@ -15,7 +15,7 @@ from penstock.log.queue_index import QueueIndex
 from penstock.log.side_files import SideFiles
 from penstock.log.staged import Appending, Staged
 from penstock.model.errors import InvariantBroken
-from penstock.model.position import UNASSIGNED_OFFSET
+from penstock.model.ids import UNASSIGNED_OFFSET
 from penstock.model.record import Record, RecordFlag, RecordKind, Shape, neutral_record, tag_hash
 from penstock.testing.storage import MemoryStorage
 

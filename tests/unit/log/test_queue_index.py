@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.queue_index import ENTRY, ENTRY_BYTES, QueueIndex, QueueState
+from penstock.log.index_files import ENTRY, ENTRY_BYTES
+from penstock.log.queue_index import QueueIndex, QueueState
 from penstock.log.side_files import SideFiles
 from penstock.testing.storage import MemoryStorage
 

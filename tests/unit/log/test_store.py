@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.log.queue_index import IndexFlag
-from penstock.log.store import Appending
+from penstock.log.staged import Appending
 from penstock.model.errors import AppendFailed, InvariantBroken, NotFound
 from penstock.model.record import RecordFlag, neutral_record
 from penstock.testing.faults import FaultKind

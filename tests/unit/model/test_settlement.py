@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from penstock.model.position import QueueId, QueueOffset, SubscriptionId
+from penstock.model.ids import QueueId, QueueOffset, SubscriptionId
 from penstock.model.settlement import Cause, QueueSettlement, Settlement
 
 DEAD_LETTERS = {Cause.EXPIRED, Cause.DROPPED_HEAD, Cause.REJECTED, Cause.DELIVERY_LIMIT}

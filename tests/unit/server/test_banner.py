@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.model.sizes import size_text
+from penstock.model.ids import size_text
 from penstock.server.banner import Figures, amber_marks, banner_lines, print_banner
 from penstock.settings.broker import BrokerSettings
 from penstock.settings.listeners import ListenerSettings

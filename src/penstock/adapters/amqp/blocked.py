@@ -9,7 +9,7 @@ Not here: whether the socket is read meanwhile (``Connection.may_read``).
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.flow.gate import Reason
+from penstock.flow.reason import Reason
 from penstock.wire.amqp.connection_methods import Blocked, Unblocked
 from penstock.wire.amqp.method import Method
 

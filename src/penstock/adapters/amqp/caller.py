@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.adapters.amqp.blocked import CAPABILITY, BlockedNotices
 from penstock.adapters.contract import Peer
-from penstock.flow.gate import Reason
-from penstock.model.position import ConnectionId
+from penstock.flow.reason import Reason
+from penstock.model.ids import ConnectionId
 from penstock.wire.amqp.codes import FRAME_MAX_MIN
 from penstock.wire.amqp.frame import method_frame
 from penstock.wire.amqp.method import Method

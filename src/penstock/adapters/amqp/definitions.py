@@ -19,7 +19,7 @@ from penstock.adapters.amqp.exchanges import declare_exchange
 from penstock.adapters.amqp.json_values import plain
 from penstock.adapters.amqp.survey import check_source, check_vhost_name, survey
 from penstock.adapters.amqp.topology_views import binding_view, exchange_view, user_view
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.document import (

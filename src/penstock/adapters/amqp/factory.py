@@ -13,7 +13,7 @@ from penstock.adapters.contract import Peer
 from penstock.adapters.timers import Timers
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantBroken
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.settings.load import Settings
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from penstock.adapters.timers import Timers
 from penstock.engine.broker import Engine
 from penstock.engine.topic import Topic
 from penstock.model.clock import Clock
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.settings.load import Settings
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 

@@ -24,7 +24,7 @@ from penstock.engine.connection import ConnectionOptions
 from penstock.engine.consumer import Consumer
 from penstock.engine.ports import Publication
 from penstock.flow.demand import Unlimited
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.model.record import Record, Wire
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.engine.connection import Channel
     from penstock.engine.pending import Delivery
     from penstock.engine.pull import Pull, PullResult
-    from penstock.flow.gate import Reason
+    from penstock.flow.reason import Reason
 
 CONNECTION_ID: Final = ConnectionId((1 << 62) + 1)
 """Far from those of sockets."""

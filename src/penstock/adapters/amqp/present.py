@@ -21,8 +21,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
-from penstock.model.facts import Facts
-from penstock.model.record import Record, Wire
+from penstock.model.record import Facts, Record, Wire
 from penstock.wire.amqp.codes import SHORT_BYTES_MAX, AmqpError
 from penstock.wire.amqp.facts import ATTEMPTS, PREFIX
 from penstock.wire.amqp.origin import PublishHead, publish_record

@@ -29,7 +29,7 @@ from penstock.adapters.amqp.copies import with_copies
 from penstock.adapters.amqp.direct_reply import ReplyDesk, is_pseudo
 from penstock.adapters.amqp.tx import HeldPublish, Transaction
 from penstock.engine.ports import Publication
-from penstock.model.position import UNASSIGNED_OFFSET
+from penstock.model.ids import UNASSIGNED_OFFSET
 from penstock.model.record import Record
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.wire.amqp.codes import AmqpError, ReplyCode

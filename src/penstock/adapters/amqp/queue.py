@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.vhost import VirtualHost
     from penstock.engine.subscription import Subscription
     from penstock.engine.topic import Topic
-    from penstock.model.position import ConnectionId
+    from penstock.model.ids import ConnectionId
 
 SUBSCRIPTION: Final = "amqp"
 """Every AMQP consumer of a topic reads through this one (D11)."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.house import House
     from penstock.adapters.amqp.vhost import VirtualHost
     from penstock.engine.topic import Topic
-    from penstock.model.position import ConnectionId
+    from penstock.model.ids import ConnectionId
 
 _log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from penstock.adapters.contract import Peer
 from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.ports import Confirmation
 from penstock.flow.unsent import UnsentLimit
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.model.refusal import Refusal
 from penstock.wire.amqp.codes import (
     PROTOCOL_HEADER,

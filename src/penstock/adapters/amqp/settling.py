@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.consumers import Holder
     from penstock.engine.subscription import Subscription
-    from penstock.model.position import QueueId
+    from penstock.model.ids import QueueId
     from penstock.wire.amqp.content import AckRun, SettleRun
 
 

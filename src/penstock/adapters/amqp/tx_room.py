@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.flow.pool import BytesPool
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 
 POOL_PART: Final = 4
 """Transactions get one of so many parts of the pool."""

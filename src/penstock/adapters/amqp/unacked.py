@@ -28,7 +28,7 @@ from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.consumers import Holder
-    from penstock.model.position import QueueId
+    from penstock.model.ids import QueueId
 
 RUN_TAGS_MAX: Final = 4096
 """Tags after which a new run is begun although the last one could go on."""

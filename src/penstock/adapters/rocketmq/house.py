@@ -27,7 +27,7 @@ from penstock.engine.group.locks import QueueLocks
 from penstock.engine.group.membership import Membership
 from penstock.engine.group.switches import SwitchBoard
 from penstock.model.clock import Clock
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.settings.load import Settings
 from penstock.wire.rocketmq.message_id import UniqueKeys, encode_host, host_hex
 

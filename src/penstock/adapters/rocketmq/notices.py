@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from penstock.adapters.rocketmq.filter_maps import FilterMaps
 from penstock.engine.group.notices import Notice, NoticeKind
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
 from penstock.wire.rocketmq.headers import GroupHeader, fields

@@ -27,7 +27,7 @@ from penstock.engine.queue import Queue
 from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import Start, SubscriptionOptions
 from penstock.engine.topic import Topic
-from penstock.model.position import is_transient_id
+from penstock.model.ids import is_transient_id
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

@@ -25,7 +25,7 @@ from penstock.engine.consumer import Consumer, ConsumerRefusal
 from penstock.engine.subscription import Subscription
 from penstock.flow.demand import Unlimited
 from penstock.model.errors import AlreadyExists
-from penstock.model.position import QueueId
+from penstock.model.ids import QueueId
 from penstock.wire.rocketmq.pop_handle import REVIVE_ORDERLY, PopHandle, RetryFlag
 
 if TYPE_CHECKING:

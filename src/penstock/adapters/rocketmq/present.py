@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from penstock.model.facts import Facts
-from penstock.model.record import Record, Wire
+from penstock.model.record import Facts, Record, Wire
 from penstock.wire.rocketmq.message_id import NO_HOST
 from penstock.wire.rocketmq.properties import (
     KEYS,

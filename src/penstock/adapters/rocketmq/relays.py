@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.adapters.rocketmq.replies import Answer, system_error
 from penstock.adapters.rocketmq.requests import Handler
 from penstock.adapters.rocketmq.shown import shown_at
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command, Malformed
 from penstock.wire.rocketmq.message_id import parse_offset_message_id

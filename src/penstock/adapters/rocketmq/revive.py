@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House
     from penstock.engine.queue import Queue
     from penstock.engine.topic import Topic
-    from penstock.model.position import QueueId
+    from penstock.model.ids import QueueId
     from penstock.model.record import Record
 
 _log = logging.getLogger(__name__)

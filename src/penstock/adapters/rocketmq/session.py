@@ -26,8 +26,8 @@ from penstock.adapters.rocketmq.requests import Handler, Request
 from penstock.adapters.rocketmq.send_desk import SendDesk
 from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.ports import Confirmation
-from penstock.flow.gate import Reason
-from penstock.model.position import ConnectionId
+from penstock.flow.reason import Reason
+from penstock.model.ids import ConnectionId
 from penstock.model.refusal import Refusal
 from penstock.wire.rocketmq.command import Command, Malformed
 from penstock.wire.rocketmq.frame import decode, encode

@@ -17,7 +17,7 @@ from penstock.adapters.rocketmq.requests import Handler
 from penstock.engine.group.group import Group
 from penstock.engine.queue import Queue
 from penstock.engine.topic import Topic
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.wire.rocketmq.admin_headers import ConsumeStatsHeader, ProducerGroupHeader
 from penstock.wire.rocketmq.bodies import MessageQueue, SubscriptionData
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode

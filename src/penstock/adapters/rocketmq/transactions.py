@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX
 from penstock.adapters.rocketmq.replies import Answer, system_error
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.model.record import Record, RecordFlag, Wire
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command

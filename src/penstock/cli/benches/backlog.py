@@ -16,7 +16,7 @@ from penstock.cli.benches.bench_engine import BenchCore, BenchOutlet, bench_sett
 from penstock.engine.connection import ConnectionOptions
 from penstock.engine.ports import Publication
 from penstock.engine.routing import DirectRoute
-from penstock.engine.subscription import SubscriptionOptions
+from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.model.names import topic_name
 from penstock.model.record import neutral_record
 from penstock.server.heap import settle_heap

@@ -12,11 +12,11 @@ from pathlib import Path
 from penstock.engine.broker import Engine
 from penstock.engine.connection import Channel
 from penstock.engine.consumer import Consumer
-from penstock.engine.deliver import Delivery
+from penstock.engine.pending import Delivery
 from penstock.engine.ports import Confirmation
 from penstock.engine.pull import Pull, PullResult
-from penstock.flow.gate import Reason
-from penstock.model.position import ConnectionId
+from penstock.flow.reason import Reason
+from penstock.model.ids import ConnectionId
 from penstock.model.refusal import Refusal
 from penstock.server.clock import SystemClock
 from penstock.server.opening import lock_directory, open_engine

@@ -16,7 +16,7 @@ from penstock.engine.connection import ConnectionOptions
 from penstock.engine.consumer import ConsumerRefusal
 from penstock.engine.ports import Publication
 from penstock.engine.routing import DirectRoute
-from penstock.engine.subscription import SubscriptionOptions
+from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.flow.prefetch import Window
 from penstock.flow.unsent import UnsentLimit
 from penstock.model.names import topic_name

@@ -11,15 +11,15 @@ from typing import Final
 
 from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.consumer import Consumer
-from penstock.engine.deliver import Delivery
+from penstock.engine.pending import Delivery
 from penstock.engine.ports import Confirmation, Publication
 from penstock.engine.pull import Pull, PullResult
 from penstock.engine.routing import DirectRoute
-from penstock.engine.subscription import SubscriptionOptions
+from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import Topic
-from penstock.flow.gate import Reason
 from penstock.flow.prefetch import Window
-from penstock.model.position import ConnectionId
+from penstock.flow.reason import Reason
+from penstock.model.ids import ConnectionId
 from penstock.model.record import neutral_record
 from penstock.model.refusal import Refusal
 from penstock.server.lifecycle import Broker

@@ -8,7 +8,7 @@ plentiful and the store is not "busy" yet. Bytes waiting never exceed the pool.
 from typing import Final
 
 from penstock.cli.scenes.house import House
-from penstock.model.sizes import size_text
+from penstock.model.ids import size_text
 from penstock.server.faults import FaultOrder
 from penstock.wire.rocketmq.codes import RequestCode
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from penstock.cli.scenes.actors import Publishing
 from penstock.cli.scenes.house import House
+from penstock.model.ids import size_text
 from penstock.model.refusal import RefusalKind
-from penstock.model.sizes import size_text
 from penstock.server.faults import FaultOrder
 
 HOLD_MS: Final = 3000

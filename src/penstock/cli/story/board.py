@@ -18,7 +18,7 @@ from penstock.cli.story.shop import Shop
 from penstock.cli.story.view import Rates
 from penstock.flow.diagnosis import NOTHING
 from penstock.model.errors import PenstockError
-from penstock.model.sizes import size_text
+from penstock.model.ids import size_text
 
 NOBODY: Final = "nobody waits"
 SENTENCE_MAX: Final = 90

@@ -25,7 +25,7 @@ from penstock.cli.story.shop import Shop
 from penstock.cli.story.tills import NO_PIKA, has_pika, open_tills
 from penstock.cli.story.view import Screen
 from penstock.model.errors import PenstockError
-from penstock.model.sizes import size_text
+from penstock.model.ids import size_text
 
 LOOK_S: Final = 0.1
 ANSWERS_S_MAX: Final = 20.0

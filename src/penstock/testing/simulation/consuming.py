@@ -9,7 +9,7 @@ from penstock.engine.subscription_options import Mode, Start, SubscriptionOption
 from penstock.flow.demand import Unlimited
 from penstock.flow.permits import Permits
 from penstock.flow.prefetch import Window
-from penstock.model.position import QueueId
+from penstock.model.ids import QueueId
 from penstock.testing.simulation.ledger import Place
 from penstock.testing.simulation.peers import Following, SimConsumer, SimReader
 from penstock.testing.simulation.world import SimTopic, World, kept_from

@@ -13,7 +13,7 @@ from enum import IntEnum
 
 import msgspec
 
-from penstock.model.position import TRANSIENT_ID_MIN
+from penstock.model.ids import TRANSIENT_ID_MIN
 
 Place = tuple[int, int]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.engine.ports import Publication
 from penstock.engine.pull import Pull, PullResult, PullStatus
 from penstock.engine.subscription_options import Mode
-from penstock.model.position import QueueId
+from penstock.model.ids import QueueId
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.testing.simulation.ledger import LawBroken, Ledger, Place, Sent, State
 from penstock.testing.simulation.trace import Trace
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from penstock.engine.ports import Confirmation
     from penstock.engine.queue import Queue
     from penstock.engine.subscription import Subscription
-    from penstock.flow.gate import Reason
     from penstock.flow.permits import Permits
+    from penstock.flow.reason import Reason
 
 UNCERTAIN = frozenset((RefusalKind.SYNC_FAILED,))
 """Refusals after which the message may yet turn up (P4)."""

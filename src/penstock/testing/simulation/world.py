@@ -14,9 +14,10 @@ from typing import Final
 from penstock.engine.broker import Engine
 from penstock.engine.queue import Queue
 from penstock.engine.topic import Overflow, Topic, TopicPolicy
-from penstock.log.store import Store, SyncJob
+from penstock.log.store import Store
+from penstock.log.sync_job import SyncJob
+from penstock.model.ids import ConnectionId, QueueId
 from penstock.model.names import TopicName, topic_name
-from penstock.model.position import ConnectionId, QueueId
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 from penstock.settings.storage import StorageSettings

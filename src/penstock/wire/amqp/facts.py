@@ -17,8 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.model.facts import Facts
-from penstock.model.record import Record
+from penstock.model.record import Facts, Record
 from penstock.wire.amqp.codes import AmqpError
 from penstock.wire.amqp.properties import NAMES, Properties, decode_properties, walk
 from penstock.wire.amqp.table import Table

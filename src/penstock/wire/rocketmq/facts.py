@@ -15,8 +15,7 @@ import zlib
 from struct import Struct
 from typing import Final
 
-from penstock.model.facts import Facts
-from penstock.model.record import Record
+from penstock.model.record import Facts, Record
 from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.properties import (
     KEYS,

@@ -1,7 +1,7 @@
 """Notices of alarms: RabbitMQ's words, once per episode."""
 
 from penstock.adapters.amqp.blocked import BlockedNotices
-from penstock.flow.gate import Reason
+from penstock.flow.reason import Reason
 from penstock.wire.amqp.connection_methods import Blocked, Unblocked
 
 

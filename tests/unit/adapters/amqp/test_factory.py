@@ -5,7 +5,7 @@ import pytest
 from penstock.adapters.amqp.factory import AmqpFactory
 from penstock.adapters.contract import Peer
 from penstock.model.errors import InvariantBroken
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 from penstock.testing.workbench import Workbench
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from penstock.adapters.amqp.present import as_amqp, plain_facts, with_attempts
-from penstock.model.facts import Facts
-from penstock.model.record import Record, RecordFlag, Shape, Wire, neutral_record
+from penstock.model.record import Facts, Record, RecordFlag, Shape, Wire, neutral_record
 from penstock.wire.amqp.deliveries import names_of
 from penstock.wire.amqp.facts import AmqpFacts
 from penstock.wire.amqp.origin import PublishHead, publish_record

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.adapters.amqp.queue import AmqpQueue
 from penstock.engine.subscription import Subscription
-from penstock.model.position import QueueId
+from penstock.model.ids import QueueId
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
 from penstock.wire.amqp import channel_methods, connection_methods
 from penstock.wire.amqp.basic_methods import (

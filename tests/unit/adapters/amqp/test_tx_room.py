@@ -2,7 +2,7 @@
 
 from penstock.adapters.amqp.tx_room import TxRoom
 from penstock.flow.pool import BytesPool
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 
 ONE, OTHER = ConnectionId(1), ConnectionId(2)
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.adapters.amqp.consumers import Holder
 from penstock.adapters.amqp.unacked import RUN_AGE_MS_MAX, Unacked, stretches
-from penstock.model.position import QueueId
+from penstock.model.ids import QueueId
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 A, B = cast("list[Holder]", [object(), object()])

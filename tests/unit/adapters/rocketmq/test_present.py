@@ -5,8 +5,7 @@ import pytest
 from penstock.adapters.rocketmq.burial import RocketmqBurial
 from penstock.adapters.rocketmq.present import present, properties_of
 from penstock.engine.ports import Death
-from penstock.model.facts import Facts
-from penstock.model.record import Record, Shape, Wire, neutral_record
+from penstock.model.record import Facts, Record, Shape, Wire, neutral_record
 from penstock.model.settlement import Cause
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.properties import parse_properties

@@ -4,8 +4,8 @@ import pytest
 
 from penstock.engine.consumer import ConsumerRefusal
 from penstock.engine.dispatch import key_shared
-from penstock.engine.subscription import Subscription, SubscriptionOptions
-from penstock.engine.subscription_options import Mode
+from penstock.engine.subscription import Subscription
+from penstock.engine.subscription_options import Mode, SubscriptionOptions
 from penstock.flow.demand import Unlimited
 from penstock.flow.prefetch import Window
 from penstock.flow.unsent import UnsentLimit

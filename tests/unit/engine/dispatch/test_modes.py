@@ -3,9 +3,10 @@
 import pytest
 
 from penstock.engine.consumer import ConsumerRefusal, RefusalReason
-from penstock.engine.dispatch.shared import TAKERS_MAX, Shared
-from penstock.engine.subscription import Subscription, SubscriptionOptions
-from penstock.engine.subscription_options import Mode
+from penstock.engine.dispatch.dispatcher import TAKERS_MAX
+from penstock.engine.dispatch.shared import Shared
+from penstock.engine.subscription import Subscription
+from penstock.engine.subscription_options import Mode, SubscriptionOptions
 from penstock.flow.demand import Unlimited
 from penstock.flow.permits import Permits
 from penstock.flow.prefetch import Window

@@ -5,8 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from penstock.model.facts import Facts
-from penstock.model.record import Record
+from penstock.model.record import Facts, Record
 from penstock.wire.amqp import basic_methods as basic
 from penstock.wire.amqp.facts import AmqpFacts, text_of
 from penstock.wire.amqp.origin import publish_head, publish_record

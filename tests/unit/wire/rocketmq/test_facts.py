@@ -4,7 +4,7 @@ import pytest
 
 from penstock.log.entry import decode as decode_entry
 from penstock.log.entry import encode as encode_entry
-from penstock.model.facts import Facts
+from penstock.model.record import Facts
 from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.facts import RocketmqFacts, plain_body
 from penstock.wire.rocketmq.message_id import encode_host

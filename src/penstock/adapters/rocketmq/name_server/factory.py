@@ -9,7 +9,7 @@ from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.name_server import questions, registrations
 from penstock.adapters.rocketmq.name_server.session import NameHandler, NameSession
 from penstock.model.clock import Clock
-from penstock.model.position import ConnectionId
+from penstock.model.ids import ConnectionId
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

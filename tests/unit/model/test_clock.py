@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.model.steady_clock import FOLLOW_PER_S_MS, SteadyClock, steady
+from penstock.model.clock import FOLLOW_PER_S_MS, SteadyClock, steady
 from penstock.testing.clock import ManualClock
 
 HOUR_MS = 3_600_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.model.position import ID_MAX, TRANSIENT_ID_MIN, UNASSIGNED_OFFSET, is_transient_id
+from penstock.model.ids import ID_MAX, TRANSIENT_ID_MIN, UNASSIGNED_OFFSET, is_transient_id
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Measurements: the core alone (``engine``), with clients (``macro``), one function (``micro``)."""
