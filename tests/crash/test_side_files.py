@@ -17,7 +17,7 @@ from penstock.log.store import Store
 from penstock.model.errors import LogCorrupt
 from penstock.model.record import RecordFlag, neutral_record
 from penstock.model.settlement import Cause, QueueSettlement, Settlement
-from penstock.settings.storage import StorageSettings
+from penstock.settings.broker import StorageSettings
 from penstock.testing.clock import ManualClock
 
 SETTINGS = StorageSettings(

@@ -8,7 +8,7 @@ from penstock.log.staged import Appending
 from penstock.log.store import Store
 from penstock.model.errors import LogError
 from penstock.model.record import neutral_record
-from penstock.settings.storage import StorageSettings
+from penstock.settings.broker import StorageSettings
 from penstock.testing.catalog import MemoryCatalog
 from penstock.testing.clock import ManualClock
 from penstock.testing.faults import FaultKind

@@ -9,8 +9,8 @@ from penstock.engine.routing import route_to
 from penstock.log.segment import LOG_DIR, segment_path
 from penstock.model.names import topic_name
 from penstock.model.record import neutral_record
+from penstock.settings.broker import StorageSettings
 from penstock.settings.load import Settings
-from penstock.settings.storage import StorageSettings
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.testing.broker import in_memory_engine
 from penstock.testing.outlet import RecordingOutlet

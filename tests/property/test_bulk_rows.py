@@ -15,7 +15,7 @@ from penstock.engine.filter.sql92 import compile_selector
 from penstock.engine.filter.tag import tag_filter
 from penstock.log.entry import record_length
 from penstock.model.record import RecordFlag, Wire, neutral_record
-from penstock.settings.storage import StorageSettings
+from penstock.settings.broker import StorageSettings
 from penstock.testing.bulk_data import BulkData
 from penstock.wire.amqp.facts import AmqpFacts
 from penstock.wire.amqp.origin import PublishHead, publish_record

@@ -10,7 +10,7 @@ from penstock.flow.prefetch import Window
 from penstock.log.cursors import decode_cursor, decode_settlement, encode_cursor, encode_settlement
 from penstock.model.ids import SubscriptionId
 from penstock.model.record import Record, Shape
-from penstock.settings.topics import TopicSettings
+from penstock.settings.broker import TopicSettings
 from penstock.testing.queues import MemoryHost, MemoryQueue
 
 END = 60

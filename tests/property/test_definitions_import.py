@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from penstock.adapters.amqp.definitions import exported, import_definitions
 from penstock.adapters.amqp.document import Definitions
-from penstock.settings.amqp import AmqpSettings
+from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
-from penstock.settings.topics import TopicSettings
+from penstock.settings.protocols import AmqpSettings
 from penstock.testing.amqp_peer import AmqpBench
 
 # What is possible is named more often than what is not: one bad part refuses all.

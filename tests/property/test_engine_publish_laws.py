@@ -16,9 +16,9 @@ from penstock.flow.quota import QuotaPolicy
 from penstock.model.names import topic_name
 from penstock.model.record import RecordFlag, neutral_record
 from penstock.model.refusal import RefusalKind
+from penstock.settings.broker import StorageSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.settings.storage import StorageSettings
 from penstock.testing.faults import FaultKind
 from penstock.testing.outlet import RecordingOutlet
 from penstock.testing.workbench import Workbench

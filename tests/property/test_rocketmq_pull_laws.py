@@ -10,7 +10,7 @@ import random
 import pytest
 
 from penstock.settings.load import Settings
-from penstock.settings.rocketmq import RocketmqSettings
+from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import BenchConsumer, bodies
 

@@ -6,9 +6,8 @@ from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.prefetch import Window
 from penstock.model.record import RecordFlag, neutral_record
+from penstock.settings.broker import StorageSettings, TopicSettings
 from penstock.settings.load import Settings
-from penstock.settings.storage import StorageSettings
-from penstock.settings.topics import TopicSettings
 from penstock.testing.workbench import Workbench
 
 HOUR_MS = 3_600_000

@@ -22,9 +22,8 @@ import click
 
 from penstock.cli.flags import takes_settings
 from penstock.server.machine import Machine
-from penstock.settings.convert import bytes_text
-from penstock.settings.declare import MIB
-from penstock.settings.listeners import PROTOCOLS
+from penstock.settings.broker import PROTOCOLS
+from penstock.settings.declare import MIB, bytes_text
 from penstock.settings.load import Settings
 
 OK: Final = "ok"

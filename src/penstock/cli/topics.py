@@ -19,7 +19,7 @@ from penstock.cli.asking import (
     tell,
 )
 from penstock.model.ids import size_text
-from penstock.settings.convert import convert
+from penstock.settings.declare import convert
 
 _TOPICS: Final[tuple[Column, ...]] = (
     ("TOPIC", lambda row: row["name"]),

@@ -16,8 +16,8 @@ from penstock.model.clock import Clock
 from penstock.model.ids import QueueId, SubscriptionId
 from penstock.model.record import Record
 from penstock.model.settlement import Cause, Settlement
+from penstock.settings.broker import TopicSettings
 from penstock.settings.flow import FlowSettings
-from penstock.settings.topics import TopicSettings
 
 IndexEntry = tuple[int, int, int, int, int, int, int, int]
 """(position, first_offset, cumulative_bytes, store_ms, length, messages, tag_hash, flags), D4."""

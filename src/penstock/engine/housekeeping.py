@@ -20,7 +20,7 @@ from penstock.log.cursors import CursorState
 from penstock.log.store import Store
 from penstock.model.errors import AppendFailed
 from penstock.model.ids import QueueId, SubscriptionId
-from penstock.settings.storage import StorageSettings
+from penstock.settings.broker import StorageSettings
 
 if TYPE_CHECKING:
     from penstock.engine.queue import Queue

@@ -44,9 +44,9 @@ from penstock.model.ids import QueueId
 from penstock.model.record import Record
 from penstock.model.refusal import Refusal
 from penstock.model.settlement import Cause
+from penstock.settings.broker import TopicSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.settings.topics import TopicSettings
 
 NO_OFFSET = -1
 

@@ -22,7 +22,7 @@ from penstock.log.writer import UnsyncedSet
 from penstock.model.clock import Clock
 from penstock.model.errors import SyncFailed
 from penstock.model.ids import LogPosition
-from penstock.settings.storage import StorageSettings
+from penstock.settings.broker import StorageSettings
 
 RETRY_MS: Final = 100
 """Pause after a commit that found the disk full."""

@@ -50,7 +50,7 @@ from penstock.log.writer import LogWriter
 from penstock.model.errors import LogCorrupt
 from penstock.model.ids import LogPosition
 from penstock.model.settlement import Settlement
-from penstock.settings.storage import StorageSettings
+from penstock.settings.broker import StorageSettings
 
 TRANSIENT_SCAN_ENTRIES: Final = 4096
 """Index entries looked at in one go when transient messages are dropped."""

@@ -20,7 +20,7 @@ import msgspec
 from penstock.log.catalog import Op
 from penstock.log.cursors import CursorState, encode_cursor
 from penstock.model.ids import LogPosition
-from penstock.settings.storage import StorageSettings
+from penstock.settings.broker import StorageSettings
 
 CURSOR_KIND: Final = "cursor"
 META_KIND: Final = "meta"

@@ -45,7 +45,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import InvariantBroken
 from penstock.model.ids import LogPosition
 from penstock.model.record import Record
-from penstock.settings.storage import StorageSettings
+from penstock.settings.broker import StorageSettings
 
 __all__ = [
     "Appending",

@@ -36,7 +36,7 @@ from penstock.server.admin_views import (
     queue_view,
     topic_view,
 )
-from penstock.settings.spark import BACKPRESSURES
+from penstock.settings.protocols import BACKPRESSURES
 
 QUEUES_PER_CREATE_MAX: Final = 1024
 

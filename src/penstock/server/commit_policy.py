@@ -40,7 +40,7 @@ Pure arithmetic over numbers given in; the timer is in ``turns.py``, and what ``
 from math import exp
 from typing import Final
 
-from penstock.settings.storage import StorageSettings
+from penstock.settings.broker import StorageSettings
 
 COMPANY_MIN: Final = 8
 """Fewer expected arrivals are not worth a millisecond of everybody's time."""

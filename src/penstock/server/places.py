@@ -9,7 +9,7 @@ import resource
 from collections import Counter
 from typing import Final
 
-from penstock.settings.listeners import ListenerSettings
+from penstock.settings.broker import ListenerSettings
 
 RESERVED_FILES: Final = 96
 """Handles kept for log segments, indexes, SQLite and ourselves when the process may have few."""

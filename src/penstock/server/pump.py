@@ -30,8 +30,8 @@ from penstock.model.clock import Clock
 from penstock.model.errors import InvariantBroken
 from penstock.model.ids import ConnectionId
 from penstock.server.turns import Turns
+from penstock.settings.broker import ListenerSettings
 from penstock.settings.declare import KIB, MIB
-from penstock.settings.listeners import ListenerSettings
 
 if TYPE_CHECKING:
     from penstock.engine.broker import Engine

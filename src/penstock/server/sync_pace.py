@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from penstock.settings.storage import StorageSettings
+from penstock.settings.broker import StorageSettings
 
 TIMES: Final = 3
 """Syncs begin so many times as far apart as they take: the disk rests twice as long as it works."""

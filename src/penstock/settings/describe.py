@@ -11,7 +11,7 @@ from typing import Final, cast
 
 import msgspec
 
-from penstock.settings.convert import bytes_text, is_size
+from penstock.settings.declare import bytes_text, is_size
 from penstock.settings.load import DEFAULT, PARTS, Settings, variable_name
 
 Value = str | int | float | bool

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from penstock.model.errors import SettingsError
-from penstock.settings.convert import parse_bytes
-from penstock.settings.declare import MIB, setting
+from penstock.settings.declare import MIB, parse_bytes, setting
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,15 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from penstock.model.errors import SettingsError
-from penstock.settings.amqp import AmqpSettings
-from penstock.settings.broker import BrokerSettings
-from penstock.settings.convert import convert
+from penstock.settings.broker import (
+    BrokerSettings,
+    ListenerSettings,
+    StorageSettings,
+    TopicSettings,
+)
+from penstock.settings.declare import convert
 from penstock.settings.flow import FlowSettings
-from penstock.settings.listeners import ListenerSettings
-from penstock.settings.rocketmq import RocketmqSettings
-from penstock.settings.spark import SparkSettings
-from penstock.settings.storage import StorageSettings
-from penstock.settings.topics import TopicSettings
+from penstock.settings.protocols import AmqpSettings, RocketmqSettings, SparkSettings
 
 PREFIX: Final = "PENSTOCK_"
 OTHER_VARIABLES: Final = frozenset(("PENSTOCK_CONFIG", "PENSTOCK_PYTHON"))

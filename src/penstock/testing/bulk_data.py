@@ -16,7 +16,7 @@ from penstock.log.staged import Appending
 from penstock.log.storage import DiskStorage
 from penstock.log.store import Store
 from penstock.model.record import Record
-from penstock.settings.storage import StorageSettings
+from penstock.settings.broker import StorageSettings
 from penstock.testing.clock import ManualClock
 
 STORE_MS = 1_700_000_000_000

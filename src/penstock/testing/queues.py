@@ -22,8 +22,8 @@ from penstock.log.cursors import entry_flags
 from penstock.model.ids import QueueId
 from penstock.model.record import Record, neutral_record, tag_hash
 from penstock.model.settlement import Cause, Settlement
+from penstock.settings.broker import TopicSettings
 from penstock.settings.flow import FlowSettings
-from penstock.settings.topics import TopicSettings
 from penstock.testing.clock import ManualClock
 
 

@@ -11,7 +11,7 @@ from penstock.server.commit_thread import Outcome
 from penstock.server.pace import PACE_MAX_US, Pace
 from penstock.server.sync_pace import SyncPace
 from penstock.server.turns import Turns
-from penstock.settings.storage import StorageSettings
+from penstock.settings.broker import StorageSettings
 from penstock.testing.clock import ManualClock
 
 

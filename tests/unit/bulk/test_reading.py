@@ -10,7 +10,7 @@ from penstock.bulk.offline import OfflineBulk
 from penstock.bulk.schema import arrow_schema
 from penstock.bulk.tickets import BulkError, RowFilter, Ticket
 from penstock.model.record import RecordFlag, neutral_record
-from penstock.settings.storage import StorageSettings
+from penstock.settings.broker import StorageSettings
 from penstock.testing.bulk_data import BulkData
 from penstock.wire.rocketmq.stored import stored_record
 

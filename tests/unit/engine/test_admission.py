@@ -7,9 +7,9 @@ from penstock.engine.topic import Overflow, TopicPolicy
 from penstock.flow.quota import QuotaPolicy
 from penstock.flow.reason import Reason
 from penstock.model.refusal import RefusalKind
+from penstock.settings.broker import StorageSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.settings.storage import StorageSettings
 from penstock.testing.workbench import Workbench
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from penstock.engine.routing import FanoutRoute
+from penstock.settings.broker import StorageSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.settings.storage import StorageSettings
 from penstock.testing.workbench import Workbench
 
 KIB = 1024

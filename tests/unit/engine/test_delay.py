@@ -6,8 +6,8 @@ from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.prefetch import Window
 from penstock.model.record import RecordFlag, neutral_record
+from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
-from penstock.settings.topics import TopicSettings
 from penstock.testing.faults import FaultKind
 from penstock.testing.workbench import Workbench
 

@@ -7,8 +7,8 @@ from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.flow.prefetch import Window
 from penstock.flow.unsent import UnsentLimit
 from penstock.model.record import neutral_record
+from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
-from penstock.settings.topics import TopicSettings
 from penstock.testing.workbench import Workbench
 
 LATER_MS = 60_000

@@ -6,8 +6,8 @@ from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.prefetch import Window
 from penstock.model.names import topic_name
+from penstock.settings.broker import StorageSettings
 from penstock.settings.load import Settings
-from penstock.settings.storage import StorageSettings
 from penstock.testing.workbench import Workbench
 
 KIB = 1024

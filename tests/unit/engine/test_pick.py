@@ -7,7 +7,7 @@ from penstock.engine.subscription_options import Mode, SubscriptionOptions
 from penstock.flow.prefetch import Window
 from penstock.model.record import Record, RecordFlag, Shape, neutral_record, tag_hash
 from penstock.model.settlement import Cause
-from penstock.settings.topics import TopicSettings
+from penstock.settings.broker import TopicSettings
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume
 
 

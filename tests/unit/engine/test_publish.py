@@ -8,9 +8,9 @@ from penstock.engine.topic import TopicPolicy
 from penstock.model.errors import InvariantBroken
 from penstock.model.record import RecordFlag, neutral_record
 from penstock.model.refusal import RefusalKind
+from penstock.settings.broker import TopicSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.settings.topics import TopicSettings
 from penstock.testing.faults import FaultKind
 from penstock.testing.workbench import Workbench
 

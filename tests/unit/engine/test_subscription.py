@@ -14,7 +14,7 @@ from penstock.flow.unsent import UnsentLimit
 from penstock.model.errors import NotFound
 from penstock.model.record import Record, Shape, neutral_record
 from penstock.model.settlement import Cause
-from penstock.settings.topics import TopicSettings
+from penstock.settings.broker import TopicSettings
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume
 
 

@@ -6,9 +6,9 @@ from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.system_topic import FLOW_TOPIC, RATE_PER_S_MAX
 from penstock.flow.prefetch import Window
 from penstock.model.record import neutral_record
+from penstock.settings.broker import TopicSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.settings.topics import TopicSettings
 from penstock.testing.faults import FaultKind
 from penstock.testing.workbench import Workbench
 

@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.log.snapshot import Snapshots
-from penstock.settings.storage import StorageSettings
+from penstock.settings.broker import StorageSettings
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.adapters.contract import Peer
 from penstock.server.pump import Pump, Surroundings
-from penstock.settings.listeners import ListenerSettings
+from penstock.settings.broker import ListenerSettings
 from penstock.testing.clock import ManualClock
 
 

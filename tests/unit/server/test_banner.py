@@ -7,10 +7,8 @@ import pytest
 
 from penstock.model.ids import size_text
 from penstock.server.banner import Figures, amber_marks, banner_lines, print_banner
-from penstock.settings.broker import BrokerSettings
-from penstock.settings.listeners import ListenerSettings
+from penstock.settings.broker import BrokerSettings, ListenerSettings, StorageSettings
 from penstock.settings.load import Settings
-from penstock.settings.storage import StorageSettings
 
 GIB = 1 << 30
 FIGURES = Figures(20 * GIB, 12 * GIB, 100 * GIB, GIB)

@@ -6,7 +6,7 @@ from penstock.model.errors import StartRefused
 from penstock.server import bulk
 from penstock.server.banner import Figures, banner_lines
 from penstock.server.listener import open_sockets
-from penstock.settings.listeners import ListenerSettings
+from penstock.settings.broker import ListenerSettings
 from penstock.settings.load import Settings
 
 

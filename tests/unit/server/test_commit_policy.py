@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.server.commit_policy import CommitPolicy
-from penstock.settings.storage import StorageSettings
+from penstock.settings.broker import StorageSettings
 
 
 class Fed(CommitPolicy):

@@ -13,9 +13,8 @@ from penstock.model.errors import InvariantBroken, StartRefused, SyncFailed
 from penstock.server.faults import FaultOrder
 from penstock.server.lifecycle import Broker
 from penstock.server.protocols import Listening
-from penstock.settings.broker import BrokerSettings
+from penstock.settings.broker import BrokerSettings, ListenerSettings
 from penstock.settings.flow import FlowSettings
-from penstock.settings.listeners import ListenerSettings
 from penstock.settings.load import Settings
 from penstock.testing.line_protocol import LineFactory
 

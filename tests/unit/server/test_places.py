@@ -10,7 +10,7 @@ from penstock.server.places import (
     files_max,
     protocol_places,
 )
-from penstock.settings.listeners import ListenerSettings
+from penstock.settings.broker import ListenerSettings
 
 
 def test_a_full_house_turns_peers_away_and_counts_them():

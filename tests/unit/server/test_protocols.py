@@ -4,7 +4,7 @@ import pytest
 
 from penstock.model.record import Wire
 from penstock.server.protocols import built_in, readers
-from penstock.settings.listeners import ListenerSettings
+from penstock.settings.broker import ListenerSettings
 from penstock.settings.load import Settings
 
 

@@ -12,7 +12,7 @@ from penstock.server.sync_pace import (
     TIMES,
     SyncPace,
 )
-from penstock.settings.storage import StorageSettings
+from penstock.settings.broker import StorageSettings
 
 DISTANCE_US = StorageSettings().commit_distance_us
 LEAST = EXPECTED_MIN * 1001 / DISTANCE_US

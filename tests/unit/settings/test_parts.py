@@ -3,10 +3,8 @@
 import pytest
 
 from penstock.model.errors import SettingsError
-from penstock.settings.broker import BrokerSettings
+from penstock.settings.broker import PROTOCOLS, BrokerSettings, ListenerSettings, StorageSettings
 from penstock.settings.flow import FlowSettings
-from penstock.settings.listeners import PROTOCOLS, ListenerSettings
-from penstock.settings.storage import StorageSettings
 
 
 @pytest.mark.parametrize("mode", ["fsync", "os", "interval:50"])

@@ -29,7 +29,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.names import topic_name
 from penstock.server.faults import FaultOrder
 from penstock.server.lifecycle import Broker
-from penstock.settings.listeners import PROTOCOLS
+from penstock.settings.broker import PROTOCOLS
 from penstock.settings.load import Given, load_settings
 
 SCENE_SECONDS_MAX: Final = 30.0

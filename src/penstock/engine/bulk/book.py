@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.engine.queue import Queue
     from penstock.engine.subscription import Subscription
     from penstock.engine.topic import Topic
-    from penstock.settings.spark import SparkSettings
+    from penstock.settings.protocols import SparkSettings
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from penstock.flow.reason import Reason
 
 if TYPE_CHECKING:
     from penstock.engine.topic import Topic, TopicPolicy
-    from penstock.settings.spark import SparkSettings
+    from penstock.settings.protocols import SparkSettings
 
 Backlogs = Callable[["Topic"], list[Backlog]]
 

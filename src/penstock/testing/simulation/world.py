@@ -18,10 +18,9 @@ from penstock.log.store import Store
 from penstock.log.sync_job import SyncJob
 from penstock.model.ids import ConnectionId, QueueId
 from penstock.model.names import TopicName, topic_name
+from penstock.settings.broker import StorageSettings, TopicSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.settings.storage import StorageSettings
-from penstock.settings.topics import TopicSettings
 from penstock.testing.catalog import MemoryCatalog
 from penstock.testing.clock import ManualClock
 from penstock.testing.faults import FaultPlan

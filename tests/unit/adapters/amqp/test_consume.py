@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.settings.amqp import AmqpSettings
 from penstock.settings.load import Settings
+from penstock.settings.protocols import AmqpSettings
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
 from penstock.wire.amqp import channel_methods, connection_methods
 from penstock.wire.amqp.basic_methods import (

@@ -1,8 +1,8 @@
 """Deliveries that nobody settles for half an hour cost their channel."""
 
 from penstock.adapters.amqp.consumer_timeout import ConsumerTimeouts
-from penstock.settings.amqp import AmqpSettings
 from penstock.settings.load import Settings
+from penstock.settings.protocols import AmqpSettings
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
 from penstock.wire.amqp import channel_methods
 from penstock.wire.amqp.basic_methods import Ack, Consume

@@ -1,8 +1,8 @@
 """Deliveries on their way out: several queues, priorities, slow readers."""
 
 from penstock.model.record import neutral_record
+from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
-from penstock.settings.topics import TopicSettings
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
 from penstock.wire.amqp.basic_methods import Ack, Consume, Deliver
 from penstock.wire.amqp.channel_methods import Close

@@ -1,8 +1,8 @@
 """How long queues and their messages live, whose topics are queues, and what arguments do."""
 
 from penstock.engine.topic import TopicPolicy
+from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
-from penstock.settings.topics import TopicSettings
 from penstock.testing.amqp_deeds import declared, put, queue_of, ready, refused
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.basic_methods import Ack, Cancel, Consume, ConsumeOk, Deliver, Get

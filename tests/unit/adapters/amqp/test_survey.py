@@ -8,9 +8,9 @@ import pytest
 from penstock.adapters.amqp.definitions import exported, import_definitions
 from penstock.adapters.amqp.document import Definitions
 from penstock.model.names import TopicName
-from penstock.settings.amqp import AmqpSettings
+from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
-from penstock.settings.topics import TopicSettings
+from penstock.settings.protocols import AmqpSettings
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError
 from penstock.wire.amqp.queue_methods import Declare

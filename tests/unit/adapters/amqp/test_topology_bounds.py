@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.settings.amqp import AmqpSettings
 from penstock.settings.load import Settings
+from penstock.settings.protocols import AmqpSettings
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp import exchange_methods as exchange
 from penstock.wire.amqp import queue_methods as queue

@@ -9,7 +9,7 @@ from penstock.adapters.rocketmq.mode import Modes
 from penstock.adapters.rocketmq.name_server.routes import RouteBook
 from penstock.engine.group.consume_mode import ConsumeMode, ModeSetting
 from penstock.settings.load import Settings
-from penstock.settings.rocketmq import RocketmqSettings
+from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command

@@ -9,9 +9,9 @@ from penstock.adapters.rocketmq.busy import refusal_answer, waited_remark
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.fast_fail import Busy, BusyCause
 from penstock.model.refusal import Refusal, RefusalKind
+from penstock.settings.broker import StorageSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.settings.storage import StorageSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.frame import decode

@@ -9,7 +9,7 @@ from penstock.adapters.rocketmq.group_book import GroupBook
 from penstock.adapters.rocketmq.notices import Notices
 from penstock.engine.group.membership import MEMBER_MS_MAX, SCAN_MS
 from penstock.settings.load import Settings
-from penstock.settings.rocketmq import RocketmqSettings
+from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig

@@ -11,7 +11,7 @@ from penstock.adapters.rocketmq.cluster_routes import (
     ClusterRoutes,
 )
 from penstock.settings.load import Settings
-from penstock.settings.rocketmq import RocketmqSettings
+from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import Command

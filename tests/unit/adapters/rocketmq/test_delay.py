@@ -13,7 +13,7 @@ from penstock.adapters.rocketmq.delay import (
     level_ms,
     timer_out_ms,
 )
-from penstock.settings.rocketmq import RocketmqSettings
+from penstock.settings.protocols import RocketmqSettings
 from penstock.wire.rocketmq.properties import format_properties, parse_properties
 
 TIMER_MS_MAX = RocketmqSettings().timer_ms_max

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.adapters.rocketmq.filter_maps import FilterMaps, map_name
 from penstock.settings.load import Settings
-from penstock.settings.rocketmq import RocketmqSettings
+from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer, bodies
 

@@ -11,7 +11,7 @@ from penstock.adapters.rocketmq.name_server.factory import NameServerFactory
 from penstock.adapters.rocketmq.name_server.registrations import farewell, registration
 from penstock.adapters.rocketmq.name_server.routes import BROKERS_MAX, GROUP_KIND, RouteBook
 from penstock.settings.load import Settings
-from penstock.settings.rocketmq import RocketmqSettings
+from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command

@@ -10,7 +10,7 @@ from penstock.adapters.rocketmq.offset_book import OffsetBook
 from penstock.adapters.rocketmq.offset_events import EVENTS_BURST, OffsetEvents
 from penstock.model.names import topic_name
 from penstock.settings.load import Settings
-from penstock.settings.rocketmq import RocketmqSettings
+from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer, bodies, messages
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode

@@ -8,7 +8,7 @@ import pytest
 from penstock.adapters.rocketmq.pull_hold import Held, ShortHolds
 from penstock.engine.pull import Pull
 from penstock.settings.load import Settings
-from penstock.settings.rocketmq import RocketmqSettings
+from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import BenchConsumer, bodies
 from penstock.wire.rocketmq.codes import ResponseCode

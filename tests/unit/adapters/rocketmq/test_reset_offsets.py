@@ -6,7 +6,7 @@ import pytest
 
 from penstock.adapters.rocketmq.group_book import GroupBook
 from penstock.settings.load import Settings
-from penstock.settings.rocketmq import RocketmqSettings
+from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode

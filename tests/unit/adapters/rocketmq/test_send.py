@@ -4,7 +4,7 @@ import pytest
 
 from penstock.adapters.rocketmq.naming import FORBIDDEN_TOPICS
 from penstock.settings.load import Settings
-from penstock.settings.rocketmq import RocketmqSettings
+from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.batch import BatchItem, join_batch
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode

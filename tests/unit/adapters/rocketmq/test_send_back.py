@@ -10,7 +10,7 @@ from penstock.engine.routing import FanoutRoute
 from penstock.model.record import neutral_record
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.settings.load import Settings
-from penstock.settings.rocketmq import RocketmqSettings
+from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.faults import FaultKind
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig

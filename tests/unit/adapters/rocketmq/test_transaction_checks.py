@@ -10,7 +10,7 @@ from penstock.adapters.rocketmq.transactions import (
     NO_HALF,
     Transactions,
 )
-from penstock.settings.rocketmq import RocketmqSettings
+from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_producer import (
     COMMIT,

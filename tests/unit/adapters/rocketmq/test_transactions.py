@@ -10,7 +10,7 @@ from penstock.adapters.rocketmq.transactions import (
     is_half,
 )
 from penstock.settings.load import Settings
-from penstock.settings.rocketmq import RocketmqSettings
+from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.faults import FaultKind
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_producer import (

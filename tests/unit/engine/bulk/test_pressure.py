@@ -10,9 +10,9 @@ from penstock.engine.topic import TopicPolicy
 from penstock.flow.reason import Reason
 from penstock.model.names import topic_name
 from penstock.model.refusal import RefusalKind
+from penstock.settings.broker import StorageSettings
 from penstock.settings.load import Settings
-from penstock.settings.spark import SparkSettings
-from penstock.settings.storage import StorageSettings
+from penstock.settings.protocols import SparkSettings
 from penstock.testing.workbench import Workbench
 
 HARD = TopicPolicy(spark_backpressure="hard", spark_backlog_messages_max=100)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.settings.convert import bytes_text, convert, parse_bytes, parse_ms
+from penstock.settings.declare import bytes_text, convert, parse_bytes, parse_ms
 
 
 @pytest.mark.parametrize(

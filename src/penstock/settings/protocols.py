@@ -1,4 +1,4 @@
-"""Settings of the RocketMQ protocol: names, topics, limits; defaults follow RocketMQ 5.3 (D25)."""
+"""Settings of AMQP 0-9-1: what is negotiated, whom we say we are; defaults follow RabbitMQ 3.13."""
 
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -6,6 +6,76 @@ from typing import Final
 
 from penstock.model.errors import SettingsError
 from penstock.settings.declare import GIB, KIB, MIB, setting
+
+FRAME_MAX_MIN = 4 * KIB
+"""Smallest frame limit that the protocol allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class AmqpSettings:
+    """Connections, channels and consumers."""
+
+    server_product: str = setting(
+        "RabbitMQ", "Product told to clients; kombu and celery choose their ways by it"
+    )
+    server_version: str = setting("3.13.7", "Version told to clients, in RabbitMQ's counting")
+    cluster_name: str = setting("", "Cluster told to clients; empty = broker.name")
+    channel_max: int = setting(2047, "Channels of one connection")
+    frame_max: int = setting(128 * KIB, "Largest frame, as offered to clients")
+    heartbeat_s: int = setting(60, "Heartbeat interval offered to clients; 0 = none")
+    close_ms_max: int = setting(
+        3_000, "A peer that is told to close has this long to answer before it is cut off"
+    )
+    message_bytes_max: int = setting(
+        128 * MIB,
+        "Largest message body, if topics.message_bytes_max allows it; a larger one costs 406",
+    )
+    content_ms_max: int = setting(
+        30_000, "D22: a content let in although memory is short must be complete in this time"
+    )
+    consumers_per_channel_max: int = setting(1_000, "Consumers of one channel")
+    vhosts_max: int = setting(1_000, "Virtual hosts of the broker")
+    exchanges_max: int = setting(20_000, "Exchanges of all virtual hosts together")
+    bindings_max: int = setting(500_000, "Bindings of all virtual hosts together")
+    arguments_bytes_max: int = setting(
+        16 * KIB, "Arguments of one queue, exchange, binding or consumer, as they came"
+    )
+    consumer_timeout_ms: int = setting(
+        30 * 60_000, "A delivery unsettled for this long closes its channel (406); 0 = never"
+    )
+    pending_publishes_max: int = setting(
+        0, "F9: unconfirmed publishes of one connection; 0 = credit and bytes decide"
+    )
+    answers_held_bytes_max: int = setting(
+        MIB, "D6: answers of one connection that wait for the disk before it is read no more"
+    )
+    is_guest_local: bool = setting(True, "The user guest may log in from this machine only")
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("channel_max", 1, 65_535),
+            ("frame_max", FRAME_MAX_MIN, 1 << 31),
+            ("heartbeat_s", 0, 65_535),
+            ("close_ms_max", 1, 3_600_000),
+            ("message_bytes_max", 1, 512 * MIB),
+            ("content_ms_max", 1, 1 << 40),
+            ("consumers_per_channel_max", 1, 1 << 31),
+            ("vhosts_max", 1, 1 << 31),
+            ("exchanges_max", 1, 1 << 31),
+            ("bindings_max", 1, 1 << 31),
+            ("arguments_bytes_max", 1, 1 << 31),
+            ("consumer_timeout_ms", 0, 1 << 40),
+            ("pending_publishes_max", 0, 1 << 31),
+            ("answers_held_bytes_max", 1, 1 << 40),
+        ):
+            value: int = getattr(self, name)
+            if not low <= value <= high:
+                raise SettingsError(f"amqp.{name} is {value}; it must be {low} to {high}")
+
+
+# ---- rocketmq -----------------------------------------------------------------------------------
+# Settings of the RocketMQ protocol: names, topics, limits; defaults follow RocketMQ 5.3 (D25).
+
 
 AT_LEAST_ONE: Final = (
     "default_topic_queues",
@@ -141,3 +211,53 @@ class RocketmqSettings:
                 raise SettingsError(
                     f"rocketmq.{name} is {getattr(self, name)}; it must be 1 or more"
                 )
+
+
+# ---- spark --------------------------------------------------------------------------------------
+# Settings of Spark queries: leases, and what those that fall behind do to publishers (F18).
+
+
+BACKPRESSURES: Final = ("off", "soft", "hard")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """Queries as subscriptions."""
+
+    lease_ms_max: int = setting(
+        86_400_000, "F18: data is kept for a query that was silent no longer than this"
+    )
+    lease_bytes_max: int = setting(
+        8 * GIB, "F18: log bytes kept for one query; with more behind it its lease is broken"
+    )
+    backpressure: str = setting(
+        "soft",
+        "D23: what a query behind its bound does to its topic's publishers: off, soft (their rate "
+        "is capped at 1.1 times what the query drains) or hard (they are held at the bound)",
+    )
+    backlog_messages_max: int = setting(
+        0, "D23: bound of a query's backlog on one topic, in messages; 0 = none"
+    )
+    backlog_bytes_max: int = setting(4 * GIB, "D23: the same in bytes of log")
+    backlog_age_ms_max: int = setting(0, "D23: the same as age of its oldest message")
+    alive_ms_max: int = setting(
+        60_000, "D23: a query that was silent for longer holds no publishers; its lease goes on"
+    )
+    busy_hold_ms_max: int = setting(
+        1000,
+        "D23: how long a publish of a protocol that fails fast (RocketMQ) is held for a query "
+        "before it is answered busy; must stay below its clients' send time-out",
+    )
+    queries_max: int = setting(1000, "Queries the broker knows")
+    flight_restart_ms_max: int = setting(
+        30_000, "D18: longest pause before a Flight process that died is started again"
+    )
+
+    def __post_init__(self) -> None:
+        if self.backpressure not in BACKPRESSURES:
+            raise SettingsError(
+                f"spark.backpressure is {self.backpressure!r}; use off, soft or hard"
+            )
+        for name in ("lease_ms_max", "alive_ms_max", "queries_max"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"spark.{name} must be at least 1")
