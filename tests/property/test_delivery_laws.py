@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import Mode, SubscriptionOptions
-from penstock.flow.demand import Unlimited
-from penstock.flow.permits import Permits
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Permits, Unlimited, Window
 from penstock.model.ids import SubscriptionId
 from penstock.model.record import neutral_record
 from penstock.model.settlement import Cause

@@ -11,7 +11,7 @@ from penstock.engine.ports import Publication
 from penstock.engine.routing import DirectRoute, FanoutRoute, KeyRoute
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.flow.quota import QuotaPolicy
 from penstock.model.names import topic_name
 from penstock.model.record import RecordFlag, neutral_record

@@ -4,9 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.flow.credit import Credit
-from penstock.flow.journal import Journal
-from penstock.flow.stage import Stage
+from penstock.flow.credit import Credit, Stage
+from penstock.flow.episodes import Journal
 
 LIST_MAX = 30
 

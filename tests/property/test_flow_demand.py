@@ -4,12 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.flow.demand import UNLIMITED
-from penstock.flow.inflight import InflightLimit
-from penstock.flow.pending import PendingLimit
-from penstock.flow.permits import Permits
-from penstock.flow.prefetch import ChannelWindow, Window
-from penstock.flow.unsent import UnsentLimit
+from penstock.flow.budgets import PendingLimit, UnsentLimit
+from penstock.flow.demand import UNLIMITED, ChannelWindow, InflightLimit, Permits, Window
 
 
 class Consumers(RuleBasedStateMachine):

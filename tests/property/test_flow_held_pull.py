@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.flow.held_pull import HeldPulls
+from penstock.flow.long_poll import HeldPulls
 
 KEYS = st.sampled_from("abc")
 TOTAL_MAX, PER_KEY_MAX = 8, 4

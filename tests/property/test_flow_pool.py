@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.flow.pool import BytesPool
+from penstock.flow.budgets import BytesPool
 
 
 class Owners(RuleBasedStateMachine):

@@ -9,8 +9,7 @@ from penstock.engine.consumer import Consumer
 from penstock.engine.publish import Intake
 from penstock.engine.settling import Settling
 from penstock.engine.turn import TurnRunner
-from penstock.flow.credit import Credit
-from penstock.flow.gate import Gate
+from penstock.flow.credit import Credit, Gate
 from penstock.log.store import Store
 from penstock.testing.simulator import SimulationFailed, simulate
 

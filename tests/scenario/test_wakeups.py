@@ -3,7 +3,7 @@
 from penstock.engine.ports import Publication
 from penstock.engine.routing import route_to
 from penstock.engine.subscription_options import Mode, SubscriptionOptions
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.model.names import topic_name
 from penstock.model.record import neutral_record
 from penstock.testing.broker import in_memory_engine

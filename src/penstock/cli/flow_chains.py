@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Final
 
-from penstock.flow.stage import stage_label
+from penstock.flow.credit import stage_label
 from penstock.model.errors import NotFound
 
 ALARMS: Final = ("memory", "disk")

@@ -19,7 +19,7 @@ from penstock.engine.limits import TopicLimits, too_large
 from penstock.engine.parcel import Parcel
 from penstock.engine.ports import Publication
 from penstock.engine.topic import Overflow
-from penstock.flow.alarm import AlarmBoard
+from penstock.flow.alarms import AlarmBoard
 from penstock.flow.reason import Reason
 from penstock.model.clock import Clock
 from penstock.model.record import Record

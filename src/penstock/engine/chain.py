@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from penstock.flow.alarm import AlarmBoard, disk_alarm, memory_alarm, parse_limit
-from penstock.flow.journal import Journal
-from penstock.flow.pool import BytesPool
-from penstock.flow.stage import Stage
-from penstock.flow.unsent import UnsentPool
+from penstock.flow.alarms import AlarmBoard, disk_alarm, memory_alarm, parse_limit
+from penstock.flow.budgets import BytesPool, UnsentPool
+from penstock.flow.credit import Stage
+from penstock.flow.episodes import Journal
 from penstock.model.clock import Clock, steady
 from penstock.settings.load import Settings
 

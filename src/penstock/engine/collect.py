@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from penstock.engine.frame import Frame
 from penstock.engine.parcel import Parcel
 from penstock.engine.queue import Queue
-from penstock.flow.buffer_pool import BufferPool
-from penstock.flow.stage import Stage
+from penstock.flow.budgets import BufferPool
+from penstock.flow.credit import Stage
 
 if TYPE_CHECKING:
     from penstock.engine.chain import Chain

@@ -22,8 +22,8 @@ from penstock.engine.answers import Answers
 from penstock.engine.chain import Chain
 from penstock.engine.frame import Frame
 from penstock.engine.parcel import TRANSIENT, Parcel
-from penstock.flow.buffer_pool import BufferPool
-from penstock.flow.store_busy import StoreBusy
+from penstock.flow.budgets import BufferPool
+from penstock.flow.fast_fail import StoreBusy
 from penstock.log.staged import Appending
 from penstock.log.store import Store
 from penstock.log.sync_job import SyncJob

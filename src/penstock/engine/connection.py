@@ -23,12 +23,9 @@ import msgspec
 from penstock.engine.hold import Hold
 from penstock.engine.parcel import Parcel
 from penstock.engine.ports import Outlet, Publication, Room, Undone
-from penstock.flow.credit import Credit
-from penstock.flow.gate import Gate
-from penstock.flow.pending import PendingLimit
-from penstock.flow.pool import IN_FLIGHT_POOL
+from penstock.flow.budgets import IN_FLIGHT_POOL, PendingLimit
+from penstock.flow.credit import Credit, Gate, Stage
 from penstock.flow.reason import Reason
-from penstock.flow.stage import Stage
 from penstock.model.errors import InvariantBroken
 from penstock.model.ids import ChannelId, ConnectionId
 

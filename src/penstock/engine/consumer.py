@@ -22,11 +22,8 @@ import msgspec
 
 from penstock.engine.host import Awaiting, Host
 from penstock.engine.pending import Delivery
-from penstock.flow.demand import UNLIMITED, Demand
-from penstock.flow.inflight import InflightLimit
-from penstock.flow.permits import Permits
-from penstock.flow.prefetch import Window
-from penstock.flow.unsent import UnsentLimit
+from penstock.flow.budgets import UnsentLimit
+from penstock.flow.demand import UNLIMITED, Demand, InflightLimit, Permits, Window
 from penstock.model.ids import ConsumerId, QueueId
 
 KeyRange = tuple[int, int]

@@ -25,7 +25,7 @@ from penstock.engine.pick import Picked, Picker
 from penstock.engine.settle import Settler
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.flow.demand import UNLIMITED
-from penstock.flow.views import BURIALS, EXPIRIES, UndoneView
+from penstock.flow.diagnosis import BURIALS, EXPIRIES, UndoneView
 from penstock.model.settlement import Cause
 
 __all__ = ["Delivery", "Journey", "Outbox"]

@@ -11,7 +11,7 @@ Not here: what becomes of an expired message (``pick``, the host's dead letters)
 
 from penstock.engine.host import Host, IndexEntry
 from penstock.engine.lane import Lane
-from penstock.flow.views import EXPIRIES, UndoneView
+from penstock.flow.diagnosis import EXPIRIES, UndoneView
 from penstock.model.record import Record
 
 

@@ -23,9 +23,9 @@ from penstock.engine.parts import Parts
 from penstock.engine.ports import Room
 from penstock.engine.queue import Queue
 from penstock.engine.topic import Topic
+from penstock.flow.credit import Stage
+from penstock.flow.diagnosis import RECENT_MS, StageView, State
 from penstock.flow.reason import Reason
-from penstock.flow.stage import Stage
-from penstock.flow.views import RECENT_MS, StageView, State
 
 EVERY_STAGE: Final = 1 << 62
 

@@ -11,12 +11,11 @@ from penstock.engine.parts import Parts
 from penstock.engine.queue import Queue
 from penstock.engine.statistics import Counters, EngineStatistics, engine_statistics
 from penstock.engine.system_topic import SystemTopic
-from penstock.flow.alarm import AlarmBoard
-from penstock.flow.journal import FlowEdge
-from penstock.flow.pool import BytesPool
+from penstock.flow.alarms import AlarmBoard
+from penstock.flow.budgets import BytesPool, UnsentPool
+from penstock.flow.diagnosis import StageView
+from penstock.flow.episodes import FlowEdge
 from penstock.flow.reason import Reason
-from penstock.flow.unsent import UnsentPool
-from penstock.flow.views import StageView
 from penstock.log.reader import Located
 from penstock.model.clock import Clock
 from penstock.model.ids import QueueId

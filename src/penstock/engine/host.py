@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.engine.delayed_room import DelayedRoom
-from penstock.flow.unsent import UnsentPool
+from penstock.flow.budgets import UnsentPool
 from penstock.model.clock import Clock
 from penstock.model.ids import QueueId, SubscriptionId
 from penstock.model.record import Record

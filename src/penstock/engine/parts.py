@@ -35,8 +35,8 @@ from penstock.engine.system_topic import FLOW_TOPIC, SystemTopic
 from penstock.engine.topic import Topic
 from penstock.engine.turn import TurnRunner
 from penstock.engine.waiting import WaitingRoom
-from penstock.flow.held_pull import HeldPulls
-from penstock.flow.unsent import UnsentPool
+from penstock.flow.budgets import UnsentPool
+from penstock.flow.long_poll import HeldPulls
 from penstock.log.recovery import Recovered
 from penstock.log.store import Store
 from penstock.model.clock import Clock

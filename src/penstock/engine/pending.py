@@ -11,7 +11,7 @@ each message becomes one at most once.
 
 Invariant: an entry is in flight at most once per subscription; its key is the first offset.
 Bound: F13's limits, checked before a delivery is made.
-Not here: limits (``flow/inflight.py``), what comes back (``redelivery.py``).
+Not here: limits (``flow/demand.py``), what comes back (``redelivery.py``).
 """
 
 from bisect import bisect_right, insort

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from penstock.flow.diagnosis import UndoneView
 from penstock.flow.reason import Reason
-from penstock.flow.views import UndoneView
 from penstock.log.staged import Appending
 from penstock.model.ids import UNASSIGNED_OFFSET, LogPosition, QueueId, QueueOffset
 from penstock.model.record import Record

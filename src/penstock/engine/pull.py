@@ -9,7 +9,7 @@ hash in the index is asked before a record is read.
 
 Invariants: a held pull is answered exactly once, unless its peer goes first; a filtered stretch is
 not looked at twice while a pull is held; one answer scans a bounded number of entries.
-Not here: the table of holds (``flow/held_pull.py``), what an answer looks like on a wire.
+Not here: the table of holds (``flow/long_poll.py``), what an answer looks like on a wire.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 
 from penstock.engine.filter_port import Filter, Prefilter
 from penstock.engine.host import Host, IndexEntry, SubscribedQueue
-from penstock.flow.held_pull import HeldPulls
+from penstock.flow.long_poll import HeldPulls
 from penstock.log.queue_index import IndexFlag
 from penstock.model.record import Record
 

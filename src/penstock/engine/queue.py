@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.engine.inbox import Inbox
-from penstock.flow.credit import Credit
-from penstock.flow.stage import Stage
+from penstock.flow.credit import Credit, Stage
 from penstock.log.queue_index import QueueIndex
 from penstock.model.ids import QueueId
 

@@ -19,9 +19,8 @@ from penstock.engine.consumer import (
 from penstock.engine.host import Awaiting, Host
 from penstock.engine.lane import Lane
 from penstock.engine.settle import Settler
-from penstock.flow.demand import Demand
-from penstock.flow.inflight import InflightLimit
-from penstock.flow.unsent import UnsentLimit
+from penstock.flow.budgets import UnsentLimit
+from penstock.flow.demand import Demand, InflightLimit
 from penstock.model.ids import ConsumerId
 
 

@@ -23,8 +23,7 @@ from penstock.engine.lane import Lane
 from penstock.engine.pending import NOBODY, Held
 from penstock.engine.pick import Picker, entries_at
 from penstock.engine.subscription_options import SubscriptionOptions
-from penstock.flow.demand import UNLIMITED
-from penstock.flow.inflight import InflightLimit
+from penstock.flow.demand import UNLIMITED, InflightLimit
 from penstock.model.record import Record
 from penstock.model.settlement import Cause
 

@@ -33,9 +33,9 @@ from penstock.engine.roster import Roster
 from penstock.engine.subscription_options import Mode, Start, SubscriptionOptions
 from penstock.engine.subscription_statistics import SubscriptionStatistics, snapshot, stage_view
 from penstock.engine.taking import LATE_MAX
+from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import Demand
-from penstock.flow.unsent import UnsentLimit
-from penstock.flow.views import StageView
+from penstock.flow.diagnosis import StageView
 from penstock.model.ids import QueueId, SubscriptionId
 from penstock.model.settlement import Cause
 

@@ -6,8 +6,8 @@ from penstock.engine.consumer import Consumer
 from penstock.engine.deliver import Journey
 from penstock.engine.lane import Lane
 from penstock.flow.demand import UNLIMITED
+from penstock.flow.diagnosis import ConsumerView, StageView
 from penstock.flow.reason import Reason
-from penstock.flow.views import ConsumerView, StageView
 
 
 class ConsumerStatistics(msgspec.Struct, frozen=True):

@@ -22,7 +22,6 @@ from typing import Final, Protocol
 import msgspec
 
 from penstock.flow.reason import Reason
-from penstock.flow.stall_share import StallShare
 
 HISTORY_MAX: Final = 16
 """Ended episodes kept per stage: enough to see a pattern, small enough for 100,000 stages."""
@@ -269,3 +268,202 @@ class Episodes:
         if self._sink is not None:
             self._sink.ended(self, episode)
         return episode
+
+
+# ---- stall share --------------------------------------------------------------------------------
+# How much of the last ten seconds was spent standing still.
+#
+# Stalls may begin and end hundreds of times a second, so they are not kept one by one: the window
+# is cut into slots and each slot holds the milliseconds stalled in it, and how many stalls ended in
+# it. Memory is fixed, the answer is exact except in the oldest slot, which counts in proportion to
+# the part of it still in the window.
+
+
+SLOTS: Final = 20
+"""Half a second each with the default window: the error is at most one slot in twenty."""
+
+
+class StallShare:
+    """Stalled milliseconds of a sliding window."""
+
+    __slots__ = ("_ended", "_newest", "_slot_ms", "_slots", "window_ms")
+
+    def __init__(self, window_ms: int) -> None:
+        self._slot_ms = max(1, -(-window_ms // SLOTS))
+        self.window_ms = self._slot_ms * SLOTS
+        self._slots = [0] * (SLOTS + 1)
+        self._ended = [0] * (SLOTS + 1)
+        # Number of the newest slot written; slot k covers [k * slot_ms, (k + 1) * slot_ms).
+        self._newest = -1
+
+    def add(self, since_ms: int, until_ms: int) -> None:
+        """Count one stall; stalls are added in the order in which they end and do not overlap."""
+        slot_ms = self._slot_ms
+        since_ms = max(since_ms, until_ms - self.window_ms)
+        self._forget(until_ms // slot_ms)
+        self._ended[until_ms // slot_ms % len(self._ended)] += 1
+        while since_ms < until_ms:
+            number = since_ms // slot_ms
+            stop_ms = min(until_ms, (number + 1) * slot_ms)
+            self._slots[number % len(self._slots)] += stop_ms - since_ms
+            since_ms = stop_ms
+
+    def stalled_ms(
+        self, now_ms: int, open_since_ms: int | None = None, window_ms: int | None = None
+    ) -> int:
+        """Milliseconds stalled in the window that ends now, a stall still open included.
+
+        A smaller window than the whole may be asked for.
+        """
+        slot_ms = self._slot_ms
+        window_ms = self.window_ms if window_ms is None else min(window_ms, self.window_ms)
+        self._forget(now_ms // slot_ms)
+        start_ms = now_ms - window_ms
+        oldest = start_ms // slot_ms
+        count = len(self._slots)
+        total = sum(self._slots[number % count] for number in range(oldest, self._newest + 1))
+        # The oldest slot sticks out of the window at its far end: count only the part inside.
+        outside_ms = start_ms - oldest * slot_ms
+        total -= self._slots[oldest % count] * outside_ms // slot_ms
+        if open_since_ms is not None:
+            total += max(0, now_ms - max(open_since_ms, start_ms))
+        return min(total, window_ms)
+
+    def ended(self, now_ms: int, window_ms: int) -> int:
+        """Stalls that ended in about that window, short as they may have been."""
+        self._forget(now_ms // self._slot_ms)
+        oldest = (now_ms - min(window_ms, self.window_ms)) // self._slot_ms
+        count = len(self._ended)
+        return sum(self._ended[number % count] for number in range(oldest, self._newest + 1))
+
+    def share(
+        self, now_ms: int, open_since_ms: int | None = None, window_ms: int | None = None
+    ) -> float:
+        """The same as a fraction between 0 and 1."""
+        whole_ms = self.window_ms if window_ms is None else min(window_ms, self.window_ms)
+        return self.stalled_ms(now_ms, open_since_ms, window_ms) / whole_ms
+
+    def _forget(self, number: int) -> None:
+        """Empty the slots that the window has left since the newest one written."""
+        if number <= self._newest:
+            return
+        count = len(self._slots)
+        for passed in range(max(self._newest + 1, number - count + 1), number + 1):
+            self._slots[passed % count] = self._ended[passed % count] = 0
+        self._newest = number
+
+
+# ---- journal ------------------------------------------------------------------------------------
+# The journal: the turn's time, and the edges of every stage's episodes, in one place.
+#
+# Who writes: the engine calls ``tick`` once per turn, so that a stage blocked deep inside a
+# credit's arithmetic knows when it happened without reading a clock or being handed the time at
+# every spend. Who reads: the server takes the edges (``take_edges``) to log them, count them and
+# tell them in the system topic ``penstock.flow``.
+#
+# Invariants: time never goes back; an edge not taken in time is dropped and counted.
+
+
+EDGES_MAX: Final = 4096
+"""Edges waiting to be taken. Each stage makes at most two per second and reason."""
+
+SETTLE_EVERY_MS: Final = 100
+"""Episodes past their memory are looked for this often: lateness of a 'left' line in the log."""
+
+
+class FlowEdge(msgspec.Struct, frozen=True, gc=False):
+    """A stage entered (``episode`` is None) or left an episode."""
+
+    kind: str
+    name: str
+    reason: Reason
+    culprit: str
+    at_ms: int
+    episode: Episode | None = None
+
+
+class Journal:
+    """Time and edges shared by all stages of one engine."""
+
+    __slots__ = (
+        "_edges",
+        "_settle_at_ms",
+        "edges_dropped",
+        "memory_ms",
+        "now_ms",
+        "open",
+        "window_ms",
+    )
+
+    def __init__(
+        self, now_ms: int = 0, *, window_ms: int = WINDOW_MS, memory_ms: int = MEMORY_MS
+    ) -> None:
+        self.now_ms = now_ms
+        self.window_ms = window_ms
+        self.memory_ms = memory_ms
+        self.edges_dropped = 0
+        self._edges: deque[FlowEdge] = deque()
+        self.open: dict[Episodes, None] = {}
+        """Episodes that go on, or ended a moment ago; to be looked at only."""
+        self._settle_at_ms = now_ms
+
+    def tick(self, now_ms: int) -> None:
+        """A turn begins."""
+        if now_ms <= self.now_ms:
+            return
+        self.now_ms = now_ms
+        if self.open and now_ms >= self._settle_at_ms:
+            self._settle_at_ms = now_ms + SETTLE_EVERY_MS
+            for episodes in list(self.open):
+                episodes.settle(now_ms)
+
+    def episodes(self, kind: str, name: str) -> Episodes:
+        """A stage's history that reports here."""
+        return Episodes(self.window_ms, self.memory_ms, kind=kind, name=name, sink=self)
+
+    def take_edges(self) -> list[FlowEdge]:
+        """The edges since the last call, oldest first."""
+        taken = list(self._edges)
+        self._edges.clear()
+        return taken
+
+    def unfinished(self, now_ms: int) -> list[tuple[str, Reason, int]]:
+        """(kind, reason, time held so far) of every open episode of any stage."""
+        return [
+            (episodes.kind, reason, held_ms)
+            for episodes in self.open
+            for reason, held_ms in episodes.unfinished(now_ms)
+        ]
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When ``tick`` has something to end; None while no episode is open."""
+        return self._settle_at_ms if self.open else None
+
+    def entered(self, episodes: Episodes, reason: Reason, culprit: str, at_ms: int) -> None:
+        """An episode began (called by ``Episodes``)."""
+        if not self.open:
+            self._settle_at_ms = at_ms + SETTLE_EVERY_MS
+        self.open[episodes] = None
+        self._note(FlowEdge(episodes.kind, episodes.name, reason, culprit, at_ms))
+
+    def ended(self, episodes: Episodes, episode: Episode) -> None:
+        """An episode is over (called by ``Episodes``)."""
+        if not episodes.is_lingering:
+            self.open.pop(episodes, None)
+        self._note(
+            FlowEdge(
+                episodes.kind,
+                episodes.name,
+                episode.reason,
+                episode.culprit,
+                episode.until_ms,
+                episode,
+            )
+        )
+
+    def _note(self, edge: FlowEdge) -> None:
+        if len(self._edges) >= EDGES_MAX:
+            self._edges.popleft()
+            self.edges_dropped += 1
+        self._edges.append(edge)

@@ -8,7 +8,7 @@ import asyncio
 
 from penstock.engine.broker import Engine
 from penstock.engine.queue import Queue
-from penstock.flow.stage import Stage
+from penstock.flow.credit import Stage
 from penstock.model.errors import NotFound
 from penstock.model.names import TopicName
 from penstock.server.turns import Turns

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from penstock.flow.alarm import parse_limit
+from penstock.flow.alarms import parse_limit
 from penstock.flow.reason import Reason
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.engine.broker import Engine
 from penstock.engine.statistics import EngineStatistics
-from penstock.flow.pool import IN_FLIGHT_POOL
+from penstock.flow.budgets import IN_FLIGHT_POOL
 from penstock.log.store import Store
 from penstock.model.clock import Clock
 from penstock.server.loop_lag import LoopLag

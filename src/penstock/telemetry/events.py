@@ -14,9 +14,9 @@ from typing import Final
 import msgspec
 
 from penstock.engine.bulk.orders import LeaseTold
-from penstock.flow.journal import FlowEdge
+from penstock.flow.credit import stage_label
+from penstock.flow.episodes import FlowEdge
 from penstock.flow.reason import Reason
-from penstock.flow.stage import stage_label
 from penstock.model.clock import Clock
 from penstock.model.record import Record, neutral_record
 

@@ -11,9 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from penstock.engine.flow_map import FlowMap
-from penstock.flow.diagnosis import NOTHING, findings_of
+from penstock.flow.diagnosis import NOTHING, Diagnosis, StageView, UndoneView, findings_of
 from penstock.flow.fast_fail import RequestFigures
-from penstock.flow.views import Diagnosis, StageView, UndoneView
 from penstock.model.clock import Clock
 from penstock.telemetry.events import FlowEvent
 

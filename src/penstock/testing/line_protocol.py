@@ -30,7 +30,7 @@ from penstock.engine.consumer import Consumer
 from penstock.engine.ports import Publication
 from penstock.engine.routing import route_to
 from penstock.engine.subscription_options import Mode, SubscriptionOptions
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.ids import ConnectionId, QueueId

@@ -16,8 +16,8 @@ from penstock.engine.delayed_room import DelayedRoom
 from penstock.engine.host import Awaiting, IndexEntry, SubscribedQueue
 from penstock.engine.pending import Delivery
 from penstock.engine.subscription import Subscription
+from penstock.flow.budgets import UnsentLimit, UnsentPool
 from penstock.flow.demand import Demand, Unlimited
-from penstock.flow.unsent import UnsentLimit, UnsentPool
 from penstock.log.cursors import entry_flags
 from penstock.model.ids import QueueId
 from penstock.model.record import Record, neutral_record, tag_hash

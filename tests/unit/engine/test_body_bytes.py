@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.engine.body_bytes import ALL_MESSAGES_MAX, EDGE_MESSAGES, RECORD_BYTES_MAX
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.model.record import neutral_record
 from penstock.testing.workbench import Workbench
 

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.engine.pull import Pull, PullStatus
 from penstock.engine.subscription_options import SubscriptionOptions
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.settings.broker import StorageSettings
 from penstock.settings.load import Settings
 from penstock.testing.workbench import Workbench

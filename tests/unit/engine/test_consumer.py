@@ -4,7 +4,7 @@ import pytest
 
 from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import SubscriptionOptions
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.settings.flow import FlowSettings
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume
 

@@ -6,7 +6,7 @@ from penstock.engine.dead_letter import NeutralBurial
 from penstock.engine.ports import Death
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.model.record import neutral_record
 from penstock.model.refusal import RefusalKind
 from penstock.model.settlement import Cause

@@ -4,8 +4,8 @@ import pytest
 
 from penstock.engine.delayed_room import OWN_MIN, DelayedRoom
 from penstock.engine.subscription_options import SubscriptionOptions
-from penstock.flow.prefetch import Window
-from penstock.flow.unsent import UnsentLimit
+from penstock.flow.budgets import UnsentLimit
+from penstock.flow.demand import Window
 from penstock.model.record import neutral_record
 from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings

@@ -4,9 +4,8 @@ import pytest
 
 from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import Mode, SubscriptionOptions
-from penstock.flow.permits import Permits
-from penstock.flow.prefetch import ChannelWindow, Window
-from penstock.flow.unsent import UnsentLimit
+from penstock.flow.budgets import UnsentLimit
+from penstock.flow.demand import ChannelWindow, Permits, Window
 from penstock.model.record import Record, Shape, neutral_record
 from penstock.settings.flow import FlowSettings
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume

@@ -8,9 +8,8 @@ from penstock.engine import dying
 from penstock.engine.dying import DEATHS_AT_ONCE
 from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import SubscriptionOptions
-from penstock.flow.diagnosis import diagnose
-from penstock.flow.prefetch import Window
-from penstock.flow.views import UndoneView
+from penstock.flow.demand import Window
+from penstock.flow.diagnosis import UndoneView, diagnose
 from penstock.model.settlement import Cause
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume
 

@@ -6,7 +6,7 @@ from penstock.engine.expiry import expires_ms
 from penstock.engine.subscription import EXPIRE_ENTRIES_MAX
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import AT_ONCE_MS, TopicPolicy
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.model.record import neutral_record
 from penstock.testing.workbench import Workbench
 

@@ -4,8 +4,7 @@ import pytest
 
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
-from penstock.flow.diagnosis import diagnose, findings_of
-from penstock.flow.views import COMMANDS, UndoneView
+from penstock.flow.diagnosis import COMMANDS, UndoneView, diagnose, findings_of
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 from penstock.testing.workbench import Workbench

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import TopicPolicy
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.model.names import topic_name
 from penstock.settings.broker import StorageSettings
 from penstock.settings.load import Settings

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.engine.dying import DEATHS_AT_ONCE
 from penstock.engine.topic import TopicPolicy
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.model.names import topic_name
 from penstock.testing.queues import consume
 from penstock.testing.workbench import Workbench

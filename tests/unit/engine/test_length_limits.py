@@ -7,7 +7,7 @@ import pytest
 from penstock.engine import limits
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import NONE_MAX, Overflow, TopicPolicy
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.model.record import neutral_record
 from penstock.model.refusal import RefusalKind
 from penstock.testing.workbench import Workbench

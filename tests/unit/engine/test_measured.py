@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.testing.workbench import Workbench
 
 

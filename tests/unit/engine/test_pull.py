@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.engine.pull import SCAN_ENTRIES_MAX, Pull, PullDesk, PullStatus
-from penstock.flow.held_pull import HeldPulls
+from penstock.flow.long_poll import HeldPulls
 from penstock.model.record import Record, RecordFlag, Shape, neutral_record, tag_hash
 from penstock.testing.queues import MemoryHost, MemoryQueue
 

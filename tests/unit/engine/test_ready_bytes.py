@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.ready_bytes import TRIM_MIN
 from penstock.engine.subscription_options import SubscriptionOptions
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.model.record import neutral_record
 from penstock.testing.workbench import Workbench
 

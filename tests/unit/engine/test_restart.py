@@ -6,7 +6,7 @@ import pytest
 from penstock.engine.registry import TOPIC_KIND
 from penstock.engine.subscription_options import Mode, SubscriptionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.model.errors import AlreadyExists, LogCorrupt
 from penstock.model.ids import is_transient_id
 from penstock.model.names import topic_name

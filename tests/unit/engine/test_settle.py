@@ -4,7 +4,7 @@ import pytest
 
 from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import Mode, SubscriptionOptions
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.model.record import Record, Shape, neutral_record
 from penstock.model.settlement import Cause
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume

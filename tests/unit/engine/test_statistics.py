@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.engine.subscription_options import SubscriptionOptions
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.testing.workbench import Workbench
 
 KIB = 1024

@@ -7,10 +7,9 @@ import pytest
 from penstock.engine.consumer import ConsumerRefusal, RefusalReason
 from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import Mode, Start, SubscriptionOptions
-from penstock.flow.demand import Unlimited
+from penstock.flow.budgets import UnsentLimit
+from penstock.flow.demand import Unlimited, Window
 from penstock.flow.diagnosis import diagnose
-from penstock.flow.prefetch import Window
-from penstock.flow.unsent import UnsentLimit
 from penstock.model.errors import NotFound
 from penstock.model.record import Record, Shape, neutral_record
 from penstock.model.settlement import Cause

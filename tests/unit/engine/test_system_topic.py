@@ -4,7 +4,7 @@ import pytest
 
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.system_topic import FLOW_TOPIC, RATE_PER_S_MAX
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.model.record import neutral_record
 from penstock.settings.broker import TopicSettings
 from penstock.settings.flow import FlowSettings

@@ -1,7 +1,7 @@
 """When a topic that nobody uses goes."""
 
 from penstock.engine.topic import TopicPolicy
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.testing.workbench import Workbench
 
 

@@ -4,8 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.flow.credit import Credit
-from penstock.flow.stage import Stage
+from penstock.flow.credit import Credit, Gate, Stage
+from penstock.flow.episodes import Episodes, Journal
+from penstock.flow.reason import Reason
 from penstock.model.errors import InvariantBroken
 
 
@@ -171,3 +172,189 @@ def test_processing_more_than_was_sent_is_our_own_mistake():
     credit.spend(1)
     with pytest.raises(InvariantBroken, match="queue orders processed more than channel 1 sent"):
         credit.processed(2)
+
+
+# ---- stage --------------------------------------------------------------------------------------
+# Stages, who holds them, and what wakes them.
+
+
+def test_a_stage_is_blocked_while_one_blocker_remains():
+    stage, log, alarm = Stage("queue", "q"), Stage("log", "log"), Stage("alarm", "disk")
+    stage.block(log)
+    stage.block(alarm)
+    stage.block(log)
+    stage.unblock(log)
+    assert stage.blocked_by == {alarm}
+    stage.unblock(alarm)
+    assert not stage.is_blocked
+
+
+def test_wake_is_called_once_when_the_last_blocker_goes():
+    stage, log, disk = Stage("queue", "q"), Stage("log", "log"), Stage("disk", "d")
+    woken = []
+    stage.wake = lambda: woken.append(stage)
+    stage.block(log)
+    stage.block(disk)
+    stage.unblock(log)
+    assert woken == []
+    stage.unblock(disk)
+    stage.unblock(disk)
+    assert woken == [stage]
+
+
+def test_a_grant_wakes_every_stage_it_frees_upstream():
+    woken = []
+    reader, channel, queue = (Stage("stage", name) for name in ("reader", "channel", "queue"))
+    for stage in (reader, channel):
+        stage.wake = lambda name=stage.name: woken.append(name)
+    first = Credit(reader, channel, initial=1, more=1)
+    second = Credit(channel, queue, initial=1, more=1)
+    first.spend()
+    second.spend()
+    first.processed()
+    second.processed()
+    assert woken == ["channel", "reader"]
+
+
+def test_a_stage_that_spends_in_its_wake_is_blocked_again_and_woken_again():
+    sender, receiver = Stage("channel", "1"), Stage("queue", "q")
+    credit = Credit(sender, receiver, initial=1, more=1)
+    left = [3]
+
+    def send():
+        if left[0]:
+            left[0] -= 1
+            credit.spend()
+
+    sender.wake = send
+    send()
+    for _ in range(3):
+        assert sender.is_blocked
+        credit.processed()
+    assert not sender.is_blocked
+
+
+def test_a_stage_blocked_again_while_relief_is_on_its_way_keeps_its_grants_deferred():
+    log, alarm = Stage("log", "log"), Stage("alarm", "disk")
+    first, second = Stage("queue", "first"), Stage("queue", "second")
+    channel = Stage("channel", "1")
+    to_log = [Credit(queue, log, initial=1, more=1) for queue in (first, second)]
+    inbound = Credit(channel, first, initial=1, more=1)
+    inbound.spend()
+    for credit in to_log:
+        credit.spend()
+        log.block(alarm)
+        credit.processed()
+    inbound.processed()
+    # The relief reaches the second queue first; what it wakes holds the first one again.
+    second.wake = lambda: first.block(alarm)
+    log.unblock(alarm)
+    assert first.blocked_by == {alarm}
+    assert channel.is_blocked
+    first.unblock(alarm)
+    assert not channel.is_blocked
+
+
+def test_a_stall_is_remembered_with_the_time_of_the_turn_and_the_name_of_the_blocker():
+    journal = Journal(100)
+    stage, log = Stage("queue", "orders", journal), Stage("log", "main", journal)
+    stage.block(log)
+    journal.tick(350)
+    assert stage.episodes.reasons(350) == {Reason.FLOW: "log main"}
+    stage.unblock(log)
+    journal.tick(900)
+    assert stage.episodes.stalled_ms(Reason.FLOW, 900) == 250
+
+
+def test_a_closed_stage_ends_its_episode_and_is_not_woken():
+    journal = Journal(0)
+    stage, log = Stage("queue", "orders", journal), Stage("log", "main", journal)
+    stage.wake = lambda: 1 / 0
+    stage.block(log)
+    journal.tick(10)
+    stage.close()
+    assert not stage.is_blocked
+    entered, left = journal.take_edges()
+    assert entered.episode is None
+    assert left.episode.stalled_ms == 10
+
+
+def test_repr_names_the_stage_and_its_state():
+    stage = Stage("queue", "q")
+    stage.block(Stage("log", "l"))
+    assert repr(stage) == "<Stage queue q blocked>"
+
+
+# ---- gate ---------------------------------------------------------------------------------------
+# The gate: named reasons, never a boolean (F2).
+
+
+def test_a_gate_is_open_only_while_no_reason_remains():
+    gate = Gate()
+    assert gate.close(Reason.FLOW, "queue orders", 10)
+    assert gate.close(Reason.DISK, "disk", 20)
+    assert gate.open(Reason.FLOW, 30)
+    assert not gate.is_open
+    assert gate.reasons == {Reason.DISK: "disk"}
+    assert gate.open(Reason.DISK, 40)
+    assert gate.is_open
+
+
+def test_closing_twice_is_one_episode_that_is_opened_once():
+    gate = Gate()
+    assert gate.close(Reason.MEMORY, "memory", 10)
+    assert not gate.close(Reason.MEMORY, "memory, again", 20)
+    assert gate.reasons == {Reason.MEMORY: "memory, again"}
+    assert gate.open(Reason.MEMORY, 30)
+    assert not gate.open(Reason.MEMORY, 40)
+    assert gate.is_open
+
+
+def test_since_is_the_oldest_reason_still_there():
+    gate = Gate()
+    assert gate.since_ms is None
+    gate.close(Reason.FLOW, "a", 10)
+    gate.close(Reason.RATE, "b", 25)
+    assert gate.since_ms == 10
+    gate.open(Reason.FLOW, 30)
+    assert gate.since_ms == 25
+
+
+def test_a_dead_peer_leaves_no_reason_and_no_open_episode_behind():
+    episodes = Episodes(memory_ms=0)
+    gate = Gate(episodes)
+    gate.close(Reason.FLOW, "a", 10)
+    gate.close(Reason.PENDING, "b", 20)
+    assert gate.clear(50) == [Reason.FLOW, Reason.PENDING]
+    assert gate.clear(60) == []
+    assert gate.is_open
+    assert [(e.reason, e.stalled_ms) for e in episodes.history] == [
+        (Reason.FLOW, 40),
+        (Reason.PENDING, 30),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reasons", "is_alarmed", "state"),
+    [
+        ((), False, "running"),
+        ((), True, "blocking"),
+        ((Reason.FLOW,), False, "flow"),
+        ((Reason.FLOW,), True, "blocking"),
+        ((Reason.QUOTA, Reason.RATE), False, "flow"),
+        ((Reason.FLOW, Reason.DISK), True, "blocked"),
+        ((Reason.MEMORY,), True, "blocked"),
+    ],
+)
+def test_the_state_has_the_words_operators_know(reasons, is_alarmed, state):
+    gate = Gate()
+    for reason in reasons:
+        gate.close(reason, "x", 0)
+    assert gate.state(is_alarmed=is_alarmed) == state
+
+
+def test_only_alarms_are_announced_to_the_publisher():
+    gate = Gate()
+    for reason in Reason:
+        gate.close(reason, reason.value, 0)
+    assert set(gate.resources) == {Reason.MEMORY, Reason.DISK}

@@ -2,9 +2,7 @@
 
 import pytest
 
-from penstock.flow.demand import UNLIMITED, Demand, Unlimited
-from penstock.flow.permits import Permits
-from penstock.flow.prefetch import ChannelWindow, Window
+from penstock.flow.demand import UNLIMITED, ChannelWindow, Demand, Permits, Unlimited, Window
 
 
 class Woken:

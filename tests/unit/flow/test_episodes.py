@@ -2,10 +2,8 @@
 
 import pytest
 
-from penstock.flow.episodes import HISTORY_MAX, Episodes
-from penstock.flow.journal import EDGES_MAX, Journal
+from penstock.flow.episodes import EDGES_MAX, HISTORY_MAX, Episodes, Journal, StallShare
 from penstock.flow.reason import Reason
-from penstock.flow.stall_share import StallShare
 
 FLOW, DISK = Reason.FLOW, Reason.DISK
 

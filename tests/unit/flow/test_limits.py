@@ -2,10 +2,8 @@
 
 import pytest
 
-from penstock.flow.demand import UNLIMITED
-from penstock.flow.inflight import InflightLimit
-from penstock.flow.pending import PendingLimit
-from penstock.flow.unsent import UnsentLimit
+from penstock.flow.budgets import PendingLimit, UnsentLimit
+from penstock.flow.demand import UNLIMITED, InflightLimit
 
 
 def test_pending_publishes_hold_at_the_limit_and_resume_at_half():

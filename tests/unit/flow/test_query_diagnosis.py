@@ -1,8 +1,7 @@
 """What the diagnosis says of Spark queries."""
 
-from penstock.flow.diagnosis import findings_of
+from penstock.flow.diagnosis import QueryView, StageView, findings_of
 from penstock.flow.reason import Reason
-from penstock.flow.views import QueryView, StageView
 
 
 def query(ready=500, **changes):

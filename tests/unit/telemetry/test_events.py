@@ -5,8 +5,7 @@ import logging
 
 import pytest
 
-from penstock.flow.episodes import Episode
-from penstock.flow.journal import FlowEdge
+from penstock.flow.episodes import Episode, FlowEdge
 from penstock.flow.reason import Reason
 from penstock.telemetry.events import EVENTS_MAX, FlowEvents, flow_record
 from penstock.testing.clock import ManualClock

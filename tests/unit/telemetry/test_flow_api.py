@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from penstock.engine.flow_map import FlowMap
+from penstock.flow.diagnosis import ConsumerView, StageView, UndoneView
 from penstock.flow.reason import Reason
-from penstock.flow.views import ConsumerView, StageView, UndoneView
 from penstock.telemetry.flow_api import STAGES_MAX, LimitView, flow_page
 from penstock.testing.clock import ManualClock
 

@@ -3,7 +3,7 @@ import pytest
 from penstock.engine.ports import Publication
 from penstock.engine.routing import route_to
 from penstock.engine.subscription_options import SubscriptionOptions
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.model.names import topic_name
 from penstock.model.record import neutral_record
 from penstock.testing.broker import MemoryLog, in_memory_engine

@@ -25,7 +25,7 @@ from penstock.adapters.amqp.tally import Tally
 from penstock.adapters.amqp.topology_bounds import check_arguments
 from penstock.adapters.amqp.unacked import Unacked
 from penstock.engine.subscription_options import Mode
-from penstock.flow.prefetch import ChannelWindow
+from penstock.flow.demand import ChannelWindow
 from penstock.wire.amqp.basic_methods import Cancel, CancelOk, Consume, ConsumeOk
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.adapters.amqp import outflow
 from penstock.engine.consumer import Consumer
 from penstock.engine.subscription_options import Mode
-from penstock.flow.demand import Demand, Unlimited
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Demand, Unlimited, Window
 from penstock.wire.amqp.basic_methods import Cancel, Consume
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.deliveries import Deliveries

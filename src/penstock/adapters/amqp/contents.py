@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.engine.connection import Connection
-from penstock.flow.pool import IN_FLIGHT_POOL, BytesPool
+from penstock.flow.budgets import IN_FLIGHT_POOL, BytesPool
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 FREE_BYTES: Final = 64 * 1024

@@ -4,14 +4,14 @@ The engine counts a delivery as unsent when it makes it; the session hands it ov
 turn, unless it stays behind an answer that waits (``answer_line.py``). So only what was handed over
 may be called sent, not all that is unsent by now.
 
-Not here: the limit itself (``flow/unsent.py``).
+Not here: the limit itself (``flow/budgets.py``).
 """
 
 from collections.abc import Iterable
 from typing import Final
 
 from penstock.adapters.amqp.answer_line import AnswerLine
-from penstock.flow.unsent import UnsentLimit
+from penstock.flow.budgets import UnsentLimit
 
 
 class HandedOver:

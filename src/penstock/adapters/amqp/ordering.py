@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.dispatch import run_event
 from penstock.adapters.amqp.unacked import stretches
-from penstock.flow.views import COMMANDS, UndoneView
+from penstock.flow.diagnosis import COMMANDS, UndoneView
 from penstock.wire.amqp.basic_methods import Get
 from penstock.wire.amqp.content import AckRun, Command, SettleRun
 from penstock.wire.amqp.queue_methods import Declare, Delete, Purge

@@ -6,7 +6,7 @@
 
 Both apply together. Consumers without acks and basic.get know no limit; F13 bounds everybody else,
 also those with no limit of their own.
-Not here: the windows (``flow/prefetch.py``).
+Not here: the windows (``flow/demand.py``).
 """
 
 from __future__ import annotations

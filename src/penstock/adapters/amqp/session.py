@@ -28,7 +28,7 @@ from penstock.adapters.amqp.ordering import Backlog
 from penstock.adapters.contract import Peer
 from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.ports import Confirmation
-from penstock.flow.unsent import UnsentLimit
+from penstock.flow.budgets import UnsentLimit
 from penstock.model.ids import ConnectionId
 from penstock.model.refusal import Refusal
 from penstock.wire.amqp.codes import (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.engine.broker import Engine
     from penstock.engine.connection import Channel, Connection
     from penstock.engine.topic import Topic
-    from penstock.flow.stage import Stage
+    from penstock.flow.credit import Stage
 
 RUNNING: Final = "running"
 FLOW: Final = "flow"

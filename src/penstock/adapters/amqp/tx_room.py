@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.flow.pool import BytesPool
+from penstock.flow.budgets import BytesPool
 from penstock.model.ids import ConnectionId
 
 POOL_PART: Final = 4

@@ -19,7 +19,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.flow.held_pull import HeldPulls
+from penstock.flow.long_poll import HeldPulls
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

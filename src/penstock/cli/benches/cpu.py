@@ -17,8 +17,8 @@ from penstock.engine.consumer import ConsumerRefusal
 from penstock.engine.ports import Publication
 from penstock.engine.routing import DirectRoute
 from penstock.engine.subscription_options import SubscriptionOptions
-from penstock.flow.prefetch import Window
-from penstock.flow.unsent import UnsentLimit
+from penstock.flow.budgets import UnsentLimit
+from penstock.flow.demand import Window
 from penstock.model.names import topic_name
 from penstock.model.record import neutral_record
 

@@ -17,7 +17,7 @@ from penstock.engine.pull import Pull, PullResult
 from penstock.engine.routing import DirectRoute
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import Topic
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Window
 from penstock.flow.reason import Reason
 from penstock.model.ids import ConnectionId
 from penstock.model.record import neutral_record

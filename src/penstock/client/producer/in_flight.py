@@ -8,7 +8,7 @@ Held and released many times a second is one episode (``flow/episodes.py``): one
 when it begins, one when it is over.
 
 Threads: callers take, the client's thread gives; a lock is between them.
-Not here: the arithmetic (``flow/send_window.py``), what a send is (``sending.py``).
+Not here: the arithmetic (``flow/budgets.py``), what a send is (``sending.py``).
 """
 
 import logging
@@ -17,9 +17,9 @@ from typing import Final
 
 from penstock.client.errors import WouldBlock
 from penstock.client.producer.send import Send
+from penstock.flow.budgets import SendWindow
 from penstock.flow.episodes import Episode, Episodes
 from penstock.flow.reason import Reason
-from penstock.flow.send_window import SendWindow
 from penstock.model.clock import Clock
 
 _log: Final = logging.getLogger(__name__)

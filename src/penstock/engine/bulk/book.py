@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from penstock.engine.bulk.orders import BAD_REQUEST, LeaseTold, OffsetMap, QueryRefused
 from penstock.engine.bulk.pressure import Pressures
 from penstock.engine.bulk.query import POSITION_OPTIONS, PREFIX, QUERY_KIND, Query, QueryRow
-from penstock.flow.brake import Backlog, Backpressure
-from penstock.flow.lease import Lease
+from penstock.flow.spark_brake import Backlog, Backpressure, Lease
 from penstock.model.errors import AlreadyExists
 
 if TYPE_CHECKING:

@@ -29,14 +29,14 @@ from penstock.engine.bulk.orders import (
 )
 from penstock.engine.bulk.query import Query
 from penstock.engine.bulk.shares import Stretch, ends_within
-from penstock.flow.held_pull import HeldPulls
+from penstock.flow.long_poll import HeldPulls
 from penstock.model.progress import BatchProgress
 
 if TYPE_CHECKING:
     from penstock.engine.parts import Parts
     from penstock.engine.queue import Queue
     from penstock.engine.topic import Topic
-    from penstock.flow.lease import Lease
+    from penstock.flow.spark_brake import Lease
 
 WAIT_MS_MAX: Final = 60_000
 """Longest hold of a poll: a query that is gone must not look alive for longer."""

@@ -5,7 +5,7 @@ nothing. Soft: the brake is hung into the topic's limits while the bound is pass
 a query that lives reads the topic, because "at the bound" must be exact. Only queries that were
 heard of within ``spark.alive_ms_max`` and whose lease holds count: no dead query holds publishers.
 
-Not here: the arithmetic (``flow/brake.py``), what holding means (``admission.py``).
+Not here: the arithmetic (``flow/spark_brake.py``), what holding means (``admission.py``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.hold import Hold
 from penstock.engine.limits import TopicLimits, needs_limits
-from penstock.flow.brake import Backlog, BacklogBound, Backpressure, Brake
 from penstock.flow.reason import Reason
+from penstock.flow.spark_brake import Backlog, BacklogBound, Backpressure, Brake
 
 if TYPE_CHECKING:
     from penstock.engine.topic import Topic, TopicPolicy

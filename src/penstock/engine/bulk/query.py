@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.engine.subscription_options import Mode, SubscriptionOptions
-from penstock.flow.brake import Backlog
-from penstock.flow.drain import DrainRate
-from penstock.flow.lease import Cause, Lease
+from penstock.flow.spark_brake import Backlog, Cause, DrainRate, Lease
 from penstock.model.progress import BatchProgress
 
 if TYPE_CHECKING:

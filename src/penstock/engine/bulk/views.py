@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.flow.views import QueryView, StageView
+from penstock.flow.diagnosis import QueryView, StageView
 
 if TYPE_CHECKING:
     from penstock.engine.bulk.desk import QueryDesk

@@ -6,9 +6,7 @@ from typing import Final
 from penstock.engine.consumer import Consumer
 from penstock.engine.pull import Pull
 from penstock.engine.subscription_options import Mode, Start, SubscriptionOptions
-from penstock.flow.demand import Unlimited
-from penstock.flow.permits import Permits
-from penstock.flow.prefetch import Window
+from penstock.flow.demand import Permits, Unlimited, Window
 from penstock.model.ids import QueueId
 from penstock.testing.simulation.ledger import Place
 from penstock.testing.simulation.peers import Following, SimConsumer, SimReader

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.engine.ports import Confirmation
     from penstock.engine.queue import Queue
     from penstock.engine.subscription import Subscription
-    from penstock.flow.permits import Permits
+    from penstock.flow.demand import Permits
     from penstock.flow.reason import Reason
 
 UNCERTAIN = frozenset((RefusalKind.SYNC_FAILED,))

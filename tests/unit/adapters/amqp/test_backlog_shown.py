@@ -4,7 +4,7 @@ import pytest
 
 from penstock.adapters.amqp.ordering import COMMANDS_AT_ONCE
 from penstock.engine.dying import DEATHS_AT_ONCE
-from penstock.flow.views import COMMANDS, UndoneView
+from penstock.flow.diagnosis import COMMANDS, UndoneView
 from penstock.testing.amqp_peer import NO_PROPERTIES
 from penstock.wire.amqp.basic_methods import Consume, Get, Nack, Publish
 from penstock.wire.amqp.content import content_frames

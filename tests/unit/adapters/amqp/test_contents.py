@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.adapters.amqp.contents import FREE_BYTES, ContentLine, ContentShare
-from penstock.flow.pool import BytesPool
+from penstock.flow.budgets import BytesPool
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 MIB = 1 << 20

@@ -2,7 +2,7 @@
 
 from penstock.adapters.amqp.answer_line import AnswerLine
 from penstock.adapters.amqp.handed_over import HandedOver
-from penstock.flow.unsent import UnsentLimit
+from penstock.flow.budgets import UnsentLimit
 
 
 def test_only_what_was_handed_over_is_taken():

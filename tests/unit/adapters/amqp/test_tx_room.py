@@ -1,7 +1,7 @@
 """Room for transactions: a part of the pool, each connection its share, nobody waits."""
 
 from penstock.adapters.amqp.tx_room import TxRoom
-from penstock.flow.pool import BytesPool
+from penstock.flow.budgets import BytesPool
 from penstock.model.ids import ConnectionId
 
 ONE, OTHER = ConnectionId(1), ConnectionId(2)

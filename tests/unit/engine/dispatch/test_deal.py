@@ -3,8 +3,8 @@
 from penstock.engine.consumer import Consumer
 from penstock.engine.dispatch.deal import Rooms
 from penstock.engine.subscription import Subscription
-from penstock.flow.prefetch import ChannelWindow, Window
-from penstock.flow.unsent import UnsentLimit
+from penstock.flow.budgets import UnsentLimit
+from penstock.flow.demand import ChannelWindow, Window
 from penstock.testing.outlet import RecordingOutlet
 from penstock.testing.workbench import Workbench
 

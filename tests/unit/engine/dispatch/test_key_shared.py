@@ -6,9 +6,8 @@ from penstock.engine.consumer import ConsumerRefusal
 from penstock.engine.dispatch import key_shared
 from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import Mode, SubscriptionOptions
-from penstock.flow.demand import Unlimited
-from penstock.flow.prefetch import Window
-from penstock.flow.unsent import UnsentLimit
+from penstock.flow.budgets import UnsentLimit
+from penstock.flow.demand import Unlimited, Window
 from penstock.model.record import neutral_record
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume
 

@@ -7,10 +7,8 @@ from penstock.engine.dispatch.dispatcher import TAKERS_MAX
 from penstock.engine.dispatch.shared import Shared
 from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import Mode, SubscriptionOptions
-from penstock.flow.demand import Unlimited
-from penstock.flow.permits import Permits
-from penstock.flow.prefetch import Window
-from penstock.flow.unsent import UnsentLimit
+from penstock.flow.budgets import UnsentLimit
+from penstock.flow.demand import Permits, Unlimited, Window
 from penstock.model.record import neutral_record
 from penstock.settings.flow import FlowSettings
 from penstock.testing.queues import MemoryHost, MemoryQueue, consume

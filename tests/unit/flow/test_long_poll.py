@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.flow.held_pull import HeldPulls
+from penstock.flow.long_poll import HeldPulls
 
 
 class Pull:

@@ -14,7 +14,7 @@ Not here: which query is the slowest (``engine/bulk/pressure.py``).
 """
 
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -192,3 +192,153 @@ class Brake:
         size = max(SOFT_BYTES_PER_S_MIN, round(backlog.drain_bytes_per_s * SOFT_FACTOR))
         if size != self._rate.bytes.rate_per_s:
             self._rate.bytes.resize(size, max(1, size // SOFT_BURST_PART), now_ms)
+
+
+# ---- drain --------------------------------------------------------------------------------------
+# Drain rate: how fast a Spark query processes, measured from what it acknowledges (F18).
+#
+# Who grants: the broker, with each batch it hands out. Who spends: the query, by acknowledging it.
+# Who stops: nobody here; ``brake.py`` slows publishers by this rate. What wakes it: each poll.
+#
+# A batch counts from the moment it was handed out: time in which there was nothing to read is not
+# the query's. A batch under way that already takes longer than the rate promised lowers it, so that
+# a query that hangs does not keep the rate of its better days.
+
+
+WEIGHT: Final = 0.5
+"""Of the newest batch: rates of jobs change in steps, not slowly."""
+
+
+class DrainRate:
+    """Messages and bytes per second of one query on one topic."""
+
+    __slots__ = ("_bytes_per_s", "_given", "_given_bytes", "_given_ms", "_messages_per_s")
+
+    def __init__(self) -> None:
+        self._messages_per_s = -1.0
+        self._bytes_per_s = -1.0
+        self._given = 0
+        self._given_bytes = 0
+        self._given_ms = 0
+
+    @property
+    def is_known(self) -> bool:
+        """False before the first batch was acknowledged."""
+        return self._messages_per_s >= 0
+
+    def gave(self, messages: int, size_bytes: int, now_ms: int) -> None:
+        """A batch was handed out; the same one again does not start it anew."""
+        if messages > 0 and self._given == 0:
+            self._given_ms = now_ms
+        if messages > 0 or self._given == 0:
+            self._given, self._given_bytes = messages, size_bytes
+
+    def took(self, messages: int, size_bytes: int, now_ms: int) -> None:
+        """So much of what was handed out is processed for good."""
+        if messages <= 0 or self._given == 0:
+            return
+        seconds = max(1, now_ms - self._given_ms) / 1000
+        self._messages_per_s = _mixed(self._messages_per_s, messages / seconds)
+        self._bytes_per_s = _mixed(self._bytes_per_s, size_bytes / seconds)
+        self._given = self._given_bytes = 0
+
+    def messages_per_s(self, now_ms: int) -> float:
+        """The rate now; 0 while it is not known."""
+        return self._bounded(self._messages_per_s, self._given, now_ms)
+
+    def bytes_per_s(self, now_ms: int) -> float:
+        """The same in bytes."""
+        return self._bounded(self._bytes_per_s, self._given_bytes, now_ms)
+
+    def _bounded(self, rate: float, given: int, now_ms: int) -> float:
+        if rate < 0:
+            return 0.0
+        seconds = (now_ms - self._given_ms) / 1000
+        return min(rate, given / seconds) if given and seconds > 0 else rate
+
+
+def _mixed(old: float, new: float) -> float:
+    return new if old < 0 else old + WEIGHT * (new - old)
+
+
+# ---- lease --------------------------------------------------------------------------------------
+# Lease: data stays as long as a Spark query that has not processed it lives, within bounds (F18).
+#
+# Who grants: the broker, when a query is first heard of. Who spends: every byte behind the query's
+# position. Who stops: nobody; a lease that passes a bound is broken, and retention goes on without
+# it. What wakes it: any word of the query; then it holds again, if it is within its bounds.
+#
+# Two bounds: time without a word (a query that died keeps nothing for ever), and bytes held (a slow
+# one does not fill the disk). Times are wall times of a steady clock, since leases outlive
+# restarts.
+#
+# Invariant: a broken lease tells so exactly once (``judge``), and remembers why until it is mended.
+# Not here: which segments stay (``log/retention.py``), what is told (``engine/bulk/``).
+
+
+Cause = Literal["", "silence", "bytes", "released"]
+
+
+class Lease:
+    """What is kept for one query."""
+
+    __slots__ = ("broke", "bytes_max", "cause", "heard_ms", "text", "ttl_ms")
+
+    def __init__(self, *, ttl_ms: int, bytes_max: int, now_ms: int) -> None:
+        self.ttl_ms = ttl_ms
+        self.bytes_max: Final = bytes_max
+        self.heard_ms = now_ms
+        """When the query said anything the last time."""
+        self.cause: Cause = ""
+        """Why nothing is kept any more; empty while it holds."""
+        self.text = ""
+        self.broke = ""
+        """Why it was broken the last time, also after it was mended: what went then is gone."""
+
+    @property
+    def holds(self) -> bool:
+        """True while data is kept."""
+        return not self.cause
+
+    @property
+    def is_broken(self) -> bool:
+        """True when it passed a bound; a lease that was given back is not broken."""
+        return self.cause in ("silence", "bytes")
+
+    def hear(self, now_ms: int, held_bytes: int) -> bool:
+        """The query lives; True when that mends a lease that held nothing any more."""
+        self.heard_ms = now_ms
+        if not self.cause or (self.bytes_max and held_bytes > self.bytes_max):
+            return False
+        self.cause, self.text = "", ""
+        return True
+
+    def judge(self, now_ms: int, held_bytes: int) -> bool:
+        """Look at both bounds; True when this look broke it."""
+        if self.cause:
+            return False
+        silent_ms = now_ms - self.heard_ms
+        if self.ttl_ms and silent_ms > self.ttl_ms:
+            self.cause = "silence"
+            self.text = (
+                f"it was silent for {silent_ms // 1000} s, its lease lasts {self.ttl_ms // 1000} s "
+                "(spark.lease_ms_max)"
+            )
+        elif self.bytes_max and held_bytes > self.bytes_max:
+            self.cause = "bytes"
+            self.text = (
+                f"{size_text(held_bytes)} were kept for it, at most {size_text(self.bytes_max)} "
+                "are (spark.lease_bytes_max)"
+            )
+        self.broke = self.text or self.broke
+        return bool(self.cause)
+
+    def release(self) -> None:
+        """The query gave it back."""
+        if not self.cause:
+            self.cause, self.text = "released", "it gave its lease back"
+
+    def restore(self, heard_ms: int, cause: Cause, text: str) -> None:
+        """Go on as before a restart."""
+        self.heard_ms, self.cause, self.text = heard_ms, cause, text
+        self.broke = text if self.is_broken else ""

@@ -2,9 +2,8 @@
 
 import pytest
 
-from penstock.flow.alarm import AlarmBoard, Edge, disk_alarm, memory_alarm, parse_limit
+from penstock.flow.alarms import AlarmBoard, Edge, Watermark, disk_alarm, memory_alarm, parse_limit
 from penstock.flow.reason import Reason
-from penstock.flow.watermark import Watermark
 from penstock.model.errors import SettingsError
 
 GIB = 1 << 30
