@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from penstock.log.frame import HEAD_BYTES
+from penstock.log.format import HEAD_BYTES
 from penstock.log.reader import LogReader
 from penstock.log.scan import LogScan
 from penstock.log.segment import SegmentSet

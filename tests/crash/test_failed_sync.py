@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.log.distrust import MARKER_NAME, note_failed_sync
-from penstock.log.staged import Appending
+from penstock.log.encode import Appending
+from penstock.log.repair import MARKER_NAME, note_failed_sync
 from penstock.log.store import Store
 from penstock.model.errors import SyncFailed
 from penstock.model.record import neutral_record

@@ -9,10 +9,9 @@ import shutil
 import pytest
 
 from penstock.log.catalog import CATALOG_NAME, SqliteCatalog
-from penstock.log.cursors import CursorState, release_record, settlement_record
-from penstock.log.lock import DirectoryLock
-from penstock.log.staged import Appending
-from penstock.log.storage import DiskStorage
+from penstock.log.encode import Appending
+from penstock.log.format import CursorState, release_record, settlement_record
+from penstock.log.storage import DirectoryLock, DiskStorage
 from penstock.log.store import Store
 from penstock.model.errors import LogCorrupt
 from penstock.model.record import RecordFlag, neutral_record

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from penstock.log.staged import Appending
+from penstock.log.encode import Appending
 from penstock.log.store import Store
 from penstock.model.errors import LogError
 from penstock.model.record import neutral_record

@@ -9,8 +9,8 @@ from typing import get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.log.entry import decode as decode_entry
-from penstock.log.entry import encode as encode_entry
+from penstock.log.format import decode as decode_entry
+from penstock.log.format import encode as encode_entry
 from penstock.wire.amqp import basic_methods as basic
 from penstock.wire.amqp.answers import ack_frame, nack_frame
 from penstock.wire.amqp.codes import FRAME_METHOD, AmqpError

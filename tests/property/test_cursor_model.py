@@ -7,7 +7,7 @@ from penstock.engine.cursor import Cursor
 from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.flow.demand import Window
-from penstock.log.cursors import decode_cursor, decode_settlement, encode_cursor, encode_settlement
+from penstock.log.format import decode_cursor, decode_settlement, encode_cursor, encode_settlement
 from penstock.model.ids import SubscriptionId
 from penstock.model.record import Record, Shape
 from penstock.settings.broker import TopicSettings

@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.log.entry import decode as decode_entry
-from penstock.log.entry import encode as encode_entry
+from penstock.log.format import decode as decode_entry
+from penstock.log.format import encode as encode_entry
 from penstock.wire.rocketmq.batch import BatchItem, join_batch, split_batch
 from penstock.wire.rocketmq.command import Command, Language, Serialization
 from penstock.wire.rocketmq.frame import RemotingFrames, encode

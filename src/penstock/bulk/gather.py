@@ -18,7 +18,7 @@ from google_crc32c import value as crc32c
 from penstock.bulk.layout import HEADER, Column, headers_at, picked, plain
 from penstock.bulk.segments import MappedSegment, SegmentMaps
 from penstock.bulk.views import PLACE_MAX, Buffers, Spans
-from penstock.log.entry import (
+from penstock.log.format import (
     HEADER_BYTES,
     HEADER_VERSION,
     LONG_PAD,

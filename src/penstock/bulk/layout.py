@@ -1,7 +1,7 @@
 """The bytes on disk as numpy sees them: record headers (D2) and index entries (D4).
 
-Nothing is decided here: the header is described by ``log/entry.py``, the entry by
-``log/index_files.py``, and a test compares both with what those files read and write.
+Nothing is decided here: the header is described by ``log/format.py``, the entry by
+``log/index.py``, and a test compares both with what those files read and write.
 
 Every record begins at a multiple of ``ALIGNMENT`` in its segment, so a segment is a row of
 overlapping headers, ``ALIGNMENT`` bytes apart, of which a list of places picks some.
@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.log.entry import HEADER_BYTES, HEADER_FIELDS
-from penstock.log.index_files import ENTRY_BYTES
+from penstock.log.format import HEADER_BYTES, HEADER_FIELDS
+from penstock.log.index import ENTRY_BYTES
 
 Column = NDArray[Any]
 """One number, or one record, for each row."""

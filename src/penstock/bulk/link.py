@@ -231,7 +231,7 @@ class Located(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"end": "
     files: list[IndexFile] = []
     """In the order of offsets; those that hold none of the range may be left out."""
     tail: bytes = b""
-    """Packed entries (``log/index_files.py``) behind the last one on file, up to ``end``; the first
+    """Packed entries (``log/index.py``) behind the last one on file, up to ``end``; the first
     may begin below the range and the last may end above it (batches)."""
     run_start: int = 0
     """``Recovered.start_position``: transient records below it did not survive the restart (D6)."""

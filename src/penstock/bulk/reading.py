@@ -28,7 +28,7 @@ from penstock.bulk.origins import Origin
 from penstock.bulk.schema import arrow_schema
 from penstock.bulk.segments import SegmentMaps
 from penstock.bulk.tickets import COLUMNS, BulkError, Summary, Ticket
-from penstock.log.cursors import INDEX_TRANSIENT
+from penstock.log.format import INDEX_TRANSIENT
 
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 """Record bytes of one batch: larger ones gain nothing, and gRPC buffers what it is given."""

@@ -24,27 +24,33 @@ from penstock.bulk.layout import Column, entries_in
 from penstock.bulk.link import BAD_REQUEST, UNREACHABLE, IndexFile
 from penstock.bulk.tickets import BulkError
 from penstock.engine.registry import TOPIC_KIND, TopicRow
-from penstock.log.catalog import CATALOG_NAME, RowKey, SqliteCatalog
-from penstock.log.cursors import (
+from penstock.log.catalog import (
+    CATALOG_NAME,
+    DEFINITION_PREFIX,
+    META_KIND,
+    RUN_KEY,
+    SNAPSHOT_KEY,
+    RowKey,
+    RunRow,
+    SnapshotRow,
+    SqliteCatalog,
+)
+from penstock.log.encode import UNINDEXED
+from penstock.log.format import (
+    FORMAT_NAME,
+    FORMAT_VERSION,
     INDEX_DEFERRED,
     INDEX_EXPIRES,
     INDEX_RELEASED,
     INDEX_TRANSIENT,
     decode_release,
 )
-from penstock.log.definitions import DEFINITION_PREFIX
-from penstock.log.format import FORMAT_NAME, FORMAT_VERSION
-from penstock.log.index_files import ENTRY, ENTRY_BYTES, INDEX_DIRECTORY, queue_of
-from penstock.log.index_set import QUEUE_KIND
-from penstock.log.lock import LOCK_NAME
-from penstock.log.packing import UNINDEXED
-from penstock.log.queue_index import QueueState
-from penstock.log.salvage import ScannedRecord
+from penstock.log.index import ENTRY, ENTRY_BYTES, INDEX_DIRECTORY, QUEUE_KIND, QueueState, queue_of
+from penstock.log.reader import ScannedRecord
 from penstock.log.scan import LogScan
 from penstock.log.segment import SegmentSet
 from penstock.log.side_files import FILE_KIND
-from penstock.log.snapshot import META_KIND, RUN_KEY, SNAPSHOT_KEY, RunRow, SnapshotRow
-from penstock.log.storage import DiskStorage
+from penstock.log.storage import LOCK_NAME, DiskStorage
 from penstock.model.errors import FormatTooNew, PenstockError
 from penstock.model.names import TopicName
 from penstock.model.record import RecordFlag, RecordKind
@@ -151,7 +157,7 @@ class StoppedDirectory:
         return True
 
     def _take(self, scanned: ScannedRecord) -> None:
-        """Index a record as the broker did when it was appended (``log/replay.py``)."""
+        """Index a record as the broker did when it was appended (``log/recovery.py``)."""
         # fmt: off
         (
             position, length, kind, flags, messages, store_ms, expire_ms, deliver_ms, tag, targets,

@@ -17,8 +17,7 @@ from typing import Any, Final
 
 import click
 
-from penstock.log.inspect import Dump, Seen, check, log_bytes
-from penstock.log.scan_report import ScanReport
+from penstock.log.scan import Dump, ScanReport, Seen, check, log_bytes
 from penstock.log.segment import LOG_DIR
 from penstock.log.storage import DiskStorage
 from penstock.model.errors import LogError

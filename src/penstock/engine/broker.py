@@ -30,11 +30,11 @@ from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.tallies import Tallies
 from penstock.engine.topic import Topic, TopicPolicy
 from penstock.engine.waiting import WaitingRoom
-from penstock.log.cursors import CursorState
+from penstock.log.commit import SyncJob
+from penstock.log.encode import Appending
+from penstock.log.format import CursorState
 from penstock.log.recovery import Recovered
-from penstock.log.staged import Appending
 from penstock.log.store import Store
-from penstock.log.sync_job import SyncJob
 from penstock.model.clock import Clock
 from penstock.model.errors import AlreadyExists, InvariantBroken, NotFound
 from penstock.model.ids import ConnectionId

@@ -24,9 +24,9 @@ from penstock.engine.frame import Frame
 from penstock.engine.parcel import TRANSIENT, Parcel
 from penstock.flow.budgets import BufferPool
 from penstock.flow.fast_fail import StoreBusy
-from penstock.log.staged import Appending
+from penstock.log.commit import SyncJob
+from penstock.log.encode import Appending
 from penstock.log.store import Store
-from penstock.log.sync_job import SyncJob
 from penstock.model.errors import AppendFailed, LogError
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.settings.load import Settings

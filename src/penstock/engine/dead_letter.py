@@ -22,7 +22,7 @@ from penstock.engine.chain import Chain
 from penstock.engine.frame import Frame
 from penstock.engine.ports import Burial, Death
 from penstock.engine.routing import route_to
-from penstock.log.staged import Appending
+from penstock.log.encode import Appending
 from penstock.model.names import TopicName
 from penstock.model.record import NO_STAMP, Record, RecordFlag, RecordKind, Wire
 from penstock.model.settlement import Cause

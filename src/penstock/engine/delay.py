@@ -12,7 +12,7 @@ Invariants: a record is released at most once; memory holds at most half of
 ``delayed_in_memory_max`` armed records (the latest go back to their files, and the files' horizon
 with them; the other half is for single subscriptions); a release that the disk refused is tried
 again.
-Not here: the files (``log/delayed_files.py``), delays of one subscription (``redelivery.py``).
+Not here: the files (``log/delayed.py``), delays of one subscription (``redelivery.py``).
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Final
 from penstock.engine.chain import Chain
 from penstock.engine.frame import Frame
 from penstock.engine.parcel import TIMED, Parcel
-from penstock.log.cursors import release_record
-from penstock.log.delayed_files import Due
-from penstock.log.entry import record_length
-from penstock.log.staged import Appending
+from penstock.log.delayed import Due
+from penstock.log.encode import Appending
+from penstock.log.format import record_length, release_record
 from penstock.log.store import Store
 from penstock.model.record import Record, RecordFlag
 

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.engine.parcel import Parcel
 from penstock.engine.queue import Queue
-from penstock.log.staged import Appending
+from penstock.log.encode import Appending
 
 
 class Frame(msgspec.Struct, eq=False):

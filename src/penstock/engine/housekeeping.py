@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.engine.chain import Chain
 from penstock.engine.registry import Registry
 from penstock.engine.settling import Settling
-from penstock.log.cursors import CursorState
+from penstock.log.format import CursorState
 from penstock.log.store import Store
 from penstock.model.errors import AppendFailed
 from penstock.model.ids import QueueId, SubscriptionId

@@ -19,7 +19,7 @@ from penstock.engine.host import SubscribedQueue
 from penstock.engine.notes import Notes
 from penstock.engine.pending import Pending
 from penstock.engine.redelivery import Redelivery
-from penstock.log.cursors import CursorState
+from penstock.log.format import CursorState
 from penstock.model.ids import QueueId, QueueOffset, SubscriptionId
 from penstock.model.settlement import Cause, QueueSettlement
 

@@ -7,7 +7,7 @@ Not here: anything that moves a message (``subscription.py`` and the journey).
 
 from penstock.engine.lane import Lane
 from penstock.engine.pending import Held
-from penstock.log.cursors import CursorState
+from penstock.log.format import CursorState
 from penstock.model.errors import NotFound
 from penstock.model.ids import QueueId, SubscriptionId
 from penstock.model.settlement import Cause, QueueSettlement, Settlement

@@ -8,7 +8,7 @@ from penstock.engine.lane import Lane
 from penstock.engine.pick import CHUNK_ENTRIES_MAX, Picker
 from penstock.engine.settle import Settler
 from penstock.flow.demand import UNLIMITED
-from penstock.log.queue_index import IndexFlag
+from penstock.log.index import IndexFlag
 from penstock.model.settlement import Cause
 
 

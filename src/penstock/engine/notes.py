@@ -5,7 +5,7 @@ range, or just a higher low mark, in one settle record.
 
 Invariant: replaying what ``take`` gave, in the order it was given, onto the previously saved state
 makes the state at the moment of the take.
-Not here: the encoding (``log/cursors.py``).
+Not here: the encoding (``log/format.py``).
 """
 
 from penstock.engine.cursor import joined_ranges

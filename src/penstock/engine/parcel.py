@@ -5,7 +5,7 @@ have the same target queues too. A stage looks at the parcel, not at its message
 a hundred costs little more than a list of one.
 
 A parcel is a *run* when its records are of one shape and size, too: the log then stages it by
-columns, without looking for runs itself (``log/run.py``).
+columns, without looking for runs itself (``log/encode.py``).
 
 Invariants: never empty; ``size`` is the sum of its origins; what the pool is charged for it is a
 function of it alone, so that exactly that much is given back.

@@ -21,7 +21,7 @@ from penstock.engine.host import Host, IndexEntry
 from penstock.engine.lane import Lane
 from penstock.engine.pending import Delivery
 from penstock.engine.subscription_options import SubscriptionOptions
-from penstock.log.queue_index import IndexFlag
+from penstock.log.index import IndexFlag
 from penstock.model.record import Record
 from penstock.model.settlement import Cause
 

@@ -24,7 +24,7 @@ import msgspec
 
 from penstock.flow.diagnosis import UndoneView
 from penstock.flow.reason import Reason
-from penstock.log.staged import Appending
+from penstock.log.encode import Appending
 from penstock.model.ids import UNASSIGNED_OFFSET, LogPosition, QueueId, QueueOffset
 from penstock.model.record import Record
 from penstock.model.refusal import Refusal

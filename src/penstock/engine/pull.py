@@ -22,7 +22,7 @@ import msgspec
 from penstock.engine.filter_port import Filter, Prefilter
 from penstock.engine.host import Host, IndexEntry, SubscribedQueue
 from penstock.flow.long_poll import HeldPulls
-from penstock.log.queue_index import IndexFlag
+from penstock.log.index import IndexFlag
 from penstock.model.record import Record
 
 SCAN_ENTRIES_MAX: Final = 800

@@ -3,7 +3,7 @@
 It owns the credit towards the log and the inbox of parcels that channels routed to it.
 
 Invariants: offsets below ``durable_end`` survive a crash; ``durable_end <= index.next_offset``.
-Not here: who reads (``subscription.py``), where entries are kept (``log/queue_index.py``).
+Not here: who reads (``subscription.py``), where entries are kept (``log/index.py``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.inbox import Inbox
 from penstock.flow.credit import Credit, Stage
-from penstock.log.queue_index import QueueIndex
+from penstock.log.index import QueueIndex
 from penstock.model.ids import QueueId
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from penstock.engine.chain import Chain
 from penstock.engine.frame import Frame
 from penstock.engine.host import Awaiting
-from penstock.log.cursors import settlement_record
-from penstock.log.staged import Appending
+from penstock.log.encode import Appending
+from penstock.log.format import settlement_record
 from penstock.model.ids import is_transient_id
 from penstock.model.settlement import Settlement
 

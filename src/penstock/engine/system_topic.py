@@ -26,7 +26,7 @@ from penstock.engine.registry import Registry
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.quota import QuotaPolicy
 from penstock.flow.rate import TokenBucket
-from penstock.log.staged import Appending
+from penstock.log.encode import Appending
 from penstock.model.errors import AlreadyExists
 from penstock.model.names import TopicName
 from penstock.model.record import Record

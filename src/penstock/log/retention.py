@@ -27,7 +27,7 @@ from typing import Final
 import msgspec
 
 from penstock.log.catalog import Op
-from penstock.log.queue_index import QueueIndex
+from penstock.log.index import QueueIndex
 from penstock.log.segment import Segment, SegmentSet, segment_path
 from penstock.model.ids import is_transient_id
 

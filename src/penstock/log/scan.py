@@ -19,17 +19,21 @@ Memory: one window of 4 MiB or one frame, whichever is larger; one segment's res
 Not here: what the records mean (``store.py``), reading single records (``reader.py``).
 """
 
+from __future__ import annotations
+
 from array import array
 from collections.abc import Callable, Generator, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
-from penstock.log.frame import HEAD_BYTES, FrameHead, parse_head
+import msgspec
+
+from penstock.log.format import HEAD_BYTES, FrameHead, Targets, parse_head
+from penstock.log.reader import LogReader, ScannedRecord, read_frame, salvage
 from penstock.log.repair import cut_tail, drop_frames, forget_old_cuts, remove_leftovers
-from penstock.log.salvage import ScannedRecord, read_frame, salvage
-from penstock.log.scan_report import Damage, ScanReport
 from penstock.log.segment import LOG_DIR, Segment, SegmentSet, walk_heads
 from penstock.log.storage import File, Storage
 from penstock.model.errors import InvariantBroken
+from penstock.model.record import Record, RecordFlag, RecordKind, Wire
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 _NOWHERE: Final = -1
@@ -309,3 +313,215 @@ def _widened(
             first = at
         at -= 1
     return (segments[first], 0) if first < len(segments) else None
+
+
+# ---- scan report --------------------------------------------------------------------------------
+# What a scan of the log found, in numbers and in sentences for the person who must know (P7).
+
+
+DAMAGES_KEPT_MAX: Final = 1000
+"""Damaged stretches and gaps described one by one; beyond that they are only counted."""
+
+
+class Damage(NamedTuple):
+    """One stretch of the log that cannot be read."""
+
+    path: str
+    """File, relative to the data directory."""
+    offset: int
+    """Byte in that file."""
+    position: int
+    """Log position of that byte."""
+    length: int
+    what: str
+    """"frame head", "record" ..."""
+
+    def __str__(self) -> str:
+        return f"{self.path} byte {self.offset}: damaged {self.what} ({self.length} bytes)"
+
+
+class ScanReport(msgspec.Struct):
+    """Counters and findings of one scan; complete once the scan has been finished."""
+
+    from_position: int = 0
+    end_position: int = 0
+    """Where the next frame goes; known after ``LogScan.finish`` or a whole walk."""
+    durable_mark: int = 0
+    """Everything below was synced for certain."""
+    last_head_crc: int = 0
+    """``head_crc`` of the last frame, for the chain to go on; 0 when none was read."""
+    epoch: int = 0
+    """Largest epoch seen."""
+    segments: int = 0
+    frames: int = 0
+    records: int = 0
+    bytes_read: int = 0
+    records_lost: int = 0
+    """Records known or believed to have been in damaged stretches."""
+    damage_count: int = 0
+    damages: list[Damage] = msgspec.field(default_factory=list)
+    gaps: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    """[from, to) positions between segments that are in no file: removed, or lost."""
+    missing_tail: tuple[int, int] | None = None
+    """[end of the log, synced mark) when bytes known to be synced are not there."""
+    chain_breaks: int = 0
+    """Frames that do not follow the frame before them."""
+    torn_tail: Damage | None = None
+    """Bytes of an unfinished write at the end: cut, and kept aside, by ``LogScan.finish``."""
+    dropped: list[Damage] = msgspec.field(default_factory=list)
+    """Frames torn before they were durable with whole ones behind them: dropped as units."""
+    kept_as: list[str] = msgspec.field(default_factory=list)
+    """Files into which cut and dropped bytes were put."""
+
+    @property
+    def is_damaged(self) -> bool:
+        """True when something that was synced cannot be read; a torn tail is not damage."""
+        return bool(self.damage_count or self.chain_breaks or self.missing_tail)
+
+    def add_damage(self, damage: Damage) -> None:
+        """Count one damaged stretch and describe it if there is room."""
+        self.damage_count += 1
+        if len(self.damages) < DAMAGES_KEPT_MAX:
+            self.damages.append(damage)
+
+    def add_gap(self, start: int, end: int) -> None:
+        """Note positions that no segment holds."""
+        if len(self.gaps) < DAMAGES_KEPT_MAX:
+            self.gaps.append((start, end))
+
+    def sentences(self) -> list[str]:
+        """The findings, one sentence each, worst first; empty when all is well."""
+        lines = [str(damage) for damage in self.damages]
+        if self.damage_count > len(self.damages):
+            lines.append(f"and {self.damage_count - len(self.damages)} more damaged stretches")
+        if self.missing_tail is not None:
+            start, end = self.missing_tail
+            lines.append(
+                f"the log ends at position {start} although everything up to {end} was synced; "
+                f"{end - start} bytes are missing"
+            )
+        if self.chain_breaks:
+            lines.append(f"{self.chain_breaks} frames do not follow the frame before them")
+        lines += [f"no segment holds positions {start} to {end}" for start, end in self.gaps]
+        for damage in self.dropped:
+            lines.append(
+                f"{damage.path} byte {damage.offset}: {damage.length} bytes of unfinished writes, "
+                "dropped; none of it was known to be synced"
+            )
+        if self.torn_tail is not None:
+            lines.append(
+                f"{self.torn_tail.path} byte {self.torn_tail.offset}: the log ends in an "
+                f"unfinished write of {self.torn_tail.length} bytes"
+                + (f", cut and kept in {', '.join(self.kept_as)}" if self.kept_as else "")
+            )
+        return lines
+
+
+# ---- inspect ------------------------------------------------------------------------------------
+# Looking into a log without touching it: for ``penstock log check`` and ``penstock log dump``.
+#
+# Nothing here writes, locks or cuts, so it may run on a copy, on a read-only mount or beside a
+# living broker. Beside one, an unfinished write at the end is usually just the write of this
+# moment.
+#
+# Not here: putting a log in order (``scan.py``), printing (``cli/log.py``).
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """One record as a person wants to see it."""
+
+    position: int
+    length: int
+    kind: str
+    wire: str
+    flags: list[str]
+    messages: int
+    priority: int
+    store_ms: int
+    born_ms: int
+    expire_ms: int
+    deliver_ms: int
+    targets: list[tuple[int, int]]
+    """(queue, offset of its first message there)."""
+    key: str
+    tag: str
+    body_bytes: int
+    body: bytes
+    """The payload; for records that are not messages all origin bytes."""
+
+
+def log_bytes(storage: Storage) -> int:
+    """How much there is to walk."""
+    return SegmentSet.load(storage).size_bytes
+
+
+def check(storage: Storage, *, progress: Callable[[int], None] | None = None) -> ScanReport:
+    """Walk every frame and record; the report says what is wrong, if anything."""
+    scan = LogScan(storage, SegmentSet.load(storage), progress=progress)
+    for _ in scan.batches():
+        pass
+    return scan.report
+
+
+class Dump:
+    """Records from a position on; ``report`` tells what was met on the way."""
+
+    def __init__(self, storage: Storage, *, from_position: int = 0) -> None:
+        segments = SegmentSet.load(storage)
+        first = segments.find(from_position)
+        # A scan begins at a frame, and the only frame whose place is known is a segment's first.
+        start = from_position if first is None else first.base
+        self._from_position = from_position
+        self._reader = LogReader(storage, segments)
+        self._scan = LogScan(storage, segments, from_position=start)
+
+    @property
+    def report(self) -> ScanReport:
+        """Findings so far; complete when ``records`` has been read to its end."""
+        return self._scan.report
+
+    def records(self) -> Iterator[Seen]:
+        """Every good record that ends behind the given position."""
+        try:
+            for position, length, *_, targets, _ in self._scan.records():
+                if position + length <= self._from_position:
+                    continue
+                record = self._reader.read(position, length)
+                if record is not None:
+                    yield _seen(record, length, targets)
+        finally:
+            self._reader.close()
+
+
+def _seen(record: Record, length: int, targets: Targets) -> Seen:
+    is_message = record.kind == RecordKind.MESSAGE
+    return Seen(
+        position=record.position,
+        length=length,
+        kind=_name(RecordKind, record.kind),
+        wire=_name(Wire, record.wire),
+        flags=[
+            flag.name.lower()
+            for flag in RecordFlag
+            if record.flags & flag and flag.name is not None
+        ],
+        messages=record.messages,
+        priority=record.shape.priority,
+        store_ms=record.store_ms,
+        born_ms=record.born_ms,
+        expire_ms=record.expire_ms,
+        deliver_ms=record.deliver_ms,
+        targets=[(queue_id, offset) for queue_id, offset in targets],
+        key=record.key.decode("utf-8", "backslashreplace"),
+        tag=record.tag.decode("utf-8", "backslashreplace"),
+        body_bytes=record.shape.body_len,
+        body=record.body if is_message else record.origin,
+    )
+
+
+def _name(meanings: type[RecordKind] | type[Wire], value: int) -> str:
+    """The word for a number; the number itself when it has none."""
+    try:
+        return meanings(value).name.lower()
+    except ValueError:
+        return str(value)

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.log.frame import HEAD_BYTES, FrameHead, find_head, parse_head
+from penstock.log.format import HEAD_BYTES, FrameHead, find_head, parse_head
 from penstock.log.storage import File, Storage
 
 LOG_DIR: Final = "log"

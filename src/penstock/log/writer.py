@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.log.frame import FRAME_BYTES_MAX, HEAD_BYTES, encode_head
+from penstock.log.format import FRAME_BYTES_MAX, HEAD_BYTES, encode_head
 from penstock.log.segment import LOG_DIR, Segment, SegmentSet, make_log_dir, segment_path
 from penstock.log.storage import File, Storage
 from penstock.model.errors import AppendFailed, InvariantBroken

@@ -8,7 +8,7 @@ never changed. Whoever makes records remembers the shapes it needs (``lru_cache`
 cheap to make, and a run of equal ones is known by a look at one object. Nothing depends on it:
 records with equal shapes that are not the same object are stored just as well, only slower.
 
-Not here: the on-disk layout (``log/entry.py``), who may read origin bytes (``wire/<p>/facts.py``).
+Not here: the on-disk layout (``log/format.py``), who may read origin bytes (``wire/<p>/facts.py``).
 """
 
 import struct

@@ -18,9 +18,8 @@ import msgspec
 
 from penstock.engine.broker import Engine
 from penstock.log.catalog import CATALOG_NAME, SqliteCatalog
-from penstock.log.lock import DirectoryLock
 from penstock.log.recovery import Recovered
-from penstock.log.storage import DiskStorage, Storage
+from penstock.log.storage import DirectoryLock, DiskStorage, Storage
 from penstock.log.store import Store
 from penstock.model.clock import Clock
 from penstock.model.errors import StartRefused

@@ -35,7 +35,7 @@ from penstock.server.sync_pace import SyncPace
 from penstock.telemetry.histogram import COMMIT_MESSAGES, SYNC_SECONDS, Histogram
 
 if TYPE_CHECKING:
-    from penstock.log.sync_job import SyncJob
+    from penstock.log.commit import SyncJob
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import msgspec
 from penstock.engine.registry import TOPIC_KIND, TopicRow
 from penstock.engine.topic import TopicPolicy
 from penstock.log.catalog import CATALOG_NAME, SqliteCatalog
-from penstock.log.cursors import release_record
-from penstock.log.queue_index import QueueIndex
-from penstock.log.staged import Appending
+from penstock.log.encode import Appending
+from penstock.log.format import release_record
+from penstock.log.index import QueueIndex
 from penstock.log.storage import DiskStorage
 from penstock.log.store import Store
 from penstock.model.record import Record

@@ -5,9 +5,8 @@ Not here: queues, cursors and definitions; for a whole store in memory see ``sto
 
 from typing import NamedTuple
 
-from penstock.log.entry import encode_batch
-from penstock.log.scan import LogScan
-from penstock.log.scan_report import ScanReport
+from penstock.log.format import encode_batch
+from penstock.log.scan import LogScan, ScanReport
 from penstock.log.segment import SegmentSet
 from penstock.log.storage import Storage
 from penstock.log.writer import LogWriter

@@ -18,7 +18,7 @@ from penstock.engine.pending import Delivery
 from penstock.engine.subscription import Subscription
 from penstock.flow.budgets import UnsentLimit, UnsentPool
 from penstock.flow.demand import Demand, Unlimited
-from penstock.log.cursors import entry_flags
+from penstock.log.format import entry_flags
 from penstock.model.ids import QueueId
 from penstock.model.record import Record, neutral_record, tag_hash
 from penstock.model.settlement import Cause, Settlement

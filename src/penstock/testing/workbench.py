@@ -13,8 +13,8 @@ from penstock.engine.routing import route_to
 from penstock.engine.subscription import Subscription
 from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import Topic, TopicPolicy
+from penstock.log.commit import SyncJob
 from penstock.log.store import Store
-from penstock.log.sync_job import SyncJob
 from penstock.model.errors import InvariantBroken
 from penstock.model.ids import ConnectionId
 from penstock.model.names import topic_name

@@ -3,8 +3,8 @@
 import numpy as np
 
 from penstock.bulk.layout import ENTRY, HEADER, entries_in, headers_at, kinds
-from penstock.log import index_files
-from penstock.log.entry import encode
+from penstock.log import index
+from penstock.log.format import encode
 from penstock.wire.rocketmq.stored import stored_record
 
 
@@ -25,10 +25,10 @@ def test_a_header_says_what_the_record_says():
 def test_an_entry_says_what_the_index_packed():
     values = (1 << 40, 2, 3, 1_700_000_000_000, 5, 6, -7, 8)
 
-    [entry] = entries_in(index_files.ENTRY.pack(*values))
+    [entry] = entries_in(index.ENTRY.pack(*values))
 
     assert tuple(entry.tolist()) == values
-    assert ENTRY.itemsize == index_files.ENTRY_BYTES
+    assert ENTRY.itemsize == index.ENTRY_BYTES
 
 
 def test_the_different_numbers_of_a_column_are_told_in_order():

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.bulk.offline import OfflineBulk
 from penstock.bulk.tickets import BulkError
-from penstock.log.lock import DirectoryLock
+from penstock.log.storage import DirectoryLock
 from penstock.model.record import neutral_record
 from penstock.settings.broker import StorageSettings
 from penstock.testing.bulk_data import STORE_MS, BulkData

@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.log.cursors import CursorState
-from penstock.log.staged import Appending
+from penstock.log.encode import Appending
+from penstock.log.format import CursorState
 from penstock.log.store import Store
 from penstock.model.record import neutral_record
 from penstock.settings.broker import StorageSettings

@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.log.cursors import release_record, settlement_record
-from penstock.log.queue_index import IndexFlag
+from penstock.log.format import release_record, settlement_record
+from penstock.log.index import IndexFlag
 from penstock.model.errors import FormatTooNew, LogCorrupt, NotFound
 from penstock.model.ids import TRANSIENT_ID_MIN
 from penstock.model.record import RecordFlag, neutral_record

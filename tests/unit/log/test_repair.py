@@ -3,7 +3,7 @@ import errno
 import pytest
 
 from penstock.log import repair
-from penstock.log.frame import parse_head
+from penstock.log.format import parse_head
 from penstock.log.repair import cut_tail, drop_frames, forget_old_cuts, remove_leftovers
 from penstock.log.segment import SegmentSet
 from penstock.testing.log_maker import LogMaker, recover

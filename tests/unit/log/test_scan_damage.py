@@ -4,8 +4,7 @@ from itertools import chain
 
 import pytest
 
-from penstock.log.entry import encode_batch
-from penstock.log.frame import HEAD_BYTES, encode_head
+from penstock.log.format import HEAD_BYTES, encode_batch, encode_head
 from penstock.log.segment import SegmentSet, make_log_dir, segment_path
 from penstock.log.writer import LogWriter
 from penstock.model.record import neutral_record

@@ -2,7 +2,7 @@ import errno
 
 import pytest
 
-from penstock.log.frame import HEAD_BYTES, parse_head
+from penstock.log.format import HEAD_BYTES, parse_head
 from penstock.log.scan import LogScan
 from penstock.log.segment import SegmentSet
 from penstock.log.storage import DiskStorage

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.shown import shown
-from penstock.log.queue_index import IndexFlag
+from penstock.log.index import IndexFlag
 from penstock.model.record import Wire
 from penstock.wire.rocketmq.pop_handle import (
     Place,

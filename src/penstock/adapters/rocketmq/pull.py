@@ -27,7 +27,7 @@ from penstock.adapters.rocketmq.requests import Handler
 from penstock.adapters.rocketmq.shown import shown
 from penstock.engine.pull import Pull, PullResult
 from penstock.engine.queue import Queue
-from penstock.log.queue_index import IndexFlag
+from penstock.log.index import IndexFlag
 from penstock.model.record import Wire
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command

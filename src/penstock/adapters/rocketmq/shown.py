@@ -16,7 +16,7 @@ from penstock.adapters.rocketmq.naming import wire_name
 from penstock.adapters.rocketmq.present import present
 from penstock.engine.host import IndexEntry
 from penstock.engine.queue import Queue
-from penstock.log.queue_index import IndexFlag
+from penstock.log.index import IndexFlag
 from penstock.model.record import Record, RecordKind, Wire
 from penstock.wire.rocketmq.facts import prepared_offset_of, sys_flag_of
 from penstock.wire.rocketmq.patch import placed, retopic

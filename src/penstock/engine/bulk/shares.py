@@ -8,7 +8,7 @@ all the same: a limit slows a query down, it does not stop it.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.log.queue_index import QueueIndex
+from penstock.log.index import QueueIndex
 
 
 class Stretch(NamedTuple):

@@ -19,7 +19,7 @@ from typing import Final
 
 from penstock.engine.filter.bloom import BloomShape
 from penstock.engine.filter.sql92 import PropertiesReader, Selector
-from penstock.log.staged import Appending
+from penstock.log.encode import Appending
 from penstock.model.record import Record, RecordKind
 
 MAPS_PER_QUEUE_MAX: Final = 65_536

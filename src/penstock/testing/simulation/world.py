@@ -14,8 +14,8 @@ from typing import Final
 from penstock.engine.broker import Engine
 from penstock.engine.queue import Queue
 from penstock.engine.topic import Overflow, Topic, TopicPolicy
+from penstock.log.commit import SyncJob
 from penstock.log.store import Store
-from penstock.log.sync_job import SyncJob
 from penstock.model.ids import ConnectionId, QueueId
 from penstock.model.names import TopicName, topic_name
 from penstock.settings.broker import StorageSettings, TopicSettings

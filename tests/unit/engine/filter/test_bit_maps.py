@@ -13,7 +13,7 @@ from penstock.engine.filter.bit_maps import (
 )
 from penstock.engine.filter.bloom import BloomShape
 from penstock.engine.filter.sql92 import compile_selector
-from penstock.log.staged import Appending
+from penstock.log.encode import Appending
 from penstock.model.record import RecordFlag, RecordKind, neutral_record
 
 QUEUE = 7

@@ -2,8 +2,8 @@ import zlib
 
 import pytest
 
-from penstock.log.entry import decode as decode_entry
-from penstock.log.entry import encode as encode_entry
+from penstock.log.format import decode as decode_entry
+from penstock.log.format import encode as encode_entry
 from penstock.model.record import Facts
 from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.facts import RocketmqFacts, plain_body

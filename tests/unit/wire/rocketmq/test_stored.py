@@ -5,8 +5,8 @@ import zlib
 
 import pytest
 
-from penstock.log.entry import decode as decode_entry
-from penstock.log.entry import encode as encode_entry
+from penstock.log.format import decode as decode_entry
+from penstock.log.format import encode as encode_entry
 from penstock.model.record import RecordFlag, Wire, tag_hash
 from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.message_id import encode_host

@@ -3,8 +3,8 @@ from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log import entry
-from penstock.log.entry import (
+from penstock.log import format as entry
+from penstock.log.format import (
     HEADER_BYTES,
     decode,
     decode_record,

@@ -1,8 +1,7 @@
 import pytest
 
-from penstock.log.definitions import Definitions
-from penstock.log.index_files import ENTRY, ENTRY_BYTES
-from penstock.log.index_set import QUEUE_TAIL_BYTES_MAX, IndexSet
+from penstock.log.catalog import Definitions
+from penstock.log.index import ENTRY, ENTRY_BYTES, QUEUE_TAIL_BYTES_MAX, IndexSet
 from penstock.log.side_files import SideFiles
 from penstock.model.errors import AlreadyExists, NotFound
 from penstock.model.ids import TRANSIENT_ID_MIN

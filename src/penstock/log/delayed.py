@@ -15,11 +15,15 @@ Like every side file it is made again from the log when it is lost (``recovery.p
 Not here: the wheel and the release itself (``engine/delay.py``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Final
 
+from penstock.log.encode import Special
+from penstock.log.format import Release
+from penstock.log.retention import Retention
 from penstock.log.side_files import SideFiles
+from penstock.model.record import RecordFlag
 
 DELAYED_DIRECTORY: Final = "delayed"
 HOUR_MS: Final = 3_600_000
@@ -190,3 +194,51 @@ def _apply(notes: bytes, pending: dict[int, Due]) -> None:
             pending[position] = (deliver_ms, position, length)
         else:
             pending.pop(position, None)
+
+
+# ---- delay notes --------------------------------------------------------------------------------
+# What a delayed or release record changes besides indexes, in the append and in recovery alike.
+#
+# A delayed record is noted under its hour and pins its segment; a release (or cancel, with no
+# targets) ends both, and its entries keep the original's segment as long as they are needed.
+
+
+_DELAY_NOTES_DELAYED: Final = int(RecordFlag.DELAYED)
+
+
+class DelayNotes:
+    """Keeps hour files and segment uses in step."""
+
+    __slots__ = ("_delayed", "_retention")
+
+    def __init__(self, delayed: DelayedFiles, retention: Retention) -> None:
+        self._delayed = delayed
+        self._retention = retention
+
+    def note(self, specials: Iterable[Special]) -> None:
+        """Delayed and release records were appended."""
+        for appending, length, release in specials:
+            record = appending.record
+            if release is not None:
+                ends = [
+                    (index.queue_id, offset + record.messages)
+                    for index, offset in zip(appending.queues, appending.first_offsets, strict=True)
+                ]
+                self.released(record.deliver_ms, release, record.position, ends)
+            elif record.flags & _DELAY_NOTES_DELAYED:
+                self.delayed(record.deliver_ms, record.position, length)
+
+    def delayed(self, deliver_ms: int, position: int, length: int) -> None:
+        """A record that gets its offsets later was stored."""
+        self._delayed.add(deliver_ms, position, length)
+        self._retention.note_delayed(position, 1)
+
+    def released(
+        self, deliver_ms: int, release: Release, position: int, ends: Iterable[tuple[int, int]]
+    ) -> None:
+        """It got offsets up to these (queue_id, end offset)s, or none and never will.
+
+        ``position`` is that of the release record.
+        """
+        self._delayed.remove(deliver_ms, release.position)
+        self._retention.note_released(release.position, position, ends)

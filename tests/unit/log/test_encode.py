@@ -6,14 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log import intake
-from penstock.log.cursors import INDEX_RELEASED, entry_flags, release_record
-from penstock.log.entry import decode, encode
-from penstock.log.intake import SEAL_COLUMNS_MIN, stage
-from penstock.log.packing import packing_of
-from penstock.log.queue_index import QueueIndex
+from penstock.log import encode as intake
+from penstock.log.encode import SEAL_COLUMNS_MIN, Appending, Staged, packing_of, stage
+from penstock.log.format import INDEX_RELEASED, decode, encode, entry_flags, release_record
+from penstock.log.index import QueueIndex
 from penstock.log.side_files import SideFiles
-from penstock.log.staged import Appending, Staged
 from penstock.model.errors import InvariantBroken
 from penstock.model.ids import UNASSIGNED_OFFSET
 from penstock.model.record import Record, RecordFlag, RecordKind, Shape, neutral_record, tag_hash

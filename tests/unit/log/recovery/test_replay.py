@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from penstock.log.cursors import release_record, settlement_record
+from penstock.log.format import release_record, settlement_record
 from penstock.model.record import RecordFlag, neutral_record
 from penstock.model.settlement import Cause, QueueSettlement, Settlement
 

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log import delayed_files
-from penstock.log.delayed_files import HOUR_MS, NOTE, DelayedFiles
+from penstock.log import delayed as delayed_files
+from penstock.log.delayed import HOUR_MS, NOTE, DelayedFiles
 from penstock.log.side_files import SideFiles
 from penstock.testing.storage import MemoryStorage
 

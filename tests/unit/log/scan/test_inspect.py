@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.log.inspect import Dump, check, log_bytes
+from penstock.log.scan import Dump, check, log_bytes
 from penstock.model.record import Record, RecordFlag, RecordKind, Shape, Wire, neutral_record
 from penstock.testing.log_maker import STORE_MS, LogMaker
 from penstock.testing.storage import MemoryStorage
