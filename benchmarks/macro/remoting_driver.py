@@ -15,9 +15,8 @@ from itertools import cycle, islice
 
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import Command
-from penstock.wire.rocketmq.frame import encode
-from penstock.wire.rocketmq.headers import PullFlag, PullHeader, fields
-from penstock.wire.rocketmq.send_headers import SendHeaderV2
+from penstock.wire.rocketmq.frames import encode
+from penstock.wire.rocketmq.headers import PullFlag, PullHeader, SendHeaderV2, fields
 
 READ_BYTES = 1 << 20
 FRAMES_MADE = 1024

@@ -36,14 +36,13 @@ from penstock.server.sync_pace import SyncPace
 from penstock.server.turns import Turns
 from penstock.settings.load import Settings
 from penstock.testing.turn_scene import HandCommits
-from penstock.wire.amqp.basic_methods import Ack, Consume, Publish, Qos
-from penstock.wire.amqp.channel_methods import ConfirmSelect
-from penstock.wire.amqp.channel_methods import Open as OpenChannel
 from penstock.wire.amqp.codes import PROTOCOL_HEADER
-from penstock.wire.amqp.connection_methods import Open, StartOk, TuneOk
-from penstock.wire.amqp.content import content_frames
-from penstock.wire.amqp.frame import method_frame
-from penstock.wire.amqp.queue_methods import Declare
+from penstock.wire.amqp.frames import content_frames, method_frame
+from penstock.wire.amqp.methods.basic import Ack, Consume, Publish, Qos
+from penstock.wire.amqp.methods.channel import ConfirmSelect
+from penstock.wire.amqp.methods.channel import Open as OpenChannel
+from penstock.wire.amqp.methods.connection import Open, StartOk, TuneOk
+from penstock.wire.amqp.methods.queue import Declare
 
 QUEUE = "small-turn"
 PERSISTENT = b"\x10\x00\x02"

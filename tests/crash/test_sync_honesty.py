@@ -16,12 +16,11 @@ from penstock.testing.broker import in_memory_engine
 from penstock.testing.outlet import RecordingOutlet
 from penstock.testing.storage import MemoryStorage
 from penstock.testing.witness import SyncWitness
-from penstock.wire.amqp.basic_methods import Ack, Publish
-from penstock.wire.amqp.channel_methods import ConfirmSelect
-from penstock.wire.amqp.content import content_frames
-from penstock.wire.amqp.frame import method_frame
+from penstock.wire.amqp.frames import content_frames, method_frame
+from penstock.wire.amqp.methods.basic import Ack, Publish
+from penstock.wire.amqp.methods.channel import ConfirmSelect
+from penstock.wire.amqp.methods.queue import Declare
 from penstock.wire.amqp.properties import Properties, encode_properties
-from penstock.wire.amqp.queue_methods import Declare
 
 LIST = 50
 BODY = b"x" * 100

@@ -12,13 +12,12 @@ import pika
 import pytest
 
 from penstock.testing.running import running_broker
-from penstock.wire.amqp.basic_methods import Consume, Publish
-from penstock.wire.amqp.channel_methods import Open as OpenChannel
 from penstock.wire.amqp.codes import PROTOCOL_HEADER
-from penstock.wire.amqp.connection_methods import Close, CloseOk, Open, StartOk, TuneOk
-from penstock.wire.amqp.content import content_frames
-from penstock.wire.amqp.frame import AmqpFrames, method_frame
+from penstock.wire.amqp.frames import AmqpFrames, content_frames, method_frame
 from penstock.wire.amqp.methods import decode_method
+from penstock.wire.amqp.methods.basic import Consume, Publish
+from penstock.wire.amqp.methods.channel import Open as OpenChannel
+from penstock.wire.amqp.methods.connection import Close, CloseOk, Open, StartOk, TuneOk
 
 PATIENCE_S = 20.0
 HANDSHAKE_MS = 700

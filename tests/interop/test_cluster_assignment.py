@@ -9,8 +9,8 @@ import pytest
 from penstock.cli.remoting import RemotingClient
 from penstock.model.assignment import STRATEGIES
 from penstock.testing.running import running_broker
+from penstock.wire.rocketmq.bodies import encode_body
 from penstock.wire.rocketmq.codes import RequestCode
-from penstock.wire.rocketmq.lenient_json import encode_body
 
 SECONDS_MAX = 15
 TOPIC, GROUP = "spread-wide", "spread-readers"

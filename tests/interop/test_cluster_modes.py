@@ -11,9 +11,8 @@ from penstock.cli.groups import command as groups
 from penstock.cli.remoting import RemotingClient
 from penstock.model.errors import NotFound, PenstockError
 from penstock.testing.running import running_broker
+from penstock.wire.rocketmq.bodies import Cluster, decode_body
 from penstock.wire.rocketmq.codes import RequestCode
-from penstock.wire.rocketmq.lenient_json import decode_body
-from penstock.wire.rocketmq.route_bodies import Cluster
 
 SECONDS_MAX = 15
 TOPIC, GROUP = "wide", "wide-readers"

@@ -11,10 +11,11 @@ from penstock.wire.rocketmq.bodies import (
     LockBatchBody,
     MessageQueue,
     SubscriptionData,
+    decode_body,
+    encode_body,
 )
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.headers import EndTransactionHeader, SendBackHeader
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
 
 
 def consumer(group, topic, expression="*"):

@@ -13,10 +13,11 @@ from penstock.wire.rocketmq.bodies import (
     RequestMode,
     SetRequestModeBody,
     SubscriptionData,
+    decode_body,
+    encode_body,
 )
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
-from penstock.wire.rocketmq.pop_headers import ChangeInvisibleHeader
+from penstock.wire.rocketmq.headers import ChangeInvisibleHeader
 
 
 def test_a_popped_message_is_invisible_until_acknowledged_and_then_gone(client):

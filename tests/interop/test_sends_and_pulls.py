@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from penstock.wire.rocketmq.batch import BatchItem, join_batch
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Language, Serialization
 from penstock.wire.rocketmq.headers import PullFlag
+from penstock.wire.rocketmq.stored import BatchItem, join_batch
 
 
 @pytest.mark.parametrize("serialization", list(Serialization))

@@ -12,17 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.testing.amqp_peer import AmqpBench
-from penstock.wire.amqp.basic_methods import (
-    Ack,
-    Cancel,
-    Consume,
-    Deliver,
-    Get,
-    GetOk,
-    Nack,
-    Qos,
-)
-from penstock.wire.amqp.queue_methods import Declare
+from penstock.wire.amqp.methods.basic import Ack, Cancel, Consume, Deliver, Get, GetOk, Nack, Qos
+from penstock.wire.amqp.methods.queue import Declare
 
 CHANNELS = st.sampled_from((1, 2))
 QUEUES = ("q0", "q1")

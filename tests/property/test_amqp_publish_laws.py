@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from penstock.model.names import TopicName
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.testing.faults import FaultKind
-from penstock.wire.amqp.basic_methods import Ack, Nack, Return
-from penstock.wire.amqp.channel_methods import (
+from penstock.wire.amqp.methods.basic import Ack, Nack, Return
+from penstock.wire.amqp.methods.channel import (
     Close,
     ConfirmSelect,
     TxCommit,
@@ -22,8 +22,8 @@ from penstock.wire.amqp.channel_methods import (
     TxRollbackOk,
     TxSelect,
 )
+from penstock.wire.amqp.methods.queue import Declare
 from penstock.wire.amqp.properties import Properties, encode_properties
-from penstock.wire.amqp.queue_methods import Declare
 
 QUEUES = ("plain", "small")
 SMALL_MAX = 4

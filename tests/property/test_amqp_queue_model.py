@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.testing.amqp_queue_model import Heard, ModelConsumer, ModelMessage, ModelQueue
 from penstock.testing.amqp_queue_model import QueueModel as Model
-from penstock.wire.amqp.basic_methods import (
+from penstock.wire.amqp.methods.basic import (
     Ack,
     Cancel,
     CancelOk,
@@ -38,9 +38,9 @@ from penstock.wire.amqp.basic_methods import (
     RecoverOk,
     Reject,
 )
-from penstock.wire.amqp.channel_methods import Close, CloseOk, ConfirmSelect, ConfirmSelectOk
+from penstock.wire.amqp.methods.channel import Close, CloseOk, ConfirmSelect, ConfirmSelectOk
+from penstock.wire.amqp.methods.queue import Declare, DeclareOk, Purge, PurgeOk
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
-from penstock.wire.amqp.queue_methods import Declare, DeclareOk, Purge, PurgeOk
 
 PUBLISHING = 1
 CONSUMING = (2, 3)

@@ -13,7 +13,15 @@ import pytest
 
 from penstock.settings.load import Settings
 from penstock.testing.amqp_peer import AmqpBench
-from penstock.wire.amqp.basic_methods import (
+from penstock.wire.amqp.codes import PROTOCOL_HEADER, AmqpError, ReplyCode
+from penstock.wire.amqp.frames import (
+    CONTENT_HEAD,
+    HEARTBEAT,
+    content_frames,
+    encode_frame,
+    method_frame,
+)
+from penstock.wire.amqp.methods.basic import (
     Ack,
     Cancel,
     Consume,
@@ -25,7 +33,7 @@ from penstock.wire.amqp.basic_methods import (
     Recover,
     Reject,
 )
-from penstock.wire.amqp.channel_methods import (
+from penstock.wire.amqp.methods.channel import (
     Close,
     CloseOk,
     ConfirmSelect,
@@ -35,17 +43,14 @@ from penstock.wire.amqp.channel_methods import (
     TxRollback,
     TxSelect,
 )
-from penstock.wire.amqp.codes import PROTOCOL_HEADER, AmqpError, ReplyCode
-from penstock.wire.amqp.connection_methods import Close as CloseConnection
-from penstock.wire.amqp.connection_methods import Open as OpenConnection
-from penstock.wire.amqp.connection_methods import StartOk, TuneOk, UpdateSecret
-from penstock.wire.amqp.content import CONTENT_HEAD, content_frames
-from penstock.wire.amqp.exchange_methods import Bind as BindExchange
-from penstock.wire.amqp.exchange_methods import Declare as DeclareExchange
-from penstock.wire.amqp.exchange_methods import Delete as DeleteExchange
-from penstock.wire.amqp.frame import HEARTBEAT, encode_frame, method_frame
-from penstock.wire.amqp.method import METHODS
-from penstock.wire.amqp.queue_methods import Bind, Declare, Delete, Purge, Unbind
+from penstock.wire.amqp.methods.connection import Close as CloseConnection
+from penstock.wire.amqp.methods.connection import Open as OpenConnection
+from penstock.wire.amqp.methods.connection import StartOk, TuneOk, UpdateSecret
+from penstock.wire.amqp.methods.exchange import Bind as BindExchange
+from penstock.wire.amqp.methods.exchange import Declare as DeclareExchange
+from penstock.wire.amqp.methods.exchange import Delete as DeleteExchange
+from penstock.wire.amqp.methods.method import METHODS
+from penstock.wire.amqp.methods.queue import Bind, Declare, Delete, Purge, Unbind
 
 PEERS = 60
 GROWTH_BYTES_MAX = 8 << 20

@@ -11,25 +11,26 @@ from hypothesis import strategies as st
 
 from penstock.log.format import decode as decode_entry
 from penstock.log.format import encode as encode_entry
-from penstock.wire.amqp import basic_methods as basic
-from penstock.wire.amqp.answers import ack_frame, nack_frame
 from penstock.wire.amqp.codes import FRAME_METHOD, AmqpError
-from penstock.wire.amqp.content import (
+from penstock.wire.amqp.frames import (
+    HEARTBEAT,
     AckRun,
+    AmqpFrames,
     Assembler,
     Command,
     PublishRun,
     Refused,
     SettleRun,
     content_frames,
+    encode_frame,
+    method_frame,
 )
-from penstock.wire.amqp.deliveries import Deliveries, got, returned
-from penstock.wire.amqp.frame import HEARTBEAT, AmqpFrames, encode_frame, method_frame
-from penstock.wire.amqp.inflow import Inflow
-from penstock.wire.amqp.method import METHODS
-from penstock.wire.amqp.methods import decode_method
+from penstock.wire.amqp.methods import basic, decode_method
+from penstock.wire.amqp.methods.method import METHODS
 from penstock.wire.amqp.origin import publish_head, publish_record
+from penstock.wire.amqp.parser import Inflow
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
+from penstock.wire.amqp.serializer import Deliveries, ack_frame, got, nack_frame, returned
 from penstock.wire.amqp.table import (
     Timestamp,
     decode_table,

@@ -10,17 +10,19 @@ import tracemalloc
 
 import pytest
 
-from penstock.wire.amqp import basic_methods as basic
-from penstock.wire.amqp import connection_methods, queue_methods
-from penstock.wire.amqp.answers import ack_frame
 from penstock.wire.amqp.codes import PROTOCOL_HEADER, AmqpError, ReplyCode
-from penstock.wire.amqp.content import CONTENT_HEAD, content_frames
-from penstock.wire.amqp.facts import AmqpFacts
-from penstock.wire.amqp.frame import HEARTBEAT, encode_frame, method_frame
-from penstock.wire.amqp.inflow import Inflow
-from penstock.wire.amqp.methods import decode_method
-from penstock.wire.amqp.origin import publish_head, publish_record
+from penstock.wire.amqp.frames import (
+    CONTENT_HEAD,
+    HEARTBEAT,
+    content_frames,
+    encode_frame,
+    method_frame,
+)
+from penstock.wire.amqp.methods import basic, connection, decode_method, queue
+from penstock.wire.amqp.origin import AmqpFacts, publish_head, publish_record
+from penstock.wire.amqp.parser import Inflow
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
+from penstock.wire.amqp.serializer import ack_frame
 from penstock.wire.amqp.table import decode_table, encode_table, split_table
 
 INPUTS = 1000
@@ -65,8 +67,8 @@ READERS = {
     "split": (split_table, encode_table(HEADERS)),
     "properties": (decode_properties, RAW),
     "record": (read_record, RAW),
-    "declare": (decode_method, queue_methods.Declare(queue="q", arguments=HEADERS).encode()),
-    "start-ok": (decode_method, connection_methods.StartOk(HEADERS, "PLAIN", b"\0a\0b").encode()),
+    "declare": (decode_method, queue.Declare(queue="q", arguments=HEADERS).encode()),
+    "start-ok": (decode_method, connection.StartOk(HEADERS, "PLAIN", b"\0a\0b").encode()),
     "publish": (publish_head, basic.Publish(exchange="e", routing_key="k").encode()),
 }
 
@@ -157,7 +159,7 @@ def nested(depth):
 
 def test_a_table_ten_thousand_deep_is_refused_in_methods_and_messages():
     table = nested(10_000)
-    declare = queue_methods.Declare(queue="q").encode()[:-4] + table
+    declare = queue.Declare(queue="q").encode()[:-4] + table
     with pytest.raises(AmqpError, match="nested") as caught:
         decode_method(declare, 3)
     assert (caught.value.code, caught.value.class_id, caught.value.channel) == (502, 50, 3)

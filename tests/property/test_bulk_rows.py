@@ -17,13 +17,11 @@ from penstock.log.format import record_length
 from penstock.model.record import RecordFlag, Wire, neutral_record
 from penstock.settings.broker import StorageSettings
 from penstock.testing.bulk_data import BulkData
-from penstock.wire.amqp.facts import AmqpFacts
-from penstock.wire.amqp.origin import PublishHead, publish_record
+from penstock.wire.amqp.origin import AmqpFacts, PublishHead, publish_record
 from penstock.wire.amqp.properties import Properties, encode_properties
 from penstock.wire.rocketmq.command import Malformed
-from penstock.wire.rocketmq.facts import RocketmqFacts
 from penstock.wire.rocketmq.properties import parse_properties
-from penstock.wire.rocketmq.stored import stored_record
+from penstock.wire.rocketmq.stored import RocketmqFacts, stored_record
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NAMES = ["TAGS", "KEYS", "WAIT", "UNIQ_KEY", "region", "__SHARDINGKEY", "n", "", "a\0", "größe"]

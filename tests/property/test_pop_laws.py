@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_pop import Popped, Popper, is_void
-from penstock.wire.rocketmq.route_bodies import TopicConfig
+from penstock.wire.rocketmq.bodies import TopicConfig
 
 QUEUES = 2
 VISIBILITIES_MS = (10, 100, 1000)

@@ -18,7 +18,7 @@ from penstock.adapters.rocketmq.name_server.session import NameSession
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command, Serialization
-from penstock.wire.rocketmq.frame import RemotingFrames, encode
+from penstock.wire.rocketmq.frames import RemotingFrames, encode
 
 SEEDS = 6
 REQUESTS = 400

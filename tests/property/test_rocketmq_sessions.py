@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.name_server.factory import NameServerFactory
 from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.wire.rocketmq.batch import BatchItem, join_batch
 from penstock.wire.rocketmq.command import Command
-from penstock.wire.rocketmq.frame import decode, encode
+from penstock.wire.rocketmq.frames import decode, encode
+from penstock.wire.rocketmq.stored import BatchItem, join_batch
 
 SEND = {"a": "g", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "g": "1", "i": "TAGS\x01a\x02"}
 BATCH = join_batch([BatchItem(b"one"), BatchItem(b"two", b"k\x01v\x02")])

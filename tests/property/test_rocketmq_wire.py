@@ -8,14 +8,11 @@ from hypothesis import strategies as st
 
 from penstock.log.format import decode as decode_entry
 from penstock.log.format import encode as encode_entry
-from penstock.wire.rocketmq.batch import BatchItem, join_batch, split_batch
+from penstock.wire.rocketmq.bodies import standard_json
 from penstock.wire.rocketmq.command import Command, Language, Serialization
-from penstock.wire.rocketmq.frame import RemotingFrames, encode
+from penstock.wire.rocketmq.frames import RemotingFrames, encode, parse_send, send_of
 from penstock.wire.rocketmq.headers import PullHeader, fields, parse
-from penstock.wire.rocketmq.hot_frames import parse_send, send_of
-from penstock.wire.rocketmq.lenient_json import standard_json
 from penstock.wire.rocketmq.message_id import offset_message_id, parse_offset_message_id
-from penstock.wire.rocketmq.patch import placed, retopic
 from penstock.wire.rocketmq.properties import (
     format_properties,
     parse_properties,
@@ -24,11 +21,16 @@ from penstock.wire.rocketmq.properties import (
     without_properties,
 )
 from penstock.wire.rocketmq.stored import (
+    BatchItem,
     StoredMessage,
     decode_all,
     decode_stored,
     encode_stored,
+    join_batch,
+    placed,
     record_of,
+    retopic,
+    split_batch,
 )
 
 I32 = st.integers(-(2**31), 2**31 - 1)

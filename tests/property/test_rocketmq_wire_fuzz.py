@@ -12,18 +12,27 @@ import msgspec
 import pytest
 
 from penstock.wire.inbox import FRAME_BYTES_MAX
-from penstock.wire.rocketmq.batch import BatchItem, join_batch, split_batch
-from penstock.wire.rocketmq.bodies import BatchAckBody, HeartbeatData, LockBatchBody
+from penstock.wire.rocketmq.bodies import (
+    BatchAckBody,
+    HeartbeatData,
+    LockBatchBody,
+    TopicRouteData,
+    decode_body,
+    standard_json,
+)
 from penstock.wire.rocketmq.command import Command, Malformed, Serialization
-from penstock.wire.rocketmq.frame import RemotingFrames, decode, encode
+from penstock.wire.rocketmq.frames import RemotingFrames, decode, encode, parse_send, send_of
 from penstock.wire.rocketmq.headers import PullHeader, parse
-from penstock.wire.rocketmq.hot_frames import parse_send, send_of
-from penstock.wire.rocketmq.lenient_json import decode_body, standard_json
 from penstock.wire.rocketmq.message_id import parse_offset_message_id
 from penstock.wire.rocketmq.pop_handle import parse_handle, parse_offsets
 from penstock.wire.rocketmq.properties import parse_properties
-from penstock.wire.rocketmq.route_bodies import TopicRouteData
-from penstock.wire.rocketmq.stored import decode_all, stored_record
+from penstock.wire.rocketmq.stored import (
+    BatchItem,
+    decode_all,
+    join_batch,
+    split_batch,
+    stored_record,
+)
 
 INPUTS = 1500
 INTERESTING = (0, 1, 0x7F, 0x80, 0xFF, 0x22, 0x5B, 0x5C, 0x7B, 0x7D)

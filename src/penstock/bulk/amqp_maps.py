@@ -8,7 +8,7 @@ row that still has one; at the end all of them are put in the order of their row
     integers, booleans      are written as text
     anything else           tables, arrays, floats, decimals, names that come twice, bytes that are
                             no content header: such rows are read one by one, as everybody reads
-                            them (``wire/amqp/facts.py``), and put among the others
+                            them (``wire/amqp/origin.py``), and put among the others
 
 Invariant: the maps are those of ``amqp_properties``, row by row.
 Not here: where the bytes are (``gather.py``), key, tag and body (spans of the record).
@@ -24,7 +24,7 @@ from penstock.bulk.layout import Column
 from penstock.bulk.property_maps import maps_of, twin_rows
 from penstock.bulk.views import Buffers, Spans
 from penstock.model.record import Record, Shape, Wire
-from penstock.wire.amqp.facts import ATTEMPTS, PREFIX, AmqpFacts
+from penstock.wire.amqp.origin import ATTEMPTS, PREFIX, AmqpFacts
 from penstock.wire.amqp.properties import FLAGS, NAMES
 
 HIDDEN: Final = frozenset((ATTEMPTS,))

@@ -19,12 +19,10 @@ import pyarrow as pa
 from penstock.bulk.amqp_maps import amqp_maps, amqp_properties
 from penstock.bulk.property_maps import property_maps
 from penstock.model.record import Facts, Record, RecordFlag, Wire
-from penstock.wire.amqp.facts import AmqpFacts
-from penstock.wire.rocketmq.batch import split_batch
+from penstock.wire.amqp.origin import AmqpFacts
 from penstock.wire.rocketmq.command import Malformed
-from penstock.wire.rocketmq.facts import RocketmqFacts, sys_flag_of
 from penstock.wire.rocketmq.properties import KEYS, SYSTEM_NAMES, TAGS, parse_properties, value_of
-from penstock.wire.rocketmq.stored import SysFlag
+from penstock.wire.rocketmq.stored import RocketmqFacts, SysFlag, split_batch, sys_flag_of
 
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 """What one compressed body may grow to; RocketMQ's largest message is 4 MiB by default."""

@@ -15,10 +15,15 @@ from typing import Any, Final
 from penstock.cli.asking import address, asked, path_of
 from penstock.cli.remoting import RemotingClient
 from penstock.model.errors import NotFound, PenstockError
-from penstock.wire.rocketmq.bodies import RequestMode, SetRequestModeBody
+from penstock.wire.rocketmq.bodies import (
+    MASTER,
+    Cluster,
+    RequestMode,
+    SetRequestModeBody,
+    decode_body,
+    encode_body,
+)
 from penstock.wire.rocketmq.codes import RequestCode
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
-from penstock.wire.rocketmq.route_bodies import MASTER, Cluster
 
 ANSWER_SECONDS_MAX: Final = 5.0
 """A broker that has not taken the order by then is reported; the next one's turn."""

@@ -23,6 +23,9 @@ from penstock.wire.rocketmq.bodies import (
     HeartbeatData,
     ProducerData,
     SubscriptionGroupConfig,
+    TopicRouteData,
+    decode_body,
+    encode_body,
 )
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import (
@@ -33,14 +36,21 @@ from penstock.wire.rocketmq.command import (
     Serialization,
     response_to,
 )
-from penstock.wire.rocketmq.frame import RemotingFrames, encode
-from penstock.wire.rocketmq.headers import Header, PullFlag, PullHeader, fields, parse
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
+from penstock.wire.rocketmq.frames import RemotingFrames, encode
+from penstock.wire.rocketmq.headers import (
+    AckHeader,
+    Header,
+    PopAnswer,
+    PopHeader,
+    PullFlag,
+    PullHeader,
+    SendHeader,
+    SendHeaderV2,
+    fields,
+    parse,
+)
 from penstock.wire.rocketmq.pop_handle import PopHandle, RetryFlag, parse_start_offsets
-from penstock.wire.rocketmq.pop_headers import AckHeader, PopAnswer, PopHeader
 from penstock.wire.rocketmq.properties import format_properties
-from penstock.wire.rocketmq.route_bodies import TopicRouteData
-from penstock.wire.rocketmq.send_headers import SendHeader, SendHeaderV2
 from penstock.wire.rocketmq.stored import StoredMessage, decode_all
 
 READ_BYTES: Final = 1 << 18

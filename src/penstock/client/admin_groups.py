@@ -18,9 +18,9 @@ from penstock.client.admin_tables import (
 from penstock.client.errors import BrokerRefused, ClientError
 from penstock.client.twins import awaitable, blocking
 from penstock.model.assignment import QueueRef
-from penstock.wire.rocketmq.admin_headers import ResetOffsetHeader
 from penstock.wire.rocketmq.bodies import RequestMode, SubscriptionGroupConfig
 from penstock.wire.rocketmq.codes import ResponseCode
+from penstock.wire.rocketmq.headers import ResetOffsetHeader
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"

@@ -14,8 +14,8 @@ from penstock.client.errors import NoRoute
 from penstock.client.routes import Route
 from penstock.client.twins import awaitable, blocking
 from penstock.model.assignment import QueueRef
+from penstock.wire.rocketmq.bodies import Perm
 from penstock.wire.rocketmq.headers import CreateTopicHeader
-from penstock.wire.rocketmq.route_bodies import Perm
 
 READ_WRITE = int(Perm.READ | Perm.WRITE)
 

@@ -11,10 +11,9 @@ Not here: sends, which go straight through ``Network.start`` (``producer/``).
 """
 
 from penstock.client.calls_admin import AdminCalls
-from penstock.wire.rocketmq.bodies import HeartbeatData
+from penstock.wire.rocketmq.bodies import HeartbeatData, encode_body
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.headers import EndTransactionHeader, UnregisterHeader
-from penstock.wire.rocketmq.lenient_json import encode_body
 
 
 class Calls(AdminCalls):

@@ -12,25 +12,27 @@ from penstock.client.errors import ClientError
 from penstock.client.message import stored_messages
 from penstock.client.queue_tables import read_offsets, read_table
 from penstock.model.assignment import QueueRef
-from penstock.wire.rocketmq.admin_headers import (
-    ConsumeStatsHeader,
-    GroupConfigHeader,
-    GroupNameHeader,
-    ProducerGroupHeader,
-    ResetOffsetHeader,
+from penstock.wire.rocketmq.bodies import (
+    Cluster,
+    SubscriptionGroupConfig,
+    TopicList,
+    decode_body,
+    encode_body,
 )
-from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command
 from penstock.wire.rocketmq.headers import (
+    ConsumeStatsHeader,
     CreateTopicHeader,
+    GroupConfigHeader,
     GroupHeader,
+    GroupNameHeader,
+    ProducerGroupHeader,
     QueryMessageHeader,
+    ResetOffsetHeader,
     TopicHeader,
     ViewMessageHeader,
 )
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
-from penstock.wire.rocketmq.route_bodies import Cluster, TopicList
 from penstock.wire.rocketmq.stored import StoredMessage
 
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024

@@ -23,6 +23,8 @@ from penstock.wire.rocketmq.bodies import (
     LockBatchAnswer,
     LockBatchBody,
     SubscriptionData,
+    decode_body,
+    encode_body,
 )
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.headers import (
@@ -37,7 +39,6 @@ from penstock.wire.rocketmq.headers import (
     TimestampAnswer,
     UpdateOffsetHeader,
 )
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
 
 MEMBERS_BYTES_MAX: Final = 16 * 1024 * 1024
 

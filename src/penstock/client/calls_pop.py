@@ -17,10 +17,11 @@ from penstock.wire.rocketmq.bodies import (
     QueueAssignment,
     RequestMode,
     SetRequestModeBody,
+    decode_body,
+    encode_body,
 )
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
-from penstock.wire.rocketmq.pop_headers import (
+from penstock.wire.rocketmq.headers import (
     AckHeader,
     ChangeInvisibleAnswer,
     ChangeInvisibleHeader,

@@ -21,8 +21,7 @@ from penstock.client.errors import ClientError, TimedOut, Unreachable, WouldBloc
 from penstock.client.pending import NEVER_MS, Done, PendingRequests
 from penstock.model.clock import Clock
 from penstock.wire.rocketmq.command import Command, Malformed
-from penstock.wire.rocketmq.frame import RemotingFrames, encode
-from penstock.wire.rocketmq.hot_answers import decode_answer
+from penstock.wire.rocketmq.frames import RemotingFrames, decode_answer, encode
 
 _log = logging.getLogger(__name__)
 

@@ -21,10 +21,9 @@ import msgspec
 from penstock.client.compression import decompress
 from penstock.client.errors import InvalidMessage
 from penstock.model.assignment import QueueRef
-from penstock.wire.rocketmq.batch import unwrap
 from penstock.wire.rocketmq.message_id import decode_host
 from penstock.wire.rocketmq.properties import value_of
-from penstock.wire.rocketmq.stored import StoredMessage, SysFlag, decode_all
+from penstock.wire.rocketmq.stored import StoredMessage, SysFlag, decode_all, unwrap
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"

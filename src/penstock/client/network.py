@@ -25,7 +25,7 @@ from penstock.client.pending import Done
 from penstock.client.signing import Signer
 from penstock.model.clock import Clock
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command, Malformed
-from penstock.wire.rocketmq.frame import encode
+from penstock.wire.rocketmq.frames import encode
 
 _log = logging.getLogger(__name__)
 

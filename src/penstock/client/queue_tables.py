@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.model.assignment import QueueRef
-from penstock.wire.rocketmq.bodies import MessageQueue
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
+from penstock.wire.rocketmq.bodies import MessageQueue, decode_body, encode_body
 
 
 def queue_ref(queue: MessageQueue) -> QueueRef:

@@ -27,11 +27,10 @@ from penstock.client.errors import (
 )
 from penstock.client.name_servers import NameServers
 from penstock.model.assignment import QueueRef
+from penstock.wire.rocketmq.bodies import Perm, QueueData, TopicRouteData, decode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.headers import TopicHeader
-from penstock.wire.rocketmq.lenient_json import decode_body
-from penstock.wire.rocketmq.route_bodies import Perm, QueueData, TopicRouteData
 
 _log = logging.getLogger(__name__)
 

@@ -18,11 +18,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.message import stored_messages
 from penstock.client.queue_tables import encode_tables, read_offsets
-from penstock.wire.rocketmq.admin_headers import RelayHeader, ResetOffsetHeader
+from penstock.wire.rocketmq.bodies import decode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command, Malformed, response_to
-from penstock.wire.rocketmq.headers import CheckTransactionHeader, GroupHeader, parse
-from penstock.wire.rocketmq.lenient_json import decode_body
+from penstock.wire.rocketmq.headers import (
+    CheckTransactionHeader,
+    GroupHeader,
+    RelayHeader,
+    ResetOffsetHeader,
+    parse,
+)
 from penstock.wire.rocketmq.properties import value_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from penstock.adapters.rocketmq.cluster_routes import ClusterRoutes, question
 from penstock.adapters.rocketmq.house import House
 from penstock.adapters.rocketmq.name_server.registrations import farewell, learn, registration
 from penstock.wire.rocketmq.command import Command, Malformed
-from penstock.wire.rocketmq.frame import decode, encode
+from penstock.wire.rocketmq.frames import decode, encode
 
 logger = logging.getLogger(__name__)
 

@@ -44,8 +44,8 @@ class Listening(NamedTuple):
 
 def readers() -> dict[int, FactsReader]:
     """Who reads the stored bytes of which wire, also when its listener is off."""
-    from penstock.wire.amqp.facts import AmqpFacts
-    from penstock.wire.rocketmq.facts import RocketmqFacts
+    from penstock.wire.amqp.origin import AmqpFacts
+    from penstock.wire.rocketmq.stored import RocketmqFacts
 
     return {int(Wire.ROCKETMQ): RocketmqFacts(), int(Wire.AMQP): AmqpFacts()}
 

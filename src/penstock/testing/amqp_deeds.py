@@ -17,11 +17,11 @@ from penstock.adapters.amqp.queue import AmqpQueue
 from penstock.engine.topic import Topic
 from penstock.model.names import TopicName
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
-from penstock.wire.amqp.channel_methods import Close, CloseOk
-from penstock.wire.amqp.connection_methods import Close as CloseConnection
-from penstock.wire.amqp.method import Method
+from penstock.wire.amqp.methods.channel import Close, CloseOk
+from penstock.wire.amqp.methods.connection import Close as CloseConnection
+from penstock.wire.amqp.methods.method import Method
+from penstock.wire.amqp.methods.queue import Declare, DeclareOk
 from penstock.wire.amqp.properties import Properties, encode_properties
-from penstock.wire.amqp.queue_methods import Declare, DeclareOk
 
 PERSISTENT: Final = encode_properties(Properties(delivery_mode=2))
 FAR_ABOVE: Final = 1 << 50

@@ -14,12 +14,11 @@ import threading
 from types import TracebackType
 from typing import Final
 
-from penstock.wire.amqp.basic_methods import Publish
-from penstock.wire.amqp.channel_methods import Open as OpenChannel
 from penstock.wire.amqp.codes import PROTOCOL_HEADER
-from penstock.wire.amqp.connection_methods import Open, StartOk, TuneOk
-from penstock.wire.amqp.content import content_frames
-from penstock.wire.amqp.frame import method_frame
+from penstock.wire.amqp.frames import content_frames, method_frame
+from penstock.wire.amqp.methods.basic import Publish
+from penstock.wire.amqp.methods.channel import Open as OpenChannel
+from penstock.wire.amqp.methods.connection import Open, StartOk, TuneOk
 
 CHUNK_BYTES: Final = 64 * 1024
 FRAME_BYTES: Final = 128 * 1024

@@ -21,10 +21,12 @@ from penstock.model.ids import ConnectionId
 from penstock.server.protocols import burials, readers
 from penstock.settings.load import Settings
 from penstock.testing.workbench import Workbench
-from penstock.wire.amqp.basic_methods import Ack, Cancel, Deliver, Nack, Publish, Return
-from penstock.wire.amqp.channel_methods import Open as OpenChannel
 from penstock.wire.amqp.codes import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, PROTOCOL_HEADER
-from penstock.wire.amqp.connection_methods import (
+from penstock.wire.amqp.frames import CONTENT_HEAD, AmqpFrames, Frame, content_frames, method_frame
+from penstock.wire.amqp.methods import decode_method
+from penstock.wire.amqp.methods.basic import Ack, Cancel, Deliver, Nack, Publish, Return
+from penstock.wire.amqp.methods.channel import Open as OpenChannel
+from penstock.wire.amqp.methods.connection import (
     Blocked,
     Open,
     Start,
@@ -33,10 +35,7 @@ from penstock.wire.amqp.connection_methods import (
     TuneOk,
     Unblocked,
 )
-from penstock.wire.amqp.content import CONTENT_HEAD, content_frames
-from penstock.wire.amqp.frame import AmqpFrames, Frame, method_frame
-from penstock.wire.amqp.method import Method
-from penstock.wire.amqp.methods import decode_method
+from penstock.wire.amqp.methods.method import Method
 
 NO_PROPERTIES: Final = b"\0\0"
 UNASKED: Final = (Deliver, Return, Ack, Nack, Cancel, Blocked, Unblocked)

@@ -19,12 +19,11 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any, Final, NamedTuple
 
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
-from penstock.wire.amqp.basic_methods import Ack, Cancel, Deliver, GetOk, Nack, Return
 from penstock.wire.amqp.codes import FRAME_BODY, FRAME_HEADER, FRAME_METHOD
-from penstock.wire.amqp.connection_methods import Start
-from penstock.wire.amqp.content import CONTENT_HEAD
-from penstock.wire.amqp.frame import AmqpFrames
+from penstock.wire.amqp.frames import CONTENT_HEAD, AmqpFrames
 from penstock.wire.amqp.methods import decode_method
+from penstock.wire.amqp.methods.basic import Ack, Cancel, Deliver, GetOk, Nack, Return
+from penstock.wire.amqp.methods.connection import Start
 
 LINE_BYTES_MAX: Final = 48
 """Of a piece on one line; a longer one goes on in the next."""

@@ -19,7 +19,7 @@ from penstock.adapters.amqp.vhost import VirtualHost
 from penstock.model.ids import ConnectionId
 from penstock.model.record import Record
 from penstock.testing.workbench import Workbench
-from penstock.wire.amqp.method import short_bytes
+from penstock.wire.amqp.methods.method import short_bytes
 from penstock.wire.amqp.origin import PublishHead, publish_record
 from penstock.wire.amqp.properties import Properties, encode_properties
 

@@ -22,13 +22,13 @@ from penstock.client.errors import BrokerRefused
 from penstock.model.assignment import QueueRef
 from penstock.testing.clock import ManualClock
 from penstock.wire.rocketmq.bodies import BatchAckBody
-from penstock.wire.rocketmq.headers import SendBackHeader
-from penstock.wire.rocketmq.pop_headers import (
+from penstock.wire.rocketmq.headers import (
     AckHeader,
     ChangeInvisibleAnswer,
     ChangeInvisibleHeader,
     PopAnswer,
     PopHeader,
+    SendBackHeader,
 )
 from penstock.wire.rocketmq.stored import StoredMessage, encode_stored
 

@@ -26,11 +26,10 @@ from penstock.client.producer.send import Outcome, Send
 from penstock.client.producer.sending import Sender
 from penstock.client.routes import Route, RouteCache
 from penstock.testing.clock import ManualClock
+from penstock.wire.rocketmq.bodies import BrokerData, QueueData, TopicRouteData
 from penstock.wire.rocketmq.command import Command
-from penstock.wire.rocketmq.frame import decode
-from penstock.wire.rocketmq.hot_frames import send_of
+from penstock.wire.rocketmq.frames import decode, send_of
 from penstock.wire.rocketmq.message_id import UniqueKeys
-from penstock.wire.rocketmq.route_bodies import BrokerData, QueueData, TopicRouteData
 
 STORED: Final = (0, 10, 11, 12)
 OFFSET_ID: Final = f"7F0000010000000A{9:016X}"

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import Command, response_to
-from penstock.wire.rocketmq.frame import RemotingFrames, encode
+from penstock.wire.rocketmq.frames import RemotingFrames, encode
 
 SILENT: Final = "silent"
 Given = Mapping[str, str] | Command | str

@@ -21,11 +21,10 @@ from penstock.adapters.rocketmq.session import Session
 from penstock.model.errors import InvariantBroken
 from penstock.model.ids import ConnectionId
 from penstock.testing.workbench import TURNS_MAX, Workbench
-from penstock.wire.rocketmq.bodies import HeartbeatData, ProducerData
+from penstock.wire.rocketmq.bodies import HeartbeatData, ProducerData, encode_body
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
-from penstock.wire.rocketmq.frame import RemotingFrames, decode, encode
-from penstock.wire.rocketmq.lenient_json import encode_body
+from penstock.wire.rocketmq.frames import RemotingFrames, decode, encode
 from penstock.wire.rocketmq.properties import format_properties
 from penstock.wire.rocketmq.stored import StoredMessage, decode_stored
 

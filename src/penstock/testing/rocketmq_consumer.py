@@ -13,10 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.testing.rocketmq_bench import BenchClient, RocketmqBench
-from penstock.wire.rocketmq.bodies import LockBatchBody, MessageQueue
+from penstock.wire.rocketmq.bodies import LockBatchBody, MessageQueue, encode_body
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import Command
-from penstock.wire.rocketmq.lenient_json import encode_body
 from penstock.wire.rocketmq.stored import StoredMessage, decode_all
 
 GROUP = "readers"

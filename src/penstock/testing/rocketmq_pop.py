@@ -15,9 +15,9 @@ from itertools import count
 import msgspec
 
 from penstock.testing.rocketmq_bench import BenchClient, RocketmqBench
+from penstock.wire.rocketmq.bodies import encode_body
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import Command
-from penstock.wire.rocketmq.lenient_json import encode_body
 from penstock.wire.rocketmq.pop_handle import (
     PopHandle,
     RetryFlag,

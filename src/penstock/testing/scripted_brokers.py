@@ -17,11 +17,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from penstock.wire.rocketmq.bodies import BrokerData, QueueData, TopicRouteData, encode_body
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import Command, response_to
-from penstock.wire.rocketmq.frame import RemotingFrames, encode
-from penstock.wire.rocketmq.lenient_json import encode_body
-from penstock.wire.rocketmq.route_bodies import BrokerData, QueueData, TopicRouteData
+from penstock.wire.rocketmq.frames import RemotingFrames, encode
 
 Script = Callable[[Command], tuple[int, str] | None]
 SENDS: Final = frozenset((int(RequestCode.SEND_MESSAGE_V2), int(RequestCode.SEND_BATCH_MESSAGE)))

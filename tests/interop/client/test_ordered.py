@@ -9,9 +9,14 @@ import pytest
 
 from penstock.client import ConsumeResult, Message, Producer, PushConsumer, Suspend
 from penstock.testing.waiting import eventually
-from penstock.wire.rocketmq.bodies import LockBatchAnswer, LockBatchBody, MessageQueue
+from penstock.wire.rocketmq.bodies import (
+    LockBatchAnswer,
+    LockBatchBody,
+    MessageQueue,
+    decode_body,
+    encode_body,
+)
 from penstock.wire.rocketmq.codes import RequestCode
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
 
 NAMES = itertools.count(1)
 

@@ -10,8 +10,8 @@ from penstock.client import ConsumeResult, Message, Producer, PushConsumer
 from penstock.client.queue_tables import read_table
 from penstock.testing.clusters import penstock_cluster
 from penstock.testing.waiting import eventually
+from penstock.wire.rocketmq.bodies import decode_body
 from penstock.wire.rocketmq.codes import RequestCode
-from penstock.wire.rocketmq.lenient_json import decode_body
 
 
 @pytest.fixture

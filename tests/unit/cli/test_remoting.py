@@ -8,8 +8,8 @@ import pytest
 from penstock.cli.remoting import RemotingClient
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import Command, Serialization, response_to
-from penstock.wire.rocketmq.frame import RemotingFrames, encode
-from penstock.wire.rocketmq.send_headers import parse_send_header
+from penstock.wire.rocketmq.frames import RemotingFrames, encode
+from penstock.wire.rocketmq.headers import parse_send_header
 from penstock.wire.rocketmq.stored import StoredMessage, encode_stored
 
 

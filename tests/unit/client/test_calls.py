@@ -13,17 +13,19 @@ from penstock.model.assignment import QueueRef
 from penstock.testing.clock import ManualClock
 from penstock.testing.remoting_peer import RemotingPeer
 from penstock.wire.rocketmq.bodies import (
+    BrokerData,
     ConsumerList,
     LockBatchAnswer,
     LockBatchBody,
     QueryAssignmentAnswer,
+    QueueData,
+    TopicRouteData,
+    decode_body,
+    encode_body,
 )
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command
-from penstock.wire.rocketmq.headers import PullHeader
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
-from penstock.wire.rocketmq.pop_headers import PopHeader
-from penstock.wire.rocketmq.route_bodies import BrokerData, QueueData, TopicRouteData
+from penstock.wire.rocketmq.headers import PopHeader, PullHeader
 
 QUEUE = QueueRef("t", "a", 3)
 OFFSETS = {"nextBeginOffset": "9", "minOffset": "0", "maxOffset": "12"}

@@ -10,7 +10,7 @@ from penstock.client.errors import TimedOut, Unreachable, WouldBlock
 from penstock.testing.clock import ManualClock
 from penstock.testing.remoting_peer import PeerTransport, RemotingPeer
 from penstock.wire.rocketmq.command import FLAG_RESPONSE, Command
-from penstock.wire.rocketmq.frame import encode
+from penstock.wire.rocketmq.frames import encode
 
 
 class Bench:

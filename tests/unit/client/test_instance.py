@@ -11,11 +11,17 @@ from penstock.client.options import InstanceOptions, resolve
 from penstock.client.states import State
 from penstock.testing.clock import ManualClock
 from penstock.testing.remoting_peer import RemotingPeer
-from penstock.wire.rocketmq.bodies import ConsumerData, HeartbeatData
+from penstock.wire.rocketmq.bodies import (
+    BrokerData,
+    ConsumerData,
+    HeartbeatData,
+    QueueData,
+    TopicRouteData,
+    decode_body,
+    encode_body,
+)
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
-from penstock.wire.rocketmq.route_bodies import BrokerData, QueueData, TopicRouteData
 
 BEAT, BYE, ROUTE = 34, 35, 105
 ADDRESSES = {"a": {"0": "a:1", "1": "slave:1"}, "b": {"0": "b:1"}}

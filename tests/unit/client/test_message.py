@@ -7,10 +7,15 @@ import pytest
 from penstock.client.errors import InvalidMessage
 from penstock.client.message import Message, ReceivedMessage, SendResult, SendStatus, received
 from penstock.model.assignment import QueueRef
-from penstock.wire.rocketmq.batch import BatchItem, join_batch
 from penstock.wire.rocketmq.message_id import encode_host
 from penstock.wire.rocketmq.properties import format_properties
-from penstock.wire.rocketmq.stored import StoredMessage, SysFlag, encode_stored
+from penstock.wire.rocketmq.stored import (
+    BatchItem,
+    StoredMessage,
+    SysFlag,
+    encode_stored,
+    join_batch,
+)
 
 QUEUE = QueueRef("orders", "a", 3)
 

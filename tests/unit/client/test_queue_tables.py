@@ -2,7 +2,7 @@
 
 from penstock.client.queue_tables import encode_tables, message_queue, queue_ref, read_offsets
 from penstock.model.assignment import QueueRef
-from penstock.wire.rocketmq.lenient_json import decode_body
+from penstock.wire.rocketmq.bodies import decode_body
 
 A, B = QueueRef("t", "a", 0), QueueRef("t", "b", 1)
 

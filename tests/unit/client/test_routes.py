@@ -13,10 +13,9 @@ from penstock.client.options import InstanceOptions, resolve
 from penstock.client.routes import Route, RouteCache, default_route
 from penstock.testing.clock import ManualClock
 from penstock.testing.remoting_peer import RemotingPeer
+from penstock.wire.rocketmq.bodies import BrokerData, QueueData, TopicRouteData, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command
-from penstock.wire.rocketmq.lenient_json import encode_body
-from penstock.wire.rocketmq.route_bodies import BrokerData, QueueData, TopicRouteData
 
 ASK = int(RequestCode.GET_ROUTEINFO_BY_TOPIC)
 

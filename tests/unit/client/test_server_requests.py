@@ -10,9 +10,9 @@ from penstock.client import server_requests as module
 from penstock.client.queue_tables import encode_tables
 from penstock.client.server_requests import ServerRequests
 from penstock.model.assignment import QueueRef
+from penstock.wire.rocketmq.bodies import decode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
-from penstock.wire.rocketmq.lenient_json import decode_body
 from penstock.wire.rocketmq.stored import StoredMessage, encode_stored
 
 QUEUE = QueueRef("t", "a", 0)

@@ -13,7 +13,7 @@ from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import response_to
-from penstock.wire.rocketmq.frame import decode, encode
+from penstock.wire.rocketmq.frames import decode, encode
 
 
 class FakeNameServer:

@@ -3,8 +3,8 @@
 from penstock.telemetry.process_statistics import ProcessStatistics
 from penstock.telemetry.rabbitmq_metrics import rabbitmq_page
 from penstock.testing.amqp_peer import AmqpBench
-from penstock.wire.amqp.basic_methods import Consume
-from penstock.wire.amqp.queue_methods import Declare
+from penstock.wire.amqp.methods.basic import Consume
+from penstock.wire.amqp.methods.queue import Declare
 
 
 def parsed(page: bytes) -> dict[str, float]:

@@ -3,9 +3,9 @@
 import pytest
 
 from penstock.testing.amqp_peer import AmqpBench
-from penstock.wire.amqp.basic_methods import Consume, ConsumeOk, Get, GetOk
-from penstock.wire.amqp.connection_methods import OpenOk
-from penstock.wire.amqp.queue_methods import Declare, DeclareOk
+from penstock.wire.amqp.methods.basic import Consume, ConsumeOk, Get, GetOk
+from penstock.wire.amqp.methods.connection import OpenOk
+from penstock.wire.amqp.methods.queue import Declare, DeclareOk
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from penstock.flow.reason import Reason
-from penstock.wire.amqp.connection_methods import Blocked, Unblocked
-from penstock.wire.amqp.method import Method
+from penstock.wire.amqp.methods.connection import Blocked, Unblocked
+from penstock.wire.amqp.methods.method import Method
 
 WORDS: Final = {Reason.MEMORY: "low on memory", Reason.DISK: "low on disk"}
 CAPABILITY: Final = "connection.blocked"

@@ -27,8 +27,7 @@ from penstock.adapters.amqp.x_death import REASONS, DeathNote, deaths_of, is_cyc
 from penstock.engine.ports import Death
 from penstock.model.record import Record, Wire
 from penstock.wire.amqp.codes import AmqpError
-from penstock.wire.amqp.deliveries import names_of
-from penstock.wire.amqp.method import short_bytes
+from penstock.wire.amqp.methods.method import short_bytes
 from penstock.wire.amqp.origin import (
     HEADS_KEPT,
     PublishHead,
@@ -39,6 +38,7 @@ from penstock.wire.amqp.origin import (
     with_secret_keys,
 )
 from penstock.wire.amqp.properties import edit_properties, walk
+from penstock.wire.amqp.serializer import names_of
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.queue import AmqpQueue

@@ -15,8 +15,8 @@ from penstock.adapters.contract import Peer
 from penstock.flow.reason import Reason
 from penstock.model.ids import ConnectionId
 from penstock.wire.amqp.codes import FRAME_MAX_MIN
-from penstock.wire.amqp.frame import method_frame
-from penstock.wire.amqp.method import Method
+from penstock.wire.amqp.frames import method_frame
+from penstock.wire.amqp.methods.method import Method
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.house import House

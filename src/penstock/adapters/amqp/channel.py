@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 from penstock.adapters.amqp.answer_line import AnswerLine
 from penstock.adapters.amqp.consume import Consuming
 from penstock.adapters.amqp.publish import Publishing
-from penstock.wire.amqp.channel_methods import Close, CloseOk
-from penstock.wire.amqp.frame import method_frame
+from penstock.wire.amqp.frames import method_frame
+from penstock.wire.amqp.methods.channel import Close, CloseOk
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.house import House
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.vhost import VirtualHost
     from penstock.engine.connection import Channel
     from penstock.wire.amqp.codes import AmqpError
-    from penstock.wire.amqp.method import Method
+    from penstock.wire.amqp.methods.method import Method
 
 
 class ChannelPhase(Enum):

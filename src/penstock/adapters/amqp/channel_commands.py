@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.wire.amqp.channel_methods import (
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
+from penstock.wire.amqp.methods.channel import (
     AccessRequest,
     AccessRequestOk,
     Close,
@@ -16,8 +17,7 @@ from penstock.wire.amqp.channel_methods import (
     FlowOk,
     Open,
 )
-from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.method import Method
+from penstock.wire.amqp.methods.method import Method
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState

@@ -11,8 +11,8 @@ Not here: when (``session.py``).
 from typing import Final
 
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.connection_methods import Close, CloseOk
-from penstock.wire.amqp.frame import method_frame
+from penstock.wire.amqp.frames import method_frame
+from penstock.wire.amqp.methods.connection import Close, CloseOk
 
 CLOSE_OK: Final = method_frame(0, CloseOk())
 

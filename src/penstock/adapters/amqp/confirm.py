@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.flow.confirms import ConfirmLedger
-from penstock.wire.amqp.answers import ack_frame, confirms
-from penstock.wire.amqp.channel_methods import ConfirmSelect, ConfirmSelectOk
-from penstock.wire.amqp.method import Method
+from penstock.wire.amqp.methods.channel import ConfirmSelect, ConfirmSelectOk
+from penstock.wire.amqp.methods.method import Method
+from penstock.wire.amqp.serializer import ack_frame, confirms
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState

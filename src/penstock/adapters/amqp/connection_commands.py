@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.connection_methods import Close, UpdateSecret, UpdateSecretOk
-from penstock.wire.amqp.content import Command, Event
-from penstock.wire.amqp.method import Method
+from penstock.wire.amqp.frames import Command, Event
+from penstock.wire.amqp.methods.connection import Close, UpdateSecret, UpdateSecretOk
+from penstock.wire.amqp.methods.method import Method
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.session import Session

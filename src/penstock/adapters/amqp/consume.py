@@ -26,8 +26,8 @@ from penstock.adapters.amqp.topology_bounds import check_arguments
 from penstock.adapters.amqp.unacked import Unacked
 from penstock.engine.subscription_options import Mode
 from penstock.flow.demand import ChannelWindow
-from penstock.wire.amqp.basic_methods import Cancel, CancelOk, Consume, ConsumeOk
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
+from penstock.wire.amqp.methods.basic import Cancel, CancelOk, Consume, ConsumeOk
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState

@@ -17,9 +17,9 @@ from penstock.adapters.amqp import outflow
 from penstock.engine.consumer import Consumer
 from penstock.engine.subscription_options import Mode
 from penstock.flow.demand import Demand, Unlimited, Window
-from penstock.wire.amqp.basic_methods import Cancel, Consume
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.deliveries import Deliveries
+from penstock.wire.amqp.methods.basic import Cancel, Consume
+from penstock.wire.amqp.serializer import Deliveries
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState

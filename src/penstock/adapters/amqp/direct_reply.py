@@ -17,11 +17,11 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 from penstock.model.record import Record
-from penstock.wire.amqp.basic_methods import Consume
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.deliveries import Deliveries
+from penstock.wire.amqp.methods.basic import Consume
 from penstock.wire.amqp.origin import PublishHead, publish_record
 from penstock.wire.amqp.properties import edit_properties
+from penstock.wire.amqp.serializer import Deliveries
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState

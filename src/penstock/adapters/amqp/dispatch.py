@@ -18,11 +18,18 @@ from penstock.adapters.amqp.channel import OPEN, ChannelPhase, ChannelState
 from penstock.adapters.amqp.families import HANDLERS
 from penstock.adapters.amqp.settling import acks, settle
 from penstock.model.errors import AlreadyExists, NotFound
-from penstock.wire.amqp.channel_methods import Close, CloseOk, Open, OpenOk
 from penstock.wire.amqp.codes import CLASS_BASIC, AmqpError, ReplyCode
-from penstock.wire.amqp.content import AckRun, Command, Event, PublishRun, Refused, SettleRun
-from penstock.wire.amqp.frame import method_frame
-from penstock.wire.amqp.method import Method
+from penstock.wire.amqp.frames import (
+    AckRun,
+    Command,
+    Event,
+    PublishRun,
+    Refused,
+    SettleRun,
+    method_frame,
+)
+from penstock.wire.amqp.methods.channel import Close, CloseOk, Open, OpenOk
+from penstock.wire.amqp.methods.method import Method
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.session import Session

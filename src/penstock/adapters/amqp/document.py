@@ -17,7 +17,7 @@ from penstock.adapters.amqp.exchange import Exchange
 from penstock.adapters.amqp.exchanges import clean_name, known_kind
 from penstock.adapters.amqp.queue_book import Declaration
 from penstock.adapters.amqp.users import SHA256, User, hash_of
-from penstock.wire.amqp.method import short_bytes
+from penstock.wire.amqp.methods.method import short_bytes
 from penstock.wire.amqp.table import encode_table
 
 Arguments = dict[str, Any] | Annotated[list[Any], msgspec.Meta(max_length=0)]

@@ -20,7 +20,7 @@ from penstock.adapters.amqp.matching import MATCHERS
 from penstock.adapters.amqp.topology_bounds import check_arguments, check_exchanges
 from penstock.adapters.amqp.topology_rows import put_exchange
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.exchange_methods import (
+from penstock.wire.amqp.methods.exchange import (
     Bind,
     BindOk,
     Declare,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.house import House
     from penstock.adapters.amqp.vhost import VirtualHost
-    from penstock.wire.amqp.method import Method
+    from penstock.wire.amqp.methods.method import Method
 
 _LINE_ENDS: Final = str.maketrans("", "", "\r\n")
 

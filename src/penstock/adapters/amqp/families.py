@@ -20,7 +20,7 @@ from penstock.adapters.amqp import (
     settling,
     tx,
 )
-from penstock.wire.amqp.method import Method
+from penstock.wire.amqp.methods.method import Method
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState

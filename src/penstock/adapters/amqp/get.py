@@ -17,10 +17,10 @@ from penstock.adapters.amqp import outflow
 from penstock.adapters.amqp.consumers import Holder
 from penstock.adapters.amqp.queues import named
 from penstock.flow.demand import Unlimited
-from penstock.wire.amqp.basic_methods import Get, GetEmpty
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.deliveries import got
-from penstock.wire.amqp.frame import method_frame
+from penstock.wire.amqp.frames import method_frame
+from penstock.wire.amqp.methods.basic import Get, GetEmpty
+from penstock.wire.amqp.serializer import got
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState

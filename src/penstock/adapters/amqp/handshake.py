@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock import __version__
 from penstock.adapters.amqp.login import Credentials, credentials
 from penstock.wire.amqp.codes import FRAME_MAX_MIN, AmqpError, ReplyCode
-from penstock.wire.amqp.connection_methods import Open, OpenOk, Start, StartOk, Tune, TuneOk
-from penstock.wire.amqp.method import Method
+from penstock.wire.amqp.methods.connection import Open, OpenOk, Start, StartOk, Tune, TuneOk
+from penstock.wire.amqp.methods.method import Method
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.house import House

@@ -4,7 +4,7 @@ One is sent when nothing was written for half an interval. The peer is dropped w
 read for two intervals; any byte counts. While we ourselves do not read (or hold its publishes, for
 clients that stop talking then) the silence is ours, and the watch starts anew afterwards.
 
-Not here: the clock (times come in), the frame (``wire/amqp/frame.py``).
+Not here: the clock (times come in), the frame (``wire/amqp/frames.py``).
 """
 
 SILENT_INTERVALS_MAX = 2

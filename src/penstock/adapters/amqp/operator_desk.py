@@ -28,7 +28,7 @@ from penstock.model.ids import ConnectionId
 from penstock.model.record import Record, Wire
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.method import short_bytes
+from penstock.wire.amqp.methods.method import short_bytes
 from penstock.wire.amqp.origin import PublishHead, publish_record
 
 if TYPE_CHECKING:

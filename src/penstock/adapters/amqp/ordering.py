@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Final
 from penstock.adapters.amqp.dispatch import run_event
 from penstock.adapters.amqp.unacked import stretches
 from penstock.flow.diagnosis import COMMANDS, UndoneView
-from penstock.wire.amqp.basic_methods import Get
-from penstock.wire.amqp.content import AckRun, Command, SettleRun
-from penstock.wire.amqp.queue_methods import Declare, Delete, Purge
+from penstock.wire.amqp.frames import AckRun, Command, SettleRun
+from penstock.wire.amqp.methods.basic import Get
+from penstock.wire.amqp.methods.queue import Declare, Delete, Purge
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.queue import AmqpQueue
     from penstock.adapters.amqp.session import Session
     from penstock.engine.connection import Channel
-    from penstock.wire.amqp.content import Event
-    from penstock.wire.amqp.inflow import Inflow
+    from penstock.wire.amqp.frames import Event
+    from penstock.wire.amqp.parser import Inflow
 
 TURNS_MAX: Final = 8
 """Turns one command waits for."""

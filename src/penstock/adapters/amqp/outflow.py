@@ -8,7 +8,7 @@ F14: what the socket has not taken is counted by the engine when it hands a list
 connection's ``UnsentLimit``; ``Session.flushed`` gives it back and ``Consuming.wake`` lets the
 engine go on. So a peer that does not read stops its own connection's deliveries and nobody else's.
 
-Not here: tags (``unacked.py``), the layout of frames (``wire/amqp/deliveries.py``).
+Not here: tags (``unacked.py``), the layout of frames (``wire/amqp/serializer.py``).
 """
 
 from __future__ import annotations

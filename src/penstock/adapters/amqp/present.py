@@ -11,7 +11,7 @@ error: a reader must get past every message. ``user-id`` is vouched for by a bro
 login, so it is never made out of a property.
 
 Not here: reading another protocol's bytes (``wire/<protocol>/facts.py``, by the engine's port); the
-opposite direction (``wire/amqp/facts.py``).
+opposite direction (``wire/amqp/origin.py``).
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from msgspec.structs import replace
 
 from penstock.model.record import Facts, Record, Wire
 from penstock.wire.amqp.codes import SHORT_BYTES_MAX, AmqpError
-from penstock.wire.amqp.facts import ATTEMPTS, PREFIX
-from penstock.wire.amqp.origin import PublishHead, publish_record
+from penstock.wire.amqp.origin import ATTEMPTS, PREFIX, PublishHead, publish_record
 from penstock.wire.amqp.properties import (
     DELIVERY_PERSISTENT,
     DELIVERY_TRANSIENT,

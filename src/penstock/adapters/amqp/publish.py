@@ -33,8 +33,8 @@ from penstock.model.ids import UNASSIGNED_OFFSET
 from penstock.model.record import Record
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.deliveries import returned
 from penstock.wire.amqp.origin import NO_CLAIMS, PublishHead
+from penstock.wire.amqp.serializer import returned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.router import ExchangeRoute
     from penstock.engine.ports import Confirmation
-    from penstock.wire.amqp.content import PublishRun
+    from penstock.wire.amqp.frames import PublishRun
 
 PLAIN_TOKEN: Final = 0
 """What publishes are known by when nobody waits for an answer."""

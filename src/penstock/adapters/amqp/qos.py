@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.wire.amqp.basic_methods import Qos, QosOk
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
+from penstock.wire.amqp.methods.basic import Qos, QosOk
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState

@@ -22,7 +22,7 @@ from penstock.adapters.amqp.exchanges import clean_name, refuse_default
 from penstock.adapters.amqp.queue import AmqpQueue, no_queue
 from penstock.adapters.amqp.queue_book import Declaration
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.queue_methods import (
+from penstock.wire.amqp.methods.queue import (
     Bind,
     BindOk,
     Declare,
@@ -37,7 +37,7 @@ from penstock.wire.amqp.queue_methods import (
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState
-    from penstock.wire.amqp.method import Method
+    from penstock.wire.amqp.methods.method import Method
 
 
 def declare(channel: ChannelState, method: Declare) -> None:

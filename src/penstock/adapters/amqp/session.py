@@ -37,8 +37,8 @@ from penstock.wire.amqp.codes import (
     ReplyCode,
     WrongProtocol,
 )
-from penstock.wire.amqp.frame import HEARTBEAT
-from penstock.wire.amqp.inflow import Inflow
+from penstock.wire.amqp.frames import HEARTBEAT
+from penstock.wire.amqp.parser import Inflow
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.house import House

@@ -20,22 +20,15 @@ from operator import itemgetter, lt
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.adapters.amqp.unacked import Run, singles, unknown_tag
-from penstock.wire.amqp.basic_methods import (
-    Ack,
-    Nack,
-    Recover,
-    RecoverAsync,
-    RecoverOk,
-    Reject,
-)
 from penstock.wire.amqp.codes import CLASS_BASIC, AmqpError, ReplyCode
+from penstock.wire.amqp.methods.basic import Ack, Nack, Recover, RecoverAsync, RecoverOk, Reject
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.consumers import Holder
     from penstock.engine.subscription import Subscription
     from penstock.model.ids import QueueId
-    from penstock.wire.amqp.content import AckRun, SettleRun
+    from penstock.wire.amqp.frames import AckRun, SettleRun
 
 
 class Verdict(Enum):

@@ -36,7 +36,7 @@ from penstock.adapters.amqp.topology_bounds import (
 from penstock.adapters.amqp.vhost import space_of
 from penstock.model.names import TopicName, topic_name
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.method import short_bytes
+from penstock.wire.amqp.methods.method import short_bytes
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.house import House

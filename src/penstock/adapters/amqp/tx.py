@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.engine.parcel import PUBLICATION_BYTES
 from penstock.model.record import Record
-from penstock.wire.amqp.channel_methods import (
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
+from penstock.wire.amqp.methods.channel import (
     TxCommit,
     TxCommitOk,
     TxRollback,
@@ -30,8 +31,7 @@ from penstock.wire.amqp.channel_methods import (
     TxSelect,
     TxSelectOk,
 )
-from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.method import Method
+from penstock.wire.amqp.methods.method import Method
 from penstock.wire.amqp.origin import PublishHead
 
 if TYPE_CHECKING:

@@ -20,12 +20,10 @@ from penstock.adapters.rocketmq.pop_receipt import (
 )
 from penstock.adapters.rocketmq.pops import Pops
 from penstock.adapters.rocketmq.replies import Answer
-from penstock.wire.rocketmq.bodies import BatchAck, BatchAckBody
+from penstock.wire.rocketmq.bodies import BatchAck, BatchAckBody, decode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.headers import parse
-from penstock.wire.rocketmq.lenient_json import decode_body
+from penstock.wire.rocketmq.headers import AckHeader, parse
 from penstock.wire.rocketmq.pop_handle import PopHandle
-from penstock.wire.rocketmq.pop_headers import AckHeader
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

@@ -22,19 +22,20 @@ from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.bodies import (
     MessageModel,
     MessageQueue,
+    Perm,
     QueryAssignmentAnswer,
     QueryAssignmentBody,
     QueueAssignment,
+    decode_body,
+    encode_body,
 )
 from penstock.wire.rocketmq.codes import RequestCode
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
-from penstock.wire.rocketmq.route_bodies import Perm
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.requests import Handler
     from penstock.adapters.rocketmq.session import Session
+    from penstock.wire.rocketmq.bodies import TopicRouteData
     from penstock.wire.rocketmq.command import Command
-    from penstock.wire.rocketmq.route_bodies import TopicRouteData
 
 _log = logging.getLogger(__name__)
 

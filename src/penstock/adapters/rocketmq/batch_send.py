@@ -17,15 +17,12 @@ from penstock.adapters.rocketmq.replies import Answer
 from penstock.adapters.rocketmq.send_keys import keys_of
 from penstock.adapters.rocketmq.storing import Storing
 from penstock.model.refusal import Refusal
-from penstock.wire.rocketmq.batch import BatchItem, split_batch
 from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import FLAG_RESPONSE, Command, Malformed
-from penstock.wire.rocketmq.frame import encode
-from penstock.wire.rocketmq.headers import fields
-from penstock.wire.rocketmq.hot_frames import REGION, SendFrame
+from penstock.wire.rocketmq.frames import REGION, SendFrame, encode
+from penstock.wire.rocketmq.headers import SendAnswer, fields
 from penstock.wire.rocketmq.message_id import offset_message_id
-from penstock.wire.rocketmq.send_headers import SendAnswer
-from penstock.wire.rocketmq.stored import stored_record
+from penstock.wire.rocketmq.stored import BatchItem, split_batch, stored_record
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.send import Sender

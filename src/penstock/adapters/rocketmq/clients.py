@@ -31,12 +31,13 @@ from penstock.wire.rocketmq.bodies import (
     HeartbeatData,
     MessageModel,
     SubscriptionGroupConfig,
+    TopicConfig,
+    decode_body,
+    encode_body,
 )
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command, Language
 from penstock.wire.rocketmq.headers import GroupHeader, UnregisterHeader, parse
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
-from penstock.wire.rocketmq.route_bodies import TopicConfig
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

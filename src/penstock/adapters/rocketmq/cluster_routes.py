@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from penstock.wire.rocketmq.bodies import TopicRouteData, decode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command, Malformed
-from penstock.wire.rocketmq.lenient_json import decode_body
-from penstock.wire.rocketmq.route_bodies import TopicRouteData
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

@@ -22,7 +22,7 @@ from penstock.engine.queue import Queue
 from penstock.engine.topic import Topic
 from penstock.model.errors import PenstockError
 from penstock.model.names import TopicName
-from penstock.wire.rocketmq.route_bodies import TopicConfig
+from penstock.wire.rocketmq.bodies import TopicConfig
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

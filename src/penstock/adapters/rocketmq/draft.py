@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.model.record import Record
-from penstock.wire.rocketmq.hot_frames import SendFrame, send_answer
+from penstock.wire.rocketmq.frames import SendFrame, send_answer
 from penstock.wire.rocketmq.stored import stored_record
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.naming import DLQ_PREFIX, GROUP_TOPIC_CHARS_MAX, RETRY_PREFIX
 from penstock.engine.group.switches import ALL_ON, Switches
-from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
+from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, decode_body, encode_body
 from penstock.wire.rocketmq.command import Malformed
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

@@ -17,12 +17,10 @@ from penstock.adapters.rocketmq.mode import Modes
 from penstock.adapters.rocketmq.offset_book import OffsetBook
 from penstock.adapters.rocketmq.replies import Answer, system_error
 from penstock.adapters.rocketmq.requests import Handler
-from penstock.wire.rocketmq.admin_headers import GroupConfigHeader, GroupNameHeader
-from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
+from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, decode_body, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command
-from penstock.wire.rocketmq.headers import parse
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
+from penstock.wire.rocketmq.headers import GroupConfigHeader, GroupNameHeader, parse
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

@@ -16,9 +16,13 @@ from penstock.adapters.rocketmq.pop_receipt import receipt_of
 from penstock.adapters.rocketmq.pops import Pops
 from penstock.adapters.rocketmq.replies import Answer
 from penstock.wire.rocketmq.codes import RequestCode
-from penstock.wire.rocketmq.headers import fields, parse
+from penstock.wire.rocketmq.headers import (
+    ChangeInvisibleAnswer,
+    ChangeInvisibleHeader,
+    fields,
+    parse,
+)
 from penstock.wire.rocketmq.pop_handle import REVIVE_ORDERLY
-from penstock.wire.rocketmq.pop_headers import ChangeInvisibleAnswer, ChangeInvisibleHeader
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.requests import Handler

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.wire.rocketmq.command import Command, Malformed, response_to
-from penstock.wire.rocketmq.frame import RemotingFrames, encode
+from penstock.wire.rocketmq.frames import RemotingFrames, encode
 
 if TYPE_CHECKING:
     from penstock.adapters.contract import Peer

@@ -13,10 +13,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.requests import Handler
-from penstock.wire.rocketmq.bodies import LockBatchAnswer, LockBatchBody, MessageQueue
+from penstock.wire.rocketmq.bodies import (
+    LockBatchAnswer,
+    LockBatchBody,
+    MessageQueue,
+    decode_body,
+    encode_body,
+)
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import Command
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

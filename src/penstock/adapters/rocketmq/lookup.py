@@ -16,8 +16,8 @@ from penstock.adapters.rocketmq.shown import shown_at
 from penstock.model.record import Record, Wire
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command
-from penstock.wire.rocketmq.facts import RocketmqFacts
 from penstock.wire.rocketmq.headers import QueryMessageHeader, ViewMessageHeader, parse
+from penstock.wire.rocketmq.stored import RocketmqFacts
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

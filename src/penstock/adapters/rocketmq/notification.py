@@ -12,8 +12,7 @@ from penstock.adapters.rocketmq.pop_checks import readable
 from penstock.adapters.rocketmq.pop_wait import Poll, PollResult
 from penstock.adapters.rocketmq.pops import Pops
 from penstock.wire.rocketmq.codes import RequestCode
-from penstock.wire.rocketmq.headers import fields, parse
-from penstock.wire.rocketmq.pop_headers import NotificationAnswer, NotificationHeader
+from penstock.wire.rocketmq.headers import NotificationAnswer, NotificationHeader, fields, parse
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.pop_reader import PopReader

@@ -17,10 +17,8 @@ from penstock.adapters.rocketmq.naming import OFFSET_MOVED_TOPIC, wire_name
 from penstock.adapters.rocketmq.storing import Storing
 from penstock.engine.queue import Queue
 from penstock.flow.rate import TokenBucket
-from penstock.wire.rocketmq.bodies import Body, MessageQueue
-from penstock.wire.rocketmq.lenient_json import encode_body
+from penstock.wire.rocketmq.bodies import Body, MessageQueue, TopicConfig, encode_body
 from penstock.wire.rocketmq.properties import KEYS, TAGS, format_properties
-from penstock.wire.rocketmq.route_bodies import TopicConfig
 from penstock.wire.rocketmq.stored import stored_record
 
 if TYPE_CHECKING:

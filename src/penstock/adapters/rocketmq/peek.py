@@ -14,8 +14,7 @@ from penstock.adapters.rocketmq.replies import Answer, system_error
 from penstock.adapters.rocketmq.shown import shown
 from penstock.engine.pull import Pull, PullStatus
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.headers import fields, parse
-from penstock.wire.rocketmq.pop_headers import PeekHeader, PopAnswer
+from penstock.wire.rocketmq.headers import PeekHeader, PopAnswer, fields, parse
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.pop_reader import PopReader

@@ -25,8 +25,7 @@ from penstock.adapters.rocketmq.pops import Pops
 from penstock.adapters.rocketmq.replies import Answer
 from penstock.engine.taking import PopOrder
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.headers import fields, parse
-from penstock.wire.rocketmq.pop_headers import PopHeader
+from penstock.wire.rocketmq.headers import PopHeader, fields, parse
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.requests import Handler

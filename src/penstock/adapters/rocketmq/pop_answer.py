@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 from penstock.adapters.rocketmq.shown import shown
 from penstock.log.index import IndexFlag
 from penstock.model.record import Wire
+from penstock.wire.rocketmq.headers import PopAnswer
 from penstock.wire.rocketmq.pop_handle import (
     Place,
     format_offsets,
     format_order_counts,
     format_start_offsets,
 )
-from penstock.wire.rocketmq.pop_headers import PopAnswer
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

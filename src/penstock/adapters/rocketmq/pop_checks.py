@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House
     from penstock.engine.filter_port import Filter
     from penstock.engine.queue import Queue
-    from penstock.wire.rocketmq.pop_headers import NotificationHeader, PeekHeader, PopHeader
+    from penstock.wire.rocketmq.headers import NotificationHeader, PeekHeader, PopHeader
 
 MESSAGES_MAX: Final = 32
 """One checkpoint of RocketMQ has 32 bits."""

@@ -29,7 +29,7 @@ from penstock.wire.rocketmq.pop_handle import PopHandle, RetryFlag, parse_handle
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House
     from penstock.engine.queue import Queue
-    from penstock.wire.rocketmq.pop_headers import AckHeader, ChangeInvisibleHeader
+    from penstock.wire.rocketmq.headers import AckHeader, ChangeInvisibleHeader
 
 VOID: Final = (
     "the receipt of offset %d is void: the message was acknowledged, its invisible time is over, "

@@ -31,8 +31,8 @@ from penstock.log.index import IndexFlag
 from penstock.model.record import Wire
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command
+from penstock.wire.rocketmq.frames import pull_answer_head
 from penstock.wire.rocketmq.headers import PullAnswer, PullFlag, PullHeader, fields, parse
-from penstock.wire.rocketmq.hot_frames import pull_answer_head
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

@@ -6,8 +6,7 @@ its readers expect (``lenient_json`` reads it, too). C++ clients take a list ins
 
 from collections.abc import Mapping
 
-from penstock.wire.rocketmq.bodies import MessageQueue
-from penstock.wire.rocketmq.lenient_json import encode_body
+from penstock.wire.rocketmq.bodies import MessageQueue, encode_body
 
 
 def queue_table(rows: Mapping[MessageQueue, object]) -> bytes:

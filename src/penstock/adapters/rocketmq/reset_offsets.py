@@ -20,11 +20,10 @@ from penstock.adapters.rocketmq.queue_tables import queue_list, table_body
 from penstock.adapters.rocketmq.replies import Answer
 from penstock.adapters.rocketmq.requests import Handler
 from penstock.engine.queue import Queue
-from penstock.wire.rocketmq.admin_headers import ResetOffsetHeader
 from penstock.wire.rocketmq.bodies import MessageQueue
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
-from penstock.wire.rocketmq.headers import fields, parse
+from penstock.wire.rocketmq.headers import ResetOffsetHeader, fields, parse
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

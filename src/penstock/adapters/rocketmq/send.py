@@ -21,9 +21,9 @@ from penstock.adapters.rocketmq.storing import Sending
 from penstock.adapters.rocketmq.topics import Place
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command
-from penstock.wire.rocketmq.hot_frames import SendFrame
+from penstock.wire.rocketmq.frames import SendFrame
+from penstock.wire.rocketmq.headers import SendHeader, parse_send_header
 from penstock.wire.rocketmq.properties import PROPERTIES_BYTES_MAX, span_at
-from penstock.wire.rocketmq.send_headers import SendHeader, parse_send_header
 from penstock.wire.rocketmq.stored import stored_record
 
 if TYPE_CHECKING:

@@ -28,10 +28,9 @@ from penstock.adapters.rocketmq.replies import Answer, no_permission, system_err
 from penstock.adapters.rocketmq.shown import shown_at
 from penstock.adapters.rocketmq.storing import Storing
 from penstock.model.record import RecordFlag
-from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
+from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, TopicConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command
-from penstock.wire.rocketmq.facts import RocketmqFacts
 from penstock.wire.rocketmq.headers import SendBackHeader, parse
 from penstock.wire.rocketmq.properties import (
     DELAY,
@@ -39,8 +38,13 @@ from penstock.wire.rocketmq.properties import (
     with_property,
     without_properties,
 )
-from penstock.wire.rocketmq.route_bodies import TopicConfig
-from penstock.wire.rocketmq.stored import StoredMessage, SysFlag, decode_stored, record_of
+from penstock.wire.rocketmq.stored import (
+    RocketmqFacts,
+    StoredMessage,
+    SysFlag,
+    decode_stored,
+    record_of,
+)
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

@@ -21,8 +21,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.refusal import Refusal
 from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import FLAG_RESPONSE, Command, Malformed
-from penstock.wire.rocketmq.frame import encode
-from penstock.wire.rocketmq.hot_frames import SendFrame, send_answer
+from penstock.wire.rocketmq.frames import SendFrame, encode, send_answer
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.session import Session

@@ -30,8 +30,7 @@ from penstock.flow.reason import Reason
 from penstock.model.ids import ConnectionId
 from penstock.model.refusal import Refusal
 from penstock.wire.rocketmq.command import Command, Malformed
-from penstock.wire.rocketmq.frame import decode, encode
-from penstock.wire.rocketmq.hot_frames import parse_send
+from penstock.wire.rocketmq.frames import decode, encode, parse_send
 from penstock.wire.rocketmq.message_id import encode_host
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ A record that came over this wire is its own answer, byte for byte. One that was
 that was released into another topic gets that topic's name, too (D14). Records of other protocols
 are presented as messages of this one (D16).
 
-Not here: the presenting (``present.py``), how bytes are changed (``wire/rocketmq/patch.py``).
+Not here: the presenting (``present.py``), how bytes are changed (``wire/rocketmq/stored.py``).
 """
 
 from __future__ import annotations
@@ -18,9 +18,14 @@ from penstock.engine.host import IndexEntry
 from penstock.engine.queue import Queue
 from penstock.log.index import IndexFlag
 from penstock.model.record import Record, RecordKind, Wire
-from penstock.wire.rocketmq.facts import prepared_offset_of, sys_flag_of
-from penstock.wire.rocketmq.patch import placed, retopic
-from penstock.wire.rocketmq.stored import SysFlag, topic_field
+from penstock.wire.rocketmq.stored import (
+    SysFlag,
+    placed,
+    prepared_offset_of,
+    retopic,
+    sys_flag_of,
+    topic_field,
+)
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

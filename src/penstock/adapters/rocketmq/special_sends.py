@@ -21,9 +21,9 @@ from penstock.adapters.rocketmq.storing import Storing
 from penstock.adapters.rocketmq.transactions import Transactions
 from penstock.model.record import Record, RecordFlag
 from penstock.wire.rocketmq.codes import ResponseCode
-from penstock.wire.rocketmq.facts import RocketmqFacts
-from penstock.wire.rocketmq.hot_frames import send_answer
+from penstock.wire.rocketmq.frames import send_answer
 from penstock.wire.rocketmq.properties import DELAY, without_properties
+from penstock.wire.rocketmq.stored import RocketmqFacts
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.draft import Draft, Special

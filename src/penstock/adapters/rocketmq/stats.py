@@ -18,12 +18,16 @@ from penstock.engine.group.group import Group
 from penstock.engine.queue import Queue
 from penstock.engine.topic import Topic
 from penstock.model.ids import ConnectionId
-from penstock.wire.rocketmq.admin_headers import ConsumeStatsHeader, ProducerGroupHeader
-from penstock.wire.rocketmq.bodies import MessageQueue, SubscriptionData
+from penstock.wire.rocketmq.bodies import MessageQueue, SubscriptionData, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command
-from penstock.wire.rocketmq.headers import GroupHeader, TopicHeader, parse
-from penstock.wire.rocketmq.lenient_json import encode_body
+from penstock.wire.rocketmq.headers import (
+    ConsumeStatsHeader,
+    GroupHeader,
+    ProducerGroupHeader,
+    TopicHeader,
+    parse,
+)
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

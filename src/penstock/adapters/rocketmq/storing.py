@@ -18,7 +18,7 @@ from penstock.engine.connection import Channel
 from penstock.engine.ports import Confirmation, Publication
 from penstock.engine.routing import DirectRoute
 from penstock.model.refusal import Refusal
-from penstock.wire.rocketmq.hot_frames import SendFrame
+from penstock.wire.rocketmq.frames import SendFrame
 
 if TYPE_CHECKING:
     from penstock.engine.topic import Topic

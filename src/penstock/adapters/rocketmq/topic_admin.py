@@ -12,11 +12,10 @@ from penstock.adapters.rocketmq.naming import SYSTEM_TOPICS
 from penstock.adapters.rocketmq.pops import forget_retries
 from penstock.adapters.rocketmq.replies import Answer
 from penstock.adapters.rocketmq.topics import QUEUES_MAX
+from penstock.wire.rocketmq.bodies import TopicConfig, TopicConfigTable, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command
 from penstock.wire.rocketmq.headers import CreateTopicHeader, TopicHeader, parse
-from penstock.wire.rocketmq.lenient_json import encode_body
-from penstock.wire.rocketmq.route_bodies import TopicConfig, TopicConfigTable
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

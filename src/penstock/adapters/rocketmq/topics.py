@@ -28,8 +28,8 @@ from penstock.adapters.rocketmq.naming import (
 from penstock.adapters.rocketmq.replies import Answer, forbidden, no_topic
 from penstock.engine.routing import DirectRoute
 from penstock.engine.topic import Topic, TopicPolicy
-from penstock.wire.rocketmq.route_bodies import DataVersion, Perm, TopicConfig
-from penstock.wire.rocketmq.send_headers import SendHeader
+from penstock.wire.rocketmq.bodies import DataVersion, Perm, TopicConfig
+from penstock.wire.rocketmq.headers import SendHeader
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

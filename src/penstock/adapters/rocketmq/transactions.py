@@ -29,9 +29,9 @@ from penstock.adapters.rocketmq.naming import RETRY_PREFIX
 from penstock.adapters.rocketmq.replies import Answer, system_error
 from penstock.model.ids import ConnectionId
 from penstock.model.record import Record, RecordFlag, Wire
+from penstock.wire.rocketmq.bodies import TopicConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
-from penstock.wire.rocketmq.facts import RocketmqFacts, sys_flag_of
 from penstock.wire.rocketmq.headers import (
     CheckTransactionHeader,
     EndTransactionHeader,
@@ -39,10 +39,15 @@ from penstock.wire.rocketmq.headers import (
     parse,
 )
 from penstock.wire.rocketmq.message_id import offset_message_id
-from penstock.wire.rocketmq.patch import placed, retopic
 from penstock.wire.rocketmq.properties import UNIQ_KEY, value_of, with_property
-from penstock.wire.rocketmq.route_bodies import TopicConfig
-from penstock.wire.rocketmq.stored import SysFlag, decode_stored
+from penstock.wire.rocketmq.stored import (
+    RocketmqFacts,
+    SysFlag,
+    decode_stored,
+    placed,
+    retopic,
+    sys_flag_of,
+)
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

@@ -12,10 +12,10 @@ from collections import deque
 from typing import Any, Final
 
 from penstock.cli.scenes.amqp_link import AmqpLink
-from penstock.wire.amqp.basic_methods import Ack, Consume, Deliver, Nack, Qos
-from penstock.wire.amqp.channel_methods import Close, ConfirmSelect
-from penstock.wire.amqp.method import Method
-from penstock.wire.amqp.queue_methods import Declare, DeclareOk
+from penstock.wire.amqp.methods.basic import Ack, Consume, Deliver, Nack, Qos
+from penstock.wire.amqp.methods.channel import Close, ConfirmSelect
+from penstock.wire.amqp.methods.method import Method
+from penstock.wire.amqp.methods.queue import Declare, DeclareOk
 
 ROUND_SECONDS: Final = 0.01
 """How often a publisher sends its share of a second."""

@@ -18,16 +18,18 @@ from socket import SO_RCVBUF, SOL_SOCKET
 from typing import Final, NamedTuple
 
 from penstock.model.errors import PenstockError
-from penstock.wire.amqp.basic_methods import Ack, Cancel, Deliver, GetOk, Nack, Publish, Return
-from penstock.wire.amqp.channel_methods import Close as CloseChannel
-from penstock.wire.amqp.channel_methods import Open as OpenChannel
 from penstock.wire.amqp.codes import (
     FRAME_BODY,
     FRAME_HEADER,
     FRAME_METHOD,
     PROTOCOL_HEADER,
 )
-from penstock.wire.amqp.connection_methods import (
+from penstock.wire.amqp.frames import CONTENT_HEAD, AmqpFrames, Frame, content_frames, method_frame
+from penstock.wire.amqp.methods import decode_method
+from penstock.wire.amqp.methods.basic import Ack, Cancel, Deliver, GetOk, Nack, Publish, Return
+from penstock.wire.amqp.methods.channel import Close as CloseChannel
+from penstock.wire.amqp.methods.channel import Open as OpenChannel
+from penstock.wire.amqp.methods.connection import (
     Blocked,
     Close,
     Open,
@@ -36,10 +38,7 @@ from penstock.wire.amqp.connection_methods import (
     TuneOk,
     Unblocked,
 )
-from penstock.wire.amqp.content import CONTENT_HEAD, content_frames
-from penstock.wire.amqp.frame import AmqpFrames, Frame, method_frame
-from penstock.wire.amqp.method import Method
-from penstock.wire.amqp.methods import decode_method
+from penstock.wire.amqp.methods.method import Method
 
 PERSISTENT: Final = b"\x10\x00\x02"
 """Properties of a message that says nothing but delivery-mode 2."""

@@ -8,9 +8,14 @@ from typing import Final
 
 from penstock.cli.remoting import RemotingClient
 from penstock.cli.scenes.house import House
-from penstock.wire.rocketmq.bodies import LockBatchAnswer, LockBatchBody, MessageQueue
+from penstock.wire.rocketmq.bodies import (
+    LockBatchAnswer,
+    LockBatchBody,
+    MessageQueue,
+    decode_body,
+    encode_body,
+)
 from penstock.wire.rocketmq.codes import RequestCode
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
 
 GROUP: Final = "ledger"
 TOPIC: Final = "accounts"

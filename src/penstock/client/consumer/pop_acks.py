@@ -17,8 +17,8 @@ from typing import Final
 
 from penstock.client.consumer.pop_receipts import real_topic
 from penstock.wire.rocketmq.bodies import BATCH_ACK_BYTES_MAX, BatchAck, BatchAckBody
+from penstock.wire.rocketmq.headers import AckHeader
 from penstock.wire.rocketmq.pop_handle import REVIVE_ORDERLY, PopHandle
-from penstock.wire.rocketmq.pop_headers import AckHeader
 
 SPAN_MAX: Final = BATCH_ACK_BYTES_MAX * 8
 """Offsets that one entry can reach; a pop takes 32 messages, filters leave gaps."""

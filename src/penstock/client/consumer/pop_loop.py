@@ -43,7 +43,7 @@ from penstock.model.assignment import QueueRef
 from penstock.model.clock import Clock
 from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import Malformed
-from penstock.wire.rocketmq.pop_headers import PopHeader
+from penstock.wire.rocketmq.headers import PopHeader
 
 _log = logging.getLogger(__name__)
 

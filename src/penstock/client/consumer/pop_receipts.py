@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from penstock.client.consumer.consume_from import RETRY_PREFIX
+from penstock.wire.rocketmq.headers import ChangeInvisibleAnswer, PopAnswer
 from penstock.wire.rocketmq.pop_handle import (
     PopHandle,
     RetryFlag,
@@ -22,7 +23,6 @@ from penstock.wire.rocketmq.pop_handle import (
     parse_order_counts,
     parse_start_offsets,
 )
-from penstock.wire.rocketmq.pop_headers import ChangeInvisibleAnswer, PopAnswer
 from penstock.wire.rocketmq.properties import NAME_END, PAIR_END
 from penstock.wire.rocketmq.stored import StoredMessage
 

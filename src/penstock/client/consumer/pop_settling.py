@@ -22,11 +22,11 @@ from penstock.model.assignment import QueueRef
 from penstock.model.clock import Clock
 from penstock.wire.rocketmq.bodies import BatchAckBody
 from penstock.wire.rocketmq.codes import ResponseCode
-from penstock.wire.rocketmq.headers import SendBackHeader
-from penstock.wire.rocketmq.pop_headers import (
+from penstock.wire.rocketmq.headers import (
     AckHeader,
     ChangeInvisibleAnswer,
     ChangeInvisibleHeader,
+    SendBackHeader,
 )
 
 _log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ The messages of a batch share topic and ``wait_store_ok``, go to one queue, and 
 messages of their own. They cannot be delayed, and do not go to retry topics. A batch counts against
 ``message_bytes_max`` as a whole; ``split_batch`` makes lists that fit.
 
-Not here: the header (``encoding.py``), the layout (``wire/rocketmq/batch.py``).
+Not here: the header (``encoding.py``), the layout (``wire/rocketmq/stored.py``).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from typing import Final
 from penstock.client.errors import InvalidMessage
 from penstock.client.message import RETRY_PREFIX, Message
 from penstock.client.producer.property_text import properties_of
-from penstock.wire.rocketmq.batch import BATCH_MESSAGES_MAX, BatchItem, join_batch
+from penstock.wire.rocketmq.stored import BATCH_MESSAGES_MAX, BatchItem, join_batch
 
 ITEM_BYTES: Final = 22
 """What the layout adds to body and properties of a message."""

@@ -28,9 +28,8 @@ from penstock.model.assignment import QueueRef
 from penstock.model.clock import Clock
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import Command
-from penstock.wire.rocketmq.headers import fields
+from penstock.wire.rocketmq.headers import SendHeaderV2, fields
 from penstock.wire.rocketmq.message_id import UniqueKeys
-from penstock.wire.rocketmq.send_headers import SendHeaderV2
 from penstock.wire.rocketmq.stored import SysFlag
 
 AUTO_CREATE_TOPIC: Final = "TBW102"

@@ -7,12 +7,16 @@ members once read, and leave as names. What C++ leaves out of a subscription is 
 Not here: routes and what brokers tell name servers (``route_bodies.py``).
 """
 
-from enum import StrEnum
-from typing import Final, TypeVar
+import re
+import struct
+import zlib
+from enum import IntFlag, StrEnum
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from penstock.model.record import tag_hash
+from penstock.wire.rocketmq.command import Malformed
 
 SUBSCRIBE_ALL: Final = "*"
 EXPRESSION_CHARS_MAX: Final = 8192
@@ -247,3 +251,298 @@ class SubscriptionGroupConfig(Body, gc=False, kw_only=True, rename="camel"):
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
     consume_timeout_minute: int = 15
+
+
+# ---- route bodies -------------------------------------------------------------------------------
+# JSON bodies about brokers and topics: routes, clusters, topic lists, broker registration.
+#
+# The order of fields is fixed: ali-ons compares routes as text.
+#
+# Not here: groups and queues (``bodies.py``), reading and writing JSON (``lenient_json.py``).
+
+
+MASTER: Final = "0"
+"""The broker id a producer looks for."""
+
+
+class Perm(IntFlag):
+    """What may be done with the queues of a topic."""
+
+    INHERIT = 1
+    WRITE = 2
+    READ = 4
+    PRIORITY = 8
+
+
+class QueueData(Body, gc=False, kw_only=True, rename="camel"):
+    """The queues of a topic on one broker."""
+
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int = int(Perm.READ | Perm.WRITE)
+    topic_sys_flag: int = 0
+
+
+class BrokerData(Body, gc=False, kw_only=True, rename="camel"):
+    """Where a broker listens, by broker id."""
+
+    cluster: str = ""
+    broker_name: str
+    broker_addrs: dict[str, str] = {}
+    enable_acting_master: bool = False
+
+
+class TopicRouteData(Body, gc=False, kw_only=True, rename="camel"):
+    """Answer to GET_ROUTEINFO_BY_TOPIC."""
+
+    order_topic_conf: str | None = None
+    queue_datas: list[QueueData] = []
+    broker_datas: list[BrokerData] = []
+    filter_server_table: dict[str, list[str]] = {}
+
+
+class Cluster(Body, gc=False, kw_only=True, rename="camel"):
+    """Answer to GET_BROKER_CLUSTER_INFO."""
+
+    broker_addr_table: dict[str, BrokerData] = {}
+    cluster_addr_table: dict[str, list[str]] = {}
+
+
+class TopicList(Body, gc=False, kw_only=True, rename="camel"):
+    """Answer to the requests that list topics."""
+
+    topic_list: list[str] = []
+    broker_addr: str | None = None
+
+
+class KeyValueTable(Body, gc=False, kw_only=True, rename="camel"):
+    """Answer to GET_KVLIST_BY_NAMESPACE and REGISTER_BROKER."""
+
+    table: dict[str, str] = {}
+
+
+class DataVersion(Body, gc=False, kw_only=True, rename="camel"):
+    """By which a name server sees that a broker's topics changed."""
+
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
+
+
+class TopicConfig(Body, gc=False, kw_only=True, rename="camel"):
+    """One topic of a broker that registers."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = int(Perm.READ | Perm.WRITE)
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = {}
+
+
+class TopicConfigTable(Body, gc=False, kw_only=True, rename="camel"):
+    """All topics of a broker that registers."""
+
+    topic_config_table: dict[str, TopicConfig] = {}
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+
+
+class RegisterBrokerBody(Body, gc=False, kw_only=True, rename="camel"):
+    """REGISTER_BROKER; deflated when the header says ``compressed``."""
+
+    topics: TopicConfigTable = msgspec.field(
+        name="topicConfigSerializeWrapper", default_factory=TopicConfigTable
+    )
+    filter_server_list: list[str] = []
+
+
+# ---- lenient json -------------------------------------------------------------------------------
+# JSON bodies as real peers write them: nulls, quoted numbers, fastjson's keys.
+#
+# Standard JSON of the right shape is read directly. What that refuses is tried again: nulls are
+# taken for absent, and keys that are no strings (old fastjson writes ``{0:"host:port"}`` and
+# even ``{{"queueId":1}:5}``) become strings of the same text. C++ ends bodies with a newline.
+#
+# Time and memory are linear in the size of the body, which is bounded.
+#
+# Not here: the shapes (``bodies.py``, ``route_bodies.py``).
+
+
+BODY_BYTES_MAX: Final = 256 * 1024
+"""Largest JSON body a broker reads: a heartbeat of 1,000 subscriptions. A client that asks a
+large cluster for its topics passes more."""
+ODD_SHARE: Final = 4
+"""Rewriting keys costs a microsecond a token: only a fourth of the limit may need it (50 ms)."""
+NESTING_MAX: Final = 64
+
+T = TypeVar("T")
+
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]+|\\.)*+"?|[{}\[\]:,]|[^\s"{}\[\]:,]++', re.DOTALL)
+"""A string without its end reaches to the end of the text: looking for it again would be slow."""
+_BRACKETS: Final = {b"}": b"{", b"]": b"["}
+_ENCODE: Final = msgspec.json.Encoder().encode
+_DECODERS: Final[dict[Any, Any]] = {}
+"""One per shape; shapes are ours, peers cannot add any."""
+
+
+def decode_body(data: bytes, kind: type[T], *, bytes_max: int = BODY_BYTES_MAX) -> T:
+    """The body of a command; raises ``Malformed`` naming the place that is wrong."""
+    if len(data) > bytes_max:
+        raise Malformed(f"{kind.__name__} of {len(data)} bytes, limit {bytes_max}")
+    try:
+        return _decoder(kind).decode(data)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return msgspec.convert(
+            _without_nulls(_parse(data, bytes_max // ODD_SHARE)), kind, strict=False
+        )
+    except (ValueError, RecursionError) as problem:
+        raise Malformed(f"{kind.__name__} cannot be read: {problem}") from None
+
+
+def encode_body(body: object) -> bytes:
+    """Standard JSON: every client known reads it."""
+    return _ENCODE(body)
+
+
+def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    found = _DECODERS.get(kind)
+    if found is None:
+        found = _DECODERS[kind] = msgspec.json.Decoder(kind, strict=False)
+    return found
+
+
+def _parse(data: bytes, odd_bytes_max: int) -> Any:
+    text = data.strip(b"\0 \r\n\t").decode("utf-8", "replace")
+    try:
+        return msgspec.json.decode(text)
+    except ValueError:
+        if len(data) > odd_bytes_max:
+            raise
+        return msgspec.json.decode(standard_json(text.encode()))
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value if each is not None]
+    return value
+
+
+def standard_json(data: bytes) -> bytes:
+    """The same JSON with every key a string: numbers are quoted, objects become their text."""
+    out: list[bytes] = []
+    open_brackets: list[bytes] = []
+    key_at, key_depth = -1, 0
+    """Where in ``out`` the object begins that is a key, and how deep; -1: none is open."""
+    wants_key = False
+    for match in _TOKEN.finditer(data):
+        token = match.group()
+        if token in (b"{", b"["):
+            if len(open_brackets) >= NESTING_MAX:
+                raise Malformed(f"JSON nested deeper than {NESTING_MAX}")
+            if wants_key:
+                # Each level would double the backslashes; no peer has more than one.
+                if key_at >= 0:
+                    raise Malformed("JSON object as key inside a key")
+                key_at, key_depth = len(out), len(open_brackets)
+            open_brackets.append(token)
+            out.append(token)
+            wants_key = token == b"{"
+        elif token in _BRACKETS:
+            if not open_brackets or open_brackets.pop() != _BRACKETS[token]:
+                raise Malformed("JSON brackets do not match")
+            out.append(token)
+            if key_at >= 0 and key_depth == len(open_brackets):
+                out[key_at:] = [_ENCODE(b"".join(out[key_at:]).decode("utf-8", "replace"))]
+                key_at = -1
+            wants_key = False
+        elif token == b",":
+            out.append(token)
+            wants_key = bool(open_brackets) and open_brackets[-1] == b"{"
+        elif token == b":":
+            out.append(token)
+            wants_key = False
+        else:
+            is_bare_key = wants_key and not token.startswith(b'"')
+            out.append(b'"%b"' % token if is_bare_key else token)
+            wants_key = False
+    return b"".join(out)
+
+
+# ---- packed registration ------------------------------------------------------------------------
+# The body of a compressed REGISTER_BROKER: deflated, and not JSON as a whole.
+#
+# | i32 length . data version as JSON
+# | i32 count  . count times: i32 length . "topic read write perm filterType [attributes as JSON]"
+# | i32 length . filter servers as JSON
+# | since 5.0 more follows, which a name server can do without
+#
+# What it inflates to is bounded before anything is read. JSON that was deflated as a whole is read
+# as well.
+#
+# Not here: the shapes (``route_bodies.py``).
+
+
+_I32: Final = struct.Struct(">i")
+_SEPARATOR: Final = " "
+_FIELDS_MIN: Final = 5
+
+
+def unpack_registration(data: bytes, bytes_max: int) -> RegisterBrokerBody:
+    """Topics and version; raises ``Malformed``."""
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(data, bytes_max)
+    except zlib.error as problem:
+        raise Malformed(f"the compressed registration cannot be read: {problem}") from None
+    if inflater.unconsumed_tail:
+        raise Malformed(f"the registration inflates to more than {bytes_max} bytes")
+    if plain.startswith(b"{"):
+        return decode_body(plain, RegisterBrokerBody, bytes_max=bytes_max)
+    try:
+        return _unpacked(plain)
+    except (struct.error, ValueError) as problem:
+        raise Malformed(f"the compressed registration cannot be read: {problem}") from None
+
+
+def _unpacked(plain: bytes) -> RegisterBrokerBody:
+    text, at = _piece(plain, 0)
+    version = decode_body(text, DataVersion)
+    (count,) = _I32.unpack_from(plain, at)
+    at += _I32.size
+    topics: dict[str, TopicConfig] = {}
+    for _ in range(count):
+        text, at = _piece(plain, at)
+        config = _topic(text.decode("utf-8", "replace"))
+        topics[config.topic_name] = config
+    return RegisterBrokerBody(
+        topics=TopicConfigTable(topic_config_table=topics, data_version=version)
+    )
+
+
+def _piece(plain: bytes, at: int) -> tuple[bytes, int]:
+    (size,) = _I32.unpack_from(plain, at)
+    at += _I32.size
+    if not 0 <= size <= len(plain) - at:
+        raise Malformed(f"a part of {size} bytes where {len(plain) - at} are left")
+    return plain[at : at + size], at + size
+
+
+def _topic(text: str) -> TopicConfig:
+    fields = text.split(_SEPARATOR, _FIELDS_MIN)
+    if len(fields) < _FIELDS_MIN:
+        raise Malformed(f"a topic needs {_FIELDS_MIN} fields: {text[:80]!r}")
+    name, read, write, perm, filter_type = fields[:_FIELDS_MIN]
+    return TopicConfig(
+        topic_name=name,
+        read_queue_nums=int(read),
+        write_queue_nums=int(write),
+        perm=int(perm),
+        topic_filter_type=filter_type,
+    )

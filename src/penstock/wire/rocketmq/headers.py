@@ -15,6 +15,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
+from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import Command, Malformed
 
 I32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
@@ -239,3 +240,222 @@ class CheckTransactionHeader(Header, gc=False, kw_only=True, rename="camel"):
     transaction_id: str | None = None
     offset_msg_id: str | None = None
     bname: str | None = None
+
+
+# ---- send headers -------------------------------------------------------------------------------
+# The header of a send: long names (V1), single letters (V2), and whichever a batch used.
+#
+# Not here: reading it straight from a frame (``hot_frames.py``).
+
+
+class SendHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """SEND_MESSAGE; the attributes are those of every version."""
+
+    producer_group: str
+    topic: str
+    default_topic: str = ""
+    default_topic_queue_nums: I32 = 4
+    queue_id: I32
+    """Below 0: the broker picks one."""
+    sys_flag: I32 = 0
+    born_timestamp: I64 = 0
+    flag: I32 = 0
+    properties: str = ""
+    reconsume_times: I32 = 0
+    unit_mode: bool = False
+    max_reconsume_times: I32 | None = None
+    batch: bool = False
+    broker_name: str | None = None
+
+
+class SendHeaderV2(SendHeader, gc=False, kw_only=True):
+    """SEND_MESSAGE_V2: the same in letters."""
+
+    producer_group: str = msgspec.field(name="a")
+    topic: str = msgspec.field(name="b")
+    default_topic: str = msgspec.field(name="c", default="")
+    default_topic_queue_nums: I32 = msgspec.field(name="d", default=4)
+    queue_id: I32 = msgspec.field(name="e")
+    sys_flag: I32 = msgspec.field(name="f", default=0)
+    born_timestamp: I64 = msgspec.field(name="g", default=0)
+    flag: I32 = msgspec.field(name="h", default=0)
+    properties: str = msgspec.field(name="i", default="")
+    reconsume_times: I32 = msgspec.field(name="j", default=0)
+    unit_mode: bool = msgspec.field(name="k", default=False)
+    max_reconsume_times: I32 | None = msgspec.field(name="l", default=None)
+    batch: bool = msgspec.field(name="m", default=False)
+    broker_name: str | None = msgspec.field(name="n", default=None)
+
+
+class SendAnswer(Header, gc=False, kw_only=True, rename="camel"):
+    """Answer to a send; of a batch ``msg_id`` is a comma list and ``queue_offset`` the first."""
+
+    msg_id: str
+    queue_id: I32
+    queue_offset: I64
+    transaction_id: str | None = None
+    batch_uniq_id: str | None = None
+    recall_handle: str | None = None
+    msg_region: str | None = msgspec.field(name="MSG_REGION", default=None)
+    trace_on: bool | None = msgspec.field(name="TRACE_ON", default=None)
+
+
+_BY_LETTERS: Final = frozenset(
+    (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
+)
+
+
+def parse_send_header(command: Command) -> SendHeader:
+    """The header of any send; batches come in letters from Java and in long names from Go."""
+    if command.code in _BY_LETTERS and "topic" not in command.ext:
+        return parse(SendHeaderV2, command)
+    return parse(SendHeader, command)
+
+
+# ---- pop headers --------------------------------------------------------------------------------
+# Typed ``ext`` fields of pop: take, acknowledge, change the invisible time, peek, wait.
+#
+# Not here: the strings inside them (``pop_handle.py``), BATCH_ACK's body (``bodies.py``).
+
+
+class PopHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """POP_MESSAGE."""
+
+    consumer_group: str
+    topic: str
+    queue_id: I32 = -1
+    """-1: any queue."""
+    max_msg_nums: I32 = 32
+    invisible_time: I64 = 60_000
+    poll_time: I64 = 0
+    born_time: I64 = 0
+    init_mode: I32 = 0
+    """Where a new group begins: 0 at the oldest message, 1 at the newest."""
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool = False
+    attempt_id: str | None = None
+
+
+class PopAnswer(Header, gc=False, kw_only=True, rename="camel"):
+    """Answer to a pop; the client builds the handles from it (``pop_handle.py``)."""
+
+    pop_time: I64
+    invisible_time: I64
+    revive_qid: I32 = 0
+    rest_num: I64 = 0
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
+
+
+class AckHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """ACK_MESSAGE."""
+
+    consumer_group: str
+    topic: str
+    queue_id: I32
+    extra_info: str
+    offset: I64
+
+
+class ChangeInvisibleHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """CHANGE_MESSAGE_INVISIBLETIME."""
+
+    consumer_group: str
+    topic: str
+    queue_id: I32
+    extra_info: str
+    offset: I64
+    invisible_time: I64
+
+
+class ChangeInvisibleAnswer(Header, gc=False, kw_only=True, rename="camel"):
+    """The parts of the new handle; the old one is void."""
+
+    pop_time: I64
+    invisible_time: I64
+    revive_qid: I32 = 0
+
+
+class PeekHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """PEEK_MESSAGE."""
+
+    consumer_group: str
+    topic: str
+    queue_id: I32 = -1
+    max_msg_nums: I32 = 32
+
+
+class NotificationHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """NOTIFICATION: wait until there is something to pop."""
+
+    consumer_group: str
+    topic: str
+    queue_id: I32 = -1
+    poll_time: I64 = 0
+    born_time: I64 = 0
+    order: bool = False
+    attempt_id: str | None = None
+
+
+class NotificationAnswer(Header, gc=False, kw_only=True, rename="camel"):
+    """Whether there is."""
+
+    has_msg: bool
+    polling_full: bool = False
+
+
+# ---- admin headers ------------------------------------------------------------------------------
+# Typed ``ext`` fields of requests that operators and their tools send about groups.
+#
+# Read with ``headers.parse``, written with ``headers.fields``, as all headers.
+
+
+class GroupNameHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """DELETE_SUBSCRIPTIONGROUP."""
+
+    group_name: str
+    clean_offset: bool = False
+    remove_offset: bool = False
+    """What older tools call it."""
+
+
+class GroupConfigHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """GET_SUBSCRIPTIONGROUP_CONFIG."""
+
+    group: str
+
+
+class ProducerGroupHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """GET_PRODUCER_CONNECTION_LIST."""
+
+    producer_group: str
+
+
+class ConsumeStatsHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """GET_CONSUME_STATS; without a topic it is about all that the group reads."""
+
+    consumer_group: str
+    topic: str | None = None
+
+
+class ResetOffsetHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """INVOKE_BROKER_TO_RESET_OFFSET, and RESET_CONSUMER_CLIENT_OFFSET to clients."""
+
+    topic: str
+    group: str
+    timestamp: I64 = -1
+    """Wall time in milliseconds; -1 = the end."""
+    is_force: bool = False
+    """Obey although it goes forward."""
+    queue_id: I32 = -1
+    offset: I64 | None = None
+
+
+class RelayHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """GET_CONSUMER_RUNNING_INFO and CONSUME_MESSAGE_DIRECTLY."""
+
+    consumer_group: str
+    client_id: str = msgspec.field(name="clientId")
+    msg_id: str = msgspec.field(name="msgId", default="")

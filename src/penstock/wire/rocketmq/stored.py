@@ -20,6 +20,8 @@ Invariants: spans of a record lie in its origin; ``decode_stored(encode_stored(m
 Not here: batch bodies (``batch.py``), changing stored bytes (``patch.py``), facts (``facts.py``).
 """
 
+import zlib
+from collections.abc import Iterable
 from enum import IntFlag
 from functools import lru_cache
 from struct import Struct, error
@@ -28,11 +30,21 @@ from zlib import crc32
 
 import msgspec
 
-from penstock.model.record import SHAPES_KEPT, Record, RecordFlag, Shape, Wire
+from penstock.model.record import SHAPES_KEPT, Facts, Record, RecordFlag, Shape, Wire
 from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.message_id import HOST_V4_BYTES, HOST_V6_BYTES, NO_HOST
 from penstock.wire.rocketmq.message_id import offset_message_id as offset_id
-from penstock.wire.rocketmq.properties import PROPERTIES_BYTES_MAX, parse_properties, span_at
+from penstock.wire.rocketmq.properties import (
+    KEYS,
+    PROPERTIES_BYTES_MAX,
+    START_DELIVER_TIME,
+    SYSTEM_NAMES,
+    TIMER_DELIVER_MS,
+    UNIQ_KEY,
+    parse_properties,
+    span_at,
+    value_span,
+)
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -334,3 +346,261 @@ def _first_key(properties: bytes, at: int) -> tuple[int, int]:
 
 def _too_long(props_len: int) -> Malformed:
     return Malformed(f"properties of {props_len} bytes, limit {PROPERTIES_BYTES_MAX}")
+
+
+# ---- batch --------------------------------------------------------------------------------------
+# Several messages in one body: what a batch send carries, and an inner batch when stored.
+#
+# | repeated: | totalSize i32 | magic i32 (0) | bodyCRC i32 (0) | flag i32 |
+# |           | bodyLen i32 | body | propLen i16 | properties |
+#
+# A batch send is stored as separate messages, so a pull never shows its shape. Inner batches (a
+# flag of the stored message) come from other brokers only; the client unwraps them.
+#
+# Not here: the topic and the rest, which the messages of a batch share (``send_headers.py``).
+
+
+BATCH_MESSAGES_MAX: Final = 65536
+"""A body of 4 MiB could claim three times as many; each costs us a few hundred bytes."""
+
+_HEAD: Final = Struct(">iiiii")
+_INNER: Final = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
+
+
+class BatchItem(msgspec.Struct, gc=False):
+    """One message of a batch."""
+
+    body: bytes
+    properties: bytes = b""
+    flag: int = 0
+
+
+def split_batch(body: bytes) -> list[BatchItem]:
+    """The messages of a batch body, in order."""
+    items: list[BatchItem] = []
+    at, size = 0, len(body)
+    while at < size:
+        try:
+            total, _, _, flag, body_len = _HEAD.unpack_from(body, at)
+            body_at = at + _HEAD.size
+            props_at = body_at + body_len + 2
+            props_len = _I16.unpack_from(body, props_at - 2)[0] if body_len >= 0 else -1
+        except error:
+            raise Malformed(f"batch message at byte {at} of {size} ends early") from None
+        end = at + total
+        if props_len < 0 or props_at + props_len > end or end > size:
+            raise Malformed(f"batch message at byte {at} of {size}: wrong length {total}")
+        if len(items) == BATCH_MESSAGES_MAX:
+            raise Malformed(f"batch of more than {BATCH_MESSAGES_MAX} messages; send smaller ones")
+        items.append(
+            BatchItem(
+                body[body_at : body_at + body_len], body[props_at : props_at + props_len], flag
+            )
+        )
+        at = end
+    return items
+
+
+def join_batch(items: Iterable[BatchItem]) -> bytes:
+    """The body that carries these messages."""
+    pieces: list[bytes] = []
+    for item in items:
+        body, properties = item.body, item.properties
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise Malformed(f"properties of {len(properties)} bytes, limit {PROPERTIES_BYTES_MAX}")
+        total = _HEAD.size + len(body) + 2 + len(properties)
+        try:
+            head = _HEAD.pack(total, 0, 0, item.flag, len(body))
+        except error:
+            raise Malformed(f"message of {len(body)} bytes, flag {item.flag}: no fit") from None
+        pieces += (head, body, _I16.pack(len(properties)), properties)
+    return b"".join(pieces)
+
+
+def unwrap(message: StoredMessage) -> list[StoredMessage]:
+    """The messages of an inner batch, with the offsets it stands for; any other message itself."""
+    if message.sys_flag & _INNER != _INNER:
+        return [message]
+    return [
+        msgspec.structs.replace(
+            message,
+            body=item.body,
+            properties=item.properties,
+            flag=item.flag,
+            sys_flag=message.sys_flag & ~_INNER,
+            queue_offset=message.queue_offset + number,
+            body_crc=-1,
+        )
+        for number, item in enumerate(split_batch(message.body))
+    ]
+
+
+# ---- patch --------------------------------------------------------------------------------------
+# Stored bytes as another queue shows them: a copy with some fields changed (D14).
+#
+# A delayed message that was released, a committed half message or a copy in a second queue lies in
+# the log once, under the topic and place it was first written for. Readers get it with the topic,
+# queueId, queueOffset and commitLogOffset of the queue they read.
+#
+# Invariant: what is not named stays as it was, byte for byte; checksum and body are never touched.
+#
+# Not here: making a new message out of an old one (``stored.record_of``).
+
+
+_I32: Final = Struct(">i")
+_FRONT: Final = Struct(">II")
+_PLACE: Final = Struct(">qq")
+_TAIL: Final = Struct(">iqi")
+
+
+def placed(origin: bytes, queue_id: int, queue_offset: int, position: int) -> bytes:
+    """The message at another place: the common case, one copy."""
+    copy = bytearray(origin)
+    _I32.pack_into(copy, QUEUE_ID_AT, queue_id)
+    _PLACE.pack_into(copy, QUEUE_OFFSET_AT, queue_offset, position)
+    return bytes(copy)
+
+
+def retopic(
+    origin: bytes,
+    topic: str,
+    *,
+    properties: bytes | None = None,
+    reconsume_times: int | None = None,
+    prepared_offset: int | None = None,
+    sys_flag: int | None = None,
+) -> bytes:
+    """The message under another topic, and what usually changes with it."""
+    try:
+        (old_flag,) = _I32.unpack_from(origin, SYS_FLAG_AT)
+        head = HEADS[old_flag & HOST_BITS]
+        _, old_magic = _FRONT.unpack_from(origin)
+        tail_at = head.size - _TAIL.size
+        old_times, old_prepared, body_len = _TAIL.unpack_from(origin, tail_at)
+        topic_at = head.size + body_len
+        width = 1 if old_magic == MAGIC_V1 else 2
+        topic_len = int.from_bytes(origin[topic_at : topic_at + width], "big")
+        props_at = topic_at + width + topic_len + 2
+        if properties is None:
+            properties = origin[props_at:]
+        magic, field = topic_field(topic)
+        total = topic_at + len(field) + 2 + len(properties)
+        front = bytearray(origin[: head.size])
+        _FRONT.pack_into(front, 0, total, magic)
+        if sys_flag is not None:
+            sys_flag = sys_flag & ~HOST_BITS | old_flag & HOST_BITS
+            _I32.pack_into(front, SYS_FLAG_AT, sys_flag)
+        _TAIL.pack_into(
+            front,
+            tail_at,
+            old_times if reconsume_times is None else reconsume_times,
+            old_prepared if prepared_offset is None else prepared_offset,
+            body_len,
+        )
+    except error as problem:
+        raise Malformed(f"stored message cannot be changed: {problem}") from None
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        raise Malformed(f"properties of {len(properties)} bytes, limit {PROPERTIES_BYTES_MAX}")
+    return b"".join(
+        (front, origin[head.size : topic_at], field, _U16.pack(len(properties)), properties)
+    )
+
+
+# ---- facts --------------------------------------------------------------------------------------
+# What other protocols, filters and Spark may know of a RocketMQ message (D15, D16).
+#
+# | key         __SHARDINGKEY, else the first of KEYS      message id  UNIQ_KEY
+# | tag         TAGS                                       born        bornTimestamp
+# | attempts    reconsumeTimes                             expire      the record's own
+# | deliver     the record's own, else TIMER_DELIVER_MS or ali-ons' __STARTDELIVERTIME
+# | properties  those whose names are not RocketMQ's
+#
+# Invariant: only ``wire/rocketmq`` looks into RocketMQ's origin bytes; everybody else asks here.
+#
+# Not here: making RocketMQ bytes out of other messages (``adapters/rocketmq/present.py``).
+
+
+_I64: Final = Struct(">q")
+_TIMES_BEFORE_BODY: Final = 16
+"""reconsumeTimes, preparedTransaction and bodyLen lie right in front of the body."""
+_PREPARED_BEFORE_BODY: Final = 12
+_UNIQ_MARK: Final = UNIQ_KEY.encode() + b"\x01"
+_KEYS_MARK: Final = KEYS.encode() + b"\x01"
+_ZLIB_TYPES: Final = (0, 3)
+_TYPE_NAMES: Final = {1: "LZ4", 2: "ZSTD"}
+
+
+class RocketmqFacts:
+    """The reader of RocketMQ records; satisfies the engine's ``FactsReader``."""
+
+    def keys(self, record: Record) -> list[bytes]:
+        """The keys under which the record can be looked up: UNIQ_KEY and each of KEYS."""
+        properties = record.properties
+        at, size = value_span(properties, _KEYS_MARK)
+        found = properties[at : at + size].split() if size else []
+        at, size = value_span(properties, _UNIQ_MARK)
+        return [properties[at : at + size], *found] if size else found
+
+    def properties(self, record: Record) -> dict[str, str]:
+        """All properties, RocketMQ's own included: what an SQL92 filter may name."""
+        return parse_properties(record.properties)
+
+    def facts(self, record: Record) -> Facts:
+        """Everything but the body."""
+        properties = parse_properties(record.properties)
+        deliver = properties.get(TIMER_DELIVER_MS) or properties.get(START_DELIVER_TIME, "")
+        return Facts(
+            key=record.key.decode("utf-8", "replace"),
+            tag=record.tag.decode("utf-8", "replace"),
+            message_id=properties.get(UNIQ_KEY, ""),
+            born_ms=record.born_ms,
+            expire_ms=record.expire_ms,
+            deliver_ms=record.deliver_ms or _milliseconds(deliver),
+            attempts=attempts_of(record.origin),
+            properties={k: v for k, v in properties.items() if k not in SYSTEM_NAMES},
+        )
+
+    def body(self, record: Record, bytes_max: int) -> bytes:
+        """The body as it was before its producer compressed it, at most ``bytes_max``."""
+        return plain_body(record.body, sys_flag_of(record.origin), bytes_max)
+
+
+def plain_body(body: bytes, sys_flag: int, bytes_max: int) -> bytes:
+    """A body without the compression that ``sysFlag`` speaks of; for clients, too."""
+    if not sys_flag & SysFlag.COMPRESSED:
+        return body
+    kind = (sys_flag & SysFlag.COMPRESSION_TYPE) >> 8
+    if kind not in _ZLIB_TYPES:
+        name = _TYPE_NAMES.get(kind, f"type {kind}")
+        raise Malformed(f"body is compressed with {name}; only zlib can be inflated here")
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(body, bytes_max + 1)
+    except zlib.error as problem:
+        raise Malformed(f"body cannot be inflated: {problem}") from None
+    if len(plain) > bytes_max:
+        raise Malformed(f"body inflates to more than {bytes_max} bytes")
+    if not inflater.eof:
+        raise Malformed("body ends in the middle of its compressed data")
+    return plain
+
+
+def sys_flag_of(origin: bytes) -> int:
+    """The sysFlag of a stored message, V6 bits included."""
+    return int(_I32.unpack_from(origin, SYS_FLAG_AT)[0])
+
+
+def attempts_of(origin: bytes) -> int:
+    """The reconsumeTimes of a stored message."""
+    body_at = HEADS[sys_flag_of(origin) & HOST_BITS].size
+    return int(_I32.unpack_from(origin, body_at - _TIMES_BEFORE_BODY)[0])
+
+
+def prepared_offset_of(origin: bytes) -> int:
+    """The preparedTransactionOffset of a stored message."""
+    body_at = HEADS[sys_flag_of(origin) & HOST_BITS].size
+    return int(_I64.unpack_from(origin, body_at - _PREPARED_BEFORE_BODY)[0])
+
+
+def _milliseconds(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0

@@ -6,10 +6,9 @@ from penstock.adapters.amqp.ordering import COMMANDS_AT_ONCE
 from penstock.engine.dying import DEATHS_AT_ONCE
 from penstock.flow.diagnosis import COMMANDS, UndoneView
 from penstock.testing.amqp_peer import NO_PROPERTIES
-from penstock.wire.amqp.basic_methods import Consume, Get, Nack, Publish
-from penstock.wire.amqp.content import content_frames
-from penstock.wire.amqp.frame import method_frame
-from penstock.wire.amqp.queue_methods import Declare, Delete
+from penstock.wire.amqp.frames import content_frames, method_frame
+from penstock.wire.amqp.methods.basic import Consume, Get, Nack, Publish
+from penstock.wire.amqp.methods.queue import Declare, Delete
 
 GETS = 5
 

@@ -2,7 +2,7 @@
 
 from penstock.adapters.amqp.blocked import BlockedNotices
 from penstock.flow.reason import Reason
-from penstock.wire.amqp.connection_methods import Blocked, Unblocked
+from penstock.wire.amqp.methods.connection import Blocked, Unblocked
 
 
 def test_an_alarm_is_told_once_and_its_end_once():

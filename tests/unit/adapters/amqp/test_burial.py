@@ -9,14 +9,14 @@ from penstock.model.names import TopicName
 from penstock.model.record import neutral_record
 from penstock.testing.amqp_deeds import PERSISTENT, durable_topic, put
 from penstock.testing.faults import FaultKind
-from penstock.wire.amqp.basic_methods import Get, GetEmpty, GetOk, Nack, Reject
-from penstock.wire.amqp.channel_methods import ConfirmSelect
-from penstock.wire.amqp.deliveries import names_of
-from penstock.wire.amqp.exchange_methods import Declare as DeclareExchange
+from penstock.wire.amqp.methods.basic import Get, GetEmpty, GetOk, Nack, Reject
+from penstock.wire.amqp.methods.channel import ConfirmSelect
+from penstock.wire.amqp.methods.exchange import Declare as DeclareExchange
+from penstock.wire.amqp.methods.queue import Bind, Purge
+from penstock.wire.amqp.methods.queue import Delete as DeleteQueue
 from penstock.wire.amqp.origin import publish_record
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
-from penstock.wire.amqp.queue_methods import Bind, Purge
-from penstock.wire.amqp.queue_methods import Delete as DeleteQueue
+from penstock.wire.amqp.serializer import names_of
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.testing.amqp_peer import AmqpBench
-from penstock.wire.amqp.connection_methods import StartOk, Tune
+from penstock.wire.amqp.methods.connection import StartOk, Tune
 
 
 @pytest.fixture

@@ -6,8 +6,10 @@ import pytest
 
 from penstock.settings.load import Settings
 from penstock.testing.amqp_peer import AmqpBench
-from penstock.wire.amqp.basic_methods import Ack, Consume, Deliver, Get, GetEmpty, Publish
-from penstock.wire.amqp.channel_methods import (
+from penstock.wire.amqp.codes import FRAME_HEADER, AmqpError, ReplyCode
+from penstock.wire.amqp.frames import CONTENT_HEAD, encode_frame, method_frame
+from penstock.wire.amqp.methods.basic import Ack, Consume, Deliver, Get, GetEmpty, Publish
+from penstock.wire.amqp.methods.channel import (
     AccessRequest,
     AccessRequestOk,
     Close,
@@ -19,13 +21,10 @@ from penstock.wire.amqp.channel_methods import (
     Open,
     OpenOk,
 )
-from penstock.wire.amqp.codes import FRAME_HEADER, AmqpError, ReplyCode
-from penstock.wire.amqp.connection_methods import Close as CloseConnection
-from penstock.wire.amqp.content import CONTENT_HEAD
-from penstock.wire.amqp.exchange_methods import Declare as DeclareExchange
-from penstock.wire.amqp.exchange_methods import DeclareOk as ExchangeDeclareOk
-from penstock.wire.amqp.frame import encode_frame, method_frame
-from penstock.wire.amqp.queue_methods import Declare, DeclareOk
+from penstock.wire.amqp.methods.connection import Close as CloseConnection
+from penstock.wire.amqp.methods.exchange import Declare as DeclareExchange
+from penstock.wire.amqp.methods.exchange import DeclareOk as ExchangeDeclareOk
+from penstock.wire.amqp.methods.queue import Declare, DeclareOk
 
 PERSISTENT = b"\x10\x00\x02"
 

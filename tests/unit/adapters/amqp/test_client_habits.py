@@ -3,9 +3,9 @@
 import pytest
 
 from penstock.testing.amqp_peer import AmqpBench
-from penstock.wire.amqp.basic_methods import Cancel, Consume
-from penstock.wire.amqp.connection_methods import Close, CloseOk
-from penstock.wire.amqp.queue_methods import Declare, Delete, DeleteOk
+from penstock.wire.amqp.methods.basic import Cancel, Consume
+from penstock.wire.amqp.methods.connection import Close, CloseOk
+from penstock.wire.amqp.methods.queue import Declare, Delete, DeleteOk
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from penstock.adapters.amqp.closing import CLOSE_OK, Farewell, close_frame, shutdown
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.connection_methods import Close
-from penstock.wire.amqp.frame import method_frame
+from penstock.wire.amqp.frames import method_frame
+from penstock.wire.amqp.methods.connection import Close
 
 
 def test_a_close_names_code_text_class_and_method():

@@ -1,7 +1,7 @@
 """Confirms of a channel: numbers in, as few frames as can say it out."""
 
 from penstock.adapters.amqp.confirm import Confirms
-from penstock.wire.amqp.answers import ack_frame, nack_frame
+from penstock.wire.amqp.serializer import ack_frame, nack_frame
 
 
 def test_what_is_complete_is_one_cumulative_ack():

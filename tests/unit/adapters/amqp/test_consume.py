@@ -5,18 +5,10 @@ import pytest
 from penstock.settings.load import Settings
 from penstock.settings.protocols import AmqpSettings
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
-from penstock.wire.amqp import channel_methods, connection_methods
-from penstock.wire.amqp.basic_methods import (
-    Ack,
-    Cancel,
-    CancelOk,
-    Consume,
-    ConsumeOk,
-    Deliver,
-    Qos,
-)
-from penstock.wire.amqp.method import Method
-from penstock.wire.amqp.queue_methods import Declare, DeclareOk, Delete
+from penstock.wire.amqp.methods import channel, connection
+from penstock.wire.amqp.methods.basic import Ack, Cancel, CancelOk, Consume, ConsumeOk, Deliver, Qos
+from penstock.wire.amqp.methods.method import Method
+from penstock.wire.amqp.methods.queue import Declare, DeclareOk, Delete
 
 
 @pytest.fixture
@@ -53,7 +45,7 @@ def deliveries(peer: AmqpPeer) -> list[tuple[str, int, bool, bytes]]:
 
 
 def text_of(method: Method) -> str:
-    assert isinstance(method, (channel_methods.Close, connection_methods.Close))
+    assert isinstance(method, (channel.Close, connection.Close))
     return method.reply_text
 
 
@@ -88,7 +80,7 @@ def test_a_tag_used_twice_costs_the_connection(bench: AmqpBench) -> None:
     peer.call(1, Consume(queue="q", consumer_tag="c"))
     peer.send(1, Consume(queue="q", consumer_tag="c"))
     close = peer.answer(0)
-    assert isinstance(close, connection_methods.Close)
+    assert isinstance(close, connection.Close)
     assert close.reply_code == 530
     assert close.reply_text == "NOT_ALLOWED - attempt to reuse consumer tag 'c'"
 
@@ -103,7 +95,7 @@ def test_an_exclusive_queue_of_another_connection_is_locked(bench: AmqpBench) ->
     owner = bench.client()
     owner.call(1, Declare(queue="mine", is_exclusive=True))
     close = bench.client().call(1, Consume(queue="mine"))
-    assert isinstance(close, channel_methods.Close)
+    assert isinstance(close, channel.Close)
     assert close.reply_code == 405
 
 
@@ -235,7 +227,7 @@ def test_a_channel_that_ends_gives_everything_back(bench: AmqpBench) -> None:
     publish(peer, b"one", b"two", b"three")
     peer.take()
     peer.send(2, Ack(2))
-    peer.call(2, channel_methods.Close(200, "", 0, 0))
+    peer.call(2, channel.Close(200, "", 0, 0))
     peer.call(1, Consume(queue="q", consumer_tag="d"))
     peer.turn()
     assert deliveries(peer) == [("d", 1, True, b"one"), ("d", 2, True, b"three")]

@@ -4,9 +4,9 @@ from penstock.adapters.amqp.consumer_timeout import ConsumerTimeouts
 from penstock.settings.load import Settings
 from penstock.settings.protocols import AmqpSettings
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
-from penstock.wire.amqp import channel_methods
-from penstock.wire.amqp.basic_methods import Ack, Consume
-from penstock.wire.amqp.queue_methods import Declare
+from penstock.wire.amqp.methods import channel
+from penstock.wire.amqp.methods.basic import Ack, Consume
+from penstock.wire.amqp.methods.queue import Declare
 
 
 def with_one_delivery(bench: AmqpBench) -> AmqpPeer:
@@ -32,7 +32,7 @@ def test_too_long_costs_the_channel_and_requeues() -> None:
     assert peer.take() == []
     wait(bench, 60_000)
     close = peer.answer(1)
-    assert isinstance(close, channel_methods.Close)
+    assert isinstance(close, channel.Close)
     assert close.reply_code == 406
     assert close.reply_text.startswith(
         "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value "

@@ -9,7 +9,7 @@ from penstock.adapters.amqp.definitions import exported, import_definitions
 from penstock.adapters.amqp.document import Definitions
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError
-from penstock.wire.amqp.queue_methods import Declare
+from penstock.wire.amqp.methods.queue import Declare
 
 DOCUMENT: dict[str, Any] = {
     "rabbit_version": "3.10.8",

@@ -7,7 +7,7 @@ from penstock.model.names import TopicName
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 from penstock.testing.amqp_peer import AmqpBench
-from penstock.wire.amqp.basic_methods import (
+from penstock.wire.amqp.methods.basic import (
     Ack,
     Cancel,
     CancelOk,
@@ -16,10 +16,10 @@ from penstock.wire.amqp.basic_methods import (
     Deliver,
     Return,
 )
-from penstock.wire.amqp.channel_methods import Close, ConfirmSelect
+from penstock.wire.amqp.methods.channel import Close, ConfirmSelect
+from penstock.wire.amqp.methods.queue import Declare as DeclareQueue
+from penstock.wire.amqp.methods.queue import DeclareOk
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
-from penstock.wire.amqp.queue_methods import Declare as DeclareQueue
-from penstock.wire.amqp.queue_methods import DeclareOk
 
 ASKING = encode_properties(Properties(reply_to=PSEUDO_QUEUE, correlation_id="1"))
 

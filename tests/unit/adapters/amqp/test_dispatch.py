@@ -5,11 +5,11 @@ import pytest
 from penstock.adapters.amqp.families import HANDLERS
 from penstock.model.errors import NotFound
 from penstock.testing.amqp_peer import AmqpBench
-from penstock.wire.amqp import connection_methods
-from penstock.wire.amqp.basic_methods import Ack, Publish
-from penstock.wire.amqp.channel_methods import CloseOk, Flow
-from penstock.wire.amqp.connection_methods import Close
-from penstock.wire.amqp.method import METHODS
+from penstock.wire.amqp.methods import connection
+from penstock.wire.amqp.methods.basic import Ack, Publish
+from penstock.wire.amqp.methods.channel import CloseOk, Flow
+from penstock.wire.amqp.methods.connection import Close
+from penstock.wire.amqp.methods.method import METHODS
 
 FROM_SERVERS = """
     OpenOk FlowOk AccessRequestOk DeclareOk DeleteOk BindOk UnbindOk PurgeOk QosOk ConsumeOk
@@ -53,8 +53,7 @@ def test_what_only_servers_say_is_an_invalid_command(method):
     [
         each
         for each in METHODS.values()
-        if each.class_id == 10
-        and each not in (connection_methods.Close, connection_methods.UpdateSecret)
+        if each.class_id == 10 and each not in (connection.Close, connection.UpdateSecret)
     ],
     ids=lambda each: each.__name__,
 )
@@ -66,7 +65,7 @@ def test_methods_of_a_handshake_have_no_meaning_afterwards(method):
 
 def test_methods_of_the_connection_do_not_belong_on_a_channel():
     peer = AmqpBench().client()
-    peer.send(1, connection_methods.UpdateSecret())
+    peer.send(1, connection.UpdateSecret())
     assert peer.answer(0).reply_code == 503
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
-from penstock.wire.amqp.channel_methods import Close
-from penstock.wire.amqp.exchange_methods import (
+from penstock.wire.amqp.methods.channel import Close
+from penstock.wire.amqp.methods.exchange import (
     Bind,
     BindOk,
     Declare,
@@ -14,7 +14,7 @@ from penstock.wire.amqp.exchange_methods import (
     Unbind,
     UnbindOk,
 )
-from penstock.wire.amqp.method import Method
+from penstock.wire.amqp.methods.method import Method
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from penstock.adapters.amqp.consume import GETTERS_MAX
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
-from penstock.wire.amqp import channel_methods
-from penstock.wire.amqp.basic_methods import Ack, Consume, Deliver, Get, GetEmpty, GetOk, Nack
-from penstock.wire.amqp.queue_methods import Declare, Delete
+from penstock.wire.amqp.methods import channel as channel_methods
+from penstock.wire.amqp.methods.basic import Ack, Consume, Deliver, Get, GetEmpty, GetOk, Nack
+from penstock.wire.amqp.methods.queue import Declare, Delete
 
 
 def client(*bodies: bytes) -> AmqpPeer:

@@ -3,9 +3,10 @@
 import pytest
 
 from penstock.testing.amqp_deeds import cut_off
-from penstock.wire.amqp.channel_methods import Open as OpenChannel
 from penstock.wire.amqp.codes import PROTOCOL_HEADER
-from penstock.wire.amqp.connection_methods import (
+from penstock.wire.amqp.frames import HEARTBEAT, method_frame
+from penstock.wire.amqp.methods.channel import Open as OpenChannel
+from penstock.wire.amqp.methods.connection import (
     Close,
     CloseOk,
     Open,
@@ -16,7 +17,6 @@ from penstock.wire.amqp.connection_methods import (
     UpdateSecret,
     UpdateSecretOk,
 )
-from penstock.wire.amqp.frame import HEARTBEAT, method_frame
 from penstock.wire.amqp.table import encode_table
 
 ALL = frozenset(

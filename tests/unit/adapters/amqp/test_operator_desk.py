@@ -10,8 +10,8 @@ from penstock.model.record import neutral_record
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError
+from penstock.wire.amqp.methods.queue import Declare
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
-from penstock.wire.amqp.queue_methods import Declare
 
 PERSISTENT = encode_properties(Properties(delivery_mode=2))
 

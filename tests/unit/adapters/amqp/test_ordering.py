@@ -11,8 +11,10 @@ from penstock.adapters.amqp.ordering import (
     is_publishing,
 )
 from penstock.testing.amqp_peer import NO_PROPERTIES, AmqpBench
-from penstock.wire.amqp import channel_methods, connection_methods
-from penstock.wire.amqp.basic_methods import (
+from penstock.wire.amqp.frames import content_frames, method_frame
+from penstock.wire.amqp.methods import channel as channel_methods
+from penstock.wire.amqp.methods import connection
+from penstock.wire.amqp.methods.basic import (
     Ack,
     Consume,
     Get,
@@ -23,10 +25,8 @@ from penstock.wire.amqp.basic_methods import (
     Qos,
     Reject,
 )
-from penstock.wire.amqp.content import content_frames
-from penstock.wire.amqp.frame import method_frame
-from penstock.wire.amqp.inflow import FRAME_WORK, WORK_AT_ONCE
-from penstock.wire.amqp.queue_methods import Declare, DeclareOk, Delete, DeleteOk, Purge, PurgeOk
+from penstock.wire.amqp.methods.queue import Declare, DeclareOk, Delete, DeleteOk, Purge, PurgeOk
+from penstock.wire.amqp.parser import FRAME_WORK, WORK_AT_ONCE
 
 HOLD = {"x-max-length": 1, "x-overflow": "hold"}
 
@@ -204,10 +204,10 @@ def test_a_connection_that_ends_does_nothing_more(client, is_close):
 def test_closes_wait_as_well(client):
     close = method_frame(1, channel_methods.Close(200, "", 0, 0))
     client.raw(published(client) + method_frame(1, Declare(queue="q")) + close)
-    client.raw(method_frame(0, connection_methods.Close(200, "", 0, 0)))
+    client.raw(method_frame(0, connection.Close(200, "", 0, 0)))
     client.turn()
     kinds = [type(method) for method in client.methods()]
-    assert kinds == [DeclareOk, channel_methods.CloseOk, connection_methods.CloseOk]
+    assert kinds == [DeclareOk, channel_methods.CloseOk, connection.CloseOk]
 
 
 def test_nothing_waits_any_more_when_the_connection_is_over(client):

@@ -4,10 +4,10 @@ from penstock.model.record import neutral_record
 from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
-from penstock.wire.amqp.basic_methods import Ack, Consume, Deliver
-from penstock.wire.amqp.channel_methods import Close
+from penstock.wire.amqp.methods.basic import Ack, Consume, Deliver
+from penstock.wire.amqp.methods.channel import Close
+from penstock.wire.amqp.methods.queue import Declare, DeclareOk
 from penstock.wire.amqp.properties import Properties, encode_properties
-from penstock.wire.amqp.queue_methods import Declare, DeclareOk
 
 
 def came(peer: AmqpPeer) -> list[bytes]:

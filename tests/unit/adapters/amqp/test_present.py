@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from penstock.adapters.amqp.present import as_amqp, plain_facts, with_attempts
 from penstock.model.record import Facts, Record, RecordFlag, Shape, Wire, neutral_record
-from penstock.wire.amqp.deliveries import names_of
-from penstock.wire.amqp.facts import AmqpFacts
-from penstock.wire.amqp.origin import PublishHead, publish_record
+from penstock.wire.amqp.origin import AmqpFacts, PublishHead, publish_record
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
+from penstock.wire.amqp.serializer import names_of
 
 HEAD = PublishHead("ex", "rk", False, False, b"\x02ex\x02rk")
 

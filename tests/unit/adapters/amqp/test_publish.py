@@ -7,15 +7,14 @@ from penstock.settings.load import Settings
 from penstock.testing.amqp_deeds import PERSISTENT, durable_topic
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.testing.faults import FaultKind
-from penstock.wire.amqp.basic_methods import Ack, Nack, Publish, Return
-from penstock.wire.amqp.channel_methods import Close, ConfirmSelect, ConfirmSelectOk, TxSelect
-from penstock.wire.amqp.connection_methods import Close as CloseConnection
-from penstock.wire.amqp.content import content_frames
-from penstock.wire.amqp.exchange_methods import Declare as DeclareExchange
-from penstock.wire.amqp.frame import method_frame
+from penstock.wire.amqp.frames import content_frames, method_frame
+from penstock.wire.amqp.methods.basic import Ack, Nack, Publish, Return
+from penstock.wire.amqp.methods.channel import Close, ConfirmSelect, ConfirmSelectOk, TxSelect
+from penstock.wire.amqp.methods.connection import Close as CloseConnection
+from penstock.wire.amqp.methods.exchange import Declare as DeclareExchange
+from penstock.wire.amqp.methods.queue import Bind
+from penstock.wire.amqp.methods.queue import Delete as DeleteQueue
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
-from penstock.wire.amqp.queue_methods import Bind
-from penstock.wire.amqp.queue_methods import Delete as DeleteQueue
 
 
 def bodies(bench, topic):

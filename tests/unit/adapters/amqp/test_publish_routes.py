@@ -7,8 +7,8 @@ from penstock.adapters.amqp.direct_reply import KEY_PREFIX
 from penstock.adapters.amqp.publish_routes import COPIES_MAX, ROUTES_MAX, PublishRoutes
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError
+from penstock.wire.amqp.methods.queue import Bind, Declare
 from penstock.wire.amqp.origin import PublishHead
-from penstock.wire.amqp.queue_methods import Bind, Declare
 
 
 @pytest.fixture

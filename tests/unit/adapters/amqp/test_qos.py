@@ -1,9 +1,9 @@
 """basic.qos: windows of consumers made later, and one for the whole channel at once."""
 
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
-from penstock.wire.amqp import connection_methods
-from penstock.wire.amqp.basic_methods import Ack, Consume, Deliver, Get, GetOk, Qos, QosOk
-from penstock.wire.amqp.queue_methods import Declare
+from penstock.wire.amqp.methods import connection
+from penstock.wire.amqp.methods.basic import Ack, Consume, Deliver, Get, GetOk, Qos, QosOk
+from penstock.wire.amqp.methods.queue import Declare
 
 
 def peer_with(messages: int, *, is_quorum: bool = False) -> AmqpPeer:
@@ -150,5 +150,5 @@ def test_bytes_cannot_be_limited() -> None:
     peer = peer_with(0)
     peer.send(1, Qos(1, 0, False))
     close = peer.answer(0)
-    assert isinstance(close, connection_methods.Close)
+    assert isinstance(close, connection.Close)
     assert (close.reply_code, close.reply_text) == (540, "NOT_IMPLEMENTED - prefetch_size!=0 (1)")

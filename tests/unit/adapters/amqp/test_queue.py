@@ -5,9 +5,9 @@ from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
 from penstock.testing.amqp_deeds import declared, put, queue_of, ready, refused
 from penstock.testing.amqp_peer import AmqpBench
-from penstock.wire.amqp.basic_methods import Ack, Cancel, Consume, ConsumeOk, Deliver, Get
+from penstock.wire.amqp.methods.basic import Ack, Cancel, Consume, ConsumeOk, Deliver, Get
+from penstock.wire.amqp.methods.queue import Bind, Declare, DeclareOk, Delete, DeleteOk
 from penstock.wire.amqp.properties import Properties, encode_properties
-from penstock.wire.amqp.queue_methods import Bind, Declare, DeclareOk, Delete, DeleteOk
 
 # Restarts.
 

@@ -7,19 +7,11 @@ import pytest
 from penstock.engine.dying import DEATHS_AT_ONCE
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.testing.management_tool import ManagementTool
-from penstock.wire.amqp.basic_methods import Cancel, Consume, Nack, Publish, Return
-from penstock.wire.amqp.channel_methods import Close
-from penstock.wire.amqp.content import content_frames
-from penstock.wire.amqp.frame import method_frame
+from penstock.wire.amqp.frames import content_frames, method_frame
+from penstock.wire.amqp.methods.basic import Cancel, Consume, Nack, Publish, Return
+from penstock.wire.amqp.methods.channel import Close
+from penstock.wire.amqp.methods.queue import Declare, DeclareOk, Delete, DeleteOk, Purge, PurgeOk
 from penstock.wire.amqp.properties import Properties, encode_properties
-from penstock.wire.amqp.queue_methods import (
-    Declare,
-    DeclareOk,
-    Delete,
-    DeleteOk,
-    Purge,
-    PurgeOk,
-)
 
 PERSISTENT = encode_properties(Properties(delivery_mode=2))
 MANY = 4 * DEATHS_AT_ONCE + 3

@@ -2,10 +2,10 @@
 
 import pytest
 
-from penstock.wire.amqp.basic_methods import Ack, Consume, Get, Nack, Qos
-from penstock.wire.amqp.channel_methods import ConfirmSelect
+from penstock.wire.amqp.methods.basic import Ack, Consume, Get, Nack, Qos
+from penstock.wire.amqp.methods.channel import ConfirmSelect
+from penstock.wire.amqp.methods.queue import Bind, Declare, DeclareOk
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
-from penstock.wire.amqp.queue_methods import Bind, Declare, DeclareOk
 
 LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 

@@ -7,9 +7,9 @@ import pytest
 from penstock.model.names import TopicName
 from penstock.testing.amqp_deeds import declared, put, queue_of, ready, refused
 from penstock.testing.amqp_peer import AmqpBench
-from penstock.wire.amqp.basic_methods import Cancel, Consume, Get, GetEmpty
-from penstock.wire.amqp.channel_methods import Close
-from penstock.wire.amqp.queue_methods import (
+from penstock.wire.amqp.methods.basic import Cancel, Consume, Get, GetEmpty
+from penstock.wire.amqp.methods.channel import Close
+from penstock.wire.amqp.methods.queue import (
     Bind,
     BindOk,
     Declare,

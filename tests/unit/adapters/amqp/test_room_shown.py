@@ -9,10 +9,9 @@ from penstock.flow.diagnosis import diagnose
 from penstock.flow.reason import Reason
 from penstock.settings.load import Settings
 from penstock.testing.amqp_peer import AmqpBench
-from penstock.wire.amqp.basic_methods import Publish
-from penstock.wire.amqp.content import content_frames
-from penstock.wire.amqp.frame import method_frame
-from penstock.wire.amqp.queue_methods import Declare
+from penstock.wire.amqp.frames import content_frames, method_frame
+from penstock.wire.amqp.methods.basic import Publish
+from penstock.wire.amqp.methods.queue import Declare
 
 MIB = 1 << 20
 

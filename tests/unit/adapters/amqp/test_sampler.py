@@ -11,8 +11,8 @@ from penstock.adapters.amqp.figures import (
     vhost_key,
 )
 from penstock.adapters.amqp.sampler import PAUSE_MS, STEP_MS
-from penstock.wire.amqp.basic_methods import Consume
-from penstock.wire.amqp.queue_methods import Declare, Delete
+from penstock.wire.amqp.methods.basic import Consume
+from penstock.wire.amqp.methods.queue import Declare, Delete
 
 
 def passed(bench, ms):

@@ -3,12 +3,12 @@
 import pytest
 
 from penstock.testing.amqp_deeds import FAR_ABOVE, alarm, cut_off, declared
-from penstock.wire.amqp.basic_methods import Ack, Consume, Get, GetOk, Publish
-from penstock.wire.amqp.channel_methods import Open as OpenChannel
-from penstock.wire.amqp.channel_methods import OpenOk as ChannelOpenOk
-from penstock.wire.amqp.connection_methods import Blocked, Close, CloseOk, StartOk, Unblocked
-from penstock.wire.amqp.frame import HEARTBEAT, encode_frame, method_frame
-from penstock.wire.amqp.queue_methods import Declare, DeclareOk
+from penstock.wire.amqp.frames import HEARTBEAT, encode_frame, method_frame
+from penstock.wire.amqp.methods.basic import Ack, Consume, Get, GetOk, Publish
+from penstock.wire.amqp.methods.channel import Open as OpenChannel
+from penstock.wire.amqp.methods.channel import OpenOk as ChannelOpenOk
+from penstock.wire.amqp.methods.connection import Blocked, Close, CloseOk, StartOk, Unblocked
+from penstock.wire.amqp.methods.queue import Declare, DeclareOk
 
 PERSISTENT = b"\x10\x00\x02"
 

@@ -5,12 +5,11 @@ from dataclasses import replace
 from penstock.settings.load import Settings
 from penstock.testing.amqp_deeds import alarm, cut_off, declared
 from penstock.testing.amqp_peer import AmqpBench
-from penstock.wire.amqp.basic_methods import Consume, Deliver, Get, GetEmpty, GetOk, Publish
-from penstock.wire.amqp.channel_methods import OpenOk as ChannelOpenOk
 from penstock.wire.amqp.codes import FRAME_HEADER
-from penstock.wire.amqp.content import CONTENT_HEAD, content_frames
-from penstock.wire.amqp.frame import encode_frame, method_frame
-from penstock.wire.amqp.queue_methods import Declare, DeclareOk
+from penstock.wire.amqp.frames import CONTENT_HEAD, content_frames, encode_frame, method_frame
+from penstock.wire.amqp.methods.basic import Consume, Deliver, Get, GetEmpty, GetOk, Publish
+from penstock.wire.amqp.methods.channel import OpenOk as ChannelOpenOk
+from penstock.wire.amqp.methods.queue import Declare, DeclareOk
 
 
 def test_answers_that_wait_for_the_disk_stop_the_reading_at_their_limit():

@@ -6,8 +6,9 @@ from penstock.adapters.amqp.queue import AmqpQueue
 from penstock.engine.subscription import Subscription
 from penstock.model.ids import QueueId
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
-from penstock.wire.amqp import channel_methods, connection_methods
-from penstock.wire.amqp.basic_methods import (
+from penstock.wire.amqp.methods import channel as channel_methods
+from penstock.wire.amqp.methods import connection
+from penstock.wire.amqp.methods.basic import (
     Ack,
     Consume,
     Deliver,
@@ -19,15 +20,15 @@ from penstock.wire.amqp.basic_methods import (
     RecoverOk,
     Reject,
 )
-from penstock.wire.amqp.channel_methods import (
+from penstock.wire.amqp.methods.channel import (
     TxCommit,
     TxCommitOk,
     TxRollback,
     TxRollbackOk,
     TxSelect,
 )
+from penstock.wire.amqp.methods.queue import Declare
 from penstock.wire.amqp.properties import decode_properties
-from penstock.wire.amqp.queue_methods import Declare
 
 QUORUM = {"x-queue-type": "quorum"}
 
@@ -72,7 +73,7 @@ class Scene:
     def closed(self, channel: int = 2) -> str:
         """Why the channel was closed."""
         close = self.peer.answer(channel)
-        assert isinstance(close, (channel_methods.Close, connection_methods.Close))
+        assert isinstance(close, (channel_methods.Close, connection.Close))
         return close.reply_text
 
 

@@ -13,7 +13,7 @@ from penstock.settings.load import Settings
 from penstock.settings.protocols import AmqpSettings
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError
-from penstock.wire.amqp.queue_methods import Declare
+from penstock.wire.amqp.methods.queue import Declare
 
 GOOD: dict[str, Any] = {
     "users": [{"name": "ada", "password": "x", "tags": "management"}],

@@ -2,8 +2,8 @@
 
 from penstock.adapters.amqp.figures import house_figures, vhost_figures
 from penstock.adapters.amqp.tally import NAMES
-from penstock.wire.amqp.basic_methods import Ack, Consume, Get, Nack
-from penstock.wire.amqp.queue_methods import Declare, Delete
+from penstock.wire.amqp.methods.basic import Ack, Consume, Get, Nack
+from penstock.wire.amqp.methods.queue import Declare, Delete
 
 
 def counted(tally):

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.testing.amqp_tape import Piece, Tape, account, recording, replay
-from penstock.wire.amqp.basic_methods import Ack, Nack
-from penstock.wire.amqp.frame import method_frame
+from penstock.wire.amqp.frames import method_frame
+from penstock.wire.amqp.methods.basic import Ack, Nack
 
 TAPES = sorted((Path(__file__).parent / "tapes").glob("*.tape"))
 

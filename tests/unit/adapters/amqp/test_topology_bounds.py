@@ -5,10 +5,9 @@ import pytest
 from penstock.settings.load import Settings
 from penstock.settings.protocols import AmqpSettings
 from penstock.testing.amqp_peer import AmqpBench
-from penstock.wire.amqp import exchange_methods as exchange
-from penstock.wire.amqp import queue_methods as queue
-from penstock.wire.amqp.basic_methods import Consume
-from penstock.wire.amqp.channel_methods import Close
+from penstock.wire.amqp.methods import exchange, queue
+from penstock.wire.amqp.methods.basic import Consume
+from penstock.wire.amqp.methods.channel import Close
 
 LONG = {"x-note": "n" * 9000}
 

@@ -9,8 +9,8 @@ from penstock.settings.load import Settings
 from penstock.testing.amqp_deeds import PERSISTENT, durable_topic, ready
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.testing.faults import FaultKind
-from penstock.wire.amqp.basic_methods import Ack, Get, GetEmpty, GetOk, Return
-from penstock.wire.amqp.channel_methods import (
+from penstock.wire.amqp.methods.basic import Ack, Get, GetEmpty, GetOk, Return
+from penstock.wire.amqp.methods.channel import (
     Close,
     CloseOk,
     TxCommit,

@@ -7,9 +7,8 @@ import pytest
 from penstock.adapters.rocketmq.offset_book import OffsetBook
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_pop import Popped, Popper, is_void
+from penstock.wire.rocketmq.bodies import TopicConfig, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.lenient_json import encode_body
-from penstock.wire.rocketmq.route_bodies import TopicConfig
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode
-from penstock.wire.rocketmq.frame import decode
+from penstock.wire.rocketmq.frames import decode
 
 KIB = 1024
 

@@ -12,9 +12,8 @@ from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
-from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
+from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.lenient_json import encode_body
 
 NOTIFY = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 

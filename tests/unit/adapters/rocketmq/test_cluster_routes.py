@@ -13,10 +13,9 @@ from penstock.adapters.rocketmq.cluster_routes import (
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
+from penstock.wire.rocketmq.bodies import QueueData, TopicConfig, TopicRouteData, encode_body
 from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import Command
-from penstock.wire.rocketmq.lenient_json import encode_body
-from penstock.wire.rocketmq.route_bodies import QueueData, TopicConfig, TopicRouteData
 
 
 @pytest.fixture

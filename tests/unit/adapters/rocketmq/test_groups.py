@@ -5,9 +5,8 @@ import pytest
 from penstock.adapters.rocketmq.group_book import GROUP_CHARS_MAX, GROUP_KIND, GroupBook
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
-from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
+from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, decode_body, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from penstock.adapters.rocketmq import (
 )
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
-from penstock.wire.rocketmq.lenient_json import encode_body
+from penstock.wire.rocketmq.bodies import encode_body
 
 FAMILIES = (clients, groups, locks, offsets, pull, relays, reset_offsets, stats)
 CODES = sorted(int(code) for family in FAMILIES for code in family.HANDLERS)

@@ -5,9 +5,8 @@ import pytest
 from penstock.engine.group.locks import LOCK_MS
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
-from penstock.wire.rocketmq.bodies import LockBatchAnswer
+from penstock.wire.rocketmq.bodies import LockBatchAnswer, decode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.lenient_json import decode_body
 
 
 @pytest.fixture

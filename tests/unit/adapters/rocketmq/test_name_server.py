@@ -13,11 +13,15 @@ from penstock.adapters.rocketmq.name_server.routes import BROKERS_MAX, GROUP_KIN
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
+from penstock.wire.rocketmq.bodies import (
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+    encode_body,
+)
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
-from penstock.wire.rocketmq.frame import decode, encode
-from penstock.wire.rocketmq.lenient_json import encode_body
-from penstock.wire.rocketmq.route_bodies import RegisterBrokerBody, TopicConfig, TopicConfigTable
+from penstock.wire.rocketmq.frames import decode, encode
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 

@@ -4,8 +4,8 @@ import pytest
 
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_pop import Popper
+from penstock.wire.rocketmq.bodies import TopicConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.route_bodies import TopicConfig
 from penstock.wire.rocketmq.stored import decode_stored
 
 

@@ -7,9 +7,8 @@ from penstock.adapters.rocketmq.offset_book import OffsetBook
 from penstock.adapters.rocketmq.pop_reader import IN_MEMORY_BYTES_MAX
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_pop import Popper, is_void
-from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
+from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, TopicConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.route_bodies import TopicConfig
 
 RETRY = "%RETRY%g_orders"
 

@@ -6,8 +6,8 @@ from penstock.adapters.rocketmq.pop import PopRequest
 from penstock.adapters.rocketmq.pop_wait import PopWaits
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_pop import Popper
+from penstock.wire.rocketmq.bodies import TopicConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.route_bodies import TopicConfig
 
 
 @pytest.fixture

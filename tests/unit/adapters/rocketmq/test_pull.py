@@ -13,10 +13,10 @@ from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer, bodies, messages
+from penstock.wire.rocketmq.bodies import decode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command, Serialization
-from penstock.wire.rocketmq.frame import encode
-from penstock.wire.rocketmq.lenient_json import decode_body
+from penstock.wire.rocketmq.frames import encode
 
 NOT_FOUND = ResponseCode.PULL_NOT_FOUND
 AGAIN = ResponseCode.PULL_RETRY_IMMEDIATELY

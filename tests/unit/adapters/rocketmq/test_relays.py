@@ -7,7 +7,7 @@ from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import response_to
-from penstock.wire.rocketmq.frame import encode
+from penstock.wire.rocketmq.frames import encode
 from penstock.wire.rocketmq.stored import decode_stored
 
 INFO = RequestCode.GET_CONSUMER_RUNNING_INFO

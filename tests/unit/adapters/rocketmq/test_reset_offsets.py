@@ -9,8 +9,8 @@ from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
+from penstock.wire.rocketmq.bodies import decode_body, standard_json
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.lenient_json import decode_body, standard_json
 
 RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 

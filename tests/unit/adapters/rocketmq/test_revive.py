@@ -7,9 +7,9 @@ from penstock.engine.routing import DirectRoute
 from penstock.model.record import neutral_record
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_pop import Popper
+from penstock.wire.rocketmq.bodies import TopicConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.properties import value_of
-from penstock.wire.rocketmq.route_bodies import TopicConfig
 
 RETRY = "%RETRY%g_orders"
 

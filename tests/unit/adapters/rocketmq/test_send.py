@@ -6,12 +6,12 @@ from penstock.adapters.rocketmq.naming import FORBIDDEN_TOPICS
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.wire.rocketmq.batch import BatchItem, join_batch
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
-from penstock.wire.rocketmq.frame import decode, encode
+from penstock.wire.rocketmq.frames import decode, encode
 from penstock.wire.rocketmq.message_id import encode_host, offset_message_id
 from penstock.wire.rocketmq.properties import format_properties, parse_properties
+from penstock.wire.rocketmq.stored import BatchItem, join_batch
 
 V2 = {"a": "g", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "5", "h": "7"}
 

@@ -11,7 +11,7 @@ from penstock.settings.load import Settings
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
-from penstock.wire.rocketmq.frame import decode, encode
+from penstock.wire.rocketmq.frames import decode, encode
 
 MANY = {f"k{number}": "v" for number in range(257)}
 

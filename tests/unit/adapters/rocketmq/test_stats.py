@@ -4,8 +4,8 @@ import pytest
 
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
+from penstock.wire.rocketmq.bodies import decode_body, standard_json
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.lenient_json import decode_body, standard_json
 
 
 @pytest.fixture

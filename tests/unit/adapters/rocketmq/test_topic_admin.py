@@ -4,9 +4,8 @@ import pytest
 
 from penstock.model.names import topic_name
 from penstock.testing.rocketmq_bench import RocketmqBench
+from penstock.wire.rocketmq.bodies import TopicConfig, TopicConfigTable, decode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.lenient_json import decode_body
-from penstock.wire.rocketmq.route_bodies import TopicConfig, TopicConfigTable
 
 CREATE = RequestCode.UPDATE_AND_CREATE_TOPIC
 

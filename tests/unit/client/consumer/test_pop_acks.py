@@ -1,8 +1,7 @@
 """Many receipts in few requests."""
 
 from penstock.client.consumer.pop_acks import ENTRIES_MAX, SPAN_MAX, batched, can_share, single
-from penstock.wire.rocketmq.bodies import BatchAckBody
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
+from penstock.wire.rocketmq.bodies import BatchAckBody, decode_body, encode_body
 from penstock.wire.rocketmq.pop_handle import REVIVE_ORDERLY, PopHandle
 
 

@@ -8,8 +8,8 @@ from penstock.client.consumer.pop_receipts import (
     renewed,
     retry_flag,
 )
+from penstock.wire.rocketmq.headers import ChangeInvisibleAnswer, PopAnswer
 from penstock.wire.rocketmq.pop_handle import RetryFlag
-from penstock.wire.rocketmq.pop_headers import ChangeInvisibleAnswer, PopAnswer
 from penstock.wire.rocketmq.stored import StoredMessage
 
 

@@ -11,13 +11,11 @@ from penstock.client.message import Message
 from penstock.client.producer.encoding import HEADS_MAX, Encoder
 from penstock.model.assignment import QueueRef
 from penstock.testing.clock import ManualClock
-from penstock.wire.rocketmq.batch import split_batch
-from penstock.wire.rocketmq.frame import decode
-from penstock.wire.rocketmq.headers import fields
-from penstock.wire.rocketmq.hot_frames import parse_send
+from penstock.wire.rocketmq.frames import decode, parse_send
+from penstock.wire.rocketmq.headers import fields, parse_send_header
 from penstock.wire.rocketmq.message_id import UniqueKeys
 from penstock.wire.rocketmq.properties import parse_properties
-from penstock.wire.rocketmq.send_headers import parse_send_header
+from penstock.wire.rocketmq.stored import split_batch
 
 QUEUE = QueueRef("orders", "broker-a", 3)
 CLOCK = ManualClock()

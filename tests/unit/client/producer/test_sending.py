@@ -21,7 +21,7 @@ from penstock.client.producer.latency import FaultTable
 from penstock.client.routes import Route
 from penstock.model.assignment import QueueRef
 from penstock.testing.producer_bench import ProducerBench
-from penstock.wire.rocketmq.route_bodies import TopicRouteData
+from penstock.wire.rocketmq.bodies import TopicRouteData
 
 
 def on_loop(test):

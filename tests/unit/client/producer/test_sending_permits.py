@@ -11,7 +11,7 @@ from penstock.client.message import Message
 from penstock.client.producer.attempts import RetryRule
 from penstock.client.routes import Route
 from penstock.testing.producer_bench import ProducerBench
-from penstock.wire.rocketmq.route_bodies import TopicRouteData
+from penstock.wire.rocketmq.bodies import TopicRouteData
 
 
 def on_loop(test):

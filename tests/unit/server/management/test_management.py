@@ -6,11 +6,11 @@ import pytest
 
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.testing.management_tool import ManagementTool as Tool
-from penstock.wire.amqp.basic_methods import Consume, ConsumeOk, Qos
-from penstock.wire.amqp.channel_methods import ConfirmSelect
-from penstock.wire.amqp.connection_methods import Close
+from penstock.wire.amqp.methods.basic import Consume, ConsumeOk, Qos
+from penstock.wire.amqp.methods.channel import ConfirmSelect
+from penstock.wire.amqp.methods.connection import Close
+from penstock.wire.amqp.methods.queue import Declare
 from penstock.wire.amqp.properties import Properties, encode_properties
-from penstock.wire.amqp.queue_methods import Declare
 
 PERSISTENT = encode_properties(Properties(delivery_mode=2))
 

@@ -4,9 +4,9 @@ import pytest
 
 from penstock.adapters.amqp.sampler import STEP_MS
 from penstock.testing.management_tool import ManagementTool as Tool
-from penstock.wire.amqp.basic_methods import Ack, Consume, Qos
-from penstock.wire.amqp.frame import method_frame
-from penstock.wire.amqp.queue_methods import Declare, DeclareOk, Delete
+from penstock.wire.amqp.frames import method_frame
+from penstock.wire.amqp.methods.basic import Ack, Consume, Qos
+from penstock.wire.amqp.methods.queue import Declare, DeclareOk, Delete
 
 
 def sampled(bench, ms=STEP_MS):

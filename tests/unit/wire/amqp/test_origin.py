@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.model.record import Wire
-from penstock.wire.amqp import basic_methods as basic
+from penstock.wire.amqp.methods import basic
 from penstock.wire.amqp.origin import (
     NO_CLAIMS,
     examine,

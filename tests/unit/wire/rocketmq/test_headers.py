@@ -3,20 +3,23 @@ import pytest
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command, Malformed
 from penstock.wire.rocketmq.headers import (
+    NotificationAnswer,
     OffsetAnswer,
+    PopHeader,
     PullAnswer,
     PullFlag,
     PullHeader,
     QueryMessageHeader,
     QueryOffsetHeader,
+    SendAnswer,
     SendBackHeader,
+    SendHeader,
     UnregisterHeader,
     UpdateOffsetHeader,
     fields,
     parse,
+    parse_send_header,
 )
-from penstock.wire.rocketmq.pop_headers import NotificationAnswer, PopHeader
-from penstock.wire.rocketmq.send_headers import SendAnswer, SendHeader, parse_send_header
 
 PULL = {
     "consumerGroup": "g",

@@ -12,11 +12,10 @@ from penstock.adapters.rocketmq.name_server.headers import (
 from penstock.adapters.rocketmq.name_server.routes import RouteBook
 from penstock.adapters.rocketmq.naming import SYSTEM_TOPICS
 from penstock.adapters.rocketmq.replies import Answer, no_route
+from penstock.wire.rocketmq.bodies import KeyValueTable, TopicList, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command
 from penstock.wire.rocketmq.headers import TopicHeader, parse
-from penstock.wire.rocketmq.lenient_json import encode_body
-from penstock.wire.rocketmq.route_bodies import KeyValueTable, TopicList
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.name_server.session import NameHandler, NameSession

@@ -15,18 +15,19 @@ import msgspec
 from penstock.adapters.rocketmq.name_server.headers import BrokerHeader, BrokerNameHeader
 from penstock.adapters.rocketmq.name_server.routes import ORDER_NAMESPACE, RouteBook
 from penstock.adapters.rocketmq.replies import system_error
-from penstock.wire.rocketmq.codes import RequestCode
-from penstock.wire.rocketmq.command import Command, Malformed
-from penstock.wire.rocketmq.headers import parse
-from penstock.wire.rocketmq.lenient_json import decode_body, encode_body
-from penstock.wire.rocketmq.packed_registration import unpack_registration
-from penstock.wire.rocketmq.route_bodies import (
+from penstock.wire.rocketmq.bodies import (
     MASTER,
     DataVersion,
     KeyValueTable,
     RegisterBrokerBody,
     TopicConfigTable,
+    decode_body,
+    encode_body,
+    unpack_registration,
 )
+from penstock.wire.rocketmq.codes import RequestCode
+from penstock.wire.rocketmq.command import Command, Malformed
+from penstock.wire.rocketmq.headers import parse
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

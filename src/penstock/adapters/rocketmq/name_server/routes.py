@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX, problem_with
 from penstock.adapters.rocketmq.replies import system_error
-from penstock.wire.rocketmq.route_bodies import (
+from penstock.wire.rocketmq.bodies import (
     MASTER,
     BrokerData,
     Cluster,

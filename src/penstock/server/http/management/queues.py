@@ -31,7 +31,7 @@ from penstock.adapters.amqp.topology_views import binding_view, default_binding,
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.server.http.management.asked import Asked, Problem, bad_request, not_found, paged
 from penstock.server.http.management.place import ANY, DURABLE_SECONDS_MAX, Done, Place, Table
-from penstock.wire.amqp.method import short_text
+from penstock.wire.amqp.methods.method import short_text
 from penstock.wire.amqp.origin import examine
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
 
