@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from penstock.engine.ports import Publication
-from penstock.engine.routing import route_to
+from penstock.engine.topic import route_to
 from penstock.model.errors import LogError
 from penstock.model.record import neutral_record
 from penstock.settings.flow import FlowSettings

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from penstock.engine.ports import Publication
-from penstock.engine.routing import route_to
+from penstock.engine.topic import route_to
 from penstock.log.segment import LOG_DIR, segment_path
 from penstock.model.names import topic_name
 from penstock.model.record import neutral_record

@@ -5,8 +5,7 @@ from itertools import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.filter.bit_maps import BitMaps
-from penstock.engine.filter.bloom import BloomShape
+from penstock.engine.filter.bit_maps import BitMaps, BloomShape
 from penstock.engine.filter.sql92 import SqlFilter, compile_selector
 from penstock.engine.pull import Pull, PullStatus
 from penstock.model.record import neutral_record

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from penstock.bulk.amqp_maps import amqp_properties
 from penstock.bulk.offline import OfflineBulk
 from penstock.bulk.tickets import COLUMNS, SQL92, TAG, RowFilter, Ticket
+from penstock.engine.filter.filters import tag_filter
 from penstock.engine.filter.sql92 import compile_selector
-from penstock.engine.filter.tag import tag_filter
 from penstock.log.format import record_length
 from penstock.model.record import RecordFlag, Wire, neutral_record
 from penstock.settings.broker import StorageSettings

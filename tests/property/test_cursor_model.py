@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.cursor import Cursor
-from penstock.engine.subscription import Subscription
-from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.engine.host import SubscriptionOptions
+from penstock.engine.subscription.cursor import Cursor
+from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.demand import Window
 from penstock.log.format import decode_cursor, decode_settlement, encode_cursor, encode_settlement
 from penstock.model.ids import SubscriptionId

@@ -13,8 +13,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.subscription import Subscription
-from penstock.engine.subscription_options import Mode, SubscriptionOptions
+from penstock.engine.host import Mode, SubscriptionOptions
+from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.demand import Permits, Unlimited, Window
 from penstock.model.ids import SubscriptionId
 from penstock.model.record import neutral_record

@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from penstock.engine.host import SubscriptionOptions
 from penstock.engine.ports import Publication
-from penstock.engine.routing import DirectRoute, FanoutRoute, KeyRoute
-from penstock.engine.subscription_options import SubscriptionOptions
-from penstock.engine.topic import Overflow, TopicPolicy
+from penstock.engine.topic import DirectRoute, FanoutRoute, KeyRoute, Overflow, TopicPolicy
 from penstock.flow.demand import Window
 from penstock.flow.quota import QuotaPolicy
 from penstock.model.names import topic_name

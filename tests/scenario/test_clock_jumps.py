@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.engine.host import SubscriptionOptions
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.demand import Window
 from penstock.model.record import RecordFlag, neutral_record

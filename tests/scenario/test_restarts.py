@@ -1,8 +1,8 @@
 """Restarts of a whole core, one behaviour each: what the simulator found, small."""
 
+from penstock.engine.host import SubscriptionOptions
 from penstock.engine.ports import Publication
-from penstock.engine.routing import route_to
-from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.engine.topic import route_to
 from penstock.flow.demand import Window
 from penstock.model.names import topic_name
 from penstock.model.record import neutral_record

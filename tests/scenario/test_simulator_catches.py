@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
+from penstock.engine.commit import Settling
 from penstock.engine.connection import Connection
-from penstock.engine.consumer import Consumer
 from penstock.engine.publish import Intake
-from penstock.engine.settling import Settling
+from penstock.engine.subscription.consumer import Consumer
 from penstock.engine.turn import TurnRunner
 from penstock.flow.credit import Credit, Gate
 from penstock.log.store import Store

@@ -14,8 +14,8 @@ from penstock.bulk.columns import Rows
 from penstock.bulk.layout import Column
 from penstock.bulk.link import BAD_REQUEST
 from penstock.bulk.tickets import TAG, BulkError, RowFilter
+from penstock.engine.filter.filters import parse_tags
 from penstock.engine.filter.sql92 import Selector, compile_selector
-from penstock.engine.filter.tag import parse_tags
 from penstock.model.errors import SelectorInvalid
 from penstock.model.record import tag_hash
 

@@ -14,33 +14,364 @@ Not here: what can be seen of it (``gauges.py``), one turn (``turn.py``), the jo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, cast
 
-from penstock.engine.bulk.desk import QueryDesk
+import msgspec
+
+from penstock.engine.chain import Chain
+from penstock.engine.commit import Answers, Commits, Settling
 from penstock.engine.connection import Connection, ConnectionOptions
-from penstock.engine.credits import HopCredit, hop_credits, set_hop_credit
-from penstock.engine.gauges import Gauges
-from penstock.engine.parts import Parts
+from penstock.engine.dead_letter import DeadLetters
+from penstock.engine.delay import Delays
+from penstock.engine.flow_map import FLOW_TOPIC, SystemTopic, flow_map
+from penstock.engine.host import Awaiting, DelayedRoom, SubscribedQueue, SubscriptionOptions
 from penstock.engine.ports import Burial, FactsReader, Outlet
-from penstock.engine.pull import PullDesk
-from penstock.engine.registry import SYSTEM_KINDS
+from penstock.engine.publish import Admission, Collector, Intake
+from penstock.engine.pull import Pull, PullDesk
+from penstock.engine.registry import SYSTEM_KINDS, Leaving, Registry
 from penstock.engine.restart import restore
-from penstock.engine.subscription import Subscription
-from penstock.engine.subscription_options import SubscriptionOptions
-from penstock.engine.tallies import Tallies
-from penstock.engine.topic import Topic, TopicPolicy
+from penstock.engine.spark.desk import QueryDesk
+from penstock.engine.spark.query import QueryBook
+from penstock.engine.statistics import Counters, EngineStatistics, Tallies, engine_statistics
+from penstock.engine.subscription.subscription import Subscription
+from penstock.engine.topic import Queue, Topic, TopicPolicy
+from penstock.engine.turn import Housekeeping, TurnRunner
 from penstock.engine.waiting import WaitingRoom
+from penstock.flow.alarms import AlarmBoard
+from penstock.flow.budgets import BytesPool, UnsentPool
+from penstock.flow.diagnosis import StageView
+from penstock.flow.episodes import FlowEdge
+from penstock.flow.long_poll import HeldPulls
+from penstock.flow.reason import Reason
 from penstock.log.commit import SyncJob
 from penstock.log.encode import Appending
 from penstock.log.format import CursorState
+from penstock.log.reader import Located
 from penstock.log.recovery import Recovered
 from penstock.log.store import Store
 from penstock.model.clock import Clock
-from penstock.model.errors import AlreadyExists, InvariantBroken, NotFound
-from penstock.model.ids import ConnectionId
+from penstock.model.errors import AlreadyExists, InvariantBroken, NotFound, SettingsError
+from penstock.model.ids import ConnectionId, QueueId
 from penstock.model.names import TopicName
+from penstock.model.record import Record
 from penstock.model.refusal import Refusal
+from penstock.model.settlement import Cause
+from penstock.settings.broker import TopicSettings
+from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
+
+if TYPE_CHECKING:
+    from penstock.engine.flow_map import FlowMap
+    from penstock.flow.credit import Credit
+
+
+# ---- parts --------------------------------------------------------------------------------------
+# The parts of an engine, wired together once.
+#
+# The order of construction is the order of dependence; the two places where it runs in a circle (a
+# durable frame wakes readers, a reader asks its host) go through small functions defined here.
+
+
+NO_OFFSET = -1
+
+
+class Parts:
+    """Everything an engine is made of."""
+
+    def __init__(
+        self,
+        store: Store,
+        recovered: Recovered,
+        clock: Clock,
+        settings: Settings,
+        burials: Mapping[int, Burial],
+    ) -> None:
+        self.store = store
+        self.chain = Chain(clock, settings)
+        self.turns = TurnRunner(self)
+        self.counters = Counters()
+        self.answers = Answers(self.counters)
+        self.registry = Registry(store, self.chain)
+        self.settling = Settling(self.chain)
+        self.dead_letters = DeadLetters(self.chain, self.registry.topics.get, burials)
+        self.commits = Commits(store, self.chain, settings, self.answers, self.turns.durable)
+        self.flow_topic = SystemTopic(
+            FLOW_TOPIC,
+            self.chain,
+            self.registry,
+            self.commits,
+            is_on=settings.flow.events_topic,
+        )
+        self.delays = Delays(store, self.chain, self._queue_of)
+        self.collector = Collector(settings.flow.turn_bytes_max, self.commits.buffers)
+        self.intake = Intake(
+            self.chain,
+            Admission(self.chain.clock, settings, self.chain.alarms, self._bury_refused),
+            self.collector,
+            delays=self.delays,
+            answers=self.answers,
+            counters=self.counters,
+        )
+        self.host = EngineHost(self, recovered)
+        self.held_pulls: HeldPulls[Pull] = HeldPulls()
+        self.pulls = PullDesk(self.host, self.held_pulls)
+        self.chain.disconnected = self._disconnected
+        self.waiting = WaitingRoom(self.chain, self.commits)
+        self.housekeeping = Housekeeping(
+            store, self.chain, settings.storage, self.registry, self.settling
+        )
+        book = QueryBook(self, settings.spark)
+        self.queries = QueryDesk(self, book)
+        self.housekeeping.kept = book.lowest_kept
+        self.leaving = Leaving(self.commits, self._has_unsafe_letters, self.remove_topic)
+        self.removal_watchers: list[Callable[[Topic], None]] = []
+
+    def remove_topic(self, topic: Topic, cause: str) -> None:
+        """Delete a topic: consumers are told, parcels on their way to it are unroutable."""
+        for subscription in list(topic.subscriptions.values()):
+            self.remove_subscription(topic, subscription, cause)
+        self.registry.remove_topic(topic)
+        for queue in topic.queues:
+            for parcel in self.collector.remove(queue):
+                connection = parcel.channel.connection
+                if connection.pending.done(len(parcel.publications)):
+                    self.chain.mark(connection)
+                self.answers.unroutable(parcel)
+            for connection in self.chain.connections.values():
+                connection.forget_queue(queue)
+            self.pulls.deleted(queue)
+        for watcher in self.removal_watchers:
+            watcher(topic)
+        self.chain.stir()
+
+    def remove_subscription(self, topic: Topic, subscription: Subscription, cause: str) -> None:
+        """Delete a subscription: its consumers are told, what it did not save is forgotten."""
+        subscription.close(cause)
+        self.registry.remove_subscription(topic, subscription)
+        self.settling.forget(subscription)
+        self.turns.forget(subscription)
+
+    def expire(self, topic: Topic) -> None:
+        """Nobody used the topic for as long as its policy allows."""
+        self.leaving.retire(topic, "expired")
+
+    def refuse_collected(self, refusal: Refusal) -> None:
+        """Refuse what waits in queues: nothing can be stored any more."""
+        for parcel in self.collector.take_all():
+            connection = parcel.channel.connection
+            connection.refund(parcel.charge)
+            if connection.pending.done(len(parcel.publications)):
+                self.chain.mark(connection)
+            self.answers.refuse(parcel.channel, parcel.publications, refusal)
+
+    @property
+    def is_anybody_waiting(self) -> bool:
+        """True when a request is held, or queries are to be looked after: mostly there are none."""
+        return bool(
+            self.waiting.is_used
+            or self.held_pulls.held
+            or self.queries.held.held
+            or self.queries.book.look_ms is not None
+        )
+
+    def _has_unsafe_letters(self) -> bool:
+        return self.dead_letters.is_unsafe(self.store.durable_position)
+
+    def _disconnected(self, connection: Connection) -> None:
+        self.pulls.disconnected(connection.outlet)
+
+    def _queue_of(self, queue_id: int) -> Queue | None:
+        return self.registry.queues.get(QueueId(queue_id))
+
+    def _bury_refused(self, queue: Queue, record: Record) -> None:
+        self.dead_letters.bury(queue, NO_OFFSET, record, Cause.DROPPED_HEAD, 0)
+
+
+class EngineHost:
+    """The engine as its subscriptions see it (``host.Host``)."""
+
+    def __init__(self, parts: Parts, recovered: Recovered) -> None:
+        self._parts = parts
+        self._chain = parts.chain
+        self.clock: Clock = parts.chain.clock
+        self.flow: FlowSettings = parts.chain.flow
+        self.topics: TopicSettings = parts.chain.topics
+        self.unsent_pool: UnsentPool = parts.chain.unsent_pool
+        self.wake = cast("Callable[[Awaiting], None]", parts.turns.wake)
+        """Dispatch it in this turn or the next."""
+        # The other half is for what is delayed for whole topics (``delay.py``).
+        self.delayed_room = DelayedRoom(-(-self.topics.delayed_in_memory_max // 2), self.wake)
+        self.transient_floor = int(recovered.start_position)
+        self.recent: Callable[[list[int]], list[Record] | None] = parts.store.recent
+        """The records at these positions if they are at hand and were stored in a row."""
+        self.note_settlement: Callable[[Awaiting], None] = parts.settling.note
+        """Ask it for its settlements before the next append."""
+
+    def read(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
+        """The records at (position, length)."""
+        return self._parts.store.read(wanted)
+
+    def dead_letter(
+        self, queue: SubscribedQueue, offset: int, record: Record, cause: Cause, attempts: int
+    ) -> None:
+        """A message died."""
+        self._parts.dead_letters.bury(cast("Queue", queue), offset, record, cause, attempts)
+
+    def carry(self, record: Record, target: SubscribedQueue) -> None:
+        """Append it in the next frame."""
+        self._parts.dead_letters.carry(record, cast("Queue", target))
+
+
+# ---- gauges -------------------------------------------------------------------------------------
+# What can be seen of an engine: its state and its numbers, for the server and for observers.
+#
+# Reading changes nothing, except that ``take_flow_edges`` hands its events over once.
+
+
+class Gauges:
+    """The readable side of ``Engine``."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._store = parts.store
+        self._chain = parts.chain
+        self._commits = parts.commits
+
+    @property
+    def is_failed(self) -> bool:
+        """True for good after a failed sync: nothing is stored any more (P4)."""
+        return self._commits.failure is not None
+
+    @property
+    def log_is_held(self) -> bool:
+        """True while nothing is written, because the disk is behind (D8)."""
+        return self._commits.is_held
+
+    @property
+    def is_store_busy(self) -> bool:
+        """True while the commit under way takes longer than ``flow.store_busy_ms`` (F6)."""
+        return self._commits.busy.is_busy(self._chain.now_ms)
+
+    @property
+    def appended_messages(self) -> int:
+        """Publishes appended since the start."""
+        return self._commits.appended_messages
+
+    @property
+    def unsynced_messages(self) -> int:
+        """Publishes appended and not durable."""
+        return self._commits.unsynced_messages
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Log bytes appended and not durable."""
+        return self._store.unsynced_bytes
+
+    @property
+    def is_durability_awaited(self) -> bool:
+        """True when somebody waits for a definition or settlement to become durable (D6)."""
+        return self._commits.is_awaited
+
+    @property
+    def counters(self) -> Counters:
+        """What happened since the start; to be read only."""
+        return self._parts.counters
+
+    @property
+    def alarms(self) -> AlarmBoard:
+        """Memory and disk (F3)."""
+        return self._chain.alarms
+
+    @property
+    def inflight_bytes(self) -> int:
+        """Used by publishers of their part of ``flow.inflight_bytes_max`` (D22)."""
+        return self._chain.pool.used
+
+    @property
+    def inflight_bytes_max(self) -> int:
+        """That part."""
+        return self._chain.pool.bytes_max
+
+    @property
+    def inflight_pool(self) -> BytesPool:
+        """The pool that pays for what is in flight (D22): adapters draw read-ahead from it."""
+        return self._chain.pool
+
+    @property
+    def unsent_pool(self) -> UnsentPool:
+        """The part that pays for deliveries; for the ``UnsentLimit`` of a whole connection."""
+        return self._chain.unsent_pool
+
+    @property
+    def free_buffers(self) -> int:
+        """Write buffers with nothing unsynced in them (F7)."""
+        return self._commits.buffers.free_buffers
+
+    @property
+    def log_end(self) -> int:
+        """Position at which the log ends: how far behind it a record lies tells how cold it is."""
+        return self._store.end_position
+
+    @property
+    def clock(self) -> Clock:
+        """The time by which the engine decides what is due and what is old.
+
+        Adapters turn times to live into moments by this clock, or a jump would part the two.
+        """
+        return self._chain.clock
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Every connection."""
+        return list(self._chain.connections.values())
+
+    def locate(self, position: int) -> Located | None:
+        """The durable record around a position (D4, D7); None when there is none, or it is gone."""
+        return (
+            self._store.locate(position) if 0 <= position < self._store.durable_position else None
+        )
+
+    def undecided(self) -> list[int]:
+        """Positions of records that wait for ``release`` or ``cancel_delayed``, oldest first."""
+        return self._parts.delays.undecided
+
+    def is_undecided(self, position: int) -> bool:
+        """True while the record at a position waits for a decision (D14)."""
+        return self._parts.delays.is_undecided(position)
+
+    def queue(self, queue_id: int) -> Queue | None:
+        """The queue of that id, if it still exists."""
+        return self._parts.registry.queues.get(QueueId(queue_id))
+
+    @property
+    def flow_topic(self) -> SystemTopic:
+        """Where those edges are told to whoever consumes ``penstock.flow``."""
+        return self._parts.flow_topic
+
+    def take_flow_edges(self) -> list[FlowEdge]:
+        """Episodes that began or ended since the last call, for logs and events."""
+        return self._chain.journal.take_edges()
+
+    def unfinished_episodes(self) -> list[tuple[str, Reason, int]]:
+        """(kind of stage, reason, time held so far) of every episode that goes on now."""
+        return self._chain.journal.unfinished(self._chain.now_ms)
+
+    def flow_views(self, now_ms: int) -> list[StageView]:
+        """Every stage with state, reason, culprit, since and share."""
+        return flow_map(self._parts, now_ms).views
+
+    def flow_map(self, now_ms: int, running_max: int) -> FlowMap:
+        """The same of all held stages and of some others; all are counted."""
+        return flow_map(self._parts, now_ms, running_max)
+
+    def statistics(self) -> EngineStatistics:
+        """All numbers at this moment."""
+        return engine_statistics(self._parts)
+
+
+# ---- broker -------------------------------------------------------------------------------------
 
 
 class Engine(Gauges):
@@ -286,3 +617,68 @@ class Engine(Gauges):
     def final_cursors(self) -> list[CursorState]:
         """Cursors for ``Store.close``, after the last turn of a clean stop."""
         return self._parts.housekeeping.final_cursors()
+
+
+# ---- credits ------------------------------------------------------------------------------------
+# The credit of each hop, changed while messages are under way (F1).
+#
+# | reader_channel   a connection may be ahead of each of its channels
+# | channel_queue    a channel may be ahead of each queue it publishes to
+# | queue_log        a queue may be ahead of the log's sync
+#
+# A change holds for every credit there is and for all that are made later; what is in flight stays
+# counted. Lowering it may hold a sender at once, raising it frees one at once.
+
+
+HOPS: Final = ("reader_channel", "channel_queue", "queue_log")
+
+
+class HopCredit(msgspec.Struct, frozen=True):
+    """How far a sender may be ahead, and how much is given back at a time."""
+
+    credit: int
+    more: int
+
+
+def hop_credits(chain: Chain) -> dict[str, HopCredit]:
+    """What is in force."""
+    flow = chain.flow
+    return {
+        hop: HopCredit(getattr(flow, f"{hop}_credit"), getattr(flow, f"{hop}_more")) for hop in HOPS
+    }
+
+
+def set_hop_credit(chain: Chain, registry: Registry, hop: str, wanted: HopCredit) -> None:
+    """Put another credit in force; raises ``SettingsError`` when it makes no sense."""
+    if hop not in HOPS:
+        raise SettingsError(f"there is no hop {hop!r}; use one of {', '.join(HOPS)}")
+    chain.flow = _changed(chain.flow, hop, wanted)
+    for credit in list(_credits(chain, registry, hop)):
+        credit.resize(initial=wanted.credit, more=wanted.more)
+    for connection in chain.connections.values():
+        chain.mark(connection)
+    chain.refresh_gates()
+    chain.stir()
+
+
+def _changed(flow: FlowSettings, hop: str, wanted: HopCredit) -> FlowSettings:
+    """The settings with another credit; they check themselves that its two figures fit."""
+    credit, more = wanted.credit, wanted.more
+    if hop == "reader_channel":
+        return replace(flow, reader_channel_credit=credit, reader_channel_more=more)
+    if hop == "channel_queue":
+        return replace(flow, channel_queue_credit=credit, channel_queue_more=more)
+    return replace(flow, queue_log_credit=credit, queue_log_more=more)
+
+
+def _credits(chain: Chain, registry: Registry, hop: str) -> Iterator[Credit]:
+    if hop == "queue_log":
+        for queue in registry.queues.values():
+            yield queue.log_credit
+        return
+    for connection in chain.connections.values():
+        for channel in connection.channels.values():
+            if hop == "reader_channel":
+                yield channel.credit
+            else:
+                yield from channel.queue_credits.values()

@@ -17,19 +17,75 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from penstock.engine.answers import Answers
+import msgspec
+
 from penstock.engine.chain import Chain
-from penstock.engine.frame import Frame
+from penstock.engine.host import Awaiting
 from penstock.engine.parcel import TRANSIENT, Parcel
+from penstock.engine.ports import Confirmation, Publication
+from penstock.engine.statistics import Counters
+from penstock.engine.topic import Queue
 from penstock.flow.budgets import BufferPool
 from penstock.flow.fast_fail import StoreBusy
 from penstock.log.commit import SyncJob
 from penstock.log.encode import Appending
+from penstock.log.format import settlement_record
 from penstock.log.store import Store
 from penstock.model.errors import AppendFailed, LogError
+from penstock.model.ids import is_transient_id
 from penstock.model.refusal import Refusal, RefusalKind
+from penstock.model.settlement import Settlement
 from penstock.settings.load import Settings
+
+if TYPE_CHECKING:
+    from penstock.engine.connection import Channel
+
+
+# ---- frame --------------------------------------------------------------------------------------
+# One turn's append, from the first parcel to the sync that covers it (D1, D5).
+#
+# Everything in a frame is stored together or not at all: publishes, releases of delayed messages,
+# settlements, and dead letters beside the settlements that removed their originals.
+
+
+class Frame(msgspec.Struct, eq=False):
+    """What one turn appends."""
+
+    parcels: list[Parcel] = []
+    batch: list[Appending] = []
+    """Parcels' publications and everything else, in the order of the log."""
+    runs: list[tuple[int, int]] = []
+    """Stretches of the batch that are runs (``Parcel.is_run``), in order."""
+    queues: dict[Queue, None] = {}
+    """Queues that get a new message."""
+    size: int = 0
+    """Bytes of the parcels."""
+    end_position: int = 0
+    store_bytes: int = 0
+    """Bytes in the log, headers included."""
+    ends: dict[Queue, int] = {}
+    """After the append: queue -> end of what this frame added."""
+
+    def add(self, parcel: Parcel) -> None:
+        """Take a parcel in."""
+        self.parcels.append(parcel)
+        start = len(self.batch)
+        self.batch.extend(parcel.publications)
+        if parcel.is_run:
+            self.runs.append((start, len(self.batch)))
+        self.size += parcel.size
+
+    def append(self, item: Appending, queues: tuple[Queue, ...] = ()) -> None:
+        """Take something else in: a settlement, a release, a dead letter."""
+        self.batch.append(item)
+        for queue in queues:
+            self.queues[queue] = None
+
+
+# ---- commit -------------------------------------------------------------------------------------
+
 
 logger = logging.getLogger(__name__)
 
@@ -252,3 +308,138 @@ def is_transient(parcel: Parcel) -> bool:
             if queue.topic.is_durable:
                 return False
     return True
+
+
+# ---- answers ------------------------------------------------------------------------------------
+# Answers to publishers: the one place from which confirms and refusals leave the engine (F4).
+#
+# Collected while a turn or a sync is worked on, told at its end: one call per channel and kind, so
+# that a protocol can make one cumulative answer of a hundred. A channel whose peer is gone is told
+# nothing; what happened to its publishes is counted all the same.
+
+
+class Answers:
+    """Confirms and refusals waiting for the end of a turn."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._confirmed: dict[Channel, list[Confirmation]] = {}
+        self._refused: dict[Channel, list[tuple[int, Refusal]]] = {}
+
+    def confirm(self, channel: Channel, publications: list[Publication]) -> None:
+        """These are stored as well as they asked for."""
+        self._counters.confirmed += len(publications)
+        waiting = self._confirmed.get(channel)
+        if waiting is None:
+            self._confirmed[channel] = publications
+        else:
+            # Never into the first list: it belongs to a parcel.
+            self._confirmed[channel] = waiting + publications
+
+    def refuse(self, channel: Channel, publications: list[Publication], refusal: Refusal) -> None:
+        """These are not stored and never will be."""
+        refused = self._counters.refused
+        refused[refusal.kind] = refused.get(refusal.kind, 0) + len(publications)
+        self._refused.setdefault(channel, []).extend(
+            [(publication.token, refusal) for publication in publications]
+        )
+
+    def unroutable(self, parcel: Parcel) -> None:
+        """No queue wants it: confirmed at once, or refused if the publisher insists on one."""
+        channel = parcel.channel
+        channel.connection.refund(parcel.charge)
+        mandatory = [each for each in parcel.publications if each.is_mandatory]
+        optional = [each for each in parcel.publications if not each.is_mandatory]
+        self._counters.unroutable += len(parcel.publications)
+        if mandatory:
+            text = "no queue is bound for this message and it is mandatory; nothing was stored"
+            self.refuse(channel, mandatory, Refusal(RefusalKind.NO_ROUTE, "route", text))
+        if optional:
+            self.confirm(channel, optional)
+
+    def say(self) -> None:
+        """Tell the peers."""
+        while self._refused or self._confirmed:
+            if self._refused:
+                self._say_refused()
+            confirmed, self._confirmed = self._confirmed, {}
+            for channel, confirmations in confirmed.items():
+                if not channel.is_closed:
+                    channel.connection.outlet.confirmed(channel, confirmations)
+
+    def _say_refused(self) -> None:
+        refused, self._refused = self._refused, {}
+        for channel, refusals in refused.items():
+            if not channel.is_closed:
+                channel.connection.outlet.refused(channel, refusals)
+
+
+# ---- settling -----------------------------------------------------------------------------------
+# Settlements on their way into the log (D5).
+#
+# Subscriptions say that they have something to save; just before the append they are asked for it,
+# so that one subscription costs one record per cause and turn, and a dead letter is in the same
+# frame as the settlement that removed its original. What the disk refused is kept and goes first
+# next time.
+#
+# Also here: which cursors changed since the last snapshot. Non-durable subscriptions are asked, too
+# (they must not pile up), but nothing of them is stored.
+
+
+class Settling:
+    """Subscriptions with something to save."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+        self.noted: dict[Awaiting, None] = {}
+        self.again: list[Settlement] = []
+        """Who wants a frame, and what the disk refused; to be looked at only."""
+        self._changed: dict[tuple[int, int], None] = {}
+        self.settlements = 0
+
+    def note(self, subscription: Awaiting) -> None:
+        """A subscription has something to save."""
+        self.noted[subscription] = None
+        self._chain.is_stirred = True
+
+    def forget(self, subscription: Awaiting) -> None:
+        """A subscription is gone: what it did not save yet is nobody's business any more."""
+        self.noted.pop(subscription, None)
+        gone = subscription.subscription_id
+        self.again = [each for each in self.again if each.subscription_id != gone]
+        self._changed = {key: None for key in self._changed if key[0] != gone}
+
+    def put(self, frame: Frame) -> list[Settlement]:
+        """Put everything there is to save into the frame; what was taken, for ``failed``."""
+        if not (self.noted or self.again):
+            return []
+        taken, self.again = self.again, []
+        noted, self.noted = self.noted, {}
+        for subscription in noted:
+            settlements = subscription.take_settlements()
+            if not is_transient_id(subscription.subscription_id):
+                taken += settlements
+        for settlement in taken:
+            frame.batch.append(Appending(settlement_record(settlement)))
+        return taken
+
+    def saved(self, taken: list[Settlement]) -> None:
+        """The frame is written: remember what the next snapshot has to show."""
+        self.settlements += len(taken)
+        for settlement in taken:
+            for part in settlement.queues:
+                self._changed[settlement.subscription_id, part.queue_id] = None
+
+    def replayed(self, settlement: Settlement) -> None:
+        """Recovery applied it from the log: the next snapshot, which covers it, has to show it."""
+        for part in settlement.queues:
+            self._changed[settlement.subscription_id, part.queue_id] = None
+
+    def failed(self, taken: list[Settlement]) -> None:
+        """The frame was refused: the same goes into the next one."""
+        self.again = taken + self.again
+
+    def take_changed(self) -> list[tuple[int, int]]:
+        """(subscription id, queue id) of the cursors that changed since the last call."""
+        changed, self._changed = self._changed, {}
+        return list(changed)

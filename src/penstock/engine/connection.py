@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.engine.hold import Hold
 from penstock.engine.parcel import Parcel
 from penstock.engine.ports import Outlet, Publication, Room, Undone
+from penstock.engine.topic import Hold
 from penstock.flow.budgets import IN_FLIGHT_POOL, PendingLimit
 from penstock.flow.credit import Credit, Gate, Stage
 from penstock.flow.reason import Reason
@@ -31,7 +31,7 @@ from penstock.model.ids import ChannelId, ConnectionId
 
 if TYPE_CHECKING:
     from penstock.engine.publish import Intake
-    from penstock.engine.queue import Queue
+    from penstock.engine.topic import Queue
 
 PAUSING: Final = frozenset((Reason.FLOW, Reason.PENDING, Reason.RATE))
 """Reasons that need nothing of this connection to pass: its socket may rest meanwhile."""

@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from penstock.engine.chain import Chain
-from penstock.engine.frame import Frame
+from penstock.engine.commit import Frame
 from penstock.engine.ports import Burial, Death
-from penstock.engine.routing import route_to
+from penstock.engine.topic import route_to
 from penstock.log.encode import Appending
 from penstock.model.names import TopicName
 from penstock.model.record import NO_STAMP, Record, RecordFlag, RecordKind, Wire
 from penstock.model.settlement import Cause
 
 if TYPE_CHECKING:
-    from penstock.engine.queue import Queue
-    from penstock.engine.topic import Topic
+    from penstock.engine.topic import Queue, Topic
 
 NAME_END: Final = b"\x01"
 PAIR_END: Final = b"\x02"

@@ -22,7 +22,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from penstock.engine.chain import Chain
-from penstock.engine.frame import Frame
+from penstock.engine.commit import Frame
 from penstock.engine.parcel import TIMED, Parcel
 from penstock.log.delayed import Due
 from penstock.log.encode import Appending
@@ -31,7 +31,7 @@ from penstock.log.store import Store
 from penstock.model.record import Record, RecordFlag
 
 if TYPE_CHECKING:
-    from penstock.engine.queue import Queue
+    from penstock.engine.topic import Queue
 
 NEVER_MS: Final = 1 << 53
 """Deliver time of a record that waits for a decision: beyond every clock."""

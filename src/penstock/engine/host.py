@@ -7,10 +7,15 @@ letters, asking for a turn.
 Not here: how peers are spoken to (``ports.Outlet``).
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from __future__ import annotations
 
-from penstock.engine.delayed_room import DelayedRoom
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, Protocol
+
+import msgspec
+
+from penstock.engine.filter.filters import Filter
 from penstock.flow.budgets import UnsentPool
 from penstock.model.clock import Clock
 from penstock.model.ids import QueueId, SubscriptionId
@@ -187,3 +192,116 @@ class Host(Protocol):
     def carry(self, record: Record, target: SubscribedQueue) -> None:
         """Append a new record in the next frame, beside the settlement of what it replaces."""
         ...
+
+
+# ---- delayed room -------------------------------------------------------------------------------
+# How many messages all subscriptions together may skip until their time (D14, law 2).
+#
+# A delayed message that a reader passed over is remembered, by its offset, until it is due. Each is
+# small, but a thousand subscriptions of one topic would each remember all of them: so the bound is
+# the process's, not each queue's.
+#
+# Who spends: a lane that puts a message aside. Who grants: the message's time, or its settlement.
+# Who stops: a lane that has ``OWN_MIN`` aside already reads no further while the room is full; one
+# that has fewer goes on, so that nobody stands still because of others (law 8). What wakes it: an
+# eighth of the room being free again.
+
+
+OWN_MIN: Final = 16
+"""What a lane may put aside in any case; about as large as the lane itself."""
+
+
+class DelayedRoom:
+    """A count shared by all lanes."""
+
+    __slots__ = ("_low", "_waiting", "_wake", "count", "count_max", "is_full", "own_min")
+
+    def __init__(self, count_max: int, wake: Callable[[Awaiting], None]) -> None:
+        self.count = 0
+        self.count_max = count_max
+        self.own_min = min(OWN_MIN, count_max)
+        self.is_full = False
+        self._low = count_max - max(1, count_max // 8)
+        self._wake = wake
+        self._waiting: dict[Awaiting, None] = {}
+
+    def add(self) -> None:
+        """One more is put aside."""
+        self.count += 1
+        if self.count >= self.count_max:
+            self.is_full = True
+
+    def remove(self, count: int = 1) -> None:
+        """So many are not aside any more."""
+        self.count -= count
+        assert self.count >= 0, "more taken out of the room than were in it"
+        if self.is_full and self.count <= self._low:
+            self.is_full = False
+            waiting, self._waiting = self._waiting, {}
+            for subscription in waiting:
+                self._wake(subscription)
+
+    def wait(self, subscription: Awaiting) -> None:
+        """Wake it when there is room again."""
+        self._waiting[subscription] = None
+
+    def forget(self, subscription: Awaiting) -> None:
+        """It is gone."""
+        self._waiting.pop(subscription, None)
+
+
+# ---- subscription options -----------------------------------------------------------------------
+# How a subscription behaves, decided when it is made.
+
+
+class Mode(Enum):
+    """Who of several consumers gets a message."""
+
+    EXCLUSIVE = "exclusive"
+    """One consumer; a second is refused."""
+    FAILOVER = "failover"
+    """One active consumer, the others wait for it to leave."""
+    SINGLE_ACTIVE = "single_active"
+    """The same, strictly first come: nobody is displaced by a priority or a name."""
+    SHARED = "shared"
+    """Everyone in turn, the highest priority first."""
+    KEY_SHARED = "key_shared"
+    """Everyone, but messages of one key to one consumer at a time."""
+
+    @property
+    def honours_delay(self) -> bool:
+        """Whether a message's delivery time is waited for: only where order is not promised."""
+        return self in (Mode.SHARED, Mode.KEY_SHARED)
+
+
+class Start(Enum):
+    """Where a new subscription begins when no offset is named."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+def ordering_key(record: Record) -> bytes:
+    """The key by which key_shared keeps order, unless the options bring their own reader."""
+    return record.key
+
+
+class SubscriptionOptions(msgspec.Struct, frozen=True):
+    """Everything about a subscription that is not its place in the queues."""
+
+    mode: Mode = Mode.SHARED
+    is_durable: bool = True
+    """False: nothing of it is saved, it ends with the process."""
+    holds_data: bool = True
+    """Whether its cursor keeps segments from being removed (D11)."""
+    sees_unsynced: bool = False
+    """True only where peers cannot see offsets (D7)."""
+    start: Start | int = Start.EARLIEST
+    delivery_limit: int = 0
+    """A message that came back more often than this is a dead letter; 0 = no limit, -1 = at the
+    first time."""
+    filter: Filter | None = None
+    """What it does not want is settled unseen."""
+    is_priority: bool = False
+    """The topic's queues are priorities: the highest non-empty one is served first (D10)."""
+    ordering_key: Callable[[Record], bytes] = ordering_key

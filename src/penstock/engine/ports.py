@@ -31,10 +31,9 @@ from penstock.model.refusal import Refusal
 
 if TYPE_CHECKING:
     from penstock.engine.connection import Channel
-    from penstock.engine.consumer import Consumer
-    from penstock.engine.pending import Delivery
     from penstock.engine.pull import Pull, PullResult
-    from penstock.engine.queue import Queue
+    from penstock.engine.subscription.consumer import Consumer, Delivery
+    from penstock.engine.topic import Queue
 
 
 class Route(Protocol):

@@ -25,18 +25,26 @@ what happens after the append (``commit.py``).
 
 from __future__ import annotations
 
-from penstock.engine.admission import Admission
-from penstock.engine.answers import Answers
+from collections.abc import Callable, Iterator
+
+import msgspec
+
 from penstock.engine.chain import Chain
-from penstock.engine.collect import Collector
+from penstock.engine.commit import Answers, Frame
 from penstock.engine.connection import Channel
 from penstock.engine.delay import Delays
-from penstock.engine.hold import Hold
 from penstock.engine.parcel import TIMED, Parcel, parcels_of
 from penstock.engine.ports import Publication
-from penstock.engine.queue import Queue
 from penstock.engine.statistics import Counters
+from penstock.engine.topic import Hold, Overflow, Queue, TopicLimits, too_large
+from penstock.flow.alarms import AlarmBoard
+from penstock.flow.budgets import BufferPool
+from penstock.flow.credit import Stage
+from penstock.flow.reason import Reason
+from penstock.model.clock import Clock
+from penstock.model.record import Record
 from penstock.model.refusal import Refusal, RefusalKind
+from penstock.settings.load import Settings
 
 CLOSED = Refusal(RefusalKind.CLOSING, "channel", "the channel was closed while publishes were held")
 
@@ -330,3 +338,316 @@ def _fitting(parcel: Parcel, count_max: int, size_max: int) -> int:
         if size > size_max:
             return max(1, number)
     return count
+
+
+# ---- admission ----------------------------------------------------------------------------------
+# Admission: may this publish in now? Asked by the channel before anything is stored (law 6).
+#
+# Three answers: yes; no (a refusal, told to the publisher); not yet (a hold, bounded by
+# ``hold_ms_max``, D23). A publish for several queues is admitted to all of them or to none.
+#
+# Whether "not yet" may be said depends on the connection: a protocol that fails fast is refused at
+# once where another one would be held.
+
+
+BuryRefused = Callable[["Queue", Record], None]
+"""Makes a dead letter of a publish that a length limit refused."""
+
+
+class Ruling(msgspec.Struct):
+    """What admission says about a parcel that is not simply let in."""
+
+    admitted: Parcel | None = None
+    refused: list[tuple[Publication, Refusal]] = msgspec.field(default_factory=list)
+    hold: Hold | None = None
+    rest: Parcel | None = None
+    """What is held; set exactly when ``hold`` is."""
+
+
+class Admission:
+    """The limits of topics, the alarms, and everybody's patience."""
+
+    def __init__(
+        self, clock: Clock, settings: Settings, alarms: AlarmBoard, bury_refused: BuryRefused
+    ) -> None:
+        self._clock = clock
+        self._flow = settings.flow
+        self._busy_hold_ms_max = settings.spark.busy_hold_ms_max
+        self._message_bytes_max = settings.topics.message_bytes_max
+        self._alarms = alarms
+        self._bury_refused = bury_refused
+        self._turn = 0
+
+    def begin(self, turn: int) -> Hold | None:
+        """A turn begins, figures of earlier ones are old.
+
+        Returns what a raised alarm means for every channel that publishes (F3).
+        """
+        self._turn = turn
+        if not self._alarms.is_raised:
+            return None
+        reason, culprit = next(iter(self._alarms.raised.items()))
+        return Hold(reason, culprit)
+
+    def judge(self, parcel: Parcel) -> Ruling | None:
+        """None = let all of it in."""
+        queues = parcel.queues or ()
+        # If all of them together are not too large, none of them is.
+        is_free = parcel.size <= self._message_bytes_max
+        for queue in queues:
+            if queue.topic.limits is not None:
+                is_free = False
+        if is_free:
+            return None
+        limited = [limits for queue in queues if (limits := queue.topic.limits) is not None]
+        return self._rule(parcel, queues, limited)
+
+    def patience(self, channel: Channel, hold: Hold, parcel: Parcel) -> Refusal | None:
+        """The refusal for a held parcel that may not wait (any longer); None = let it wait."""
+        is_fast_failing = channel.connection.options.is_fast_failing
+        if is_fast_failing and hold.reason is not Reason.SPARK:
+            return hold.refusal
+        held_ms_max = self._held_ms_max(channel, hold)
+        waited_ms = self._clock.monotonic_ms() - parcel.arrived_ms
+        if held_ms_max and waited_ms >= held_ms_max:
+            setting = "spark.busy_hold_ms_max" if is_fast_failing else "flow.hold_ms_max"
+            return hold.overdue(waited_ms, setting)
+        return None
+
+    def deadlines(self, channel: Channel) -> Iterator[int]:
+        """When a held channel must be looked at again: the hold passes, or patience ends."""
+        if channel.hold is None or not channel.inbox:
+            return
+        if channel.hold.until_ms is not None:
+            yield channel.hold.until_ms
+        held_ms_max = self._held_ms_max(channel, channel.hold)
+        if held_ms_max:
+            yield channel.inbox[0].arrived_ms + held_ms_max
+
+    def _rule(
+        self, parcel: Parcel, queues: tuple[Queue, ...], limited: list[TopicLimits]
+    ) -> Ruling:
+        ruling = Ruling()
+        now_ms = self._clock.monotonic_ms()
+        wall_ms = self._clock.wall_ms()
+        for limits in limited:
+            limits.begin(self._turn, wall_ms)
+        admitted: list[Publication] = []
+        for number, publication in enumerate(parcel.publications):
+            answer = self._judge_one(publication.record, queues, limited, now_ms)
+            if isinstance(answer, Hold):
+                ruling.hold = answer
+                ruling.rest = parcel.part(parcel.publications[number:], queues)
+                break
+            if answer is None:
+                admitted.append(publication)
+                for limits in limited:
+                    limits.admit(publication.record, now_ms)
+            else:
+                ruling.refused.append((publication, answer))
+                if answer.kind is RefusalKind.LENGTH_LIMIT:
+                    self._bury(publication.record, queues, now_ms)
+        if admitted:
+            ruling.admitted = parcel.part(admitted, queues)
+        return ruling
+
+    def _judge_one(
+        self,
+        record: Record,
+        queues: tuple[Queue, ...],
+        limited: list[TopicLimits],
+        now_ms: int,
+    ) -> Refusal | Hold | None:
+        size = len(record.origin)
+        if size > self._message_bytes_max:
+            return too_large(queues[0].topic, size, self._message_bytes_max)
+        answers = [limits.judge(record, now_ms) for limits in limited]
+        for answer in answers:
+            if isinstance(answer, Refusal):
+                return answer
+        return next((answer for answer in answers if answer is not None), None)
+
+    def _bury(self, record: Record, queues: tuple[Queue, ...], now_ms: int) -> None:
+        """Dead letters of those that are full; the others refuse nothing by themselves."""
+        for queue in queues:
+            topic = queue.topic
+            if topic.policy.overflow is Overflow.REJECT_DEAD_LETTER and topic.limits is not None:
+                answer = topic.limits.judge(record, now_ms)
+                if isinstance(answer, Refusal) and answer.kind is RefusalKind.LENGTH_LIMIT:
+                    self._bury_refused(queue, record)
+
+    def _held_ms_max(self, channel: Channel, hold: Hold) -> int:
+        options = channel.connection.options
+        if hold.reason.is_resource:
+            given, default = options.alarm_hold_ms_max, self._flow.alarm_hold_ms_max
+        elif options.is_fast_failing:
+            # Only Spark's holds come here: a moment's wait paces a sender, a refusal makes it spin.
+            return max(1, min(self._busy_hold_ms_max, self._flow.hold_ms_max))
+        else:
+            given, default = options.hold_ms_max, self._flow.hold_ms_max
+        return default if given is None else given
+
+
+# ---- collect ------------------------------------------------------------------------------------
+# The queues' part of the journey in: parcels at the head of their lanes become one frame.
+#
+# Who spends: the queue, credit towards the log, when a parcel is taken. Who grants: the log, when
+# the sync that covers it returned (``commit.py``). Who stops: a queue without credit; all of them
+# while no write buffer is free. What wakes them: that sync. To the channels the queue gives their
+# credit back at the end of the turn, when its work is done: that is how long they waited for it.
+#
+# A parcel for several queues is taken when it is at the head of its lane in all of them and none of
+# them is stopped. It cannot wait for ever: a channel's parcels are in the same order in every
+# inbox.
+#
+# Fairness (law 5): first every newcomer of every queue, then all lanes in turn until the turn's
+# bytes are used; and which queue was first is last next time.
+
+
+class Collector:
+    """All queues that have parcels."""
+
+    def __init__(self, turn_bytes_max: int, buffers: BufferPool) -> None:
+        self._turn_bytes_max = turn_bytes_max
+        self._buffers = buffers
+        self.queues: dict[Queue, None] = {}
+        """Those that have parcels; to be looked at only."""
+        self.held: dict[Queue, None] = {}
+        """Those that wait for the log; to be looked at only."""
+        # Taken in this turn; their channels have not got their credit back yet.
+        self._taken: list[Parcel] = []
+        self._awaiting: list[Channel] = []
+
+    def put(self, queue: Queue, parcel: Parcel) -> None:
+        """A channel routed a parcel to this queue."""
+        queue.inbox.put(parcel)
+        self.queues[queue] = None
+
+    def collect(self, frame: Frame) -> None:
+        """Move parcels into the frame as far as credit, buffers and the turn reach."""
+        if not self.queues:
+            return
+        left = 0
+        for queue in [*self.queues]:
+            for parcel in queue.inbox.newcomers():
+                self._take_if_free(queue, parcel, frame)
+            left += queue.inbox.messages
+        if not left:
+            # Everybody was a newcomer and could be taken: the usual turn.
+            self.queues.clear()
+            return
+        is_moving = True
+        while is_moving and frame.size < self._turn_bytes_max:
+            is_moving = False
+            for queue in list(self.queues):
+                # A parcel for several queues may be gone by now, or come free by the next round.
+                for parcel in queue.inbox.heads():
+                    if frame.size >= self._turn_bytes_max:
+                        break
+                    is_moving |= self._take_if_free(queue, parcel, frame)
+        for queue in [each for each in self.queues if not each.inbox.messages]:
+            del self.queues[queue]
+        if self.queues:
+            first = next(iter(self.queues))
+            self.queues[first] = self.queues.pop(first)
+
+    def give_back(self) -> None:
+        """The queues have stored and handed out what they took in this turn."""
+        if self._taken:
+            taken, self._taken = self._taken, []
+            for parcel in taken:
+                for queue in parcel.queues or ():
+                    _processed(queue, parcel)
+        if self._awaiting:
+            awaiting, self._awaiting = self._awaiting, []
+            for channel in awaiting:
+                channel.stage.waited()
+
+    def awaits(self, channel: Channel, queue: Queue, chain: Chain) -> None:
+        """A channel gave all it could in this turn to one queue, and has more.
+
+        Until the turn ends it waits for the queue, however much credit is left; it is seen to, and
+        nothing else.
+        """
+        chain.journal.tick(chain.now_ms)
+        channel.stage.waits(queue.stage)
+        self._awaiting.append(channel)
+
+    def hold(self, log: Stage) -> None:
+        """Nothing may be written: queues with parcels wait for the log, and are seen to."""
+        for queue in self.queues:
+            if queue not in self.held:
+                queue.stage.block(log, self)
+                self.held[queue] = None
+
+    def let_go(self, log: Stage) -> None:
+        """The log takes frames again."""
+        held, self.held = self.held, {}
+        for queue in held:
+            queue.stage.unblock(log, self)
+
+    @property
+    def can_move(self) -> bool:
+        """True when some queue has a parcel that could be taken now (law 4)."""
+        for queue in self.queues:
+            if not queue.stage.is_blocked:
+                for parcel in queue.inbox.heads():
+                    if self._is_free(queue, parcel, 0):
+                        return True
+        return False
+
+    def take_all(self) -> list[Parcel]:
+        """Empty every inbox: nothing can be appended any more."""
+        parcels: dict[Parcel, None] = {}
+        for queue in self.queues:
+            for parcel in queue.inbox:
+                parcels[parcel] = None
+                _processed(queue, parcel)
+            queue.inbox.clear()
+        self.queues.clear()
+        return list(parcels)
+
+    def remove(self, queue: Queue) -> list[Parcel]:
+        """A queue was deleted: empty its inbox; parcels that go nowhere else come back."""
+        self.queues.pop(queue, None)
+        self.held.pop(queue, None)
+        orphans = []
+        for parcel in queue.inbox:
+            parcel.queues = tuple(each for each in parcel.queues or () if each is not queue)
+            for publication in parcel.publications:
+                publication.queues = tuple(each.index for each in parcel.queues)
+            if not parcel.queues:
+                orphans.append(parcel)
+        queue.inbox.clear()
+        return orphans
+
+    def _take_if_free(self, queue: Queue, parcel: Parcel, frame: Frame) -> bool:
+        if not self._is_free(queue, parcel, frame.size):
+            return False
+        messages = len(parcel.publications)
+        for each in parcel.queues or ():
+            each.inbox.take(parcel)
+            each.log_credit.spend(messages)
+            frame.queues[each] = None
+        frame.add(parcel)
+        self._taken.append(parcel)
+        return True
+
+    def _is_free(self, queue: Queue, parcel: Parcel, waiting_bytes: int) -> bool:
+        """True when the parcel, which is at the head of its lane in ``queue``, could be taken."""
+        if queue.stage.is_blocked:
+            return False
+        if not self._buffers.can_take(parcel.size, waiting_bytes):
+            self._buffers.is_awaited = self._buffers.unsynced_bytes > 0
+            return False
+        queues = parcel.queues or ()
+        return len(queues) == 1 or all(
+            each.inbox.is_head(parcel) and not each.stage.is_blocked for each in queues
+        )
+
+
+def _processed(queue: Queue, parcel: Parcel) -> None:
+    # The channel may be gone, and its credit with it.
+    credit = parcel.channel.queue_credits.get(queue)
+    if credit is not None:
+        credit.processed(len(parcel.publications))

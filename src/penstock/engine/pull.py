@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from penstock.engine.filter_port import Filter, Prefilter
+from penstock.engine.filter.filters import Filter, Prefilter
 from penstock.engine.host import Host, IndexEntry, SubscribedQueue
 from penstock.flow.long_poll import HeldPulls
 from penstock.log.index import IndexFlag

@@ -10,22 +10,26 @@ Not here: what deletion means for parcels on their way (``broker.py``), restorin
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
 import msgspec
 from msgspec.structs import replace
 
 from penstock.engine.chain import Chain
-from penstock.engine.host import Host
-from penstock.engine.limits import TopicLimits, needs_limits
-from penstock.engine.queue import Queue
-from penstock.engine.subscription import Subscription
-from penstock.engine.subscription_options import Mode, SubscriptionOptions
-from penstock.engine.topic import Topic, TopicPolicy
-from penstock.engine.unused_topics import UnusedTopics
+from penstock.engine.host import Host, Mode, SubscriptionOptions
+from penstock.engine.subscription.subscription import Subscription
+from penstock.engine.topic import Queue, Topic, TopicLimits, TopicPolicy, needs_limits
 from penstock.flow.credit import Credit
 from penstock.log.store import Store
 from penstock.model.errors import AlreadyExists, NotFound
 from penstock.model.ids import QueueId, SubscriptionId, TopicId, is_transient_id
 from penstock.model.names import TopicName
+
+if TYPE_CHECKING:
+    from penstock.engine.commit import Commits
 
 TOPIC_KIND = "topic"
 SUBSCRIPTION_KIND = "subscription"
@@ -267,3 +271,157 @@ class Registry:
                 f"there are {len(self.queues)} queues and {limit} are allowed "
                 "(topics.queues_max); delete some first"
             )
+
+
+# ---- unused topics ------------------------------------------------------------------------------
+# Topics that go when nobody uses them for a while (``TopicPolicy.expires_ms``).
+#
+# Use is: somebody consumes, or touched the topic (declared it, took by hand). Each topic stands
+# once in a heap, at a time before which it cannot expire; when that comes it is looked at, and
+# goes, or gets a later time. Who consumes is looked at whenever a subscription had its turn:
+# whoever leaves makes one, so that is the moment of leaving.
+#
+# Invariant: no topic's entry is later than the end of its time. So thousands of them cost nothing
+# while nothing happens to them.
+
+
+class UnusedTopics:
+    """All topics that may expire."""
+
+    def __init__(self) -> None:
+        self.topics: dict[int, Topic] = {}
+        """By id; to be looked at only."""
+        self._armed: dict[int, int] = {}
+        self._heap: list[tuple[int, int]] = []
+        """(monotonic time, topic id); what is not armed any more is passed over."""
+
+    def add(self, topic: Topic, now_ms: int) -> None:
+        """A topic that may expire, or whose time has changed."""
+        self.topics[topic.topic_id] = topic
+        self._arm(topic, now_ms)
+
+    def remove(self, topic: Topic) -> None:
+        """It is gone, or may not expire any more."""
+        self.topics.pop(topic.topic_id, None)
+        self._armed.pop(topic.topic_id, None)
+
+    def look(self, topic: Topic, now_ms: int) -> None:
+        """Somebody may have come or left."""
+        if topic.topic_id in self.topics:
+            is_used = _is_used(topic)
+            if is_used or topic.was_used:
+                topic.touch(now_ms)
+            topic.was_used = is_used
+
+    def due(self, now_ms: int) -> list[Topic]:
+        """Those whose time is over."""
+        over: list[Topic] = []
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms:
+            at_ms, topic_id = heappop(heap)
+            if self._armed.get(topic_id) != at_ms:
+                continue
+            topic = self.topics[topic_id]
+            self.look(topic, now_ms)
+            if _end_ms(topic, now_ms) <= now_ms:
+                over.append(topic)
+                self.remove(topic)
+            else:
+                self._arm(topic, now_ms)
+        return over
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When the next of them is to be looked at."""
+        return self._heap[0][0] if self._heap else None
+
+    def _arm(self, topic: Topic, now_ms: int) -> None:
+        at_ms = self._armed[topic.topic_id] = _end_ms(topic, now_ms)
+        heappush(self._heap, (at_ms, topic.topic_id))
+
+
+def _end_ms(topic: Topic, now_ms: int) -> int:
+    since_ms = now_ms if topic.was_used else topic.last_used_ms
+    return since_ms + topic.policy.expires_ms
+
+
+def _is_used(topic: Topic) -> bool:
+    """Whether somebody consumes; who takes by hand says so each time (``Topic.touch``)."""
+    for subscription in topic.subscriptions.values():
+        for consumer in subscription.roster:
+            if not consumer.is_passive:
+                return True
+    return False
+
+
+# ---- leaving ------------------------------------------------------------------------------------
+# Topics that are to go and have dead to bury first (law 5).
+#
+# Whoever deletes a queue in which thousands wait for their dead letters must not hold up everybody
+# else; and the catalog must not lose a queue before the disk has the letters of its dead. So such a
+# topic stays until all of them are buried, some in every turn (``dying.py``), and durable; it only
+# hands out nothing any more. After a crash in between it is there still, with those who were not
+# buried.
+#
+# Who stops: the topic's subscriptions. What wakes it: the turns that its dead ask for, then the
+# sync. Invariants: a topic goes once. It does go: nothing is handed out, so nobody new can be
+# refused but those who were in flight. Not here: what going means (``parts.py``), whose letters
+# wait (``dead_letter.py``).
+
+
+class Leaving:
+    """All of them."""
+
+    def __init__(
+        self,
+        commits: Commits,
+        has_unsafe_letters: Callable[[], bool],
+        remove: Callable[[Topic, str], None],
+    ) -> None:
+        self._commits = commits
+        self._has_unsafe_letters = has_unsafe_letters
+        self._remove = remove
+        # Bounded by the topics there are.
+        self.causes: dict[Topic, str] = {}
+        """Topics that are to go, and why; to be looked at only."""
+        # Those without anybody to bury, until that is durable.
+        self._buried: set[Topic] = set()
+
+    def retire(self, topic: Topic, cause: str) -> None:
+        """The topic goes: now if nobody is left to be buried, else as soon as that is so."""
+        if topic in self.causes:
+            return
+        if not has_dying(topic) and not self._has_unsafe_letters():
+            self._remove(topic, cause)
+            return
+        self.causes[topic] = cause
+        topic.is_leaving = True
+        for subscription in topic.subscriptions.values():
+            subscription.is_leaving = True
+        self.look()
+
+    def look(self) -> None:
+        """Somebody may have been buried."""
+        for topic in list(self.causes):
+            if topic.is_deleted:
+                self._forget(topic)
+            elif topic not in self._buried and not has_dying(topic):
+                self._buried.add(topic)
+                self._commits.after_durable(partial(self._go, topic))
+
+    def _go(self, topic: Topic) -> None:
+        """All letters so far are durable."""
+        self._buried.discard(topic)
+        if topic.is_deleted:
+            self._forget(topic)
+        elif not has_dying(topic) and topic in self.causes:
+            self._remove(topic, self.causes.pop(topic))
+
+    def _forget(self, topic: Topic) -> None:
+        """Somebody did not wait."""
+        self.causes.pop(topic, None)
+
+
+def has_dying(topic: Topic) -> bool:
+    """True while somebody waits to be buried."""
+    return any(each.has_dying for each in topic.subscriptions.values())

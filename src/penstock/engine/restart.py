@@ -15,8 +15,9 @@ from typing import TypeVar
 
 import msgspec
 
+from penstock.engine.commit import Settling
 from penstock.engine.delay import NEVER_MS, Delays
-from penstock.engine.host import Host
+from penstock.engine.host import Host, SubscriptionOptions
 from penstock.engine.registry import (
     SUBSCRIPTION_KIND,
     TOPIC_KIND,
@@ -24,9 +25,7 @@ from penstock.engine.registry import (
     SubscriptionRow,
     TopicRow,
 )
-from penstock.engine.settling import Settling
-from penstock.engine.subscription import Subscription
-from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Topic
 from penstock.log.recovery import Recovered
 from penstock.log.store import Store

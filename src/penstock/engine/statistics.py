@@ -6,18 +6,18 @@ moment of asking. Telemetry reads these from above; nothing here knows of metric
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from penstock.engine.limits import backlog_bytes, oldest_age_ms, ready_messages
-from penstock.engine.subscription_statistics import SubscriptionStatistics
-from penstock.engine.topic import Topic
+from penstock.engine.subscription.subscription import SubscriptionStatistics
+from penstock.engine.topic import Topic, backlog_bytes, oldest_age_ms, ready_messages
 from penstock.flow.fast_fail import RequestFigures
 from penstock.model.refusal import RefusalKind
 
 if TYPE_CHECKING:
-    from penstock.engine.parts import Parts
+    from penstock.engine.broker import Parts
 
 
 class Counters(msgspec.Struct):
@@ -150,3 +150,48 @@ def engine_statistics(parts: Parts) -> EngineStatistics:
         topics=tuple(topic_statistics(each, wall_ms) for each in parts.registry.topics.values()),
         requests=parts.waiting.figures(),
     )
+
+
+# ---- tallies ------------------------------------------------------------------------------------
+# Counters that adapters keep and everybody may see: shown, not copied.
+#
+# An adapter counts in a dictionary of its own (label -> how often) and shows it here once, under a
+# name; whoever observes the broker reads it when asked. Counting costs what adding to a dictionary
+# costs, and the engine knows nothing of what is counted.
+#
+# Invariant: names and the labels of one are bounded when they are read, whatever an adapter does.
+
+
+NAMES_MAX: Final = 100
+LABELS_MAX: Final = 100
+"""Labels of one name that are shown; adapters count by status or cause, never by peer."""
+
+
+class Tally(NamedTuple):
+    """One family of counters."""
+
+    name: str
+    """In snake case, with the protocol in front: ``rocketmq_pulls``."""
+    text: str
+    label: str
+    """What the keys are: ``status``."""
+    counts: Mapping[str, int]
+
+
+class Tallies:
+    """All that is shown."""
+
+    __slots__ = ("_tallies",)
+
+    def __init__(self) -> None:
+        self._tallies: dict[str, Tally] = {}
+
+    def show(self, name: str, text: str, label: str, counts: Mapping[str, int]) -> None:
+        """Show a dictionary from now on; a second one of the name takes its place."""
+        if name in self._tallies or len(self._tallies) < NAMES_MAX:
+            self._tallies[name] = Tally(name, text, label, counts)
+
+    def __iter__(self) -> Iterator[Tally]:
+        for tally in list(self._tallies.values()):
+            shown = dict(list(tally.counts.items())[:LABELS_MAX])
+            yield tally._replace(counts=shown)

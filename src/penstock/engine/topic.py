@@ -10,20 +10,25 @@ Not here: how limits are judged (``limits.py``), who makes and stores topics (``
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
+from zlib import crc32
 
 import msgspec
 
-from penstock.flow.quota import QuotaPolicy
-from penstock.model.ids import TopicId
+from penstock.engine.parcel import Inbox
+from penstock.flow.credit import Credit, Stage
+from penstock.flow.quota import BacklogQuota, QuotaPolicy, Verdict
+from penstock.flow.rate import RateLimit
+from penstock.flow.reason import Reason
+from penstock.log.index import QueueIndex
+from penstock.model.ids import QueueId, TopicId
 from penstock.model.names import TopicName
+from penstock.model.record import Record
+from penstock.model.refusal import Refusal, RefusalKind
 
 if TYPE_CHECKING:
-    from penstock.engine.limits import TopicLimits
-    from penstock.engine.ports import Graves
-    from penstock.engine.queue import Queue
-    from penstock.engine.subscription import Subscription
-
+    from penstock.engine.ports import Graves, Route
+    from penstock.engine.subscription.subscription import Subscription
 
 AT_ONCE_MS: Final = -1
 """A time to live of nothing: to a consumer that waits for it, or dead (0 = no such rule)."""
@@ -137,3 +142,561 @@ class Topic:
     def touch(self, now_ms: int) -> None:
         """Somebody used it (declared, read, consumed): ``expires_ms`` counts from now."""
         self.last_used_ms = now_ms
+
+
+# ---- queue --------------------------------------------------------------------------------------
+# A queue: one ordered lane of a topic over the log, and the last stage before it.
+#
+# It owns the credit towards the log and the inbox of parcels that channels routed to it.
+#
+# Invariants: offsets below ``durable_end`` survive a crash; ``durable_end <= index.next_offset``.
+# Not here: who reads (``subscription.py``), where entries are kept (``log/index.py``).
+
+
+class Queue:
+    """One lane of a topic."""
+
+    __slots__ = (
+        "durable_end",
+        "inbox",
+        "index",
+        "is_deleted",
+        "log_credit",
+        "number",
+        "queue_id",
+        "stage",
+        "target",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: Topic,
+        number: int,
+        index: QueueIndex,
+        *,
+        stage: Stage,
+        log_credit: Credit,
+    ) -> None:
+        self.topic = topic
+        self.number = number
+        self.index = index
+        self.target = (index,)
+        """Itself as the targets of a record that goes nowhere else: one object for all of them."""
+        self.queue_id = QueueId(index.queue_id)
+        self.stage = stage
+        self.log_credit = log_credit
+        self.inbox = Inbox()
+        self.durable_end: int = index.next_offset
+        self.is_deleted = False
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name} {self.queue_id}>"
+
+    @property
+    def name(self) -> str:
+        """What people and other stages call it."""
+        return self.stage.name
+
+    @property
+    def incarnation(self) -> int:
+        """Unlike its number, never used again when a topic of that name is made anew (D4)."""
+        return self.index.incarnation
+
+    def visible_end(self, sees_unsynced: bool) -> int:
+        """First offset a reader may not have yet: appended, or durable (D7)."""
+        return self.index.next_offset if sees_unsynced else self.durable_end
+
+
+# ---- limits -------------------------------------------------------------------------------------
+# The limits of one topic, as a publish meets them: size, length, backlog quota, rate (F8).
+#
+# Who spends: every message admitted. Who grants: consumers, by settling (length, quota), or time
+# (rate). Who stops: publishers of this topic, or nobody where the oldest messages go instead. What
+# wakes them: settling and time both make a turn, and every turn looks again.
+#
+# Figures are taken once per turn and kept up to date by what is admitted in it, so that a list of a
+# hundred publishes is judged one by one but counted once. What consumers take at once never waits
+# and does not count. A length limit is kept exactly for readers
+# that may see what is not durable yet (D7), and for the others as soon as it is.
+#
+# Not here: what holding and refusing mean for a channel (``admission.py``).
+
+
+DROPPED_MAX = 2000
+"""Heads that are dropped for one subscription in one turn; not fewer than a turn can bring."""
+
+_REJECTING = frozenset((Overflow.REJECT, Overflow.REJECT_DEAD_LETTER))
+
+
+class SparkPressure(Protocol):
+    """What a Spark query asks of each publish (F18)."""
+
+    def begin(self, arriving: int, arriving_bytes: int) -> None:
+        """A turn begins; so much is routed to the topic and not appended yet."""
+        ...
+
+    def judge(self, messages: int, size_bytes: int, now_ms: int) -> Hold | None:
+        """Why the publish waits."""
+        ...
+
+    def admit(self, messages: int, size_bytes: int, now_ms: int) -> None:
+        """The publish is on its way in."""
+        ...
+
+
+class TopicLimits:
+    """What a topic's policy asks of each publish."""
+
+    __slots__ = (
+        "_age_ms",
+        "_backlog_bytes",
+        "_has_backlog",
+        "_messages",
+        "_quota",
+        "_rate",
+        "_ready_bytes",
+        "_room",
+        "_topic",
+        "_turn",
+        "spark",
+    )
+
+    def __init__(self, topic: Topic, now_ms: int) -> None:
+        policy = topic.policy
+        self._topic = topic
+        self._rate = RateLimit(policy.publish_messages_per_s, policy.publish_bytes_per_s, now_ms)
+        self._quota = BacklogQuota(
+            policy.quota_bytes_max, policy.quota_age_ms_max, policy.quota_policy
+        )
+        self.spark: SparkPressure | None = None
+        """Set while a query may slow or hold publishers (``bulk/pressure.py``)."""
+        self._turn = -1
+        self._messages = 0
+        self._ready_bytes = 0
+        self._room = 0
+        self._backlog_bytes = 0
+        self._age_ms = 0
+        self._has_backlog = False
+        """True when there is a quota, and somebody for whom data is held."""
+
+    @property
+    def evicts(self) -> bool:
+        """True when old messages make room for new ones, so that appends must be looked at."""
+        policy = self._topic.policy
+        drops = bool(policy.length_max or policy.bytes_max)
+        return (drops and policy.overflow is Overflow.DROP_HEAD) or self._quota.is_set
+
+    @property
+    def rejects(self) -> bool:
+        """True when what is too much is refused for good."""
+        policy = self._topic.policy
+        return bool(policy.length_max or policy.bytes_max) and policy.overflow in _REJECTING
+
+    def begin(self, turn: int, wall_ms: int) -> None:
+        """Take the figures of this turn, if they are not taken yet."""
+        if turn == self._turn:
+            return
+        self._turn = turn
+        topic = self._topic
+        policy = topic.policy
+        if (policy.length_max or policy.bytes_max) and policy.overflow is not Overflow.DROP_HEAD:
+            self._look(topic, policy)
+        if self._quota.is_set:
+            self._has_backlog = bool(holders(topic))
+            # What waits for the log since an earlier turn is on its way into the backlog.
+            self._backlog_bytes = backlog_bytes(topic) + arriving_at(topic)[1]
+            self._age_ms = oldest_age_ms(topic, wall_ms)
+        if self.spark is not None:
+            self.spark.begin(*arriving_at(topic))
+
+    def _look(self, topic: Topic, policy: TopicPolicy) -> None:
+        """Count what waits, and what consumers would take before it had to wait."""
+        arriving, arriving_bytes = _arriving_bodies(topic)
+        self._messages = self._ready_bytes = 0
+        rooms: list[int] = []
+        for holder in holders(topic):
+            messages = _ready(holder, topic) + arriving
+            room = holder.room()
+            rooms.append(max(0, room - messages))
+            if messages > room:
+                self._messages = max(self._messages, messages - room)
+                if policy.bytes_max:
+                    size = holder.ready_body_bytes() + arriving_bytes
+                    self._ready_bytes = max(self._ready_bytes, size)
+        self._room = min(rooms, default=0)
+
+    def judge(self, record: Record, now_ms: int) -> Refusal | Hold | None:
+        """What speaks against admitting the record now."""
+        policy = self._topic.policy
+        size = len(record.origin)
+        if policy.message_bytes_max and size > policy.message_bytes_max:
+            return too_large(self._topic, size, policy.message_bytes_max)
+        full = self._full(record, policy)
+        if full:
+            if policy.overflow is Overflow.HOLD:
+                return Hold(Reason.HELD, full)
+            return Refusal(RefusalKind.LENGTH_LIMIT, str(self._topic.name), full)
+        found = self._over_quota() or self._too_fast(now_ms)
+        if found is None and self.spark is not None:
+            return self.spark.judge(record.messages, size, now_ms)
+        return found
+
+    def _over_quota(self) -> Refusal | Hold | None:
+        if not self._has_backlog:
+            return None
+        verdict = self._quota.judge(self._backlog_bytes, self._age_ms)
+        if verdict in (Verdict.HOLD, Verdict.REFUSE):
+            text = self._quota.explain(str(self._topic.name), self._backlog_bytes, self._age_ms)
+            if verdict is Verdict.HOLD:
+                return Hold(Reason.QUOTA, text)
+            return Refusal(RefusalKind.QUOTA, str(self._topic.name), text)
+        return None
+
+    def _too_fast(self, now_ms: int) -> Hold | None:
+        wait_ms = self._rate.wait_ms(now_ms) if self._rate.is_set else 0
+        if wait_ms:
+            text = f"publish rate of topic '{self._topic.name}' is used up"
+            return Hold(Reason.RATE, text, now_ms + wait_ms)
+        return None
+
+    def admit(self, record: Record, now_ms: int) -> None:
+        """The record is on its way in: count it."""
+        size = len(record.origin)
+        if self._room >= record.messages:
+            self._room -= record.messages
+        else:
+            self._messages += record.messages
+            self._ready_bytes += record.shape.body_len
+        self._backlog_bytes += size
+        if self._rate.is_set:
+            self._rate.charge(record.messages, size, now_ms)
+        if self.spark is not None:
+            self.spark.admit(record.messages, size, now_ms)
+
+    def _full(self, record: Record, policy: TopicPolicy) -> str:
+        """Why a length limit does not allow the record; empty when it does.
+
+        What a consumer takes at once does not wait; but a message that is too much by itself is
+        refused even then, as RabbitMQ does. One that may be held is not: it would be for ever.
+        """
+        if policy.overflow is Overflow.DROP_HEAD:
+            return ""
+        is_awaited = self._room >= record.messages
+        if is_awaited and policy.overflow is Overflow.HOLD:
+            return ""
+        name = self._topic.name
+        messages = 0 if is_awaited else self._messages
+        limit = max(0, policy.length_max)
+        if policy.length_max and messages + record.messages > limit:
+            return f"topic '{name}' holds {messages} messages, limit {limit} (length_max)"
+        size = 0 if is_awaited else self._ready_bytes
+        limit = max(0, policy.bytes_max)
+        if policy.bytes_max and size + record.shape.body_len > limit:
+            return f"topic '{name}' holds {size} bytes, limit {limit} (bytes_max)"
+        return ""
+
+    def has_place(self, letter: Record, coming: int, coming_bytes: int) -> bool:
+        """False for a dead letter that is too much, beside so many messages and body bytes.
+
+        Only where ``rejects``: nobody could hold it or be told.
+        """
+        policy = self._topic.policy
+        self._look(self._topic, policy)
+        taken = min(self._room, coming)
+        self._room -= taken
+        self._messages += coming - taken
+        self._ready_bytes += coming_bytes
+        return not self._full(letter, policy)
+
+    def make_room(self, wall_ms: int) -> bool:
+        """Let the oldest messages go where the policy says so; False while more has to go.
+
+        What a subscription may not see yet (D7) it cannot drop yet: then the next sync's turn
+        comes here again. What its consumers are about to take is left to them.
+        """
+        topic, policy = self._topic, self._topic.policy
+        is_done = True
+        for subscription in holders(topic):
+            if policy.overflow is Overflow.DROP_HEAD:
+                is_done &= _keep_short(subscription, topic, policy)
+            if self._quota.judge(_backlog(subscription, topic), 0) is Verdict.EVICT:
+                is_done &= _drop_backlog(subscription, topic, self._quota.evict_to_bytes)
+            age_ms = _age_ms(subscription, topic, wall_ms)
+            if self._quota.judge(0, age_ms) is Verdict.EVICT:
+                _drop_older(subscription, topic, wall_ms - self._quota.evict_to_age_ms)
+        return is_done
+
+
+def needs_limits(policy: TopicPolicy) -> bool:
+    """False when no publish can be refused, held or make room: the fast way."""
+    return bool(
+        policy.length_max
+        or policy.bytes_max
+        or policy.publish_messages_per_s
+        or policy.publish_bytes_per_s
+        or policy.quota_bytes_max
+        or policy.quota_age_ms_max
+        or policy.message_bytes_max
+    )
+
+
+def too_large(topic: Topic, size: int, size_max: int) -> Refusal:
+    """The refusal of a message above a size limit."""
+    text = f"message of {size} bytes for topic '{topic.name}', limit {size_max} (message_bytes_max)"
+    return Refusal(RefusalKind.TOO_LARGE, str(topic.name), text)
+
+
+def holders(topic: Topic) -> list[Subscription]:
+    """The subscriptions whose unsettled messages count: those that hold data (D11)."""
+    return [each for each in topic.subscriptions.values() if each.options.holds_data]
+
+
+def ready_messages(topic: Topic) -> int:
+    """Messages that the slowest holder has not been given yet."""
+    return max((_ready(each, topic) for each in holders(topic)), default=0)
+
+
+def backlog_bytes(topic: Topic) -> int:
+    """Log bytes from the slowest holder's low mark to the end."""
+    return max((_backlog(each, topic) for each in holders(topic)), default=0)
+
+
+def oldest_age_ms(topic: Topic, wall_ms: int) -> int:
+    """Age of the oldest message that some holder has not settled; 0 when there is none."""
+    return max((_age_ms(each, topic, wall_ms) for each in holders(topic)), default=0)
+
+
+def _ready(subscription: Subscription, topic: Topic) -> int:
+    sees_unsynced = subscription.options.sees_unsynced
+    return sum(
+        subscription.ready(queue.queue_id)
+        + queue.index.next_offset
+        - queue.visible_end(sees_unsynced)
+        for queue in topic.queues
+    )
+
+
+def _backlog(subscription: Subscription, topic: Topic) -> int:
+    return sum(
+        queue.index.bytes_between(subscription.low_mark(queue.queue_id), queue.index.next_offset)
+        for queue in topic.queues
+    )
+
+
+def _age_ms(subscription: Subscription, topic: Topic, wall_ms: int) -> int:
+    oldest = [
+        entries[0][3]
+        for queue in topic.queues
+        if (entries := queue.index.entries(subscription.low_mark(queue.queue_id), 1))
+    ]
+    return max(0, wall_ms - min(oldest)) if oldest else 0
+
+
+def arriving_at(topic: Topic) -> tuple[int, int]:
+    """Messages and bytes that are routed to the topic and not appended yet."""
+    messages = size = 0
+    for queue in topic.queues:
+        for parcel in queue.inbox:
+            messages += sum(each.record.messages for each in parcel.publications)
+            size += parcel.size
+    return messages, size
+
+
+def _arriving_bodies(topic: Topic) -> tuple[int, int]:
+    """The same by bodies: messages, and the bytes of what they carry."""
+    records = [
+        each.record
+        for queue in topic.queues
+        for parcel in queue.inbox
+        for each in parcel.publications
+    ]
+    return sum(each.messages for each in records), sum(each.shape.body_len for each in records)
+
+
+def _drop_order(subscription: Subscription, topic: Topic) -> list[Queue]:
+    """Lowest priority first; without priorities the fullest queue first."""
+    if topic.policy.max_priority:
+        return list(topic.queues)
+    return sorted(topic.queues, key=lambda queue: -subscription.ready(queue.queue_id))
+
+
+def _drop(subscription: Subscription, topic: Topic, messages: int) -> int:
+    dropped = 0
+    for queue in _drop_order(subscription, topic):
+        if dropped >= messages:
+            break
+        dropped += subscription.drop_head(queue.queue_id, messages - dropped)
+    return dropped
+
+
+def _keep_short(subscription: Subscription, topic: Topic, policy: TopicPolicy) -> bool:
+    """Drop the oldest ready messages above the length limits; False when some stay for now.
+
+    Many may have come back at once: no more go in one turn than one can bring (law 5). Whoever
+    drops some asks for the next turn.
+    """
+    if not policy.length_max and not policy.bytes_max:
+        return True
+    is_done = True
+    left = DROPPED_MAX
+    room = subscription.room()
+    if policy.length_max:
+        over = _ready(subscription, topic) - max(0, policy.length_max)
+        dropped = _drop(subscription, topic, min(over - room, left))
+        is_done = dropped >= over
+        left -= dropped
+    if policy.bytes_max:
+        limit = max(0, policy.bytes_max)
+        while subscription.ready_body_bytes() > limit:
+            if room > 0 or left <= 0 or _drop(subscription, topic, 1) == 0:
+                return False
+            left -= 1
+    return is_done
+
+
+def _drop_backlog(subscription: Subscription, topic: Topic, bytes_max: int) -> bool:
+    while _backlog(subscription, topic) > bytes_max:
+        if _drop(subscription, topic, 1) == 0:
+            return False
+    return True
+
+
+def _drop_older(subscription: Subscription, topic: Topic, store_ms: int) -> None:
+    for queue in topic.queues:
+        upto = queue.index.search_time(store_ms)
+        messages = upto - subscription.low_mark(queue.queue_id)
+        if messages > 0:
+            subscription.drop_head(queue.queue_id, messages)
+
+
+# ---- hold ---------------------------------------------------------------------------------------
+# A hold: why a channel's next publish is not admitted now (D23).
+#
+# Who holds: an alarm, a rate, a quota, a full topic. Who waits: that channel, with everything
+# behind the publish that is held, because order within a channel is promised. What ends it: the
+# reason passing, which is looked at in every turn; or ``hold_ms_max``, after which the publish is
+# refused.
+#
+# Not here: credit, which is arithmetic between stages and has no time limit of its own (``flow/``).
+
+
+KINDS: Final = {
+    Reason.MEMORY: RefusalKind.MEMORY_ALARM,
+    Reason.DISK: RefusalKind.DISK_ALARM,
+    Reason.RATE: RefusalKind.RATE,
+    Reason.QUOTA: RefusalKind.QUOTA,
+    Reason.HELD: RefusalKind.LENGTH_LIMIT,
+    Reason.SPARK: RefusalKind.QUOTA,
+}
+"""What a publish is told that may not wait, or waited under an alarm for too long."""
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """One reason to wait."""
+
+    reason: Reason
+    culprit: str
+    """Name of the alarm, or of the topic and its limit."""
+    until_ms: int | None = None
+    """Monotonic time at which it passes by itself, if it does."""
+
+    @property
+    def refusal(self) -> Refusal:
+        """For a publisher that does not want to wait."""
+        return Refusal(KINDS[self.reason], self.culprit, f"{self.culprit}; publish refused")
+
+    def overdue(self, held_ms: int, setting: str = "flow.hold_ms_max") -> Refusal:
+        """For a publish that was held as long as it may be, which ``setting`` says."""
+        kind = KINDS[self.reason] if self.reason.is_resource else RefusalKind.HELD_TOO_LONG
+        text = f"{self.culprit}; publish held for {held_ms} ms ({setting}) and refused"
+        return Refusal(kind, self.culprit, text)
+
+
+# ---- routing ------------------------------------------------------------------------------------
+# The plain routes: one queue, several queues, by key, by priority.
+#
+# A route answers "which queues get a copy" and what asking costs. Protocols with richer routing
+# bring their own ``Route``; they end in queues all the same.
+#
+# Invariant: the tuple a route returns names every queue at most once.
+
+
+class DirectRoute:
+    """Everything goes to one queue: the route of a client that chose the queue itself."""
+
+    __slots__ = ("_targets", "queue")
+
+    steps = 1
+    is_constant = True
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self._targets = (queue,)
+
+    def targets(self, _record: Record, /) -> tuple[Queue, ...]:
+        """That queue."""
+        return self._targets
+
+
+class FanoutRoute:
+    """Everything goes to each of several queues: stored once, indexed many times."""
+
+    __slots__ = ("_targets", "steps")
+
+    is_constant = True
+
+    def __init__(self, queues: tuple[Queue, ...]) -> None:
+        self._targets = tuple(dict.fromkeys(queues))
+        self.steps = max(1, len(self._targets))
+
+    def targets(self, _record: Record, /) -> tuple[Queue, ...]:
+        """All of them."""
+        return self._targets
+
+
+class KeyRoute:
+    """One queue of a topic, by hash of the key; without a key, one after the other (D10)."""
+
+    __slots__ = ("_next", "topic")
+
+    steps = 1
+    is_constant = False
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self._next = 0
+
+    def targets(self, record: Record, /) -> tuple[Queue, ...]:
+        """The queue of the record's key."""
+        queues = self.topic.queues
+        if record.shape.key_len:
+            return (queues[crc32(record.key) % len(queues)],)
+        self._next = (self._next + 1) % len(queues)
+        return (queues[self._next],)
+
+
+class PriorityRoute:
+    """One queue of a topic, by priority: queue i holds priority i (D10)."""
+
+    __slots__ = ("topic",)
+
+    steps = 1
+    is_constant = False
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+
+    def targets(self, record: Record, /) -> tuple[Queue, ...]:
+        """The queue of the record's priority, capped at the topic's highest."""
+        queues = self.topic.queues
+        return (queues[min(record.shape.priority, len(queues) - 1)],)
+
+
+def route_to(topic: Topic) -> Route:
+    """The natural route to a topic as a whole: by priority, by key, or straight."""
+    if topic.policy.max_priority:
+        return PriorityRoute(topic)
+    if len(topic.queues) > 1:
+        return KeyRoute(topic)
+    return DirectRoute(topic.queues[0])

@@ -264,7 +264,7 @@ class Permits:
 # single ack.
 #
 # One object per consumer and one per subscription. A delivery is never split, so the last one may
-# cross the limit. Not here: which messages they are (``engine/pending.py``).
+# cross the limit. Not here: which messages they are (``engine/subscription/consumer.py``).
 
 
 class InflightLimit:

@@ -10,7 +10,7 @@ bound waits. A backlog of nothing admits anything: one message larger than the b
 for ever.
 
 A pure judge: whoever has the figures calls ``look``; ``judge`` and ``admit`` are asked in between.
-Not here: which query is the slowest (``engine/bulk/pressure.py``).
+Not here: which query is the slowest (``engine/spark/query.py``).
 """
 
 from enum import Enum

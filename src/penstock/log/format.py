@@ -510,7 +510,7 @@ def record_too_new(version: int, position: int) -> FormatTooNew:
 #
 # Invariant: decoding what was encoded gives an equal value; anything else raises ``LogCorrupt``.
 #
-# Not here: what a settlement does to a cursor (``engine/cursor.py``).
+# Not here: what a settlement does to a cursor (``engine/subscription/cursor.py``).
 
 
 class CursorState(msgspec.Struct, gc=False):

@@ -1,7 +1,7 @@
 """How a bulk query did its last batch, put together from what several parties say of it (F18).
 
 One word for all of them: tasks and listener of Spark, the messages on the bulk socket, the engine.
-Not here: what follows from it (``engine/bulk/query.py``, ``flow/diagnosis.py``).
+Not here: what follows from it (``engine/spark/query.py``, ``flow/diagnosis.py``).
 """
 
 import msgspec

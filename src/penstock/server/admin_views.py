@@ -9,9 +9,8 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from penstock.engine.queue import Queue
-from penstock.engine.subscription import Subscription
-from penstock.engine.topic import Topic
+from penstock.engine.subscription.subscription import Subscription
+from penstock.engine.topic import Queue, Topic
 from penstock.model.names import TopicName
 
 PAGE_ROWS_MAX: Final = 1000

@@ -15,11 +15,9 @@ from typing import Final
 
 import msgspec
 
-from penstock.engine.broker import Engine
-from penstock.engine.bulk.views import QueryPage, query_pages
-from penstock.engine.credits import HopCredit
-from penstock.engine.queue import Queue
-from penstock.engine.topic import Topic
+from penstock.engine.broker import Engine, HopCredit
+from penstock.engine.spark.views import QueryPage, query_pages
+from penstock.engine.topic import Queue, Topic
 from penstock.model.clock import Clock
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError, SettingsError
 from penstock.model.names import TopicName, topic_name

@@ -1,6 +1,6 @@
 """Questions of the bulk link, put to the engine's desk; its answers, put into the link's words.
 
-Translation only: what is right or wrong is decided in ``engine/bulk/desk.py``. Called on the loop.
+Translation only: what is right or wrong is decided in ``engine/spark/desk.py``. Called on the loop.
 """
 
 from typing import Final
@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from penstock.bulk import link
-from penstock.engine.bulk.desk import QueryDesk
-from penstock.engine.bulk.orders import PollAnswer, PollOrder, PollOutlet
+from penstock.engine.spark.desk import QueryDesk
+from penstock.engine.spark.query import PollAnswer, PollOrder, PollOutlet
 from penstock.engine.topic import Topic
 
 STATES: Final = ("running", "idle", "stopped", "failed")

@@ -19,8 +19,8 @@ from typing import Final, cast
 import msgspec
 
 from penstock.bulk import link
-from penstock.engine.bulk.desk import QueryDesk
-from penstock.engine.bulk.orders import PollAnswer, PollOrder, QueryRefused
+from penstock.engine.spark.desk import QueryDesk
+from penstock.engine.spark.query import PollAnswer, PollOrder, QueryRefused
 from penstock.model.errors import StartRefused
 from penstock.server.bulk_answers import answer_of, polled_of
 

@@ -7,7 +7,7 @@ as a slow log would block it, so credit runs out hop by hop and only publishers 
 import asyncio
 
 from penstock.engine.broker import Engine
-from penstock.engine.queue import Queue
+from penstock.engine.topic import Queue
 from penstock.flow.credit import Stage
 from penstock.model.errors import NotFound
 from penstock.model.names import TopicName

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.engine.bulk.orders import LeaseTold
+from penstock.engine.spark.query import LeaseTold
 from penstock.flow.credit import stage_label
 from penstock.flow.episodes import FlowEdge
 from penstock.flow.reason import Reason

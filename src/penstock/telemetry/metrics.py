@@ -23,9 +23,8 @@ from prometheus_client.registry import Collector
 
 from penstock import __version__
 from penstock.engine.broker import Engine
-from penstock.engine.statistics import EngineStatistics, TopicStatistics
-from penstock.engine.subscription_statistics import SubscriptionStatistics
-from penstock.engine.tallies import Tally
+from penstock.engine.statistics import EngineStatistics, Tally, TopicStatistics
+from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.flow.fast_fail import RequestFigures
 from penstock.telemetry.histogram import Histogram
 from penstock.telemetry.process_statistics import ProcessStatistics

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from penstock.engine.broker import Engine
-from penstock.engine.bulk.views import QueryPage, query_pages
+from penstock.engine.spark.views import QueryPage, query_pages
 
 QUERIES_MAX: Final = 200
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock import __version__
 from penstock.engine.statistics import EngineStatistics
-from penstock.engine.subscription_statistics import SubscriptionStatistics
+from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.telemetry.process_statistics import ProcessStatistics
 
 SUBSCRIPTION: Final = "amqp"

@@ -1,6 +1,6 @@
 """Counters of adapters as Prometheus metrics: ``penstock_<name>_total`` with one label.
 
-Read at the scrape from what adapters show (``engine/tallies.py``). Imports ``prometheus_client``,
+Read at the scrape from what adapters show (``engine/statistics.py``). Imports ``prometheus_client``,
 so it is itself imported at the first scrape only, as ``metrics.py``.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penstock.engine.tallies import Tally
+from penstock.engine.statistics import Tally
 
 
 class TallyCollector(Collector):

@@ -26,10 +26,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.contract import Peer
-from penstock.engine.consumer import Consumer
+from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.ports import Publication
-from penstock.engine.routing import route_to
-from penstock.engine.subscription_options import Mode, SubscriptionOptions
+from penstock.engine.subscription.consumer import Consumer
+from penstock.engine.topic import route_to
 from penstock.flow.demand import Window
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
@@ -40,10 +40,10 @@ from penstock.model.record import neutral_record
 if TYPE_CHECKING:
     from penstock.engine.broker import Engine
     from penstock.engine.connection import Channel
-    from penstock.engine.pending import Delivery
     from penstock.engine.ports import Confirmation, Route
     from penstock.engine.pull import Pull, PullResult
-    from penstock.engine.subscription import Subscription
+    from penstock.engine.subscription.consumer import Delivery
+    from penstock.engine.subscription.subscription import Subscription
     from penstock.flow.reason import Reason
     from penstock.model.refusal import Refusal
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from penstock.engine.connection import Channel, Connection
-    from penstock.engine.consumer import Consumer
-    from penstock.engine.pending import Delivery
     from penstock.engine.ports import Confirmation
     from penstock.engine.pull import Pull, PullResult
-    from penstock.engine.subscription import Subscription
+    from penstock.engine.subscription.consumer import Consumer, Delivery
+    from penstock.engine.subscription.subscription import Subscription
     from penstock.flow.reason import Reason
     from penstock.model.ids import QueueId
     from penstock.model.refusal import Refusal

@@ -11,11 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Unpack
 
-from penstock.engine.consumer import Consumer, ConsumerKeywords
-from penstock.engine.delayed_room import DelayedRoom
-from penstock.engine.host import Awaiting, IndexEntry, SubscribedQueue
-from penstock.engine.pending import Delivery
-from penstock.engine.subscription import Subscription
+from penstock.engine.host import Awaiting, DelayedRoom, IndexEntry, SubscribedQueue
+from penstock.engine.subscription.consumer import Consumer, ConsumerKeywords, Delivery
+from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.budgets import UnsentLimit, UnsentPool
 from penstock.flow.demand import Demand, Unlimited
 from penstock.log.format import entry_flags

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from penstock.engine.broker import Engine
 from penstock.engine.connection import Channel, Connection, ConnectionOptions
+from penstock.engine.host import SubscriptionOptions
 from penstock.engine.ports import Publication, Route
-from penstock.engine.routing import route_to
-from penstock.engine.subscription import Subscription
-from penstock.engine.subscription_options import SubscriptionOptions
-from penstock.engine.topic import Topic, TopicPolicy
+from penstock.engine.subscription.subscription import Subscription
+from penstock.engine.topic import Topic, TopicPolicy, route_to
 from penstock.log.commit import SyncJob
 from penstock.log.store import Store
 from penstock.model.errors import InvariantBroken

@@ -2,8 +2,8 @@
 
 import pytest
 
+from penstock.engine.host import SubscriptionOptions
 from penstock.engine.pull import Pull, PullStatus
-from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.flow.demand import Window
 from penstock.settings.broker import StorageSettings
 from penstock.settings.load import Settings

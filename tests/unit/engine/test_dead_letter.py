@@ -3,8 +3,8 @@
 import pytest
 
 from penstock.engine.dead_letter import NeutralBurial
+from penstock.engine.host import SubscriptionOptions
 from penstock.engine.ports import Death
-from penstock.engine.subscription_options import SubscriptionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
 from penstock.flow.demand import Window
 from penstock.model.record import neutral_record

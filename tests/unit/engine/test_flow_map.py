@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.engine.host import SubscriptionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
 from penstock.flow.diagnosis import COMMANDS, UndoneView, diagnose, findings_of
 from penstock.settings.flow import FlowSettings

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.engine import limits
-from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.engine import topic as limits
+from penstock.engine.host import SubscriptionOptions
 from penstock.engine.topic import NONE_MAX, Overflow, TopicPolicy
 from penstock.flow.demand import Window
 from penstock.model.record import neutral_record

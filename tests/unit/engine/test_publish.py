@@ -3,8 +3,7 @@
 import pytest
 
 from penstock.engine.ports import Publication
-from penstock.engine.routing import DirectRoute, FanoutRoute
-from penstock.engine.topic import TopicPolicy
+from penstock.engine.topic import DirectRoute, FanoutRoute, TopicPolicy
 from penstock.model.errors import InvariantBroken
 from penstock.model.record import RecordFlag, neutral_record
 from penstock.model.refusal import RefusalKind

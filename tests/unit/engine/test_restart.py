@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.registry import TOPIC_KIND
-from penstock.engine.subscription_options import Mode, SubscriptionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
 from penstock.flow.demand import Window
 from penstock.model.errors import AlreadyExists, LogCorrupt

@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.engine.host import SubscriptionOptions
+from penstock.engine.statistics import LABELS_MAX, NAMES_MAX, Tallies
 from penstock.flow.demand import Window
 from penstock.testing.workbench import Workbench
 
@@ -27,3 +28,32 @@ def test_statistics_count_what_happened(bench):
     assert numbers.backlog_bytes > 0
     bench.advance(1_000)
     assert bench.engine.statistics().topics[0].oldest_age_ms == 1_000
+
+
+# ---- tallies ------------------------------------------------------------------------------------
+# Counters of adapters: shown as they are, and bounded.
+
+
+def test_what_is_shown_is_read_as_it_is_now():
+    tallies, counts = Tallies(), {"found": 1}
+    tallies.show("pulls", "Pulls", "status", counts)
+    counts["found"] += 1
+    (tally,) = tallies
+    assert (tally.name, tally.label, tally.counts) == ("pulls", "status", {"found": 2})
+    assert tally.counts is not counts
+
+
+def test_a_name_is_shown_once():
+    tallies = Tallies()
+    tallies.show("pulls", "Pulls", "status", {"old": 1})
+    tallies.show("pulls", "Pulls", "status", {"new": 1})
+    assert [tally.counts for tally in tallies] == [{"new": 1}]
+
+
+def test_names_and_labels_are_bounded():
+    tallies = Tallies()
+    for number in range(NAMES_MAX + 10):
+        tallies.show(f"n{number}", "", "label", dict.fromkeys(map(str, range(LABELS_MAX + 10)), 1))
+    found = list(tallies)
+    assert len(found) == NAMES_MAX
+    assert all(len(tally.counts) == LABELS_MAX for tally in found)

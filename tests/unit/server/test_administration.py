@@ -2,9 +2,9 @@
 
 import pytest
 
+from penstock.engine.host import SubscriptionOptions
 from penstock.engine.ports import Publication
-from penstock.engine.routing import DirectRoute
-from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.engine.topic import DirectRoute
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError, SettingsError
 from penstock.model.names import topic_name
 from penstock.model.record import neutral_record

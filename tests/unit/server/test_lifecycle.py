@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from penstock.engine.system_topic import FLOW_TOPIC
+from penstock.engine.flow_map import FLOW_TOPIC
 from penstock.log.storage import DiskFile
 from penstock.model.errors import InvariantBroken, StartRefused, SyncFailed
 from penstock.server.faults import FaultOrder

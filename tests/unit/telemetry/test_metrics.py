@@ -4,7 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.engine.statistics import EngineStatistics, TopicStatistics
-from penstock.engine.subscription_statistics import SubscriptionStatistics
+from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.flow.fast_fail import RequestFigures
 from penstock.model.refusal import RefusalKind
 from penstock.telemetry.histogram import COMMIT_MESSAGES, LAG_SECONDS, SYNC_SECONDS, Histogram

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from penstock.engine.tallies import Tallies
+from penstock.engine.statistics import Tallies
 from penstock.telemetry.tally_metrics import TallyCollector
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import BenchConsumer

@@ -43,7 +43,7 @@ from penstock.wire.amqp.serializer import names_of
 if TYPE_CHECKING:
     from penstock.adapters.amqp.queue import AmqpQueue
     from penstock.adapters.amqp.vhost import VirtualHost
-    from penstock.engine.queue import Queue
+    from penstock.engine.topic import Queue
 
 DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
 DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.users import User
     from penstock.adapters.amqp.vhost import VirtualHost
     from penstock.engine.connection import Connection
-    from penstock.engine.consumer import Consumer
-    from penstock.engine.pending import Delivery
     from penstock.engine.pull import Pull, PullResult
+    from penstock.engine.subscription.consumer import Consumer, Delivery
 
 OWN_NAME_MAX: Final = 64
 """Characters of a client's own name that operators are shown beside its address."""

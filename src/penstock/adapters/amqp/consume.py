@@ -24,7 +24,7 @@ from penstock.adapters.amqp.queues import named
 from penstock.adapters.amqp.tally import Tally
 from penstock.adapters.amqp.topology_bounds import check_arguments
 from penstock.adapters.amqp.unacked import Unacked
-from penstock.engine.subscription_options import Mode
+from penstock.engine.host import Mode
 from penstock.flow.demand import ChannelWindow
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.methods.basic import Cancel, CancelOk, Consume, ConsumeOk
@@ -32,7 +32,7 @@ from penstock.wire.amqp.methods.basic import Cancel, CancelOk, Consume, ConsumeO
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.queue import AmqpQueue
-    from penstock.engine.subscription import Subscription
+    from penstock.engine.subscription.subscription import Subscription
 
 PRIORITY: Final = "x-priority"
 GETTERS_MAX: Final = 256

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.adapters.amqp import outflow
-from penstock.engine.consumer import Consumer
-from penstock.engine.subscription_options import Mode
+from penstock.engine.host import Mode
+from penstock.engine.subscription.consumer import Consumer
 from penstock.flow.demand import Demand, Unlimited, Window
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.methods.basic import Cancel, Consume
@@ -24,8 +24,8 @@ from penstock.wire.amqp.serializer import Deliveries
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.queue import AmqpQueue
-    from penstock.engine.pending import Delivery
-    from penstock.engine.subscription import Subscription
+    from penstock.engine.subscription.consumer import Delivery
+    from penstock.engine.subscription.subscription import Subscription
 
 QUORUM: Final = "quorum"
 QUORUM_PREFETCH: Final = 2000

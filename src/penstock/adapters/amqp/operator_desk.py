@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.adapters.amqp.copies import with_copies
 from penstock.adapters.amqp.present import as_amqp
 from penstock.engine.connection import ConnectionOptions
-from penstock.engine.consumer import Consumer
 from penstock.engine.ports import Publication
+from penstock.engine.subscription.consumer import Consumer
 from penstock.flow.demand import Unlimited
 from penstock.model.ids import ConnectionId
 from penstock.model.record import Record, Wire
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.queue import AmqpQueue
     from penstock.adapters.amqp.vhost import VirtualHost
     from penstock.engine.connection import Channel
-    from penstock.engine.pending import Delivery
     from penstock.engine.pull import Pull, PullResult
+    from penstock.engine.subscription.consumer import Delivery
     from penstock.flow.reason import Reason
 
 CONNECTION_ID: Final = ConnectionId((1 << 62) + 1)

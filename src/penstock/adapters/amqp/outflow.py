@@ -22,7 +22,7 @@ from penstock.model.record import Record, Wire
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.consumers import ConsumerEntry, Holder
-    from penstock.engine.pending import Delivery
+    from penstock.engine.subscription.consumer import Delivery
 
 _AMQP: Final = int(Wire.AMQP)
 _RECORD: Final = attrgetter("record")

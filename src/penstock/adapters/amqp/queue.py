@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from penstock.adapters.amqp.equivalence import CLASSIC, QUEUE_TYPE, check_arguments, check_flag
 from penstock.adapters.amqp.queue_arguments import KNOWN, QueueArguments
 from penstock.adapters.amqp.tally import Tally
-from penstock.engine.subscription_options import Start, SubscriptionOptions
+from penstock.engine.host import Start, SubscriptionOptions
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.vhost import VirtualHost
-    from penstock.engine.subscription import Subscription
+    from penstock.engine.subscription.subscription import Subscription
     from penstock.engine.topic import Topic
     from penstock.model.ids import ConnectionId
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.adapters.amqp.equivalence import CLASSIC, QUEUE_TYPE, is_integer, type_word
-from penstock.engine.subscription_options import Mode
+from penstock.engine.host import Mode
 from penstock.engine.topic import AT_ONCE_MS, NONE_MAX, Overflow, TopicPolicy
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 

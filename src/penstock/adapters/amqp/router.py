@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.adapters.amqp.exchange import DEFAULT_EXCHANGE, Exchange
-from penstock.engine.routing import KeyRoute, route_to
+from penstock.engine.topic import KeyRoute, route_to
 from penstock.model.record import Record, Wire
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.properties import walk
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.queue import AmqpQueue
     from penstock.adapters.amqp.vhost import VirtualHost
     from penstock.engine.ports import Route
-    from penstock.engine.queue import Queue
+    from penstock.engine.topic import Queue
 
 ROUTES_KEPT: Final = 4096
 """Different (exchange, routing key) remembered per vhost; the oldest goes first."""

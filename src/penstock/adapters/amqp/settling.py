@@ -26,7 +26,7 @@ from penstock.wire.amqp.methods.basic import Ack, Nack, Recover, RecoverAsync, R
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.consumers import Holder
-    from penstock.engine.subscription import Subscription
+    from penstock.engine.subscription.subscription import Subscription
     from penstock.model.ids import QueueId
     from penstock.wire.amqp.frames import AckRun, SettleRun
 

@@ -1,7 +1,7 @@
 """Exchanges, queues, bindings, vhosts and users in RabbitMQ's field names.
 
 A queue's figures are those of its subscription ``amqp``: ready and unacknowledged messages, bytes
-of their bodies (exact for few of them or even ones, ``engine/body_bytes.py``), and what happened
+of their bodies (exact for few of them or even ones, ``engine/subscription/cursor.py``), and what happened
 since the start. ``consumer_utilisation`` is the share of the time between the last two samples in
 which no message was ready that nobody could take.
 

@@ -22,7 +22,7 @@ from penstock.adapters.rocketmq.naming import retry_topic
 from penstock.adapters.rocketmq.notices import Notices
 from penstock.adapters.rocketmq.replies import Answer, system_error
 from penstock.adapters.rocketmq.requests import Handler
-from penstock.engine.group.group import Client, Traits, Wanted
+from penstock.engine.group.membership import Client, Traits, Wanted
 from penstock.model.errors import SelectorInvalid
 from penstock.wire.rocketmq.bodies import (
     CheckClientBody,

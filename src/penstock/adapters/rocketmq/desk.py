@@ -17,9 +17,8 @@ from penstock.adapters.rocketmq.naming import wire_name
 from penstock.adapters.rocketmq.offset_book import NO_OFFSET, PREFIX, OffsetBook
 from penstock.adapters.rocketmq.pops import forget_retries
 from penstock.adapters.rocketmq.replies import Answer
-from penstock.engine.group.consume_mode import ConsumeMode, ModeSetting
-from penstock.engine.queue import Queue
-from penstock.engine.topic import Topic
+from penstock.engine.group.assignment import ConsumeMode, ModeSetting
+from penstock.engine.topic import Queue, Topic
 from penstock.model.errors import PenstockError
 from penstock.model.names import TopicName
 from penstock.wire.rocketmq.bodies import TopicConfig

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from penstock.adapters.rocketmq.filters import Filters
 from penstock.engine.filter.bit_maps import BitMaps
+from penstock.engine.filter.filters import Filter, Prefilter
 from penstock.engine.filter.sql92 import SqlFilter
-from penstock.engine.filter_port import Filter, Prefilter
-from penstock.engine.queue import Queue
+from penstock.engine.topic import Queue
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House

@@ -18,11 +18,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX
-from penstock.engine.filter.chosen import ChosenFilter
+from penstock.engine.filter.filters import ChosenFilter, Filter, tag_filter
 from penstock.engine.filter.sql92 import SelectorCache, SqlFilter
-from penstock.engine.filter.tag import tag_filter
-from penstock.engine.filter_port import Filter
-from penstock.engine.group.group import Wanted
+from penstock.engine.group.membership import Wanted
 from penstock.model.errors import SelectorInvalid
 from penstock.model.record import Record, Wire
 from penstock.wire.rocketmq.properties import TAGS, parse_properties

@@ -22,7 +22,7 @@ from penstock.adapters.rocketmq.key_values import KeyValues
 from penstock.adapters.rocketmq.topics import TopicBook
 from penstock.adapters.timers import Timers
 from penstock.engine.broker import Engine
-from penstock.engine.group.consume_mode import ConsumeModes
+from penstock.engine.group.assignment import ConsumeModes
 from penstock.engine.group.locks import QueueLocks
 from penstock.engine.group.membership import Membership
 from penstock.engine.group.switches import SwitchBoard

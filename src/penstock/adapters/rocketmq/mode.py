@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX
 from penstock.adapters.rocketmq.replies import no_permission, system_error
-from penstock.engine.group.consume_mode import ConsumeMode, ModeSetting
+from penstock.engine.group.assignment import ConsumeMode, ModeSetting
 from penstock.wire.rocketmq.bodies import RequestMode, SetRequestModeBody, decode_body
 from penstock.wire.rocketmq.codes import RequestCode
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.adapters.rocketmq.filter_maps import FilterMaps
-from penstock.engine.group.notices import Notice, NoticeKind
+from penstock.engine.group.membership import Notice, NoticeKind
 from penstock.model.ids import ConnectionId
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.adapters.rocketmq.pop_reader import PopReader
     from penstock.adapters.rocketmq.requests import Handler
     from penstock.adapters.rocketmq.session import Session
-    from penstock.engine.queue import Queue
+    from penstock.engine.topic import Queue
     from penstock.wire.rocketmq.command import Command
 
 

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.engine.queue import Queue
-from penstock.engine.subscription import Subscription
-from penstock.engine.subscription_options import Start, SubscriptionOptions
-from penstock.engine.topic import Topic
+from penstock.engine.host import Start, SubscriptionOptions
+from penstock.engine.subscription.subscription import Subscription
+from penstock.engine.topic import Queue, Topic
 from penstock.model.ids import is_transient_id
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.naming import OFFSET_MOVED_TOPIC, wire_name
 from penstock.adapters.rocketmq.storing import Storing
-from penstock.engine.queue import Queue
+from penstock.engine.topic import Queue
 from penstock.flow.rate import TokenBucket
 from penstock.wire.rocketmq.bodies import Body, MessageQueue, TopicConfig, encode_body
 from penstock.wire.rocketmq.properties import KEYS, TAGS, format_properties

@@ -16,7 +16,7 @@ from penstock.adapters.rocketmq.group_book import GroupBook
 from penstock.adapters.rocketmq.offset_book import NO_OFFSET, OffsetBook
 from penstock.adapters.rocketmq.replies import Answer, no_topic
 from penstock.adapters.rocketmq.requests import Handler
-from penstock.engine.queue import Queue
+from penstock.engine.topic import Queue
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command
 from penstock.wire.rocketmq.headers import (

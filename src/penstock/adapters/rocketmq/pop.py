@@ -23,15 +23,15 @@ from penstock.adapters.rocketmq.pop_reader import PopReader
 from penstock.adapters.rocketmq.pop_wait import Poll, PollResult
 from penstock.adapters.rocketmq.pops import Pops
 from penstock.adapters.rocketmq.replies import Answer
-from penstock.engine.taking import PopOrder
+from penstock.engine.subscription.subscription import PopOrder
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.headers import PopHeader, fields, parse
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.requests import Handler
     from penstock.adapters.rocketmq.session import Session
-    from penstock.engine.filter_port import Filter
-    from penstock.engine.queue import Queue
+    from penstock.engine.filter.filters import Filter
+    from penstock.engine.topic import Queue
     from penstock.wire.rocketmq.command import Command
 
 RETRY_FIRST_PERCENT: Final = 20

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House
     from penstock.adapters.rocketmq.pop_reader import PopReader
     from penstock.engine.host import IndexEntry
-    from penstock.engine.pending import Delivery
-    from penstock.engine.queue import Queue
+    from penstock.engine.subscription.consumer import Delivery
+    from penstock.engine.topic import Queue
 
 _ROCKETMQ: Final = int(Wire.ROCKETMQ)
 _RELEASED: Final = int(IndexFlag.RELEASED)

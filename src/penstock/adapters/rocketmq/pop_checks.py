@@ -19,8 +19,8 @@ from penstock.wire.rocketmq.codes import ResponseCode
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House
-    from penstock.engine.filter_port import Filter
-    from penstock.engine.queue import Queue
+    from penstock.engine.filter.filters import Filter
+    from penstock.engine.topic import Queue
     from penstock.wire.rocketmq.headers import NotificationHeader, PeekHeader, PopHeader
 
 MESSAGES_MAX: Final = 32

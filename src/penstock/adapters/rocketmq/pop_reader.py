@@ -21,17 +21,16 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX, wire_name
 from penstock.adapters.rocketmq.offset_book import NO_OFFSET, OffsetBook
-from penstock.engine.consumer import Consumer, ConsumerRefusal
-from penstock.engine.subscription import Subscription
+from penstock.engine.subscription.consumer import Consumer, ConsumerRefusal
+from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.demand import Unlimited
 from penstock.model.errors import AlreadyExists
 from penstock.model.ids import QueueId
 from penstock.wire.rocketmq.pop_handle import REVIVE_ORDERLY, PopHandle, RetryFlag
 
 if TYPE_CHECKING:
-    from penstock.engine.pending import Delivery
-    from penstock.engine.queue import Queue
-    from penstock.engine.topic import Topic
+    from penstock.engine.subscription.consumer import Delivery
+    from penstock.engine.topic import Queue, Topic
 
 INIT_MAX: Final = 1
 """``initMode``: a new group begins at the newest message, not at the oldest."""

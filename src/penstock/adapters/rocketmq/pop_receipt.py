@@ -28,7 +28,7 @@ from penstock.wire.rocketmq.pop_handle import PopHandle, RetryFlag, parse_handle
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House
-    from penstock.engine.queue import Queue
+    from penstock.engine.topic import Queue
     from penstock.wire.rocketmq.headers import AckHeader, ChangeInvisibleHeader
 
 VOID: Final = (

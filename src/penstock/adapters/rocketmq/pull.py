@@ -26,7 +26,7 @@ from penstock.adapters.rocketmq.pull_status import Outcome, Status, outcome, res
 from penstock.adapters.rocketmq.requests import Handler
 from penstock.adapters.rocketmq.shown import shown
 from penstock.engine.pull import Pull, PullResult
-from penstock.engine.queue import Queue
+from penstock.engine.topic import Queue
 from penstock.log.index import IndexFlag
 from penstock.model.record import Wire
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode

@@ -19,8 +19,8 @@ from penstock.adapters.rocketmq.filter_maps import FilterMaps
 from penstock.adapters.rocketmq.filters import Filters, language_of
 from penstock.adapters.rocketmq.group_book import GroupBook
 from penstock.adapters.rocketmq.replies import Answer, no_permission, system_error
-from penstock.engine.filter_port import Filter, Prefilter
-from penstock.engine.queue import Queue
+from penstock.engine.filter.filters import Filter, Prefilter
+from penstock.engine.topic import Queue
 from penstock.model.errors import SelectorInvalid
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
 from penstock.wire.rocketmq.codes import ResponseCode

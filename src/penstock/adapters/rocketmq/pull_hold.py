@@ -17,7 +17,7 @@ from penstock.engine.pull import Pull, PullResult, PullStatus
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House
     from penstock.adapters.rocketmq.session import Session
-    from penstock.engine.queue import Queue
+    from penstock.engine.topic import Queue
 
 HOLDS_MAX: Final = 100_000
 

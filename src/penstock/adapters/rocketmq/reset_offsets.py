@@ -19,7 +19,7 @@ from penstock.adapters.rocketmq.offsets import search_offset
 from penstock.adapters.rocketmq.queue_tables import queue_list, table_body
 from penstock.adapters.rocketmq.replies import Answer
 from penstock.adapters.rocketmq.requests import Handler
-from penstock.engine.queue import Queue
+from penstock.engine.topic import Queue
 from penstock.wire.rocketmq.bodies import MessageQueue
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command

@@ -30,8 +30,7 @@ from penstock.wire.rocketmq.stored import decode_stored, record_of, topic_field
 
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.house import House
-    from penstock.engine.queue import Queue
-    from penstock.engine.topic import Topic
+    from penstock.engine.topic import Queue, Topic
     from penstock.model.ids import QueueId
     from penstock.model.record import Record
 

@@ -34,9 +34,8 @@ from penstock.wire.rocketmq.frames import decode, encode, parse_send
 from penstock.wire.rocketmq.message_id import encode_host
 
 if TYPE_CHECKING:
-    from penstock.engine.consumer import Consumer
-    from penstock.engine.pending import Delivery
     from penstock.engine.pull import Pull, PullResult
+    from penstock.engine.subscription.consumer import Consumer, Delivery
 
 logger = logging.getLogger(__name__)
 

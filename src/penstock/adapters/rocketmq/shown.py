@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.adapters.rocketmq.naming import wire_name
 from penstock.adapters.rocketmq.present import present
 from penstock.engine.host import IndexEntry
-from penstock.engine.queue import Queue
+from penstock.engine.topic import Queue
 from penstock.log.index import IndexFlag
 from penstock.model.record import Record, RecordKind, Wire
 from penstock.wire.rocketmq.stored import (

@@ -14,9 +14,8 @@ from penstock.adapters.rocketmq.offset_book import NO_OFFSET, OffsetBook
 from penstock.adapters.rocketmq.queue_tables import table_body
 from penstock.adapters.rocketmq.replies import Answer, no_topic, system_error
 from penstock.adapters.rocketmq.requests import Handler
-from penstock.engine.group.group import Group
-from penstock.engine.queue import Queue
-from penstock.engine.topic import Topic
+from penstock.engine.group.membership import Group
+from penstock.engine.topic import Queue, Topic
 from penstock.model.ids import ConnectionId
 from penstock.wire.rocketmq.bodies import MessageQueue, SubscriptionData, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.engine.connection import Channel
 from penstock.engine.ports import Confirmation, Publication
-from penstock.engine.routing import DirectRoute
+from penstock.engine.topic import DirectRoute
 from penstock.model.refusal import Refusal
 from penstock.wire.rocketmq.frames import SendFrame
 

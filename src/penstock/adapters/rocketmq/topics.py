@@ -26,8 +26,7 @@ from penstock.adapters.rocketmq.naming import (
     wire_name,
 )
 from penstock.adapters.rocketmq.replies import Answer, forbidden, no_topic
-from penstock.engine.routing import DirectRoute
-from penstock.engine.topic import Topic, TopicPolicy
+from penstock.engine.topic import DirectRoute, Topic, TopicPolicy
 from penstock.wire.rocketmq.bodies import DataVersion, Perm, TopicConfig
 from penstock.wire.rocketmq.headers import SendHeader
 

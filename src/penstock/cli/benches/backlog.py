@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 from penstock.cli.benches.bench_engine import BenchCore, BenchOutlet, bench_settings
 from penstock.engine.connection import ConnectionOptions
+from penstock.engine.host import SubscriptionOptions
 from penstock.engine.ports import Publication
-from penstock.engine.routing import DirectRoute
-from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.engine.topic import DirectRoute
 from penstock.model.names import topic_name
 from penstock.model.record import neutral_record
 from penstock.server.heap import settle_heap

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from penstock.engine.broker import Engine
 from penstock.engine.connection import Channel
-from penstock.engine.consumer import Consumer
-from penstock.engine.pending import Delivery
 from penstock.engine.ports import Confirmation
 from penstock.engine.pull import Pull, PullResult
+from penstock.engine.subscription.consumer import Consumer, Delivery
 from penstock.flow.reason import Reason
 from penstock.model.ids import ConnectionId
 from penstock.model.refusal import Refusal

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from penstock.cli.benches.bench_engine import BenchCore, BenchOutlet, bench_settings
 from penstock.engine.connection import ConnectionOptions
-from penstock.engine.consumer import ConsumerRefusal
+from penstock.engine.host import SubscriptionOptions
 from penstock.engine.ports import Publication
-from penstock.engine.routing import DirectRoute
-from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.engine.subscription.consumer import ConsumerRefusal
+from penstock.engine.topic import DirectRoute
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import Window
 from penstock.model.names import topic_name

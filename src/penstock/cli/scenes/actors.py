@@ -10,13 +10,11 @@ import itertools
 from typing import Final
 
 from penstock.engine.connection import Channel, ConnectionOptions
-from penstock.engine.consumer import Consumer
-from penstock.engine.pending import Delivery
+from penstock.engine.host import SubscriptionOptions
 from penstock.engine.ports import Confirmation, Publication
 from penstock.engine.pull import Pull, PullResult
-from penstock.engine.routing import DirectRoute
-from penstock.engine.subscription_options import SubscriptionOptions
-from penstock.engine.topic import Topic
+from penstock.engine.subscription.consumer import Consumer, Delivery
+from penstock.engine.topic import DirectRoute, Topic
 from penstock.flow.demand import Window
 from penstock.flow.reason import Reason
 from penstock.model.ids import ConnectionId

@@ -11,7 +11,7 @@ import asyncio
 from typing import Final
 
 from penstock.cli.scenes.house import House
-from penstock.engine.bulk.orders import PollAnswer, PollOrder, QueryRefused
+from penstock.engine.spark.query import PollAnswer, PollOrder, QueryRefused
 from penstock.engine.topic import Topic, TopicPolicy
 from penstock.model.progress import BatchProgress
 

@@ -13,6 +13,7 @@ Not here: what operators mean (``sql92_compare.py``, ``sql92_logic.py``), cachin
 """
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Final
 
@@ -20,20 +21,217 @@ from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
 from msgspec.structs import replace
 
-from penstock.engine.filter import sql92_compare as compare
-from penstock.engine.filter import sql92_logic as logic
 from penstock.engine.filter.sql92_operands import (
     LARGE_BITS,
     SMALL_BITS,
     Number,
     Operand,
+    Properties,
     Property,
     Test,
     Text,
     Truth,
     Unknown,
+    reader_of,
+    to_decimal,
+    to_truth,
 )
 from penstock.model.errors import SelectorInvalid
+
+# ---- sql92 compare ------------------------------------------------------------------------------
+# Comparisons of a selector: two operands in, one three-valued test out.
+#
+# Rules for "unknown" (a missing property):
+#
+# ===============  =======================================================================
+# ``=``            left unknown -> unknown; left known, right unknown -> false; both -> true
+# ``< <= > >=``    either unknown -> unknown
+# ``IN``           unknown -> unknown
+# ``CONTAINS`` ..  unknown, no text or nothing to look for -> false, also with ``NOT``
+# ===============  =======================================================================
+#
+# Order is for numbers only: two properties are read as decimals, a property beside a number literal
+# as that literal's type. Left is evaluated before right; an ``Incomparable`` ends the evaluation.
+#
+# Not here: AND, OR, NOT (``sql92_logic.py``).
+
+
+Order = Callable[[int | float, int | float], bool]
+
+GREATER: Order = operator.gt
+GREATER_OR_EQUAL: Order = operator.ge
+LESS: Order = operator.lt
+LESS_OR_EQUAL: Order = operator.le
+
+Value = str | int | float | bool | None
+Getter = Callable[[Properties], Value]
+
+
+def equal(left: Operand, right: Operand) -> Test:
+    """``left = right``."""
+    if isinstance(left, Property) and isinstance(right, Text):
+        return _property_is_text(left.name, right.value)
+    if isinstance(left, Property) and isinstance(right, Number):
+        return _ordered_property(left.name, right, operator.eq)
+    return _equal_values(_getter(left, right), _getter(right, left))
+
+
+def ordered(left: Operand, right: Operand, order: Order) -> Test:
+    """``left < right`` and its like."""
+    if isinstance(left, Property) and isinstance(right, Number):
+        return _ordered_property(left.name, right, order)
+    if isinstance(left, Number) and isinstance(right, Property):
+        return _ordered_property(right.name, left, _MIRRORED[order])
+    if isinstance(left, Property) and isinstance(right, Property):
+        return _ordered_properties(left.name, right.name, order)
+    if isinstance(left, Number) and isinstance(right, Number):
+        return constant(order(*_widened(left, right)))
+    return constant(None)
+
+
+def is_unknown(operand: Operand) -> Test:
+    """``operand IS NULL``: never unknown itself."""
+    if isinstance(operand, Property):
+        name = operand.name
+        return lambda properties: properties.get(name) is None
+    if isinstance(operand, Truth):
+        test = operand.test
+        return lambda properties: test(properties) is None
+    return constant(isinstance(operand, Unknown))
+
+
+def one_of(name: str, texts: frozenset[str], is_wanted: bool) -> Test:
+    """``name IN (...)``, or ``NOT IN`` when not ``is_wanted``."""
+
+    def test(properties: Properties) -> bool | None:
+        text = properties.get(name)
+        return None if text is None else (text in texts) is is_wanted
+
+    return test
+
+
+def looks_like(
+    operand: Operand, probe: Callable[[str, str], bool], needle: str, is_wanted: bool
+) -> Test:
+    """``operand CONTAINS needle``, or another way of looking, or its ``NOT``."""
+    if not needle:
+        return constant(False)
+    if isinstance(operand, Text):
+        return constant(probe(operand.value, needle) is is_wanted)
+    if not isinstance(operand, Property):
+        return _false_after(operand)
+    name = operand.name
+
+    def test(properties: Properties) -> bool:
+        text = properties.get(name)
+        return text is not None and probe(text, needle) is is_wanted
+
+    return test
+
+
+def constant(value: bool | None) -> Test:
+    """Always the same."""
+    return lambda _properties: value
+
+
+_MIRRORED: dict[Order, Order] = {
+    GREATER: LESS,
+    GREATER_OR_EQUAL: LESS_OR_EQUAL,
+    LESS: GREATER,
+    LESS_OR_EQUAL: GREATER_OR_EQUAL,
+}
+
+
+def _property_is_text(name: str, wanted: str) -> Test:
+    def test(properties: Properties) -> bool | None:
+        text = properties.get(name)
+        return None if text is None else text == wanted
+
+    return test
+
+
+def _ordered_property(name: str, number: Number, order: Order) -> Test:
+    value, read = number.value, reader_of(number)
+
+    def test(properties: Properties) -> bool | None:
+        text = properties.get(name)
+        return None if text is None else order(read(text), value)
+
+    return test
+
+
+def _ordered_properties(left: str, right: str, order: Order) -> Test:
+    def test(properties: Properties) -> bool | None:
+        first = properties.get(left)
+        second = properties.get(right)
+        if first is None or second is None:
+            return None
+        return order(to_decimal(first), to_decimal(second))
+
+    return test
+
+
+def _equal_values(left: Getter, right: Getter) -> Test:
+    def test(properties: Properties) -> bool | None:
+        first, second = left(properties), right(properties)
+        if first is None:
+            return None if second is not None else True
+        # A truth equals no number, though Python thinks True == 1.
+        return isinstance(first, bool) is isinstance(second, bool) and first == second
+
+    return test
+
+
+def _getter(operand: Operand, other: Operand) -> Getter:
+    """What yields the operand's value in a type that is comparable with the other's."""
+    if isinstance(operand, Truth):
+        return operand.test
+    if isinstance(operand, Unknown):
+        return lambda _properties: None
+    if isinstance(operand, Number):
+        value = _widened(operand, other)[0] if isinstance(other, Number) else operand.value
+        return lambda _properties: value
+    read = _text_reader(other)
+    if isinstance(operand, Text):
+        text = operand.value
+        # Converted per message, because a literal that does not convert is an error of evaluation.
+        return (lambda _properties: read(text)) if read else (lambda _properties: text)
+    name = operand.name
+
+    def value_of(properties: Properties) -> Value:
+        text = properties.get(name)
+        return text if read is None or text is None else read(text)
+
+    return value_of
+
+
+def _text_reader(other: Operand) -> Callable[[str], Value] | None:
+    if isinstance(other, Number):
+        return reader_of(other)
+    return to_truth if isinstance(other, Truth) else None
+
+
+def _widened(left: Number, right: Number) -> tuple[int | float, int | float]:
+    if left.bits and right.bits:
+        return left.value, right.value
+    return float(left.value), float(right.value)
+
+
+def _false_after(operand: Operand) -> Test:
+    """False, but not before the operand had its chance to fail."""
+    if not isinstance(operand, Truth):
+        return constant(False)
+    inner = operand.test
+
+    def test(properties: Properties) -> bool:
+        inner(properties)
+        return False
+
+    return test
+
+
+# ---- sql92 parser -------------------------------------------------------------------------------
+
 
 NESTING_MAX: Final = 100
 """Levels of parentheses, signs, NOTs and chained comparisons; a tenth of Python's own limit."""
@@ -91,11 +289,11 @@ BLANK: /[ \t\n\r\f]+/
 %ignore BLANK
 """
 
-_ORDERS: Final[dict[str, compare.Order]] = {
-    ">": compare.GREATER,
-    ">=": compare.GREATER_OR_EQUAL,
-    "<": compare.LESS,
-    "<=": compare.LESS_OR_EQUAL,
+_ORDERS: Final[dict[str, Order]] = {
+    ">": GREATER,
+    ">=": GREATER_OR_EQUAL,
+    "<": LESS,
+    "<=": LESS_OR_EQUAL,
 }
 
 _LOOKS: Final[dict[str, Callable[[str, str], bool]]] = {
@@ -120,39 +318,39 @@ class _Compiler(Transformer[Token, Operand]):
     """Called by the parser at each reduction: operands in, one operand out."""
 
     def any_of(self, *terms: Operand) -> Operand:
-        return Truth(logic.any_of(tuple(map(_truth, terms))), depth=_deeper(*terms))
+        return Truth(any_of(tuple(map(_truth, terms))), depth=_deeper(*terms))
 
     def all_of(self, *terms: Operand) -> Operand:
-        return Truth(logic.all_of(tuple(map(_truth, terms))), depth=_deeper(*terms))
+        return Truth(all_of(tuple(map(_truth, terms))), depth=_deeper(*terms))
 
     def equal(self, left: Operand, right: Operand) -> Operand:
         return Truth(_equal(left, right), depth=_deeper(left, right))
 
     def not_equal(self, left: Operand, right: Operand) -> Operand:
-        return Truth(logic.negated(_equal(left, right)), depth=_deeper(left, right))
+        return Truth(negated(_equal(left, right)), depth=_deeper(left, right))
 
     def is_null(self, operand: Operand) -> Operand:
-        return Truth(compare.is_unknown(operand), depth=_deeper(operand))
+        return Truth(is_unknown(operand), depth=_deeper(operand))
 
     def is_not_null(self, operand: Operand) -> Operand:
-        return Truth(logic.negated(compare.is_unknown(operand)), depth=_deeper(operand))
+        return Truth(negated(is_unknown(operand)), depth=_deeper(operand))
 
     def ordered(self, left: Operand, symbol: Token, right: Operand) -> Operand:
         return Truth(_ordered(left, right, _ORDERS[symbol]), depth=_deeper(left, right))
 
     def between(self, operand: Operand, low: Operand, high: Operand) -> Operand:
-        at_least = _ordered(operand, low, compare.GREATER_OR_EQUAL)
-        at_most = _ordered(operand, high, compare.LESS_OR_EQUAL)
+        at_least = _ordered(operand, low, GREATER_OR_EQUAL)
+        at_most = _ordered(operand, high, LESS_OR_EQUAL)
         if isinstance(low, Number) and isinstance(high, Number):
             is_literal = low.is_literal and high.is_literal
-            if is_literal and compare.ordered(low, high, compare.GREATER)({}):
+            if is_literal and ordered(low, high, GREATER)({}):
                 raise SelectorInvalid(f"BETWEEN {low.value} AND {high.value} is never true")
-        return Truth(logic.all_of((at_least, at_most)), depth=_deeper(operand, low, high))
+        return Truth(all_of((at_least, at_most)), depth=_deeper(operand, low, high))
 
     def not_between(self, operand: Operand, low: Operand, high: Operand) -> Operand:
-        below = _ordered(operand, low, compare.LESS)
-        above = _ordered(operand, high, compare.GREATER)
-        return Truth(logic.any_of((below, above)), depth=_deeper(operand, low, high))
+        below = _ordered(operand, low, LESS)
+        above = _ordered(operand, high, GREATER)
+        return Truth(any_of((below, above)), depth=_deeper(operand, low, high))
 
     def one_of(self, operand: Operand, *texts: Token) -> Operand:
         return _one_of(operand, texts, True)
@@ -161,11 +359,11 @@ class _Compiler(Transformer[Token, Operand]):
         return _one_of(operand, texts, False)
 
     def looks_like(self, operand: Operand, look: Token, needle: Token) -> Operand:
-        test = compare.looks_like(operand, _LOOKS[look.upper()], _unquoted(needle), True)
+        test = looks_like(operand, _LOOKS[look.upper()], _unquoted(needle), True)
         return Truth(test, depth=_deeper(operand))
 
     def looks_unlike(self, operand: Operand, look: Token, needle: Token) -> Operand:
-        test = compare.looks_like(operand, _LOOKS[look.upper()], _unquoted(needle), False)
+        test = looks_like(operand, _LOOKS[look.upper()], _unquoted(needle), False)
         return Truth(test, depth=_deeper(operand))
 
     def minus(self, operand: Operand) -> Operand:
@@ -175,7 +373,7 @@ class _Compiler(Transformer[Token, Operand]):
         return Unknown(depth)
 
     def negated(self, operand: Operand) -> Operand:
-        return Truth(logic.negated(_truth(operand)), depth=_deeper(operand))
+        return Truth(negated(_truth(operand)), depth=_deeper(operand))
 
     def grouped(self, operand: Operand) -> Operand:
         return replace(operand, depth=_deeper(operand))
@@ -197,13 +395,13 @@ class _Compiler(Transformer[Token, Operand]):
         return Number(value, 0)
 
     def true(self) -> Operand:
-        return Truth(compare.constant(True), is_literal=True)
+        return Truth(constant(True), is_literal=True)
 
     def false(self) -> Operand:
-        return Truth(compare.constant(False), is_literal=True)
+        return Truth(constant(False), is_literal=True)
 
     def null(self) -> Operand:
-        return Truth(compare.constant(None), is_literal=True)
+        return Truth(constant(None), is_literal=True)
 
     def property(self, token: Token) -> Operand:
         return Property(str(token))
@@ -225,7 +423,7 @@ def _truth(operand: Operand) -> Test:
     if isinstance(operand, Truth):
         return operand.test
     if isinstance(operand, Property):
-        return logic.bare_property(operand.name)
+        return bare_property(operand.name)
     raise SelectorInvalid(f"{_named(operand)} is not a condition; compare it with something")
 
 
@@ -236,20 +434,20 @@ def _equal(left: Operand, right: Operand) -> Test:
     is_literal = isinstance(right, Text) or (isinstance(right, Number) and right.is_literal)
     if isinstance(left, Truth) and left.is_literal and is_literal:
         raise SelectorInvalid(f"TRUE or FALSE cannot be compared with {_named(right)}")
-    return compare.equal(left, right)
+    return equal(left, right)
 
 
-def _ordered(left: Operand, right: Operand, order: compare.Order) -> Test:
+def _ordered(left: Operand, right: Operand, order: Order) -> Test:
     for operand in (left, right):
         if isinstance(operand, Text | Truth):
             raise SelectorInvalid(f"{_named(operand)} has no order; only numbers have")
-    return compare.ordered(left, right, order)
+    return ordered(left, right, order)
 
 
 def _one_of(operand: Operand, texts: tuple[Token, ...], is_wanted: bool) -> Operand:
     if not isinstance(operand, Property):
         raise SelectorInvalid(f"IN asks for a property, not for {_named(operand)}")
-    test = compare.one_of(operand.name, frozenset(map(_unquoted, texts)), is_wanted)
+    test = one_of(operand.name, frozenset(map(_unquoted, texts)), is_wanted)
     return Truth(test, depth=_deeper(operand))
 
 
@@ -294,3 +492,72 @@ def _where(problem: UnexpectedInput, expression: str) -> str:
 
 def _shown(expression: str) -> str:
     return repr(expression if len(expression) <= 80 else expression[:77] + "...")
+
+
+# ---- sql92 logic --------------------------------------------------------------------------------
+# AND, OR and NOT over true, false and unknown (Kleene's tables), short-circuiting left to right.
+#
+# Long chains are one test over a tuple, not a tower of pairs: their depth is 1 whatever their
+# length.
+
+
+def all_of(tests: tuple[Test, ...]) -> Test:
+    """False as soon as one is false; else unknown if one is unknown; else true."""
+    if len(tests) == 2:
+        return _both(*tests)
+
+    def test(properties: Properties) -> bool | None:
+        result: bool | None = True
+        for each in tests:
+            value = each(properties)
+            if value is False:
+                return False
+            if value is None:
+                result = None
+        return result
+
+    return test
+
+
+def any_of(tests: tuple[Test, ...]) -> Test:
+    """True as soon as one is true; else unknown if one is unknown; else false."""
+
+    def test(properties: Properties) -> bool | None:
+        result: bool | None = False
+        for each in tests:
+            value = each(properties)
+            if value is True:
+                return True
+            if value is None:
+                result = None
+        return result
+
+    return test
+
+
+def negated(inner: Test) -> Test:
+    """Not unknown is unknown."""
+
+    def test(properties: Properties) -> bool | None:
+        value = inner(properties)
+        return None if value is None else not value
+
+    return test
+
+
+def bare_property(name: str) -> Test:
+    """A property used as a truth: texts are not truths, so it is false, or unknown when missing."""
+    return lambda properties: None if properties.get(name) is None else False
+
+
+def _both(left: Test, right: Test) -> Test:
+    def test(properties: Properties) -> bool | None:
+        first = left(properties)
+        if first is False:
+            return False
+        second = right(properties)
+        if second is False:
+            return False
+        return None if first is None or second is None else True
+
+    return test

@@ -7,11 +7,14 @@ its queues for a moment of ignorance stops a whole group.
 Not here: the strategies (``model/assignment.py``), the mode of a group (``consume_mode.py``).
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Final
 
 import msgspec
 
-from penstock.engine.group.consume_mode import ConsumeMode, ModeSetting
 from penstock.model.assignment import STRATEGIES, QueueRef, Strategy, pop_share
 
 
@@ -75,3 +78,82 @@ def _divided(
 
 def _keep(setting: ModeSetting, reason: str) -> Allotment:
     return Allotment(None, setting.mode, reason)
+
+
+# ---- consume mode -------------------------------------------------------------------------------
+# How a group reads a topic: queues divided among members (PULL), or messages handed out (POP).
+#
+# With POP a queue may be shared: ``share`` is how many members after its own queues' owner help
+# with them; 0 and below means that everybody helps everywhere.
+#
+# Not here: what follows for a member (``assignment.py``), where settings are kept over a restart
+# (the adapter defines them; ``items`` gives them all).
+
+
+SETTINGS_MAX: Final = 10_000
+"""(topic, group) pairs with a setting of their own."""
+
+SHARE_UNSET: Final = -1
+
+
+class ConsumeMode(Enum):
+    """Who decides which message goes where."""
+
+    PULL = "pull"
+    """Members divide the queues and pull from their own."""
+    POP = "pop"
+    """Members ask, the broker hands out messages of shared queues."""
+
+
+class ModeSetting(msgspec.Struct, frozen=True):
+    """The mode of one group on one topic."""
+
+    mode: ConsumeMode = ConsumeMode.PULL
+    share: int = SHARE_UNSET
+
+
+class ConsumeModes:
+    """The settings that differ from the usual one."""
+
+    __slots__ = ("_settings", "settings_max", "usual")
+
+    def __init__(
+        self, usual: ModeSetting | None = None, *, settings_max: int = SETTINGS_MAX
+    ) -> None:
+        self.usual = usual or ModeSetting()
+        self.settings_max = settings_max
+        self._settings: dict[tuple[str, str], ModeSetting] = {}
+
+    def __len__(self) -> int:
+        return len(self._settings)
+
+    def get(self, topic: str, group: str) -> ModeSetting:
+        """What holds for this group on this topic."""
+        return self._settings.get((topic, group), self.usual)
+
+    def set(self, topic: str, group: str, setting: ModeSetting) -> bool:
+        """Change it; False when there is no room for another one."""
+        key = (topic, group)
+        if key not in self._settings and len(self._settings) >= self.settings_max:
+            return False
+        self._settings[key] = setting
+        return True
+
+    def remove(self, topic: str, group: str) -> bool:
+        """Back to the usual; False when it was that already."""
+        return self._settings.pop((topic, group), None) is not None
+
+    def remove_topic(self, topic: str) -> None:
+        """The topic is gone, and all groups' settings for it."""
+        for key in [key for key in self._settings if key[0] == topic]:
+            del self._settings[key]
+
+    def remove_group(self, group: str) -> None:
+        """The group is gone."""
+        for key in [key for key in self._settings if key[1] == group]:
+            del self._settings[key]
+
+    def items(self) -> Iterator[tuple[str, str, ModeSetting]]:
+        """All of them: topic, group, setting."""
+        for (topic, group), setting in list(self._settings.items()):
+            yield topic, group, setting

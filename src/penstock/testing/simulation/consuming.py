@@ -3,9 +3,9 @@
 from functools import partial
 from typing import Final
 
-from penstock.engine.consumer import Consumer
+from penstock.engine.host import Mode, Start, SubscriptionOptions
 from penstock.engine.pull import Pull
-from penstock.engine.subscription_options import Mode, Start, SubscriptionOptions
+from penstock.engine.subscription.consumer import Consumer
 from penstock.flow.demand import Permits, Unlimited, Window
 from penstock.model.ids import QueueId
 from penstock.testing.simulation.ledger import Place

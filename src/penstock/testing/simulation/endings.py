@@ -8,8 +8,8 @@ open within a bounded number of turns. ``drain`` then reads every subscription t
 from collections.abc import Callable
 from typing import Final
 
-from penstock.engine.consumer import Consumer
 from penstock.engine.pull import Pull, PullStatus
+from penstock.engine.subscription.consumer import Consumer
 from penstock.flow.demand import Unlimited
 from penstock.testing.simulation.committing import finish_job, run_job, start_job, turn
 from penstock.testing.simulation.consuming import hand_back, leave

@@ -6,8 +6,8 @@ the disk is behind, an alarm is raised or the topic is full, everybody waits and
 
 from typing import Final
 
-from penstock.engine.queue import Queue
-from penstock.engine.subscription_options import Mode
+from penstock.engine.host import Mode
+from penstock.engine.topic import Queue
 from penstock.testing.simulation.ledger import LawBroken
 from penstock.testing.simulation.peers import SimConsumer
 from penstock.testing.simulation.world import World

@@ -11,9 +11,9 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.engine.host import Mode
 from penstock.engine.ports import Publication
 from penstock.engine.pull import Pull, PullResult, PullStatus
-from penstock.engine.subscription_options import Mode
 from penstock.model.ids import QueueId
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.testing.simulation.ledger import LawBroken, Ledger, Place, Sent, State
@@ -21,11 +21,10 @@ from penstock.testing.simulation.trace import Trace
 
 if TYPE_CHECKING:
     from penstock.engine.connection import Channel, Connection
-    from penstock.engine.consumer import Consumer
-    from penstock.engine.pending import Delivery
     from penstock.engine.ports import Confirmation
-    from penstock.engine.queue import Queue
-    from penstock.engine.subscription import Subscription
+    from penstock.engine.subscription.consumer import Consumer, Delivery
+    from penstock.engine.subscription.subscription import Subscription
+    from penstock.engine.topic import Queue
     from penstock.flow.demand import Permits
     from penstock.flow.reason import Reason
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from penstock.engine.ports import Publication
-from penstock.engine.routing import route_to
+from penstock.engine.topic import route_to
 from penstock.model.record import Record, RecordFlag, neutral_record
 from penstock.testing.simulation.ledger import Sent
 from penstock.testing.simulation.operating import create_topic

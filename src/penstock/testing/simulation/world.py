@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.engine.broker import Engine
-from penstock.engine.queue import Queue
-from penstock.engine.topic import Overflow, Topic, TopicPolicy
+from penstock.engine.topic import Overflow, Queue, Topic, TopicPolicy
 from penstock.log.commit import SyncJob
 from penstock.log.store import Store
 from penstock.model.ids import ConnectionId, QueueId

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.adapters.amqp.burial import letter_head
 from penstock.engine.ports import Publication
-from penstock.engine.routing import route_to
+from penstock.engine.topic import route_to
 from penstock.model.names import TopicName
 from penstock.model.record import neutral_record
 from penstock.testing.amqp_deeds import PERSISTENT, durable_topic, put

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.adapters.amqp.queue_arguments import read_arguments
-from penstock.engine.subscription_options import Mode
+from penstock.engine.host import Mode
 from penstock.engine.topic import AT_ONCE_MS, NONE_MAX, Overflow, TopicPolicy
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.table import Timestamp

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.engine.dying import DEATHS_AT_ONCE
+from penstock.engine.subscription.settle import DEATHS_AT_ONCE
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.testing.management_tool import ManagementTool
 from penstock.wire.amqp.frames import content_frames, method_frame

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.adapters.amqp.queue import AmqpQueue
-from penstock.engine.subscription import Subscription
+from penstock.engine.subscription.subscription import Subscription
 from penstock.model.ids import QueueId
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
 from penstock.wire.amqp.methods import channel as channel_methods

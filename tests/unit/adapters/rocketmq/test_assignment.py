@@ -7,7 +7,7 @@ import pytest
 from penstock.adapters.rocketmq.cluster_routes import HOLD_MS_MAX, ClusterRoutes
 from penstock.adapters.rocketmq.mode import Modes
 from penstock.adapters.rocketmq.name_server.routes import RouteBook
-from penstock.engine.group.consume_mode import ConsumeMode, ModeSetting
+from penstock.engine.group.assignment import ConsumeMode, ModeSetting
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.rocketmq_bench import RocketmqBench

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.adapters.rocketmq.lookup import NOT_FOUND, QUERY_MAX
 from penstock.engine.ports import Publication
-from penstock.engine.routing import DirectRoute, FanoutRoute
+from penstock.engine.topic import DirectRoute, FanoutRoute
 from penstock.model.record import neutral_record
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode

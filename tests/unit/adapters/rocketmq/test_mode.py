@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.adapters.rocketmq.mode import MODE_KIND
-from penstock.engine.group.consume_mode import ConsumeMode, ModeSetting
+from penstock.engine.group.assignment import ConsumeMode, ModeSetting
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.bodies import encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode

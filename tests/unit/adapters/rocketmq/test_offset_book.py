@@ -11,7 +11,7 @@ from penstock.adapters.rocketmq.offset_book import (
     group_name,
     subscription_name,
 )
-from penstock.engine.subscription_options import SubscriptionOptions
+from penstock.engine.host import SubscriptionOptions
 from penstock.testing.rocketmq_bench import RocketmqBench
 
 GROUP = "readers"

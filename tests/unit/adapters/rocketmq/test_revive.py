@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.adapters.rocketmq.pop_counts import PopCounts
-from penstock.engine.routing import DirectRoute
+from penstock.engine.topic import DirectRoute
 from penstock.model.record import neutral_record
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_pop import Popper

@@ -6,7 +6,7 @@ from penstock.adapters.rocketmq.delay import LEVELS_MS
 from penstock.adapters.rocketmq.group_book import GroupBook
 from penstock.adapters.rocketmq.send_back import MAX_TIMES_VERSION
 from penstock.engine.ports import Publication
-from penstock.engine.routing import FanoutRoute
+from penstock.engine.topic import FanoutRoute
 from penstock.model.record import neutral_record
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.settings.load import Settings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.engine.bulk.orders import PollOrder
+from penstock.engine.spark.query import PollOrder
 from penstock.engine.topic import TopicPolicy
 from penstock.model.names import topic_name
 from penstock.testing.rocketmq_bench import RocketmqBench

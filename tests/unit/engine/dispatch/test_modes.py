@@ -2,11 +2,10 @@
 
 import pytest
 
-from penstock.engine.consumer import ConsumerRefusal, RefusalReason
-from penstock.engine.dispatch.dispatcher import TAKERS_MAX
-from penstock.engine.dispatch.shared import Shared
-from penstock.engine.subscription import Subscription
-from penstock.engine.subscription_options import Mode, SubscriptionOptions
+from penstock.engine.host import Mode, SubscriptionOptions
+from penstock.engine.subscription.consumer import ConsumerRefusal, RefusalReason
+from penstock.engine.subscription.dispatchers import TAKERS_MAX, Shared
+from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import Permits, Unlimited, Window
 from penstock.model.record import neutral_record

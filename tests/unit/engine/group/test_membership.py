@@ -2,15 +2,17 @@
 
 import pytest
 
-from penstock.engine.group.group import Client, Traits, Wanted
 from penstock.engine.group.membership import (
     GROUP_KEPT_MS,
     MEMBER_MS_MAX,
     SCAN_MS,
+    Client,
     Membership,
     MembershipLimits,
+    NoticeKind,
+    Traits,
+    Wanted,
 )
-from penstock.engine.group.notices import NoticeKind
 
 ORDERS = Wanted("orders", "A || B", version=1)
 BILLS = Wanted("bills", version=1)

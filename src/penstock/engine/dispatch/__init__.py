@@ -1,1 +1,0 @@
-"""Who gets the next message: one file per subscription mode."""

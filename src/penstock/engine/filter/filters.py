@@ -1,0 +1,128 @@
+"""What a message filter must answer; the filters themselves come with the protocols.
+
+The tag hash stands in every index entry, so most messages are judged before they are read.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from penstock.model.errors import SelectorInvalid
+from penstock.model.record import Record, tag_hash
+
+
+class Prefilter(Protocol):
+    """Judges a message by its offset alone, before it is read; knows less, asks earlier."""
+
+    def may_match(self, first_offset: int) -> bool:
+        """False only when the reader's filter was not true for this message."""
+        ...
+
+
+class Filter(Protocol):
+    """Decides whether a reader wants a message; wrong "yes" is allowed, wrong "no" never."""
+
+    def matches_entry(self, tag_hash: int) -> bool:
+        """Whether a message with this tag hash can match at all."""
+        ...
+
+    def matches_record(self, record: Record) -> bool:
+        """Whether the message matches; asked only after ``matches_entry`` said yes."""
+        ...
+
+
+# ---- tag ----------------------------------------------------------------------------------------
+# Tag filters: a message is wanted when its one tag is among those named.
+#
+# An expression is ``*`` (or nothing) for all messages, else tags separated by ``||``, trimmed. The
+# hash in the index entry is asked first, so an unwanted message is not read; the tag itself is
+# compared after, because two tags may share a hash.
+#
+# Invariant: a message without a tag matches only ``*``.
+# Not here: the hash (``model.record.tag_hash``), filters over properties (``sql92.py``).
+
+
+EVERYTHING: Final = "*"
+
+SEPARATOR: Final = "||"
+
+TAGS_MAX: Final = 1_000
+"""Tags in one expression; a filter is a set, so this bounds memory, not time."""
+
+EXPRESSION_CHARS_MAX: Final = 32_768
+"""Longer tag expressions are refused: more than a header of any client carries."""
+
+
+class TagFilter:
+    """Wants messages with one of these tags."""
+
+    __slots__ = ("_hashes", "_tags")
+
+    def __init__(self, tags: frozenset[str]) -> None:
+        self._tags = frozenset(tag.encode() for tag in tags)
+        self._hashes = frozenset(tag_hash(tag) for tag in self._tags)
+
+    def matches_entry(self, tag_hash: int) -> bool:
+        """Whether a message with this tag hash can match at all."""
+        return tag_hash in self._hashes
+
+    def matches_record(self, record: Record) -> bool:
+        """Whether its tag is one of those wanted."""
+        return record.shape.tag_len > 0 and record.tag in self._tags
+
+
+def tag_filter(expression: str) -> TagFilter | None:
+    """The filter of an expression; None when it wants everything."""
+    tags = parse_tags(expression)
+    return TagFilter(tags) if tags is not None else None
+
+
+def parse_tags(expression: str) -> frozenset[str] | None:
+    """The tags of an expression; None = every message, with or without a tag."""
+    if len(expression) > EXPRESSION_CHARS_MAX:
+        raise SelectorInvalid(
+            f"the tag expression has {len(expression)} characters, limit {EXPRESSION_CHARS_MAX}; "
+            "name fewer tags"
+        )
+    if expression.strip() in ("", EVERYTHING):
+        return None
+    tags = frozenset(tag for tag in map(str.strip, expression.split(SEPARATOR)) if tag)
+    if not tags:
+        raise SelectorInvalid(
+            f"the tag expression {expression[:40]!r} names no tag; use '*' or 'A'"
+        )
+    if len(tags) > TAGS_MAX:
+        raise SelectorInvalid(f"the tag expression names {len(tags)} tags, limit {TAGS_MAX}")
+    return tags
+
+
+# ---- chosen -------------------------------------------------------------------------------------
+# A filter chosen by the message: for queues that mix messages of several origins.
+#
+# A queue of messages that came back for another attempt holds what several topics sent first; each
+# must be judged by the filter of the topic it came from. Which one that is, the owner of the bytes
+# knows, so the choice is a function.
+#
+# Invariant: without a choice the message passes, for nobody said no.
+
+
+Choice = Callable[[Record], Filter | None]
+
+
+class ChosenFilter:
+    """Asks the filter that belongs to the message."""
+
+    __slots__ = ("_choose",)
+
+    def __init__(self, choose: Choice) -> None:
+        self._choose = choose
+
+    def matches_entry(self, tag_hash: int) -> bool:
+        """Nothing is known before the record is read."""
+        return True
+
+    def matches_record(self, record: Record) -> bool:
+        """Whether the filter of its origin wants it."""
+        chosen = self._choose(record)
+        if chosen is None:
+            return True
+        return chosen.matches_entry(tag_hash(record.tag)) and chosen.matches_record(record)

@@ -1,0 +1,618 @@
+"""One Spark query as the broker knows it: where it stands, how fast it is, what is kept for it.
+
+Where it stands is a subscription ``spark/<name>`` on each of its topics: durable, without consumers
+and not among those that hold data by themselves (D11), because its lease does that. The position is
+what the query says it has processed for good: the ``start`` of its polls.
+
+Invariant: a position goes back only when a query that was silent takes its lease there, or when two
+words of it in a row name an older place: one that was late does not undo the one after it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.engine.host import Mode, SubscriptionOptions
+from penstock.engine.topic import Hold, TopicLimits, needs_limits
+from penstock.flow.reason import Reason
+from penstock.flow.spark_brake import (
+    Backlog,
+    BacklogBound,
+    Backpressure,
+    Brake,
+    Cause,
+    DrainRate,
+    Lease,
+)
+from penstock.model.errors import AlreadyExists, PenstockError
+from penstock.model.progress import BatchProgress
+
+if TYPE_CHECKING:
+    from penstock.engine.broker import Parts
+    from penstock.engine.subscription.subscription import Subscription
+    from penstock.engine.topic import Queue, Topic, TopicPolicy
+    from penstock.settings.protocols import SparkSettings
+
+_log = logging.getLogger(__name__)
+
+PREFIX: Final = "spark/"
+QUERY_KIND: Final = "spark-query"
+
+POSITION_OPTIONS: Final = SubscriptionOptions(mode=Mode.EXCLUSIVE, holds_data=False)
+
+
+class QueryRow(msgspec.Struct, frozen=True):
+    """A query in the catalog; its key is the name, its positions are cursors."""
+
+    ttl_ms: int
+    heard_ms: int
+    """Wall time; written now and then, so a restart may find it a little old."""
+    cause: Cause = ""
+    text: str = ""
+
+
+class Query:
+    """One query."""
+
+    __slots__ = (
+        "_back",
+        "drain",
+        "heard_ms",
+        "is_limited",
+        "last",
+        "lease",
+        "lost",
+        "name",
+        "polls",
+        "reads",
+        "saved_ms",
+        "state",
+        "text",
+    )
+
+    def __init__(self, name: str, lease: Lease) -> None:
+        self.name: Final = name
+        self.lease: Final = lease
+        self.reads: dict[Topic, Subscription] = {}
+        """Its topics, and its place in each."""
+        self.drain = DrainRate()
+        self.last = BatchProgress()
+        self.state = "new"
+        """new, running, idle, stopped or failed."""
+        self.text = ""
+        """Why it failed."""
+        self.heard_ms: int | None = None
+        """Monotonic time of its last word; None = not since the broker started."""
+        self.saved_ms = 0
+        """Wall time of the row in the catalog."""
+        self.is_limited = False
+        """True when the last batch was smaller than what was there: its own limits bound it."""
+        self.polls = 0
+        self.lost = 0
+        """Most messages of a queue that were gone before it read them."""
+        # Offsets that one poll named below the position: the next one decides.
+        self._back: dict[int, int] = {}
+
+    def is_alive(self, now_ms: int, alive_ms_max: int) -> bool:
+        """True when it was heard of lately and has not said that it is over."""
+        return (
+            self.heard_ms is not None
+            and now_ms - self.heard_ms <= alive_ms_max
+            and self.state not in ("stopped", "failed")
+        )
+
+    def row(self) -> bytes:
+        """Its catalog row."""
+        lease = self.lease
+        return msgspec.json.encode(QueryRow(lease.ttl_ms, lease.heard_ms, lease.cause, lease.text))
+
+    # Where it stands.
+
+    def position(self, queue: Queue) -> int:
+        """Everything below is processed; what retention removed is not counted as behind."""
+        return max(self.reads[queue.topic].low_mark(queue.queue_id), queue.index.min_offset)
+
+    def lowest(self, queue: Queue) -> int:
+        """The first offset that is kept for it: a step back that one poll named counts already."""
+        low = self.reads[queue.topic].low_mark(queue.queue_id)
+        return min(low, self._back.get(queue.queue_id, low))
+
+    def acknowledge(self, queue: Queue, offset: int, *, is_sure: bool = False) -> tuple[int, int]:
+        """It has processed everything below; returns (messages, bytes) that this is ahead."""
+        subscription, queue_id = self.reads[queue.topic], queue.queue_id
+        low = subscription.low_mark(queue_id)
+        if offset == low:
+            self._back.pop(queue_id, None)
+            return 0, 0
+        if offset > low:
+            self._back.pop(queue_id, None)
+            size = queue.index.bytes_between(low, offset)
+            subscription.commit(queue_id, offset)
+            return offset - max(low, queue.index.min_offset), size
+        if is_sure or queue_id in self._back:
+            self._back.pop(queue_id, None)
+            where = {"query": self.name, "queue": queue.name, "from": low, "to": offset}
+            _log.info("a query began again at an older place", extra=where)
+            subscription.commit(queue_id, offset)
+        else:
+            self._back[queue_id] = offset
+        return 0, 0
+
+    def topics(self) -> list[Topic]:
+        """What it reads and still exists."""
+        return [topic for topic in self.reads if not topic.is_deleted]
+
+    def backlog(self, topic: Topic, wall_ms: int, now_ms: int) -> Backlog:
+        """How far it is behind on one topic, unsynced messages included."""
+        messages = size = 0
+        oldest_ms = wall_ms
+        for queue in topic.queues:
+            index, low = queue.index, self.position(queue)
+            if index.next_offset > low:
+                messages += index.next_offset - low
+                size += index.bytes_between(low, index.next_offset)
+                entries = index.entries(low, 1)
+                oldest_ms = min(oldest_ms, entries[0][3]) if entries else oldest_ms
+        return Backlog(
+            self.name,
+            messages,
+            size,
+            wall_ms - oldest_ms,
+            self.drain.messages_per_s(now_ms),
+            self.drain.bytes_per_s(now_ms),
+            self.last.slow_part,
+        )
+
+    def held_bytes(self) -> int:
+        """Log bytes that are kept for it."""
+        return sum(
+            queue.index.bytes_between(self.lowest(queue), queue.index.next_offset)
+            for topic in self.topics()
+            for queue in topic.queues
+        )
+
+
+# ---- book ---------------------------------------------------------------------------------------
+# The book of queries: who there is, since when silent, what is kept for them, whom they brake.
+#
+# Rows in the catalog hold leases, cursors hold positions, so both outlive the broker. A lease is
+# looked at every second, a brake ten times as often while somebody is behind.
+#
+# Invariants: a lease that breaks is told once (log, counter, ``take_told``); a query without a row
+# is one whose positions were found at a restart.
+
+
+LEASE_LOOK_MS: Final = 1000
+BRAKE_LOOK_MS: Final = 100
+SAVE_MS: Final = 60_000
+"""How old the word of a living query may be in the catalog: little beside a lease of a day."""
+TOLD_MAX: Final = 256
+
+
+class QueryBook:
+    """Every query of one engine."""
+
+    def __init__(self, parts: Parts, settings: SparkSettings) -> None:
+        self._parts = parts
+        self._chain = parts.chain
+        self._settings = settings
+        self.queries: dict[str, Query] = {}
+        self.pressures: Final = Pressures(settings, self.backlogs, lambda: self._chain.now_ms)
+        self.leases_broken: Counter[str] = Counter()
+        """By cause."""
+        self._told: list[LeaseTold] = []
+        self.look_ms: int | None = None
+        """When leases and brakes want to be looked at; None without queries."""
+
+    def restore(self) -> None:
+        """After a restart: the queries whose positions or leases are there."""
+        wall_ms = self._chain.clock.wall_ms()
+        for topic in self._parts.registry.topics.values():
+            for name, subscription in topic.subscriptions.items():
+                if name.startswith(PREFIX):
+                    query = self._known(name.removeprefix(PREFIX), wall_ms)
+                    query.reads[topic] = subscription
+        definitions = self._parts.store.definitions
+        for name, body in definitions.all(QUERY_KIND).items():
+            if name not in self.queries:
+                definitions.delete(QUERY_KIND, name)  # its topics are gone
+                continue
+            row, query = msgspec.json.decode(body, type=QueryRow), self.queries[name]
+            query.lease.ttl_ms = row.ttl_ms
+            query.lease.restore(min(row.heard_ms, wall_ms), row.cause, row.text)
+            query.saved_ms = row.heard_ms
+        if self.queries:
+            self.look_ms = self._chain.now_ms
+
+    # Hearing of them.
+
+    def heard(self, name: str, topics: list[Topic], start: OffsetMap) -> Query:
+        """The query of that name on these topics, made if there is none."""
+        query = self.queries.get(name)
+        is_new = query is None
+        if query is None:
+            if not name or len(self.queries) >= self._settings.queries_max:
+                raise QueryRefused(
+                    BAD_REQUEST,
+                    f"there are {len(self.queries)} queries and {self._settings.queries_max} are "
+                    "allowed (spark.queries_max); forget one with `penstock queries forget`",
+                )
+            query = self._known(name, self._chain.clock.wall_ms())
+        for topic in [each for each in query.reads if each.is_deleted]:
+            del query.reads[topic]
+        for topic in topics:
+            if topic not in query.reads:
+                query.reads[topic] = self._subscribed(query, topic, start)
+        self.hear(query)
+        if is_new:
+            self.save(query)
+        return query
+
+    def hear(self, query: Query) -> None:
+        """It said something: it lives, and so does its lease."""
+        query.heard_ms = self._chain.now_ms
+        wall_ms = self._chain.clock.wall_ms()
+        lease = query.lease
+        if lease.cause:
+            cause = lease.cause
+            if lease.hear(wall_ms, query.held_bytes()):
+                self._tell(LeaseTold(wall_ms, "lease-mended", query.name, cause, "it is back"))
+                self.save(query)
+        else:
+            lease.hear(wall_ms, 0)
+        if wall_ms - query.saved_ms >= SAVE_MS:
+            self.save(query)
+        if self.look_ms is None:
+            self.look_ms = query.heard_ms
+            self._chain.stir()
+
+    def save(self, query: Query) -> None:
+        """Put its row into the next transaction."""
+        query.saved_ms = query.lease.heard_ms
+        self._parts.store.definitions.put(QUERY_KIND, query.name, query.row())
+        self._chain.stir()
+
+    def release(self, name: str, *, is_final: bool) -> None:
+        """Nothing is kept for it any more; with ``is_final`` it is forgotten."""
+        query = self.queries.get(name)
+        if query is None:
+            return
+        query.lease.release()
+        query.state = "stopped"
+        if is_final:
+            del self.queries[name]
+            for topic in query.topics():
+                self._parts.remove_subscription(topic, query.reads[topic], "released")
+            self._parts.store.definitions.delete(QUERY_KIND, name)
+        else:
+            self.save(query)
+        self.look_ms = self._chain.now_ms
+        self._chain.stir()
+
+    # Looking after them.
+
+    def due(self, now_ms: int) -> None:
+        """Look at leases and brakes, if it is time."""
+        if self.look_ms is None or now_ms < self.look_ms:
+            return
+        wall_ms = self._chain.clock.wall_ms()
+        for query in self.queries.values():
+            if query.lease.judge(wall_ms, query.held_bytes()):
+                lease = query.lease
+                self.leases_broken[lease.cause] += 1
+                self._tell(LeaseTold(wall_ms, "lease-broken", query.name, lease.cause, lease.text))
+                self.save(query)
+        braking = {topic for query in self._alive(now_ms) for topic in query.topics()}
+        if self.pressures.look(braking):
+            self._chain.stir()
+        is_behind = any(
+            each.brake.mode is not Backpressure.OFF and each.brake.bound.is_set
+            for each in self.pressures.by_topic.values()
+        )
+        pause_ms = BRAKE_LOOK_MS if is_behind else LEASE_LOOK_MS
+        self.look_ms = now_ms + pause_ms if self.queries else None
+
+    def look_now(self) -> None:
+        """Limits were made anew: brakes belong into them before the next publish is judged."""
+        if self.look_ms is not None:
+            self.look_ms = self._chain.now_ms
+            self.due(self.look_ms)
+
+    def lowest_kept(self, queue: Queue) -> int | None:
+        """The first offset that a lease keeps of a queue; None when none does (D11)."""
+        topic = queue.topic
+        return min(
+            (
+                query.lowest(queue)
+                for query in self.queries.values()
+                if query.lease.holds and topic in query.reads
+            ),
+            default=None,
+        )
+
+    def backlogs(self, topic: Topic) -> list[Backlog]:
+        """How far behind each query is that may brake a topic's publishers."""
+        now_ms, wall_ms = self._chain.now_ms, self._chain.clock.wall_ms()
+        return [
+            query.backlog(topic, wall_ms, now_ms)
+            for query in self._alive(now_ms)
+            if topic in query.reads
+        ]
+
+    def take_told(self) -> list[LeaseTold]:
+        """Leases that broke or were mended since the last call, for events."""
+        told, self._told = self._told, []
+        return told
+
+    def is_alive(self, query: Query) -> bool:
+        """True when it was heard of lately."""
+        return query.is_alive(self._chain.now_ms, self._settings.alive_ms_max)
+
+    # Parts.
+
+    def _alive(self, now_ms: int) -> list[Query]:
+        alive_ms_max = self._settings.alive_ms_max
+        return [
+            query
+            for query in self.queries.values()
+            if query.lease.holds and query.is_alive(now_ms, alive_ms_max)
+        ]
+
+    def _known(self, name: str, wall_ms: int) -> Query:
+        query = self.queries.get(name)
+        if query is None:
+            settings = self._settings
+            lease = Lease(
+                ttl_ms=settings.lease_ms_max, bytes_max=settings.lease_bytes_max, now_ms=wall_ms
+            )
+            query = self.queries[name] = Query(name, lease)
+        return query
+
+    def _subscribed(self, query: Query, topic: Topic, start: OffsetMap) -> Subscription:
+        found = topic.subscriptions.get(PREFIX + query.name)
+        if found is not None:
+            return found
+        options = replace(POSITION_OPTIONS, is_durable=topic.is_durable)
+        try:
+            made = self._parts.registry.create_subscription(
+                topic, PREFIX + query.name, options, self._parts.host
+            )
+        except AlreadyExists as problem:
+            raise QueryRefused(BAD_REQUEST, str(problem)) from None
+        given = start.get(str(topic.name), {})
+        for queue in topic.queues:
+            # Where it begins is known at once, so it is no progress and no step back.
+            offset = given.get(queue.number, 0)
+            if queue.index.min_offset < offset <= queue.durable_end:
+                made.seek(queue.queue_id, offset)
+        return made
+
+    def _tell(self, told: LeaseTold) -> None:
+        extra = {"query": told.query, "cause": told.cause, "why": told.text}
+        if told.event == "lease-broken":
+            _log.warning("the lease of a query is broken; its data is not kept", extra=extra)
+        else:
+            _log.info("the lease of a query holds again", extra=extra)
+        if len(self._told) < TOLD_MAX:
+            self._told.append(told)
+
+
+# ---- pressure -----------------------------------------------------------------------------------
+# Back-pressure of queries on the publishers of their topics, brought to the gate (F18, D23).
+#
+# A topic without a query, or with queries within their bounds, has no brake and costs a publish
+# nothing. Soft: the brake is hung into the topic's limits while the bound is passed. Hard: as long
+# as a query that lives reads the topic, because "at the bound" must be exact. Only queries that
+# were heard of within ``spark.alive_ms_max`` and whose lease holds count: no dead query holds
+# publishers.
+#
+# Not here: the arithmetic (``flow/spark_brake.py``), what holding means (``admission.py``).
+
+
+Backlogs = Callable[["Topic"], list[Backlog]]
+
+
+class TopicPressure:
+    """The brake of one topic; satisfies ``limits.SparkPressure``."""
+
+    __slots__ = ("_backlogs", "_now", "_policy", "brake", "topic")
+
+    def __init__(
+        self, topic: Topic, brake: Brake, backlogs: Backlogs, now: Callable[[], int]
+    ) -> None:
+        self.topic = topic
+        self.brake = brake
+        self._backlogs = backlogs
+        self._now = now
+        self._policy = topic.policy
+
+    @property
+    def is_stale(self) -> bool:
+        """True when the policy it was made by is not the topic's any more."""
+        return self._policy is not self.topic.policy
+
+    def look(self) -> bool:
+        """Fresh figures; True when the brake was put on or let go."""
+        return self.brake.look(self._backlogs(self.topic), self._now())
+
+    def begin(self, arriving: int, arriving_bytes: int) -> None:
+        """Fresh figures for this turn."""
+        self.look()
+        self.brake.count(arriving, arriving_bytes)
+
+    def judge(self, messages: int, size_bytes: int, now_ms: int) -> Hold | None:
+        """Why the publish waits."""
+        held = self.brake.judge(messages, size_bytes, now_ms)
+        return Hold(Reason.SPARK, held.culprit, held.until_ms) if held is not None else None
+
+    def admit(self, messages: int, size_bytes: int, now_ms: int) -> None:
+        """The publish is on its way in."""
+        self.brake.admit(messages, size_bytes, now_ms)
+
+
+class Pressures:
+    """The brakes of all topics that queries read."""
+
+    __slots__ = ("_backlogs", "_now", "_settings", "by_topic")
+
+    def __init__(self, settings: SparkSettings, backlogs: Backlogs, now: Callable[[], int]) -> None:
+        self._settings = settings
+        self._backlogs = backlogs
+        self._now = now
+        self.by_topic: dict[Topic, TopicPressure] = {}
+
+    def look(self, topics: set[Topic]) -> bool:
+        """Fresh figures for the topics that living queries read; True when a brake changed."""
+        is_changed = False
+        for topic in [each for each in self.by_topic if each not in topics or each.is_deleted]:
+            is_changed |= self._detach(self.by_topic.pop(topic))
+        for topic in topics:
+            pressure = self.by_topic.get(topic)
+            if pressure is None or pressure.is_stale:
+                if pressure is not None:
+                    self._detach(pressure)
+                pressure = self.by_topic[topic] = self._made(topic)
+            is_changed |= pressure.look()
+            brake = pressure.brake
+            if brake.is_on or (brake.mode is Backpressure.HARD and brake.bound.is_set):
+                self._attach(pressure)
+            else:
+                is_changed |= self._detach(pressure)
+        return is_changed
+
+    def held(self, topic: Topic, query: str) -> str | None:
+        """Why publishers of a topic wait because of a query, if they do."""
+        pressure = self.by_topic.get(topic)
+        if pressure is None or not pressure.brake.is_on or pressure.brake.query != query:
+            return None
+        return pressure.brake.explain()
+
+    def _made(self, topic: Topic) -> TopicPressure:
+        mode, bound = self.rule(topic.policy)
+        brake = Brake(str(topic.name), mode, bound, self._now())
+        return TopicPressure(topic, brake, self._backlogs, self._now)
+
+    def rule(self, policy: TopicPolicy) -> tuple[Backpressure, BacklogBound]:
+        """What holds for a topic with this policy: its own words, else the settings'."""
+        own = self._settings
+        bound = BacklogBound(
+            _given(policy.spark_backlog_messages_max, own.backlog_messages_max),
+            _given(policy.spark_backlog_bytes_max, own.backlog_bytes_max),
+            _given(policy.spark_backlog_age_ms_max, own.backlog_age_ms_max),
+        )
+        return Backpressure(policy.spark_backpressure or own.backpressure), bound
+
+    def _attach(self, pressure: TopicPressure) -> None:
+        topic = pressure.topic
+        if topic.limits is None:
+            topic.limits = TopicLimits(topic, self._now())
+        topic.limits.spark = pressure
+
+    def _detach(self, pressure: TopicPressure) -> bool:
+        topic = pressure.topic
+        if topic.limits is None or topic.limits.spark is not pressure:
+            return False
+        topic.limits.spark = None
+        if not needs_limits(topic.policy):
+            topic.limits = None
+        return True
+
+
+def _given(value: int, default: int) -> int:
+    return default if value < 0 else value
+
+
+# ---- orders -------------------------------------------------------------------------------------
+# What is asked of the desk and what it answers, in the engine's words.
+#
+# Field names are those of the messages on the socket (``penstock.bulk.link``), which lies above the
+# engine; ``server/bulk_answers.py`` turns one into the other.
+
+
+NO_TOPIC: Final = "no-topic"
+DATA_LOSS: Final = "data-loss"
+EPOCH: Final = "epoch"
+BAD_REQUEST: Final = "bad-request"
+
+OffsetMap = Mapping[str, Mapping[int, int]]
+"""{topic: {queue: offset}}."""
+
+
+class QueryRefused(PenstockError):
+    """A question that cannot be answered; ``kind`` is for programs, the text for people."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind: Final = kind
+
+
+class PollOrder(msgspec.Struct, kw_only=True, eq=False):
+    """The question how far the next batch of a query may go."""
+
+    subscription: str
+    topics: list[str] | None = None
+    pattern: str | None = None
+    start: OffsetMap = {}
+    epoch: int = 0
+    rows_max: int = 0
+    bytes_max: int = 0
+    rows_min: int = 0
+    wait_ms: int = 0
+    report: BatchProgress | None = None
+    token: int = 0
+    """The asker's own number for it."""
+
+
+class PollAnswer(msgspec.Struct, kw_only=True):
+    """Where the next batch ends."""
+
+    epoch: int
+    ends: dict[str, dict[int, int]]
+    latest: dict[str, dict[int, int]]
+    starts: dict[str, dict[int, int]]
+    incarnations: dict[str, dict[int, int]]
+    rows: int = 0
+    bytes: int = 0
+    lag_rows: int = 0
+    lag_bytes: int = 0
+    held: str | None = None
+    lost: str | None = None
+    """Why offsets of ``start`` are gone, if they are."""
+
+
+class PollOutlet(Protocol):
+    """Whoever polls."""
+
+    def polled(self, order: PollOrder, answer: PollAnswer | QueryRefused) -> None:
+        """A poll that was held has its answer."""
+        ...
+
+
+class LeaseTold(msgspec.Struct, frozen=True):
+    """A lease that broke, or was mended, for logs and events."""
+
+    at_ms: int
+    """Wall time."""
+    event: str
+    """``lease-broken`` or ``lease-mended``."""
+    query: str
+    cause: str
+    text: str
+
+
+class LocatedSpan(msgspec.Struct, frozen=True):
+    """Where the index entries of a stretch of a queue are."""
+
+    queue_id: int
+    incarnation: int
+    earliest: int
+    end: int
+    files: list[tuple[str, int, int]]
+    """(path, first offset, entries)."""
+    tail: bytes

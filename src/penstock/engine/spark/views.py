@@ -1,0 +1,144 @@
+"""Queries as operators see them: where each stands, how far behind, how fast, which part is slow.
+
+Snapshots made when somebody asks; field names are those of the JSON that HTTP gives out. The same
+figures make a query a stage of the flow map (``stage_of``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.flow.diagnosis import QueryView, StageView
+
+if TYPE_CHECKING:
+    from penstock.engine.spark.desk import QueryDesk
+    from penstock.engine.spark.query import Query
+    from penstock.engine.topic import Topic
+
+QUEUES_SHOWN_MAX: Final = 1000
+
+
+class QueuePlace(msgspec.Struct, frozen=True):
+    """A query in one queue."""
+
+    queue: int
+    position: int
+    end: int
+    earliest: int
+
+
+class TopicPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A query on one topic."""
+
+    topic: str
+    backpressure: str
+    is_held: bool
+    """True while publishers of the topic wait for this query."""
+    lag_messages: int
+    lag_bytes: int
+    lag_seconds: float
+    queues: Sequence[QueuePlace]
+
+
+class QueryPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One query."""
+
+    name: str
+    state: str
+    """new, running, idle, stopped, failed, or silent when it was not heard of lately."""
+    text: str
+    topics: Sequence[TopicPlace]
+    lag_messages: int
+    lag_bytes: int
+    lag_seconds: float
+    messages_per_s: float
+    bytes_per_s: float
+    is_limited: bool
+    """Its own limits bound its last batch: there was more to read."""
+    slow_part: str
+    """read, transform or sink; empty when that is not known."""
+    last_batch: dict[str, object]
+    lease: str
+    """held, broken or released."""
+    lease_text: str
+    lease_ttl_ms: int
+    lease_bytes: int
+    lease_bytes_max: int
+    silent_ms: int
+    """Since its last word."""
+    lost: int
+    polls: int
+    held: str
+    """What publishers are told that wait for it."""
+
+
+def query_pages(desk: QueryDesk, now_ms: int, wall_ms: int) -> list[QueryPage]:
+    """Every query, by name."""
+    queries = desk.book.queries
+    return [_page(desk, queries[name], now_ms, wall_ms) for name in sorted(queries)]
+
+
+def stage_of(desk: QueryDesk, query: Query, topic: Topic, now_ms: int) -> StageView:
+    """A query on a topic as a stage of the delivery side."""
+    backlog = query.backlog(topic, desk.wall_ms, now_ms)
+    view = QueryView(
+        name=query.name,
+        slow_part=query.last.slow_part,
+        messages_per_s=query.drain.messages_per_s(now_ms),
+        is_limited=query.is_limited,
+        is_alive=desk.book.is_alive(query),
+        is_holding=desk.book.pressures.held(topic, query.name) is not None,
+    )
+    return StageView("query", f"{query.name} on {topic.name}", ready=backlog.messages, query=view)
+
+
+def _page(desk: QueryDesk, query: Query, now_ms: int, wall_ms: int) -> QueryPage:
+    lease, book = query.lease, desk.book
+    places = [_place(desk, query, topic, now_ms, wall_ms) for topic in query.topics()]
+    is_over = query.state in ("stopped", "failed")
+    held = [book.pressures.held(topic, query.name) for topic in query.topics()]
+    return QueryPage(
+        name=query.name,
+        state=query.state if is_over or book.is_alive(query) else "silent",
+        text=query.text,
+        topics=places,
+        lag_messages=sum(each.lag_messages for each in places),
+        lag_bytes=sum(each.lag_bytes for each in places),
+        lag_seconds=max((each.lag_seconds for each in places), default=0.0),
+        messages_per_s=round(query.drain.messages_per_s(now_ms), 1),
+        bytes_per_s=round(query.drain.bytes_per_s(now_ms), 1),
+        is_limited=query.is_limited,
+        slow_part=query.last.slow_part,
+        last_batch=msgspec.structs.asdict(query.last),
+        lease="held" if lease.holds else "broken" if lease.is_broken else "released",
+        lease_text=lease.text,
+        lease_ttl_ms=lease.ttl_ms,
+        lease_bytes=query.held_bytes() if lease.holds else 0,
+        lease_bytes_max=lease.bytes_max,
+        silent_ms=max(0, wall_ms - lease.heard_ms),
+        lost=query.lost,
+        polls=query.polls,
+        held=next((text for text in held if text), ""),
+    )
+
+
+def _place(desk: QueryDesk, query: Query, topic: Topic, now_ms: int, wall_ms: int) -> TopicPlace:
+    backlog = query.backlog(topic, wall_ms, now_ms)
+    pressures = desk.book.pressures
+    return TopicPlace(
+        topic=str(topic.name),
+        backpressure=pressures.rule(topic.policy)[0].value,
+        is_held=pressures.held(topic, query.name) is not None,
+        lag_messages=backlog.messages,
+        lag_bytes=backlog.bytes,
+        lag_seconds=backlog.age_ms / 1000,
+        queues=[
+            QueuePlace(
+                queue.number, query.position(queue), queue.durable_end, queue.index.min_offset
+            )
+            for queue in topic.queues[:QUEUES_SHOWN_MAX]
+        ],
+    )

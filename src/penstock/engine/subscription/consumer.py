@@ -1,0 +1,472 @@
+"""A consumer: one taker of a subscription, and every reason why it may not take more.
+
+Its room is the least of four: demand (F10 window, F11 permits, F12 one pull), in-flight messages
+and bytes (F13), and what its connection's socket has not taken yet (F14). Each belongs to it alone
+or to its connection, never to the subscription: a stuck consumer stops itself (law 8). Only when
+all sockets together are far behind (D22) does everybody get one message at a time.
+
+What is in flight is held by number, not by body (``pending``), and so weighs nothing in that pool;
+F13 bounds it. What is unsent are bytes in memory until the socket takes them.
+
+Whoever changes demand or the unsent figure from outside calls ``wake`` afterwards (law 4).
+Not here: which consumer gets a message (``dispatch/``), what it holds (``pending``).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Sequence
+from enum import Enum
+from heapq import heapify, heappop, heappush
+from typing import Protocol, Required, TypedDict
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.engine.host import Awaiting, Host
+from penstock.flow.budgets import UnsentLimit
+from penstock.flow.demand import UNLIMITED, Demand, InflightLimit, Permits, Window
+from penstock.model.ids import ConsumerId, QueueId
+from penstock.model.record import Record
+
+KeyRange = tuple[int, int]
+"""Inclusive range of key slots (0..65535) that a sticky consumer claims."""
+
+
+class ConsumerKeywords(TypedDict, total=False):
+    """What ``Subscription.attach`` may be told about a consumer; see the attributes below."""
+
+    name: Required[str]
+    priority: int
+    key_ranges: Sequence[KeyRange]
+    queue_ids: Sequence[QueueId]
+    is_auto_settled: bool
+    is_passive: bool
+    visibility_ms: int
+
+
+class RefusalReason(Enum):
+    """Why a consumer is not taken in."""
+
+    BUSY = "busy"
+    """Another one has exclusive use."""
+    KEY_RANGE = "key-range"
+    TOO_MANY = "too-many"
+
+
+class ConsumerRefusal(msgspec.Struct, frozen=True):
+    """A consumer is not taken in; an answer, not an error."""
+
+    reason: RefusalReason
+    text: str
+
+
+class ConsumerOutlet(Protocol):
+    """The part of ``ports.Outlet`` that concerns consumers."""
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Messages for this consumer, within its room."""
+        ...
+
+    def cancelled(self, consumer: Consumer, cause: str) -> None:
+        """It is gone, not by its own will."""
+        ...
+
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
+        """Failover: it became, or ceased to be, the one that gets messages."""
+        ...
+
+
+class Consumer:
+    """One taker; made by ``Subscription.attach``."""
+
+    __slots__ = (
+        "_host",
+        "_permits",
+        "_subscription",
+        "active_lanes",
+        "consumer_id",
+        "delivered_messages",
+        "demand",
+        "inflight",
+        "is_attached",
+        "is_auto_settled",
+        "is_passive",
+        "key_ranges",
+        "name",
+        "outlet",
+        "owns_unsent",
+        "priority",
+        "queue_ids",
+        "redelivered_messages",
+        "unsent",
+        "visibility_ms",
+    )
+
+    def __init__(
+        self,
+        consumer_id: ConsumerId,
+        outlet: ConsumerOutlet,
+        demand: Demand,
+        *,
+        name: str,
+        subscription: Awaiting,
+        host: Host,
+        unsent: UnsentLimit,
+        owns_unsent: bool = True,
+        inflight: InflightLimit,
+        priority: int = 0,
+        key_ranges: Sequence[KeyRange] = (),
+        queue_ids: Sequence[QueueId] = (),
+        is_auto_settled: bool = False,
+        is_passive: bool = False,
+        visibility_ms: int = 0,
+    ) -> None:
+        self.consumer_id = consumer_id
+        self.outlet = outlet
+        self.demand = demand
+        self.name = name
+        self.unsent = unsent
+        self.owns_unsent = owns_unsent
+        """False: it is its connection's, whose adapter closes it."""
+        self.inflight = inflight
+        self.priority = priority
+        """Higher is served first."""
+        self.key_ranges = tuple(key_ranges)
+        self.queue_ids = tuple(queue_ids)
+        """The queues it takes from; empty = all of the topic."""
+        self.is_auto_settled = is_auto_settled
+        """Handing over settles: nothing is in flight for it."""
+        self.is_passive = is_passive
+        """Never chosen by dispatch; takes by ``Subscription.take``."""
+        self.visibility_ms = visibility_ms
+        """Its deliveries go back by themselves after this time; 0 = never."""
+        self.is_attached = True
+        self.active_lanes = 0
+        self.delivered_messages = 0
+        self.redelivered_messages = 0
+        self._host = host
+        self._subscription = subscription
+        self._permits = demand if isinstance(demand, Permits) else None
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self.name} {self.consumer_id}>"
+
+    def takes_from(self, queue_id: QueueId) -> bool:
+        """Whether it wants messages of this queue."""
+        return not self.queue_ids or queue_id in self.queue_ids
+
+    def room(self) -> int:
+        """Messages it may be handed now; 0 for whichever reason (``blocked_by`` names them)."""
+        return self.rooms()[0]
+
+    def rooms(self) -> tuple[int, int]:
+        """Messages and bytes it may be handed now, or none of both.
+
+        One entry may cross the line of the bytes, none is ever split.
+        """
+        unsent, demand = self.unsent, self.demand
+        if unsent.is_held:
+            return 0, 0
+        room, room_bytes = self.inflight.rooms()
+        room = min(room, demand.available_messages())
+        room_bytes = min(room_bytes, demand.available_bytes())
+        if unsent.messages_max:
+            room = min(room, unsent.messages_max - unsent.messages)
+        if unsent.bytes_max:
+            room_bytes = min(room_bytes, unsent.bytes_max - unsent.bytes)
+        if unsent.pool is not None and unsent.pool.is_short:
+            if unsent.messages:
+                unsent.pool.wait(self)
+                return 0, 0
+            room = min(room, 1)
+        return (room, room_bytes) if room > 0 and room_bytes > 0 else (0, 0)
+
+    def shared_limits(self) -> list[tuple[object, int, int]]:
+        """Limits it has together with others: messages and bytes that each allows them now."""
+        found: list[tuple[object, int, int]] = []
+        unsent = self.unsent
+        if not self.owns_unsent:
+            messages = unsent.messages_max - unsent.messages if unsent.messages_max else UNLIMITED
+            size = unsent.bytes_max - unsent.bytes if unsent.bytes_max else UNLIMITED
+            found.append((unsent, messages, size))
+        channel = self.demand.channel if isinstance(self.demand, Window) else None
+        if channel is not None and channel.count:
+            found.append((channel, channel.available_messages(), UNLIMITED))
+        return found
+
+    def blocked_by(self) -> tuple[str, ...]:
+        """The names of everything that keeps it from taking more."""
+        reasons = []
+        if self.demand.available_messages() <= 0 or self.demand.available_bytes() <= 0:
+            reasons.append("demand")
+        if self.inflight.is_blocked:
+            reasons.append("unsettled")
+        pool = self.unsent.pool
+        if self.unsent.is_held or (pool is not None and pool.is_short and self.unsent.messages):
+            reasons.append("unsent")
+        return tuple(reasons)
+
+    def taken(self, messages: int, size: int) -> None:
+        """It is about to be handed this much."""
+        self.delivered_messages += messages
+        self.demand.taken(messages, size)
+        self.unsent.queued(messages, size)
+        if self.is_auto_settled:
+            self.demand.returned(messages, size)
+        elif self.inflight.add(messages, size) and self._permits is not None:
+            self._permits.block()
+
+    def returned(self, messages: int, size: int) -> None:
+        """This much of what it had is settled or goes back."""
+        if self.inflight.remove(messages, size) and self._permits is not None:
+            self._permits.unblock()
+        self.demand.returned(messages, size)
+
+    def wake(self) -> None:
+        """Demand grew or the socket took something: dispatch may go on."""
+        if self.is_attached:
+            self._host.wake(self._subscription)
+
+    def sent(self, messages: int, size: int) -> None:
+        """The socket took these deliveries (F14)."""
+        if self.unsent.sent(messages, size):
+            self.wake()
+
+
+# ---- pending ------------------------------------------------------------------------------------
+# Deliveries and what is remembered of them until they are settled.
+#
+# Two lives, two objects: a ``Delivery`` carries the record to the adapter and is gone once it is
+# encoded; a ``Held`` is the in-flight entry, small and without the record, so that consumers who
+# never settle hold numbers and not payloads (laws 2 and 8). A dead letter reads its record again.
+#
+# Most of what is in flight was handed over in a run and is settled in a run: neighbours, single
+# messages without a deadline. They stay a run, one object, as long as they are settled from its
+# beginning; whoever asks for anything else finds them as entries like all others (``entries``), and
+# each message becomes one at most once.
+#
+# Invariant: an entry is in flight at most once per subscription; its key is the first offset.
+# Bound: F13's limits, checked before a delivery is made.
+# Not here: limits (``flow/demand.py``), what comes back (``redelivery.py``).
+
+
+STALE_DEADLINES_MIN = 64
+"""Outdated entries the deadline heap may hold before it is rebuilt, beside one per held entry."""
+
+
+NOBODY = 0
+"""No consumer's id: of entries that are in flight until they are buried (``dying.py``)."""
+
+
+class Delivery(msgspec.Struct, gc=False):
+    """One record on its way to one consumer."""
+
+    record: Record
+    queue_id: QueueId
+    offset: int
+    """Its first offset; a batch record covers ``record.messages`` of them."""
+    size: int
+    """Log bytes, as the limits count them."""
+    attempts: int = 0
+    """How often it came back and was counted; 0 = first."""
+    is_redelivered: bool = False
+    messages: int = 1
+    """Messages in it that are not settled yet: what demand and limits are charged."""
+    slot: int = 0
+    """Key slot of key_shared, 0 elsewhere."""
+    tag: int = 0
+    """The adapter's own number for it."""
+
+
+class Held(msgspec.Struct, gc=False):
+    """The in-flight entry of one delivery, or of several single messages of one size.
+
+    So it is replaced, not changed, except for that of a batch, which is never shared.
+    """
+
+    consumer_id: int
+    size: int
+    attempts: int = 0
+    messages: int = 1
+    """Charged and not yet returned; falls as offsets inside a batch are settled one by one."""
+    span: int = 1
+    """Offsets the entry covers."""
+    slot: int = 0
+    deadline_ms: int = 0
+    """Monotonic time at which it goes back by itself; 0 = never."""
+    tag: int = 0
+    """The adapter's own number for this hand-over: what a receipt must name."""
+
+
+class _Run(msgspec.Struct, gc=False):
+    """Neighbours in the hands of one consumer."""
+
+    consumer_id: int
+    sizes: list[int]
+    settled: int = 0
+    """How many at its beginning are settled."""
+
+
+class Pending:
+    """The in-flight entries of one subscription in one queue."""
+
+    __slots__ = ("_batches", "_entries", "_runs", "deadlines", "messages")
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Held] = {}
+        # First unsettled offset -> run; disjoint from the entries.
+        self._runs: dict[int, _Run] = {}
+        self.messages = 0
+        """Messages in flight: batches counted by what is unsettled in them."""
+        # First offsets of entries that span several, sorted: the way from an offset to its entry.
+        self._batches: list[int] = []
+        self.deadlines: list[tuple[int, int]] = []
+        """(moment, first offset), a heap; some may be outdated. To be looked at only."""
+
+    @property
+    def entries(self) -> dict[int, Held]:
+        """First offset -> entry, of everything that is in flight."""
+        if self._runs:
+            self._spill()
+        return self._entries
+
+    def add_run(self, consumer_id: int, start: int, sizes: list[int]) -> None:
+        """Single messages without a deadline, at ``start`` and behind it, went to a consumer."""
+        self._runs[start] = _Run(consumer_id, sizes)
+        self.messages += len(sizes)
+
+    def take_run(self, offsets: Sequence[int]) -> list[tuple[int, int, int]] | None:
+        """Take neighbours out from the beginning of runs: (consumer, messages, bytes) of each run.
+
+        None, and nothing is done, when that is not what these offsets are.
+        """
+        runs = self._runs
+        run = runs.get(offsets[0]) if runs and offsets else None
+        if run is None:
+            return None
+        start, left = offsets[0], len(offsets)
+        if left > 1 and (offsets[-1] - start + 1 != left or not _is_run(offsets)):
+            return None
+        if left == len(run.sizes) and not run.settled:
+            # Most of them are taken as they were given: one and all of it.
+            del runs[start]
+            self.messages -= left
+            return [(run.consumer_id, left, sum(run.sizes))]
+        at, end = start, start + left
+        while at < end:
+            if (run := runs.get(at)) is None:
+                return None
+            at += len(run.sizes) - run.settled
+        taken: list[tuple[int, int, int]] = []
+        while left:
+            run = runs.pop(start)
+            first = run.settled
+            count = min(left, len(run.sizes) - first)
+            run.settled += count
+            start, left = start + count, left - count
+            taken.append((run.consumer_id, count, sum(run.sizes[first : first + count])))
+            if run.settled < len(run.sizes):
+                runs[start] = run
+        self.messages -= len(offsets)
+        return taken
+
+    def _spill(self) -> None:
+        """Make entries of all runs."""
+        runs, self._runs = self._runs, {}
+        for start, run in runs.items():
+            sizes = run.sizes[run.settled :]
+            # One for all of a size: what is held of a single message says nothing but that.
+            held = {size: Held(run.consumer_id, size) for size in set(sizes)}
+            self._entries.update(enumerate(map(held.__getitem__, sizes), start))
+
+    def add(self, offset: int, held: Held) -> None:
+        """An entry was handed to a consumer."""
+        self.entries[offset] = held
+        self.messages += held.messages
+        if held.span > 1:
+            insort(self._batches, offset)
+        if held.deadline_ms:
+            self.arm(offset, held, held.deadline_ms)
+
+    def pop(self, offset: int) -> Held | None:
+        """Take an entry out by its first offset."""
+        held = self.entries.pop(offset, None)
+        if held is not None:
+            self.messages -= held.messages
+            if held.span > 1:
+                del self._batches[bisect_right(self._batches, offset) - 1]
+        return held
+
+    def first_offset(self, offset: int) -> int | None:
+        """The key of the entry that covers ``offset``, if it is in flight."""
+        if offset in self.entries:
+            return offset
+        at = bisect_right(self._batches, offset) - 1
+        if at < 0:
+            return None
+        start = self._batches[at]
+        return start if offset < start + self.entries[start].span else None
+
+    def holds(self, offset: int) -> bool:
+        """True when an entry that begins there is in flight; runs stay runs."""
+        return offset in self._entries or any(
+            start <= offset < start + len(run.sizes) - run.settled
+            for start, run in self._runs.items()
+        )
+
+    def shrink(self, held: Held, messages: int) -> None:
+        """``messages`` of a batch are settled while the rest stays in flight."""
+        held.messages -= messages
+        self.messages -= messages
+
+    def arm(self, offset: int, held: Held, deadline_ms: int) -> None:
+        """Set or move the moment at which an entry goes back by itself; 0 = never."""
+        if held.deadline_ms != deadline_ms:
+            self.entries[offset] = replace(held, deadline_ms=deadline_ms)
+        if deadline_ms:
+            heappush(self.deadlines, (deadline_ms, offset))
+            if len(self.deadlines) > 2 * len(self.entries) + STALE_DEADLINES_MIN:
+                self.deadlines = [
+                    (held.deadline_ms, start)
+                    for start, held in self.entries.items()
+                    if held.deadline_ms
+                ]
+                heapify(self.deadlines)
+
+    def extend(self, offset: int, deadline_ms: int) -> bool:
+        """Move the deadline of the entry that covers ``offset``; False if it is not in flight."""
+        start = self.first_offset(offset)
+        if start is not None:
+            self.arm(start, self.entries[start], deadline_ms)
+        return start is not None
+
+    def overdue(self, now_ms: int, count_max: int = UNLIMITED) -> list[int]:
+        """First offsets whose deadline has passed; they stay in flight until popped.
+
+        What is more than ``count_max`` is found by the next call.
+        """
+        found: list[int] = []
+        deadlines = self.deadlines
+        while deadlines and deadlines[0][0] <= now_ms and len(found) < count_max:
+            deadline_ms, offset = heappop(deadlines)
+            held = self._entries.get(offset)
+            if held is not None and held.deadline_ms == deadline_ms:
+                found.append(offset)
+        return found
+
+    def next_deadline_ms(self) -> int | None:
+        """When ``overdue`` may next find something."""
+        deadlines = self.deadlines
+        while deadlines:
+            deadline_ms, offset = deadlines[0]
+            held = self._entries.get(offset)  # what is in a run has no deadline
+            if held is not None and held.deadline_ms == deadline_ms:
+                return deadline_ms
+            heappop(deadlines)
+        return None
+
+
+def _is_run(offsets: Sequence[int]) -> bool:
+    """Whether each is the neighbour of the one before; first and last are as far apart as that."""
+    return list(offsets) == list(range(offsets[0], offsets[-1] + 1))

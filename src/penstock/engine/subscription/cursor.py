@@ -1,0 +1,807 @@
+"""One subscription's place in one queue: what is settled, in flight, coming back, delayed, unread.
+
+Invariant: every offset below the queue's end is exactly one of these five (settled wins where a
+message is settled while it waits to be delivered again). ``next_offset`` parts the unread from the
+rest: nothing at or above it was ever looked at.
+
+The delivered mark is reserved ahead and saved before it is reached, so that after an unclean stop
+everything below it is delivered as "possibly again" (D13).
+Not here: choosing consumers (``dispatch/``), reading records (``pick``), limits (``consumer``).
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from penstock.engine.host import DelayedRoom, IndexEntry, SubscribedQueue
+from penstock.engine.subscription.consumer import Consumer, Pending
+from penstock.engine.subscription.dispatchers import Dispatcher
+from penstock.flow.demand import UNLIMITED
+from penstock.log.format import CursorState
+from penstock.model.ids import QueueId, QueueOffset, SubscriptionId
+from penstock.model.record import Record
+from penstock.model.settlement import Cause, QueueSettlement
+
+COUNTS_KEPT: Final = 1000
+"""Delivery counts a replay collects before it looks which of them are still wanted."""
+
+
+class Lane:
+    """The state of one subscription in one queue."""
+
+    __slots__ = (
+        "_counts_max",
+        "cursor",
+        "delivered_mark",
+        "dispatcher",
+        "flagged_below",
+        "head_deadline_ms",
+        "head_offset",
+        "is_saved",
+        "next_offset",
+        "notes",
+        "offered_upto",
+        "pending",
+        "queue",
+        "queue_id",
+        "redelivery",
+        "reserve",
+        "sees_unsynced",
+    )
+
+    def __init__(
+        self,
+        queue: SubscribedQueue,
+        dispatcher: Dispatcher,
+        low_mark: int,
+        *,
+        is_saved: bool,
+        sees_unsynced: bool,
+        reserve: int,
+        delayed_room: DelayedRoom,
+    ) -> None:
+        self.queue = queue
+        self.queue_id: QueueId = queue.queue_id
+        self.dispatcher = dispatcher
+        self.is_saved = is_saved
+        self.sees_unsynced = sees_unsynced
+        self.reserve = reserve
+        self.cursor = Cursor(low_mark)
+        self.pending = Pending()
+        self.redelivery = Redelivery(delayed_room)
+        self.notes = Notes(low_mark)
+        self.next_offset = low_mark
+        self.delivered_mark = low_mark
+        """No offset at or above was delivered; -1 with nothing reserved yet."""
+        self.offered_upto = queue.index.next_offset
+        """Offsets at or above had no dispatch yet: a consumer that waits gets them, however short
+        their time to live is."""
+        self._counts_max = COUNTS_KEPT
+        self.flagged_below = 0
+        """Offsets below may have been delivered by a process that is gone."""
+        self.head_offset = -1
+        """The head whose expiry is known (``expiry``)."""
+        self.head_deadline_ms = 0
+        """Monotonic time at which that head expires; 0 = never."""
+
+    @property
+    def end(self) -> int:
+        """The end of what this subscription may see."""
+        queue = self.queue
+        return queue.index.next_offset if self.sees_unsynced else queue.durable_end
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether something waits to be delivered (or to be skipped)."""
+        queue = self.queue
+        end = queue.index.next_offset if self.sees_unsynced else queue.durable_end
+        return self.next_offset < end or bool(self.redelivery.again)
+
+    @property
+    def ready_at_most(self) -> int:
+        """No more than so many messages could be delivered now; cheap, and never too few."""
+        return max(0, self.end - self.next_offset) + len(self.redelivery.again)
+
+    @property
+    def ready_messages(self) -> int:
+        """Messages that could be delivered now, given demand."""
+        cursor = self.cursor
+        unsettled = self.end - cursor.low_mark - cursor.settled_above
+        return max(0, unsettled - self.pending.messages - self.redelivery.delayed_messages)
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Log bytes from the low mark to the end."""
+        return self.queue.index.bytes_between(self.cursor.low_mark, self.end)
+
+    def floor(self) -> int:
+        """The first offset of the oldest entry that is not wholly settled."""
+        low = self.cursor.low_mark
+        found = self.queue.index.entries(low, 1)
+        return min(low, found[0][1]) if found else low
+
+    def settle(self, cause: Cause, start: int, end: int) -> int:
+        """[start, end) is done; returns how many offsets were not before."""
+        fresh = self.cursor.settle(start, end)
+        if fresh and self.is_saved:
+            self.notes.settled(cause, start, end)
+        return fresh
+
+    def settle_runs(self, cause: Cause, runs: list[tuple[int, int]]) -> int:
+        """Ascending, disjoint ranges are done; returns how many offsets were not before."""
+        fresh = self.cursor.settle_runs(runs)
+        if fresh and self.is_saved:
+            self.notes.settled_runs(cause, runs)
+        return fresh
+
+    def settle_upto(self, cause: Cause, end: int) -> int:
+        """Everything below ``end`` is done."""
+        return self.settle(cause, self.cursor.low_mark, end)
+
+    def remember(self, offset: int, attempts: int, *, is_counted: bool) -> None:
+        """A delivered entry will be delivered again; from now on it is flagged as such."""
+        self.redelivery.counts[offset] = attempts
+        if is_counted and self.is_saved:
+            self.notes.counted(offset, attempts)
+
+    def back(self, offset: int, slot: int) -> None:
+        """An entry waits for its turn in its original place, among its key if it has one."""
+        if slot and self.dispatcher.consumers:
+            self.dispatcher.park(offset, slot)
+        else:
+            self.redelivery.back(offset)
+
+    def leave(self, consumer: Consumer) -> None:
+        """A consumer takes no more; when it was the last, nothing waits for its key any longer.
+
+        Whoever takes by hand finds it in its place then, and so does the next who joins.
+        """
+        if consumer in self.dispatcher.consumers:
+            self.dispatcher.leave(consumer)
+            if not self.dispatcher.consumers:
+                self.redelivery.put_back(self.dispatcher.unpark())
+
+    def mark_delivered(self, end: int) -> None:
+        """Offsets below ``end`` are about to be handed over."""
+        # Renewed at half, so that the new mark is usually durable before it is needed.
+        if self.is_saved and end > self.delivered_mark - self.reserve // 2:
+            self.delivered_mark = end + self.reserve
+            self.notes.marked(self.delivered_mark)
+
+    def next_deadline_ms(self) -> int | None:
+        """The first of: a visibility ends, a delay ends, the head expires."""
+        soonest_ms = self.head_deadline_ms or None
+        if not (self.pending.deadlines or self.redelivery.delayed):
+            return soonest_ms
+        for at_ms in (self.pending.next_deadline_ms(), self.redelivery.next_due_ms()):
+            if at_ms is not None and (soonest_ms is None or at_ms < soonest_ms):
+                soonest_ms = at_ms
+        return soonest_ms
+
+    def seek(self, offset: int) -> None:
+        """Start over at ``offset``; the caller has taken everything out of flight."""
+        assert not self.pending.entries, "a seek while messages are in flight"
+        self.cursor.seek(offset)
+        self.redelivery.clear()
+        self.dispatcher.unpark()
+        self.next_offset = offset
+        self.head_offset = -1
+        if self.is_saved:
+            self.notes.sought(offset)
+
+    # Recovery and snapshots
+
+    def restore(self, state: CursorState) -> None:
+        """Go on from a snapshot."""
+        self.cursor.restore(state.low_mark, state.ranges)
+        self.redelivery.counts = dict(state.counts)
+        self.delivered_mark = state.delivered_mark
+        self._restored()
+
+    def apply(self, cause: Cause, part: QueueSettlement) -> None:
+        """Replay one settlement on top of what was restored."""
+        cursor, redelivery = self.cursor, self.redelivery
+        if cause is Cause.SOUGHT:
+            cursor.seek(part.low_mark)
+            redelivery.counts.clear()
+        elif part.low_mark > cursor.low_mark:
+            cursor.settle_upto(part.low_mark)
+        for start, end in part.ranges:
+            cursor.settle(start, end)
+        redelivery.counts.update(part.counts)
+        if len(redelivery.counts) > self._counts_max:
+            # Now and then only: a replay of a million settlements must stay linear.
+            redelivery.forget_below(self.floor())
+            self._counts_max = 2 * len(redelivery.counts) + COUNTS_KEPT
+        self.delivered_mark = max(self.delivered_mark, part.delivered_mark)
+        self._restored()
+
+    def state(self, subscription_id: SubscriptionId, *, is_final: bool) -> CursorState:
+        """A snapshot; a final one knows exactly what was delivered and reserves nothing."""
+        mark = self.delivered_mark
+        counts = self.redelivery.counts
+        floor = self.floor() if counts else 0
+        if is_final:
+            mark = max(self.next_offset, self.flagged_below)
+        return CursorState(
+            subscription_id,
+            self.queue_id,
+            QueueOffset(self.cursor.low_mark),
+            self.cursor.ranges,
+            mark,
+            [(at, count) for at, count in counts.items() if count and at >= floor],
+        )
+
+    def _restored(self) -> None:
+        self.next_offset = self.cursor.low_mark
+        end = self.offered_upto = self.queue.index.next_offset
+        # The mark was reserved ahead. Who sees only what is durable never had what is stored from
+        # now on; others may have had what the crash undid and what then happens again: a dead
+        # letter, or a delayed message let go. So for them new messages are flagged for a while.
+        self.flagged_below = (
+            self.delivered_mark if self.sees_unsynced else min(self.delivered_mark, end)
+        )
+        self.notes.reset(self.cursor.low_mark)
+
+
+# ---- cursor -------------------------------------------------------------------------------------
+# What a subscription has settled in one queue: a low mark and ranges above it (D13).
+#
+# Everything below ``low_mark`` is settled; above it, sorted disjoint half-open ranges are. Settling
+# the offset at the low mark absorbs the ranges that then touch it. Offsets count messages, so
+# single messages inside a batch record are settled like any others (D4).
+#
+# Invariants: low_mark < starts[0] < ends[0] < starts[1] < ... : ranges neither touch each other nor
+# the low mark. The number of ranges is bounded by the holes between them, which are messages in
+# flight, coming back, delayed or skipped, each with its own limit.
+# Not here: who holds an unsettled offset (``pending``, ``redelivery``), saving (``lane``).
+
+
+SPARSE: Final = 8
+"""Ranges in a stretch, for each one added to it, from which on they are added one by one."""
+
+
+class Cursor:
+    """Low mark plus settled ranges."""
+
+    __slots__ = ("ends", "low_mark", "settled_above", "starts")
+
+    def __init__(self, low_mark: int = 0) -> None:
+        self.low_mark = low_mark
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.settled_above = 0
+        """Settled offsets above the low mark."""
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """The settled ranges above the low mark, sorted."""
+        return list(zip(self.starts, self.ends, strict=True))
+
+    def is_settled(self, offset: int) -> bool:
+        """Whether the offset needs no further delivery."""
+        if offset < self.low_mark:
+            return True
+        at = bisect_right(self.starts, offset)
+        return at > 0 and offset < self.ends[at - 1]
+
+    def next_unsettled(self, offset: int) -> int:
+        """The first offset at or above that is not settled."""
+        offset = max(offset, self.low_mark)
+        at = bisect_right(self.starts, offset) - 1
+        return max(offset, self.ends[at]) if at >= 0 else offset
+
+    def settled_in(self, start: int, end: int) -> int:
+        """How many offsets of [start, end) are settled."""
+        total = max(0, min(end, self.low_mark) - start)
+        for at in range(bisect_right(self.ends, start), len(self.starts)):
+            if self.starts[at] >= end:
+                break
+            total += min(end, self.ends[at]) - max(start, self.starts[at])
+        return total
+
+    def unsettled_in(self, start: int, end: int) -> list[tuple[int, int]]:
+        """The gaps in [start, end): half-open ranges of offsets that are not settled."""
+        gaps = []
+        at = max(start, self.low_mark)
+        for index in range(bisect_right(self.ends, at), len(self.starts)):
+            if at >= end or self.starts[index] >= end:
+                break
+            if self.starts[index] > at:
+                gaps.append((at, self.starts[index]))
+            at = self.ends[index]
+        if at < end:
+            gaps.append((at, end))
+        return gaps
+
+    def settle(self, start: int, end: int) -> int:
+        """Settle [start, end); returns how many of them were not settled before."""
+        low = self.low_mark
+        if start <= low:
+            return self._raise_low(end) if end > low else 0
+        if end <= start:
+            return 0
+        starts, ends = self.starts, self.ends
+        # Acks come mostly in order: the new range begins at or behind the last one.
+        if not ends or start > ends[-1]:
+            starts.append(start)
+            ends.append(end)
+            fresh = end - start
+        elif start == ends[-1]:
+            ends[-1] = end
+            fresh = end - start
+        else:
+            fresh = self._merge(start, end)
+        self.settled_above += fresh
+        return fresh
+
+    def settle_runs(self, runs: list[tuple[int, int]]) -> int:
+        """Settle ascending, disjoint ranges at once; returns how many were not settled before."""
+        fresh = at = 0
+        while at < len(runs) and runs[at][0] <= self.low_mark:
+            fresh += self.settle(*runs[at])
+            at += 1
+        runs = runs[at:]
+        if not runs:
+            return fresh
+        first = bisect_left(self.ends, runs[0][0])
+        last = bisect_right(self.starts, runs[-1][1])
+        # Rebuilding the stretch pays only while it is not much longer than what is added to it.
+        if last - first > SPARSE * len(runs):
+            return fresh + sum([self.settle(start, end) for start, end in runs])
+        there = list(zip(self.starts[first:last], self.ends[first:last], strict=True))
+        joined = joined_ranges(there + runs)
+        before = sum([end - start for start, end in there])
+        added = sum([end - start for start, end in joined]) - before
+        self.starts[first:last] = [start for start, _ in joined]
+        self.ends[first:last] = [end for _, end in joined]
+        self.settled_above += added
+        return fresh + added
+
+    def settle_upto(self, end: int) -> int:
+        """Settle everything below ``end``; returns how many were not settled before."""
+        return self._raise_low(end) if end > self.low_mark else 0
+
+    def seek(self, offset: int) -> None:
+        """Settle exactly what is below ``offset``, backwards or forwards."""
+        self.low_mark = offset
+        self.starts.clear()
+        self.ends.clear()
+        self.settled_above = 0
+
+    def restore(self, low_mark: int, ranges: list[tuple[int, int]]) -> None:
+        """Take over a saved state."""
+        self.seek(low_mark)
+        for start, end in ranges:
+            self.settle(start, end)
+
+    def _raise_low(self, end: int) -> int:
+        fresh = end - self.low_mark
+        starts, ends = self.starts, self.ends
+        if starts and starts[0] <= end:
+            absorbed = bisect_right(starts, end)
+            for at in range(absorbed):
+                self.settled_above -= ends[at] - starts[at]
+                fresh -= min(end, ends[at]) - starts[at]
+            end = max(end, ends[absorbed - 1])
+            del starts[:absorbed], ends[:absorbed]
+        self.low_mark = end
+        return fresh
+
+    def _merge(self, start: int, end: int) -> int:
+        starts, ends = self.starts, self.ends
+        first = bisect_left(ends, start)  # first range that ends at or behind our start
+        last = bisect_right(starts, end)  # one past the last range that begins within reach
+        covered = 0
+        new_start, new_end = start, end
+        if first < last:
+            for at in range(first, last):
+                covered += max(0, min(end, ends[at]) - max(start, starts[at]))
+            new_start = min(start, starts[first])
+            new_end = max(end, ends[last - 1])
+        starts[first:last] = [new_start]
+        ends[first:last] = [new_end]
+        return end - start - covered
+
+
+def joined_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same offsets as sorted ranges that do not touch."""
+    joined: list[tuple[int, int]] = []
+    last_start = last_end = -1
+    for start, end in sorted(ranges):
+        if start == last_end:
+            last_end = end
+        elif start < last_end:
+            last_end = max(end, last_end)
+        else:
+            if last_end >= 0:
+                joined.append((last_start, last_end))
+            last_start, last_end = start, end
+    if last_end >= 0:
+        joined.append((last_start, last_end))
+    return joined
+
+
+# ---- notes --------------------------------------------------------------------------------------
+# What changed in one subscription's place in one queue since it was last saved (D5).
+#
+# Collected during a turn, taken once before the append, so that a hundred single acks become one
+# range, or just a higher low mark, in one settle record.
+#
+# Invariant: replaying what ``take`` gave, in the order it was given, onto the previously saved
+# state makes the state at the moment of the take. Not here: the encoding (``log/format.py``).
+
+
+class Notes:
+    """Unsaved changes of one cursor."""
+
+    __slots__ = ("_counts", "_mark", "_ranges", "_saved_low", "_sought", "is_empty")
+
+    def __init__(self, low_mark: int) -> None:
+        self._saved_low = low_mark
+        self._ranges: dict[Cause, list[tuple[int, int]]] = {}
+        self._counts: dict[int, int] = {}
+        self._mark = -1
+        self._sought = -1
+        self.is_empty = True
+        """True when there is nothing to save."""
+
+    def settled(self, cause: Cause, start: int, end: int) -> None:
+        """[start, end) is done."""
+        self.is_empty = False
+        ranges = self._ranges.get(cause)
+        if ranges is None:
+            self._ranges[cause] = [(start, end)]
+        elif ranges[-1][1] == start:
+            ranges[-1] = (ranges[-1][0], end)
+        else:
+            ranges.append((start, end))
+
+    def settled_runs(self, cause: Cause, runs: list[tuple[int, int]]) -> None:
+        """All of these are done."""
+        self.is_empty = False
+        self._ranges.setdefault(cause, []).extend(runs)
+
+    def counted(self, offset: int, attempts: int) -> None:
+        """A message came back, for the ``attempts``-th time."""
+        self.is_empty = False
+        self._counts[offset] = attempts
+
+    def marked(self, delivered_mark: int) -> None:
+        """Nothing at or above the mark has been delivered so far."""
+        self.is_empty = False
+        self._mark = delivered_mark
+
+    def sought(self, low_mark: int) -> None:
+        """The cursor was moved: whatever was noted before no longer counts."""
+        self._ranges.clear()
+        self._counts.clear()
+        self._sought = low_mark
+        self.is_empty = False
+
+    def reset(self, low_mark: int) -> None:
+        """The saved state is the present one."""
+        self._saved_low = low_mark
+        self._ranges.clear()
+        self._counts.clear()
+        self._mark = self._sought = -1
+        self.is_empty = True
+
+    def take(self, queue_id: QueueId, low_mark: int) -> list[tuple[Cause, QueueSettlement]]:
+        """Everything noted, one part per cause, and start anew."""
+        parts: list[tuple[Cause, QueueSettlement]] = []
+        if self._sought >= 0:
+            self._saved_low = self._sought
+            parts.append((Cause.SOUGHT, QueueSettlement(queue_id, QueueOffset(self._sought))))
+        for cause, ranges in self._ranges.items():
+            is_raised = low_mark != self._saved_low
+            part = QueueSettlement(queue_id, QueueOffset(low_mark if is_raised else -1))
+            if len(ranges) > 1 or ranges[0][1] > low_mark:
+                part.ranges = joined_ranges([each for each in ranges if each[1] > low_mark])
+            self._saved_low = low_mark
+            if is_raised or part.ranges:
+                parts.append((cause, part))
+        if self._mark >= 0 or self._counts:
+            if not parts:
+                parts.append((Cause.DELIVERED, QueueSettlement(queue_id, QueueOffset(-1))))
+            parts[-1][1].delivered_mark = self._mark
+            # Also below the low mark: it may stand inside a batch that came back.
+            parts[-1][1].counts = list(self._counts.items())
+        self.reset(low_mark)
+        return parts
+
+
+# ---- redelivery ---------------------------------------------------------------------------------
+# Messages that were taken from the queue and must be delivered (again), in their original order.
+#
+# * ``again``: a min-heap of first offsets, served before the next unread one, so a message that
+#   comes back takes its original place (D13).
+# * ``counts``: how often a message came back; being in it marks the message as redelivered.
+# * ``delayed``: skipped until a moment; wall time became monotonic when it was armed, so a clock
+#   jump fires nothing (D14). When the moment comes they move to ``again``.
+#
+# Invariants: an offset is in ``again`` or ``delayed`` at most once, and in neither while in flight.
+# An offset that is settled while it waits here is skipped when its turn comes. Bounds: ``again``
+# and ``counts`` hold what was in flight (F13) or looked ahead at; ``delayed`` stops the reader when
+# the room that all subscriptions share is full.
+
+
+HEAP_STEPS: Final = 16
+"""What putting one offset into a long heap costs, compared with looking once at each in it."""
+
+
+class Redelivery:
+    """What one subscription must deliver before it reads on in one queue."""
+
+    __slots__ = ("_due", "again", "counts", "delayed", "delayed_messages", "room")
+
+    def __init__(self, room: DelayedRoom) -> None:
+        self.again: list[int] = []
+        self.counts: dict[int, int] = {}
+        self.delayed: dict[int, tuple[int, int]] = {}
+        """First offset -> (monotonic due time, messages)."""
+        self.delayed_messages = 0
+        self.room = room
+        """What all lanes together may put aside."""
+        self._due: list[tuple[int, int]] = []
+
+    @property
+    def look_max(self) -> int:
+        """How many unread messages may be looked at: each of them may have to be put aside."""
+        room = self.room
+        return room.own_min - len(self.delayed) if room.is_full else UNLIMITED
+
+    @property
+    def is_full(self) -> bool:
+        """True when no further delayed message may be skipped: the reader waits."""
+        return self.look_max <= 0
+
+    @property
+    def is_empty(self) -> bool:
+        """True when nothing waits and nothing is remembered."""
+        return not (self.again or self.counts or self.delayed)
+
+    def back(self, offset: int) -> None:
+        """An entry waits in its original place."""
+        heappush(self.again, offset)
+
+    def back_all(self, offsets: list[int]) -> None:
+        """The same for many."""
+        again = self.again
+        if len(offsets) * HEAP_STEPS < len(again):
+            for offset in offsets:
+                heappush(again, offset)
+        elif offsets:
+            again += offsets
+            heapify(again)
+
+    def delay(self, offset: int, due_ms: int, messages: int) -> None:
+        """An entry is skipped until ``due_ms`` (monotonic)."""
+        self.delayed[offset] = (due_ms, messages)
+        self.delayed_messages += messages
+        self.room.add()
+        heappush(self._due, (due_ms, offset))
+
+    def undelay(self, offset: int) -> bool:
+        """A delayed entry is settled before its time; True if it was one."""
+        found = self.delayed.pop(offset, None)
+        if found is None:
+            return False
+        self.delayed_messages -= found[1]
+        self.room.remove()
+        return True
+
+    def ripen(self, now_ms: int) -> int:
+        """Move what is due to ``again``; returns how many entries."""
+        moved = 0
+        due = self._due
+        while due and due[0][0] <= now_ms:
+            due_ms, offset = heappop(due)
+            found = self.delayed.get(offset)
+            if found is not None and found[0] == due_ms:
+                self.undelay(offset)
+                heappush(self.again, offset)
+                moved += 1
+        return moved
+
+    def next_due_ms(self) -> int | None:
+        """When ``ripen`` may next move something."""
+        due = self._due
+        while due:
+            due_ms, offset = due[0]
+            found = self.delayed.get(offset)
+            if found is not None and found[0] == due_ms:
+                return due_ms
+            heappop(due)
+        return None
+
+    def take(self, count_max: int) -> list[int]:
+        """The lowest offsets that wait, in order; they belong to the caller now."""
+        again = self.again
+        return [heappop(again) for _ in range(min(count_max, len(again)))]
+
+    def put_back(self, offsets: list[int]) -> None:
+        """Undo a ``take``: nothing else changes."""
+        for offset in offsets:
+            heappush(self.again, offset)
+
+    def forget_below(self, offset: int) -> None:
+        """Everything below is settled: drop what is remembered about it."""
+        if self.counts:
+            self.counts = {at: count for at, count in self.counts.items() if at >= offset}
+        if self.delayed:
+            for at in [at for at in self.delayed if at < offset]:
+                self.undelay(at)
+        if self.again and self.again[0] < offset:
+            # A sorted list is a valid heap.
+            self.again = sorted(at for at in self.again if at >= offset)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.again.clear()
+        self.counts.clear()
+        self.room.remove(len(self.delayed))
+        self.delayed.clear()
+        self._due.clear()
+        self.delayed_messages = 0
+
+
+# ---- body bytes ---------------------------------------------------------------------------------
+# Body bytes of what waits in a lane and of what is in flight, for operators.
+#
+# The index knows what records weigh in the log; their bodies are known to whoever reads them. A few
+# messages are all read, and the figures are exact. Of more, the oldest and the newest are read,
+# which are the ones at hand, and the figures are their mean times the messages: exact when bodies
+# have one size. It is remembered while nothing comes or goes. So a look costs the same however much
+# waits.
+#
+# Bounds: ``ALL_MESSAGES_MAX`` messages and ``ALL_BYTES_MAX`` are read for an exact figure, twice
+# ``EDGE_MESSAGES`` for a mean; a record above ``RECORD_BYTES_MAX`` is not read, but taken for its
+# log bytes, of which the body is all but some hundred.
+# Not here: what limits count, which is always exact (``ready_bytes.py``).
+
+
+ALL_MESSAGES_MAX: Final = 32
+ALL_BYTES_MAX: Final = 128 * 1024
+EDGE_MESSAGES: Final = 4
+RECORD_BYTES_MAX: Final = 32 * 1024
+
+Read = Callable[[Sequence[tuple[int, int]]], list[Record | None]]
+
+
+class BodyBytes:
+    """The figures of one lane."""
+
+    __slots__ = ("_between", "_lane", "_mean", "_read")
+
+    def __init__(self, lane: Lane, read: Read) -> None:
+        self._lane = lane
+        self._read = read
+        self._between = (-1, -1)
+        """The offsets that the mean is of."""
+        self._mean = 0.0
+
+    def look(self) -> tuple[int, int]:
+        """Of the ready messages, and of those in flight."""
+        lane = self._lane
+        ready = lane.ready_messages + lane.redelivery.delayed_messages
+        in_flight = lane.pending.messages
+        if not ready + in_flight:
+            return 0, 0
+        low, end = lane.cursor.low_mark, lane.end
+        index = lane.queue.index
+        if end - low <= ALL_MESSAGES_MAX and index.bytes_between(low, end) <= ALL_BYTES_MAX:
+            sizes = self._sizes(index.entries(lane.floor(), ALL_MESSAGES_MAX))
+            held = sum([size for at, size in sizes.items() if lane.pending.holds(at)])
+            return sum(sizes.values()) - held, held
+        if self._between != (low, end):
+            self._between = low, end
+            # The entry of the low mark is not wholly settled, so there is something in it.
+            edges = {
+                entry[1]: entry
+                for at in (lane.floor(), max(low, end - EDGE_MESSAGES))
+                for entry in index.entries(at, EDGE_MESSAGES)
+            }
+            sizes = self._sizes(list(edges.values()))
+            messages = sum([edges[at][5] for at in sizes])
+            self._mean = sum(sizes.values()) / max(1, messages)
+        return round(self._mean * ready), round(self._mean * in_flight)
+
+    def _sizes(self, entries: list[IndexEntry]) -> dict[int, int]:
+        """First offset -> body bytes, of those that are not settled."""
+        is_settled = self._lane.cursor.is_settled
+        left = [
+            entry
+            for entry in entries
+            if not all(map(is_settled, range(entry[1], entry[1] + entry[5])))
+        ]
+        sizes = {entry[1]: entry[4] for entry in left}
+        small = [entry for entry in left if entry[4] <= RECORD_BYTES_MAX]
+        records = self._read([(entry[0], entry[4]) for entry in small])
+        for entry, record in zip(small, records, strict=True):
+            sizes[entry[1]] = 0 if record is None else record.shape.body_len
+        return sizes
+
+
+# ---- ready bytes --------------------------------------------------------------------------------
+# Body bytes of what is ready in a lane, exactly, for topics that limit them.
+#
+# The index knows what records weigh in the log, not their bodies. So the sizes of bodies are kept
+# here, four bytes per offset from the low mark on, and only for lanes somebody asks about. The sum
+# of the unread is carried along: each offset is added once, when it is stored, and taken away once,
+# when it is read; what waits to be delivered again is summed up when asked.
+#
+# Settled offsets count nothing. A seek starts over, and so does a restart: then the records from
+# the low mark on are read once, which the limit itself keeps few.
+
+
+READ_ENTRIES: Final = 512
+"""Records looked at in one go."""
+
+TRIM_MIN: Final = 4096
+"""Offsets below the low mark that are kept before they are cut off."""
+
+
+class ReadyBytes:
+    """The sizes of bodies in one lane."""
+
+    __slots__ = ("_base", "_lane", "_read", "_read_upto", "_sizes", "_unread")
+
+    def __init__(
+        self, lane: Lane, read: Callable[[Sequence[tuple[int, int]]], list[Record | None]]
+    ) -> None:
+        self._lane = lane
+        self._read = read
+        self._base = self._read_upto = lane.floor()
+        self._sizes = array("I")
+        self._unread = 0
+
+    def total(self) -> int:
+        """Body bytes of the ready messages, those not yet visible included."""
+        lane = self._lane
+        if lane.next_offset < self._read_upto:
+            self._start_over()
+        self._extend()
+        passed = lane.next_offset - self._base
+        self._unread -= sum(self._sizes[self._read_upto - self._base : passed])
+        self._read_upto = lane.next_offset
+        self._trim()
+        base, sizes = self._base, self._sizes
+        return self._unread + sum(sizes[at - base] for at in lane.redelivery.again if at >= base)
+
+    def _start_over(self) -> None:
+        self._base = self._read_upto = self._lane.floor()
+        self._sizes = array("I")
+        self._unread = 0
+
+    def _extend(self) -> None:
+        """Learn the sizes of what was stored since the last look."""
+        index = self._lane.queue.index
+        is_settled = self._lane.cursor.is_settled
+        end = index.next_offset
+        while (start := self._base + len(self._sizes)) < end:
+            entries = index.entries(start, READ_ENTRIES)
+            if not entries:
+                self._fill(end)
+                return
+            records = self._read([(entry[0], entry[4]) for entry in entries])
+            for entry, record in zip(entries, records, strict=True):
+                # Offsets that nothing was stored under, and all but the first of a batch.
+                self._fill(entry[1])
+                size = 0 if record is None or is_settled(entry[1]) else record.shape.body_len
+                self._sizes.append(size)
+                self._unread += size
+                self._fill(entry[1] + entry[5])
+
+    def _fill(self, end: int) -> None:
+        self._sizes.extend([0] * (end - self._base - len(self._sizes)))
+
+    def _trim(self) -> None:
+        passed = min(self._lane.floor(), self._read_upto) - self._base
+        if passed >= TRIM_MIN and 2 * passed >= len(self._sizes):
+            del self._sizes[:passed]
+            self._base += passed

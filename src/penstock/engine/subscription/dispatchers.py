@@ -1,0 +1,687 @@
+"""What every dispatch mode answers: who may join, and who takes next.
+
+One dispatcher per queue and subscription: where clients attach to single queues, each queue has its
+own set of consumers, its own active one and its own turn of the round.
+
+Not here: how messages are dealt out and handed over (``engine/subscription/dispatch.py``).
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
+from struct import iter_unpack
+from typing import Final, Protocol
+
+from penstock.engine.subscription.consumer import Consumer, ConsumerRefusal, RefusalReason
+
+TAKERS_MAX: Final = 64
+"""Consumers looked for in one round; ten thousand of them must not make a round expensive."""
+
+
+class Dispatcher(Protocol):
+    """One mode, for one queue."""
+
+    consumers: list[Consumer]
+
+    def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
+        """Why this consumer may not join; None = it may."""
+        ...
+
+    def join(self, consumer: Consumer) -> Consumer | None:
+        """Take it in; returns the consumer it displaced as the active one, if any."""
+        ...
+
+    def leave(self, consumer: Consumer) -> None:
+        """It takes no more."""
+        ...
+
+    def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
+        """Those who can take something now, in the order in which they are served.
+
+        More than there are messages need not be found.
+        """
+        ...
+
+    def served(self, last: Consumer) -> None:
+        """The round ended with this one."""
+        ...
+
+    def park(self, offset: int, slot: int) -> None:
+        """An entry of this key slot waits for its turn (key_shared only)."""
+        ...
+
+    def released(self, slot: int) -> None:
+        """An entry of this key slot is no longer in flight (key_shared only)."""
+        ...
+
+    def unpark(self) -> list[int]:
+        """Give up everything set aside for busy keys; its first offsets are the caller's now."""
+        ...
+
+
+# ---- exclusive ----------------------------------------------------------------------------------
+# Exclusive: one consumer per queue; a second is refused, with a value and not an error.
+
+
+class Exclusive:
+    """At most one consumer."""
+
+    __slots__ = ("consumers",)
+
+    def __init__(self) -> None:
+        self.consumers: list[Consumer] = []
+
+    def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
+        """Only the first is welcome."""
+        if not self.consumers:
+            return None
+        owner = self.consumers[0].name
+        return ConsumerRefusal(
+            RefusalReason.BUSY,
+            f"consumer {owner!r} has exclusive use of the subscription; "
+            f"{consumer.name!r} may come when it has left",
+        )
+
+    def join(self, consumer: Consumer) -> Consumer | None:
+        """Nobody is ever displaced."""
+        self.consumers.append(consumer)
+        return None
+
+    def leave(self, consumer: Consumer) -> None:
+        """The place is free."""
+        self.consumers.remove(consumer)
+
+    def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
+        """The one, while it has room."""
+        return [consumer for consumer in self.consumers if consumer.room() > 0]
+
+    def served(self, last: Consumer) -> None:
+        """There is no round."""
+
+    def park(self, offset: int, slot: int) -> None:
+        """Keys play no part."""
+
+    def released(self, slot: int) -> None:
+        """Keys play no part."""
+
+    def unpark(self) -> list[int]:
+        """Nothing is parked."""
+        return []
+
+
+# ---- failover -----------------------------------------------------------------------------------
+# Failover: one active consumer, the others wait with their demand until it leaves.
+#
+# Active is the one of the highest priority, then of the first name, then the eldest. Joining may
+# displace the active one: what it has not settled goes to its successor, in order.
+
+
+class Failover:
+    """Consumers in the order in which they become active."""
+
+    __slots__ = ("consumers",)
+
+    def __init__(self) -> None:
+        self.consumers: list[Consumer] = []
+
+    @property
+    def active(self) -> Consumer | None:
+        """The one that gets everything."""
+        return self.consumers[0] if self.consumers else None
+
+    def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
+        """Everyone may wait."""
+        return None
+
+    def join(self, consumer: Consumer) -> Consumer | None:
+        """Take a place in the line; the displaced active one is returned."""
+        before = self.active
+        self.consumers.append(consumer)
+        self.consumers.sort(key=lambda each: (-each.priority, each.name, each.consumer_id))
+        after = self.active
+        if after is before:
+            return None
+        self._tell(before, after)
+        return before
+
+    def leave(self, consumer: Consumer) -> None:
+        """The next in line becomes active when the active one leaves."""
+        was_active = consumer is self.active
+        self.consumers.remove(consumer)
+        if was_active:
+            self._tell(None, self.active)
+
+    def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
+        """The active one, while it has room."""
+        active = self.active
+        return [active] if active is not None and active.room() > 0 else []
+
+    def served(self, last: Consumer) -> None:
+        """There is no round."""
+
+    def park(self, offset: int, slot: int) -> None:
+        """Keys play no part."""
+
+    def released(self, slot: int) -> None:
+        """Keys play no part."""
+
+    def unpark(self) -> list[int]:
+        """Nothing is parked."""
+        return []
+
+    @staticmethod
+    def _tell(before: Consumer | None, after: Consumer | None) -> None:
+        # A consumer of several queues hears only of its first active queue and of its last.
+        if before is not None:
+            before.active_lanes -= 1
+            if not before.active_lanes:
+                before.outlet.active_changed(before, False)
+        if after is not None:
+            after.active_lanes += 1
+            if after.active_lanes == 1:
+                after.outlet.active_changed(after, True)
+
+
+# ---- single active ------------------------------------------------------------------------------
+# Single active: one consumer at a time, in the order in which they came.
+#
+# Unlike failover nobody is displaced: neither a name nor a priority lets a later one go first, and
+# what the active one holds stays with it when it leaves.
+
+
+class SingleActive(Failover):
+    """Consumers in the order in which they joined."""
+
+    __slots__ = ()
+
+    def join(self, consumer: Consumer) -> Consumer | None:
+        """Behind everybody else; nobody is displaced."""
+        self.consumers.append(consumer)
+        if consumer is self.active:
+            self._tell(None, consumer)
+        return None
+
+
+# ---- shared -------------------------------------------------------------------------------------
+# Shared: everyone in turn, the highest priority that can take anything first.
+#
+# A consumer without room is skipped, so a slow one holds only what it has (law 8); a lower priority
+# is served only while no higher one has room.
+
+
+class Shared:
+    """Consumers by priority, each level with its own round."""
+
+    __slots__ = ("_found_at", "_levels", "consumers")
+
+    def __init__(self) -> None:
+        self.consumers: list[Consumer] = []
+        self._levels: list[_Level] = []
+        self._found_at: dict[int, tuple[_Level, int]] = {}
+
+    def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
+        """Everyone is welcome."""
+        return None
+
+    def join(self, consumer: Consumer) -> Consumer | None:
+        """Behind those of its own priority; nobody is displaced."""
+        self.consumers.append(consumer)
+        for level in self._levels:
+            if level.priority == consumer.priority:
+                level.members.append(consumer)
+                return None
+        self._levels.append(_Level(consumer.priority, [consumer]))
+        self._levels.sort(key=lambda each: -each.priority)
+        return None
+
+    def leave(self, consumer: Consumer) -> None:
+        """The round goes on with the one behind it."""
+        self.consumers.remove(consumer)
+        self._found_at.clear()
+        for level in self._levels:
+            if level.priority == consumer.priority:
+                at = level.members.index(consumer)
+                del level.members[at]
+                level.next -= at < level.next
+        self._levels = [level for level in self._levels if level.members]
+
+    def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
+        """Those of the highest level with room, beginning behind the one served last."""
+        count_max = min(count_max, TAKERS_MAX)
+        self._found_at.clear()
+        for level in self._levels:
+            found: list[Consumer] = []
+            members, count = level.members, len(level.members)
+            for step in range(count):
+                at = (level.next + step) % count
+                consumer = members[at]
+                if consumer.room() > 0:
+                    found.append(consumer)
+                    self._found_at[consumer.consumer_id] = (level, at)
+                    if len(found) == count_max:
+                        break
+            if found:
+                return found
+        return []
+
+    def served(self, last: Consumer) -> None:
+        """The next round begins behind this one."""
+        place = self._found_at.get(last.consumer_id)
+        if place is not None:
+            level, at = place
+            level.next = (at + 1) % len(level.members)
+
+    def park(self, offset: int, slot: int) -> None:
+        """Keys play no part."""
+
+    def released(self, slot: int) -> None:
+        """Keys play no part."""
+
+    def unpark(self) -> list[int]:
+        """Nothing is parked."""
+        return []
+
+
+class _Level:
+    __slots__ = ("members", "next", "priority")
+
+    def __init__(self, priority: int, members: list[Consumer]) -> None:
+        self.priority = priority
+        self.members = members
+        self.next = 0
+
+
+# ---- key shared ---------------------------------------------------------------------------------
+# Key_shared: messages of one key go to one consumer at a time, in order.
+#
+# A key falls into a slot, a slot has an owner (``key_slots``). Three things keep the order:
+#
+# * *Draining*: while a former owner still has messages of a slot in flight, the slot's further
+#   messages wait; they go to the new owner when the last of those is settled or comes back.
+# * *Parking*: a message whose owner has no room is set aside for it, and the reader looks further
+#   for keys whose owners have room. Whatever is parked for a consumer goes to it before anything
+#   new.
+# * *Bounded look-ahead*: so many are parked at most; then reading stops until some are taken.
+#
+# What comes back is parked, too, and so takes its place among the waiting messages of its key.
+# Invariant: an offset is parked at most once, for its owner or for its slot.
+
+
+LOOK_AHEAD_PER_CONSUMER_MAX: Final = 4_000
+LOOK_AHEAD_MAX: Final = 40_000
+"""Parked entries; an entry is some 100 bytes here, so at most 4 MiB per queue."""
+
+Parked = tuple[int, int]
+"""(first offset, slot)"""
+
+_SPREAD: Final = 40_503
+"""A message without a key has no order to keep: its offset, multiplied, gives it any slot."""
+
+
+class KeyShared:
+    """Owners, what they hold by slot, and what waits for them."""
+
+    __slots__ = ("_held", "_is_stale", "_parked", "_waiting", "consumers", "owners", "parked_count")
+
+    def __init__(self) -> None:
+        self.consumers: list[Consumer] = []
+        self.owners: SlotOwners = SlotRing()
+        self.parked_count = 0
+        # Slot -> [id of the consumer that has it in flight, how many entries].
+        self._held: dict[int, list[int]] = {}
+        # Consumer id -> heap of what is parked for it; slot -> heap of what waits for draining.
+        self._parked: dict[int, list[Parked]] = {}
+        self._waiting: dict[int, list[Parked]] = {}
+        self._is_stale = False
+
+    @property
+    def look_ahead_left(self) -> int:
+        """How many more entries may be parked."""
+        per_consumer = LOOK_AHEAD_PER_CONSUMER_MAX * len(self.consumers)
+        return max(0, min(LOOK_AHEAD_MAX, per_consumer) - self.parked_count)
+
+    def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
+        """The first consumer decides how keys are shared out; the others must fit in."""
+        if not self.consumers:
+            self.owners = SlotClaims() if consumer.key_ranges else SlotRing()
+        return self.owners.refusal(consumer)
+
+    def join(self, consumer: Consumer) -> Consumer | None:
+        """It takes over some slots, once they are drained."""
+        self.consumers.append(consumer)
+        self.owners.add(consumer)
+        self._is_stale = True
+        return None
+
+    def leave(self, consumer: Consumer) -> None:
+        """Its slots fall to others; what it has in flight still drains."""
+        self.consumers.remove(consumer)
+        self.owners.remove(consumer)
+        self._is_stale = True
+
+    def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
+        """Everyone with room; who gets what is decided by key."""
+        self._settle_owners()
+        return [consumer for consumer in self.consumers if consumer.room() > 0]
+
+    def served(self, last: Consumer) -> None:
+        """There is no round."""
+
+    def slot(self, key: bytes, offset: int) -> int:
+        """The slot of a message."""
+        return self.owners.slot(key) if key else offset * _SPREAD % SLOTS + 1
+
+    def place(self, offset: int, slot: int, rooms: dict[int, int]) -> int:
+        """The consumer id that takes this entry now; 0 = it was parked.
+
+        ``rooms`` says how much each taker may still get; who is not in it gets nothing.
+        """
+        owner_id = self._free_owner(slot)
+        if not owner_id or rooms.get(owner_id, 0) <= 0 or owner_id in self._parked:
+            self.park(offset, slot)
+            return 0
+        return owner_id
+
+    def park(self, offset: int, slot: int) -> None:
+        """Set an entry aside, for the owner of its slot or until the slot is drained."""
+        owner_id = self._free_owner(slot)
+        heap = self._parked if owner_id else self._waiting
+        heappush(heap.setdefault(owner_id or slot, []), (offset, slot))
+        self.parked_count += 1
+
+    def handed(self, slot: int, consumer_id: int) -> None:
+        """An entry of the slot is in flight now."""
+        held = self._held.get(slot)
+        if held is None:
+            self._held[slot] = [consumer_id, 1]
+        else:
+            held[1] += 1
+
+    def released(self, slot: int) -> None:
+        """An entry of the slot is settled or comes back; the last one ends the draining."""
+        held = self._held[slot]
+        held[1] -= 1
+        if held[1]:
+            return
+        del self._held[slot]
+        waiting = self._waiting.get(slot)
+        owner = self.owners.owner(slot)
+        if waiting and owner is not None:
+            del self._waiting[slot]
+            heap = self._parked.setdefault(owner.consumer_id, [])
+            for parked in waiting:
+                heappush(heap, parked)
+
+    def take_parked(self, consumer: Consumer, count_max: int) -> list[Parked]:
+        """The oldest entries parked for a consumer; they are the caller's now."""
+        heap = self._parked.get(consumer.consumer_id)
+        taken: list[Parked] = []
+        while heap and len(taken) < count_max:
+            offset, slot = heap[0]
+            held = self._held.get(slot)
+            heappop(heap)
+            if held is not None and held[0] != consumer.consumer_id:
+                # The slot went to another owner and came back while it drains.
+                heappush(self._waiting.setdefault(slot, []), (offset, slot))
+            else:
+                taken.append((offset, slot))
+        if heap is not None and not heap:
+            del self._parked[consumer.consumer_id]
+        self.parked_count -= len(taken)
+        return taken
+
+    def has_parked(self, consumer: Consumer) -> bool:
+        """Whether something waits for this consumer alone."""
+        return consumer.consumer_id in self._parked
+
+    def parked_offsets(self) -> list[int]:
+        """Everything parked, in no order."""
+        heaps = [*self._parked.values(), *self._waiting.values()]
+        return [offset for heap in heaps for offset, _ in heap]
+
+    def unpark(self) -> list[int]:
+        """The cursor moved, or nobody is left to take it: everything parked, in no order."""
+        offsets = self.parked_offsets()
+        self._parked.clear()
+        self._waiting.clear()
+        self.parked_count = 0
+        return offsets
+
+    def draining_slots(self) -> int:
+        """Slots whose messages wait for a former owner."""
+        return len(self._waiting)
+
+    def _free_owner(self, slot: int) -> int:
+        """The id of the consumer that may have messages of the slot now; 0 = nobody may."""
+        owner = self.owners.owner(slot)
+        held = self._held.get(slot)
+        if owner is None or (held is not None and held[0] != owner.consumer_id):
+            return 0
+        return owner.consumer_id
+
+    def _settle_owners(self) -> None:
+        """After consumers came or went, sort what is parked by its owners of today."""
+        if not self._is_stale:
+            return
+        self._is_stale = False
+        everything = [
+            parked for heap in (*self._parked.values(), *self._waiting.values()) for parked in heap
+        ]
+        self._parked.clear()
+        self._waiting.clear()
+        for parked in everything:
+            owner_id = self._free_owner(parked[1])
+            heaps = self._parked if owner_id else self._waiting
+            heaps.setdefault(owner_id or parked[1], []).append(parked)
+        for heap in (*self._parked.values(), *self._waiting.values()):
+            heapify(heap)
+
+
+# ---- key slots ----------------------------------------------------------------------------------
+# Which consumer owns a key: keys fall into slots, slots belong to consumers.
+#
+# * ``SlotRing``: consistent hashing, 100 points per consumer on a ring of 65535 slots; the owner of
+#   a slot is the next point at or above it, going round. A consumer that comes or goes moves only
+#   the slots next to its points.
+# * ``SlotClaims``: consumers name their ranges; no overlap, and a slot nobody claimed has no owner.
+#
+# Slots are 1..65535; 0 means "no slot".
+
+
+SLOTS: Final = 65535
+POINTS_PER_CONSUMER: Final = 100
+
+
+class SlotOwners(Protocol):
+    """A way to share out the slots."""
+
+    def slot(self, key: bytes) -> int:
+        """The slot of a key."""
+        ...
+
+    def owner(self, slot: int) -> Consumer | None:
+        """Whose slot it is; None = nobody's."""
+        ...
+
+    def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
+        """Why this consumer cannot have a share; None = it can."""
+        ...
+
+    def add(self, consumer: Consumer) -> None:
+        """Give it its share."""
+        ...
+
+    def remove(self, consumer: Consumer) -> None:
+        """Give its share to others."""
+        ...
+
+
+class SlotRing:
+    """Shares by consistent hashing."""
+
+    __slots__ = ("_at", "_indexes", "_known", "_points", "_ring")
+
+    def __init__(self) -> None:
+        # Several points may fall on one slot: the first by name and id owns it.
+        self._at: dict[int, list[tuple[str, int, Consumer]]] = {}
+        self._ring: list[int] | None = []
+        self._indexes: dict[str, list[int]] = {}
+        self._points: dict[int, tuple[int, list[int]]] = {}
+        # Slot -> owner as far as asked for since the last change: at most one per slot.
+        self._known: dict[int, Consumer] = {}
+
+    def slot(self, key: bytes) -> int:
+        """1..65535."""
+        return murmur3_31(key) % SLOTS + 1
+
+    def owner(self, slot: int) -> Consumer | None:
+        """The consumer of the next point at or above the slot."""
+        known = self._known.get(slot)
+        if known is not None:
+            return known
+        ring = self._ring
+        if ring is None:
+            ring = self._ring = sorted(self._at)
+        if not ring:
+            return None
+        at = bisect_left(ring, slot)
+        owner = self._at[ring[at if at < len(ring) else 0]][0][2]
+        self._known[slot] = owner
+        return owner
+
+    def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
+        """Only consumers without ranges of their own may join."""
+        return _mixed(consumer) if consumer.key_ranges else None
+
+    def add(self, consumer: Consumer) -> None:
+        """Its points depend only on its name and how many share it: it finds its keys again."""
+        taken = self._indexes.setdefault(consumer.name, [])
+        index = next(each for each in range(len(taken) + 1) if each not in taken)
+        taken.append(index)
+        points = []
+        for number in range(POINTS_PER_CONSUMER):
+            name = f"{consumer.name}\0{index}\0{number}".encode()
+            points.append((murmur3_32(name) & 0x7FFFFFFF) % SLOTS + 1)
+        for point in points:
+            insort(
+                self._at.setdefault(point, []),
+                (consumer.name, consumer.consumer_id, consumer),
+                key=lambda each: each[:2],
+            )
+        self._points[consumer.consumer_id] = (index, points)
+        self._ring = None
+        self._known.clear()
+
+    def remove(self, consumer: Consumer) -> None:
+        """Its slots fall to the next points."""
+        index, points = self._points.pop(consumer.consumer_id)
+        for point in points:
+            here = self._at[point]
+            here.remove((consumer.name, consumer.consumer_id, consumer))
+            if not here:
+                del self._at[point]
+        taken = self._indexes[consumer.name]
+        taken.remove(index)
+        if not taken:
+            del self._indexes[consumer.name]
+        self._ring = None
+        self._known.clear()
+
+
+class SlotClaims:
+    """Shares as the consumers claim them."""
+
+    __slots__ = ("_claims",)
+
+    def __init__(self) -> None:
+        self._claims: list[tuple[int, int, Consumer]] = []
+
+    def slot(self, key: bytes) -> int:
+        """0..65535 with 0 counted as 1."""
+        return murmur3_31(key) % (SLOTS + 1) or 1
+
+    def owner(self, slot: int) -> Consumer | None:
+        """The one whose range covers the slot."""
+        at = bisect_right(self._claims, slot, key=lambda claim: claim[0]) - 1
+        if at < 0 or slot > self._claims[at][1]:
+            return None
+        return self._claims[at][2]
+
+    def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
+        """Ranges must be in order, within 0..65535 and free."""
+        if not consumer.key_ranges:
+            return _mixed(consumer)
+        claimed = [(start, end, other.name) for start, end, other in self._claims]
+        for start, end in consumer.key_ranges:
+            if not 0 <= start <= end <= SLOTS:
+                text = f"key range {start}..{end} of {consumer.name!r} is not within 0..{SLOTS}"
+                return ConsumerRefusal(RefusalReason.KEY_RANGE, text)
+            for other_start, other_end, name in claimed:
+                if start <= other_end and other_start <= end:
+                    text = (
+                        f"key range {start}..{end} of {consumer.name!r} overlaps "
+                        f"{other_start}..{other_end} of {name!r}"
+                    )
+                    return ConsumerRefusal(RefusalReason.KEY_RANGE, text)
+            claimed.append((start, end, consumer.name))
+        return None
+
+    def add(self, consumer: Consumer) -> None:
+        """Claim its ranges."""
+        for start, end in consumer.key_ranges:
+            insort(self._claims, (start, end, consumer), key=lambda claim: claim[0])
+
+    def remove(self, consumer: Consumer) -> None:
+        """Its ranges are nobody's."""
+        self._claims = [claim for claim in self._claims if claim[2] is not consumer]
+
+
+def _mixed(consumer: Consumer) -> ConsumerRefusal:
+    return ConsumerRefusal(
+        RefusalReason.KEY_RANGE,
+        f"consumer {consumer.name!r} and the ones already here do not share out keys the same way; "
+        "either all name their key ranges or none does",
+    )
+
+
+# ---- murmur3 ------------------------------------------------------------------------------------
+# MurmurHash3 x86 32-bit, seed 0: the hash by which other brokers' clients expect keys to be split.
+#
+# Public-domain algorithm of Austin Appleby. Pure Python costs a microsecond or two for a short key,
+# so results are cached: keys repeat, that is what keys are for.
+
+
+_MASK: Final = 0xFFFFFFFF
+_C1: Final = 0xCC9E2D51
+_C2: Final = 0x1B873593
+
+KEYS_CACHED_MAX: Final = 16_384
+"""Keys whose hash is remembered; about 2 MiB of short keys."""
+
+
+@lru_cache(maxsize=KEYS_CACHED_MAX)
+def murmur3_31(key: bytes) -> int:
+    """The hash without its sign bit: 0 .. 2^31 - 1."""
+    return murmur3_32(key) & 0x7FFFFFFF
+
+
+def murmur3_32(data: bytes) -> int:
+    """MurmurHash3_x86_32 with seed 0, unsigned."""
+    value = 0
+    whole = len(data) & ~3
+    for (block,) in iter_unpack("<I", data[:whole]):
+        value ^= _scramble(block)
+        value = ((value << 13) | (value >> 19)) & _MASK
+        value = (value * 5 + 0xE6546B64) & _MASK
+    if whole < len(data):
+        value ^= _scramble(int.from_bytes(data[whole:], "little"))
+    value ^= len(data)
+    value = ((value ^ (value >> 16)) * 0x85EBCA6B) & _MASK
+    value = ((value ^ (value >> 13)) * 0xC2B2AE35) & _MASK
+    return value ^ (value >> 16)
+
+
+def _scramble(block: int) -> int:
+    block = (block * _C1) & _MASK
+    block = ((block << 15) | (block >> 17)) & _MASK
+    return (block * _C2) & _MASK

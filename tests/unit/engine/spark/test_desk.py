@@ -1,0 +1,344 @@
+"""Queries at the desk: what a poll gets, where a query stands, what a restart leaves."""
+
+import time
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.engine.spark.desk import WAYS_MAX, Stretch, divide, ends_within, topic_pattern, ways
+from penstock.engine.spark.query import PollOrder, QueryRefused
+from penstock.engine.topic import DirectRoute
+from penstock.model.names import NAME_BYTES_MAX
+from penstock.model.progress import BatchProgress
+from penstock.testing.workbench import Workbench
+
+
+class Asker:
+    def __init__(self):
+        self.answers = []
+
+    def polled(self, order, answer):
+        self.answers.append(answer)
+
+
+class Bench(Workbench):
+    def poll(self, start=None, name="etl", asker=None, topics=("orders",), **changes):
+        order = PollOrder(
+            subscription=name,
+            topics=list(topics) if topics is not None else None,
+            start={"orders": start} if start is not None else {},
+            **changes,
+        )
+        return self.engine.queries.poll(order, asker or Asker())
+
+    def query(self, name="etl"):
+        return self.engine.queries.book.queries[name]
+
+
+@pytest.fixture
+def bench():
+    return Bench()
+
+
+@pytest.fixture
+def orders(bench):
+    topic = bench.topic(queues=2)
+    bench.channel_of_all = bench.channel()
+    return topic
+
+
+def fill(bench, topic, *counts):
+    for queue, count in zip(topic.queues, counts, strict=False):
+        bodies = [b"%04d" % number for number in range(count)]
+        bench.publish(bench.channel_of_all, DirectRoute(queue), *bodies)
+    bench.settle()
+
+
+def test_a_first_poll_gives_everything_from_the_earliest_offset(bench, orders):
+    fill(bench, orders, 5, 3)
+    answer = bench.poll()
+    assert answer.ends == answer.latest == {"orders": {0: 5, 1: 3}}
+    assert answer.starts == {"orders": {0: 0, 1: 0}}
+    assert (answer.rows, answer.lag_rows) == (8, 8)
+    assert answer.bytes == answer.lag_bytes > 0
+
+
+def test_limits_are_shared_fairly_by_the_queues(bench, orders):
+    fill(bench, orders, 100, 10)
+    assert bench.poll(rows_max=40).ends == {"orders": {0: 30, 1: 10}}
+    size = bench.poll(rows_max=1).bytes
+    assert bench.poll(bytes_max=6 * size).rows == 6
+    assert bench.query().is_limited
+
+
+def test_only_what_is_durable_is_given(bench, orders):
+    bench.publish(bench.channel_of_all, orders, b"1")
+    bench.turns()
+    assert bench.poll().rows == 0
+    bench.settle()
+    assert bench.poll().rows == 1
+
+
+def test_a_poll_waits_for_an_arrival(bench, orders):
+    asker = Asker()
+    assert bench.poll({0: 0, 1: 0}, asker=asker, wait_ms=500) is None
+    bench.advance(400)
+    assert not asker.answers
+    fill(bench, orders, 2)
+    assert [each.rows for each in asker.answers] == [2]
+
+
+def test_a_poll_that_wants_more_rows_waits_for_them_until_its_time_is_up(bench, orders):
+    asker = Asker()
+    bench.poll({}, asker=asker, wait_ms=500, rows_min=3)
+    fill(bench, orders, 1, 1)
+    assert not asker.answers
+    fill(bench, orders, 1)
+    assert asker.answers.pop().rows == 3
+    bench.poll({0: 2, 1: 1}, asker=asker, wait_ms=500, rows_min=3)
+    bench.advance(499)
+    assert not asker.answers
+    bench.advance(1)
+    assert asker.answers.pop().rows == 0
+
+
+def test_an_asker_that_is_gone_is_not_answered(bench, orders):
+    asker = Asker()
+    bench.poll({}, asker=asker, wait_ms=500)
+    bench.engine.queries.disconnected(asker)
+    fill(bench, orders, 1)
+    bench.advance(1000)
+    assert not asker.answers
+
+
+def test_a_topic_deleted_under_a_waiting_poll_is_an_error(bench, orders):
+    asker = Asker()
+    bench.poll({}, asker=asker, wait_ms=500)
+    bench.engine.delete_topic(orders.name)
+    bench.advance(500)
+    assert [each.kind for each in asker.answers] == ["no-topic"]
+
+
+def test_an_unknown_topic_names_the_nearest(bench, orders):
+    with pytest.raises(QueryRefused, match="did you mean 'orders'") as refused:
+        bench.poll(topics=["order"])
+    assert refused.value.kind == "no-topic"
+
+
+def test_a_pattern_never_matches_hidden_topics(bench, orders):
+    bench.topic("penstock.secret")
+    assert [str(each.name) for each in bench.engine.queries.resolve(None, ".*")] == ["orders"]
+    with pytest.raises(QueryRefused, match="no regular expression"):
+        bench.engine.queries.resolve(None, "(")
+
+
+def test_offsets_above_the_end_are_shown_to_be_and_not_believed(bench, orders):
+    answer = bench.poll({0: 7, 9: 5})
+    assert (answer.ends, answer.latest) == ({"orders": {0: 7, 1: 0}}, {"orders": {0: 0, 1: 0}})
+    assert (answer.rows, answer.lag_rows) == (0, 0)
+    assert bench.query().position(orders.queues[0]) == 0
+
+
+def test_offsets_of_another_epoch_are_refused(bench, orders):
+    with pytest.raises(QueryRefused) as refused:
+        bench.poll(epoch=bench.engine.queries.epoch + 1)
+    assert refused.value.kind == "epoch"
+
+
+def test_the_start_of_a_poll_is_the_position_and_survives_kill_nine(bench, orders):
+    fill(bench, orders, 10, 10)
+    bench.poll({0: 4, 1: 6})
+    bench.settle()
+    bench.kill()
+    query = bench.query()
+    queues = bench.engine.topics()[0].queues
+    assert [query.position(queue) for queue in queues] == [4, 6]
+    assert query.lease.holds
+
+
+def test_one_late_poll_does_not_set_a_position_back_but_two_do(bench, orders):
+    fill(bench, orders, 10)
+    queue = orders.queues[0]
+    bench.poll({0: 8})
+    bench.poll({0: 2})
+    assert bench.query().position(queue) == 8
+    assert bench.query().lowest(queue) == 2
+    bench.poll({0: 2})
+    assert bench.query().position(queue) == 2
+
+
+def test_a_lease_of_a_query_that_was_silent_sets_its_position_back(bench, orders):
+    fill(bench, orders, 10)
+    bench.poll({0: 8})
+    bench.engine.queries.lease("etl", [orders], {"orders": {0: 3}}, ttl_ms=0)
+    assert bench.query().position(orders.queues[0]) == 8
+    bench.poll({0: 8})
+    bench.advance(61_000)
+    bench.engine.queries.lease("etl", [orders], {"orders": {0: 3}}, ttl_ms=0)
+    assert bench.query().position(orders.queues[0]) == 3
+
+
+def test_a_final_release_forgets_the_query(bench, orders):
+    bench.poll()
+    bench.engine.queries.release("etl", is_final=True)
+    assert not orders.subscriptions
+    bench.settle()
+    bench.kill()
+    assert not bench.engine.queries.book.queries
+
+
+def test_offsets_by_time_are_those_of_the_first_message_stored_then(bench, orders):
+    fill(bench, orders, 3)
+    bench.advance(1000)
+    wall_ms = bench.engine.clock.wall_ms()
+    fill(bench, orders, 3)
+    assert bench.engine.queries.by_time("orders", wall_ms) == {0: 3, 1: 0}
+
+
+def test_progress_is_remembered_and_says_which_part_is_slow(bench, orders):
+    bench.poll(
+        report=BatchProgress(rows=5, batch_ms=900, read_ms=50, transform_ms=100, sink_ms=700)
+    )
+    assert bench.query().last.slow_part == "sink"
+
+
+def test_what_tasks_listener_and_poll_say_of_a_batch_adds_up_in_any_order(bench, orders):
+    words = [
+        BatchProgress(rows=2, read_ms=30, transform_ms=400, batch_id=4),
+        BatchProgress(rows=5, batch_ms=900, sink_ms=100, batch_id=4, query_name="etl"),
+        BatchProgress(rows=5, bytes=50, batch_ms=910),
+    ]
+    for order in permutations(words):
+        last = BatchProgress()
+        for word in order:
+            last = word.over(last)
+        assert (last.rows, last.bytes, last.batch_id, last.query_name) == (5, 50, 4, "etl")
+        assert (last.read_ms, last.transform_ms, last.sink_ms) == (30, 400, 100)
+        assert last.slow_part == "transform"
+
+
+def test_work_that_no_task_saw_is_the_transformations(bench, orders):
+    # A range of a few hundred rows is read at once; the slow function behind it runs later.
+    task = BatchProgress(rows=300, read_ms=20, transform_ms=5, batch_id=4)
+    spark = BatchProgress(rows=300, batch_ms=7900, work_ms=7500, sink_ms=300, batch_id=4)
+    assert spark.over(task).slow_part == "transform"
+    assert task.over(spark).slow_part == "transform"
+    slow_read = BatchProgress(rows=300, read_ms=7400, batch_id=5)
+    assert spark.over(slow_read).slow_part == "read"
+
+
+def test_entries_that_are_not_on_file_are_given_as_they_are(bench, orders):
+    fill(bench, orders, 10)
+    span = bench.engine.queries.locate("orders", 0, 2, 100, entries_max=5)
+    assert (span.end, span.files, len(span.tail)) == (7, [], 5 * 48)
+    span = bench.engine.queries.locate("orders", 0, 7, 100, entries_max=5)
+    assert (span.end, len(span.tail)) == (10, 3 * 48)
+    with pytest.raises(QueryRefused, match="queues 0 to 1"):
+        bench.engine.queries.locate("orders", 2, 0, 1, entries_max=5)
+
+
+# ---- patterns -----------------------------------------------------------------------------------
+# A pattern is bounded before it is used: the broker has one thread.
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("orders", 1),
+        (r"orders\.\*", 1),
+        ("[a-z+*]", 1),
+        ("[]*+]x", 1),
+        ("orders|payments|refunds", 1),
+        ("(eu|us)-(a|b|c)", 6),
+        ("colou?r", 2),
+        ("[0-9]{8}", 1),
+        ("(eu|us){3}", 8),
+        ("orders-.*", NAME_BYTES_MAX),
+        ("orders-.*?", NAME_BYTES_MAX),
+        (".*-eu-.*", NAME_BYTES_MAX**2),
+        ("(?:orders)+", NAME_BYTES_MAX),
+        ("(?P<region>eu|us)-[^.]+", 2 * NAME_BYTES_MAX),
+    ],
+)
+def test_every_choice_of_a_pattern_counts(pattern, expected):
+    assert ways(pattern) == expected
+    assert topic_pattern(pattern).pattern == pattern
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(a+)+b", "(a|aa)+$", "(a?){40}a{40}", "a?" * 30 + "a" * 30, ".*.*.*.*x", "((a*)b?)*",
+     "(?:(a|b)c){2,}", "(a|b){0}(a+)+b", "(.*a){12}", "(a|a)" * 30],
+)  # fmt: skip
+def test_a_pattern_that_would_take_too_long_is_refused_at_once(pattern):
+    before = time.monotonic()
+    with pytest.raises(QueryRefused, match="may take too long"):
+        topic_pattern(pattern)
+    assert time.monotonic() - before < 1
+    assert ways(pattern) > WAYS_MAX
+
+
+def test_the_worst_pattern_that_is_allowed_ends():
+    assert topic_pattern(".*a.*a.*b").fullmatch("a" * 100) is None
+
+
+@pytest.mark.parametrize("pattern", ["(", "x" * 1025])
+def test_what_is_no_pattern_is_refused(pattern):
+    with pytest.raises(QueryRefused):
+        topic_pattern(pattern)
+
+
+# ---- shares -------------------------------------------------------------------------------------
+# Limits of rows and bytes over queues.
+
+
+class Entries:
+    """An index of single messages with these sizes."""
+
+    def __init__(self, *sizes, store_ms=0):
+        self.sizes = sizes
+        self.store_ms = store_ms
+
+    def bytes_between(self, start, end):
+        return sum(self.sizes[start:end])
+
+    def entries(self, start, _count):
+        return [(0, start, 0, self.store_ms, self.sizes[start], 1, 0, 0)]
+
+
+def stretch(*sizes, store_ms=0):
+    return Stretch(Entries(*sizes, store_ms=store_ms), 0, len(sizes))
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=8), st.integers(0, 4000))
+def test_shares_use_all_there_is_and_nobody_is_envied(wanted, total):
+    shares = divide(wanted, total)
+    assert sum(shares) == min(total, sum(wanted))
+    for share, want in zip(shares, wanted, strict=True):
+        assert share <= want
+        # Who got less than it wants got at least as much as anybody, but for the rounding.
+        assert share == want or share >= max(shares) - len(wanted)
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 50), max_size=30), min_size=1, max_size=5),
+    st.integers(0, 60),
+    st.integers(0, 600),
+)
+def test_ends_keep_both_limits_and_always_move_on(queues, rows_max, bytes_max):
+    stretches = [stretch(*sizes) for sizes in queues]
+    ends = ends_within(stretches, rows_max, bytes_max)
+    rows = sum(ends)
+    size = sum(each._replace(end=end).size_bytes for each, end in zip(stretches, ends, strict=True))
+    assert not rows_max or rows <= rows_max
+    assert not bytes_max or size <= bytes_max or rows == 1
+    assert rows > 0 or not any(queues)
+    if not rows_max and not bytes_max:
+        assert ends == [len(each) for each in queues]
+
+
+def test_when_nothing_fits_the_oldest_message_goes():
+    stretches = [stretch(500, store_ms=9), stretch(500, store_ms=5)]
+    assert ends_within(stretches, 0, 10) == [0, 1]

@@ -1,0 +1,208 @@
+"""One moment per subscription, however often it moves."""
+
+import pytest
+
+from penstock.engine.host import SubscriptionOptions
+from penstock.engine.topic import TopicPolicy
+from penstock.engine.turn import STALE_DEADLINES_MAX, Deadlines
+from penstock.flow.demand import Window
+from penstock.model.names import topic_name
+from penstock.settings.broker import StorageSettings
+from penstock.settings.load import Settings
+from penstock.testing.workbench import Workbench
+
+
+class Reader:
+    """A subscription that only has a moment."""
+
+    def __init__(self, subscription_id):
+        self.subscription_id = subscription_id
+        self.at_ms = None
+
+    def next_deadline_ms(self):
+        return self.at_ms
+
+
+@pytest.fixture
+def deadlines():
+    return Deadlines()
+
+
+def arm(deadlines, reader, at_ms):
+    reader.at_ms = at_ms
+    deadlines.arm(reader)
+
+
+def test_those_whose_moment_has_come_are_told_once_and_earliest_first(deadlines):
+    for number, at_ms in ((1, 30), (2, 10), (3, 40)):
+        arm(deadlines, Reader(number), at_ms)
+    assert deadlines.take_due(9) == []
+    assert deadlines.take_due(30) == [2, 1]
+    assert deadlines.take_due(30) == []
+    assert deadlines.take_due(40) == [3]
+
+
+def test_a_moment_that_moved_counts_where_it_is_now(deadlines):
+    reader = Reader(1)
+    arm(deadlines, reader, 10)
+    arm(deadlines, reader, 20)
+    assert deadlines.take_due(10) == []
+    arm(deadlines, reader, 5)
+    assert deadlines.heap[0][0] == 5
+    assert deadlines.take_due(50) == [1]
+
+
+def test_who_wants_nothing_any_more_or_is_gone_is_not_told(deadlines):
+    idle, gone = Reader(1), Reader(2)
+    arm(deadlines, idle, 10)
+    arm(deadlines, gone, 10)
+    arm(deadlines, idle, None)
+    deadlines.disarm(gone)
+    assert deadlines.take_due(50) == []
+
+
+def test_moments_moved_again_and_again_do_not_pile_up(deadlines):
+    reader = Reader(1)
+    for at_ms in range(1000):
+        arm(deadlines, reader, at_ms)
+    assert len(deadlines.heap) <= STALE_DEADLINES_MAX + 3
+    assert deadlines.take_due(1000) == [1]
+
+
+# ---- housekeeping -------------------------------------------------------------------------------
+# Chores: retention, the idle mark, topics nobody uses, an engine at rest.
+
+
+KIB = 1024
+
+
+@pytest.fixture
+def bench():
+    return Workbench()
+
+
+def small_segments():
+    storage = StorageSettings(segment_bytes_max=64 * KIB, settled_keep_ms=0)
+    return Workbench(Settings(storage=storage))
+
+
+def fill(bench, topic, messages=300):
+    channel = bench.channel()
+    for _ in range(messages // 10):
+        bench.publish(channel, topic, *[b"x" * KIB] * 10)
+        bench.settle()
+
+
+def chores(bench):
+    for _ in range(3):
+        bench.advance(bench.settings.storage.retention_sweep_ms)
+        bench.settle()
+
+
+def test_segments_go_when_every_cursor_has_passed_them():
+    bench = small_segments()
+    topic = bench.topic()
+    subscription = bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
+    fill(bench, topic)
+    chores(bench)
+    kept = bench.store.log_bytes
+    queue = topic.queues[0]
+    assert queue.index.min_offset == 0
+    subscription.settle_upto(queue.queue_id, 250)
+    chores(bench)
+    assert bench.store.log_bytes < kept / 2
+    assert 0 < queue.index.min_offset <= 250
+    subscription.settle_upto(queue.queue_id, 300)
+    assert queue.index.entries(0, 1)[0][1] == queue.index.min_offset
+
+
+def test_a_subscription_that_holds_no_data_keeps_no_segment():
+    bench = small_segments()
+    topic = bench.topic()
+    options = SubscriptionOptions(holds_data=False)
+    bench.engine.create_subscription(topic.name, "s", options)
+    fill(bench, topic)
+    chores(bench)
+    assert topic.queues[0].index.min_offset > 0
+
+
+def test_retention_time_keeps_what_no_cursor_needs_and_lets_it_go_later():
+    bench = small_segments()
+    topic = bench.topic(policy=TopicPolicy(retention_ms=3_600_000))
+    fill(bench, topic)
+    chores(bench)
+    assert topic.queues[0].index.min_offset == 0
+    bench.advance(3_600_000)
+    chores(bench)
+    assert topic.queues[0].index.min_offset > 0
+
+
+def test_retention_size_bounds_what_retention_time_keeps():
+    bench = small_segments()
+    policy = TopicPolicy(retention_ms=3_600_000, retention_bytes_max=100 * KIB)
+    topic = bench.topic(policy=policy)
+    fill(bench, topic)
+    chores(bench)
+    index = topic.queues[0].index
+    assert 0 < index.min_offset < index.next_offset
+    assert index.bytes_between(index.min_offset, index.next_offset) >= 100 * KIB
+
+
+def test_an_unused_topic_goes_after_its_time_and_a_used_one_stays(bench):
+    policy = TopicPolicy(expires_ms=5_000)
+    used, unused = bench.topic("used", policy), bench.topic("unused", policy)
+    subscription = bench.engine.create_subscription(used.name, "s", SubscriptionOptions())
+    consumer = subscription.attach(bench.outlet, Window(0), name="c")
+    bench.advance(4_999)
+    assert bench.engine.topic(unused.name) is not None
+    bench.advance(1)
+    assert bench.engine.topic(unused.name) is None
+    bench.advance(22_345)
+    assert bench.engine.topic(used.name) is not None
+    subscription.detach(consumer)
+    bench.advance(4_999)
+    assert bench.engine.topic(used.name) is not None
+    bench.advance(2)
+    assert bench.engine.topic(used.name) is None
+
+
+def test_after_an_idle_second_a_frame_carries_the_synced_mark(bench):
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, b"a")
+    bench.settle()
+    end = bench.store.end_position
+    bench.advance(bench.settings.storage.idle_mark_ms)
+    assert bench.store.end_position > end
+    bench.settle()
+    end = bench.store.end_position
+    bench.advance(60_000)
+    bench.settle()
+    assert bench.store.end_position == end
+
+
+def test_an_engine_at_rest_wants_no_turn_and_only_distant_deadlines(bench):
+    topic = bench.topic()
+    bench.publish(bench.channel(), topic, b"a")
+    bench.settle()
+    bench.advance(5_000)
+    bench.settle()
+    assert not bench.engine.needs_turn
+    assert bench.engine.next_deadline_ms() > bench.clock.monotonic_ms() + 1_000
+
+
+def test_whoever_watches_hears_of_every_topic_that_goes(bench):
+    gone = []
+    bench.engine.watch_removals(lambda topic: gone.append(topic.name.name))
+    bench.topic("deleted")
+    bench.topic("expired", TopicPolicy(expires_ms=1000))
+    bench.topic("kept")
+    bench.engine.delete_topic(topic_name("deleted"))
+    bench.advance(1500)
+    assert gone == ["deleted", "expired"]
+
+
+def test_who_takes_by_hand_keeps_no_topic_alive(bench):
+    topic = bench.topic(policy=TopicPolicy(expires_ms=1000))
+    bench.reader(topic).attach(bench.outlet, Window(0), name="hand", is_passive=True)
+    bench.advance(1500)
+    assert topic.is_deleted
