@@ -14,7 +14,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock.adapters.amqp.queue_book import Declaration
+from penstock.adapters.amqp.topology.queue_registry import Declaration
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError
 

@@ -10,8 +10,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.adapters.amqp.definitions import exported, import_definitions
-from penstock.adapters.amqp.document import Definitions
+from penstock.adapters.amqp.management.definitions import Definitions, exported, import_definitions
 from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
 from penstock.settings.protocols import AmqpSettings

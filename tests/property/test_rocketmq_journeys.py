@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from penstock.adapters.rocketmq.delay import LEVELS_MS
+from penstock.adapters.rocketmq.retry import LEVELS_MS
 from penstock.adapters.rocketmq.transactions import MAX_CHECKS_TOPIC
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode

@@ -12,9 +12,9 @@ import zlib
 import pytest
 
 from penstock.adapters.contract import Peer
-from penstock.adapters.rocketmq.families import HANDLERS
-from penstock.adapters.rocketmq.name_server.factory import HANDLERS as NAME_HANDLERS
-from penstock.adapters.rocketmq.name_server.session import NameSession
+from penstock.adapters.rocketmq.factory import HANDLERS
+from penstock.adapters.rocketmq.name_server.server import HANDLERS as NAME_HANDLERS
+from penstock.adapters.rocketmq.name_server.server import NameSession
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command, Serialization

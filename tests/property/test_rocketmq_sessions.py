@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.adapters.contract import Peer
-from penstock.adapters.rocketmq.name_server.factory import NameServerFactory
+from penstock.adapters.rocketmq.name_server.server import NameServerFactory
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.command import Command
 from penstock.wire.rocketmq.frames import decode, encode

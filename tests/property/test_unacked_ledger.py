@@ -9,8 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.adapters.amqp.consumers import Holder
-from penstock.adapters.amqp.unacked import RUN_TAGS_MAX, Run, Unacked
+from penstock.adapters.amqp.consumer import RUN_TAGS_MAX, Holder, Run, Unacked
 from penstock.model.ids import QueueId
 from penstock.wire.amqp.codes import AmqpError
 

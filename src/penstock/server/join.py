@@ -6,7 +6,7 @@ server that is away does not disturb the broker; it is tried again every few sec
 says so once per episode.
 
 Invariant: one question at a time; routes that somebody waits for go before those to be renewed.
-Not here: what is said (``adapters/rocketmq/name_server/registrations.py``), what is done with
+Not here: what is said (``adapters/rocketmq/name_server/server.py``), what is done with
 routes (``adapters/rocketmq/cluster_routes.py``).
 """
 
@@ -15,9 +15,9 @@ import contextlib
 import logging
 from typing import Final
 
+from penstock.adapters.rocketmq.broker import House
 from penstock.adapters.rocketmq.cluster_routes import ClusterRoutes, question
-from penstock.adapters.rocketmq.house import House
-from penstock.adapters.rocketmq.name_server.registrations import farewell, learn, registration
+from penstock.adapters.rocketmq.name_server.server import farewell, learn, registration
 from penstock.wire.rocketmq.command import Command, Malformed
 from penstock.wire.rocketmq.frames import decode, encode
 

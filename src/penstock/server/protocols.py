@@ -19,7 +19,7 @@ from penstock.server.household import Ticking
 from penstock.settings.load import Settings
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.house import House
+    from penstock.adapters.amqp.broker import House
     from penstock.engine.broker import Engine
     from penstock.server.admin_views import Desk
     from penstock.server.join import Join
@@ -52,7 +52,7 @@ def readers() -> dict[int, FactsReader]:
 
 def burials() -> dict[int, Burial]:
     """Who makes dead letters of which wire."""
-    from penstock.adapters.rocketmq.burial import RocketmqBurial
+    from penstock.adapters.rocketmq.retry import RocketmqBurial
 
     return {int(Wire.ROCKETMQ): RocketmqBurial()}
 
@@ -78,9 +78,9 @@ def _rocketmq(settings: Settings) -> list[Listening]:
     if name_port is None and broker_port is None:
         return []
     # Imported only here: a broker without RocketMQ does not pay for it.
-    from penstock.adapters.rocketmq.desk import OperatorDesk
+    from penstock.adapters.rocketmq.admin import OperatorDesk
     from penstock.adapters.rocketmq.factory import BrokerFactory, Household
-    from penstock.adapters.rocketmq.name_server.factory import NameServerFactory
+    from penstock.adapters.rocketmq.name_server.server import NameServerFactory
 
     household = Household(settings)
     found: list[Listening] = []

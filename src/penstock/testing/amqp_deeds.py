@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from penstock.adapters.amqp.queue import AmqpQueue
+from penstock.adapters.amqp.topology.queue import AmqpQueue
 from penstock.engine.topic import Topic
 from penstock.model.names import TopicName
 from penstock.testing.amqp_peer import AmqpBench, AmqpPeer

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.adapters.amqp.broker import House
+from penstock.adapters.amqp.connection import Session
 from penstock.adapters.amqp.factory import open_house
-from penstock.adapters.amqp.house import House
-from penstock.adapters.amqp.session import Session
 from penstock.adapters.contract import Peer
 from penstock.engine.broker import Engine
 from penstock.log.store import Store

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.adapters.amqp.binding import to_exchange, to_queue
-from penstock.adapters.amqp.exchange import Exchange
-from penstock.adapters.amqp.exchanges import declare_exchange
-from penstock.adapters.amqp.house import House
-from penstock.adapters.amqp.queue import AmqpQueue
-from penstock.adapters.amqp.queue_book import Declaration
-from penstock.adapters.amqp.vhost import VirtualHost
+from penstock.adapters.amqp.broker import House
+from penstock.adapters.amqp.exchange_commands import declare_exchange
+from penstock.adapters.amqp.topology.exchange import Exchange
+from penstock.adapters.amqp.topology.matching import to_exchange, to_queue
+from penstock.adapters.amqp.topology.queue import AmqpQueue
+from penstock.adapters.amqp.topology.queue_registry import Declaration
+from penstock.adapters.amqp.topology.vhost import VirtualHost
 from penstock.model.ids import ConnectionId
 from penstock.model.record import Record
 from penstock.testing.workbench import Workbench

@@ -14,10 +14,9 @@ Not here: sockets (``tests/interop``).
 from __future__ import annotations
 
 from penstock.adapters.contract import Peer
-from penstock.adapters.rocketmq.factory import open_house
-from penstock.adapters.rocketmq.families import HANDLERS
-from penstock.adapters.rocketmq.house import House
-from penstock.adapters.rocketmq.session import Session
+from penstock.adapters.rocketmq.broker import House
+from penstock.adapters.rocketmq.connection import Session
+from penstock.adapters.rocketmq.factory import HANDLERS, open_house
 from penstock.model.errors import InvariantBroken
 from penstock.model.ids import ConnectionId
 from penstock.testing.workbench import TURNS_MAX, Workbench

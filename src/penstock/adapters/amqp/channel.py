@@ -13,21 +13,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.adapters.amqp.answer_line import AnswerLine
-from penstock.adapters.amqp.consume import Consuming
-from penstock.adapters.amqp.publish import Publishing
+from penstock.adapters.amqp.consumer_commands import Consuming
+from penstock.adapters.amqp.publisher import Publishing
+from penstock.adapters.replies import AnswerLine
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.frames import method_frame
-from penstock.wire.amqp.methods.channel import Close, CloseOk
+from penstock.wire.amqp.methods.channel import (
+    AccessRequest,
+    AccessRequestOk,
+    Close,
+    CloseOk,
+    Flow,
+    FlowOk,
+    Open,
+)
+from penstock.wire.amqp.methods.method import Method
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.house import House
-    from penstock.adapters.amqp.session import Session
-    from penstock.adapters.amqp.vhost import VirtualHost
+    from penstock.adapters.amqp.broker import House
+    from penstock.adapters.amqp.connection import Session
+    from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.engine.connection import Channel
-    from penstock.wire.amqp.codes import AmqpError
-    from penstock.wire.amqp.methods.method import Method
 
 
 class ChannelPhase(Enum):
@@ -161,3 +169,42 @@ class ChannelState:
 
 def _nobody(method: Method | None) -> None:
     """Nobody waits for this answer."""
+
+
+# ---- channel commands ---------------------------------------------------------------------------
+# Classes channel and access: open, close, flow, and a ticket nobody needs.
+#
+# Not here: what a close gives back (``channel.py``).
+
+
+def open_again(channel: ChannelState, method: Open) -> None:
+    """It is open already."""
+    del channel, method
+    raise AmqpError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
+
+
+def close(channel: ChannelState, method: Close) -> None:
+    """The client is done with it."""
+    del method
+    channel.end()
+
+
+def flow(channel: ChannelState, method: Flow) -> None:
+    """Deliveries always flow; the window (basic.qos) is the way to slow them down."""
+    if not method.is_active:
+        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "active=false")
+    channel.answer(FlowOk(True))
+
+
+def access(channel: ChannelState, method: AccessRequest) -> None:
+    """Tickets are of AMQP 0-8; everybody gets the same one."""
+    del method
+    channel.answer(AccessRequestOk(1))
+
+
+COMMANDS: Final[dict[type[Method], Callable[[ChannelState, Any], None]]] = {
+    Open: open_again,
+    Close: close,
+    Flow: flow,
+    AccessRequest: access,
+}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from penstock.adapters.amqp.consumer_timeout import ConsumerTimeouts
-from penstock.adapters.amqp.house import House
-from penstock.adapters.amqp.sampler import Sampler
-from penstock.adapters.amqp.session import Session
+from penstock.adapters.amqp.broker import House
+from penstock.adapters.amqp.connection import Session
+from penstock.adapters.amqp.consumer_commands import ConsumerTimeouts
+from penstock.adapters.amqp.management.figures import Sampler
 from penstock.adapters.contract import Peer
 from penstock.adapters.timers import Timers
 from penstock.model.clock import Clock

@@ -22,8 +22,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
+from penstock.wire.amqp.origin import Claims
+
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.house import House
+    from penstock.adapters.amqp.broker import House
 
 USER_KIND: Final = "amqp.user"
 GUEST: Final = "guest"
@@ -167,3 +170,21 @@ def _digest(algorithm: str, salt: bytes, password: str) -> bytes:
     return new_digest(
         DIGESTS.get(algorithm, DIGESTS[SHA256]), salt + password.encode("utf-8", "surrogateescape")
     ).digest()
+
+
+# ---- claims -------------------------------------------------------------------------------------
+# What a message may claim about itself, whichever way it comes: a channel or HTTP.
+#
+# Readers rely on ``user-id``: whoever sent the message had that login.
+
+
+def check_claims(claims: Claims, user: User) -> None:
+    """Raise 406 for another user's name and for an expiration that is no number."""
+    if claims.user_id not in (None, user.name.encode()) and not user.is_impersonator:
+        claimed = (claims.user_id or b"").decode("utf-8", "replace")
+        text = f"user_id property set to '{claimed}' but authenticated user was '{user.name}'"
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
+    if claims.expiration is not None and (claims.expiration_ms or 0) < 0:
+        given = claims.expiration.decode("utf-8", "replace")
+        text = f"invalid expiration '{given}': must be a number of milliseconds"
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)

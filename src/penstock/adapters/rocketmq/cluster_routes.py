@@ -21,7 +21,7 @@ from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command, Malformed
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.house import House
+    from penstock.adapters.rocketmq.broker import House
 
 RENEW_MS: Final = 30_000
 """As often as clients ask for routes."""

@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.contract import Peer
-from penstock.adapters.rocketmq.families import HANDLERS, open_parts
-from penstock.adapters.rocketmq.house import House
-from penstock.adapters.rocketmq.name_server.factory import NAME_SERVER
-from penstock.adapters.rocketmq.session import Session
+from penstock.adapters.rocketmq import admin, groups, offsets, pull, retry, send, transactions
+from penstock.adapters.rocketmq.broker import House
+from penstock.adapters.rocketmq.connection import Session
+from penstock.adapters.rocketmq.group_registry import GroupBook, OffsetBook
+from penstock.adapters.rocketmq.name_server.server import NAME_SERVER
+from penstock.adapters.rocketmq.pop import settle, take
+from penstock.adapters.rocketmq.pop.reader import PopCounts
+from penstock.adapters.rocketmq.requests import Handler
 from penstock.adapters.timers import Timers
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantBroken
@@ -77,3 +81,54 @@ class BrokerFactory:
         """A session for a connection that was just accepted."""
         del engine, clock
         return Session(connection_id, peer, self._household.house, HANDLERS, wake)
+
+
+# ---- families -----------------------------------------------------------------------------------
+# Which handler serves which request code: the families of requests, put together.
+#
+# A family is a module with ``HANDLERS: dict[int, Handler]``; a new one is one import and one line
+# here. ``PARTS`` are the shared parts that must exist from the start on (``house.part``), because
+# they have deadlines or something to recover.
+
+
+HANDLERS: Final[dict[int, Handler]] = {
+    **send.HANDLERS,
+    **retry.HANDLERS,
+    **transactions.HANDLERS,
+    **admin.LOOKUP_HANDLERS,
+    **admin.TOPIC_HANDLERS,
+    **groups.CLIENT_HANDLERS,
+    **groups.GROUP_HANDLERS,
+    **groups.LOCK_HANDLERS,
+    **offsets.OFFSET_HANDLERS,
+    **pull.HANDLERS,
+    **take.POP_HANDLERS,
+    **settle.ACK_HANDLERS,
+    **settle.INVISIBLE_HANDLERS,
+    **take.PEEK_HANDLERS,
+    **take.NOTIFICATION_HANDLERS,
+    **groups.ASSIGNMENT_HANDLERS,
+    **groups.MODE_HANDLERS,
+    **admin.RELAY_HANDLERS,
+    **offsets.RESET_HANDLERS,
+    **admin.STATISTICS_HANDLERS,
+}
+"""The broker's requests."""
+
+PARTS: Final[tuple[Callable[[House], object], ...]] = (
+    GroupBook,
+    OffsetBook,
+    groups.Clients,
+    pull.Pulls,
+    groups.Modes,
+    PopCounts,
+    retry.install,
+    transactions.Transactions,
+)
+"""Made when the house is opened, in this order."""
+
+
+def open_parts(house: House) -> None:
+    """Make every part that must not wait for its first use."""
+    for maker in PARTS:
+        house.part(maker)

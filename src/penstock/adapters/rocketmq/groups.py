@@ -10,21 +10,237 @@ Not here: the configurations (``group_book.py``).
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from penstock.adapters.rocketmq.group_book import GROUPS_MAX, GroupBook, problem_with_group
-from penstock.adapters.rocketmq.mode import Modes
-from penstock.adapters.rocketmq.offset_book import OffsetBook
-from penstock.adapters.rocketmq.replies import Answer, system_error
-from penstock.adapters.rocketmq.requests import Handler
-from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, decode_body, encode_body
+import msgspec
+
+from penstock.adapters.rocketmq.cluster_routes import ClusterRoutes
+from penstock.adapters.rocketmq.filters import FilterMaps, Filters, language_of
+from penstock.adapters.rocketmq.group_registry import (
+    GROUPS_MAX,
+    GroupBook,
+    OffsetBook,
+    problem_with_group,
+)
+from penstock.adapters.rocketmq.name_server.routes import RouteBook
+from penstock.adapters.rocketmq.naming import RETRY_PREFIX, retry_topic
+from penstock.adapters.rocketmq.requests import Answer, Handler, no_permission, system_error
+from penstock.engine.group.assignment import Allotment, ConsumeMode, ModeSetting, allot
+from penstock.engine.group.membership import Client, Notice, NoticeKind, Traits, Wanted
+from penstock.model.assignment import QueueRef
+from penstock.model.errors import SelectorInvalid
+from penstock.model.ids import ConnectionId
+from penstock.wire.rocketmq.bodies import (
+    CheckClientBody,
+    ConsumerData,
+    ConsumerList,
+    HeartbeatData,
+    LockBatchAnswer,
+    LockBatchBody,
+    MessageModel,
+    MessageQueue,
+    Perm,
+    QueryAssignmentAnswer,
+    QueryAssignmentBody,
+    QueueAssignment,
+    RequestMode,
+    SetRequestModeBody,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    decode_body,
+    encode_body,
+)
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.command import Command
-from penstock.wire.rocketmq.headers import GroupConfigHeader, GroupNameHeader, parse
+from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command, Language
+from penstock.wire.rocketmq.headers import (
+    GroupConfigHeader,
+    GroupHeader,
+    GroupNameHeader,
+    UnregisterHeader,
+    fields,
+    parse,
+)
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.house import House
-    from penstock.adapters.rocketmq.session import Session
+    from penstock.adapters.rocketmq.broker import House
+    from penstock.adapters.rocketmq.connection import Session
+    from penstock.wire.rocketmq.bodies import TopicRouteData
+
+
+# ---- notices ------------------------------------------------------------------------------------
+# What happened to a group, told to its members: NOTIFY_CONSUMER_IDS_CHANGED (40).
+#
+# Every member is told of every change, the newcomer included; clients divide the queues anew at
+# once (ali-ons ignores the notice and finds out by its own timer). Broadcasting groups are never
+# told, a broker or a group may be set not to tell. A client id that two connections use is a
+# mistake of its owner that shows as messages consumed twice or never, so it is said in the log.
+#
+# Invariant: at most one push per member for one heartbeat, leave or close.
+# Not here: who is a member (``engine/group/membership.py``).
+
+
+_log = logging.getLogger(__name__)
+
+
+class Notices:
+    """Tells peers and the log."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._maps = house.part(FilterMaps)
+        self.counts = {kind.value: 0 for kind in NoticeKind}
+        """What happened to groups, by kind; ``changed`` counts members that were told."""
+        house.engine.tallies.show(
+            "rocketmq_group_events", "Members that came, went or were told", "kind", self.counts
+        )
+
+    def tell(self, notices: Sequence[Notice]) -> str | None:
+        """Pass on what happened; the text of a refusal, if there is one."""
+        refusal: str | None = None
+        for notice in notices:
+            kind = notice.kind
+            self.counts[kind.value] += 1 if kind is not NoticeKind.CHANGED else 0
+            match kind:
+                case NoticeKind.CHANGED:
+                    self._changed(notice)
+                case NoticeKind.DUPLICATE:
+                    _log.warning(notice.text, extra=_where(notice))
+                case NoticeKind.EXPIRED:
+                    self._expired(notice)
+                case NoticeKind.REFUSED:
+                    refusal = notice.text
+                    _log.warning("a client was not registered: %s", notice.text)
+                case NoticeKind.JOINED | NoticeKind.LEFT:
+                    _log.info("a member %s", kind.value, extra=_where(notice))
+                case NoticeKind.WANTS:
+                    self._maps.changed(notice.group, notice.topics)
+                    _log.debug("a group wants something else", extra=_where(notice))
+                case NoticeKind.FORGOTTEN:
+                    self._maps.forgotten(notice.group)
+                    _log.debug("a group is forgotten", extra=_where(notice))
+        return refusal
+
+    def sessions_of(self, group: str) -> list[Session]:
+        """The connections of a group's members that still live."""
+        found = self._house.consumers.group(group)
+        if found is None:
+            return []
+        sessions = self._house.sessions
+        alive = [sessions.get(ConnectionId(each)) for each in found.connections]
+        return [session for session in alive if session is not None]
+
+    def _changed(self, notice: Notice) -> None:
+        if not self._house.settings.is_notifying_members:
+            return
+        sessions = self._house.sessions
+        ext = fields(GroupHeader(consumer_group=notice.group))
+        for connection in notice.audience:
+            session = sessions.get(ConnectionId(connection))
+            if session is not None:
+                code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+                session.push(Command(code, ext, flag=FLAG_ONEWAY))
+                self.counts[notice.kind.value] += 1
+
+    def _expired(self, notice: Notice) -> None:
+        _log.warning("a member was silent for too long", extra=_where(notice))
+        session = self._house.sessions.get(ConnectionId(notice.connection))
+        if session is not None:
+            session.wants_close = True
+            session.write()
+
+
+def _where(notice: Notice) -> dict[str, object]:
+    return {
+        "group": notice.group,
+        "client": notice.client_id,
+        "connection": notice.connection,
+        "topics": notice.topics,
+    }
+
+
+# ---- mode ---------------------------------------------------------------------------------------
+# SET_MESSAGE_REQUEST_MODE: how a group reads a topic, by pull or by pop (sheet 1.8).
+#
+# Settings are rows of kind ``rocketmq.mode`` and survive a restart. A group switches between both
+# without losing its place, because pops and pull offsets move the same subscription. Members notice
+# with their next QUERY_ASSIGNMENT.
+#
+# Retry topics are always pulled, so their mode cannot be set.
+
+
+MODE_KIND: Final = "rocketmq.mode"
+
+MODES: Final = {RequestMode.PULL: ConsumeMode.PULL, RequestMode.POP: ConsumeMode.POP}
+
+
+class _Row(msgspec.Struct, frozen=True):
+    topic: str
+    group: str
+    mode: ConsumeMode
+    share: int
+
+
+class Modes:
+    """The modes of all groups, in the catalog and in ``house.modes``."""
+
+    def __init__(self, house: House) -> None:
+        self._engine = house.engine
+        self._modes = house.modes
+        for key, body in house.engine.definitions(MODE_KIND).items():
+            try:
+                row = msgspec.json.decode(body, type=_Row)
+            except msgspec.DecodeError as problem:
+                _log.error("a mode cannot be read", extra={"key": key, "problem": str(problem)})
+                continue
+            self._modes.set(row.topic, row.group, ModeSetting(row.mode, row.share))
+
+    def set(self, topic: str, group: str, setting: ModeSetting) -> None:
+        """Change the mode of a group on a topic; raises ``Answer``."""
+        if topic.startswith(RETRY_PREFIX):
+            raise no_permission("retry topic is not allowed to set mode")
+        if not topic or not group:
+            raise system_error("a mode needs a topic and a consumer group")
+        if not self._modes.set(topic, group, setting):
+            raise system_error(
+                f"{self._modes.settings_max} modes are set already; reset one of them first"
+            )
+        row = _Row(topic, group, setting.mode, setting.share)
+        # No name has a separator of this kind.
+        self._engine.define(MODE_KIND, f"{topic}@{group}", msgspec.json.encode(row))
+        _log.info(
+            "a group's mode was set",
+            extra={"topic": topic, "group": group, "mode": setting.mode.value},
+        )
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is gone, and all groups' modes on it."""
+        self._forget([group for name, group, _ in self._modes.items() if name == topic], topic)
+
+    def forget_group(self, group: str) -> None:
+        """The group is gone."""
+        for topic in [topic for topic, name, _ in self._modes.items() if name == group]:
+            self._forget([group], topic)
+
+    def _forget(self, groups: list[str], topic: str) -> None:
+        for group in groups:
+            self._modes.remove(topic, group)
+            self._engine.define(MODE_KIND, f"{topic}@{group}", None)
+
+
+def set_mode(session: Session, command: Command) -> None:
+    """SET_MESSAGE_REQUEST_MODE; answered once it would survive a crash."""
+    body = decode_body(command.body, SetRequestModeBody)
+    setting = ModeSetting(MODES[body.mode], body.pop_share_queue_num)
+    session.house.part(Modes).set(body.topic, body.consumer_group, setting)
+    session.house.engine.after_durable(lambda: session.answer(command))
+
+
+MODE_HANDLERS: Final[dict[int, Handler]] = {RequestCode.SET_MESSAGE_REQUEST_MODE: set_mode}
+
+
+# ---- groups -------------------------------------------------------------------------------------
 
 
 def delete_group(house: House, group: str, *, is_forgetting: bool) -> bool:
@@ -76,9 +292,323 @@ def _show(session: Session, command: Command) -> None:
     session.answer(command, body=encode_body(config))
 
 
-HANDLERS: Final[dict[int, Handler]] = {
+GROUP_HANDLERS: Final[dict[int, Handler]] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _put,
     RequestCode.DELETE_SUBSCRIPTIONGROUP: _delete,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _list,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _show,
+}
+
+
+# ---- clients ------------------------------------------------------------------------------------
+# Clients that say who they are: heartbeats (34), good-byes (35), member lists (38), checks (46).
+#
+# A heartbeat registers every group a client produces or consumes with, what its consumers want, and
+# makes ``%RETRY%group``. Bodies are read leniently: names or ordinals, missing parts rebuilt. Only
+# V1 is spoken: without ``IS_SUPPORT_HEART_BEAT_V2`` in the answer clients stay with it; a V2 body
+# without subscriptions that comes all the same leaves them as they were.
+#
+# A client leaves by 35, by the end of its connection (at once), or by 120 s of silence, looked at
+# every 10 s (sheet 2.4).
+#
+# Invariant: a refused registration changes nothing, and the client learns why.
+# Not here: the members (``engine/group``), what they are told (``notices.py``).
+
+
+RETRY_QUEUES_MAX: Final = 64
+"""Queues of one retry topic, whatever its group's settings ask for."""
+
+_LANGUAGES: Final = {int(each): each.name for each in Language}
+
+
+class Clients:
+    """Registers clients, and looks for the silent ones."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._notices = house.part(Notices)
+        self._groups = house.part(GroupBook)
+        self._watched: set[int] = set()
+        """Connections whose end we are told of; those that live, so bounded by the listener."""
+        house.timers.add(self)
+
+    # Coming and going.
+
+    def heartbeat(self, session: Session, command: Command) -> None:
+        """Register everything the client says it is."""
+        data = decode_body(command.body, HeartbeatData)
+        self._watch(session)
+        client = Client(
+            data.client_id,
+            int(session.connection_id),
+            _LANGUAGES.get(command.language, "OTHER"),
+            command.version,
+        )
+        now_ms = self._house.clock.monotonic_ms()
+        refusal = None
+        for producer in data.producer_data_set:
+            heard = self._house.producers.heartbeat(producer.group_name, client, now_ms)
+            refusal = self._notices.tell(heard) or refusal
+        for consumer in data.consumer_data_set:
+            is_silent = data.without_sub and data.heartbeat_fingerprint != 0
+            refusal = self._consumer(consumer, client, is_silent=is_silent) or refusal
+        self._house.timers.stir()
+        if refusal is not None:
+            raise system_error(refusal)
+        session.answer(command)
+
+    def unregister(self, session: Session, command: Command) -> None:
+        """A client says good-bye as a producer, as a consumer, or as both."""
+        header = parse(UnregisterHeader, command)
+        now_ms = self._house.clock.monotonic_ms()
+        connection = int(session.connection_id)
+        if header.producer_group:
+            self._notices.tell(
+                self._house.producers.leave(header.producer_group, connection, now_ms)
+            )
+        if header.consumer_group:
+            self._notices.tell(
+                self._house.consumers.leave(header.consumer_group, connection, now_ms)
+            )
+        session.answer(command)
+
+    def disconnected(self, connection: int) -> None:
+        """A connection is closed: its client is gone from all groups."""
+        self._watched.discard(connection)
+        now_ms = self._house.clock.monotonic_ms()
+        self._house.producers.disconnected(connection, now_ms)
+        self._notices.tell(self._house.consumers.disconnected(connection, now_ms))
+
+    # Time.
+
+    def next_deadline_ms(self) -> int | None:
+        """When the silent are looked for."""
+        times = [self._house.consumers.next_deadline_ms, self._house.producers.next_deadline_ms]
+        return min([at_ms for at_ms in times if at_ms is not None], default=None)
+
+    def due(self, now_ms: int) -> None:
+        """Look for the silent."""
+        self._notices.tell(self._house.producers.due(now_ms))
+        self._notices.tell(self._house.consumers.due(now_ms))
+        self._house.locks.sweep(now_ms)
+
+    # Parts.
+
+    def _consumer(self, data: ConsumerData, client: Client, *, is_silent: bool) -> str | None:
+        config = self._groups.find(data.group_name)
+        if config is not None and config.retry_queue_nums > 0:
+            self._make_retry_topic(config)
+        wanted = [
+            Wanted(
+                each.topic,
+                each.sub_string or "*",
+                language_of(each.expression_type),
+                each.sub_version,
+            )
+            for each in data.subscription_data_set
+        ]
+        traits = Traits(
+            data.message_model is MessageModel.BROADCASTING,
+            str(data.consume_type),
+            str(data.consume_from_where),
+        )
+        heard = self._house.consumers.heartbeat(
+            data.group_name,
+            client,
+            self._house.clock.monotonic_ms(),
+            wanted=None if is_silent else wanted,
+            traits=traits,
+        )
+        return self._notices.tell(heard)
+
+    def _make_retry_topic(self, config: SubscriptionGroupConfig) -> None:
+        name = retry_topic(config.group_name)
+        queues = min(config.retry_queue_nums, RETRY_QUEUES_MAX)
+        place = self._house.topics.find(name)
+        if place is None or place.queues < queues:
+            self._house.topics.put(
+                TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+            )
+
+    def _watch(self, session: Session) -> None:
+        connection = int(session.connection_id)
+        if connection not in self._watched:
+            self._watched.add(connection)
+            session.on_close(lambda: self.disconnected(connection))
+
+
+def _heartbeat(session: Session, command: Command) -> None:
+    session.house.part(Clients).heartbeat(session, command)
+
+
+def _unregister(session: Session, command: Command) -> None:
+    session.house.part(Clients).unregister(session, command)
+
+
+def _list_members(session: Session, command: Command) -> None:
+    """GET_CONSUMER_LIST_BY_GROUP: the ids by which clients divide queues."""
+    group = parse(GroupHeader, command).consumer_group
+    ids = session.house.consumers.client_ids(group)
+    if ids is None:
+        raise system_error(f"no consumer for this group, {group}")
+    session.answer(command, body=encode_body(ConsumerList(consumer_id_list=ids)))
+
+
+def _check_config(session: Session, command: Command) -> None:
+    """CHECK_CLIENT_CONFIG: would this subscription work? Asked for anything but tags."""
+    data = decode_body(command.body, CheckClientBody).subscription_data
+    filters = session.house.part(Filters)
+    language = language_of(data.expression_type)
+    refusal = filters.refusal(language)
+    if refusal is not None:
+        raise system_error(refusal)
+    try:
+        filters.build(data.sub_string, language)
+    except SelectorInvalid as problem:
+        raise Answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(problem)) from None
+    session.answer(command)
+
+
+CLIENT_HANDLERS: Final[dict[int, Handler]] = {
+    RequestCode.HEART_BEAT: _heartbeat,
+    RequestCode.UNREGISTER_CLIENT: _unregister,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _list_members,
+    RequestCode.CHECK_CLIENT_CONFIG: _check_config,
+}
+
+
+# ---- assignment ---------------------------------------------------------------------------------
+# QUERY_ASSIGNMENT: the broker divides the queues of a topic among the members of a group.
+#
+# The queues are those of every broker that has the topic, the members those who send heartbeats
+# here (clients send them to every broker). "Keep what you have" is an answer without a list; an
+# empty list means "nothing for you". The first is given whenever this broker does not know enough:
+# an unknown topic, group or strategy, or a name server that this broker joined and that does not
+# answer.
+#
+# Not here: the strategies (``model/assignment.py``), the modes (``mode.py``), how a joined broker
+# knows the queues of others (``cluster_routes.py``).
+
+
+QUEUES_MAX: Final = 65_536
+"""Queues of one topic on all brokers: whoever registers more at a name server is not believed."""
+
+_WORDS: Final = {mode: word for word, mode in MODES.items()}
+
+
+def query_assignment(session: Session, command: Command) -> None:
+    """QUERY_ASSIGNMENT; a joined broker may have to ask its name server first."""
+    house = session.house
+    body = decode_body(command.body, QueryAssignmentBody)
+    if house.settings.join:
+        house.part(ClusterRoutes).ask(
+            body.topic, lambda route: _divide(session, command, body, route)
+        )
+    else:
+        route = house.part(RouteBook).route(body.topic, session.peer.local_host)
+        _divide(session, command, body, route)
+
+
+def queues_of(topic: str, route: TopicRouteData | None) -> list[QueueRef] | None:
+    """The readable queues of a topic on all brokers; None when they are not known."""
+    if route is None:
+        return None
+    readable = [data for data in route.queue_datas if data.perm & Perm.READ]
+    if sum([data.read_queue_nums for data in readable]) > QUEUES_MAX:
+        return None
+    return [
+        QueueRef(topic, data.broker_name, number)
+        for data in readable
+        for number in range(data.read_queue_nums)
+    ]
+
+
+def _divide(
+    session: Session, command: Command, body: QueryAssignmentBody, route: TopicRouteData | None
+) -> None:
+    house = session.house
+    topic, group = body.topic, body.consumer_group
+    allotment = allot(
+        body.client_id,
+        queues_of(topic, route),
+        house.consumers.client_ids(group) or None,
+        strategy=body.strategy_name,
+        setting=house.modes.get(topic, group),
+        is_broadcast=body.message_model is MessageModel.BROADCASTING,
+        is_balanced=house.settings.is_balancing,
+    )
+    if allotment.is_keep:
+        _log.info(
+            "no assignment",
+            extra={"group": group, "topic": topic[:80], "client": body.client_id[:80],
+                   "reason": allotment.reason},
+        )  # fmt: skip
+    session.answer(command, body=encode_body(answer_of(allotment)))
+
+
+def answer_of(allotment: Allotment) -> QueryAssignmentAnswer:
+    """The answer as clients read it."""
+    if allotment.queues is None:
+        return QueryAssignmentAnswer(message_queue_assignments=None)
+    word = _WORDS[allotment.mode]
+    return QueryAssignmentAnswer(
+        message_queue_assignments=[
+            QueueAssignment(
+                message_queue=MessageQueue(
+                    topic=queue.topic, broker_name=queue.broker, queue_id=queue.queue
+                ),
+                mode=word,
+            )
+            for queue in allotment.queues
+        ]
+    )
+
+
+ASSIGNMENT_HANDLERS: Final[dict[int, Handler]] = {RequestCode.QUERY_ASSIGNMENT: query_assignment}
+
+
+# ---- locks --------------------------------------------------------------------------------------
+# Queue locks for ordered consumption: LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42), sheet 2.4.
+#
+# A queue is granted when it is free, the asker's own, or its holder has been silent for more than
+# 60 s; clients renew every 20 s. The answer names the queues that were granted, others are simply
+# missing. Queues that this broker does not have are not granted: a client that waits for them would
+# otherwise hold what nobody serves.
+#
+# Not here: the table (``engine/group/locks.py``), what it means for send-backs (``send_back.py``).
+
+
+_Key = tuple[str, int]
+
+
+def _lock(session: Session, command: Command) -> None:
+    house = session.house
+    body = decode_body(command.body, LockBatchBody)
+    asked = _ours(house, body)
+    granted = house.locks.lock(
+        body.consumer_group, list(asked), body.client_id, house.clock.monotonic_ms()
+    )
+    answer = LockBatchAnswer(locked=[asked[key] for key in granted])
+    session.answer(command, body=encode_body(answer))
+
+
+def _unlock(session: Session, command: Command) -> None:
+    house = session.house
+    body = decode_body(command.body, LockBatchBody)
+    house.locks.unlock(body.consumer_group, list(_ours(house, body)), body.client_id)
+    session.answer(command)
+
+
+def _ours(house: House, body: LockBatchBody) -> dict[_Key, MessageQueue]:
+    """The queues that are on this broker."""
+    found: dict[_Key, MessageQueue] = {}
+    for each in body.mq_set:
+        if each.broker_name in ("", house.broker_name):
+            found[each.topic, each.queue_id] = each
+    return found
+
+
+LOCK_HANDLERS: Final[dict[int, Handler]] = {
+    RequestCode.LOCK_BATCH_MQ: _lock,
+    RequestCode.UNLOCK_BATCH_MQ: _unlock,
 }

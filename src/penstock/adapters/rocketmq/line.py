@@ -14,7 +14,7 @@ from penstock.wire.rocketmq.frames import RemotingFrames, encode
 
 if TYPE_CHECKING:
     from penstock.adapters.contract import Peer
-    from penstock.adapters.rocketmq.house import House
+    from penstock.adapters.rocketmq.broker import House
 
 
 class Line:

@@ -10,19 +10,21 @@ Not here: where offsets are kept (``offset_book.py``), moving them (``reset_offs
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from penstock.adapters.rocketmq.group_book import GroupBook
-from penstock.adapters.rocketmq.offset_book import NO_OFFSET, OffsetBook
-from penstock.adapters.rocketmq.replies import Answer, no_topic
-from penstock.adapters.rocketmq.requests import Handler
+from penstock.adapters.rocketmq.group_registry import NO_OFFSET, GroupBook, OffsetBook
+from penstock.adapters.rocketmq.groups import Notices
+from penstock.adapters.rocketmq.requests import Answer, Handler, no_topic
 from penstock.engine.topic import Queue
+from penstock.wire.rocketmq.bodies import MessageQueue, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.command import Command
+from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
 from penstock.wire.rocketmq.headers import (
     OffsetAnswer,
     QueryOffsetHeader,
     QueueHeader,
+    ResetOffsetHeader,
     SearchOffsetHeader,
     TimestampAnswer,
     UpdateOffsetHeader,
@@ -31,8 +33,8 @@ from penstock.wire.rocketmq.headers import (
 )
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.house import House
-    from penstock.adapters.rocketmq.session import Session
+    from penstock.adapters.rocketmq.broker import House
+    from penstock.adapters.rocketmq.connection import Session
 
 NO_ZERO: Final = "Not found, do not set to zero, maybe this group boot first"
 BOOT_FIRST: Final = "Not found, V3_0_6_SNAPSHOT maybe this group boot first"
@@ -139,7 +141,7 @@ def _answer(session: Session, command: Command, offset: int | None) -> None:
     session.answer(command, ext=fields(OffsetAnswer(offset=offset or 0)), remark=remark)
 
 
-HANDLERS: Final[dict[int, Handler]] = {
+OFFSET_HANDLERS: Final[dict[int, Handler]] = {
     RequestCode.QUERY_CONSUMER_OFFSET: _query,
     RequestCode.UPDATE_CONSUMER_OFFSET: _update,
     RequestCode.GET_MAX_OFFSET: _max,
@@ -147,3 +149,134 @@ HANDLERS: Final[dict[int, Handler]] = {
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _search,
     RequestCode.GET_EARLIEST_MSG_STORETIME: _oldest,
 }
+
+
+# ---- queue tables -------------------------------------------------------------------------------
+# JSON maps whose keys are queues, as RocketMQ's tools read and write them.
+#
+# Java's fastjson writes an object as a key, ``{{"queueId":0,...}:5}``: no standard JSON, but what
+# its readers expect (``lenient_json`` reads it, too). C++ clients take a list instead (sheet 1.9).
+
+
+def queue_table(rows: Mapping[MessageQueue, object]) -> bytes:
+    """A map by queue, with objects as keys."""
+    pairs = [encode_body(queue) + b":" + encode_body(row) for queue, row in rows.items()]
+    return b"{" + b",".join(pairs) + b"}"
+
+
+def table_body(name: str, rows: Mapping[MessageQueue, object], **others: object) -> bytes:
+    """A body with such a map under a name, and plain values beside it."""
+    fields = [encode_body(name) + b":" + queue_table(rows)]
+    fields += [encode_body(each) + b":" + encode_body(value) for each, value in others.items()]
+    return b"{" + b",".join(fields) + b"}"
+
+
+def queue_list(rows: Mapping[MessageQueue, int]) -> bytes:
+    """The same as a list of queues with their offset among their fields."""
+    listed = [
+        {
+            "brokerName": queue.broker_name,
+            "queueId": queue.queue_id,
+            "topic": queue.topic,
+            "offset": offset,
+        }
+        for queue, offset in rows.items()
+    ]
+    return encode_body({"offsetTable": listed})
+
+
+# ---- reset offsets ------------------------------------------------------------------------------
+# Moving a group's offsets on purpose: INVOKE_BROKER_TO_RESET_OFFSET (222).
+#
+# The 5.x way (default): the broker stores the new offsets, ignores older commits, and every reader
+# is told by its next pull (21, OFFSET_RESET). The 4.x way: the broker works the offsets out and
+# sends them to all members (220), which drop their queues and go on there; nobody online is 206.
+#
+# By time the group goes to the first message stored then or later, -1 is the end; without force it
+# only goes back. With a queue and an offset exactly that queue moves.
+
+
+TABLE: Final = "offsetTable"
+CPP: Final = "CPP"
+
+
+def planned(house: House, header: ResetOffsetHeader) -> dict[Queue, int]:
+    """Where each queue of the group is to go; raises ``Answer``."""
+    if house.part(GroupBook).get(header.group) is None:
+        raise Answer(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"Group {header.group} does not exist",
+        )
+    queues = house.topics.require(header.topic).topic.queues
+    if header.queue_id >= 0:
+        if header.queue_id >= len(queues):
+            raise Answer(
+                house.settings.invalid_parameter_code,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] has "
+                f"{len(queues)} queues",
+            )
+        queues = (queues[header.queue_id],)
+    if header.offset is not None and header.offset >= 0 and header.queue_id >= 0:
+        queue, offset = queues[0], header.offset
+        low, end = queue.index.min_offset, queue.visible_end(False)
+        if not low <= offset <= end:
+            raise Answer(
+                ResponseCode.SYSTEM_ERROR,
+                f"Target offset {offset} not in consume queue range [{low}-{end}]",
+            )
+        return {queue: offset}
+    return {queue: _by_time(house, queue, header) for queue in queues}
+
+
+def _by_time(house: House, queue: Queue, header: ResetOffsetHeader) -> int:
+    end = queue.visible_end(False)
+    wanted = end if header.timestamp < 0 else search_offset(queue, header.timestamp)
+    stored = house.part(OffsetBook).committed(queue, header.group)
+    if header.is_force or stored == NO_OFFSET or wanted < stored:
+        return wanted
+    return stored
+
+
+def _reset(session: Session, command: Command) -> None:
+    house = session.house
+    header = parse(ResetOffsetHeader, command)
+    moves = planned(house, header)
+    if not house.settings.is_resetting_here:
+        _tell_members(house, header, moves)
+    else:
+        book = house.part(OffsetBook)
+        for queue, offset in moves.items():
+            moves[queue] = book.reset(queue, header.group, offset)
+    body = table_body(TABLE, _named(house, header.topic, moves))
+    house.engine.after_durable(lambda: session.answer(command, body=body))
+
+
+def _tell_members(house: House, header: ResetOffsetHeader, moves: dict[Queue, int]) -> None:
+    """Every member gets all of it; each knows which queues are its own."""
+    sessions = house.part(Notices).sessions_of(header.group)
+    group = house.consumers.group(header.group)
+    if not sessions or group is None:
+        raise Answer(
+            ResponseCode.CONSUMER_NOT_ONLINE,
+            f"Consumer not online, so can not reset offset, Group: {header.group} "
+            f"Topic: {header.topic} Timestamp: {header.timestamp}",
+        )
+    rows = _named(house, header.topic, moves)
+    ext = fields(header)
+    for session in sessions:
+        member = group.members[int(session.connection_id)]
+        is_cpp = member.client.language == CPP
+        body = queue_list(rows) if is_cpp else table_body(TABLE, rows)
+        code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+        session.push(Command(code, ext, body, flag=FLAG_ONEWAY))
+
+
+def _named(house: House, topic: str, moves: dict[Queue, int]) -> dict[MessageQueue, int]:
+    name = house.broker_name
+    return {
+        MessageQueue(topic=topic, broker_name=name, queue_id=queue.number): offset
+        for queue, offset in moves.items()
+    }
+
+
+RESET_HANDLERS: Final[dict[int, Handler]] = {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _reset}

@@ -16,32 +16,430 @@ Not here: checks (``pull_checks.py``), statuses (``pull_status.py``), short poll
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import logging
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.adapters.rocketmq.offset_book import OffsetBook
-from penstock.adapters.rocketmq.offset_events import OffsetEvents
-from penstock.adapters.rocketmq.pull_checks import PullChecks
-from penstock.adapters.rocketmq.pull_hold import Held, ShortHolds
-from penstock.adapters.rocketmq.pull_status import Outcome, Status, outcome, reset_outcome
-from penstock.adapters.rocketmq.requests import Handler
+from penstock.adapters.rocketmq.filters import FilterMaps, Filters, language_of
+from penstock.adapters.rocketmq.group_registry import GroupBook, OffsetBook
+from penstock.adapters.rocketmq.naming import OFFSET_MOVED_TOPIC, wire_name
+from penstock.adapters.rocketmq.requests import Answer, Handler, no_permission, system_error
+from penstock.adapters.rocketmq.send import Storing
 from penstock.adapters.rocketmq.shown import shown
-from penstock.engine.pull import Pull, PullResult
+from penstock.engine.filter.filters import Filter, Prefilter
+from penstock.engine.pull import Pull, PullResult, PullStatus
 from penstock.engine.topic import Queue
+from penstock.flow.rate import TokenBucket
 from penstock.log.index import IndexFlag
+from penstock.model.errors import SelectorInvalid
 from penstock.model.record import Wire
+from penstock.wire.rocketmq.bodies import (
+    Body,
+    MessageQueue,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    encode_body,
+)
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command
 from penstock.wire.rocketmq.frames import pull_answer_head
 from penstock.wire.rocketmq.headers import PullAnswer, PullFlag, PullHeader, fields, parse
+from penstock.wire.rocketmq.properties import KEYS, TAGS, format_properties
+from penstock.wire.rocketmq.stored import stored_record
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.house import House
-    from penstock.adapters.rocketmq.session import Session
+    from penstock.adapters.rocketmq.broker import House
+    from penstock.adapters.rocketmq.connection import Session
+    from penstock.adapters.rocketmq.topics import Place
+
+
+# ---- pull checks --------------------------------------------------------------------------------
+# What a pull must pass, in RocketMQ's order and with its codes and words (sheet 1.7).
+#
+# | broker readable 16, group exists 26, group may consume 16, topic exists 17, topic readable 16,
+# | queue id 29 (1 before 5.3.2), then the filter:
+# | brought along: cannot be built 23
+# | registered: no group or no subscription 24, no broadcasting 16, older than asked for 25,
+# |             expression that cannot be compiled 27
+# | property filters turned off 1
+#
+# 28 (filter data older than the subscription) cannot happen here: a filter is built from the
+# registered subscription itself, so whoever passes 25 has the newest.
+
+
+_SUBSCRIPTION = int(PullFlag.SUBSCRIPTION)
+
+
+class Passed(NamedTuple):
+    """A pull that may read."""
+
+    queue: Queue
+    filter: Filter | None
+    prefilter: Prefilter | None = None
+
+
+class PullChecks:
+    """The checks of one house."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._groups = house.part(GroupBook)
+        self._filters = house.part(Filters)
+        self._maps = house.part(FilterMaps)
+
+    def check(self, header: PullHeader, peer: str) -> Passed:
+        """Queue and filter of a pull; raises ``Answer``."""
+        house = self._house
+        group, topic = header.consumer_group, header.topic
+        if not house.settings.is_readable:
+            raise no_permission(f"the broker[{house.broker_name}] pulling message is forbidden")
+        config = self.group(group)
+        place = house.topics.require(topic)
+        if not place.is_readable:
+            raise no_permission(f"the topic[{topic}] pulling message is forbidden")
+        number = header.queue_id
+        # Another protocol may have given the topic more queues than RocketMQ was told of.
+        if not 0 <= number < min(place.config.read_queue_nums, len(place.topic.queues)):
+            raise Answer(
+                house.settings.invalid_parameter_code,
+                f"queueId[{number}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
+                f"[{place.config.read_queue_nums}] consumer:[{peer}]",
+            )
+        queue = place.topic.queues[number]
+        judge: Prefilter | None = None
+        if header.sys_flag & _SUBSCRIPTION:
+            chosen, language = self._brought(header)
+        else:
+            chosen, language = self._registered(header, config)
+            judge = self._maps.judge(group, topic, queue, chosen)
+        refusal = self._filters.refusal(language)
+        if refusal is not None:
+            raise system_error(refusal)
+        wanted = house.consumers.wanted
+        final = self._filters.for_topic(topic, group, chosen, wanted)
+        return Passed(queue, final, judge if final is chosen else None)
+
+    def group(self, group: str) -> SubscriptionGroupConfig:
+        """The group, if it exists and may consume."""
+        config = self._groups.find(group)
+        if config is None:
+            raise Answer(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group}] does not exist, create it first",
+            )
+        if not config.consume_enable:
+            raise no_permission(f"subscription group no permission, {group}")
+        return config
+
+    def _brought(self, header: PullHeader) -> tuple[Filter | None, str]:
+        language = language_of(header.expression_type)
+        try:
+            return self._filters.build(header.subscription or "*", language), language
+        except SelectorInvalid as problem:
+            raise Answer(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"parse the consumer's subscription failed: {problem}",
+            ) from None
+
+    def _registered(
+        self, header: PullHeader, config: SubscriptionGroupConfig
+    ) -> tuple[Filter | None, str]:
+        name = header.consumer_group
+        group = self._house.consumers.group(name)
+        if group is None or group.is_empty:
+            raise Answer(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+        if group.traits.is_broadcast and not config.consume_broadcast_enable:
+            raise no_permission(f"the consumer group[{name}] can not consume by broadcast way")
+        wanted = group.wanted.get(header.topic)
+        if wanted is None:
+            raise Answer(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
+            )
+        if wanted.version < header.sub_version:
+            raise Answer(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        try:
+            return self._filters.build(wanted.expression, wanted.language), wanted.language
+        except SelectorInvalid as problem:
+            raise Answer(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong! "
+                f"{problem}",
+            ) from None
+
+
+# ---- pull hold ----------------------------------------------------------------------------------
+# Short polling: pulls that found nothing are looked at every second, and only then (sheet 2.2).
+#
+# The alternative to long polling, for whoever wants few wake-ups at the price of latency: an
+# arrival wakes nobody; each sweep reads for every held pull and answers those that found something,
+# and those whose time is up. Long polling needs nothing of this: the engine's ``PullDesk`` holds
+# (F12).
+#
+# Invariants: a held pull is answered exactly once, unless its peer goes first; at most
+# ``HOLDS_MAX``.
+
+
+HOLDS_MAX: Final = 100_000
+
+Answered = Callable[[Pull, PullResult], None]
+
+_CANCELLED: Final = PullResult(PullStatus.CANCELLED, [], [], 0, 0, 0)
+_NOTHING: Final = (PullStatus.NO_NEW, PullStatus.FILTERED)
+
+
+class Held(NamedTuple):
+    """One pull that waits."""
+
+    session: Session
+    queue: Queue
+    pull: Pull
+    deadline_ms: int
+    answered: Answered
+
+
+class ShortHolds:
+    """Pulls that wait for a sweep."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._held: list[Held] = []
+        self._sweep_ms: int | None = None
+        house.timers.add(self)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, held: Held) -> bool:
+        """Keep a pull until a sweep finds something for it; False when there are too many."""
+        if len(self._held) >= HOLDS_MAX:
+            return False
+        self._held.append(held)
+        if self._sweep_ms is None:
+            now_ms = self._house.clock.monotonic_ms()
+            self._sweep_ms = now_ms + self._house.settings.short_polling_ms
+            self._house.timers.stir()
+        return True
+
+    def next_deadline_ms(self) -> int | None:
+        """The next sweep; None while nobody waits."""
+        return self._sweep_ms
+
+    def due(self, now_ms: int) -> None:
+        """Look at all of them."""
+        if self._sweep_ms is None or now_ms < self._sweep_ms:
+            return
+        held, self._held = self._held, []
+        read = self._house.engine.pulls.read
+        for each in held:
+            if each.session.is_closed:
+                continue
+            if each.queue.is_deleted:
+                each.answered(each.pull, _CANCELLED)
+                continue
+            result = read(each.pull)
+            if result.status in _NOTHING and now_ms < each.deadline_ms:
+                self._held.append(each)
+            else:
+                each.answered(each.pull, result)
+        step_ms = self._house.settings.short_polling_ms
+        self._sweep_ms = now_ms + step_ms if self._held else None
+
+
+# ---- pull status --------------------------------------------------------------------------------
+# How a pull ended in RocketMQ's words: status (the remark), code, where to go on (sheet 1.7).
+#
+# | FOUND                                        0   behind the last one looked at
+# | NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING     20  behind the last one looked at
+# | NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE  19  (offset 0) or 21: go on at 0
+# | OFFSET_OVERFLOW_ONE                          19  the same offset: the end
+# | OFFSET_FOUND_NULL                            19  behind the hole
+# | OFFSET_OVERFLOW_BADLY                        21  the end
+# | OFFSET_TOO_SMALL                             21  the oldest that is there
+# | OFFSET_RESET                                 21  where an operator moved the group
+#
+# Only 19 may be held. Pure: no state, no engine but its result.
+
+
+class Status(StrEnum):
+    """RocketMQ's names."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    OFFSET_RESET = "OFFSET_RESET"
+
+
+class Outcome(NamedTuple):
+    """What an answer says."""
+
+    status: Status
+    code: int
+    next_offset: int
+
+
+_NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
+_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+
+CODES: Final = {
+    Status.FOUND: int(ResponseCode.SUCCESS),
+    Status.NO_MATCHED_MESSAGE: int(ResponseCode.PULL_RETRY_IMMEDIATELY),
+    Status.MESSAGE_WAS_REMOVING: int(ResponseCode.PULL_RETRY_IMMEDIATELY),
+    Status.OFFSET_OVERFLOW_ONE: _NOT_FOUND,
+    Status.OFFSET_FOUND_NULL: _NOT_FOUND,
+    Status.OFFSET_OVERFLOW_BADLY: _MOVED,
+    Status.OFFSET_TOO_SMALL: _MOVED,
+    Status.OFFSET_RESET: _MOVED,
+}
+"""Of those whose code does not depend on the offset."""
+
+_STATUSES: Final = {
+    PullStatus.FOUND: Status.FOUND,
+    PullStatus.FILTERED: Status.NO_MATCHED_MESSAGE,
+    PullStatus.REMOVED: Status.MESSAGE_WAS_REMOVING,
+    PullStatus.CANCELLED: Status.NO_MATCHED_LOGIC_QUEUE,
+    PullStatus.NO_NEW: Status.OFFSET_OVERFLOW_ONE,
+    PullStatus.OFFSET_TOO_SMALL: Status.OFFSET_TOO_SMALL,
+    PullStatus.OFFSET_TOO_LARGE: Status.OFFSET_OVERFLOW_BADLY,
+}
+_AT_AN_EDGE: Final = (
+    PullStatus.NO_NEW,
+    PullStatus.OFFSET_TOO_SMALL,
+    PullStatus.OFFSET_TOO_LARGE,
+)
+
+
+def outcome(pull: Pull, result: PullResult) -> Outcome:
+    """RocketMQ's words for the engine's result."""
+    status = _STATUSES[result.status]
+    if result.status in _AT_AN_EDGE and result.max_offset == 0:
+        status = Status.NO_MESSAGE_IN_QUEUE
+    elif result.status is PullStatus.FILTERED and _is_hole(pull, result.max_offset):
+        status = Status.OFFSET_FOUND_NULL
+    code = CODES.get(status)
+    if code is None:
+        return Outcome(status, _NOT_FOUND if pull.offset == 0 else _MOVED, 0)
+    return Outcome(status, code, result.next_offset)
+
+
+def reset_outcome(offset: int) -> Outcome:
+    """An operator moved the group."""
+    return Outcome(Status.OFFSET_RESET, _MOVED, offset)
+
+
+def _is_hole(pull: Pull, end: int) -> bool:
+    """True when nothing is there at all from the offset on: records lost to corruption."""
+    found = pull.queue.index.entries(pull.offset, 1)
+    return not found or found[0][1] >= end
+
+
+# ---- offset events ------------------------------------------------------------------------------
+# Corrected offsets as events: a reader asked for what is not there and was sent elsewhere.
+#
+# It means lost or repeated messages for somebody, so it is said three times: a line in the log, a
+# counter by reason, and a message in the topic OFFSET_MOVED_EVENT with the group as tag and key, as
+# RocketMQ does it. A client that asks wrongly again and again is counted each time, but writes at
+# most ``EVENTS_PER_S`` messages.
+#
+# Not here: what is wrong with an offset (``pull_status.py``).
+
+
+_log = logging.getLogger(__name__)
+
+EVENTS_PER_S: Final = 10
+EVENTS_BURST: Final = 100
+
+
+class OffsetMovedEvent(Body, gc=False, kw_only=True, rename="camel"):
+    """The body of such a message."""
+
+    consumer_group: str
+    message_queue: MessageQueue
+    offset_request: int
+    offset_new: int
+
+
+class OffsetEvents:
+    """Tells of corrected offsets."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._bucket = TokenBucket(EVENTS_PER_S, EVENTS_BURST)
+        self.counts: dict[str, int] = {}
+        """Corrections by status."""
+        house.engine.tallies.show(
+            "rocketmq_offset_moves", "Offsets of readers that were corrected", "status", self.counts
+        )
+        self.unwritten = 0
+        """Corrections that got no message: too many, or nobody wants them."""
+
+    def moved(
+        self, session: Session, group: str, queue: Queue, move: tuple[int, int], status: str
+    ) -> None:
+        """A reader asked for offset ``move[0]`` and goes on at ``move[1]``."""
+        self.counts[status] = self.counts.get(status, 0) + 1
+        topic = wire_name(queue.topic.name)
+        _log.warning(
+            "PULL_OFFSET_MOVED:correction offset",
+            extra={
+                "topic": topic,
+                "queue": queue.number,
+                "group": group,
+                "from": move[0],
+                "to": move[1],
+                "status": status,
+                "peer": session.name,
+            },
+        )
+        house = self._house
+        is_wanted = house.settings.is_telling_offset_moves and topic != OFFSET_MOVED_TOPIC
+        if not is_wanted or not self._bucket.take(1, house.clock.monotonic_ms()):
+            self.unwritten += 1
+            return
+        event = OffsetMovedEvent(
+            consumer_group=group,
+            message_queue=MessageQueue(
+                topic=topic, broker_name=house.broker_name, queue_id=queue.number
+            ),
+            offset_request=move[0],
+            offset_new=move[1],
+        )
+        place = self._place()
+        record = stored_record(
+            OFFSET_MOVED_TOPIC,
+            0,
+            encode_body(event),
+            format_properties({TAGS: group, KEYS: group}),
+            born_ms=house.clock.wall_ms(),
+            born_host=house.store_host,
+            store_host=house.store_host,
+        )
+        keys = (group.encode(),)
+        session.sends.store([Storing(record, route=place.routes[0], keys=keys)])
+
+    def _place(self) -> Place:
+        found = self._house.topics.find(OFFSET_MOVED_TOPIC)
+        if found is None:
+            config = TopicConfig(
+                topic_name=OFFSET_MOVED_TOPIC, read_queue_nums=1, write_queue_nums=1
+            )
+            found = self._house.topics.put(config)
+        return found
+
+
+# ---- pull ---------------------------------------------------------------------------------------
+
 
 _COMMIT: Final = int(PullFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullFlag.SUSPEND)
-_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
-_NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 _ROCKETMQ: Final = int(Wire.ROCKETMQ)
 _RELEASED: Final = int(IndexFlag.RELEASED)
 

@@ -25,13 +25,13 @@ from penstock.adapters.rocketmq.naming import (
     problem_with,
     wire_name,
 )
-from penstock.adapters.rocketmq.replies import Answer, forbidden, no_topic
+from penstock.adapters.rocketmq.requests import Answer, forbidden, no_topic
 from penstock.engine.topic import DirectRoute, Topic, TopicPolicy
 from penstock.wire.rocketmq.bodies import DataVersion, Perm, TopicConfig
 from penstock.wire.rocketmq.headers import SendHeader
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.house import House
+    from penstock.adapters.rocketmq.broker import House
 
 TOPIC_KIND: Final = "rocketmq.topic"
 QUEUES_MAX: Final = 1024

@@ -26,7 +26,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX
-from penstock.adapters.rocketmq.replies import Answer, system_error
+from penstock.adapters.rocketmq.requests import Answer, system_error
 from penstock.model.ids import ConnectionId
 from penstock.model.record import Record, RecordFlag, Wire
 from penstock.wire.rocketmq.bodies import TopicConfig
@@ -50,9 +50,9 @@ from penstock.wire.rocketmq.stored import (
 )
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.house import House
+    from penstock.adapters.rocketmq.broker import House
+    from penstock.adapters.rocketmq.connection import Session
     from penstock.adapters.rocketmq.requests import Handler
-    from penstock.adapters.rocketmq.session import Session
 
 logger = logging.getLogger(__name__)
 

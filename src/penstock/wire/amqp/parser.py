@@ -603,7 +603,7 @@ def _same(column: tuple[object, ...], value: object) -> int:
 # messages (multiple) are runs of acks, or commands by themselves.
 #
 # Bound: ``RUN_TAGS_MAX`` tags are one run; what follows is the next one.
-# Not here: writing them (``answers.py``), what they mean (``adapters/amqp/settling.py``).
+# Not here: writing them (``answers.py``), what they mean (``adapters/amqp/consumer.py``).
 
 
 _ACK: Final = Ack.method_id

@@ -517,7 +517,7 @@ def retopic(
 #
 # Invariant: only ``wire/rocketmq`` looks into RocketMQ's origin bytes; everybody else asks here.
 #
-# Not here: making RocketMQ bytes out of other messages (``adapters/rocketmq/present.py``).
+# Not here: making RocketMQ bytes out of other messages (``adapters/rocketmq/shown.py``).
 
 
 _I64: Final = Struct(">q")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.adapters.amqp.ordering import COMMANDS_AT_ONCE
+from penstock.adapters.amqp.commands import COMMANDS_AT_ONCE
 from penstock.engine.subscription.settle import DEATHS_AT_ONCE
 from penstock.flow.diagnosis import COMMANDS, UndoneView
 from penstock.testing.amqp_peer import NO_PROPERTIES

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.adapters.amqp.states import connection_state
+from penstock.adapters.amqp.management.figures import connection_state
 from penstock.flow.diagnosis import diagnose
 from penstock.flow.reason import Reason
 from penstock.settings.load import Settings

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from penstock.adapters.amqp.house import House
+from penstock.adapters.amqp.broker import House
 from penstock.adapters.amqp.users import User, Users, hash_of, is_loopback
 from penstock.testing.workbench import Workbench
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.adapters.rocketmq.group_book import GROUP_CHARS_MAX, GROUP_KIND, GroupBook
+from penstock.adapters.rocketmq.group_registry import GROUP_CHARS_MAX, GROUP_KIND, GroupBook
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, decode_body, encode_body

@@ -4,22 +4,22 @@ import random
 
 import pytest
 
-from penstock.adapters.rocketmq import (
-    clients,
-    groups,
-    locks,
-    offsets,
-    pull,
-    relays,
-    reset_offsets,
-    stats,
-)
+from penstock.adapters.rocketmq import admin, groups, offsets, pull
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
 from penstock.wire.rocketmq.bodies import encode_body
 
-FAMILIES = (clients, groups, locks, offsets, pull, relays, reset_offsets, stats)
-CODES = sorted(int(code) for family in FAMILIES for code in family.HANDLERS)
+FAMILIES = (
+    groups.CLIENT_HANDLERS,
+    groups.GROUP_HANDLERS,
+    groups.LOCK_HANDLERS,
+    offsets.OFFSET_HANDLERS,
+    pull.HANDLERS,
+    admin.RELAY_HANDLERS,
+    offsets.RESET_HANDLERS,
+    admin.STATISTICS_HANDLERS,
+)
+CODES = sorted(int(code) for family in FAMILIES for code in family)
 FIELDS = (
     "consumerGroup", "producerGroup", "group", "groupName", "topic", "queueId", "queueOffset",
     "maxMsgNums", "maxMsgBytes", "sysFlag", "commitOffset", "suspendTimeoutMillis", "subscription",

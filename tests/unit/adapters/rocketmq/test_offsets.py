@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.adapters.rocketmq.group_book import GroupBook
+from penstock.adapters.rocketmq.group_registry import GroupBook
 from penstock.adapters.rocketmq.offsets import BOOT_FIRST, NO_ZERO
 from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer

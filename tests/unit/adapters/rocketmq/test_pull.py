@@ -5,9 +5,9 @@ import random
 
 import pytest
 
+from penstock.adapters.rocketmq.group_registry import OffsetBook
 from penstock.adapters.rocketmq.naming import OFFSET_MOVED_TOPIC
-from penstock.adapters.rocketmq.offset_book import OffsetBook
-from penstock.adapters.rocketmq.offset_events import EVENTS_BURST, OffsetEvents
+from penstock.adapters.rocketmq.pull import EVENTS_BURST, OffsetEvents
 from penstock.model.names import topic_name
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings

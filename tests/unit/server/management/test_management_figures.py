@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.adapters.amqp.sampler import STEP_MS
+from penstock.adapters.amqp.management.figures import STEP_MS
 from penstock.testing.management_tool import ManagementTool as Tool
 from penstock.wire.amqp.frames import method_frame
 from penstock.wire.amqp.methods.basic import Ack, Consume, Qos

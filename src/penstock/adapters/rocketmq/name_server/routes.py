@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX, problem_with
-from penstock.adapters.rocketmq.replies import system_error
+from penstock.adapters.rocketmq.requests import system_error
 from penstock.wire.rocketmq.bodies import (
     MASTER,
     BrokerData,
@@ -30,7 +30,7 @@ from penstock.wire.rocketmq.bodies import (
 )
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.house import House
+    from penstock.adapters.rocketmq.broker import House
 
 BROKERS_MAX: Final = 1000
 TOPICS_MAX: Final = 100_000

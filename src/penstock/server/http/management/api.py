@@ -36,7 +36,7 @@ from penstock.server.http.management.place import ANY, Done, Failed, Handler, Pl
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.house import House
+    from penstock.adapters.amqp.broker import House
 
 _STATUS: Final = {
     ReplyCode.NOT_FOUND: 404,

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from penstock.adapters.amqp.client_views import (
+from penstock.adapters.amqp.connection import Session
+from penstock.adapters.amqp.management.views import (
     channel_name,
     channel_view,
     connection_view,
     consumer_view,
 )
-from penstock.adapters.amqp.session import Session
 from penstock.server.http.management.asked import Asked, bad_request, not_found, paged
 from penstock.server.http.management.place import ANY, Done, Failed, Place, Table
 

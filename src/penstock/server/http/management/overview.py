@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock import __version__
-from penstock.adapters.amqp.client_views import node_of
-from penstock.adapters.amqp.figures import (
+from penstock.adapters.amqp.broker import CHURN
+from penstock.adapters.amqp.management.figures import (
     HANDED,
     LEVELS,
     OVERVIEW,
+    STEP_MS,
     house_figures,
     vhost_figures,
 )
-from penstock.adapters.amqp.house import CHURN
-from penstock.adapters.amqp.sampler import STEP_MS
+from penstock.adapters.amqp.management.views import node_of
 from penstock.server.http.management.asked import Asked, not_found, paged
 from penstock.server.http.management.place import ANY, Place, Table
 

@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.adapters.amqp.operator_desk import OperatorDesk
+from penstock.adapters.amqp.management.operator_desk import OperatorDesk
 from penstock.server.http.management.asked import Problem, not_found
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.house import House
-    from penstock.adapters.amqp.queue import AmqpQueue
-    from penstock.adapters.amqp.vhost import VirtualHost
+    from penstock.adapters.amqp.broker import House
+    from penstock.adapters.amqp.topology.queue import AmqpQueue
+    from penstock.adapters.amqp.topology.vhost import VirtualHost
 
 ANY: Final = "*"
 """A name, in the pattern of a path."""

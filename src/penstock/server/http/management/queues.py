@@ -22,12 +22,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.adapters.amqp.binding import to_queue
-from penstock.adapters.amqp.claims import check_claims
-from penstock.adapters.amqp.definitions import make_queue
-from penstock.adapters.amqp.document import QueueDefinition
-from penstock.adapters.amqp.json_values import plain_properties
-from penstock.adapters.amqp.topology_views import binding_view, default_binding, queue_view
+from penstock.adapters.amqp.management.definitions import QueueDefinition, make_queue
+from penstock.adapters.amqp.management.views import (
+    binding_view,
+    default_binding,
+    plain_properties,
+    queue_view,
+)
+from penstock.adapters.amqp.topology.matching import to_queue
+from penstock.adapters.amqp.users import check_claims
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.server.http.management.asked import Asked, Problem, bad_request, not_found, paged
 from penstock.server.http.management.place import ANY, DURABLE_SECONDS_MAX, Done, Place, Table
@@ -36,7 +39,7 @@ from penstock.wire.amqp.origin import examine
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.queue import AmqpQueue
+    from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.model.record import Record
 
 BASE64: Final = "base64"

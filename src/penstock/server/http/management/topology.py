@@ -21,8 +21,12 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import quote
 
-from penstock.adapters.amqp.binding import Binding, Destination, to_exchange, to_queue
-from penstock.adapters.amqp.definitions import (
+from penstock.adapters.amqp.exchange_commands import delete_exchange
+from penstock.adapters.amqp.management.definitions import (
+    BindingDefinition,
+    Definitions,
+    ExchangeDefinition,
+    UserDefinition,
     exported,
     import_definitions,
     make_binding,
@@ -30,22 +34,16 @@ from penstock.adapters.amqp.definitions import (
     make_vhost,
     permission_view,
 )
-from penstock.adapters.amqp.document import (
-    BindingDefinition,
-    Definitions,
-    ExchangeDefinition,
-    UserDefinition,
-)
-from penstock.adapters.amqp.exchange import Exchange
-from penstock.adapters.amqp.exchanges import delete_exchange
-from penstock.adapters.amqp.topology_views import (
+from penstock.adapters.amqp.management.views import (
     all_bindings,
     binding_view,
     exchange_view,
     user_view,
     vhost_view,
 )
-from penstock.adapters.amqp.vhost import DEFAULT_VHOST, VirtualHost
+from penstock.adapters.amqp.topology.exchange import Exchange
+from penstock.adapters.amqp.topology.matching import Binding, Destination, to_exchange, to_queue
+from penstock.adapters.amqp.topology.vhost import DEFAULT_VHOST, VirtualHost
 from penstock.server.http.management.asked import (
     Asked,
     bad_request,

@@ -1,0 +1,713 @@
+"""Who on a channel holds messages: consumers, and one silent taker per queue for basic.get.
+
+Each of them is a consumer of the engine and its own outlet, so a list of deliveries finds its way
+without a look-up. ``demand`` of a consumer is its window inside the channel's (F10), or none for
+those without acks; the socket's backlog (F14) is the connection's, shared by all of its consumers.
+
+Invariants: a holder that is not listed as a consumer any more stays known to the channel until
+nothing of it is unsettled: only then may the engine forget it.
+Not here: commands (``consume.py``, ``get.py``), frames (``outflow.py``).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from enum import Enum
+from functools import partial
+from itertools import groupby
+from operator import attrgetter, itemgetter, lt
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.adapters.amqp.present import as_amqp, with_attempts
+from penstock.engine.host import Mode
+from penstock.engine.subscription.consumer import Consumer
+from penstock.flow.demand import Demand, Unlimited, Window
+from penstock.model.record import Record, Wire
+from penstock.wire.amqp.codes import CLASS_BASIC, AmqpError, ReplyCode
+from penstock.wire.amqp.methods.basic import (
+    Ack,
+    Cancel,
+    Consume,
+    Nack,
+    Recover,
+    RecoverAsync,
+    RecoverOk,
+    Reject,
+)
+from penstock.wire.amqp.serializer import Deliveries
+
+if TYPE_CHECKING:
+    from penstock.adapters.amqp.channel import ChannelState
+    from penstock.adapters.amqp.topology.queue import AmqpQueue
+    from penstock.engine.subscription.consumer import Delivery
+    from penstock.engine.subscription.subscription import Subscription
+    from penstock.model.ids import QueueId
+    from penstock.wire.amqp.frames import AckRun, SettleRun
+
+QUORUM: Final = "quorum"
+QUORUM_PREFETCH: Final = 2000
+"""What "no limit" means for consumers of quorum queues, as RabbitMQ has it."""
+CANCEL_NOTIFY: Final = "consumer_cancel_notify"
+
+
+class Holder:
+    """Somebody of this channel whom messages of one queue were given to."""
+
+    __slots__ = ("channel", "consumer", "is_counted", "queue", "subscription")
+
+    def __init__(self, channel: ChannelState, queue: AmqpQueue) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.subscription: Subscription = queue.subscription
+        """The one it was attached to; a queue made anew under that name has another."""
+        self.is_counted = queue.kind == QUORUM
+        """Whether coming back is counted as an attempt (``x-delivery-count``)."""
+        self.consumer: Consumer | None = None
+
+    @property
+    def unacked(self) -> int:
+        """Messages it has and did not settle."""
+        return self.consumer.inflight.messages if self.consumer is not None else 0
+
+    def attach(self, demand: Demand, name: str, **keywords: Any) -> None:
+        """Become a consumer of the engine; raises when it takes no more of them."""
+        attached = self.subscription.attach(
+            self, demand, unsent=self.channel.session.unsent, name=name, **keywords
+        )
+        if not isinstance(attached, Consumer):
+            raise AmqpError(ReplyCode.PRECONDITION_FAILED, attached.text)
+        self.consumer = attached
+
+    def detach(self) -> None:
+        """It is gone; what it has goes back to its place."""
+        if self.consumer is not None and not self.subscription.is_closed:
+            self.subscription.detach(self.consumer, count=self.is_counted)
+
+    # What the engine calls.
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Only consumers are given messages without asking."""
+
+    def cancelled(self, consumer: Consumer, cause: str) -> None:
+        """The queue is gone: so is whoever took from it by hand."""
+        self.channel.consuming.forget_getter(self)
+
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
+        """Only consumers wait in line."""
+
+
+class ConsumerEntry(Holder):
+    """A consumer as its client knows it: by its tag."""
+
+    __slots__ = (
+        "arguments",
+        "deliveries",
+        "is_active",
+        "is_exclusive",
+        "is_no_ack",
+        "prefetch_count",
+        "priority",
+        "tag",
+        "window",
+    )
+
+    def __init__(
+        self, channel: ChannelState, queue: AmqpQueue, method: Consume, tag: str, priority: int
+    ) -> None:
+        super().__init__(channel, queue)
+        self.tag = tag
+        self.arguments: dict[str, Any] = method.arguments
+        self.is_no_ack = method.is_no_ack
+        self.is_exclusive = method.is_exclusive
+        self.priority = priority
+        self.prefetch_count = 0 if method.is_no_ack else channel.consuming.prefetch_count
+        """As its client asked; 0 = no limit."""
+        self.is_active = True
+        """False for those who wait until the single active consumer leaves."""
+        self.window: Window | None = None
+        self.deliveries = Deliveries(channel.number, tag, channel.session.frame_max)
+
+    def start(self) -> None:
+        """Take messages from now on."""
+        self.is_active = self.subscription.options.mode is not Mode.SINGLE_ACTIVE
+        demand: Demand = Unlimited()
+        if not self.is_no_ack:
+            count = self.prefetch_count or (QUORUM_PREFETCH if self.is_counted else 0)
+            demand = self.window = Window(count, self.channel.consuming.window)
+        session = self.channel.session
+        self.attach(
+            demand,
+            f"{session.name} ({self.channel.number}) {self.tag}",
+            priority=self.priority,
+            is_auto_settled=self.is_no_ack,
+        )
+
+    def cancel(self) -> None:
+        """Take no more; what it has stays its own."""
+        if self.window is not None:
+            self.window.close()
+        if self.consumer is not None and not self.subscription.is_closed:
+            self.subscription.cancel(self.consumer)
+
+    def detach(self) -> None:
+        """It is gone; what it has goes back to its place."""
+        if self.window is not None:
+            self.window.close()
+        super().detach()
+
+    # What the engine calls.
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Messages: one piece of bytes for all of them."""
+        deliver(self, deliveries)
+
+    def cancelled(self, consumer: Consumer, cause: str) -> None:
+        """The queue is gone; its client is told if it wants to know."""
+        if self.window is not None:
+            self.window.close()
+        channel = self.channel
+        if channel.consuming.forget(self) and CANCEL_NOTIFY in channel.session.client_capabilities:
+            channel.answer(Cancel(self.tag, is_nowait=True))
+
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
+        """It became the single active one, or ceased to be it."""
+        self.is_active = is_active
+
+
+# ---- outflow ------------------------------------------------------------------------------------
+# The way out: what the engine hands to a consumer becomes frames of its channel, a list at a time.
+#
+# Per list: one look whether all records are plain AMQP ones of one shape (the rule), one entry in
+# the ledger of delivery tags, one piece of bytes. Records of other protocols are rewritten as AMQP
+# shows them (``present.py``); what came back to a quorum queue says how often.
+#
+# F14: what the socket has not taken is counted by the engine when it hands a list over, against the
+# connection's ``UnsentLimit``; ``Session.flushed`` gives it back and ``Consuming.wake`` lets the
+# engine go on. So a peer that does not read stops its own connection's deliveries and nobody
+# else's.
+#
+# Not here: tags (``unacked.py``), the layout of frames (``wire/amqp/serializer.py``).
+
+
+_AMQP: Final = int(Wire.AMQP)
+_RECORD: Final = attrgetter("record")
+_SHAPE: Final = attrgetter("shape")
+_OFFSET: Final = attrgetter("offset")
+_QUEUE: Final = attrgetter("queue_id")
+_IS_REDELIVERED: Final = attrgetter("is_redelivered")
+
+
+def deliver(entry: ConsumerEntry, deliveries: list[Delivery]) -> None:
+    """Send these to a consumer; what needs an ack is in the ledger afterwards."""
+    count = len(deliveries)
+    records: list[Record] = list(map(_RECORD, deliveries))
+    first = records[0].shape
+    is_plain = first.wire == _AMQP and (
+        count == 1 or list(map(_SHAPE, records)).count(first) == count
+    )
+    redelivered: list[bool] | None = None
+    again = 0
+    if True in map(_IS_REDELIVERED, deliveries):
+        redelivered = list(map(_IS_REDELIVERED, deliveries))
+        again = redelivered.count(True)
+    if not is_plain or (redelivered is not None and entry.is_counted):
+        records = [presented(entry, delivery) for delivery in deliveries]
+    channel, is_no_ack = entry.channel, entry.is_no_ack
+    consuming = channel.consuming
+    consuming.tally.delivered(count, again, is_no_ack=is_no_ack)
+    entry.queue.tally.delivered(count, again, is_no_ack=is_no_ack)
+    if is_no_ack:
+        first_tag = consuming.unacked.skip(count)
+    else:
+        first_tag = note(entry, deliveries, is_plain=is_plain)
+    if channel.line.is_waiting:
+        channel.line.note_deliveries(count, sum([delivery.size for delivery in deliveries]))
+    channel.send(entry.deliveries.encode(records, first_tag, redelivered))
+
+
+def note(holder: Holder, deliveries: list[Delivery], *, is_plain: bool) -> int:
+    """Enter deliveries into the ledger; the first tag."""
+    channel = holder.channel
+    unacked = channel.consuming.unacked
+    now_ms = channel.house.clock.monotonic_ms()
+    first_tag = unacked.next_tag
+    if is_plain and len(holder.queue.topic.queues) == 1:
+        offsets = list(map(_OFFSET, deliveries))
+        return unacked.add(holder, deliveries[0].queue_id, offsets, now_ms)
+    for queue_id, group in groupby(deliveries, _QUEUE):
+        offsets = []
+        for delivery in group:
+            span = delivery.record.messages
+            if span == 1:
+                offsets.append(delivery.offset)
+                continue
+            if offsets:
+                unacked.add(holder, queue_id, offsets, now_ms)
+                offsets = []
+            whole = list(range(delivery.offset, delivery.offset + span))
+            unacked.add_batch(holder, queue_id, whole, now_ms)
+        if offsets:
+            unacked.add(holder, queue_id, offsets, now_ms)
+    return first_tag
+
+
+def presented(holder: Holder, delivery: Delivery) -> Record:
+    """The record of a delivery as its AMQP peer shall see it."""
+    record = delivery.record
+    if record.shape.wire != _AMQP:
+        house = holder.channel.house
+        bytes_max = house.all_settings.topics.message_bytes_max
+        reader = house.engine.facts.get(record.wire)
+        record = as_amqp(record, holder.queue.name, reader=reader, bytes_max=bytes_max)
+    if delivery.attempts and holder.is_counted:
+        record = with_attempts(record, delivery.attempts)
+    return record
+
+
+# ---- unacked ------------------------------------------------------------------------------------
+# The ledger of delivery tags: what one channel was given and has not settled yet.
+#
+# Tags count up from 1, those of deliver and get-ok together; what needs no ack uses up tags, too.
+# They are kept as runs, not one by one: tags next to each other, that one holder got from one
+# queue, with their offsets in one list. Settling cuts pieces out of runs; a piece is a run of its
+# own, so that it can be put back (tx.rollback)::
+#
+# | run   | first_tag 7 | tags 5 | holder, queue | offsets, from ``at`` on |
+# | ack 9 -> run 7..8, piece 9 (settled), run 10..11: all three share one list of offsets
+#
+# A batch record of another protocol is one tag with several offsets; it is a run by itself.
+#
+# Invariants: runs are in order of their tags and do not overlap; ``count`` is the number of
+# unsettled tags; a tag is taken at most once. Bounds: what is unsettled is bounded by F13; a list
+# is at most ``RUN_TAGS_MAX`` long, so a settled tag keeps no more than that in memory. Not here:
+# what becomes of a piece (``settling.py``).
+
+
+RUN_TAGS_MAX: Final = 4096
+"""Tags after which a new run is begun although the last one could go on."""
+RUN_AGE_MS_MAX: Final = 1000
+"""So is it after this time: a run is as old as its first delivery, for ``consumer_timeout``."""
+
+
+class Run(msgspec.Struct, eq=False):
+    """Tags next to each other."""
+
+    first_tag: int
+    tags: int
+    holder: Holder
+    queue_id: QueueId
+    offsets: list[int]
+    at: int = 0
+    """Where in the list its offsets begin; negative when all of them have one tag."""
+    time_ms: int = 0
+    """Monotonic time of its first delivery."""
+
+    @property
+    def end_tag(self) -> int:
+        """The first tag behind it."""
+        return self.first_tag + self.tags
+
+    @property
+    def settled_offsets(self) -> list[int]:
+        """The offsets of its tags."""
+        at, tags, offsets = self.at, self.tags, self.offsets
+        if at < 0 or (at == 0 and tags == len(offsets)):
+            return offsets
+        return offsets[at : at + tags]
+
+    @property
+    def is_batch(self) -> bool:
+        """True for the one tag of a record with several messages in it."""
+        return self.at < 0
+
+    def part(self, first_tag: int, tags: int) -> Run:
+        """Some of its tags."""
+        return Run(
+            first_tag,
+            tags,
+            self.holder,
+            self.queue_id,
+            offsets=self.offsets,
+            at=self.at if self.is_batch else self.at + first_tag - self.first_tag,
+            time_ms=self.time_ms,
+        )
+
+
+class Unacked:
+    """The tags of one channel."""
+
+    __slots__ = ("_firsts", "_runs", "count", "next_tag")
+
+    def __init__(self) -> None:
+        self.next_tag = 1
+        self.count = 0
+        # The same runs twice: their first tags for finding them, by bisection.
+        self._firsts: list[int] = []
+        self._runs: list[Run] = []
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the longest unsettled message was delivered, up to a second; None = there is none.
+
+        What was put back by a rollback is as old as it was.
+        """
+        return self._runs[0].time_ms if self._runs else None
+
+    def skip(self, tags: int) -> int:
+        """Tags of deliveries that need no ack; the first of them."""
+        first = self.next_tag
+        self.next_tag += tags
+        return first
+
+    def add(self, holder: Holder, queue_id: QueueId, offsets: list[int], now_ms: int) -> int:
+        """One tag for each offset; the first of them. The list belongs to the ledger now."""
+        count = len(offsets)
+        first = self.next_tag
+        self.next_tag = first + count
+        self.count += count
+        last = self._runs[-1] if self._runs else None
+        if (
+            last is not None
+            and last.end_tag == first
+            and last.holder is holder
+            and last.queue_id == queue_id
+            and not last.is_batch
+            and len(last.offsets) + count <= RUN_TAGS_MAX
+            and now_ms - last.time_ms < RUN_AGE_MS_MAX
+        ):
+            # Tags and offsets are handed out together: where the tags end, so does the list.
+            last.offsets += offsets
+            last.tags += count
+        else:
+            run = Run(first, count, holder, queue_id, offsets=offsets, time_ms=now_ms)
+            self._firsts.append(first)
+            self._runs.append(run)
+        return first
+
+    def add_batch(self, holder: Holder, queue_id: QueueId, offsets: list[int], now_ms: int) -> int:
+        """One tag for all these offsets."""
+        first = self.skip(1)
+        self.count += 1
+        run = Run(first, 1, holder, queue_id, offsets=offsets, at=-1, time_ms=now_ms)
+        self._firsts.append(first)
+        self._runs.append(run)
+        return first
+
+    def take(self, tag: int, *, is_multiple: bool) -> list[Run]:
+        """Settle this tag, or all up to it (0 = all there are); raises 406 when it is not known."""
+        if is_multiple and not tag:
+            return self.take_all()
+        pieces: list[Run] = []
+        if not (self._take_upto(tag, pieces) if is_multiple else self._span(tag, tag, pieces)):
+            raise unknown_tag(tag)
+        return pieces
+
+    def take_each(self, tags: list[int]) -> tuple[list[Run], int | None]:
+        """Settle these, in order, up to the first that is not known: that one comes back, too."""
+        pieces: list[Run] = []
+        for first, last in stretches(tags):
+            if not self._span(first, last, pieces):
+                break
+        else:
+            return pieces, None
+        self.put_back(pieces)
+        pieces = []
+        for tag in tags:
+            if not self._span(tag, tag, pieces):
+                return pieces, tag
+        return pieces, None
+
+    def take_multiples(self, tags: list[int]) -> tuple[list[Run], int | None]:
+        """The same for tags of which each settles all before it."""
+        pieces: list[Run] = []
+        if len(tags) > 1 and tags[0] > 0 and stretches(tags) == [(tags[0], tags[-1])]:
+            # After the first of them nothing is left in front of the others.
+            if not self._take_upto(tags[0], pieces):
+                return pieces, tags[0]
+            rest, unknown = self.take_each(tags[1:])
+            return pieces + rest, unknown
+        if len(tags) > 1 and _is_rising(tags) and min(map(self._find, tags)) >= 0:
+            # All of them are known, and none settles a later one: the last says it for all.
+            self._take_upto(tags[-1], pieces)
+            return pieces, None
+        for tag in tags:
+            if not tag:
+                pieces += self.take_all()
+            elif not self._take_upto(tag, pieces):
+                return pieces, tag
+        return pieces, None
+
+    def take_all(self) -> list[Run]:
+        """Settle everything."""
+        pieces, self._runs, self._firsts, self.count = self._runs, [], [], 0
+        return pieces
+
+    def put_back(self, pieces: list[Run]) -> None:
+        """Undo a take."""
+        for piece in pieces:
+            at = bisect_right(self._firsts, piece.first_tag)
+            self._firsts.insert(at, piece.first_tag)
+            self._runs.insert(at, piece)
+            self.count += piece.tags
+
+    def _find(self, tag: int) -> int:
+        """The place of the run with this tag; -1 when it is not unsettled."""
+        at = bisect_right(self._firsts, tag) - 1
+        if at >= 0:
+            run = self._runs[at]
+            if tag < run.first_tag + run.tags:
+                return at
+        return -1
+
+    def _take_upto(self, tag: int, pieces: list[Run]) -> bool:
+        at = self._find(tag)
+        if at < 0:
+            return False
+        run = self._runs[at]
+        if run.first_tag + run.tags > tag + 1:
+            self._split(at, tag + 1)
+        taken = self._runs[: at + 1]
+        pieces += taken
+        del self._runs[: at + 1], self._firsts[: at + 1]
+        self.count -= run.tags if not at else sum([run.tags for run in taken])
+        return True
+
+    def _span(self, first: int, last: int, pieces: list[Run]) -> bool:
+        """Settle the tags from first to last; False when one is not known: some may be taken."""
+        at = self._find(first)
+        if at < 0:
+            return False
+        runs = self._runs
+        if runs[at].first_tag < first:
+            self._split(at, first)
+            at += 1
+        start, tag = at, first
+        while tag <= last and at < len(runs) and (run := runs[at]).first_tag == tag:
+            if tag + run.tags > last + 1:
+                self._split(at, last + 1)
+            tag += run.tags
+            at += 1
+        pieces += runs[start:at]
+        del runs[start:at], self._firsts[start:at]
+        self.count -= tag - first
+        return tag > last
+
+    def _split(self, at: int, tag: int) -> None:
+        """Make two runs of one; the second begins with this tag."""
+        run = self._runs[at]
+        behind = run.part(tag, run.end_tag - tag)
+        # The list is not cut: both go on in it, and only the last one may ever grow.
+        run.tags -= behind.tags
+        self._runs.insert(at + 1, behind)
+        self._firsts.insert(at + 1, tag)
+
+
+def singles(pieces: list[Run], tags: list[int]) -> list[Run]:
+    """The same tags one by one, in this order."""
+    homes: dict[int, Run] = {}
+    for piece in pieces:
+        homes.update(dict.fromkeys(range(piece.first_tag, piece.end_tag), piece))
+    return [homes[tag].part(tag, 1) for tag in tags]
+
+
+def _is_rising(tags: list[int]) -> bool:
+    return tags[0] > 0 and all(map(lt, tags, tags[1:]))
+
+
+def stretches(tags: list[int]) -> list[tuple[int, int]]:
+    """First and last of the stretches of tags that follow each other, in ascending order."""
+    if len(tags) == 1:
+        return [(tags[0], tags[0])]
+    if tags == list(range(tags[0], tags[0] + len(tags))):
+        return [(tags[0], tags[-1])]
+    found: list[tuple[int, int]] = []
+    ordered = sorted(tags)
+    first = last = ordered[0]
+    for tag in ordered[1:]:
+        if tag != last + 1:
+            found.append((first, last))
+            first = tag
+        last = tag
+    found.append((first, last))
+    return found
+
+
+def unknown_tag(tag: int) -> AmqpError:
+    """406, as RabbitMQ says it."""
+    return AmqpError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+
+
+# ---- settling -----------------------------------------------------------------------------------
+# basic.ack, nack, reject and recover: what becomes of messages that a channel holds.
+#
+# Tags become pieces of the ledger (``unacked.py``), pieces of one queue become one list of offsets,
+# and each list one verb of its subscription: settled, back to its place (flagged as redelivered;
+# counted in quorum queues), or refused for good (dead letter). In a transaction pieces wait for
+# tx.commit; a rollback puts them back into the ledger.
+#
+# A tag that is not unsettled is an error of the channel (406); what came before it in the same run
+# of acks is settled, as if each had come by itself. Not here: transactions (``tx.py``), dead
+# letters (``burial.py``).
+
+
+class Verdict(Enum):
+    """What a client says of messages it was given."""
+
+    DONE = "done"
+    BACK = "back"
+    REFUSED = "refused"
+
+
+_DONE: Final = Verdict.DONE
+"""The rule; a member of an enumeration is slow to find by its name."""
+VERDICTS: Final = {
+    Ack.method_id: Verdict.DONE,
+    Nack.method_id: Verdict.REFUSED,
+    Nack.method_id + 1: Verdict.BACK,
+    Reject.method_id: Verdict.REFUSED,
+    Reject.method_id + 1: Verdict.BACK,
+}
+"""By the words of a ``SettleRun``."""
+
+
+def acks(channel: ChannelState, run: AckRun) -> None:
+    """Acks, in the order they came."""
+    unacked = channel.consuming.unacked
+    take = unacked.take_multiples if run.is_multiple else unacked.take_each
+    pieces, unknown = take(run.tags)
+    if pieces:
+        decide(channel, pieces, _DONE)
+    if unknown is not None:
+        raise unknown_tag(unknown).about(channel.number, CLASS_BASIC, Ack.method_id)
+
+
+def settle(channel: ChannelState, run: SettleRun) -> None:
+    """Words about single messages, one verdict at a time: they do not touch each other's.
+
+    Only who comes back and who is refused, of one queue that counts, may die beside each other:
+    those stay in the order in which they were named, and so do all that are refused.
+    """
+    pieces, unknown = channel.consuming.unacked.take_each(run.tags)
+    count = sum([piece.tags for piece in pieces])
+    words = run.words[:count]
+    if words and words.count(words[0]) == count:
+        decide(channel, _as_named(pieces, run.tags, words[0]), VERDICTS[words[0]])
+    elif words:
+        for verdict, part in _parted(singles(pieces, run.tags[:count]), words):
+            decide(channel, part, verdict)
+    if unknown is not None:
+        raise unknown_tag(unknown).about(channel.number, CLASS_BASIC, run.words[count] & ~1)
+
+
+def _as_named(pieces: list[Run], tags: list[int], word: int) -> list[Run]:
+    """Pieces in the order of these tags, where that may be told: dead letters are in order."""
+    is_told = VERDICTS[word] is Verdict.REFUSED or any(each.holder.is_counted for each in pieces)
+    if not is_told or all(map(lt, tags, tags[1:])):
+        return pieces
+    return singles(pieces, tags[: sum([piece.tags for piece in pieces])])
+
+
+def _parted(pieces: list[Run], words: bytes) -> Iterable[tuple[Verdict, list[Run]]]:
+    """Pieces of one tag each, and what is said of them."""
+    verdicts = [VERDICTS[word] for word in words]
+    parts: dict[Verdict, list[Run]] = {}
+    for verdict, piece in zip(verdicts, pieces, strict=True):
+        parts.setdefault(verdict, []).append(piece)
+    done = parts.pop(Verdict.DONE, None)
+    if done is not None:
+        yield Verdict.DONE, done
+    if len(parts) < 2 or not any(each.holder.is_counted for each in pieces):
+        yield from parts.items()
+        return
+    rest = [each for each in zip(verdicts, pieces, strict=True) if each[0] is not Verdict.DONE]
+    for verdict, part in groupby(rest, itemgetter(0)):
+        yield verdict, [piece for _, piece in part]
+
+
+def nack(channel: ChannelState, method: Nack) -> None:
+    """basic.nack that came by itself: for all up to a tag, mostly."""
+    pieces = channel.consuming.unacked.take(method.delivery_tag, is_multiple=method.is_multiple)
+    decide(channel, pieces, Verdict.BACK if method.is_requeue else Verdict.REFUSED)
+
+
+def reject(channel: ChannelState, method: Reject) -> None:
+    """basic.reject that came by itself."""
+    pieces = channel.consuming.unacked.take(method.delivery_tag, is_multiple=False)
+    decide(channel, pieces, Verdict.BACK if method.is_requeue else Verdict.REFUSED)
+
+
+def recover(channel: ChannelState, method: Recover) -> None:
+    """basic.recover: everything unsettled goes back."""
+    _recover(channel, is_requeue=method.is_requeue)
+    channel.answer(RecoverOk())
+
+
+def recover_async(channel: ChannelState, method: RecoverAsync) -> None:
+    """The same without an answer."""
+    _recover(channel, is_requeue=method.is_requeue)
+
+
+def _recover(channel: ChannelState, *, is_requeue: bool) -> None:
+    if not is_requeue:
+        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+    carry_out(channel, channel.consuming.unacked.take_all(), Verdict.BACK)
+
+
+def decide(channel: ChannelState, pieces: list[Run], verdict: Verdict) -> None:
+    """Carry it out now, or at the commit."""
+    tx = channel.publishing.tx
+    if tx is None:
+        carry_out(channel, pieces, verdict)
+    else:
+        tx.hold_ack(
+            partial(carry_out, channel, pieces, verdict),
+            partial(channel.consuming.unacked.put_back, pieces),
+        )
+
+
+def carry_out(channel: ChannelState, pieces: list[Run], verdict: Verdict) -> None:
+    """One verb of the engine for all messages of a queue."""
+    consuming = channel.consuming
+    for holder, queue_id, offsets in grouped(pieces):
+        subscription = holder.subscription
+        if subscription.is_closed:
+            continue  # the queue is gone, and with it what was to be settled
+        if verdict is _DONE:
+            subscription.settle(queue_id, offsets)
+            consuming.tally.ack += len(offsets)
+            holder.queue.tally.ack += len(offsets)
+        elif verdict is Verdict.BACK:
+            subscription.requeue(queue_id, offsets, count=holder.is_counted)
+        else:
+            subscription.reject(queue_id, offsets)
+    if consuming.lingering:
+        consuming.tidy()
+
+
+def grouped(pieces: list[Run]) -> Iterable[tuple[Holder, QueueId, list[int]]]:
+    """The offsets of these pieces by queue, and one of those who held them there."""
+    if len(pieces) == 1:
+        piece = pieces[0]
+        return ((piece.holder, piece.queue_id, piece.settled_offsets),)
+    found: dict[tuple[Subscription, QueueId], tuple[Holder, QueueId, list[int]]] = {}
+    for piece in pieces:
+        holder, queue_id = piece.holder, piece.queue_id
+        known = found.get((holder.subscription, queue_id))
+        if known is None:
+            # A copy: it may grow here, and its list is the piece's.
+            offsets = list(piece.settled_offsets)
+            found[holder.subscription, queue_id] = (holder, queue_id, offsets)
+        else:
+            known[2].extend(piece.settled_offsets)
+    return found.values()
+
+
+COMMANDS: Final[dict[type[Any], Callable[[ChannelState, Any], None]]] = {
+    Nack: nack,
+    Reject: reject,
+    Recover: recover,
+    RecoverAsync: recover_async,
+}

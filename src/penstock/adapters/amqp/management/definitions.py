@@ -1,0 +1,491 @@
+"""Definitions as one JSON document, in RabbitMQ's shape: for backup, and for moving in.
+
+Exported are users (with their hashes, never passwords), vhosts, exchanges, queues and bindings, all
+but what nobody can make (the default exchange, ``amq.*``) and what ends with a connection. Imported
+is the same; permissions, policies, parameters and limits of a RabbitMQ export are passed over, for
+there is nothing here that they could change.
+
+An import is all or nothing, also through a crash. What is there already must be equivalent, as for
+a client that declares it: then the same document changes nothing a second time.
+Not here: HTTP (``server/http/management``), the parts of a document (``document.py``), whether all
+of one can be made (``survey.py``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+
+from penstock.adapters.amqp.exchange_commands import (
+    check_exchange,
+    clean_name,
+    declare_exchange,
+    known_kind,
+)
+from penstock.adapters.amqp.management.views import binding_view, exchange_view, plain, user_view
+from penstock.adapters.amqp.topology.exchange import PREDECLARED, Exchange, predeclared
+from penstock.adapters.amqp.topology.matching import (
+    MATCHERS,
+    Binding,
+    BindingKey,
+    Destination,
+    check_arguments,
+    check_bindings,
+    check_exchanges,
+    check_vhosts,
+    to_exchange,
+    to_queue,
+)
+from penstock.adapters.amqp.topology.queue import (
+    KNOWN,
+    check_flag,
+    check_foreign,
+    no_queue,
+    resource_of,
+)
+from penstock.adapters.amqp.topology.queue import check_arguments as check_same_arguments
+from penstock.adapters.amqp.topology.queue_registry import Declaration, checked
+from penstock.adapters.amqp.topology.vhost import space_of
+from penstock.adapters.amqp.users import SHA256, User, hash_of
+from penstock.model.ids import ConnectionId
+from penstock.model.names import TopicName, topic_name
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
+from penstock.wire.amqp.methods.method import short_bytes
+from penstock.wire.amqp.table import encode_table
+
+if TYPE_CHECKING:
+    from penstock.adapters.amqp.broker import House
+    from penstock.adapters.amqp.topology.queue import AmqpQueue
+    from penstock.adapters.amqp.topology.vhost import VirtualHost
+    from penstock.engine.topic import Topic
+
+ANYTHING: Final = ".*"
+
+
+class _Operator:
+    """Who declares for the operator: nobody's exclusive queue is its own."""
+
+    connection_id = ConnectionId(0)
+
+
+OPERATOR: Final = _Operator()
+
+
+def exported(house: House, vhost: VirtualHost | None = None) -> dict[str, Any]:
+    """Everything, or what one vhost has (then nothing says which)."""
+    vhosts = list(house.vhosts.values()) if vhost is None else [vhost]
+    document: dict[str, Any] = {
+        "rabbit_version": house.settings.server_version,
+        "rabbitmq_version": house.settings.server_version,
+        "product_name": house.settings.server_product,
+        "product_version": house.settings.server_version,
+    }
+    if vhost is None:
+        users = house.users.all()
+        document["users"] = [user_view(user) for user in users]
+        document["vhosts"] = [{"name": each.name} for each in vhosts]
+        document["permissions"] = [
+            permission_view(user.name, each.name) for user in users for each in vhosts
+        ]
+        document["topic_permissions"] = []
+        document["global_parameters"] = []
+    document["parameters"] = []
+    document["policies"] = []
+    document["queues"] = [_queue(each) for host in vhosts for each in _queues(host)]
+    document["exchanges"] = [
+        _exchange(host, each)
+        for host in vhosts
+        for each in host.exchanges.values()
+        if not each.is_reserved
+    ]
+    document["bindings"] = [each for host in vhosts for each in _bindings(host)]
+    if vhost is not None:
+        for kind in ("queues", "exchanges", "bindings"):
+            for row in document[kind]:
+                del row["vhost"]
+    return document
+
+
+def import_definitions(
+    house: House, document: Definitions, vhost: VirtualHost | None = None
+) -> None:
+    """Make what is defined, all of it or nothing.
+
+    Raises ``AmqpError`` or ``ValueError`` for the first part that cannot be, before anything is
+    made. The rest is one transaction of the catalog: nothing here waits for anybody.
+    """
+    survey(house, document, vhost)
+    if vhost is None:
+        for each in document.users:
+            house.users.put(each.user)
+        for host in document.vhosts:
+            make_vhost(house, host.name)
+
+    def place(named: str) -> VirtualHost:
+        return vhost if vhost is not None else house.vhosts[named]
+
+    for exchange in document.exchanges:
+        make_exchange(place(exchange.vhost), exchange)
+    for queue in document.queues:
+        make_queue(place(queue.vhost), queue)
+    for binding in document.bindings:
+        make_binding(place(binding.vhost), binding)
+
+
+def make_vhost(house: House, name: str) -> VirtualHost:
+    """A vhost, new or there already."""
+    check_vhost_name(name)
+    return house.make_vhost(name)
+
+
+def make_exchange(vhost: VirtualHost, wanted: ExchangeDefinition) -> Exchange:
+    """An exchange, new or equivalent."""
+    return declare_exchange(vhost, wanted.exchange)
+
+
+def make_queue(vhost: VirtualHost, wanted: QueueDefinition) -> AmqpQueue:
+    """A queue, new or equivalent."""
+    return vhost.queues.declare(wanted.declaration, OPERATOR)
+
+
+def make_binding(vhost: VirtualHost, wanted: BindingDefinition) -> str:
+    """A binding, new or there already; its name in paths."""
+    if wanted.is_implied:
+        return wanted.routing_key
+    check_source(wanted)
+    binding = vhost.bindings.bind(
+        wanted.source, wanted.target, wanted.routing_key, dict(wanted.arguments)
+    )
+    return binding.properties_key
+
+
+def permission_view(user: str, vhost: str) -> dict[str, str]:
+    """What a user may do in a vhost: today everything."""
+    return {
+        "user": user,
+        "vhost": vhost,
+        "configure": ANYTHING,
+        "write": ANYTHING,
+        "read": ANYTHING,
+    }
+
+
+def _queues(vhost: VirtualHost) -> list[AmqpQueue]:
+    return [each for each in vhost.queues if not each.is_exclusive and not each.is_foreign]
+
+
+def _queue(queue: AmqpQueue) -> dict[str, Any]:
+    return {
+        "name": queue.name,
+        "vhost": queue.vhost.name,
+        "type": queue.kind,
+        "durable": queue.is_durable,
+        "auto_delete": queue.is_auto_delete,
+        "arguments": plain(queue.arguments),
+    }
+
+
+def _exchange(vhost: VirtualHost, exchange: Exchange) -> dict[str, Any]:
+    row = exchange_view(vhost, exchange)
+    del row["policy"]
+    return row
+
+
+def _bindings(vhost: VirtualHost) -> list[dict[str, Any]]:
+    lasting = {queue.name for queue in _queues(vhost)}
+    rows = [
+        binding_view(vhost, each)
+        for each in vhost.bindings
+        if not each.destination.is_queue or each.destination.name in lasting
+    ]
+    for row in rows:
+        del row["properties_key"]
+    return rows
+
+
+# ---- document -----------------------------------------------------------------------------------
+# Definitions as tools write them: the parts of RabbitMQ's JSON document, and what each stands for.
+#
+# Everything may be left out that has a meaning without; a path may say the name instead. What is
+# passed over (permissions, policies, parameters, limits) has no part here.
+#
+# Not here: the document of this broker, and making what one defines (``definitions.py``).
+
+
+Arguments = dict[str, Any] | Annotated[list[Any], msgspec.Meta(max_length=0)]
+"""A table; an empty one may come as an empty list, from tools that cannot tell them apart."""
+
+
+class UserDefinition(msgspec.Struct):
+    """One user; ``password`` is for people, ``password_hash`` for exports."""
+
+    name: str = ""
+    password: str | None = None
+    password_hash: str | None = None
+    hashing_algorithm: str = SHA256
+    tags: str | list[str] = ""
+
+    @property
+    def user(self) -> User:
+        """The user it defines."""
+        tags = self.tags.split(",") if isinstance(self.tags, str) else self.tags
+        names = tuple(tag.strip() for tag in tags if tag.strip())
+        if self.password is not None:
+            return User(self.name, hash_of(self.password), names)
+        return User(self.name, self.password_hash or "", names, self.hashing_algorithm)
+
+
+class VhostDefinition(msgspec.Struct):
+    """One vhost."""
+
+    name: str
+
+
+class ExchangeDefinition(msgspec.Struct):
+    """One exchange."""
+
+    name: str = ""
+    vhost: str = ""
+    type: str = "direct"
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: Arguments = {}
+
+    @property
+    def exchange(self) -> Exchange:
+        """The exchange it defines; raises for a type nobody knows or a name no client could say."""
+        return Exchange(
+            fitting(self.name),
+            known_kind(self.type),
+            is_durable=self.durable,
+            is_auto_delete=self.auto_delete,
+            is_internal=self.internal,
+            arguments=dict(self.arguments),
+        )
+
+
+class QueueDefinition(msgspec.Struct):
+    """One queue."""
+
+    name: str = ""
+    vhost: str = ""
+    durable: bool = True
+    auto_delete: bool = False
+    arguments: Arguments = {}
+
+    @property
+    def declaration(self) -> Declaration:
+        """What a client would declare; raises for what JSON can say and no client could."""
+        encode_table(dict(self.arguments))
+        return Declaration(
+            fitting(self.name),
+            is_durable=self.durable,
+            is_auto_delete=self.auto_delete,
+            arguments=dict(self.arguments),
+        )
+
+
+class BindingDefinition(msgspec.Struct):
+    """One binding."""
+
+    source: str = ""
+    vhost: str = ""
+    destination: str = ""
+    destination_type: str = "queue"
+    routing_key: str = ""
+    arguments: Arguments = {}
+
+    @property
+    def is_implied(self) -> bool:
+        """True for what every queue has, and exports of RabbitMQ may name."""
+        to = self.target
+        return not self.source and to.is_queue and self.routing_key == self.destination
+
+    @property
+    def target(self) -> Destination:
+        """Where it leads."""
+        is_exchange = self.destination_type in ("exchange", "e")
+        return to_exchange(self.destination) if is_exchange else to_queue(self.destination)
+
+
+class Definitions(msgspec.Struct):
+    """The document."""
+
+    users: list[UserDefinition] = []
+    vhosts: list[VhostDefinition] = []
+    exchanges: list[ExchangeDefinition] = []
+    queues: list[QueueDefinition] = []
+    bindings: list[BindingDefinition] = []
+
+
+def fitting(name: str) -> str:
+    """A name as a client could say it; raises when it is too long for one."""
+    cleaned = clean_name(name)
+    short_bytes(cleaned)
+    return cleaned
+
+
+# ---- survey -------------------------------------------------------------------------------------
+# Whether a document of definitions can be made as a whole, found out without making anything.
+#
+# Every part is judged by the same rules as a client's declaration, against what is there and what
+# the document itself has before it: vhosts, then exchanges, queues and bindings. Limits are those
+# that hold when all of it is made. The first part that cannot be is an error that names it.
+#
+# Invariant: after a survey that raises nothing, making the document raises nothing.
+# Not here: making (``definitions.py``).
+
+
+VHOST_NAME_BYTES_MAX: Final = 255
+
+
+def survey(house: House, document: Definitions, vhost: VirtualHost | None = None) -> None:
+    """Raise ``AmqpError`` or ``ValueError`` unless all of it can be made."""
+    _Survey(house, vhost).check(document)
+
+
+def check_vhost_name(name: str) -> None:
+    """Raise unless a vhost may have this name."""
+    if not name or len(name.encode()) > VHOST_NAME_BYTES_MAX or not name.isprintable():
+        raise ValueError(f"vhost name {name[:40]!r}: 1 to 255 bytes without control characters")
+
+
+def check_source(wanted: BindingDefinition) -> None:
+    """Raise for a binding of the default exchange, and for a key no client could say."""
+    if not wanted.source:
+        raise AmqpError(ReplyCode.ACCESS_REFUSED, "operation not permitted on the default exchange")
+    short_bytes(wanted.routing_key)
+
+
+class _Survey:
+    """One document's."""
+
+    def __init__(self, house: House, vhost: VirtualHost | None) -> None:
+        self._house = house
+        self._vhost = vhost
+        """The only one there is a talk of; None = every part names its own."""
+        self._new_vhosts: set[str] = set()
+        self._given = predeclared()
+        """What a vhost begins with."""
+        self._exchanges: dict[tuple[str, str], Exchange] = {}
+        self._queues: dict[tuple[str, str], Declaration] = {}
+        self._bindings: set[tuple[str, BindingKey]] = set()
+
+    def check(self, document: Definitions) -> None:
+        """All of it."""
+        house = self._house
+        if self._vhost is None:
+            users = house.users
+            new_users = {each.name for each in document.users if users.get(each.name) is None}
+            for user in document.users:
+                users.check(user.user, len(new_users))
+            for vhost in document.vhosts:
+                check_vhost_name(vhost.name)
+            self._new_vhosts = {each.name for each in document.vhosts}.difference(house.vhosts)
+        check_vhosts(house, len(self._new_vhosts))
+        for exchange in document.exchanges:
+            self._exchange(self._place(exchange.vhost), exchange)
+        check_exchanges(house, len(self._exchanges) + len(PREDECLARED) * len(self._new_vhosts))
+        new_topics = sum([self._queue(self._place(each.vhost), each) for each in document.queues])
+        self._check_queues(new_topics)
+        for binding in document.bindings:
+            self._binding(self._place(binding.vhost), binding)
+        check_bindings(house, len(self._bindings))
+
+    def _place(self, named: str) -> str:
+        """The name of the vhost that a part is in."""
+        if self._vhost is not None:
+            return self._vhost.name
+        if named not in self._house.vhosts and named not in self._new_vhosts:
+            raise AmqpError(ReplyCode.NOT_FOUND, f"no vhost '{named}'")
+        return named
+
+    def _exchange(self, vhost: str, wanted: ExchangeDefinition) -> None:
+        exchange = wanted.exchange
+        known = self._exchange_there(vhost, exchange.name)
+        check_exchange(self._house, vhost, known, exchange)
+        if known is None:
+            self._exchanges[vhost, exchange.name] = exchange
+
+    def _queue(self, vhost: str, wanted: QueueDefinition) -> int:
+        """How many queues of the engine it adds."""
+        declaration = wanted.declaration
+        name = declaration.name
+        topic_name(name, space_of(vhost))
+        resource = resource_of(name, vhost)
+        first = self._queues.get((vhost, name))
+        if first is not None:
+            settings = checked(self._house, vhost, first, name)
+            check_flag(resource, "durable", first.is_durable, declaration.is_durable)
+            check_flag(resource, "auto_delete", first.is_auto_delete, declaration.is_auto_delete)
+            check_same_arguments(
+                resource, first.arguments, declaration.arguments, KNOWN[settings.kind]
+            )
+            return 0
+        topic = self._topic(vhost, name)
+        if topic is not None:
+            self._check_there(vhost, topic, declaration)
+            return 0
+        settings = checked(self._house, vhost, declaration, name)
+        self._queues[vhost, name] = declaration
+        return settings.policy.max_priority + 1
+
+    def _check_there(self, vhost: str, topic: Topic, wanted: Declaration) -> None:
+        """Raise unless a declaration equals what is there already."""
+        there = self._house.vhosts.get(vhost)
+        queue = None if there is None else there.queues.get(wanted.name)
+        if queue is None:
+            # The vhost is to be made: what is in its space is another protocol's.
+            check_foreign(resource_of(topic.name.name, vhost), wanted.arguments)
+            return
+        queue.check_declared_again(
+            is_durable=wanted.is_durable,
+            owner=None,
+            is_auto_delete=wanted.is_auto_delete,
+            arguments=wanted.arguments,
+        )
+
+    def _check_queues(self, more: int) -> None:
+        engine, limit = self._house.engine, self._house.all_settings.topics.queues_max
+        there = sum([len(topic.queues) for topic in engine.topics()]) if more else 0
+        if more and there + more > limit:
+            text = f"there are {there} queues, {more} more make more than {limit} "
+            raise AmqpError(ReplyCode.PRECONDITION_FAILED, f"{text}(topics.queues_max)")
+
+    def _binding(self, vhost: str, wanted: BindingDefinition) -> None:
+        target = wanted.target
+        if not wanted.is_implied:
+            check_source(wanted)
+        if target.is_queue:
+            if (vhost, target.name) not in self._queues and not self._topic(vhost, target.name):
+                raise no_queue(target.name, vhost)
+        elif self._exchange_there(vhost, target.name) is None:
+            raise _no_exchange(target.name, vhost)
+        if wanted.is_implied:
+            return
+        source = self._exchange_there(vhost, wanted.source)
+        if source is None:
+            raise _no_exchange(wanted.source, vhost)
+        binding = Binding(wanted.source, target, wanted.routing_key, dict(wanted.arguments))
+        check_arguments(self._house, binding.arguments)
+        # Whether its arguments make sense is told by whoever matches with them.
+        MATCHERS[source.kind]().add(binding)
+        if binding.key not in source.bindings:
+            self._bindings.add((vhost, binding.key))
+
+    def _exchange_there(self, vhost: str, name: str) -> Exchange | None:
+        """What has this name now, or has it before this part of the document is made."""
+        planned = self._exchanges.get((vhost, name))
+        if planned is not None:
+            return planned
+        there = self._house.vhosts.get(vhost)
+        return (self._given if there is None else there.exchanges).get(name)
+
+    def _topic(self, vhost: str, name: str) -> Topic | None:
+        return self._house.engine.topic(TopicName(space_of(vhost), name))
+
+
+def _no_exchange(name: str, vhost: str) -> AmqpError:
+    return AmqpError(ReplyCode.NOT_FOUND, f"no exchange '{name}' in vhost '{vhost}'")

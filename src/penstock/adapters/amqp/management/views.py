@@ -1,0 +1,352 @@
+"""Connections, channels and consumers in RabbitMQ's field names.
+
+Every view is made of what the objects say at this moment; nothing is kept for it but the samples
+of ``rates.py``. Figures that the broker does not have are left out, not invented.
+
+Not here: exchanges, queues and bindings (``topology_views.py``), HTTP (``server/http/management``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.adapters.amqp.management.figures import (
+    HANDED,
+    LEVELS,
+    channel_figures,
+    channel_key,
+    channel_state,
+    connection_figures,
+    connection_key,
+    connection_state,
+    queue_figures,
+    queue_key,
+    queue_state,
+    vhost_figures,
+    vhost_key,
+)
+from penstock.adapters.amqp.publisher import Mode
+from penstock.adapters.amqp.topology.matching import Binding, to_queue
+from penstock.adapters.amqp.topology.queue import SUBSCRIPTION
+from penstock.wire.amqp.properties import Properties
+from penstock.wire.amqp.table import Timestamp
+
+if TYPE_CHECKING:
+    from penstock.adapters.amqp.broker import House
+    from penstock.adapters.amqp.channel import ChannelState
+    from penstock.adapters.amqp.connection import Session
+    from penstock.adapters.amqp.consumer import ConsumerEntry
+    from penstock.adapters.amqp.topology.exchange import Exchange
+    from penstock.adapters.amqp.topology.queue import AmqpQueue
+    from penstock.adapters.amqp.topology.vhost import VirtualHost
+    from penstock.adapters.amqp.users import User
+
+
+def node_of(house: House) -> str:
+    """What the broker is called where RabbitMQ says which node."""
+    return f"penstock@{house.cluster_name}"
+
+
+_PUBLISHING: Final = ("publish", "confirm", "return_unroutable", "drop_unroutable")
+_NO_TLS: Final = dict.fromkeys(
+    (
+        "ssl_protocol", "ssl_key_exchange", "ssl_cipher", "ssl_hash",
+        "peer_cert_subject", "peer_cert_issuer", "peer_cert_validity",
+    )
+)  # fmt: skip
+
+
+def connection_view(session: Session) -> dict[str, Any]:
+    """One connection."""
+    house, peer = session.house, session.peer
+    now_ms = house.clock.monotonic_ms()
+    figures = connection_figures(session)
+    return {
+        "name": session.name,
+        "user_provided_name": session.connection_name or None,
+        "node": node_of(house),
+        "vhost": session.vhost.name,
+        "user": session.user.name,
+        "user_who_performed_action": session.user.name,
+        "protocol": "AMQP 0-9-1",
+        "type": "network",
+        "state": connection_state(session.connection, house.engine, now_ms),
+        "peer_host": peer.host,
+        "peer_port": peer.port,
+        "host": peer.local_host,
+        "port": peer.local_port,
+        "ssl": False,
+        **_NO_TLS,
+        "auth_mechanism": session.auth_mechanism,
+        "channels": len(session.channels),
+        "channel_max": session.channel_max,
+        "frame_max": session.frame_max,
+        "timeout": session.heartbeat,
+        "connected_at": session.connected_ms,
+        "client_properties": plain(session.client_properties),
+        "recv_cnt": session.receives,
+        "send_cnt": session.sends,
+        "send_pend": session.unsent.messages,
+        **house.rates.details(connection_key(session), figures, ("recv_oct", "send_oct")),
+        "message_stats": house.rates.details(connection_key(session), figures, ("publish",)),
+    }
+
+
+def channel_view(channel: ChannelState, *, is_detailed: bool = False) -> dict[str, Any]:
+    """One channel; in detail with its consumers."""
+    session, publishing, consuming = channel.session, channel.publishing, channel.consuming
+    now_ms = session.house.clock.monotonic_ms()
+    tx, confirms = publishing.tx, publishing.confirms
+    uncommitted, acks = tx.held if tx is not None else (0, 0)
+    unconfirmed = confirms.outstanding if confirms is not None else 0
+    figures = channel_figures(channel)
+    view: dict[str, Any] = {
+        "name": channel_name(channel),
+        "number": channel.number,
+        "node": node_of(session.house),
+        "vhost": channel.vhost.name,
+        "user": session.user.name,
+        "user_who_performed_action": session.user.name,
+        "state": channel_state(channel.engine_channel, now_ms),
+        "confirm": publishing.mode is Mode.CONFIRM,
+        "transactional": tx is not None,
+        "prefetch_count": consuming.prefetch_count,
+        "global_prefetch_count": consuming.global_prefetch_count,
+        "consumer_count": len(consuming.consumers),
+        "messages_unacknowledged": consuming.unacked_count,
+        "messages_unconfirmed": unconfirmed,
+        "messages_uncommitted": uncommitted,
+        "acks_uncommitted": acks,
+        "connection_details": connection_details(session),
+        "message_stats": session.house.rates.details(
+            channel_key(channel), figures, (*_PUBLISHING, *HANDED)
+        ),
+    }
+    if is_detailed:
+        view["consumer_details"] = [consumer_view(each) for each in consuming.consumers.values()]
+        # Which exchange and which queue: RabbitMQ shows none either, with basic rates.
+        view["publishes"] = view["deliveries"] = []
+    return view
+
+
+def consumer_view(entry: ConsumerEntry) -> dict[str, Any]:
+    """One consumer, as lists and details of queues and channels show it."""
+    channel = entry.channel
+    return {
+        "consumer_tag": entry.tag,
+        "queue": {"name": entry.queue.name, "vhost": channel.vhost.name},
+        "ack_required": not entry.is_no_ack,
+        "exclusive": entry.is_exclusive,
+        "prefetch_count": entry.prefetch_count,
+        "active": entry.is_active,
+        "activity_status": "up" if entry.is_active else "waiting",
+        "arguments": plain(entry.arguments),
+        "channel_details": channel_details(channel),
+    }
+
+
+def connection_details(session: Session) -> dict[str, Any]:
+    """How other views name a connection."""
+    return {
+        "name": session.name,
+        "peer_host": session.peer.host,
+        "peer_port": session.peer.port,
+    }
+
+
+def channel_details(channel: ChannelState) -> dict[str, Any]:
+    """How other views name a channel."""
+    session = channel.session
+    return {
+        "name": channel_name(channel),
+        "number": channel.number,
+        "connection_name": session.name,
+        "node": node_of(session.house),
+        "peer_host": session.peer.host,
+        "peer_port": session.peer.port,
+        "user": session.user.name,
+    }
+
+
+def channel_name(channel: ChannelState) -> str:
+    """A channel's name in paths."""
+    return f"{channel.session.name} ({channel.number})"
+
+
+# ---- topology views -----------------------------------------------------------------------------
+# Exchanges, queues, bindings, vhosts and users in RabbitMQ's field names.
+#
+# A queue's figures are those of its subscription ``amqp``: ready and unacknowledged messages, bytes
+# of their bodies (exact for few of them or even ones, ``engine/subscription/cursor.py``), and what
+# happened since the start. ``consumer_utilisation`` is the share of the time between the last two
+# samples in which no message was ready that nobody could take.
+#
+# Not here: connections, channels and consumers (``client_views.py``).
+
+
+def exchange_view(
+    vhost: VirtualHost, exchange: Exchange, *, is_detailed: bool = False
+) -> dict[str, Any]:
+    """One exchange; in detail with who publishes, which RabbitMQ's basic rates do not tell."""
+    details: dict[str, Any] = {"incoming": [], "outgoing": []} if is_detailed else {}
+    return {
+        **details,
+        "name": exchange.name,
+        "vhost": vhost.name,
+        "type": exchange.kind,
+        "durable": exchange.is_durable,
+        "auto_delete": exchange.is_auto_delete,
+        "internal": exchange.is_internal,
+        "arguments": plain(exchange.arguments),
+        "policy": None,
+    }
+
+
+def queue_view(queue: AmqpQueue, *, is_detailed: bool = False) -> dict[str, Any]:
+    """One queue; in detail with every consumer."""
+    house, key = queue.vhost.house, queue_key(queue)
+    figures = queue_figures(queue)
+    subscription = queue.topic.subscriptions.get(SUBSCRIPTION)
+    ready_bytes, unacked_bytes = subscription.body_bytes() if subscription is not None else (0, 0)
+    utilisation = _utilisation(queue)
+    owner = house.sessions.get(queue.owner) if queue.owner is not None else None
+    view: dict[str, Any] = {
+        "name": queue.name,
+        "vhost": queue.vhost.name,
+        "node": node_of(house),
+        "type": queue.kind,
+        "state": queue_state(queue.topic, house.clock.monotonic_ms()),
+        "durable": queue.is_durable,
+        "auto_delete": queue.is_auto_delete,
+        "exclusive": queue.is_exclusive,
+        "arguments": plain(queue.arguments),
+        **house.rates.details(key, figures, LEVELS),
+        "message_bytes": ready_bytes + unacked_bytes,
+        "message_bytes_ready": ready_bytes,
+        "message_bytes_unacknowledged": unacked_bytes,
+        "head_message_timestamp": None,
+        "consumers": queue.consumers,
+        "consumer_utilisation": utilisation,
+        "consumer_capacity": utilisation or 0.0,
+        "exclusive_consumer_tag": None,
+        "single_active_consumer_tag": None,
+        "policy": None,
+        "operator_policy": None,
+        "effective_policy_definition": {},
+        "owner_pid_details": connection_details(owner) if owner is not None else None,
+        "message_stats": house.rates.details(key, figures, ("publish", *HANDED)),
+    }
+    if is_detailed:
+        consumers = consumers_of(queue)
+        view["consumer_details"] = consumers
+        view["incoming"] = view["deliveries"] = []
+        for each in consumers:
+            if each["exclusive"]:
+                view["exclusive_consumer_tag"] = each["consumer_tag"]
+            if queue.arguments.get("x-single-active-consumer") and each["active"]:
+                view["single_active_consumer_tag"] = each["consumer_tag"]
+    return view
+
+
+def consumers_of(queue: AmqpQueue) -> list[dict[str, Any]]:
+    """The consumers of a queue, on whatever connection."""
+    return [
+        consumer_view(entry)
+        for session in queue.vhost.house.sessions.values()
+        for channel in session.channels.values()
+        for entry in channel.consuming.consumers.values()
+        if entry.queue is queue
+    ]
+
+
+def binding_view(vhost: VirtualHost, binding: Binding) -> dict[str, Any]:
+    """One binding."""
+    return {
+        "source": binding.source,
+        "vhost": vhost.name,
+        "destination": binding.destination.name,
+        "destination_type": binding.destination.kind,
+        "routing_key": binding.routing_key,
+        "arguments": plain(binding.arguments),
+        "properties_key": binding.properties_key,
+    }
+
+
+def all_bindings(vhost: VirtualHost) -> Iterator[Binding]:
+    """Those that were made and those that every queue has: from the default exchange, by name."""
+    for queue in vhost.queues:
+        yield default_binding(queue.name)
+    yield from vhost.bindings
+
+
+def default_binding(queue: str) -> Binding:
+    """The binding of a queue to the default exchange, which nobody made."""
+    return Binding("", to_queue(queue), queue, is_durable=True)
+
+
+def vhost_view(house: House, vhost: VirtualHost) -> dict[str, Any]:
+    """One vhost with its totals."""
+    figures, key = vhost_figures(vhost), vhost_key(vhost)
+    return {
+        "name": vhost.name,
+        "description": "",
+        "tags": [],
+        "metadata": {"description": "", "tags": []},
+        "default_queue_type": "classic",
+        "tracing": False,
+        "cluster_state": {node_of(house): "running"},
+        **house.rates.details(key, figures, LEVELS),
+        "message_stats": house.rates.details(key, figures, HANDED),
+    }
+
+
+def user_view(user: User) -> dict[str, Any]:
+    """One user."""
+    return {
+        "name": user.name,
+        "password_hash": user.password_hash,
+        "hashing_algorithm": user.algorithm,
+        "tags": list(user.tags),
+        "limits": {},
+    }
+
+
+def _utilisation(queue: AmqpQueue) -> float | None:
+    subscription = queue.topic.subscriptions.get(SUBSCRIPTION)
+    if subscription is None or not queue.consumers:
+        return None
+    rates = queue.vhost.house.rates.per_second(queue_key(queue))
+    if rates is None:
+        return 0.0 if subscription.is_unserved else 1.0
+    return max(0.0, 1.0 - rates["unserved_ms"] / 1000)
+
+
+# ---- json values --------------------------------------------------------------------------------
+# Field values as JSON has them, for the management API.
+#
+# Text that is no UTF-8 loses what is not, bytes become text the same way, decimals become numbers;
+# everything else is JSON's own. The way back needs nothing: every JSON value is a field value.
+
+
+def plain(value: Any) -> Any:
+    """A field value in JSON's types."""
+    if isinstance(value, dict):
+        return {plain(name): plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (str, bytes)):
+        raw = value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
+        return raw.decode("utf-8", "replace")
+    if isinstance(value, Decimal):
+        return float(value)
+    return int(value) if type(value) is Timestamp else value
+
+
+def plain_properties(properties: Properties) -> dict[str, Any]:
+    """Those basic properties that are there."""
+    found = msgspec.structs.asdict(properties)
+    return {name: plain(value) for name, value in found.items() if value is not None}

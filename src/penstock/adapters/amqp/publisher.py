@@ -1,0 +1,358 @@
+"""The way in: runs of publishes become the engine's, a list at a time.
+
+Per run: its route (remembered by its head until the topology changes), the checks of what its
+headers claim, one comprehension, one ``channel.publish``. What a run asks beyond that is rare and
+leaves the fast way: CC and BCC, direct replies, a mandatory message on a route that looks into
+headers, transactions.
+
+    no exchange 404, internal 403 (channel)       immediate 540 (connection)
+    user-id not the login 406, expiration 406     unroutable: dropped and confirmed at once,
+    too large 406 (found by ``wire/amqp``)        mandatory: basic.return 312 before the confirm
+
+What the engine refuses later (``refused``) is a nack in confirm mode. Without confirms a full queue
+that rejects drops silently, as RabbitMQ does, and everything else closes the channel with the words
+of the refusal: a publisher that was held too long learns the name of the queue (D23).
+
+Invariant (law 6): a publish is either given to the engine once, or it has had all its answers here.
+Not here: its routes (``publish_routes.py``, ``router.py``), numbers of confirms (``confirm.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.adapters.amqp.direct_reply import ReplyDesk, is_pseudo
+from penstock.adapters.amqp.topology.router import with_copies
+from penstock.adapters.amqp.transactions import HeldPublish, Transaction
+from penstock.adapters.amqp.users import check_claims
+from penstock.engine.ports import Publication
+from penstock.flow.confirms import ConfirmLedger
+from penstock.model.ids import UNASSIGNED_OFFSET
+from penstock.model.record import Record
+from penstock.model.refusal import Refusal, RefusalKind
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
+from penstock.wire.amqp.methods.channel import ConfirmSelect, ConfirmSelectOk
+from penstock.wire.amqp.methods.method import Method
+from penstock.wire.amqp.origin import NO_CLAIMS, PublishHead
+from penstock.wire.amqp.serializer import ack_frame, confirms, returned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.adapters.amqp.channel import ChannelState
+    from penstock.adapters.amqp.topology.router import ExchangeRoute
+    from penstock.engine.ports import Confirmation
+    from penstock.wire.amqp.frames import PublishRun
+
+PLAIN_TOKEN: Final = 0
+"""What publishes are known by when nobody waits for an answer."""
+FEW: Final = 16
+"""Publishes up to which a plain loop is cheaper than columns."""
+NO_ROUTE: Final = "NO_ROUTE"
+"""The whole text of a return."""
+_SILENT: Final = frozenset((RefusalKind.LENGTH_LIMIT, RefusalKind.NO_ROUTE, RefusalKind.CLOSING))
+
+
+class Mode(Enum):
+    """What a publisher hears of its publishes."""
+
+    PLAIN = "plain"
+    CONFIRM = "confirm"
+    TX = "tx"
+
+
+class Publishing:
+    """The publishing half of one channel."""
+
+    def __init__(self, channel: ChannelState) -> None:
+        self._channel = channel
+        self.mode = Mode.PLAIN
+        self.confirms: Confirms | None = None
+        """After confirm.select."""
+        self.tx: Transaction | None = None
+        """After tx.select: publishes and settlements wait in it."""
+        self.replies: Final = ReplyDesk(channel)
+        self.published = 0
+        self.dropped = self.returned = 0
+        """What no queue was there for, by what became of it."""
+        self._routes: Final = channel.vhost.routes
+
+    # What the session calls.
+
+    def publish(self, run: PublishRun) -> None:
+        """Publishes with one head, in order."""
+        head, records = run.head, run.records
+        route = self._routes.known(head)
+        if route is None:
+            self._channel.session.connection.note_publisher()
+            route = self._routes.find(head)
+        self.published += len(records)
+        # A transaction keeps what it is given until the commit.
+        send: Callable[[PublishHead, ExchangeRoute | None, list[Record]], object]
+        send = self._send if self.tx is None else self.tx.hold_publish
+        claims = run.claims
+        if claims is not NO_CLAIMS:
+            check_claims(claims, self._channel.session.user)
+            if is_pseudo(claims.reply_to):
+                records = self.replies.addressed(head, records, self._now_ms)
+            if claims.has_copies:
+                for each in records:
+                    record, keys = with_copies(head, each, self._now_ms)
+                    send(head, self._routes.of_keys(head.exchange, keys), [record])
+                return
+        send(head, route, records)
+
+    def select_confirms(self) -> None:
+        """confirm.select; again and again is fine."""
+        if self.mode is Mode.TX:
+            raise _wrong_mode("cannot switch from tx to confirm mode")
+        if self.confirms is None:
+            self.mode = Mode.CONFIRM
+            self.confirms = Confirms(self._channel.number)
+
+    def select_tx(self) -> None:
+        """tx.select; again and again is fine."""
+        if self.mode is Mode.CONFIRM:
+            raise _wrong_mode("cannot switch from confirm to tx mode")
+        if self.tx is None:
+            self.mode = Mode.TX
+            self.tx = Transaction(self._channel)
+
+    @property
+    def is_in_tx(self) -> bool:
+        """True when settlements wait for a commit, too."""
+        return self.tx is not None
+
+    def settle_later(self, apply: Callable[[], None], undo: Callable[[], None]) -> None:
+        """Keep a settlement for the commit, or for a rollback to undo."""
+        self._transaction().hold_ack(apply, undo)
+
+    def commit(self) -> None:
+        """tx.commit; commit-ok leaves when everything is durable."""
+        self._transaction().commit(self._send_held)
+
+    def rollback(self) -> None:
+        """tx.rollback."""
+        self._transaction().rollback()
+
+    def close(self) -> None:
+        """The channel ends; what the engine has goes on."""
+        self.replies.close()
+        if self.tx is not None:
+            self.tx.close()
+
+    # What the engine says.
+
+    def confirmed(self, confirmations: list[Confirmation]) -> None:
+        """These are as safe as they asked to be."""
+        if self.confirms is not None:
+            self.confirms.acked([each.token for each in confirmations])
+            self.say_confirms()
+        elif self.tx is not None:
+            tokens = [each.token for each in confirmations]
+            for token in dict.fromkeys(tokens):
+                if token < PLAIN_TOKEN:
+                    self.tx.answered(token, tokens.count(token))
+
+    def refused(self, refusals: Sequence[tuple[int, Refusal]]) -> None:
+        """These were not stored."""
+        if self.confirms is not None:
+            self.confirms.nacked([token for token, _ in refusals])
+            self.say_confirms()
+        elif self.tx is not None and any(token < PLAIN_TOKEN for token, _ in refusals):
+            self._channel.fail(self.tx.refused().about(0, 90, 20))
+            return
+        for token, refusal in refusals:
+            # With confirms, only those from before the select have had no answer.
+            if token == PLAIN_TOKEN and refusal.kind not in _SILENT:
+                self._channel.fail(_told(refusal))
+                return
+
+    # Checks.
+
+    @property
+    def _now_ms(self) -> int:
+        return self._channel.house.clock.wall_ms()
+
+    # On the way.
+
+    def _send_held(self, held: HeldPublish) -> int:
+        return self._send(held.head, held.route, held.records)
+
+    def _send(self, head: PublishHead, route: ExchangeRoute | None, records: list[Record]) -> int:
+        """Give publishes to the engine; how many of them it will answer."""
+        if self.confirms is not None:
+            first = self.confirms.expect(len(records))
+        else:
+            first = PLAIN_TOKEN if self.tx is None else self.tx.token
+        if route is None:
+            self._reply(head, records, first)
+            return 0
+        if route.is_empty:
+            self._drop(head, records, first)
+            return 0
+        if head.is_mandatory and not route.is_constant:
+            return self._send_each(head, route, records, first)
+        flow = self._channel.engine_channel or self._channel.flow
+        publications: list[Publication] = []
+        if len(records) <= FEW:
+            token, step = first, 1 if first > 0 else 0
+            for record in records:
+                publications.append(Publication(record, (), UNASSIGNED_OFFSET, (), route, token))
+                token += step
+        else:
+            tokens = range(first, first + len(records)) if first > 0 else repeat(first)
+            publications += map(
+                Publication, records, repeat(()), repeat(UNASSIGNED_OFFSET), repeat(()),
+                repeat(route), tokens,
+            )  # fmt: skip
+        flow.publish(publications)
+        return len(records)
+
+    def _send_each(
+        self, head: PublishHead, route: ExchangeRoute, records: list[Record], first: int
+    ) -> int:
+        """Mandatory ones on a route that must be asked for each."""
+        sent: list[Publication] = []
+        for number, record in enumerate(records):
+            token = first + number if first > 0 else first
+            if route.targets(record):
+                sent.append(Publication(record, route=route, token=token))
+            else:
+                self._drop(head, [record], token)
+        if sent:
+            self._channel.flow.publish(sent)
+        return len(sent)
+
+    def _reply(self, head: PublishHead, records: list[Record], first: int) -> None:
+        vhost = self._channel.vhost.name
+        consumer = self._channel.house.replies.find(head.routing_key, vhost)
+        taken = 0 if consumer is None else consumer.deliver(records)
+        if taken:
+            self._ack(first, taken)
+        if taken < len(records):
+            self._drop(head, records[taken:], first + taken if first > 0 else first)
+
+    def _drop(self, head: PublishHead, records: list[Record], first: int) -> None:
+        """No queue for them: they come back if they must not be lost, and are done with."""
+        reason = "returned" if head.is_mandatory else "unroutable"
+        self._channel.house.note_undelivered(reason, len(records))
+        if not head.is_mandatory:
+            self.dropped += len(records)
+        else:
+            self.returned += len(records)
+            number, frame_max = self._channel.number, self._channel.session.frame_max
+            self._channel.send(
+                b"".join(
+                    [
+                        returned(number, record, ReplyCode.NO_ROUTE, NO_ROUTE, frame_max)
+                        for record in records
+                    ]
+                )
+            )
+        self._ack(first, len(records))
+
+    # Answers.
+
+    def _ack(self, first: int, count: int) -> None:
+        if self.confirms is not None and first > 0:
+            self.confirms.acked(list(range(first, first + count)))
+            self._channel.session.confirming[self._channel] = None
+            self._channel.session.wake()
+
+    def say_confirms(self) -> None:
+        """Send what is known of publishes; at the end of a turn, so that it is one answer."""
+        if self.confirms is not None:
+            frames = self.confirms.take()
+            if frames:
+                self._channel.send(frames)
+
+    def _transaction(self) -> Transaction:
+        if self.tx is None:
+            raise _wrong_mode("channel is not transactional")
+        return self.tx
+
+
+def _wrong_mode(text: str) -> AmqpError:
+    return AmqpError(ReplyCode.PRECONDITION_FAILED, text)
+
+
+def _told(refusal: Refusal) -> AmqpError:
+    """A refusal in the words of a close."""
+    is_ours = refusal.kind is RefusalKind.SYNC_FAILED
+    code = ReplyCode.INTERNAL_ERROR if is_ours else ReplyCode.PRECONDITION_FAILED
+    # Most texts name whom to blame first; others do not.
+    is_named = refusal.text.startswith(refusal.culprit)
+    text = refusal.text if is_named else f"{refusal.culprit}: {refusal.text}"
+    return AmqpError(code, text).about(0, 60, 40)
+
+
+# ---- confirm ------------------------------------------------------------------------------------
+# Publisher confirms of one channel: which publishes were stored, in as few frames as can say it.
+#
+# From confirm.select on, publishes are numbered from 1. An ack says "as safe as it was asked for":
+# persistent ones are durable, transient ones stored, unroutable ones dropped (they have no queue to
+# be lost from). A nack says "not stored": a full queue that rejects, a hold that lasted too long, a
+# disk that refused. What was answered in one turn leaves as one cumulative ack where that is true
+# of all before it, and singly where it is not (sheet 3.6).
+#
+# Invariant: each publish is answered once; what was published before the select never is.
+# Bound: the open ones are bounded by what the engine holds of the connection (F9).
+# Not here: when something is durable (``engine/commit.py``), the arithmetic (``flow/confirms.py``).
+
+
+class Confirms:
+    """The publishes of one channel that wait for an answer."""
+
+    __slots__ = ("_acked", "_ledger", "_nacked", "_number", "expect")
+
+    def __init__(self, channel_number: int) -> None:
+        self._number = channel_number
+        self._ledger = ConfirmLedger()
+        self.expect: Final = self._ledger.expect
+        """So many publishes came in -> the number of the first."""
+        self._acked: list[int] = []
+        self._nacked: list[int] = []
+
+    @property
+    def outstanding(self) -> int:
+        """Publishes whose answer was not sent yet."""
+        return self._ledger.outstanding
+
+    def acked(self, tokens: list[int]) -> None:
+        """These are safe; number 0 is from before the select and nobody's business."""
+        self._acked += tokens if 0 not in tokens else [each for each in tokens if each]
+
+    def nacked(self, tokens: list[int]) -> None:
+        """These were not stored."""
+        self._nacked += [each for each in tokens if each]
+
+    def take(self) -> bytes:
+        """The frames that say it; empty when there is nothing to say."""
+        if not self._acked and not self._nacked:
+            return b""
+        if not self._nacked:
+            first, last = self._acked[0], self._acked[-1]
+            is_run = self._acked == list(range(first, last + 1))
+            if is_run and self._ledger.answer_next(first, last):
+                self._acked = []
+                return ack_frame(self._number, last, is_multiple=last > first)
+        acked, self._acked = self._acked, []
+        nacked, self._nacked = self._nacked, []
+        verdicts = self._ledger.answer(acked, nacked)
+        return confirms(self._number, *verdicts.acks) + confirms(
+            self._number, *verdicts.nacks, is_ack=False
+        )
+
+
+def select(channel: ChannelState, method: ConfirmSelect) -> None:
+    """confirm.select."""
+    channel.publishing.select_confirms()
+    if not method.is_nowait:
+        channel.answer(ConfirmSelectOk())
+
+
+COMMANDS: Final[dict[type[Method], Callable[[ChannelState, Any], None]]] = {ConfirmSelect: select}

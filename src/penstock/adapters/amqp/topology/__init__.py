@@ -1,0 +1,1 @@
+"""What a virtual host is made of: exchanges, bindings, queues, and the ways between them."""

@@ -1,0 +1,318 @@
+"""The queues of one virtual host: making, finding, restoring and deleting them.
+
+A durable queue is a topic, its subscription ``amqp`` and a row ``amqp.queue`` here, all in one
+transaction. Transient, exclusive and server-named queues are topics that never enter the catalog
+(D6). Topics of other protocols in the vhost's space are found by name as well (D9, D10).
+
+Whoever removes a topic (a client here, another protocol, ``x-expires``) makes the engine tell this
+house, so there is one way out: ``removed``. Consumers were told by then.
+
+Invariants: a name has at most one queue; an exclusive queue is in ``_owned`` of its connection; a
+queue's bindings go with it.
+Not here: the commands of clients (``queues.py``), one queue (``queue.py``).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.adapters.amqp.topology.dead_letter import graves_for
+from penstock.adapters.amqp.topology.matching import check_arguments, to_queue
+from penstock.adapters.amqp.topology.queue import (
+    QUORUM,
+    SUBSCRIPTION,
+    AmqpQueue,
+    Client,
+    QueueArguments,
+    no_queue,
+    read_arguments,
+    resource_of,
+)
+from penstock.model.errors import AlreadyExists
+from penstock.model.names import TopicName, topic_name
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
+from penstock.wire.amqp.table import decode_table, encode_table
+
+if TYPE_CHECKING:
+    from penstock.adapters.amqp.broker import House
+    from penstock.adapters.amqp.topology.vhost import VirtualHost
+    from penstock.engine.topic import Topic
+    from penstock.model.ids import ConnectionId
+
+_log = logging.getLogger(__name__)
+
+QUEUE_KIND: Final = "amqp.queue"
+GENERATED_PREFIX: Final = "amq.gen-"
+GENERATED_BYTES: Final = 16
+"""Random bytes of a server's name: 22 characters."""
+
+
+class QueueRow(msgspec.Struct, frozen=True, array_like=True):
+    """A durable queue in the catalog; its key is vhost NUL name."""
+
+    arguments: bytes
+    is_auto_delete: bool = False
+
+
+class Declaration(msgspec.Struct, frozen=True):
+    """What a client asks for."""
+
+    name: str
+    is_durable: bool = False
+    is_exclusive: bool = False
+    is_auto_delete: bool = False
+    arguments: dict[str, Any] = {}
+
+
+class QueueBook:
+    """All queues of one virtual host."""
+
+    def __init__(self, vhost: VirtualHost) -> None:
+        self._vhost: Final = vhost
+        self._engine: Final = vhost.house.engine
+        self._queues: dict[str, AmqpQueue] = {}
+        self._owned: dict[ConnectionId, dict[str, AmqpQueue]] = {}
+        """Exclusive queues by connection."""
+        self._restore()
+
+    # Finding.
+
+    def get(self, name: str) -> AmqpQueue | None:
+        """The queue of that name, whoever made its topic."""
+        found = self._queues.get(name)
+        if found is None:
+            topic = self._engine.topic(TopicName(self._vhost.space, name))
+            if topic is not None:
+                found = self._add(AmqpQueue(self._vhost, topic, is_foreign=True))
+        return found
+
+    def known(self, topic: Topic) -> AmqpQueue | None:
+        """The queue that a topic is, if anybody here asked for it already."""
+        found = self._queues.get(topic.name.name)
+        return found if found is not None and found.topic is topic else None
+
+    def find(self, name: str, client: Client) -> AmqpQueue:
+        """The same for a client; raises 404, or 405 when it is another connection's."""
+        found = self.get(name)
+        if found is None:
+            raise no_queue(name, self._vhost.name)
+        found.check_access(client)
+        return found
+
+    def __iter__(self) -> Iterator[AmqpQueue]:
+        """Everything worth listing: hidden topics of other protocols stay hidden (D9)."""
+        for topic in self._engine.topics():
+            if topic.name.space == self._vhost.space:
+                found = self.get(topic.name.name)
+                if found is not None and not (found.is_foreign and topic.name.is_hidden):
+                    yield found
+
+    # Making.
+
+    def declare(self, wanted: Declaration, client: Client) -> AmqpQueue:
+        """The queue, made now or there already and equivalent; raises 403, 405 or 406."""
+        churn = self._vhost.house.churn
+        churn["queue_declared"] += 1
+        owner = client.connection_id if wanted.is_exclusive else None
+        # An exclusive queue ends with its connection, whatever it says about durability.
+        is_durable = wanted.is_durable and owner is None
+        found = self.get(wanted.name) if wanted.name else None
+        if found is not None:
+            found.check_declared_again(
+                is_durable=is_durable,
+                owner=owner,
+                is_auto_delete=wanted.is_auto_delete,
+                arguments=wanted.arguments,
+            )
+            if found.is_foreign:
+                # From now on its messages wait for consumers of ours, too.
+                assert found.subscription is not None
+            return found
+        name = wanted.name or self._generated()
+        settings = checked(self._vhost.house, self._vhost.name, wanted, name)
+        topic = self._make_topic(name, settings, is_durable=is_durable)
+        queue = AmqpQueue(
+            self._vhost,
+            topic,
+            arguments=wanted.arguments,
+            settings=settings,
+            owner=owner,
+            is_auto_delete=wanted.is_auto_delete,
+        )
+        assert queue.subscription is not None
+        if is_durable:
+            row = QueueRow(encode_table(wanted.arguments), wanted.is_auto_delete)
+            self._engine.define(QUEUE_KIND, self._key(name), msgspec.msgpack.encode(row))
+        churn["queue_created"] += 1
+        return self._add(queue)
+
+    def _make_topic(self, name: str, settings: QueueArguments, *, is_durable: bool) -> Topic:
+        try:
+            return self._engine.create_topic(
+                topic_name(name, self._vhost.space), policy=settings.policy, is_durable=is_durable
+            )
+        except (AlreadyExists, ValueError) as problem:
+            text = f"cannot declare {resource_of(name, self._vhost.name)}: {problem}"
+            raise AmqpError(ReplyCode.PRECONDITION_FAILED, text) from None
+
+    def _generated(self) -> str:
+        while True:
+            name = GENERATED_PREFIX + secrets.token_urlsafe(GENERATED_BYTES)
+            if self.get(name) is None:
+                return name
+
+    # Consumers and connections come and go.
+
+    def consumer_added(self, queue: AmqpQueue) -> None:
+        """One consumer more."""
+        queue.consumers += 1
+        queue.had_consumer = True
+
+    def consumer_removed(self, queue: AmqpQueue) -> None:
+        """One less; the last one takes an auto-delete queue with it."""
+        queue.consumers -= 1
+        if queue.is_auto_delete and not queue.consumers and not queue.is_deleted:
+            self.retire(queue, "auto-delete")
+
+    def connection_closed(self, connection_id: ConnectionId) -> None:
+        """Its exclusive queues go."""
+        for queue in list(self._owned.get(connection_id, {}).values()):
+            self.retire(queue, "exclusive owner gone")
+
+    # Deleting.
+
+    def delete(self, queue: AmqpQueue, cause: str = "deleted") -> int:
+        """The queue goes at once, its consumers are told; how many ready messages went with it.
+
+        What another protocol made stays: only our subscription and bindings of it go.
+        """
+        if queue.is_deleted:
+            return 0
+        count = queue.ready
+        if not queue.is_foreign:
+            self._engine.delete_topic(queue.topic.name, cause)
+            return count
+        self._forget(queue)
+        if SUBSCRIPTION in queue.topic.subscriptions:
+            self._engine.delete_subscription(queue.topic.name, SUBSCRIPTION, cause)
+        return count
+
+    def retire(self, queue: AmqpQueue, cause: str = "deleted") -> int:
+        """The same as soon as its dead are buried; until then it is there, and ``is_leaving``."""
+        if queue.is_foreign or queue.is_deleted or queue.is_leaving:
+            return self.delete(queue, cause) if queue.is_foreign else 0
+        count = queue.ready
+        self._engine.retire_topic(queue.topic.name, cause)
+        return count
+
+    def leaving(self, name: str) -> AmqpQueue | None:
+        """The queue of that name if it is to go, and has dead to bury first."""
+        queue = self._queues.get(name)
+        return queue if queue is not None and queue.is_leaving else None
+
+    def drop_all(self) -> None:
+        """The vhost goes, and every queue in it that is ours."""
+        for queue in list(self._queues.values()):
+            self.delete(queue, "vhost deleted")
+
+    def removed(self, topic: Topic) -> None:
+        """A topic of this vhost's space is gone."""
+        queue = self._queues.get(topic.name.name)
+        if queue is not None and queue.topic is topic:
+            self._forget(queue)
+
+    def _forget(self, queue: AmqpQueue) -> None:
+        queue.is_deleted = True
+        self._vhost.gone.add(queue.tally)
+        del self._queues[queue.name]
+        if queue.owner is not None:
+            owned = self._owned[queue.owner]
+            del owned[queue.name]
+            if not owned:
+                del self._owned[queue.owner]
+        self._vhost.house.churn["queue_deleted"] += not queue.is_foreign
+        if queue.is_durable and not queue.is_foreign:
+            self._engine.define(QUEUE_KIND, self._key(queue.name), None)
+        self._vhost.bindings.forget(to_queue(queue.name))
+        self._vhost.changed()
+        for callback in queue.on_gone:
+            callback()
+
+    def _add(self, queue: AmqpQueue) -> AmqpQueue:
+        self._queues[queue.name] = queue
+        if queue.owner is not None:
+            self._owned.setdefault(queue.owner, {})[queue.name] = queue
+        if not queue.is_foreign:
+            queue.topic.graves = graves_for(self._vhost, queue)
+            self._vhost.changed()
+        return queue
+
+    # Rows.
+
+    def _restore(self) -> None:
+        """Durable queues as the catalog has them."""
+        prefix = self._key("")
+        for key, body in self._engine.definitions(QUEUE_KIND).items():
+            if not key.startswith(prefix):
+                continue
+            name = key.removeprefix(prefix)
+            topic = self._engine.topic(TopicName(self._vhost.space, name))
+            if topic is None:
+                # A catalog repaired by hand: the row alone means nothing.
+                self._engine.define(QUEUE_KIND, key, None)
+                continue
+            row = msgspec.msgpack.decode(body, type=QueueRow)
+            arguments = decode_table(row.arguments)[0]
+            settings = self._settings_of(name, arguments)
+            self._add(
+                AmqpQueue(
+                    self._vhost,
+                    topic,
+                    arguments=arguments,
+                    settings=settings,
+                    is_auto_delete=row.is_auto_delete,
+                )
+            )
+
+    def _settings_of(self, name: str, arguments: dict[str, Any]) -> QueueArguments:
+        try:
+            return read_arguments(resource_of(name, self._vhost.name), arguments)
+        except AmqpError as problem:
+            # Another version accepted it; its limits are in the topic's policy and hold.
+            _log.warning("arguments of a stored queue", extra={"queue": name, "why": str(problem)})
+            return QueueArguments()
+
+    def _key(self, name: str) -> str:
+        return f"{self._vhost.name}\0{name}"
+
+
+def checked(house: House, vhost: str, wanted: Declaration, name: str) -> QueueArguments:
+    """What a new queue's arguments mean; raises unless there can be such a queue."""
+    resource = resource_of(name, vhost)
+    settings = read_arguments(resource, wanted.arguments)
+    check_arguments(house, wanted.arguments)
+    if settings.kind == QUORUM:
+        _check_quorum(wanted, resource)
+    return settings
+
+
+def _check_quorum(wanted: Declaration, resource: str) -> None:
+    """406 for what a replicated queue cannot be."""
+    problem = ""
+    if not wanted.name:
+        text = "Cannot declare a server-named queue for type quorum"
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
+    if wanted.is_auto_delete:
+        problem = "auto-delete"
+    elif wanted.is_exclusive:
+        problem = "exclusive-owner"
+    elif not wanted.is_durable:
+        problem = "non-durable"
+    if problem:
+        text = f"invalid property '{problem}' for {resource}"
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)

@@ -1,0 +1,401 @@
+"""Where a publish goes: exchanges followed to queues, and what was found remembered.
+
+From the named exchange on, every exchange is asked once which of its bindings match; bindings to
+other exchanges are followed, and an exchange that has no match hands over to its alternate one.
+What comes out is a set of queues: each gets one copy however many ways lead to it, and a cycle
+ends where it began. Asking each exchange once makes the order of asking irrelevant.
+
+    key decides alone         -> ``ExchangeRoute`` with ``queues``, shared by all keys that lead to
+                                 the same queues, remembered by (exchange, key)
+    a headers exchange on it  -> the part before it is remembered, the rest is asked per message
+    priorities, N queues      -> the topic's own route picks the queue per message (D10)
+
+What matching cost (``steps``) is charged to the channel that made it necessary; who finds the route
+remembered pays one step per copy.
+
+Invariants: memory is bounded by ``ROUTES_KEPT``; nothing is remembered across ``forget``; a queue
+that is not there is not remembered as missing, since other protocols can make it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.adapters.amqp.direct_reply import KEY_PREFIX
+from penstock.adapters.amqp.topology.exchange import DEFAULT_EXCHANGE, Exchange
+from penstock.engine.topic import KeyRoute, route_to
+from penstock.model.record import Record, Wire
+from penstock.wire.amqp.codes import AmqpError, ReplyCode
+from penstock.wire.amqp.origin import PublishHead, publish_record, with_secret_keys
+from penstock.wire.amqp.properties import edit_properties, walk
+from penstock.wire.amqp.table import decode_table, join_table, split_table
+
+if TYPE_CHECKING:
+    from penstock.adapters.amqp.topology.queue import AmqpQueue
+    from penstock.adapters.amqp.topology.vhost import VirtualHost
+    from penstock.engine.ports import Route
+    from penstock.engine.topic import Queue
+
+ROUTES_KEPT: Final = 4096
+"""Different (exchange, routing key) remembered per vhost; the oldest goes first."""
+HEADERS_PER_STEP: Final = 8
+"""Comparing the headers of a message with one binding costs a fraction of storing a copy of it."""
+_AMQP: Final = int(Wire.AMQP)
+_NO_HEADERS: Final[Mapping[str, Any]] = {}
+
+
+class ExchangeRoute:
+    """The way of a publish; satisfies the engine's ``Route``."""
+
+    __slots__ = ("_fixed", "_pickers", "_search", "is_constant", "is_empty", "queues", "steps")
+
+    def __init__(
+        self, queues: tuple[AmqpQueue, ...], steps: int, search: _Search | None = None
+    ) -> None:
+        routes = [_route_to(queue) for queue in queues]
+        self._pickers: Final[list[Route]] = [each for each in routes if not each.is_constant]
+        self._fixed: Final = tuple(
+            queue.topic.queues[0]
+            for queue, route in zip(queues, routes, strict=True)
+            if route.is_constant
+        )
+        self._search: Final = search
+        """How to go on from headers exchanges; None when the key decides."""
+        self.is_constant: Final = search is None and not self._pickers
+        self.is_empty: Final = search is None and not queues
+        """No message ever goes anywhere on it."""
+        self.queues: Final = queues if search is None else None
+        """All of them when the key decides, else None."""
+        self.steps: Final = max(1, steps)
+
+    def targets(self, record: Record, /) -> tuple[Queue, ...]:
+        """The queues that get a copy of this message."""
+        if self.is_constant:
+            return self._fixed
+        found = self._fixed
+        if self._pickers:
+            found += tuple([queue for each in self._pickers for queue in each.targets(record)])
+        if self._search is not None:
+            found += tuple(
+                [
+                    target
+                    for queue in self._search.queues(headers_of(record))
+                    for target in _route_to(queue).targets(record)
+                ]
+            )
+        return found
+
+    def queues_for(self, record: Record) -> tuple[AmqpQueue, ...]:
+        """The same as ``targets``, as AMQP sees them."""
+        if self._search is None:
+            return self.queues or ()
+        return self._search.known + tuple(self._search.queues(headers_of(record)))
+
+
+class _Search:
+    """What is left to ask per message once the routing key was followed."""
+
+    __slots__ = ("_router", "_seen", "_waiting", "known")
+
+    def __init__(self, router: Router, trail: _Trail) -> None:
+        self._router = router
+        self._waiting = trail.headers_exchanges
+        self._seen = trail.seen
+        self.known = tuple(trail.queues.values())
+
+    def queues(self, headers: Mapping[str, Any]) -> list[AmqpQueue]:
+        """Queues beyond the headers exchanges that are not known already."""
+        trail = _Trail(headers)
+        trail.seen.update(self._seen)
+        for exchange, key in self._waiting:
+            self._router.ask(exchange, key, trail)
+            self._router.follow(trail)
+        known = {queue.name for queue in self.known}
+        return [queue for name, queue in trail.queues.items() if name not in known]
+
+
+class _Trail:
+    """One walk: where it has been, what it found, what it cost."""
+
+    __slots__ = ("headers", "headers_exchanges", "is_lasting", "queues", "seen", "steps", "todo")
+
+    def __init__(self, headers: Mapping[str, Any] | None) -> None:
+        self.headers: Final = headers
+        """None while only the key is known: then headers exchanges are left for later."""
+        self.headers_exchanges: Final[list[tuple[Exchange, str]]] = []
+        self.queues: Final[dict[str, AmqpQueue]] = {}
+        self.seen: Final[set[tuple[str, str]]] = set()
+        """Exchange and key: with CC an exchange is asked once per key."""
+        self.todo: Final[list[tuple[str, str]]] = []
+        self.steps = 0
+        self.is_lasting = True
+        """False when a queue was looked for by name and was not there."""
+
+
+class Router:
+    """Routing in one vhost."""
+
+    __slots__ = ("_letters", "_routes", "_shared", "_vhost")
+
+    def __init__(self, vhost: VirtualHost) -> None:
+        self._vhost: Final = vhost
+        self._routes: Final[dict[tuple[str, str], ExchangeRoute]] = {}
+        """Of publishers, who may not use internal exchanges."""
+        self._letters: Final[dict[tuple[str, str], ExchangeRoute]] = {}
+        """Of dead letters, who may."""
+        self._shared: Final[dict[tuple[tuple[AmqpQueue, ...], int], ExchangeRoute]] = {}
+        """By queues and cost: messages with different keys then travel in one parcel."""
+
+    def route(self, exchange: str, routing_key: str) -> ExchangeRoute:
+        """The way of a client's publish; raises 404 for a missing exchange, 403 for an internal."""
+        found = self._routes.get((exchange, routing_key))
+        if found is not None:
+            return found
+        self._check(exchange)
+        return self._find(self._routes, exchange, routing_key)
+
+    def route_all(self, exchange: str, keys: Sequence[str]) -> ExchangeRoute:
+        """The way of a publish with several keys (CC, BCC): all their queues, each once."""
+        self._check(exchange)
+        return self._made(self._walk(exchange, keys))
+
+    def route_dead(self, exchange: str, keys: Sequence[str]) -> ExchangeRoute:
+        """The way of a dead letter: as ``route_all``, but internal exchanges are open to it."""
+        self._vhost.exchange(exchange)
+        if len(keys) != 1:
+            return self._made(self._walk(exchange, keys))
+        found = self._letters.get((exchange, keys[0]))
+        return found if found is not None else self._find(self._letters, exchange, keys[0])
+
+    def forget(self) -> None:
+        """Exchanges, bindings or queues changed."""
+        self._routes.clear()
+        self._letters.clear()
+        self._shared.clear()
+
+    def follow(self, trail: _Trail) -> None:
+        """Ask every exchange that the trail leads to."""
+        exchanges = self._vhost.exchanges
+        while trail.todo:
+            name, key = trail.todo.pop()
+            if (name, key) in trail.seen:
+                continue
+            trail.seen.add((name, key))
+            exchange = exchanges.get(name)
+            if exchange is None:
+                continue
+            if exchange.matcher.needs_headers and trail.headers is None:
+                trail.headers_exchanges.append((exchange, key))
+            else:
+                self.ask(exchange, key, trail)
+
+    def ask(self, exchange: Exchange, key: str, trail: _Trail) -> None:
+        """Note where this exchange leads a message with this key."""
+        if exchange.name == DEFAULT_EXCHANGE:
+            trail.steps += 1
+            self._reach(key, trail)
+            return
+        found, looked = exchange.matcher.match(key, trail.headers or _NO_HEADERS)
+        trail.steps += looked
+        for is_queue, name in found:
+            if is_queue:
+                self._reach(name, trail)
+            else:
+                trail.todo.append((name, key))
+        if not found and exchange.alternate is not None:
+            trail.todo.append((exchange.alternate, key))
+
+    def _reach(self, name: str, trail: _Trail) -> None:
+        if name in trail.queues:
+            return
+        queue = self._vhost.queues.get(name)
+        if queue is None:
+            trail.is_lasting = False
+        else:
+            trail.queues[name] = queue
+
+    def _check(self, name: str) -> None:
+        if self._vhost.exchange(name).is_internal:
+            raise AmqpError(
+                ReplyCode.ACCESS_REFUSED,
+                f"cannot publish to internal exchange '{name}' in vhost '{self._vhost.name}'",
+            )
+
+    def _walk(self, exchange: str, keys: Sequence[str]) -> _Trail:
+        trail = _Trail(None)
+        trail.todo.extend([(exchange, key) for key in keys])
+        self.follow(trail)
+        return trail
+
+    def _find(
+        self, memory: dict[tuple[str, str], ExchangeRoute], exchange: str, key: str
+    ) -> ExchangeRoute:
+        """Walk, remember what may be remembered, and say what the walk cost."""
+        trail = self._walk(exchange, (key,))
+        if not trail.is_lasting:
+            return self._made(trail)
+        if len(memory) >= ROUTES_KEPT:
+            del memory[next(iter(memory))]
+        if trail.headers_exchanges:
+            route = memory[exchange, key] = self._made(trail)
+            return route
+        queues = tuple(trail.queues.values())
+        memory[exchange, key] = self._shared_route(queues, len(queues))
+        return self._shared_route(queues, max(trail.steps, len(queues)))
+
+    def _shared_route(self, queues: tuple[AmqpQueue, ...], steps: int) -> ExchangeRoute:
+        """The one route to these queues at this cost: equal ones travel in one parcel."""
+        route = self._shared.get((queues, steps))
+        if route is None:
+            route = ExchangeRoute(queues, steps)
+            if len(self._shared) < ROUTES_KEPT:
+                self._shared[queues, steps] = route
+        return route
+
+    def _made(self, trail: _Trail) -> ExchangeRoute:
+        queues = tuple(trail.queues.values())
+        if not trail.headers_exchanges:
+            return ExchangeRoute(queues, max(trail.steps, len(queues)))
+        looked = sum(len(each.bindings) for each, _ in trail.headers_exchanges)
+        steps = trail.steps + len(queues) + looked // HEADERS_PER_STEP
+        return ExchangeRoute(queues, steps, _Search(self, trail))
+
+
+def _route_to(queue: AmqpQueue) -> Route:
+    """The last hop. A topic of another protocol may grow by queues at any time, unseen by us."""
+    return KeyRoute(queue.topic) if queue.is_foreign else route_to(queue.topic)
+
+
+def headers_of(record: Record) -> Mapping[str, Any]:
+    """The headers table of an AMQP message; other protocols' have none to match."""
+    if record.shape.wire != _AMQP or not record.shape.props_len:
+        return _NO_HEADERS
+    properties = record.properties
+    try:
+        span = walk(properties, 0, len(properties)).spans.get("headers")
+        return decode_table(properties, span[0])[0] if span is not None else _NO_HEADERS
+    except AmqpError:
+        return _NO_HEADERS
+
+
+# ---- copies -------------------------------------------------------------------------------------
+# CC and BCC: further routing keys, as headers of the message.
+#
+# Both are arrays of text; what else is in the array is passed over, a header that is no array is an
+# error of the publish (406). The message goes to the union of what all its keys match. CC stays in
+# the message for everybody to see. BCC is taken out of the headers, so no reader learns of it; its
+# keys are stored beside the message, for its dead letters go to all of its keys, as RabbitMQ's do.
+#
+# Not here: what the keys match (``router.py``), what becomes of CC in dead letters (``burial.py``).
+
+
+CC: Final = b"CC"
+BCC: Final = b"BCC"
+COPIES_MAX: Final = 1000
+"""Further keys of one message: each costs a walk through the exchanges, the bytes only a few."""
+
+
+def copy_keys(properties: bytes, header: bytes) -> tuple[str, ...]:
+    """The routing keys in one of the two headers; raises 406 when it is no array."""
+    found = walk(properties, 0, len(properties))
+    if header not in found.header_names:
+        return ()
+    at, end = found.header_names[header]
+    table = join_table([(header, properties[at:end])])
+    value: Any = decode_table(table)[0][header.decode()]
+    if not isinstance(value, list):
+        text = f"invalid message: header {header.decode()} must be an array of routing keys"
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
+    return tuple([key for key in value if isinstance(key, str)])
+
+
+def with_copies(head: PublishHead, record: Record, now_ms: int) -> tuple[Record, tuple[str, ...]]:
+    """The record as it is to be stored, and all its routing keys, each once."""
+    properties = record.properties
+    public, secret = copy_keys(properties, CC), copy_keys(properties, BCC)
+    if len(public) + len(secret) > COPIES_MAX:
+        text = f"{len(public) + len(secret)} routing keys in CC and BCC, at most {COPIES_MAX}"
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, f"invalid message: {text}")
+    keys = tuple(dict.fromkeys((head.routing_key, *public, *secret)))
+    found = walk(properties, 0, len(properties))
+    if BCC not in found.header_names:
+        return record, keys
+    at, end = found.spans["headers"]
+    kept = [entry for entry in split_table(properties[at:end]) if entry[0] != BCC]
+    properties = edit_properties(properties, {"headers": join_table(kept)})
+    stored = publish_record(head, properties, record.body, now_ms)
+    return with_secret_keys(stored, secret), keys
+
+
+# ---- publish routes -----------------------------------------------------------------------------
+# The routes of a virtual host's publishers, remembered by what a publish says of itself.
+#
+# A head that was seen before costs one look-up; everything is forgotten when the topology changes.
+# Routes without a queue are not remembered: another protocol may make the topic they lead to, and
+# nobody here would hear of it.
+#
+# Bound: ``ROUTES_MAX`` of each kind, all channels together: thousands of channels are one memory.
+# Not here: finding them (``router.py``).
+
+
+ROUTES_MAX: Final = 4096
+"""Routes that are remembered; then it begins anew."""
+REMEMBERED_COPIES_MAX: Final = 16
+"""Routing keys of one publish from which on its route is found each time."""
+
+
+class PublishRoutes:
+    """The memory of one virtual host."""
+
+    __slots__ = ("_by_head", "_by_keys", "_version", "_vhost")
+
+    def __init__(self, vhost: VirtualHost) -> None:
+        self._vhost = vhost
+        self._version = vhost.version
+        self._by_head: dict[PublishHead, ExchangeRoute] = {}
+        self._by_keys: dict[tuple[str, tuple[str, ...]], ExchangeRoute] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_head) + len(self._by_keys)
+
+    def known(self, head: PublishHead) -> ExchangeRoute | None:
+        """The route of a head seen lately."""
+        if self._vhost.version != self._version:
+            self.forget()
+        return self._by_head.get(head)
+
+    def find(self, head: PublishHead) -> ExchangeRoute | None:
+        """The route of a head not seen lately; None = it is a direct reply.
+
+        Raises 404 for a missing exchange, 403 for an internal one, 540 for immediate.
+        """
+        if head.is_immediate:
+            raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
+        if not head.exchange and head.routing_key.startswith(KEY_PREFIX):
+            return None
+        router = self._vhost.router
+        route = router.route(head.exchange, head.routing_key)
+        if not route.is_empty:
+            if len(self._by_head) >= ROUTES_MAX:
+                self._by_head.clear()
+            # Asked again, it is the one that others use and that costs what it costs from now on.
+            self._by_head[head] = router.route(head.exchange, head.routing_key)
+        return route
+
+    def of_keys(self, exchange: str, keys: tuple[str, ...]) -> ExchangeRoute:
+        """The route of a publish with several routing keys."""
+        route = self._by_keys.get((exchange, keys))
+        if route is None:
+            route = self._vhost.router.route_all(exchange, keys)
+            if not route.is_empty and len(keys) <= REMEMBERED_COPIES_MAX:
+                if len(self._by_keys) >= ROUTES_MAX:
+                    self._by_keys.clear()
+                self._by_keys[exchange, keys] = route
+        return route
+
+    def forget(self) -> None:
+        """The topology changed."""
+        self._by_head.clear()
+        self._by_keys.clear()
+        self._version = self._vhost.version

@@ -1,0 +1,575 @@
+"""Numbers for tools: topics (202), how far groups are (208), who is connected (203, 204).
+
+Lag of a group in a queue is ``brokerOffset - consumerOffset``; a queue the group never committed
+has consumer offset 0 there, as in RocketMQ. A topic's rate is that of the last minute, found in the
+index; a group's rate is 0: nobody keeps it, ``/metrics`` has the counters.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from typing import TYPE_CHECKING, Final
+
+from penstock.adapters.rocketmq.group_registry import NO_OFFSET, PREFIX, GroupBook, OffsetBook
+from penstock.adapters.rocketmq.groups import Modes, delete_group
+from penstock.adapters.rocketmq.naming import SYSTEM_TOPICS, wire_name
+from penstock.adapters.rocketmq.offsets import table_body
+from penstock.adapters.rocketmq.pop.reader import forget_retries
+from penstock.adapters.rocketmq.requests import Answer, Handler, no_topic, system_error
+from penstock.adapters.rocketmq.shown import shown_at
+from penstock.adapters.rocketmq.topics import QUEUES_MAX
+from penstock.engine.group.assignment import ConsumeMode, ModeSetting
+from penstock.engine.group.membership import Group
+from penstock.engine.topic import Queue, Topic
+from penstock.model.errors import PenstockError
+from penstock.model.ids import ConnectionId
+from penstock.model.names import TopicName
+from penstock.model.record import Record, Wire
+from penstock.wire.rocketmq.bodies import (
+    MessageQueue,
+    SubscriptionData,
+    TopicConfig,
+    TopicConfigTable,
+    encode_body,
+)
+from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
+from penstock.wire.rocketmq.command import Command, Malformed
+from penstock.wire.rocketmq.headers import (
+    ConsumeStatsHeader,
+    CreateTopicHeader,
+    GroupHeader,
+    ProducerGroupHeader,
+    QueryMessageHeader,
+    TopicHeader,
+    ViewMessageHeader,
+    parse,
+)
+from penstock.wire.rocketmq.message_id import parse_offset_message_id
+from penstock.wire.rocketmq.stored import RocketmqFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from penstock.adapters.rocketmq.broker import House
+    from penstock.adapters.rocketmq.connection import Session
+
+RATE_MS: Final = 60_000
+"""Rates are means of the last minute, as RocketMQ's."""
+
+
+def newest_ms(queue: Queue, offset: int) -> int:
+    """When the message before ``offset`` was stored; 0 for none."""
+    found = queue.index.entries(offset - 1, 1) if offset > queue.index.min_offset else []
+    return found[0][3] if found and found[0][1] < offset else 0
+
+
+def _topic_stats(session: Session, command: Command) -> None:
+    house = session.house
+    name = parse(TopicHeader, command).topic
+    place = house.topics.find(name)
+    if place is None:
+        raise no_topic(name)
+    rows: dict[MessageQueue, object] = {}
+    for queue in place.topic.queues:
+        end = queue.visible_end(False)
+        rows[_named(house, name, queue)] = {
+            "minOffset": queue.index.min_offset,
+            "maxOffset": end,
+            "lastUpdateTimestamp": newest_ms(queue, end),
+        }
+    since_ms = house.clock.wall_ms() - RATE_MS
+    stored = sum([_stored_since(queue, since_ms) for queue in place.topic.queues])
+    rate = stored * 1000 / RATE_MS
+    session.answer(command, body=table_body("offsetTable", rows, topicPutTps=rate))
+
+
+def _stored_since(queue: Queue, since_ms: int) -> int:
+    return max(0, queue.visible_end(False) - queue.index.search_time(since_ms))
+
+
+def _consume_stats(session: Session, command: Command) -> None:
+    house = session.house
+    header = parse(ConsumeStatsHeader, command)
+    topics = [house.topics.require(header.topic).topic] if header.topic else []
+    topics = topics or house.part(OffsetBook).topics_of(header.consumer_group)
+    rows: dict[MessageQueue, object] = {}
+    for topic in topics:
+        rows |= _lag_rows(house, topic, header.consumer_group)
+    session.answer(command, body=table_body("offsetTable", rows, consumeTps=0.0))
+
+
+def _lag_rows(house: House, topic: Topic, group: str) -> dict[MessageQueue, object]:
+    book = house.part(OffsetBook)
+    name = wire_name(topic.name)
+    rows: dict[MessageQueue, object] = {}
+    for queue in topic.queues:
+        stored = book.committed(queue, group)
+        offset = 0 if stored == NO_OFFSET else stored
+        rows[_named(house, name, queue)] = {
+            "brokerOffset": queue.visible_end(False),
+            "consumerOffset": offset,
+            "pullOffset": offset,
+            "lastTimestamp": newest_ms(queue, offset),
+        }
+    return rows
+
+
+def _consumer_connections(session: Session, command: Command) -> None:
+    house = session.house
+    name = parse(GroupHeader, command).consumer_group
+    group = house.consumers.group(name)
+    if group is None or group.is_empty:
+        raise Answer(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+    table = {
+        topic: SubscriptionData(
+            topic=topic,
+            sub_string=each.expression,
+            expression_type=each.language.upper(),
+            sub_version=each.version,
+        )
+        for topic, each in group.wanted.items()
+    }
+    body = {
+        "connectionSet": _connections(house, group),
+        "subscriptionTable": table,
+        "consumeType": group.traits.manner,
+        "messageModel": "BROADCASTING" if group.traits.is_broadcast else "CLUSTERING",
+        "consumeFromWhere": group.traits.start,
+    }
+    session.answer(command, body=encode_body(body))
+
+
+def _producer_connections(session: Session, command: Command) -> None:
+    house = session.house
+    name = parse(ProducerGroupHeader, command).producer_group
+    group = house.producers.group(name)
+    if group is None or group.is_empty:
+        raise system_error(f"the producer group[{name}] not exist")
+    session.answer(command, body=encode_body({"connectionSet": _connections(house, group)}))
+
+
+def _connections(house: House, group: Group) -> list[dict[str, object]]:
+    found = []
+    for member in group.members.values():
+        session = house.sessions.get(ConnectionId(member.connection))
+        row: dict[str, object] = {
+            "clientId": member.client_id,
+            "clientAddr": str(session.peer) if session is not None else "",
+            "language": member.client.language,
+            "version": member.client.version,
+        }
+        found.append(row)
+    return found
+
+
+def _named(house: House, topic: str, queue: Queue) -> MessageQueue:
+    return MessageQueue(topic=topic, broker_name=house.broker_name, queue_id=queue.number)
+
+
+STATISTICS_HANDLERS: Final[dict[int, Handler]] = {
+    RequestCode.GET_TOPIC_STATS_INFO: _topic_stats,
+    RequestCode.GET_CONSUME_STATS: _consume_stats,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: _consumer_connections,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: _producer_connections,
+}
+
+
+# ---- relays -------------------------------------------------------------------------------------
+# Questions to a client through the broker: running info (307), consume this message (309).
+#
+# The request goes on to the client as it is (309 with the message as its body), and the client's
+# answer goes back to whoever asked. A client that does not answer within 10 s ends it with 207, one
+# that is not here with 1 (sheet 1.9).
+#
+# Invariants: a relayed question is answered exactly once, unless the asker goes first; those that
+# wait are bounded by ``RELAYS_MAX``.
+# Not here: what the answers mean.
+
+
+_log = logging.getLogger(__name__)
+
+RELAY_MS: Final = 10_000
+"""How long a client may take to answer."""
+
+RELAYS_MAX: Final = 1_000
+"""Questions that wait for clients."""
+
+
+class Relay:
+    """One question on its way."""
+
+    __slots__ = ("asker", "client", "command", "is_over", "passed_on", "who")
+
+    def __init__(self, asker: Session, command: Command, client: Session, who: str) -> None:
+        self.asker = asker
+        self.command = command
+        self.client = client
+        self.who = who
+        self.passed_on = Command(command.code, dict(command.ext), command.body)
+        self.is_over = False
+
+    def answered(self, answer: Command | None) -> None:
+        """The client said something, or is gone."""
+        if self.is_over:
+            return
+        self.is_over = True
+        if answer is None:
+            text = f"The Consumer {self.who} not online"
+            self.asker.answer(self.command, ResponseCode.SYSTEM_ERROR, remark=text)
+            return
+        self.asker.answer(
+            self.command, answer.code, ext=answer.ext, body=answer.body, remark=answer.remark
+        )
+
+    def timed_out(self) -> None:
+        """The client took too long."""
+        if not self.is_over:
+            self.is_over = True
+            self.client.forget(self.passed_on)
+            text = f"consumer {self.who} Timeout: no answer within {RELAY_MS} ms"
+            self.asker.answer(self.command, ResponseCode.CONSUME_MSG_TIMEOUT, remark=text)
+
+
+class Relays:
+    """The questions that wait."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._tickets = 0
+        self._waiting: list[tuple[int, int, Relay]] = []
+        house.timers.add(self)
+
+    def __len__(self) -> int:
+        return sum(not relay.is_over for _, _, relay in self._waiting)
+
+    def pass_on(self, session: Session, command: Command, body: bytes | None = None) -> None:
+        """Ask the client that the request names."""
+        group = command.ext.get("consumerGroup", "")
+        client_id = command.ext.get("clientId", "")
+        who = f"<{group}> <{client_id}>"
+        relay = Relay(session, command, self._client(group, client_id, who), who)
+        if body is not None:
+            relay.passed_on.body = body
+            relay.passed_on.ext["brokerName"] = self._house.broker_name
+        self._tidy()
+        if len(self._waiting) >= RELAYS_MAX:
+            raise system_error(f"{RELAYS_MAX} questions wait for clients already; ask again later")
+        self._tickets += 1
+        deadline_ms = self._house.clock.monotonic_ms() + RELAY_MS
+        heapq.heappush(self._waiting, (deadline_ms, self._tickets, relay))
+        self._house.timers.stir()
+        relay.client.push(relay.passed_on, relay.answered)
+
+    def next_deadline_ms(self) -> int | None:
+        """When the oldest question was not answered in time."""
+        self._tidy()
+        return self._waiting[0][0] if self._waiting else None
+
+    def due(self, now_ms: int) -> None:
+        """Give up on clients that do not answer."""
+        while self._waiting and self._waiting[0][0] <= now_ms:
+            heapq.heappop(self._waiting)[2].timed_out()
+
+    def _tidy(self) -> None:
+        while self._waiting and self._waiting[0][2].is_over:
+            heapq.heappop(self._waiting)
+
+    def _client(self, group: str, client_id: str, who: str) -> Session:
+        found = self._house.consumers.group(group)
+        member = None if found is None else found.by_client_id(client_id)
+        session = (
+            None if member is None else self._house.sessions.get(ConnectionId(member.connection))
+        )
+        if session is None:
+            raise system_error(f"The Consumer {who} not online")
+        return session
+
+
+def _running_info(session: Session, command: Command) -> None:
+    session.house.part(Relays).pass_on(session, command)
+
+
+def _consume_directly(session: Session, command: Command) -> None:
+    house = session.house
+    text = command.ext.get("msgId", "")
+    try:
+        _, position = parse_offset_message_id(text)
+    except Malformed as problem:
+        raise system_error(f"msgId {text[:80]!r} is not an offset id: {problem}") from None
+    body = shown_at(house, position)
+    if body is None:
+        raise Answer(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
+    house.part(Relays).pass_on(session, command, body)
+
+
+RELAY_HANDLERS: Final[dict[int, Handler]] = {
+    RequestCode.GET_CONSUMER_RUNNING_INFO: _running_info,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: _consume_directly,
+}
+
+
+# ---- lookup -------------------------------------------------------------------------------------
+# Messages by id (33) and by key (12), and what a position stands for (sheet 1.7, 2.9).
+#
+# A commitLogOffset is a position, plus the number of the message in its batch or of the target in
+# its fan-out (D4). Only what is durable is found (D7); half messages are found by id, and by key
+# once they are committed.
+#
+# The key index answers with what may have the key; the real keys are compared here.
+
+
+QUERY_MAX: Final = 32
+"""Messages one query answers with."""
+CANDIDATES_MAX: Final = 256
+"""Entries of the key index that one query looks at: their hashes may lie."""
+
+NOT_FOUND: Final = "can not find message, maybe time range not correct"
+
+_ROCKETMQ: Final = int(Wire.ROCKETMQ)
+_FACTS: Final = RocketmqFacts()
+
+
+def view_message(session: Session, command: Command) -> None:
+    """VIEW_MESSAGE_BY_ID."""
+    header = parse(ViewMessageHeader, command)
+    body = shown_at(session.house, header.offset)
+    if body is None:
+        raise system_error(f"can not find message by the offset, {header.offset}")
+    session.answer(command, body=body)
+
+
+def query_message(session: Session, command: Command) -> None:
+    """QUERY_MESSAGE."""
+    header = parse(QueryMessageHeader, command)
+    house = session.house
+    place = house.topics.require(header.topic)
+    count_max = QUERY_MAX if header.unique_key_query else min(max(1, header.max_num), QUERY_MAX)
+    key = header.key.encode()
+    positions = house.engine.positions_of(
+        place.topic,
+        key,
+        begin_ms=header.begin_timestamp,
+        end_ms=header.end_timestamp,
+        count_max=CANDIDATES_MAX,
+    )
+    found: list[bytes] = []
+    last_ms = 0
+    for position in positions:
+        located = house.engine.locate(position)
+        if located is None or not _has_key(house, located.record, key):
+            continue
+        body = shown_at(house, position)
+        if body is not None:
+            found.append(body)
+            last_ms = max(last_ms, located.record.store_ms)
+        if len(found) == count_max:
+            break
+    if not found:
+        raise Answer(ResponseCode.QUERY_NOT_FOUND, NOT_FOUND)
+    ext = {
+        "indexLastUpdateTimestamp": str(last_ms),
+        "indexLastUpdatePhyoffset": str(max(positions)),
+    }
+    session.answer(command, ext=ext, body=b"".join(found))
+
+
+def _has_key(house: House, record: Record, key: bytes) -> bool:
+    if record.wire == _ROCKETMQ:
+        return key in _FACTS.keys(record)
+    reader = house.engine.facts.get(record.wire)
+    return reader is None or key in reader.keys(record)
+
+
+LOOKUP_HANDLERS: Final[dict[int, Handler]] = {
+    RequestCode.VIEW_MESSAGE_BY_ID: view_message,
+    RequestCode.QUERY_MESSAGE: query_message,
+}
+
+
+# ---- topic admin --------------------------------------------------------------------------------
+# Requests about topics to the broker: make, change, delete, list (sheet 1.7).
+#
+# Not here: the same questions to the name server (``name_server/``).
+
+
+PERM_MAX: Final = 15
+ATTRIBUTES_MAX: Final = 64
+GET_ALL_TOPIC_CONFIG: Final = 21
+
+
+def put_topic(session: Session, command: Command) -> None:
+    """UPDATE_AND_CREATE_TOPIC; answered once it is durable."""
+    header = parse(CreateTopicHeader, command)
+    house = session.house
+    _check(house, header)
+    known = house.topics.find(header.topic)
+    attributes = dict(known.config.attributes) if known is not None else {}
+    config = TopicConfig(
+        topic_name=header.topic,
+        read_queue_nums=header.read_queue_nums,
+        write_queue_nums=header.write_queue_nums,
+        perm=header.perm,
+        topic_filter_type=header.topic_filter_type,
+        topic_sys_flag=header.topic_sys_flag,
+        order=header.order,
+        attributes=_changed(house, attributes, header.attributes or ""),
+    )
+    house.topics.put(config)
+    house.engine.after_durable(lambda: session.answer(command))
+
+
+def delete_topic(session: Session, command: Command) -> None:
+    """DELETE_TOPIC_IN_BROKER; answered once it is durable, also when there was none."""
+    header = parse(TopicHeader, command)
+    house = session.house
+    if not header.topic.strip():
+        raise _invalid(house, "The specified topic is blank.")
+    _check_system(house, header.topic)
+    forget_retries(house, header.topic)
+    house.topics.delete(header.topic)
+    house.part(Modes).forget_topic(header.topic)
+    house.engine.after_durable(lambda: session.answer(command))
+
+
+def all_topics(session: Session, command: Command) -> None:
+    """GET_ALL_TOPIC_CONFIG."""
+    topics = session.house.topics
+    table = TopicConfigTable(topic_config_table=topics.configs(), data_version=topics.version)
+    session.answer(command, body=encode_body(table))
+
+
+def one_topic(session: Session, command: Command) -> None:
+    """GET_TOPIC_CONFIG: RocketMQ's tools ask for it before they show a group's lag."""
+    topic = parse(TopicHeader, command).topic
+    config = session.house.topics.config(topic)
+    if config is None:
+        raise Answer(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
+    session.answer(command, body=encode_body(config))
+
+
+def _check(house: House, header: CreateTopicHeader) -> None:
+    house.topics.check_name(header.topic)
+    _check_system(house, header.topic)
+    for name, count in (
+        ("readQueueNums", header.read_queue_nums),
+        ("writeQueueNums", header.write_queue_nums),
+    ):
+        if not 0 < count <= QUEUES_MAX:
+            raise _invalid(house, f"{name} is {count}; use 1 to {QUEUES_MAX}")
+    if not 0 <= header.perm <= PERM_MAX:
+        raise _invalid(house, f"perm is {header.perm}; use 2 (write), 4 (read) or 6 (both)")
+
+
+def _check_system(house: House, topic: str) -> None:
+    if topic in SYSTEM_TOPICS:
+        raise _invalid(house, f"The topic[{topic}] is conflict with system topic.")
+
+
+def _changed(house: House, attributes: dict[str, str], text: str) -> dict[str, str]:
+    """Attributes after ``+name=value,-name`` was applied to them."""
+    for change in filter(None, text.split(",")):
+        name, equals, value = change[1:].partition("=")
+        if change[0] == "+" and name and equals:
+            attributes[name] = value
+        elif change[0] == "-" and name and not equals:
+            attributes.pop(name, None)
+        else:
+            raise _invalid(house, f"attribute {change[:80]!r}; write +name=value or -name")
+    if len(attributes) > ATTRIBUTES_MAX:
+        raise _invalid(house, f"a topic has at most {ATTRIBUTES_MAX} attributes")
+    return attributes
+
+
+def _invalid(house: House, remark: str) -> Answer:
+    return Answer(house.settings.invalid_parameter_code, remark)
+
+
+TOPIC_HANDLERS: Final[dict[int, Handler]] = {
+    RequestCode.UPDATE_AND_CREATE_TOPIC: put_topic,
+    RequestCode.DELETE_TOPIC_IN_BROKER: delete_topic,
+    GET_ALL_TOPIC_CONFIG: all_topics,
+    RequestCode.GET_TOPIC_CONFIG: one_topic,
+}
+
+
+# ---- desk ---------------------------------------------------------------------------------------
+# What operators see and do through the house: satisfies ``server/admin_views.Desk``.
+#
+# Topics made here keep their messages ``retention_ms`` like those of any RocketMQ client, and are
+# told to name servers. A reset is announced to members with their next pull, as request 222 does
+# it.
+#
+# Not here: the same by RocketMQ's own requests (``topic_admin.py``, ``groups.py``, ``mode.py``).
+
+
+class OperatorDesk:
+    """Operators' requests, answered by one house."""
+
+    prefix: Final = PREFIX
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._groups = house.part(GroupBook)
+        self._offsets = house.part(OffsetBook)
+
+    def place(self) -> dict[str, str]:
+        """This broker as its name server lists it."""
+        house = self._house
+        return {
+            "broker": house.broker_name,
+            "cluster": house.cluster,
+            "address": house.address if house.broker_port else "",
+            "name_server": house.name_server,
+        }
+
+    def create_topic(self, name: TopicName, queues: int) -> None:
+        """A topic that clients may send to and read from."""
+        config = TopicConfig(
+            topic_name=wire_name(name), read_queue_nums=queues, write_queue_nums=queues
+        )
+        self._house.topics.put(config)
+
+    def delete_topic(self, topic: Topic) -> None:
+        """The topic goes, with its configuration and its groups' modes."""
+        name = wire_name(topic.name)
+        forget_retries(self._house, name)
+        self._house.topics.delete(name)
+        self._house.part(Modes).forget_topic(name)
+
+    def group_names(self) -> Collection[str]:
+        """Every configured group, and whoever is connected."""
+        return self._groups.all()
+
+    def members(self, group: str) -> Sequence[str]:
+        """Client ids."""
+        found = self._house.consumers.group(group)
+        return found.client_ids if found is not None else []
+
+    def has_offset(self, queue: Queue, group: str) -> bool:
+        """Whether it was ever committed."""
+        return self._offsets.committed(queue, group) != NO_OFFSET
+
+    def mode(self, topic: Topic, group: str) -> tuple[str, int]:
+        """Pull or pop, and how many help."""
+        setting = self._house.modes.get(wire_name(topic.name), group)
+        return setting.mode.value, setting.share
+
+    def set_mode(self, topic: Topic, group: str, mode: str, share: int) -> None:
+        """Pull or pop from the members' next look on."""
+        setting = ModeSetting(ConsumeMode(mode), share)
+        try:
+            self._house.part(Modes).set(wire_name(topic.name), group, setting)
+        except Answer as refused:
+            raise PenstockError(refused.remark) from None
+
+    def reset(self, queue: Queue, group: str, offset: int) -> None:
+        """Members notice with their next pull."""
+        self._offsets.reset(queue, group, offset)
+
+    def forget(self, topic: Topic | None, group: str) -> None:
+        """Offsets of one topic, or the group."""
+        if topic is not None:
+            self._offsets.forget(topic, group)
+        else:
+            delete_group(self._house, group, is_forgetting=True)

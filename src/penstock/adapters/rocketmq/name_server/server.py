@@ -1,0 +1,404 @@
+"""One connection to the name server: questions in, answers out; nothing waits.
+
+Invariant: what cannot be answered in RocketMQ's words closes the connection and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.adapters.contract import Peer
+from penstock.adapters.rocketmq.broker import House
+from penstock.adapters.rocketmq.line import Line
+from penstock.adapters.rocketmq.name_server.routes import ORDER_NAMESPACE, RouteBook
+from penstock.adapters.rocketmq.naming import SYSTEM_TOPICS
+from penstock.adapters.rocketmq.requests import Answer, no_route, system_error, unknown_code
+from penstock.model.clock import Clock
+from penstock.model.errors import PenstockError
+from penstock.model.ids import ConnectionId
+from penstock.wire.rocketmq.bodies import (
+    MASTER,
+    DataVersion,
+    KeyValueTable,
+    RegisterBrokerBody,
+    TopicConfigTable,
+    TopicList,
+    decode_body,
+    encode_body,
+    unpack_registration,
+)
+from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
+from penstock.wire.rocketmq.command import Command, Malformed
+from penstock.wire.rocketmq.headers import I64, Header, TopicHeader, parse
+
+if TYPE_CHECKING:
+    from penstock.engine.broker import Engine
+
+logger = logging.getLogger(__name__)
+
+NameHandler = Callable[["NameSession", Command], None]
+
+
+class NameSession(Line):
+    """One client, or one broker that registers; satisfies ``adapters.contract.Adapter``."""
+
+    is_reading = True
+
+    def __init__(
+        self,
+        peer: Peer,
+        house: House,
+        handlers: Mapping[int, NameHandler],
+        wake: Callable[[], None],
+    ) -> None:
+        super().__init__(peer, house, wake)
+        self.on_close: Callable[[], None] = lambda: None
+        self._handlers = handlers
+
+    def receive(self, data: bytes) -> None:
+        """Any cut of frames."""
+        self.heard_ms = self.house.clock.monotonic_ms()
+        self._frames.feed(data)
+        try:
+            while commands := self._frames.commands():
+                for command in commands:
+                    if not command.is_response:
+                        self._serve(command)
+        except Malformed as problem:
+            logger.warning("closing name server connection of %s: %s", self.peer, problem)
+            self._give_up(problem)
+
+    def _serve(self, command: Command) -> None:
+        handler = self._handlers.get(command.code)
+        try:
+            if handler is None:
+                raise unknown_code(command.code)
+            handler(self, command)
+        except Answer as answer:
+            self.answer(command, answer.code, remark=answer.remark)
+        except (Malformed, PenstockError) as problem:
+            self.answer(command, ResponseCode.SYSTEM_ERROR, remark=str(problem))
+
+    def closed(self, reason: str) -> None:
+        """A broker that registered over it leaves the routes."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.on_close()
+
+
+# ---- headers ------------------------------------------------------------------------------------
+# ``ext`` of requests that only a name server gets.
+
+
+class KeyValueHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """PUT, GET and DELETE_KV_CONFIG, GET_KVLIST_BY_NAMESPACE."""
+
+    namespace: str
+    key: str = ""
+    value: str = ""
+
+
+class ClusterHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """GET_TOPICS_BY_CLUSTER."""
+
+    cluster: str
+
+
+class BrokerHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """REGISTER_BROKER, UNREGISTER_BROKER, QUERY_DATA_VERSION, BROKER_HEARTBEAT."""
+
+    broker_name: str
+    broker_addr: str = ""
+    cluster_name: str = ""
+    ha_server_addr: str = ""
+    broker_id: I64 = 0
+    heartbeat_timeout_millis: I64 = 0
+    compressed: bool = False
+    body_crc32: I64 = 0
+    is_complete: bool = False
+    """Ours: a topic that is not in the registration is gone."""
+
+
+class BrokerNameHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """WIPE_WRITE_PERM_OF_BROKER, ADD_WRITE_PERM_OF_BROKER."""
+
+    broker_name: str
+
+
+class DeleteTopicHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """DELETE_TOPIC_IN_NAMESRV."""
+
+    topic: str
+    cluster_name: str = ""
+
+
+# ---- questions ----------------------------------------------------------------------------------
+# What clients and operators ask a name server: routes, clusters, topic lists, key-values.
+
+
+def route(session: NameSession, command: Command) -> None:
+    """GET_ROUTEINFO_BY_TOPIC."""
+    topic = parse(TopicHeader, command).topic
+    found = session.house.part(RouteBook).route(topic, session.peer.local_host)
+    if found is None:
+        raise no_route(topic)
+    session.answer(command, body=encode_body(found))
+
+
+def cluster(session: NameSession, command: Command) -> None:
+    """GET_BROKER_CLUSTER_INFO."""
+    found = session.house.part(RouteBook).cluster(session.peer.local_host)
+    session.answer(command, body=encode_body(found))
+
+
+def topics(session: NameSession, command: Command) -> None:
+    """GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
+    found = session.house.part(RouteBook).topics()
+    session.answer(command, body=encode_body(TopicList(topic_list=found)))
+
+
+def topics_by_cluster(session: NameSession, command: Command) -> None:
+    """GET_TOPICS_BY_CLUSTER."""
+    found = session.house.part(RouteBook).topics(parse(ClusterHeader, command).cluster)
+    session.answer(command, body=encode_body(TopicList(topic_list=found)))
+
+
+def system_topics(session: NameSession, command: Command) -> None:
+    """GET_SYSTEM_TOPIC_LIST_FROM_NS: clusters, brokers and the topics nobody sends to."""
+    found = session.house.part(RouteBook).cluster(session.peer.local_host)
+    brokers = list(found.broker_addr_table.values())
+    names = [*found.cluster_addr_table, *found.broker_addr_table, *sorted(SYSTEM_TOPICS)]
+    address = next(iter(brokers[0].broker_addrs.values()), None) if brokers else None
+    session.answer(command, body=encode_body(TopicList(topic_list=names, broker_addr=address)))
+
+
+def delete_topic(session: NameSession, command: Command) -> None:
+    """DELETE_TOPIC_IN_NAMESRV: the route only; each broker deletes its own messages (215)."""
+    header = parse(DeleteTopicHeader, command)
+    session.house.part(RouteBook).forget_topic(header.topic, header.cluster_name)
+    session.answer(command)
+
+
+def put_value(session: NameSession, command: Command) -> None:
+    """PUT_KV_CONFIG."""
+    header = parse(KeyValueHeader, command)
+    session.house.key_values.put(header.namespace, header.key, header.value)
+    session.house.engine.after_durable(lambda: session.answer(command))
+
+
+def get_value(session: NameSession, command: Command) -> None:
+    """GET_KV_CONFIG."""
+    header = parse(KeyValueHeader, command)
+    value = session.house.key_values.get(header.namespace, header.key)
+    if value is None:
+        remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
+        raise Answer(ResponseCode.QUERY_NOT_FOUND, remark)
+    session.answer(command, ext={"value": value})
+
+
+def delete_value(session: NameSession, command: Command) -> None:
+    """DELETE_KV_CONFIG."""
+    header = parse(KeyValueHeader, command)
+    session.house.key_values.delete(header.namespace, header.key)
+    session.house.engine.after_durable(lambda: session.answer(command))
+
+
+def list_values(session: NameSession, command: Command) -> None:
+    """GET_KVLIST_BY_NAMESPACE."""
+    header = parse(KeyValueHeader, command)
+    table = session.house.key_values.table(header.namespace)
+    if not table:
+        remark = f"No config item, Namespace: {header.namespace}"
+        raise Answer(ResponseCode.QUERY_NOT_FOUND, remark)
+    session.answer(command, body=encode_body(KeyValueTable(table=table)))
+
+
+QUESTION_HANDLERS: Final[dict[int, NameHandler]] = {
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: route,
+    RequestCode.GET_BROKER_CLUSTER_INFO: cluster,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics,
+    RequestCode.GET_TOPICS_BY_CLUSTER: topics_by_cluster,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: system_topics,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
+    RequestCode.PUT_KV_CONFIG: put_value,
+    RequestCode.GET_KV_CONFIG: get_value,
+    RequestCode.DELETE_KV_CONFIG: delete_value,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: list_values,
+}
+
+
+# ---- registrations ------------------------------------------------------------------------------
+# Brokers at the name server, from both sides: what others tell ours, what ours tells others (D20).
+#
+# A registration of a RocketMQ broker carries every topic, or only those that were just changed, and
+# does not say which: so topics are added and changed by it, never taken away. Ours says that it is
+# complete, and a topic that was deleted leaves the route with it. The body is JSON or packed.
+
+
+_DEFLATED: Final = b"\x78"
+"""How deflated bytes begin and JSON never does: brokers of 5.3 compress and say they did not."""
+BODY_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Some 40,000 topics of one broker."""
+
+
+def register(session: NameSession, command: Command) -> None:
+    """REGISTER_BROKER."""
+    header = parse(BrokerHeader, command)
+    body = command.body
+    if header.body_crc32 and header.body_crc32 != zlib.crc32(body) & 0x7FFFFFFF:
+        raise system_error("crc32 not match")
+    known = _body(body, is_compressed=header.compressed)
+    book = session.house.part(RouteBook)
+    broker = book.enter(
+        header.broker_name,
+        header.cluster_name,
+        str(header.broker_id),
+        header.broker_addr,
+        owner=session,
+    )
+    session.on_close = lambda: book.left(session)
+    book.heard(broker, header.heartbeat_timeout_millis)
+    if header.broker_id == int(MASTER):
+        book.tell_topics(broker, known.topics, is_complete=header.is_complete)
+    table = KeyValueTable(table=session.house.key_values.table(ORDER_NAMESPACE))
+    master = "" if header.broker_id == int(MASTER) else broker.addresses.get(MASTER, "")
+    session.answer(command, ext={"haServerAddr": "", "masterAddr": master}, body=encode_body(table))
+
+
+def unregister(session: NameSession, command: Command) -> None:
+    """UNREGISTER_BROKER."""
+    header = parse(BrokerHeader, command)
+    session.house.part(RouteBook).leave(header.broker_name, str(header.broker_id))
+    session.answer(command)
+
+
+def compare_version(session: NameSession, command: Command) -> None:
+    """QUERY_DATA_VERSION: whether the broker must register its topics again."""
+    header = parse(BrokerHeader, command)
+    version = decode_body(command.body, DataVersion)
+    book = session.house.part(RouteBook)
+    broker = book.broker(header.broker_name)
+    is_changed = broker is None or broker.version != version
+    if broker is not None and not is_changed:
+        book.heard(broker)
+    body = encode_body(broker.version) if broker is not None else b""
+    session.answer(command, ext={"changed": "true" if is_changed else "false"}, body=body)
+
+
+def heartbeat(session: NameSession, command: Command) -> None:
+    """BROKER_HEARTBEAT."""
+    book = session.house.part(RouteBook)
+    broker = book.broker(parse(BrokerHeader, command).broker_name)
+    if broker is not None:
+        book.heard(broker)
+    session.answer(command)
+
+
+def wipe_write(session: NameSession, command: Command) -> None:
+    """WIPE_WRITE_PERM_OF_BROKER."""
+    name = parse(BrokerNameHeader, command).broker_name
+    count = session.house.part(RouteBook).set_wiped(name, True)
+    session.answer(command, ext={"wipeTopicCount": str(count)})
+
+
+def add_write(session: NameSession, command: Command) -> None:
+    """ADD_WRITE_PERM_OF_BROKER."""
+    name = parse(BrokerNameHeader, command).broker_name
+    count = session.house.part(RouteBook).set_wiped(name, False)
+    session.answer(command, ext={"addTopicCount": str(count)})
+
+
+def _body(data: bytes, *, is_compressed: bool) -> RegisterBrokerBody:
+    if not data:
+        return RegisterBrokerBody()
+    if is_compressed or data.startswith(_DEFLATED):
+        return unpack_registration(data, BODY_BYTES_MAX)
+    return decode_body(data, RegisterBrokerBody, bytes_max=BODY_BYTES_MAX)
+
+
+# What a broker of ours says to the name server it joined.
+
+
+def registration(house: House) -> Command:
+    """REGISTER_BROKER for this broker."""
+    topics = TopicConfigTable(
+        topic_config_table=house.topics.configs(), data_version=house.topics.version
+    )
+    body = encode_body(RegisterBrokerBody(topics=topics))
+    ext = _identity(house) | {
+        "haServerAddr": "",
+        "compressed": "false",
+        "isComplete": "true",
+        "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+    }
+    return Command(int(RequestCode.REGISTER_BROKER), ext, body)
+
+
+def farewell(house: House) -> Command:
+    """UNREGISTER_BROKER for this broker."""
+    return Command(int(RequestCode.UNREGISTER_BROKER), _identity(house))
+
+
+def learn(house: House, answer: Command) -> None:
+    """What the name server said to a registration: the order configuration."""
+    try:
+        table = decode_body(answer.body, KeyValueTable).table if answer.body else {}
+    except (Malformed, msgspec.MsgspecError):
+        return
+    for key, value in table.items():
+        if house.key_values.get(ORDER_NAMESPACE, key) != value:
+            house.key_values.put(ORDER_NAMESPACE, key, value)
+
+
+def _identity(house: House) -> dict[str, str]:
+    return {
+        "brokerName": house.broker_name,
+        "brokerAddr": house.address,
+        "clusterName": house.cluster,
+        "brokerId": MASTER,
+    }
+
+
+REGISTRATION_HANDLERS: Final[dict[int, NameHandler]] = {
+    RequestCode.REGISTER_BROKER: register,
+    RequestCode.UNREGISTER_BROKER: unregister,
+    RequestCode.QUERY_DATA_VERSION: compare_version,
+    RequestCode.BROKER_HEARTBEAT: heartbeat,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write,
+}
+
+
+# ---- factory ------------------------------------------------------------------------------------
+# The name server listener's factory.
+
+
+NAME_SERVER: Final = "rocketmq"
+
+HANDLERS: Final[dict[int, NameHandler]] = {**QUESTION_HANDLERS, **REGISTRATION_HANDLERS}
+
+
+class NameServerFactory:
+    """Makes name server sessions; satisfies ``adapters.contract.AdapterFactory``."""
+
+    protocol = NAME_SERVER
+
+    def __init__(self, house: Callable[[], House]) -> None:
+        self._house = house
+
+    def make(
+        self,
+        connection_id: ConnectionId,
+        peer: Peer,
+        engine: Engine,
+        clock: Clock,
+        wake: Callable[[], None],
+    ) -> NameSession:
+        """A session for a connection that was just accepted."""
+        del connection_id, engine, clock
+        return NameSession(peer, self._house(), HANDLERS, wake)

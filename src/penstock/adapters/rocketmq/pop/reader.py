@@ -1,0 +1,646 @@
+"""Who pops: one group's hold on one topic, on the very subscription that pull offsets move.
+
+A popped message is in flight on the group's engine subscription, with a deadline. Its receipt is
+the moment of the pop and the revive number; both are the *tag* of the in-flight entry, so a receipt
+is alive exactly as long as the entry carries its tag: acknowledging, changing the invisible time,
+a time-out and a moved offset end it.
+
+The consumers are passive and belong to nobody's connection: a client that goes keeps its messages
+invisible until their time is up. Orderly pops have a consumer of their own, because their messages
+go back to their places, while others are revived in the retry topic.
+
+Invariants: at most one receipt of a message is alive; a queue without a stored offset gets one
+before the first pop reads from it.
+Not here: requests (``pop.py``), time-outs (``revive.py``), who waits (``pop_wait.py``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from enum import Enum, StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.adapters.rocketmq.group_registry import NO_OFFSET, OffsetBook
+from penstock.adapters.rocketmq.naming import RETRY_PREFIX, wire_name
+from penstock.adapters.rocketmq.shown import shown
+from penstock.engine.subscription.consumer import Consumer, ConsumerRefusal
+from penstock.engine.subscription.subscription import Subscription
+from penstock.flow.demand import Unlimited
+from penstock.flow.long_poll import HeldPulls
+from penstock.model.errors import AlreadyExists, PenstockError
+from penstock.model.ids import QueueId
+from penstock.wire.rocketmq.command import Malformed
+from penstock.wire.rocketmq.pop_handle import REVIVE_ORDERLY, PopHandle, RetryFlag
+from penstock.wire.rocketmq.properties import PROPERTIES_BYTES_MAX, value_of, with_property
+from penstock.wire.rocketmq.stored import decode_stored, record_of, topic_field
+
+if TYPE_CHECKING:
+    from penstock.adapters.rocketmq.broker import House
+    from penstock.adapters.rocketmq.connection import Session
+    from penstock.engine.subscription.consumer import Delivery
+    from penstock.engine.topic import Queue, Topic
+    from penstock.model.record import Record
+
+INIT_MAX: Final = 1
+"""``initMode``: a new group begins at the newest message, not at the oldest."""
+
+IN_MEMORY_BYTES_MAX: Final = 64 << 20
+"""A queue up to this size is young: a new group that wants the newest begins at its first message.
+RocketMQ asks whether message 0 is still in the page cache."""
+
+REVIVE_QUEUES: Final = 8
+"""Normal pops are numbered 0 to 7, in turn."""
+
+_REVIVE_BITS: Final = 10
+"""Room for 999 below the time of the pop."""
+
+
+def tag_of(pop_ms: int, revive_qid: int) -> int:
+    """What a receipt must say, as one number."""
+    return pop_ms << _REVIVE_BITS | revive_qid
+
+
+def pop_retry_topic(group: str, topic: str) -> str:
+    """Where messages of a topic come back that a group popped and did not acknowledge."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def retry_flag(topic: str) -> int:
+    """How answers and receipts mark a message's topic."""
+    return int(RetryFlag.RETRY_V1 if topic.startswith(RETRY_PREFIX) else RetryFlag.NORMAL)
+
+
+class PopReader:
+    """One group on one topic."""
+
+    __slots__ = (
+        "_attempts",
+        "_offsets",
+        "_on_gone",
+        "_started",
+        "_starting",
+        "flag",
+        "group",
+        "name",
+        "orderly",
+        "origin",
+        "plain",
+        "subscription",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: Topic,
+        group: str,
+        offsets: OffsetBook,
+        on_gone: Callable[[PopReader], None],
+    ) -> None:
+        self.topic = topic
+        self.name = wire_name(topic.name)
+        """RocketMQ's spelling of the topic."""
+        self.group = group
+        self.flag = retry_flag(self.name)
+        self.origin = ""
+        """The topic whose retries these are, for a pop retry topic."""
+        self.subscription: Subscription = offsets.opened(topic, group)
+        self._offsets = offsets
+        self._on_gone = on_gone
+        # Queues whose offset is stored; and who had the last orderly pop of a queue.
+        self._started: set[int] = set()
+        self._starting: set[int] = set()
+        self._attempts: dict[int, str] = {}
+        self.plain = self._attach("pop")
+        self.orderly = self._attach("pop-orderly")
+
+    # Taking.
+
+    def start(self, queue: Queue, init_mode: int) -> bool:
+        """Choose where the group begins in a queue, if it has no offset there; stored at once.
+
+        True until ``begun``: nothing may be given out before the choice is durable, or a crash
+        would choose again, and perhaps a later place.
+        """
+        # Pops follow a reset at once; nobody has to be told of it later.
+        self._offsets.take_reset(queue, self.group)
+        if queue.queue_id in self._started:
+            return queue.queue_id in self._starting
+        is_new = self._offsets.committed(queue, self.group) == NO_OFFSET
+        if is_new:
+            self._offsets.commit(queue, self.group, self._first(queue, init_mode), "pop")
+            self._starting.add(queue.queue_id)
+        self._started.add(queue.queue_id)
+        return is_new
+
+    def begun(self, queues: Sequence[Queue]) -> None:
+        """What was chosen for these is durable."""
+        self._starting.difference_update(queue.queue_id for queue in queues)
+
+    def _first(self, queue: Queue, init_mode: int) -> int:
+        lowest, end = queue.index.min_offset, queue.visible_end(False)
+        if init_mode != INIT_MAX or self.flag:
+            return lowest
+        if lowest <= 0 and queue.index.bytes_between(0, end) <= IN_MEMORY_BYTES_MAX:
+            return 0
+        return max(0, end - 1)
+
+    def is_blocked(self, queue: Queue, attempt_id: str | None) -> bool:
+        """Whether order forbids a pop now: something of the queue is out, with another attempt."""
+        if not self.subscription.unacked(queue.queue_id):
+            return False
+        return not attempt_id or self._attempts.get(queue.queue_id) != attempt_id
+
+    def begin_attempt(self, queue: Queue, attempt_id: str | None) -> None:
+        """An orderly pop comes: what the same attempt got before goes back, uncounted."""
+        queue_id = queue.queue_id
+        if self.subscription.unacked(queue_id):
+            entries = self.subscription.lane(queue_id).pending.entries
+            self.subscription.requeue(queue_id, list(entries), count=False)
+        if attempt_id:
+            self._attempts[queue_id] = attempt_id
+        else:
+            self._attempts.pop(queue_id, None)
+
+    def ready(self, queue: Queue) -> int:
+        """Messages of a queue that wait to be popped."""
+        return self.subscription.ready(queue.queue_id)
+
+    def waiting(self, queue: Queue) -> int:
+        """The same, also for a queue the group has no offset in yet: nothing is decided by it."""
+        if self._offsets.committed(queue, self.group) == NO_OFFSET:
+            return queue.visible_end(False) - queue.index.min_offset
+        return self.ready(queue)
+
+    def next_offset(self, queue: Queue) -> int:
+        """What a pop would give first."""
+        if self._offsets.committed(queue, self.group) == NO_OFFSET:
+            return queue.index.min_offset
+        lane = self.subscription.lane(queue.queue_id)
+        again = lane.redelivery.again
+        return min(again[0], lane.next_offset) if again else lane.next_offset
+
+    def sign(self, deliveries: list[Delivery], pop_ms: int, revive_qid: int) -> None:
+        """Make the receipts of what was just taken of one queue valid."""
+        offsets = [delivery.offset for delivery in deliveries]
+        self.subscription.tag(deliveries[0].queue_id, offsets, tag_of(pop_ms, revive_qid))
+
+    # Receipts.
+
+    def is_alive(self, queue: Queue, offset: int, handle: PopHandle) -> bool:
+        """Whether the message is still out under this very receipt."""
+        held = self.subscription.held(queue.queue_id, offset)
+        return held is not None and held.tag == tag_of(handle.pop_time, handle.revive_qid)
+
+    def popped_ms(self, queue_id: QueueId, offset: int) -> int:
+        """When a message that is out was popped."""
+        held = self.subscription.held(queue_id, offset)
+        return 0 if held is None else held.tag >> _REVIVE_BITS
+
+    def settle(self, queue: Queue, offsets: list[int]) -> int:
+        """Done."""
+        return self.subscription.settle(queue.queue_id, offsets)
+
+    def extend(self, queue: Queue, offset: int, *, deadline_ms: int, tag: int) -> None:
+        """Another time, another receipt."""
+        queue_id = queue.queue_id
+        held = self.subscription.held(queue_id, offset)
+        assert held is not None, "the receipt was looked at before"
+        held.tag = tag
+        self.subscription.extend(queue_id, offset, deadline_ms)
+
+    def split_late(self, queue_id: QueueId, offsets: list[int]) -> tuple[list[int], list[int]]:
+        """Of entries whose time is up: those popped in order, and the others."""
+        orderly: list[int] = []
+        others: list[int] = []
+        for offset in offsets:
+            held = self.subscription.held(queue_id, offset)
+            if held is not None and held.consumer_id == self.orderly.consumer_id:
+                orderly.append(offset)
+            else:
+                others.append(offset)
+        return orderly, others
+
+    def still_late(self, queue_id: QueueId, offsets: list[int], now_ms: int) -> list[int]:
+        """Of entries that were late: those nobody acknowledged or gave more time since."""
+        if self.subscription.is_closed:
+            return []
+        found = [(offset, self.subscription.held(queue_id, offset)) for offset in offsets]
+        return [offset for offset, held in found if held and 0 < held.deadline_ms <= now_ms]
+
+    # What the engine calls: nothing is pushed.
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Passive consumers are never chosen."""
+
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
+        """Nor is there anybody to take turns with."""
+
+    def cancelled(self, consumer: Consumer, cause: str) -> None:
+        """The topic or the group's offsets were deleted."""
+        self._on_gone(self)
+
+    def _attach(self, name: str) -> Consumer:
+        found = self.subscription.attach(self, Unlimited(), name=name, is_passive=True)
+        if isinstance(found, ConsumerRefusal):
+            raise AlreadyExists(found.text)
+        return found
+
+
+def revive_number(counter: int, *, is_orderly: bool) -> int:
+    """The ``reviveQid`` of the n-th pop."""
+    return REVIVE_ORDERLY if is_orderly else counter % REVIVE_QUEUES
+
+
+# ---- pops ---------------------------------------------------------------------------------------
+# What all pops of a broker share: the readers by group and topic, the waiting, the numbering.
+#
+# Invariants: one reader per engine subscription, forgotten with it; a message that comes again gets
+# a later pop time than any receipt given out before, so an old receipt never fits the new delivery.
+# Not here: requests (``pop.py``, ``ack.py`` ...), one reader (``pop_reader.py``).
+
+
+class Pops:
+    """The broker's side of pop."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.waits = house.part(PopWaits)
+        self.revival = Revival(house, self._retry_reader)
+        self._offsets = house.part(OffsetBook)
+        # Bounded by the engine's subscriptions.
+        self._readers: dict[int, PopReader] = {}
+        self._popped = 0
+        self._last_pop_ms = 0
+
+    def reader(self, topic: Topic, group: str) -> PopReader:
+        """The group's hold on a topic, made if need be; raises ``AlreadyExists`` for no room."""
+        found = self.known(topic, group)
+        if found is None:
+            found = PopReader(topic, group, self._offsets, self._gone)
+            subscription = found.subscription
+            self._readers[subscription.subscription_id] = found
+            subscription.on_late = partial(self.revival.late, found)
+            subscription.on_ready = partial(self._ready, found)
+        return found
+
+    def known(self, topic: Topic, group: str) -> PopReader | None:
+        """The same, if the group ever popped from the topic."""
+        subscription = self._offsets.subscription(topic, group)
+        return None if subscription is None else self._readers.get(subscription.subscription_id)
+
+    def retry_reader(self, topic: str, group: str) -> PopReader | None:
+        """The group's hold on the retry topic of a topic, if that exists."""
+        place = self.house.topics.find(pop_retry_topic(group, topic))
+        return None if place is None else self._retry_reader(place.topic, group, topic)
+
+    def pop_ms(self, *, is_again: bool) -> int:
+        """The time that receipts of a pop carry; unique where a message may have an older one."""
+        now_ms = self.house.clock.wall_ms()
+        if is_again:
+            now_ms = max(now_ms, self._last_pop_ms + 1)
+        self._last_pop_ms = max(self._last_pop_ms, now_ms)
+        return now_ms
+
+    def next_revive_qid(self, *, is_orderly: bool) -> int:
+        """The number of the next pop."""
+        self._popped += 1
+        return revive_number(self._popped, is_orderly=is_orderly)
+
+    def _retry_reader(self, retry: Topic, group: str, origin: str) -> PopReader:
+        reader = self.reader(retry, group)
+        reader.origin = origin
+        return reader
+
+    def _ready(self, reader: PopReader) -> None:
+        self.waits.look(reader.name, reader.group, len(reader.topic.queues))
+        if reader.origin:
+            origin = self.house.topics.find(reader.origin)
+            queues = 0 if origin is None else len(origin.topic.queues)
+            self.waits.look(reader.origin, reader.group, queues)
+
+    def _gone(self, reader: PopReader) -> None:
+        if self._readers.pop(reader.subscription.subscription_id, None) is not None:
+            self.waits.dismiss(reader.name, reader.group, len(reader.topic.queues))
+
+
+def forget_retries(house: House, topic: str) -> None:
+    """A topic is about to be deleted: what its groups popped in vain goes with it."""
+    place = house.topics.find(topic)
+    if place is not None:
+        for group in house.part(OffsetBook).groups_of(place.topic):
+            house.topics.delete(pop_retry_topic(group, topic))
+
+
+# ---- pop wait -----------------------------------------------------------------------------------
+# Pops and notifications that found nothing and wait (F12 for pops).
+#
+# Who grants: the client, once per request. Who stops: nobody; a request holds only its place here.
+# What wakes it: a dispatch of its subscription, or of the retry topic's, that leaves something
+# ready (an arrival, a revival, an acknowledgement that ends an order's block), or its deadline.
+#
+# A request waits under its topic, group and queue, where -1 is "any queue". Whoever waits longest
+# looks first and takes what it can; the next one looks at what is left.
+#
+# Invariants: bounded in total and per key; a request leaves exactly once: served, timed out, or its
+# connection closed. A look that finds nothing changes nothing, so it cannot make turns for ever.
+# Not here: what a look does (``pop.py``, ``notification.py``).
+
+
+POLLS_MAX: Final = 100_000
+POLLS_PER_KEY_MAX: Final = 1_024
+
+ANY_QUEUE: Final = -1
+
+
+class PollResult(Enum):
+    """What became of a request that found nothing."""
+
+    HELD = "held"
+    FULL = "full"
+    """No place to wait: 209."""
+    TIMED_OUT = "timed-out"
+    """Its time was up when it came: 210."""
+    NOT_POLLING = "not-polling"
+    """It does not want to wait."""
+
+
+class Poll:
+    """One request that waits."""
+
+    __slots__ = ("group", "kind", "look", "queue", "session", "time_up", "topic")
+
+    def __init__(
+        self,
+        session: Session,
+        place: tuple[str, str, int],
+        *,
+        kind: Hashable,
+        look: Callable[[], bool],
+        time_up: Callable[[], None],
+    ) -> None:
+        self.session = session
+        self.topic, self.group, self.queue = place
+        self.kind = kind
+        """What it wants; where one found nothing, others of its kind need not look."""
+        self.look = look
+        """Serve it if there is something now; True when it was answered."""
+        self.time_up = time_up
+        """Answer that nothing came."""
+
+
+class PopWaits:
+    """Everybody who waits."""
+
+    def __init__(self, house: House) -> None:
+        self._clock = house.clock
+        self._wait_ms_max = house.settings.suspend_ms_max
+        self._timers = house.timers
+        self._held: HeldPulls[Poll] = HeldPulls(POLLS_MAX, POLLS_PER_KEY_MAX)
+        house.timers.add(self)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def wait(self, poll: Poll, *, born_ms: int, poll_ms: int) -> PollResult:
+        """Let a request wait ``poll_ms`` from the moment it was made (wall time; 0 = now)."""
+        if poll_ms <= 0:
+            return PollResult.NOT_POLLING
+        wall_ms = self._clock.wall_ms()
+        # A peer's clock may be ahead of ours: nobody waits longer than it asked for.
+        left_ms = min(poll_ms, self._wait_ms_max, (born_ms or wall_ms) + poll_ms - wall_ms)
+        if left_ms <= 0:
+            return PollResult.TIMED_OUT
+        key = (poll.topic, poll.group, poll.queue)
+        deadline_ms = self._clock.monotonic_ms() + left_ms
+        owner = id(poll.session)
+        if not self._held.hold(key, poll, deadline_ms, owner=owner):
+            return PollResult.FULL
+        poll.session.part(_Leaving).waits = self
+        self._timers.stir()
+        return PollResult.HELD
+
+    def look(self, topic: str, group: str, queues: int) -> None:
+        """Something is ready for a group: whoever waits for it looks, the oldest first."""
+        if not len(self._held):
+            return
+        for queue in (ANY_QUEUE, *range(queues)):
+            in_vain: set[Hashable] = set()
+            self._held.arrived((topic, group, queue), partial(_looks, in_vain))
+
+    def dismiss(self, topic: str, group: str, queues: int) -> None:
+        """Topic or group are gone: nothing will come."""
+        for queue in (ANY_QUEUE, *range(queues)):
+            for poll in self._held.cancel_key((topic, group, queue)):
+                poll.time_up()
+
+    def cancel(self, session: Session) -> None:
+        """A connection is gone: nobody reads the answers."""
+        self._held.cancel_owner(id(session))
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first one's time is up."""
+        return self._held.next_deadline_ms
+
+    def due(self, now_ms: int) -> None:
+        """Answer those whose time is up, with what there is or with nothing."""
+        for poll in self._held.due(now_ms):
+            if not poll.look():
+                poll.time_up()
+
+
+def _looks(in_vain: set[Hashable], poll: Poll) -> bool:
+    if poll.kind in in_vain:
+        return False
+    is_served = poll.look()
+    if not is_served:
+        in_vain.add(poll.kind)
+    return is_served
+
+
+class _Leaving:
+    """Tells the table that a connection went; one per connection."""
+
+    def __init__(self, session: Session) -> None:
+        self.waits: PopWaits | None = None
+        self._session = session
+        session.on_close(self._closed)
+
+    def _closed(self) -> None:
+        if self.waits is not None:
+            self.waits.cancel(self._session)
+
+
+# ---- revive -------------------------------------------------------------------------------------
+# Revival: messages whose invisible time ended without an acknowledgement (sheet 2.7).
+#
+# They go to the pop retry topic of their group and topic, queue 0, with one attempt more and the
+# time of their first pop kept; a message of the retry topic goes to its end again. Copy and
+# settlement are one frame (D5), so nothing is lost and nothing comes twice through a crash; a retry
+# topic that was made for it is waited for, because a frame must not name a queue that a crash would
+# forget. What is gone meanwhile is skipped. Messages popped in order go back to their places
+# instead: a retry would overtake.
+#
+# Where no retry topic can be made (too many queues, a name too long) the message goes back to its
+# place as well: late and out of the usual way, but not lost.
+#
+# Not here: when the time is up (the engine's deadline on the in-flight entry).
+
+
+_log = logging.getLogger(__name__)
+
+FIRST_POP_TIME: Final = "1ST_POP_TIME"
+
+RetryReader = Callable[["Topic", str, str], PopReader]
+"""(retry topic, group, topic) -> the group's hold on the retry topic."""
+
+
+class Revival:
+    """Takes what is late."""
+
+    def __init__(self, house: House, retry_reader: RetryReader) -> None:
+        self._house = house
+        self._retry_reader = retry_reader
+        # Retry topics (by id) whose definition is durable; and who waits for that of others.
+        self._known: set[int] = set()
+        self._postponed: dict[int, list[tuple[PopReader, QueueId, list[int]]]] = {}
+        self._counts = house.part(PopCounts).messages
+
+    def late(self, reader: PopReader, queue_id: QueueId, offsets: list[int]) -> None:
+        """The time of these is up."""
+        orderly, others = reader.split_late(queue_id, offsets)
+        if orderly:
+            self._return(reader, queue_id, orderly)
+        if not others:
+            return
+        queue = next(each for each in reader.topic.queues if each.queue_id == queue_id)
+        try:
+            target = self._target(reader)
+        except (PenstockError, Malformed) as problem:
+            _log.warning(
+                "no pop retry topic; late messages go back to their places",
+                extra={"group": reader.group, "topic": reader.name, "problem": str(problem)},
+            )
+            self._return(reader, queue_id, others)
+            return
+        if target.topic.topic_id in self._known:
+            self._revive(reader, queue, others, target)
+        else:
+            self._postpone(target.topic, (reader, queue_id, others))
+
+    def _postpone(self, retry: Topic, late: tuple[PopReader, QueueId, list[int]]) -> None:
+        waiting = self._postponed.get(retry.topic_id)
+        if waiting is not None:
+            waiting.append(late)
+            return
+        waiting = self._postponed[retry.topic_id] = [late]
+
+        def durable() -> None:
+            self._known.add(retry.topic_id)
+            del self._postponed[retry.topic_id]
+            for reader, queue_id, offsets in waiting:
+                still = reader.still_late(queue_id, offsets, self._house.clock.monotonic_ms())
+                if still:
+                    self.late(reader, queue_id, still)
+
+        self._house.engine.after_durable(durable)
+
+    def _revive(self, reader: PopReader, queue: Queue, offsets: list[int], target: Queue) -> None:
+        queue_id = queue.queue_id
+        popped_ms = {offset: reader.popped_ms(queue_id, offset) for offset in offsets}
+
+        def rewrite(
+            record: Record, unsettled: list[int], attempts: int
+        ) -> list[tuple[Record, Queue]]:
+            entry = queue.index.entries(unsettled[0], 1)[0]
+            try:
+                return [
+                    (retried(data, target, popped_ms[entry[1]], attempts + 1), target)
+                    for offset, data in enumerate(
+                        shown(self._house, queue, record, entry), entry[1]
+                    )
+                    if offset in unsettled
+                ]
+            except Malformed as problem:
+                # No client could read it either; keeping it would bring it back for ever.
+                _log.error(
+                    "a message that cannot be read is not revived",
+                    extra={"queue": queue.name, "offset": entry[1], "problem": str(problem)},
+                )
+                return []
+
+        moved = reader.subscription.move(queue_id, offsets, rewrite)
+        self._counts[PopEvent.REVIVED] += moved
+
+    def _return(self, reader: PopReader, queue_id: QueueId, offsets: list[int]) -> None:
+        returned = reader.subscription.requeue(queue_id, offsets, count=True)
+        self._counts[PopEvent.RETURNED] += returned
+
+    def _target(self, reader: PopReader) -> Queue:
+        if reader.flag:
+            return reader.topic.queues[0]
+        name = pop_retry_topic(reader.group, reader.name)
+        topic_field(name)
+        place = self._house.topics.ensure(name)
+        self._retry_reader(place.topic, reader.group, reader.name)
+        return place.topic.queues[0]
+
+
+def retried(data: bytes, target: Queue, popped_ms: int, attempts: int) -> Record:
+    """A stored message as it goes to the retry topic."""
+    message, _ = decode_stored(data)
+    properties = message.properties
+    if not value_of(properties, FIRST_POP_TIME):
+        properties = with_property(properties, FIRST_POP_TIME, str(popped_ms))
+    if len(properties) <= PROPERTIES_BYTES_MAX:
+        message.properties = properties
+    message.topic = wire_name(target.topic.name)
+    message.queue_id = target.number
+    message.reconsume_times += attempts
+    return record_of(message)
+
+
+# ---- pop counts ---------------------------------------------------------------------------------
+# What became of pops and of popped messages, as counters in ``/metrics``.
+#
+# What is out now is no counter: it is ``unacked`` of the group's subscription, in ``/metrics``,
+# ``/api/flow`` and ``/api/groups`` alike.
+
+
+class PopOutcome(StrEnum):
+    """How a pop was answered."""
+
+    FOUND = "FOUND"
+    NOT_FOUND = "NOT_FOUND"
+    """It did not want to wait: 19."""
+    POLLING_FULL = "POLLING_FULL"
+    POLLING_TIMEOUT = "POLLING_TIMEOUT"
+
+
+class PopEvent(StrEnum):
+    """What happened to a popped message."""
+
+    POPPED = "popped"
+    ACKNOWLEDGED = "acknowledged"
+    VOID = "void"
+    """A receipt came too late and nothing was done."""
+    EXTENDED = "extended"
+    """Its invisible time was changed."""
+    REVIVED = "revived"
+    """Its time was up: it went to the retry topic."""
+    RETURNED = "returned"
+    """Its time was up: it went back to its place."""
+
+
+class PopCounts:
+    """Both kinds of counters; counting is adding to them."""
+
+    def __init__(self, house: House) -> None:
+        self.answers: dict[str, int] = dict.fromkeys(PopOutcome, 0)
+        self.messages: dict[str, int] = dict.fromkeys(PopEvent, 0)
+        tallies = house.engine.tallies
+        tallies.show("rocketmq_pops", "Answers to pops", "outcome", self.answers)
+        tallies.show(
+            "rocketmq_popped_messages", "What became of popped messages", "event", self.messages
+        )

@@ -1,0 +1,495 @@
+"""POP_MESSAGE: the broker hands out messages of shared queues, each for a limited time (sheet 2.7).
+
+Order of a pop: with a chance of 20 % the group's retry topic first; then the queue asked for, or
+all queues of the topic from a random one on; then, if there is room and it was not looked at, the
+retry topic. An orderly pop takes from one queue after the other, too, but never retries, and from a
+queue only while nothing of it is out. Nothing found: the request waits (``pop_wait.py``).
+
+Answers carry lists from which the client makes a receipt for every message. What a filter refuses
+is settled and passed over; a place that retention removed is corrected by the read itself.
+
+Not here: receipts coming back (``ack.py``, ``invisible.py``), where a group begins
+(``pop_reader.py``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.adapters.rocketmq.filters import Filters, language_of
+from penstock.adapters.rocketmq.pop.reader import (
+    Poll,
+    PollResult,
+    PopCounts,
+    PopEvent,
+    PopOutcome,
+    PopReader,
+    Pops,
+)
+from penstock.adapters.rocketmq.pull import PullChecks
+from penstock.adapters.rocketmq.requests import Answer, no_permission, system_error
+from penstock.adapters.rocketmq.shown import shown
+from penstock.engine.pull import Pull, PullStatus
+from penstock.engine.subscription.subscription import PopOrder
+from penstock.log.index import IndexFlag
+from penstock.model.errors import SelectorInvalid
+from penstock.model.record import Wire
+from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
+from penstock.wire.rocketmq.headers import (
+    NotificationAnswer,
+    NotificationHeader,
+    PeekHeader,
+    PopAnswer,
+    PopHeader,
+    fields,
+    parse,
+)
+from penstock.wire.rocketmq.pop_handle import (
+    Place,
+    format_offsets,
+    format_order_counts,
+    format_start_offsets,
+)
+
+if TYPE_CHECKING:
+    from penstock.adapters.rocketmq.broker import House
+    from penstock.adapters.rocketmq.connection import Session
+    from penstock.adapters.rocketmq.requests import Handler
+    from penstock.engine.filter.filters import Filter
+    from penstock.engine.host import IndexEntry
+    from penstock.engine.subscription.consumer import Delivery
+    from penstock.engine.topic import Queue
+    from penstock.wire.rocketmq.command import Command
+
+
+# ---- pop answer ---------------------------------------------------------------------------------
+# What a pop took, and the answer it makes: messages, and the lists that receipts are made from.
+#
+# The client pairs a message with its receipt by (retry flag, queue id) and offset, so the lists
+# name every message of the body, queue by queue, with ascending offsets
+# (``wire/rocketmq/pop_handle.py``).
+
+
+_ROCKETMQ: Final = int(Wire.ROCKETMQ)
+_RELEASED: Final = int(IndexFlag.RELEASED)
+
+
+class PopTaken:
+    """Messages of one answer."""
+
+    __slots__ = (
+        "_counts",
+        "_house",
+        "_is_orderly",
+        "_offsets",
+        "_parts",
+        "_taken",
+        "has_again",
+        "messages",
+        "size",
+    )
+
+    def __init__(self, house: House, *, is_orderly: bool) -> None:
+        self._house = house
+        self._is_orderly = is_orderly
+        self._taken: list[tuple[PopReader, list[Delivery]]] = []
+        self._parts: list[bytes] = []
+        self._offsets: dict[Place, list[int]] = {}
+        self._counts: dict[tuple[int, int, int], int] = {}
+        self.messages = 0
+        self.size = 0
+        """Bytes, as the log counts them."""
+        self.has_again = False
+        """Whether a message may have been out before, so that an older receipt exists."""
+
+    def add(self, reader: PopReader, queue: Queue, deliveries: list[Delivery]) -> None:
+        """Messages of one queue."""
+        deliveries.sort(key=_offset_of)
+        self._taken.append((reader, deliveries))
+        offsets = self._offsets.setdefault((reader.flag, queue.number), [])
+        for delivery, entry in zip(deliveries, _entries(queue, deliveries), strict=True):
+            record = delivery.record
+            if record.wire == _ROCKETMQ and not entry[7] & _RELEASED:
+                offsets.append(delivery.offset)
+                self._parts.append(record.origin)
+            else:
+                self._add_shown(reader, queue, delivery, entry)
+            if self._is_orderly:
+                self._counts[reader.flag, queue.number, delivery.offset] = delivery.attempts
+            self.messages += delivery.messages
+            self.size += delivery.size
+            self.has_again = self.has_again or delivery.is_redelivered
+
+    def _add_shown(
+        self, reader: PopReader, queue: Queue, delivery: Delivery, entry: IndexEntry
+    ) -> None:
+        """A message that is not its own answer; one of another protocol may be several."""
+        cursor = reader.subscription.lane(queue.queue_id).cursor
+        offsets = self._offsets[reader.flag, queue.number]
+        messages = shown(self._house, queue, delivery.record, entry)
+        for offset, data in enumerate(messages, delivery.offset):
+            # Of a batch some may be acknowledged already.
+            if len(messages) == 1 or not cursor.is_settled(offset):
+                offsets.append(offset)
+                self._parts.append(data)
+
+    def sign(self, pop_ms: int, revive_qid: int) -> None:
+        """Make the receipts valid."""
+        for reader, deliveries in self._taken:
+            reader.sign(deliveries, pop_ms, revive_qid)
+
+    def answer(self, *, pop_ms: int, invisible_ms: int, revive_qid: int, rest: int) -> PopAnswer:
+        """The head of the answer."""
+        return PopAnswer(
+            pop_time=pop_ms,
+            invisible_time=invisible_ms,
+            revive_qid=revive_qid,
+            rest_num=rest,
+            start_offset_info=format_start_offsets(
+                {place: offsets[0] for place, offsets in self._offsets.items()}
+            ),
+            msg_offset_info=format_offsets(self._offsets),
+            order_count_info=format_order_counts(self._counts) if self._is_orderly else None,
+        )
+
+    def body(self) -> bytes:
+        """The messages, one behind the other."""
+        return b"".join(self._parts)
+
+
+def _offset_of(delivery: Delivery) -> int:
+    return delivery.offset
+
+
+def _entries(queue: Queue, deliveries: list[Delivery]) -> list[IndexEntry]:
+    """The index entries of deliveries, which ascend; one look when there are no gaps."""
+    first, last = deliveries[0].offset, deliveries[-1].offset
+    if last - first + 1 == len(deliveries):
+        return queue.index.entries(first, len(deliveries))
+    return [queue.index.entries(delivery.offset, 1)[0] for delivery in deliveries]
+
+
+# ---- pop checks ---------------------------------------------------------------------------------
+# What a pop, a peek and a notification must pass, in RocketMQ's order and with its codes.
+#
+# broker readable 16, more than 32 messages 1, times that make no sense 29, topic exists 17,
+# topic readable 16, queue id 29 (1 before 5.3.2), group exists 26, group may consume 16,
+# filter cannot be built 23, property filters turned off 1
+
+
+MESSAGES_MAX: Final = 32
+"""One checkpoint of RocketMQ has 32 bits."""
+
+INVISIBLE_MS_MAX: Final = 7 * 24 * 3_600_000
+"""RocketMQ has no limit; without one a mistyped unit hides a message for a century."""
+
+
+class PopPlace(NamedTuple):
+    """Where a group may pop from."""
+
+    reader: PopReader
+    queues: tuple[Queue, ...]
+    wanted: Filter | None = None
+    wanted_again: Filter | None = None
+    """The filter on what comes back from the retry topic."""
+
+
+def checked(house: House, header: PopHeader) -> PopPlace:
+    """The place of a pop; raises ``Answer``."""
+    if not 0 < header.max_msg_nums <= MESSAGES_MAX:
+        raise system_error(
+            f"the broker[{house.broker_name}] pop message's num is greater than {MESSAGES_MAX}, "
+            f"or not positive: {header.max_msg_nums}"
+        )
+    if not 0 < header.invisible_time <= INVISIBLE_MS_MAX:
+        raise Answer(
+            house.settings.invalid_parameter_code,
+            f"invisibleTime[{header.invisible_time}] is illegal, use 1 to {INVISIBLE_MS_MAX} ms",
+        )
+    place = readable(house, header)
+    filters = house.part(Filters)
+    language = language_of(header.exp_type)
+    try:
+        wanted = filters.build(header.exp or "*", language)
+    except SelectorInvalid as problem:
+        raise Answer(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"parse the consumer's subscription failed: {problem}",
+        ) from None
+    refusal = filters.refusal(language)
+    if refusal is not None:
+        raise system_error(refusal)
+    # What comes back passed the filter before; a changed one applies only by option.
+    again = wanted if filters.is_filtering_retries else None
+    return place._replace(wanted=wanted, wanted_again=again)
+
+
+def readable(house: House, header: PopHeader | PeekHeader | NotificationHeader) -> PopPlace:
+    """The queues a request names and the group's hold on them; raises ``Answer``."""
+    topic, number = header.topic, header.queue_id
+    if not house.settings.is_readable:
+        raise no_permission(f"the broker[{house.broker_name}] pop message is forbidden")
+    place = house.topics.require(topic)
+    if not place.is_readable:
+        raise no_permission(f"the topic[{topic}] pop message is forbidden")
+    queues = place.topic.queues[: max(1, place.config.read_queue_nums)]
+    if number >= len(queues):
+        raise Answer(
+            house.settings.invalid_parameter_code,
+            f"queueId[{number}] is illegal, topic:[{topic}] "
+            f"topicConfig.readQueueNums:[{place.config.read_queue_nums}]",
+        )
+    house.part(PullChecks).group(header.consumer_group)
+    reader = house.part(Pops).reader(place.topic, header.consumer_group)
+    return PopPlace(reader, queues if number < 0 else (queues[number],))
+
+
+# ---- pop ----------------------------------------------------------------------------------------
+
+
+RETRY_FIRST_PERCENT: Final = 20
+"""``popFromRetryProbability``."""
+
+BYTES_MAX: Final = 256 * 1024
+"""Bytes after which an answer ends; its last message may cross the line."""
+
+Source = tuple[PopReader, "Queue"]
+
+
+class PopRequest:
+    """One pop, from its arrival to its answer."""
+
+    __slots__ = ("_command", "_counts", "_header", "_place", "_pops", "_session")
+
+    def __init__(self, session: Session, command: Command, header: PopHeader) -> None:
+        self._session = session
+        self._command = command
+        self._header = header
+        self._pops = session.house.part(Pops)
+        self._place = checked(session.house, header)
+        self._counts = session.house.part(PopCounts)
+
+    def run(self) -> None:
+        """Serve it now, or let it wait."""
+        place, init_mode = self._place, self._header.init_mode
+        started = [place.reader.start(queue, init_mode) for queue in place.queues]
+        if any(started):
+            self._session.house.engine.after_durable(self._resume)
+        else:
+            self._go()
+
+    def _resume(self) -> None:
+        """The group's beginning is stored."""
+        if self._session.is_closed or self._place.reader.subscription.is_closed:
+            return
+        self._place.reader.begun(self._place.queues)
+        try:
+            self._go()
+        except Answer as answer:
+            self._session.answer(self._command, answer.code, remark=answer.remark)
+
+    def _go(self) -> None:
+        if self._serve():
+            return
+        header = self._header
+        poll = Poll(
+            self._session,
+            (header.topic, header.consumer_group, max(-1, header.queue_id)),
+            kind=(header.order, header.exp_type, header.exp, header.attempt_id),
+            look=self._serve,
+            time_up=self._time_up,
+        )
+        result = self._pops.waits.wait(poll, born_ms=header.born_time, poll_ms=header.poll_time)
+        if result is PollResult.FULL:
+            self._counts.answers[PopOutcome.POLLING_FULL] += 1
+            raise Answer(ResponseCode.POLLING_FULL, "POLLING_FULL")
+        if result is PollResult.TIMED_OUT:
+            self._time_up()
+        elif result is PollResult.NOT_POLLING:
+            self._counts.answers[PopOutcome.NOT_FOUND] += 1
+            raise Answer(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
+
+    def _time_up(self) -> None:
+        self._counts.answers[PopOutcome.POLLING_TIMEOUT] += 1
+        self._session.answer(
+            self._command, ResponseCode.POLLING_TIMEOUT, remark="NO_MESSAGE_IN_QUEUE"
+        )
+
+    def _serve(self) -> bool:
+        """Take what there is and answer; False when there is nothing."""
+        header, pops = self._header, self._pops
+        if self._place.reader.subscription.is_closed:
+            return False
+        taken = PopTaken(self._session.house, is_orderly=header.order)
+        rest = 0
+        for reader, queue in self._sources():
+            rest += self._take(reader, queue, taken)
+        if not taken.messages:
+            return False
+        revive_qid = pops.next_revive_qid(is_orderly=header.order)
+        pop_ms = pops.pop_ms(is_again=taken.has_again)
+        taken.sign(pop_ms, revive_qid)
+        answer = taken.answer(
+            pop_ms=pop_ms, invisible_ms=header.invisible_time, revive_qid=revive_qid, rest=rest
+        )
+        self._counts.answers[PopOutcome.FOUND] += 1
+        self._counts.messages[PopEvent.POPPED] += taken.messages
+        self._session.answer(self._command, ext=fields(answer), body=taken.body(), remark="FOUND")
+        return True
+
+    def _sources(self) -> list[Source]:
+        """Where to look, in order."""
+        place, header = self._place, self._header
+        normal: list[Source] = [(place.reader, queue) for queue in self._queues(place)]
+        if header.order or place.reader.flag:
+            return normal
+        retry = self._pops.retry_reader(header.topic, header.consumer_group)
+        if retry is None:
+            return normal
+        retries: list[Source] = [(retry, queue) for queue in retry.topic.queues]
+        if self._session.house.random.randrange(100) < RETRY_FIRST_PERCENT:
+            return retries + normal
+        return normal + retries
+
+    def _queues(self, place: PopPlace) -> list[Queue]:
+        queues = place.queues
+        if len(queues) < 2:
+            return list(queues)
+        first = self._session.house.random.randrange(len(queues))
+        return [*queues[first:], *queues[:first]]
+
+    def _take(self, reader: PopReader, queue: Queue, taken: PopTaken) -> int:
+        """Add what one queue has; returns how many messages are left in it."""
+        header = self._header
+        reader.start(queue, header.init_mode)  # retries begin at their oldest, whatever happens
+        room = header.max_msg_nums - taken.messages
+        room_bytes = BYTES_MAX - taken.size
+        if room <= 0 or room_bytes <= 0:
+            return reader.ready(queue)
+        consumer = reader.plain
+        if header.order:
+            if reader.is_blocked(queue, header.attempt_id):
+                return reader.ready(queue)
+            reader.begin_attempt(queue, header.attempt_id)
+            consumer = reader.orderly
+        order = PopOrder(room, room_bytes, header.invisible_time, self._wanted(reader))
+        deliveries = reader.subscription.pop(consumer, queue.queue_id, order)
+        if deliveries:
+            taken.add(reader, queue, deliveries)
+        return reader.ready(queue)
+
+    def _wanted(self, reader: PopReader) -> Filter | None:
+        place = self._place
+        return place.wanted if reader is place.reader else place.wanted_again
+
+
+def pop(session: Session, command: Command) -> None:
+    """POP_MESSAGE."""
+    PopRequest(session, command, parse(PopHeader, command)).run()
+
+
+POP_HANDLERS: Final[dict[int, Handler]] = {RequestCode.POP_MESSAGE: pop}
+
+
+# ---- peek ---------------------------------------------------------------------------------------
+# PEEK_MESSAGE: what a group would pop next, without taking it (sheet 1.8).
+#
+# The answer looks like that of a pop, but there are no receipts in it, and nothing is in flight.
+
+
+def peek(session: Session, command: Command) -> None:
+    """PEEK_MESSAGE."""
+    house = session.house
+    header = parse(PeekHeader, command)
+    if not 0 < header.max_msg_nums <= MESSAGES_MAX:
+        raise system_error(f"peek 1 to {MESSAGES_MAX} messages, not {header.max_msg_nums}")
+    place = readable(house, header)
+    sources: list[tuple[PopReader, Queue]] = [(place.reader, queue) for queue in place.queues]
+    first = house.random.randrange(len(sources))
+    sources = sources[first:] + sources[:first]
+    retry = house.part(Pops).retry_reader(header.topic, header.consumer_group)
+    if retry is not None:
+        retries = [(retry, queue) for queue in retry.topic.queues]
+        is_first = house.random.randrange(100) < RETRY_FIRST_PERCENT
+        sources = retries + sources if is_first else sources + retries
+    messages: list[bytes] = []
+    rest = 0
+    for reader, queue in sources:
+        rest += reader.waiting(queue)
+        messages += _look(session, reader, queue, header.max_msg_nums - len(messages))
+    if not messages:
+        raise Answer(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
+    answer = PopAnswer(
+        pop_time=house.clock.wall_ms(), invisible_time=0, rest_num=max(0, rest - len(messages))
+    )
+    session.answer(command, ext=fields(answer), body=b"".join(messages), remark="FOUND")
+
+
+def _look(session: Session, reader: PopReader, queue: Queue, messages_max: int) -> list[bytes]:
+    if messages_max <= 0:
+        return []
+    offset = reader.next_offset(queue)
+    pull = Pull(session, queue, offset, messages_max=messages_max, bytes_max=BYTES_MAX)
+    found = session.house.engine.pulls.read(pull)
+    if found.status in (PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_TOO_LARGE):
+        pull.offset = found.next_offset
+        found = session.house.engine.pulls.read(pull)
+    return [
+        data
+        for record, entry in zip(found.records, found.entries, strict=True)
+        for data in shown(session.house, queue, record, entry)
+    ]
+
+
+PEEK_HANDLERS: Final[dict[int, Handler]] = {RequestCode.PEEK_MESSAGE: peek}
+
+
+# ---- notification -------------------------------------------------------------------------------
+# NOTIFICATION: wait until there is something to pop, without popping it (sheet 1.8).
+#
+# Proxies use it to hold many clients with one request. It waits in the same table as pops do, and
+# is answered with ``hasMsg`` either way; a full table says so instead of waiting.
+
+
+def notification(session: Session, command: Command) -> None:
+    """NOTIFICATION."""
+    header = parse(NotificationHeader, command)
+    place = readable(session.house, header)
+    pops = session.house.part(Pops)
+
+    def say(has_msg: bool, *, is_full: bool = False) -> None:
+        answer = NotificationAnswer(has_msg=has_msg, polling_full=is_full)
+        session.answer(command, ext=fields(answer))
+
+    def look() -> bool:
+        has_msg = any(_has_ready(header, place.reader, each) for each in place.queues)
+        if not has_msg and not header.order and not place.reader.flag:
+            retry = pops.retry_reader(header.topic, header.consumer_group)
+            if retry is not None:
+                has_msg = any(_has_ready(header, retry, each) for each in retry.topic.queues)
+        if has_msg:
+            say(True)
+        return has_msg
+
+    if look():
+        return
+    poll = Poll(
+        session,
+        (header.topic, header.consumer_group, max(-1, header.queue_id)),
+        kind=("notification", header.order, header.attempt_id),
+        look=look,
+        time_up=lambda: say(False),
+    )
+    result = pops.waits.wait(poll, born_ms=header.born_time, poll_ms=header.poll_time)
+    if result is not PollResult.HELD:
+        say(False, is_full=result is PollResult.FULL)
+
+
+def _has_ready(header: NotificationHeader, reader: PopReader, queue: Queue) -> bool:
+    """Whether a pop of this kind would find something."""
+    if header.order and reader.is_blocked(queue, header.attempt_id):
+        return False
+    return reader.waiting(queue) > 0
+
+
+NOTIFICATION_HANDLERS: Final[dict[int, Handler]] = {RequestCode.NOTIFICATION: notification}

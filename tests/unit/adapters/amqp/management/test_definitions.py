@@ -1,0 +1,111 @@
+"""Definitions out of one broker and into another."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.adapters.amqp.management.definitions import Definitions, exported, import_definitions
+from penstock.testing.amqp_peer import AmqpBench
+from penstock.wire.amqp.codes import AmqpError
+from penstock.wire.amqp.methods.queue import Declare
+
+DOCUMENT: dict[str, Any] = {
+    "rabbit_version": "3.10.8",
+    "users": [
+        {
+            "name": "ada",
+            # "test12", as RabbitMQ's documentation hashes it with salt 908dc60a.
+            "password_hash": "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR",
+            "hashing_algorithm": "rabbit_password_hashing_sha256",
+            "tags": "management, monitoring",
+            "limits": {},
+        }
+    ],
+    "vhosts": [{"name": "/"}, {"name": "team", "metadata": {}}],
+    "permissions": [{"user": "ada", "vhost": "/", "configure": "", "write": "", "read": ""}],
+    "policies": [{"name": "p", "pattern": ".*", "definition": {}}],
+    "queues": [
+        {"name": "orders", "vhost": "team", "arguments": {"x-max-length": 10}},
+        {"name": "passing", "vhost": "/", "durable": False, "auto_delete": True},
+    ],
+    "exchanges": [
+        {"name": "in", "vhost": "team", "type": "topic", "arguments": {}},
+        {"name": "out", "vhost": "team", "type": "headers", "internal": True},
+    ],
+    "bindings": [
+        {"source": "in", "vhost": "team", "destination": "out", "destination_type": "exchange",
+         "routing_key": "a.#", "arguments": {}},
+        {"source": "out", "vhost": "team", "destination": "orders", "destination_type": "queue",
+         "routing_key": "", "arguments": {"x-match": "any", "colour": "red"}},
+        {"source": "", "vhost": "team", "destination": "orders", "destination_type": "queue",
+         "routing_key": "orders", "arguments": {}},
+    ],
+}  # fmt: skip
+
+
+def imported(bench: AmqpBench, document: dict[str, Any]) -> None:
+    import_definitions(bench.house, msgspec.convert(document, Definitions))
+    bench.settle()
+
+
+def test_what_was_imported_is_there_after_a_crash_and_is_exported_again() -> None:
+    bench = AmqpBench()
+    imported(bench, DOCUMENT)
+    bench.cut_power()
+    team = bench.house.vhosts["team"]
+    assert team.exchanges["out"].is_internal
+    orders = team.queues.get("orders")
+    assert orders is not None
+    assert orders.arguments == {"x-max-length": 10}
+    assert bench.house.users.login("ada", "test12", "10.0.0.1")
+    assert [queue.name for queue in team.router.route_dead("out", ("k",)).queues or ()] == []
+    document = exported(bench.house)
+    assert [each["name"] for each in document["users"]] == ["ada", "guest"]
+    assert document["bindings"] == DOCUMENT["bindings"][:2]
+    assert {each["name"] for each in document["exchanges"]} == {"in", "out"}
+    again = AmqpBench()
+    imported(again, document)
+    assert exported(again.house) == document
+
+
+def test_one_vhost_is_exported_without_its_name_and_imported_under_another() -> None:
+    bench = AmqpBench()
+    imported(bench, DOCUMENT)
+    document = exported(bench.house, bench.house.vhosts["team"])
+    assert "users" not in document
+    assert not any("vhost" in each for each in document["bindings"])
+    target = bench.house.make_vhost("copy")
+    import_definitions(bench.house, msgspec.convert(document, Definitions), target)
+    assert {each.source for each in target.bindings} == {"in", "out"}
+
+
+def test_what_ends_with_a_connection_is_not_exported() -> None:
+    bench = AmqpBench()
+    peer = bench.client()
+    peer.call(1, Declare(0, "mine", is_exclusive=True))
+    bench.topic("foreign")
+    assert exported(bench.house)["queues"] == []
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ({"queues": [{"name": "q", "vhost": "none"}]}, "no vhost 'none'"),
+        ({"exchanges": [{"name": "amq.topic", "vhost": "/", "type": "direct"}]}, "inequivalent"),
+        ({"exchanges": [{"name": "x", "vhost": "/", "type": "none"}]}, "unknown exchange type"),
+        (
+            {"bindings": [{"source": "amq.topic", "vhost": "/", "destination": "none"}]},
+            "no queue 'none'",
+        ),
+        (
+            {"bindings": [{"source": "", "vhost": "/", "destination": "a", "routing_key": "b"}]},
+            "default exchange",
+        ),
+        ({"vhosts": [{"name": ""}]}, "vhost name"),
+        ({"users": [{"name": "u", "hashing_algorithm": "md5"}]}, "is not known"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(document: dict[str, Any], text: str) -> None:
+    with pytest.raises((AmqpError, ValueError), match=text):
+        imported(AmqpBench(), document)

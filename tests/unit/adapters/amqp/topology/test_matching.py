@@ -1,0 +1,248 @@
+"""Headers exchanges: all, any, with x, presence, classes of values; against a naive model."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.adapters.amqp.topology.matching import (
+    HeadersMatch,
+    TopicTrie,
+    class_of,
+    to_queue,
+    words_of,
+)
+from penstock.settings.load import Settings
+from penstock.settings.protocols import AmqpSettings
+from penstock.testing.amqp_peer import AmqpBench
+from penstock.wire.amqp.codes import AmqpError
+from penstock.wire.amqp.methods import exchange, queue
+from penstock.wire.amqp.methods.basic import Consume
+from penstock.wire.amqp.methods.channel import Close
+from penstock.wire.amqp.table import Timestamp
+
+values = st.sampled_from([1, 2, 1.0, True, "1", "a", None, b"a", Timestamp(1), [1], {"a": 1}])
+tables = st.dictionaries(st.sampled_from(["a", "b", "x-a", "x-b"]), values, max_size=4)
+manners = st.sampled_from([None, "all", "any", "all-with-x", "any-with-x"])
+
+
+def wanted(manner: str | None, arguments: dict[str, Any], headers: dict[str, Any]) -> bool:
+    """The rules said once more."""
+    results = []
+    for name, value in arguments.items():
+        if name.startswith("x-") and not (manner or "").endswith("-with-x"):
+            continue
+        same = name in headers and class_of(headers[name]) == class_of(value)
+        results.append(name in headers if value is None else same and headers[name] == value)
+    return any(results) if (manner or "all").startswith("any") else all(results)
+
+
+@given(manners, tables, tables)
+def test_bindings_match_as_the_naive_model_does(
+    manner: str | None, arguments: dict[str, Any], headers: dict[str, Any]
+) -> None:
+    match = HeadersMatch(arguments if manner is None else {"x-match": manner, **arguments})
+    assert match.matches(headers) is wanted(manner, arguments, headers)
+
+
+def test_no_condition_is_met_by_all_and_by_nothing_when_any_is_asked() -> None:
+    assert HeadersMatch({}).matches({})
+    assert HeadersMatch({"x-match": "all", "x-a": 1}).matches({})
+    assert not HeadersMatch({"x-match": "any"}).matches({"a": 1})
+
+
+def test_an_integer_is_neither_text_nor_true() -> None:
+    match = HeadersMatch({"a": 1})
+    assert match.matches({"a": 1})
+    assert not match.matches({"a": "1"})
+    assert not match.matches({"a": True})
+    assert not match.matches({"a": Timestamp(1)})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (
+            "most",
+            'Invalid x-match field value "most"; expected all, any, all-with-x, or any-with-x',
+        ),
+        (1, "Invalid x-match field type int (value 1); expected longstr"),
+    ],
+)
+def test_an_unknown_manner_is_refused(value: object, text: str) -> None:
+    with pytest.raises(AmqpError, match="PRECONDITION_FAILED") as problem:
+        HeadersMatch({"x-match": value})
+    assert text in str(problem.value)
+
+
+# ---- topic trie ---------------------------------------------------------------------------------
+# Topic patterns: the sheet's rules, a naive model, and what is left after removal.
+
+
+words = st.lists(st.sampled_from(["a", "b", "", "stock"]), max_size=5).map(".".join)
+patterns = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=5).map(".".join)
+
+
+def fits(pattern: list[str], key: list[str]) -> bool:
+    """The rules said once more, recursively."""
+    if not pattern:
+        return not key
+    if pattern[0] == "#":
+        return fits(pattern[1:], key) or (bool(key) and fits(pattern, key[1:]))
+    return bool(key) and pattern[0] in ("*", key[0]) and fits(pattern[1:], key[1:])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "is_match"),
+    [
+        ("stock.*.nyse", "stock.usd.nyse", True),
+        ("stock.*.nyse", "stock.nyse", False),
+        ("stock.#", "stock", True),
+        ("stock.#", "stock.usd.nyse", True),
+        ("#", "", True),
+        ("", "", True),
+        ("*", "", False),
+        ("#.nyse", "nyse", True),
+        ("#.*", "a", True),
+        ("#.#.#", "a.b", True),
+        ("a.*", "a.", True),
+        ("*.a", ".a", True),
+        ("a*", "ab", False),
+    ],
+)
+def test_words_are_matched_as_rabbitmq_does(pattern: str, key: str, is_match: bool) -> None:
+    trie = TopicTrie()
+    trie.add(pattern, to_queue("q"))
+    assert bool(trie.match(key)[0]) is is_match
+    assert fits(words_of(pattern), words_of(key)) is is_match
+
+
+@given(st.lists(patterns, max_size=8, unique=True), words)
+def test_a_trie_finds_what_the_naive_model_finds(known: list[str], key: str) -> None:
+    trie = TopicTrie()
+    for pattern in known:
+        trie.add(pattern, to_queue(pattern))
+    found = {destination.name for destination in trie.match(key)[0]}
+    assert found == {each for each in known if fits(words_of(each), words_of(key))}
+
+
+@given(st.lists(patterns, min_size=1, max_size=8), st.data())
+def test_removed_patterns_match_no_more_and_leave_nothing(
+    known: list[str], data: st.DataObject
+) -> None:
+    trie = TopicTrie()
+    for pattern in known:
+        trie.add(pattern, to_queue("q"))
+    for pattern in data.draw(st.permutations(known)):
+        assert trie.match(pattern.replace("#", "a").replace("*", "a"))[0]
+        trie.remove(pattern, to_queue("q"))
+    assert trie.match("a.b")[0] == []
+    assert trie._root.is_bare
+
+
+def test_a_pattern_of_many_hashes_costs_no_more_than_nodes_times_words() -> None:
+    trie = TopicTrie()
+    trie.add(".".join(["#"] * 60 + ["end"]), to_queue("q"))
+    found, looked = trie.match(".".join(["a"] * 60))
+    assert found == []
+    assert looked <= 62 * 61
+
+
+def test_removing_what_is_not_there_is_a_mistake_of_ours() -> None:
+    with pytest.raises(KeyError):
+        TopicTrie().remove("a.b", to_queue("q"))
+
+
+# ---- topology bounds ----------------------------------------------------------------------------
+# Whatever clients declare has a bound with a name, and the error says which.
+
+
+LONG = {"x-note": "n" * 9000}
+
+
+def client_of(**settings):
+    return AmqpBench(Settings(amqp=AmqpSettings(**settings))).client()
+
+
+def refused(client, method, setting):
+    answer = client.call(1, method)
+    assert isinstance(answer, Close), answer
+    assert answer.reply_code == 406
+    assert setting in answer.reply_text
+
+
+def test_exchanges_of_all_vhosts_together():
+    client = client_of(exchanges_max=14)
+    client.bench.house.make_vhost("other")
+    for name in ("a", "b"):
+        client.call(1, exchange.Declare(0, name, "fanout"))
+    client.call(1, exchange.Declare(0, "b", "fanout"))
+    refused(client, exchange.Declare(0, "c", "fanout"), "amqp.exchanges_max")
+    assert "c" not in client.bench.house.vhosts["/"].exchanges
+
+
+def test_bindings_of_all_kinds_together():
+    client = client_of(bindings_max=3)
+    client.call(1, queue.Declare(queue="q"))
+    client.call(1, exchange.Declare(0, "e", "fanout"))
+    for key in "ab":
+        client.call(1, queue.Bind(0, "q", "amq.direct", key))
+    client.call(1, exchange.Bind(0, "e", "amq.direct", "a"))
+    client.call(1, queue.Bind(0, "q", "amq.direct", "a"))
+    client.call(1, queue.Unbind(0, "q", "amq.direct", "a"))
+    client.call(1, queue.Bind(0, "q", "amq.direct", "c"))
+    refused(client, queue.Bind(0, "q", "amq.direct", "d"), "amqp.bindings_max")
+
+
+def test_bindings_that_go_with_their_queue_make_room():
+    client = client_of(bindings_max=1)
+    for name in "abc":
+        client.call(1, queue.Declare(queue=name))
+        answer = client.call(1, queue.Bind(0, name, "amq.direct", "k"))
+        assert isinstance(answer, queue.BindOk)
+        client.call(1, queue.Delete(queue=name))
+
+
+def test_virtual_hosts():
+    house = client_of(vhosts_max=2).bench.house
+    house.make_vhost("a")
+    house.make_vhost("a")
+    with pytest.raises(ValueError, match="vhosts_max"):
+        house.make_vhost("b")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        queue.Declare(queue="new", arguments=LONG),
+        exchange.Declare(0, "new", "fanout", arguments=LONG),
+        queue.Bind(0, "q", "amq.direct", "k", arguments=LONG),
+        exchange.Bind(0, "amq.fanout", "amq.direct", "k", arguments=LONG),
+        Consume(0, "q", "c", arguments=LONG),
+    ],
+)
+def test_the_arguments_of_everything_that_is_kept(method):
+    client = client_of(arguments_bytes_max=8192)
+    client.call(1, queue.Declare(queue="q"))
+    refused(client, method, "amqp.arguments_bytes_max")
+
+
+def test_a_vhost_that_is_dropped_is_not_told_of_topics_any_more():
+    client = client_of()
+    house, engine = client.bench.house, client.bench.engine
+    before = len(engine._parts.removal_watchers)
+    for _ in range(3):
+        vhost = house.make_vhost("v")
+        client_of_vhost = client.bench.peer()
+        client_of_vhost.handshake("v")
+        client_of_vhost.open(1)
+        client_of_vhost.call(1, queue.Declare(queue="q", is_durable=True))
+        client_of_vhost.call(1, queue.Bind(0, "q", "amq.direct", "k"))
+        assert house.drop_vhost("v")
+        assert vhost.queues.get("q") is None
+        assert list(vhost.bindings) == []
+    assert len(engine._parts.removal_watchers) == before
+    client.turn()
+    assert engine.definitions("amqp.binding") == {}
+    assert engine.definitions("amqp.queue") == {}
