@@ -276,7 +276,7 @@ def _stage(stage: Stage, now_ms: int, downstream: tuple[str, ...]) -> StageView:
 # They keep no segment alive: the topic asks for no retention of its own, so they stay as long as
 # settled data does (``storage.settled_keep_ms``), and a subscription that falls behind loses its
 # oldest (``POLICY``).
-# Not here: what is told (``telemetry/events.py``).
+# Not here: what is told (``telemetry/flow_api.py``).
 
 
 FLOW_TOPIC: Final = TopicName("", "penstock.flow")

@@ -7,7 +7,7 @@ when latencies grow without a full disk. Kept as a histogram and as the worst of
 import asyncio
 from typing import Final
 
-from penstock.telemetry.histogram import LAG_SECONDS, Histogram
+from penstock.telemetry.statistics import LAG_SECONDS, Histogram
 
 PERIOD_SECONDS: Final = 0.25
 WINDOW_SAMPLES: Final = 40

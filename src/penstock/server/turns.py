@@ -32,7 +32,7 @@ from penstock.server.commit_policy import CommitPolicy
 from penstock.server.commit_thread import CommitThread, Outcome
 from penstock.server.pace import Pace
 from penstock.server.sync_pace import SyncPace
-from penstock.telemetry.histogram import COMMIT_MESSAGES, SYNC_SECONDS, Histogram
+from penstock.telemetry.statistics import COMMIT_MESSAGES, SYNC_SECONDS, Histogram
 
 if TYPE_CHECKING:
     from penstock.log.commit import SyncJob

@@ -20,10 +20,16 @@ from penstock.server.rationed import Rationed
 from penstock.server.readiness import Readiness
 from penstock.server.turns import Turns
 from penstock.settings.load import Settings
-from penstock.telemetry.events import FlowEvents, flow_record, lease_event
-from penstock.telemetry.flow_api import STAGES_MAX, LimitView, flow_page
-from penstock.telemetry.process_statistics import ProcessStatistics
+from penstock.telemetry.flow_api import (
+    STAGES_MAX,
+    FlowEvents,
+    LimitView,
+    flow_page,
+    flow_record,
+    lease_event,
+)
 from penstock.telemetry.rabbitmq_metrics import rabbitmq_page
+from penstock.telemetry.statistics import ProcessStatistics
 
 if TYPE_CHECKING:
     from penstock.telemetry.metrics import Exposition

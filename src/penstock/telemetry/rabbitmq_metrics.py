@@ -11,7 +11,7 @@ from typing import Final
 from penstock import __version__
 from penstock.engine.statistics import EngineStatistics
 from penstock.engine.subscription.subscription import SubscriptionStatistics
-from penstock.telemetry.process_statistics import ProcessStatistics
+from penstock.telemetry.statistics import ProcessStatistics
 
 SUBSCRIPTION: Final = "amqp"
 """Queues are counted as AMQP sees them: by this subscription of every topic."""

@@ -1,15 +1,24 @@
 """Metrics: names and values on the page, bounded labels, and what the rest adds up to."""
 
 import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.engine.statistics import EngineStatistics, TopicStatistics
+from penstock.engine.statistics import EngineStatistics, Tallies, TopicStatistics
 from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.flow.fast_fail import RequestFigures
 from penstock.model.refusal import RefusalKind
-from penstock.telemetry.histogram import COMMIT_MESSAGES, LAG_SECONDS, SYNC_SECONDS, Histogram
-from penstock.telemetry.metrics import SERIES_MAX, Exposition
-from penstock.telemetry.process_statistics import ProcessStatistics
+from penstock.telemetry.metrics import SERIES_MAX, Exposition, TallyCollector
+from penstock.telemetry.statistics import (
+    COMMIT_MESSAGES,
+    LAG_SECONDS,
+    SYNC_SECONDS,
+    Histogram,
+    ProcessStatistics,
+)
+from penstock.testing.rocketmq_bench import RocketmqBench
+from penstock.testing.rocketmq_consumer import BenchConsumer
 
 
 def engine(topics=(), **more):
@@ -140,3 +149,33 @@ def test_subscriptions_carry_both_names(samples):
 def test_names_with_quotes_and_newlines_do_not_break_the_page(samples):
     seen = samples(engine([topic('a"b\nc\\')]), process())
     assert seen["penstock_topic_messages_ready", ('a"b\nc\\',)] == 2
+
+
+# ---- tally metrics ------------------------------------------------------------------------------
+# Counters of adapters on the page of metrics.
+
+
+def page(tallies):
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(TallyCollector(tallies))
+    return generate_latest(registry).decode()
+
+
+def test_what_is_counted_later_is_on_the_next_page():
+    tallies, counts = Tallies(), {}
+    tallies.show("pulls", "Pulls so far", "status", counts)
+    assert "penstock_pulls_total{" not in page(tallies)
+    counts["FOUND"] = 3
+    text = page(tallies)
+    assert "# HELP penstock_pulls_total Pulls so far" in text
+    assert 'penstock_pulls_total{status="FOUND"} 3.0' in text
+
+
+def test_corrected_offsets_of_rocketmq_are_on_the_page():
+    bench = RocketmqBench()
+    bench.topic("orders")
+    BenchConsumer.on(bench).pull("orders", 9)
+    text = page(bench.engine.tallies)
+    assert 'penstock_rocketmq_offset_moves_total{status="NO_MESSAGE_IN_QUEUE"} 1.0' in text
+    assert 'penstock_rocketmq_pulls_total{status="NO_MESSAGE_IN_QUEUE"} 1.0' in text
+    assert 'penstock_rocketmq_group_events_total{kind="joined"} 0.0' in text

@@ -1,7 +1,7 @@
 """Metrics under RabbitMQ's names, as a dashboard made for it reads them."""
 
-from penstock.telemetry.process_statistics import ProcessStatistics
 from penstock.telemetry.rabbitmq_metrics import rabbitmq_page
+from penstock.telemetry.statistics import ProcessStatistics
 from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.methods.basic import Consume
 from penstock.wire.amqp.methods.queue import Declare

@@ -1,6 +1,6 @@
 """Histograms: counts per bound, cumulative when read."""
 
-from penstock.telemetry.histogram import Histogram
+from penstock.telemetry.statistics import Histogram
 
 
 def test_buckets_are_cumulative_and_end_at_infinity():
