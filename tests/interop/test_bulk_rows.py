@@ -6,9 +6,8 @@ import signal
 import pytest
 
 from penstock.bulk.client import BulkClient
-from penstock.bulk.link import Poll
+from penstock.bulk.link import BulkError, Poll, RowFilter, Ticket
 from penstock.bulk.offline import OfflineBulk
-from penstock.bulk.tickets import BulkError, RowFilter, Ticket
 from penstock.cli.remoting import RemotingClient
 from penstock.testing.running import UP, BrokerProcess
 

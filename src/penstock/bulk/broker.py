@@ -29,6 +29,7 @@ from penstock.bulk.link import (
     UNREACHABLE,
     Answer,
     AnyQuestion,
+    BulkError,
     Poll,
     Reply,
     decode_answer,
@@ -36,7 +37,6 @@ from penstock.bulk.link import (
     encode_question,
     frame_length,
 )
-from penstock.bulk.tickets import BulkError
 
 SHORT_ONLY: Final = 4
 """Places that polls leave to questions that are answered at once."""

@@ -31,6 +31,7 @@ from penstock.bulk.link import (
     UNREACHABLE,
     Answer,
     AnyQuestion,
+    BulkError,
     ByTime,
     Lease,
     Leased,
@@ -43,8 +44,9 @@ from penstock.bulk.link import (
     Report,
     Resolve,
     Resolved,
+    Summary,
+    Ticket,
 )
-from penstock.bulk.tickets import BulkError, Summary, Ticket
 from penstock.model.progress import BatchProgress
 
 PATIENCE_S: Final = 30.0

@@ -25,23 +25,27 @@ import msgspec
 from pyarrow import flight
 
 from penstock.bulk.broker import BrokerLine
+from penstock.bulk.columns import known_origins
+from penstock.bulk.gather import SegmentMaps
+from penstock.bulk.layout import arrow_schema
 from penstock.bulk.link import (
     ACTIONS,
     BAD_REQUEST,
+    ROWS_PER_BATCH,
     UNREACHABLE,
     AnyQuestion,
+    BulkError,
     Locate,
     Located,
     Problem,
     Resolve,
     Resolved,
+    RowFilter,
+    Ticket,
     TopicRange,
+    decode_ticket,
 )
-from penstock.bulk.origins import known_origins
 from penstock.bulk.reading import Reading, read_ticket
-from penstock.bulk.schema import arrow_schema
-from penstock.bulk.segments import SegmentMaps
-from penstock.bulk.tickets import ROWS_PER_BATCH, BulkError, RowFilter, Ticket, decode_ticket
 
 STREAMS_MAX: Final = 32
 """Reads at a time; each may hold a batch or two in memory, so this bounds it at about 1 GiB."""

@@ -10,8 +10,10 @@ overlapping headers, ``ALIGNMENT`` bytes apart, of which a list of places picks 
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.bulk.link import COLUMNS
 from penstock.log.format import HEADER_BYTES, HEADER_FIELDS
 from penstock.log.index import ENTRY_BYTES
 
@@ -67,3 +69,27 @@ def kinds(numbers: Column) -> list[int]:
 def entries_in(packed: bytes) -> Column:
     """Packed index entries as records."""
     return np.frombuffer(packed, ENTRY)
+
+
+# ---- schema -------------------------------------------------------------------------------------
+# The Arrow types of the columns, exactly those that Spark wants.
+
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+TYPES: Final[dict[str, pa.DataType]] = {
+    "topic": pa.string(),
+    "queue": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": _TIME,
+    "born_timestamp": _TIME,
+    "key": pa.string(),
+    "tag": pa.string(),
+    "properties": pa.map_(pa.string(), pa.string()),
+    "protocol": pa.string(),
+    "body": pa.binary(),
+}
+
+
+def arrow_schema(columns: list[str] | None = None) -> pa.Schema:
+    """The schema of some columns, in their order; of all for None."""
+    return pa.schema([pa.field(name, TYPES[name]) for name in columns or COLUMNS])

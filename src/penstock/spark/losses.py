@@ -17,8 +17,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.bulk.link import DATA_LOSS
-from penstock.bulk.tickets import BulkError
+from penstock.bulk.link import DATA_LOSS, BulkError
 from penstock.spark.offsets import Marks, Position
 from penstock.spark.upstream import Answer
 

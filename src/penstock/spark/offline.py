@@ -7,8 +7,8 @@ Not here: reading the files (``bulk/offline.py``).
 from collections.abc import Iterator
 from typing import Any, Final
 
+from penstock.bulk.link import Bulk, Summary
 from penstock.bulk.offline import OfflineBulk
-from penstock.bulk.tickets import Bulk, Summary
 from penstock.model.progress import BatchProgress
 from penstock.spark.offsets import Position
 from penstock.spark.options import SourceOptions

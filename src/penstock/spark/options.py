@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.bulk.tickets import SQL92, TAG, RowFilter
+from penstock.bulk.link import SQL92, TAG, RowFilter
 from penstock.model.errors import PenstockError
 from penstock.spark.quantities import count, seconds, size, truth, wall_ms
 

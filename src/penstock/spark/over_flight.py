@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from penstock.bulk.client import BulkClient
-from penstock.bulk.link import Lease, OffsetMap, Poll
-from penstock.bulk.tickets import Summary, Ticket
+from penstock.bulk.link import Lease, OffsetMap, Poll, Summary, Ticket
 from penstock.model.progress import BatchProgress
 from penstock.spark.offsets import Marks, Position
 from penstock.spark.options import SourceOptions

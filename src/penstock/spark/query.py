@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.bulk.link import DATA_LOSS, EPOCH
-from penstock.bulk.tickets import BulkError
+from penstock.bulk.link import DATA_LOSS, EPOCH, BulkError
 from penstock.model.progress import BatchProgress
 from penstock.spark.admission import Admission
 from penstock.spark.beginning import LATEST_WORD, starting

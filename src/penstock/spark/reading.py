@@ -20,8 +20,7 @@ from typing import Any
 import msgspec
 from pyspark import TaskContext
 
-from penstock.bulk.link import DATA_LOSS
-from penstock.bulk.tickets import BulkError, Summary
+from penstock.bulk.link import DATA_LOSS, BulkError, Summary
 from penstock.model.errors import PenstockError
 from penstock.model.progress import BatchProgress
 from penstock.spark.losses import ADVICE

@@ -21,9 +21,8 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from penstock.bulk.link import BAD_REQUEST, NO_TOPIC, UNREACHABLE
-from penstock.bulk.schema import arrow_schema
-from penstock.bulk.tickets import SQL92, BulkError, Summary
+from penstock.bulk.layout import arrow_schema
+from penstock.bulk.link import BAD_REQUEST, NO_TOPIC, SQL92, UNREACHABLE, BulkError, Summary
 from penstock.client import (
     Admin,
     BodyUnreadable,

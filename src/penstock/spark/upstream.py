@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from penstock.bulk.tickets import Summary
+from penstock.bulk.link import Summary
 from penstock.model.progress import BatchProgress
 from penstock.spark.offsets import Marks, Position
 from penstock.spark.shares import ends_within

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.bulk.schema import arrow_schema
-from penstock.bulk.tickets import Summary
+from penstock.bulk.layout import arrow_schema
+from penstock.bulk.link import Summary
 from penstock.model.progress import BatchProgress
 from penstock.spark.offsets import Position
 from penstock.spark.upstream import Answer, Ask, Found, Queue, Range, local_answer

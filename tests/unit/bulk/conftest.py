@@ -10,6 +10,7 @@ from penstock.bulk.flight import BulkServer
 from penstock.bulk.link import (
     LENGTH_BYTES,
     SOCKET_NAME,
+    BulkError,
     Done,
     IndexFile,
     Leased,
@@ -17,13 +18,13 @@ from penstock.bulk.link import (
     Offsets,
     Poll,
     Polled,
+    Ticket,
     decode_question,
     encode_answer,
     encode_problem,
     frame_length,
 )
 from penstock.bulk.offline import OfflineBulk
-from penstock.bulk.tickets import BulkError, Ticket
 from penstock.testing.bulk_data import BulkData
 
 

@@ -18,8 +18,17 @@ from pyarrow import flight
 from penstock.bulk import client as client_module
 from penstock.bulk.broker import BrokerLine
 from penstock.bulk.client import FLIGHT_OPTIONS, BulkClient
-from penstock.bulk.link import SOCKET_NAME, Lease, Poll, Problem, Resolve
-from penstock.bulk.tickets import BulkError, RowFilter, Summary, Ticket
+from penstock.bulk.link import (
+    SOCKET_NAME,
+    BulkError,
+    Lease,
+    Poll,
+    Problem,
+    Resolve,
+    RowFilter,
+    Summary,
+    Ticket,
+)
 from penstock.model.progress import BatchProgress
 from penstock.model.record import neutral_record
 from penstock.testing.bulk_data import BulkData

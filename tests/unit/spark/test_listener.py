@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.bulk.tickets import BulkError
+from penstock.bulk.link import BulkError
 from penstock.spark.keeper import Keeper
 from penstock.spark.listener import PenstockListener, place_of
 from penstock.spark.offsets import Position

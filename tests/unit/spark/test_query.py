@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec.structs import replace
 
-from penstock.bulk.tickets import BulkError
+from penstock.bulk.link import BulkError
 from penstock.spark.offsets import position, rows_between
 from penstock.spark.options import read_options
 from penstock.spark.query import POLL_MS, Query

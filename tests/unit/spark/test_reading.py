@@ -7,8 +7,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from penstock.bulk.schema import arrow_schema
-from penstock.bulk.tickets import BulkError, Summary
+from penstock.bulk.layout import arrow_schema
+from penstock.bulk.link import BulkError, Summary
 from penstock.spark import connections
 from penstock.spark.options import BadOption, read_options
 from penstock.spark.reading import check_complete, rows

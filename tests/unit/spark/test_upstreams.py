@@ -2,8 +2,7 @@
 
 import pytest
 
-from penstock.bulk.link import Leased, Polled, QueueRange, Resolved, TopicRange
-from penstock.bulk.tickets import BulkError, Summary
+from penstock.bulk.link import BulkError, Leased, Polled, QueueRange, Resolved, Summary, TopicRange
 from penstock.client import (
     NoRoute,
     PullResult,

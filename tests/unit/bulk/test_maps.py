@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from penstock.bulk.property_maps import maps_of, property_maps
+from penstock.bulk.maps import maps_of, property_maps
 from penstock.wire.rocketmq.properties import parse_properties
 
 

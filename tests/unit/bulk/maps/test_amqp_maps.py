@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.bulk import amqp_maps as module
-from penstock.bulk.amqp_maps import amqp_maps, amqp_properties
-from penstock.bulk.property_maps import maps_of
+from penstock.bulk import maps as module
+from penstock.bulk.maps import amqp_maps, amqp_properties, maps_of
 from penstock.wire.amqp.properties import Properties, encode_properties
 from penstock.wire.amqp.table import Tagged, Timestamp
 

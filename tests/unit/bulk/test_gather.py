@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from penstock.bulk.views import Buffers, Spans, as_text
+from penstock.bulk.gather import Buffers, Spans, as_text
 
 
 def spans(*triples):
