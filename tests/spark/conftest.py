@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 
 from penstock.cli.story.pipeline import CONNECT_BACK
 from penstock.client import Admin, Message, Producer
-from penstock.spark.connections import drop_upstreams
+from penstock.spark.readers import drop_upstreams
 from penstock.spark.session import local_session
 from penstock.testing.running import UP, BrokerProcess
 

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.client import Admin, Message, Producer
-from penstock.spark.connections import drop_upstreams
+from penstock.spark.readers import drop_upstreams
 from penstock.testing.apache_rocketmq import Unavailable, apache_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]

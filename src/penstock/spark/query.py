@@ -13,19 +13,33 @@ Not here: Spark's interface (``stream_reader.py``), the lease's thread (``keeper
 time (``admission.py``).
 """
 
+import difflib
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 from penstock.bulk.link import DATA_LOSS, EPOCH, BulkError
 from penstock.model.progress import BatchProgress
-from penstock.spark.admission import Admission
-from penstock.spark.beginning import LATEST_WORD, starting
-from penstock.spark.losses import ADVICE, judge
-from penstock.spark.offsets import Marks, Position, position, rows_between
 from penstock.spark.options import SourceOptions
-from penstock.spark.shares import ends_within
-from penstock.spark.upstream import Answer, Ask, Upstream, local_answer
+from penstock.spark.upstream import (
+    EARLIEST,
+    LATEST,
+    Answer,
+    Ask,
+    BadOffsets,
+    Found,
+    Marks,
+    Position,
+    Upstream,
+    ends_within,
+    local_answer,
+    position,
+    rows_between,
+    users_marks,
+)
 
 POLL_MS: Final = 600
 """How long an idle query waits at the broker: two questions a second instead of 85. Longer would
@@ -214,3 +228,313 @@ def _only(marks: Marks, wanted: Marks) -> Marks:
         for topic, queues in wanted.items()
         if queues
     }
+
+
+# ---- admission ----------------------------------------------------------------------------------
+# F17, Spark admission: how many rows the next batch may have, so that it takes about its target.
+#
+# Who grants: the drain rate measured on the batches before. Who spends: ``latestOffset``. Who
+# stops: nobody; a slow batch makes the next one smaller. What wakes it: the end of each batch.
+#
+# The rows of the next batch follow the time of the last one, at most halved or doubled at a time:
+# ``rows x target / time``, through an average (EWMA) so that one hiccup is no trend. Three rules:
+#
+# * The first batch pays for everything that is cold: it may lower the limit, its rate is not kept.
+# * A batch that was not full says what little there was, not what could be done: it raises nothing,
+#   and lowers only when it took longer than its target.
+# * If fewer rows twice hardly made it shorter, rows are not what takes the time (a trigger interval
+#   above the target, a slow commit). Then that time is the *pace*, and taken for the target, until
+#   a batch is clearly faster or it is time to look again; or else the limit would fall to nothing,
+#   and the backlog grow.
+#
+# Pure: times come in as arguments. Not here: limits of bytes and minimum rows (``query.py``), the
+# producers' side (F18, at the broker).
+
+
+FIRST_ROWS: Final = 5_000
+"""Small enough for a transformation of 1 ms a row, eight doublings below 1 M rows a batch."""
+ROWS_MIN: Final = 10
+ROWS_MAX: Final = 1 << 40
+STEP_MAX: Final = 2.0
+STEP_MIN: Final = 0.5
+WEIGHT: Final = 0.6
+"""Of the last batch in the average of seconds per row."""
+FIRST_PATIENCE: Final = 2.0
+"""Targets that a first batch may last before it counts as too large."""
+SHORTEST_S: Final = 1e-6
+"""A batch that a coarse clock calls shorter took this long: its rate is divided by."""
+_FEWER: Final = 0.75
+"""Of the rows of an earlier batch: the least difference that two points of a line should have."""
+_DOUBTS: Final = 2
+_FASTER: Final = 0.7
+_PACED_MAX: Final = 12
+"""Batches after which a pace is doubted: it may have been a hiccup."""
+_ROOM: Final = 1.1
+"""Beyond the pace, so that a limit which is too low is found out."""
+
+
+class Admission(msgspec.Struct):
+    """The limit of one query, and what it was learned from."""
+
+    target_s: float
+    rows_max: int = ROWS_MAX
+    """The user's limit."""
+    rows: int = 0
+    """Limit of the next batch."""
+    row_s: float = 0.0
+    """Seconds a row takes, on average; 0 = not known yet."""
+    pace_s: float = 0.0
+    """How long batches take whatever they hold; 0 = rows are what takes the time."""
+    batches: int = 0
+    _paced: int = 0
+    _doubts: int = 0
+    """How often fewer rows were no help."""
+    _larger: tuple[int, float] = (0, 0.0)
+    """Rows and seconds of the batch that smaller ones are compared with."""
+
+    def __post_init__(self) -> None:
+        self.rows = min(FIRST_ROWS, self.rows_max)
+
+    @property
+    def rate(self) -> float:
+        """Rows per second; 0 = not known yet."""
+        return 1 / self.row_s if self.row_s else 0.0
+
+    def observe(self, rows: int, took_s: float) -> None:
+        """A batch of so many rows took so long."""
+        if rows <= 0 or took_s <= 0:
+            return
+        took_s = max(took_s, SHORTEST_S)
+        self.batches += 1
+        if self.batches == 1:
+            if took_s > FIRST_PATIENCE * self.target_s:
+                self._set(min(rows, self.rows) * STEP_MIN)
+            return
+        spent = took_s / rows
+        self.row_s = WEIGHT * spent + (1 - WEIGHT) * self.row_s if self.row_s else spent
+        self._learn_pace(rows, took_s)
+        is_full = rows >= _FEWER * self.rows
+        target = max(self.target_s, _ROOM * self.pace_s)
+        if is_full:
+            wanted = target / self.row_s
+            self._set(min(max(wanted, STEP_MIN * rows), STEP_MAX * rows))
+        elif took_s > target:
+            self._set(min(self.rows, max(target / spent, STEP_MIN * rows)))
+
+    def _learn_pace(self, rows: int, took_s: float) -> None:
+        self._paced += 1
+        if self._paced > _PACED_MAX or took_s < _FASTER * self.pace_s:
+            self.pace_s = 0.0
+        rows_then, took_then = self._larger
+        if _FEWER ** (1 + self._doubts) * rows_then < rows < rows_then:
+            return  # small steps add up: the next ones are compared with the same batch
+        if rows < rows_then and took_s > self.target_s:
+            row_s = max(0.0, (took_then - took_s) / (rows_then - rows))
+            # By these two points a batch without rows would still be too long.
+            if took_s - row_s * rows > self.target_s:
+                self._doubts += 1
+                if self._doubts < _DOUBTS:
+                    return  # one such batch is as likely a hiccup
+                self.pace_s = took_s
+                self._paced = 0
+                # Averages over batches whose rows did not matter say nothing about a row.
+                self.row_s = took_s / rows_then
+        self._doubts = 0
+        self._larger = (rows, took_s)
+
+    def _set(self, rows: float) -> None:
+        self.rows = max(1, min(max(int(rows), ROWS_MIN), self.rows_max))
+
+
+# ---- beginning ----------------------------------------------------------------------------------
+# Where a query begins and a batch read ends: earliest, latest, offsets by queue, or times.
+#
+# A queue that the user's JSON does not name begins at its earliest offset and ends at its latest
+# one; a topic or queue in it that does not exist is an error, as is an offset above what there is.
+#
+# Not here: the JSON's own rules (``offsets.py``), continuing from a checkpoint (``query.py``).
+
+
+EARLIEST_WORD: Final = "earliest"
+LATEST_WORD: Final = "latest"
+
+
+def starting(
+    options: SourceOptions, upstream: Upstream, found: Found, *, default: str = EARLIEST_WORD
+) -> Position:
+    """The first position of a query."""
+    earliest = found.marks("earliest")
+    if options.starting_at_ms >= 0:
+        times = {topic: {"": options.starting_at_ms} for topic in earliest}
+        offsets = _at_times(times, upstream, found, "earliest")
+    elif options.starting_times:
+        times = users_marks("startingOffsetsByTimestamp", options.starting_times, is_nested=False)
+        offsets = _at_times(times, upstream, found, "earliest")
+    else:
+        word = options.starting or default
+        offsets = _by_word_or_offset("startingOffsets", word, found, "earliest")
+        if not options.fails_on_data_loss:
+            offsets = _not_below(offsets, earliest)
+    return Position(epoch=found.epoch, offsets=offsets, incarnations=found.marks("incarnation"))
+
+
+def ending(options: SourceOptions, upstream: Upstream, found: Found) -> Position:
+    """Where a batch read ends."""
+    if options.ending_at_ms >= 0:
+        times = {topic: {"": options.ending_at_ms} for topic in found.marks("end")}
+        offsets = _at_times(times, upstream, found, "end")
+    elif options.ending_times:
+        times = users_marks("endingOffsetsByTimestamp", options.ending_times, is_nested=False)
+        offsets = _at_times(times, upstream, found, "end")
+    else:
+        if options.ending == EARLIEST_WORD:
+            raise BadOffsets("option endingOffsets: earliest would end before it begins")
+        offsets = _by_word_or_offset("endingOffsets", options.ending or LATEST_WORD, found, "end")
+    return Position(epoch=found.epoch, offsets=offsets, incarnations=found.marks("incarnation"))
+
+
+def _by_word_or_offset(option: str, text: str, found: Found, otherwise: str) -> Marks:
+    if text.lower() == EARLIEST_WORD:
+        return found.marks("earliest")
+    if text.lower() == LATEST_WORD:
+        return found.marks("end")
+    earliest, ends = found.marks("earliest"), found.marks("end")
+    given = users_marks(option, text)
+    offsets = found.marks(otherwise)
+    for topic, queues in _known(option, given, ends).items():
+        for queue, offset in queues.items():
+            end = ends[topic][queue]
+            if offset > end:
+                raise BadOffsets(
+                    f"option {option}: offset {offset} of queue {queue} of topic {topic!r} is above"
+                    f" its end {end}"
+                )
+            special = {EARLIEST: earliest[topic][queue], LATEST: end}
+            offsets[topic][queue] = special.get(offset, offset)
+    return offsets
+
+
+def _at_times(times: Marks, upstream: Upstream, found: Found, otherwise: str) -> Marks:
+    offsets = found.marks(otherwise)
+    for topic, queues in _known("offsets by timestamp", times, offsets).items():
+        for wanted, at_ms in queues.items():
+            for queue, offset in upstream.at_time(topic, at_ms).items():
+                if wanted in ("", queue) and queue in offsets[topic]:
+                    offsets[topic][queue] = offset
+    return offsets
+
+
+def _known(option: str, given: Marks, there: Marks) -> Marks:
+    """What the user named, after a look whether it is there."""
+    for topic, queues in given.items():
+        if topic not in there:
+            close = difflib.get_close_matches(topic, there, n=1, cutoff=0.4)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise BadOffsets(f"option {option}: topic {topic!r} is not read by this query{hint}")
+        for queue in queues:
+            if queue and queue not in there[topic]:
+                raise BadOffsets(
+                    f"option {option}: topic {topic!r} has no queue {queue!r}; it has"
+                    f" {', '.join(there[topic])}"
+                )
+    return given
+
+
+def _not_below(offsets: Marks, earliest: Marks) -> Marks:
+    return {
+        topic: {queue: max(offset, earliest[topic][queue]) for queue, offset in queues.items()}
+        for topic, queues in offsets.items()
+    }
+
+
+# ---- losses -------------------------------------------------------------------------------------
+# What can have happened to a queue since a checkpoint was written, and what is done about it.
+#
+# | gone         the topic or queue does not exist any more
+# | made anew    same name, another incarnation: its offsets name other messages
+# | behind       retention removed messages that were not read
+# | ahead        the log ends below the position: it lost its end
+#
+# With ``failOnDataLoss`` each is an error that says what to do. Without, the query goes on with
+# what there is, and the log says so: made anew begins at the earliest, ahead at the end.
+#
+# Not here: messages that are missing inside a range (``reading.py``).
+
+
+_log = logging.getLogger(__name__)
+
+ADVICE: Final = (
+    "; set failOnDataLoss=false to go on with what there is, or begin with a new checkpoint"
+)
+
+TOLD_MAX: Final = 5
+"""Queues that one error names."""
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """One queue whose messages are not what the checkpoint says."""
+
+    kind: str
+    topic: str
+    queue: str
+    text: str
+
+
+def losses(start: Position, answer: Answer) -> list[Loss]:
+    """Everything that is wrong with a start, by queue."""
+    found = []
+    for topic, queues in start.offsets.items():
+        for queue, offset in queues.items():
+            where = f"queue {queue} of topic {topic!r}"
+            end = answer.latest.get(topic, {}).get(queue)
+            earliest = answer.starts.get(topic, {}).get(queue, 0)
+            before = start.incarnations.get(topic, {}).get(queue, 0)
+            now = answer.incarnations.get(topic, {}).get(queue, before)
+            if end is None:
+                found.append(Loss("gone", topic, queue, f"{where} is gone"))
+            elif before and now != before:
+                text = f"{where} was deleted and made anew since offset {offset} was read"
+                found.append(Loss("made anew", topic, queue, text))
+            elif earliest > offset:
+                text = f"{earliest - offset} messages of {where} were removed before they were read"
+                text += f" (position {offset}, earliest {earliest})"
+                found.append(Loss("behind", topic, queue, text))
+            elif end < offset:
+                text = f"{where} ends at {end}, below the position {offset}: its log lost its end"
+                found.append(Loss("ahead", topic, queue, text))
+    return found
+
+
+def judge(
+    start: Position, answer: Answer, *, earliest: Callable[[], Marks] | None
+) -> tuple[Position, Marks]:
+    """The start to go on from, and where queues begin that are not continued.
+
+    Without ``earliest``, which looks up where queues begin now, every loss is a ``BulkError``.
+    """
+    found = losses(start, answer)
+    if not found:
+        return start, {}
+    if earliest is None:
+        texts = [each.text for each in found[:TOLD_MAX]]
+        if len(found) > TOLD_MAX:
+            texts.append(f"and {len(found) - TOLD_MAX} more")
+        raise BulkError(DATA_LOSS, "; ".join(texts) + _reason(answer) + ADVICE)
+    offsets = {topic: dict(queues) for topic, queues in start.offsets.items()}
+    begins: Marks = {}
+    for each in found:
+        _log.warning("data loss, going on: %s%s", each.text, _reason(answer))
+        topic, queue = each.topic, each.queue
+        if each.kind == "gone":
+            del offsets[topic][queue]
+        elif each.kind != "behind":
+            there = answer.latest if each.kind == "ahead" else earliest()
+            offsets[topic][queue] = there[topic][queue]
+            begins.setdefault(topic, {})[queue] = there[topic][queue]
+    kept = {topic: queues for topic, queues in offsets.items() if queues}
+    return msgspec.structs.replace(start, offsets=kept, epoch=answer.epoch), begins
+
+
+def _reason(answer: Answer) -> str:
+    """What the broker knows of it: a lease that was broken is not the query's fault."""
+    return f"; the broker says: {answer.lost}" if answer.lost else ""

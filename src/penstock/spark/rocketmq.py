@@ -35,9 +35,8 @@ from penstock.client import (
     Unreachable,
 )
 from penstock.model.progress import BatchProgress
-from penstock.spark.offsets import Position
 from penstock.spark.options import ROCKETMQ, SourceOptions
-from penstock.spark.upstream import Answer, Ask, Found, Queue, Range, local_answer
+from penstock.spark.upstream import Answer, Ask, Found, Position, Queue, Range, local_answer
 from penstock.wire.rocketmq.properties import SYSTEM_NAMES
 
 HIDDEN: Final = re.compile(

@@ -16,8 +16,7 @@ from penstock.spark.options import BadOption, read_options
 from penstock.spark.schema import full_schema
 
 if TYPE_CHECKING:
-    from penstock.spark.batch_reader import PenstockReader
-    from penstock.spark.stream_reader import PenstockStreamReader
+    from penstock.spark.readers import PenstockReader, PenstockStreamReader
 
 
 class PenstockSource(DataSource):
@@ -38,13 +37,13 @@ class PenstockSource(DataSource):
 
     def reader(self, schema: StructType) -> "PenstockReader":
         """For ``spark.read``."""
-        from penstock.spark.batch_reader import PenstockReader
+        from penstock.spark.readers import PenstockReader
 
         return PenstockReader(self.chosen, schema)
 
     def streamReader(self, schema: StructType) -> "PenstockStreamReader":
         """For ``spark.readStream``."""
-        from penstock.spark.stream_reader import PenstockStreamReader
+        from penstock.spark.readers import PenstockStreamReader
 
         given = self.chosen
         if given.ending or given.ending_at_ms >= 0 or given.ending_times:

@@ -12,8 +12,7 @@ import pyarrow as pa
 from penstock.bulk.layout import arrow_schema
 from penstock.bulk.link import Summary
 from penstock.model.progress import BatchProgress
-from penstock.spark.offsets import Position
-from penstock.spark.upstream import Answer, Ask, Found, Queue, Range, local_answer
+from penstock.spark.upstream import Answer, Ask, Found, Position, Queue, Range, local_answer
 
 
 class FakeUpstream:

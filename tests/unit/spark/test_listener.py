@@ -4,9 +4,9 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.bulk.link import BulkError
-from penstock.spark.keeper import Keeper
 from penstock.spark.listener import PenstockListener, place_of
-from penstock.spark.offsets import Position
+from penstock.spark.readers import Keeper
+from penstock.spark.upstream import Position
 from penstock.testing.fake_upstream import FakeUpstream
 
 

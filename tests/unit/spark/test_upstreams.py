@@ -14,12 +14,10 @@ from penstock.client import (
 from penstock.client.admin_tables import QueueStats
 from penstock.model.progress import BatchProgress
 from penstock.spark import rocketmq
-from penstock.spark.connections import new_upstream
-from penstock.spark.offline import OfflineUpstream
-from penstock.spark.offsets import Position
 from penstock.spark.options import read_options
-from penstock.spark.over_flight import FlightUpstream
-from penstock.spark.upstream import Ask, Range
+from penstock.spark.over_flight import FlightUpstream, OfflineUpstream
+from penstock.spark.readers import new_upstream
+from penstock.spark.upstream import Ask, Position, Range
 from penstock.wire.rocketmq.properties import format_properties
 from penstock.wire.rocketmq.stored import StoredMessage
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.offsets import BadOffsets, Position, position, rows_between, users_marks
+from penstock.spark.upstream import BadOffsets, Position, position, rows_between, users_marks
 
 MARKS = st.dictionaries(
     st.text(min_size=1, max_size=8),

@@ -1,21 +1,82 @@
-"""Ranges as an executor reads them, and the readers as Spark makes and moves them."""
-
 import pickle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from penstock.bulk.layout import arrow_schema
 from penstock.bulk.link import BulkError, Summary
-from penstock.spark import connections
+from penstock.spark import readers
 from penstock.spark.options import BadOption, read_options
-from penstock.spark.reading import check_complete, rows
+from penstock.spark.readers import check_complete, partitions, rows
 from penstock.spark.schema import columns_of, full_schema
 from penstock.spark.source import PenstockSource
-from penstock.spark.upstream import Range
+from penstock.spark.upstream import Position, Range
 from penstock.testing.fake_upstream import FakeUpstream
+
+COLUMNS = ("offset", "body")
+
+
+def ranges(start, end, **given):
+    options = read_options({"topics": "orders", **given})
+    return [each.wanted for each in partitions(start, end, options, COLUMNS)]
+
+
+def at(*offsets, begins=None):
+    queues = {str(number): offset for number, offset in enumerate(offsets)}
+    return Position(epoch=4, offsets={"orders": queues}, begins=begins or {})
+
+
+def test_one_task_for_each_queue_with_rows():
+    found = ranges(at(0, 5, 5), at(10, 5, 7))
+    assert [(each.queue, each.start, each.end) for each in found] == [("0", 0, 10), ("2", 5, 7)]
+    assert {each.epoch for each in found} == {4}
+
+
+def test_a_queue_that_is_new_in_the_batch_begins_where_the_batch_says():
+    found = ranges(at(0), at(0, 9, begins={"orders": {"1": 4}}))
+    assert [(each.queue, each.start, each.end) for each in found] == [("1", 4, 9)]
+
+
+def test_ranges_are_cut_to_the_longest_that_is_allowed():
+    found = ranges(at(0), at(10), maxRecordsPerPartition="4")
+    assert [(each.start, each.end) for each in found] == [(0, 3), (3, 6), (6, 10)]
+
+
+def test_partitions_survive_pickling():
+    options = read_options({"topics": "orders"})
+    made = partitions(at(0), at(10), options, COLUMNS)
+    again = pickle.loads(pickle.dumps(made))
+    assert [each.wanted for each in again] == [each.wanted for each in made]
+    assert repr(again[0]) == "RangePartition(orders/0 [0, 10))"
+
+
+@given(
+    queues=st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), max_size=5),
+    least=st.integers(1, 40),
+    most=st.integers(1, 300),
+)
+def test_ranges_cover_a_batch_exactly_and_are_the_same_every_time(queues, least, most):
+    start = at(*[first for first, _ in queues])
+    end = at(*[first + rows for first, rows in queues])
+    limits = {"minPartitions": str(least), "maxRecordsPerPartition": str(most)}
+    found = ranges(start, end, **limits)
+    assert found == ranges(start, end, **limits)
+    covered = {}
+    for each in found:
+        assert 0 < each.end - each.start <= most
+        assert covered.get(each.queue, start.offsets["orders"][each.queue]) == each.start
+        covered[each.queue] = each.end
+    rows = sum(each for _, each in queues)
+    assert sum(each.end - each.start for each in found) == rows
+    assert len(found) >= min(least, rows)
+
+
+# ---- reading ------------------------------------------------------------------------------------
+# Ranges as an executor reads them, and the readers as Spark makes and moves them.
 
 
 def schema_of(text):
@@ -40,9 +101,9 @@ def upstream(monkeypatch):
     """What every reader finds in this process."""
     made = FakeUpstream(orders=2)
     made.grow("orders", "0", 8)
-    monkeypatch.setattr(connections, "new_upstream", lambda options: made)
+    monkeypatch.setattr(readers, "new_upstream", lambda options: made)
     yield made
-    connections.drop_upstreams()
+    readers.drop_upstreams()
 
 
 def test_a_range_comes_whole(upstream):
@@ -162,5 +223,5 @@ def test_trigger_once_wants_everything(upstream):
 
 
 def test_a_process_keeps_one_connection_for_the_same_options(upstream):
-    first = connections.open_upstream(read_options({"topics": "orders"}))
-    assert connections.open_upstream(read_options({"topics": "orders"})) is first
+    first = readers.open_upstream(read_options({"topics": "orders"}))
+    assert readers.open_upstream(read_options({"topics": "orders"})) is first

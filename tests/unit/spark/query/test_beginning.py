@@ -1,8 +1,8 @@
 import pytest
 
-from penstock.spark.beginning import ending, starting
-from penstock.spark.offsets import BadOffsets
 from penstock.spark.options import read_options
+from penstock.spark.query import ending, starting
+from penstock.spark.upstream import BadOffsets
 from penstock.testing.fake_upstream import FakeUpstream
 
 

@@ -1,0 +1,453 @@
+"""``spark.readStream.format("penstock")``: Spark's interface of a streaming source.
+
+Spark makes one instance in a process of its own for the query, and another that goes to executors
+by pickle and only reads; so everything that lives (connection, lease, measurements) is made when
+it is first needed, and is never pickled.
+
+Spark ends the query's process by SIGTERM and does not call ``stop``: a handler turns it into an
+exit, on whose way ``stop`` is called. That is a courtesy to the broker's view; the lease does not
+depend on it.
+
+Not here: positions and limits (``query.py``), reading (``reading.py``).
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.bulk.link import DATA_LOSS, BulkError, Summary
+from penstock.model.errors import PenstockError
+from penstock.model.progress import BatchProgress
+from penstock.spark.options import SourceOptions
+from penstock.spark.query import ADVICE, Query, ending, starting
+from penstock.spark.schema import columns_of
+from penstock.spark.upstream import Position, Range, Upstream, position, queue_order
+
+ROWS_UNLIMITED: Final = 2**62
+"""Any limit but "all" tells Spark that batches are limited; which numbers, is our business."""
+FAREWELL_S: Final = 1.0
+
+
+class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A query's source."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.columns = columns_of(schema)
+        self._query: Query | None = None
+        self._keeper: Keeper | None = None
+        self._is_stopped = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_query": None, "_keeper": None}
+
+    # On the driver's side
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins."""
+        return self._started().initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """A limit, so that Spark asks for batches and not for everything."""
+        return ReadMaxRows(self.options.rows_max or ROWS_UNLIMITED)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch; ``start`` is acknowledged."""
+        query = self._started()
+        end = query.following(start, is_unlimited=isinstance(limit, ReadAllAvailable))
+        if self._keeper is None:
+            self._keeper = Keeper(open_upstream(self.options))
+            self._keeper.start(position(start))
+        return end
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """From now on up to what there is now."""
+        self._started().freeze()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """What the last poll saw."""
+        return self._started().latest()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of a batch: by its start and end and nothing else."""
+        return partitions(position(start), position(end), self.options, self.columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: it comes a batch late; ``latestOffset`` acknowledges."""
+
+    def stop(self) -> None:
+        """Say good-bye, once; the lease is kept for the next run."""
+        if self._is_stopped or self._query is None:
+            return
+        self._is_stopped = True
+        if self._keeper is not None:
+            self._keeper.stop()
+        upstream = new_upstream(msgspec.structs.replace(self.options, retry_s=FAREWELL_S))
+        with contextlib.suppress(PenstockError):
+            upstream.report(BatchProgress(), state="stopped")
+            upstream.close()
+
+    # On executors
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one task."""
+        if not isinstance(partition, RangePartition):
+            return iter(())
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        return rows(open_upstream(self.options), partition.wanted, self.options, schema)
+
+    def _started(self) -> Query:
+        if self._query is None:
+            self._query = Query(self.options, open_upstream(self.options))
+            exit_on_sigterm()
+        return self._query
+
+
+def exit_on_sigterm() -> None:
+    """Have SIGTERM run the ways out of this process; only where it is ours to decide."""
+    is_default = signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None)
+    if is_default and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _exit_once)
+
+
+def _exit_once(*_: object) -> None:
+    # A second one must not interrupt the first one's way out.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(0)
+
+
+# ---- batch reader -------------------------------------------------------------------------------
+# ``spark.read.format("penstock")``: from one position to another, once.
+#
+# Not here: what the options mean (``options.py``, ``beginning.py``), reading (``reading.py``).
+
+
+class PenstockReader(DataSourceReader):
+    """Plans on the driver's side, reads on executors; holds nothing open."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.columns = columns_of(schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks of the read, as things are now."""
+        upstream = open_upstream(self.options)
+        found = upstream.found()
+        start = starting(self.options, upstream, found)
+        end = ending(self.options, upstream, found)
+        return partitions(start, end, self.options, self.columns)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one task."""
+        # Spark makes a partition of its own when there is none.
+        if not isinstance(partition, RangePartition):
+            return iter(())
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        return rows(open_upstream(self.options), partition.wanted, self.options, schema)
+
+
+# ---- partitions ---------------------------------------------------------------------------------
+# How a batch is cut into tasks: by queue, and queues into ranges when more tasks are wanted.
+#
+# ``maxRecordsPerPartition`` bounds a range; ``minPartitions`` cuts the longest queues until there
+# are so many ranges. Order is kept inside a range only.
+#
+# Invariant: the same start and end always give the same ranges, and they cover it exactly: a batch
+# that is done again after a crash reads the same rows.
+# Not here: reading (``reading.py``).
+
+
+class RangePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, wanted: Range) -> None:
+        self.wanted = wanted
+
+    def __repr__(self) -> str:
+        each = self.wanted
+        return f"RangePartition({each.topic}/{each.queue} [{each.start}, {each.end}))"
+
+
+def partitions(
+    start: Position, end: Position, options: SourceOptions, columns: tuple[str, ...]
+) -> list[InputPartition]:
+    """The tasks of a batch; empty queues have none."""
+    wholes = [
+        Range(
+            topic=topic,
+            queue=queue,
+            start=start.begin_of(end, topic, queue),
+            end=end.offsets[topic][queue],
+            epoch=end.epoch,
+            incarnation=end.incarnations.get(topic, {}).get(queue, 0),
+            columns=columns,
+        )
+        for topic in sorted(end.offsets)
+        for queue in sorted(end.offsets[topic], key=queue_order)
+        if end.offsets[topic][queue] > start.begin_of(end, topic, queue)
+    ]
+    return [RangePartition(each) for each in cut(wholes, options)]
+
+
+def cut(wholes: list[Range], options: SourceOptions) -> list[Range]:
+    """Ranges of at most ``maxRecordsPerPartition`` rows, and at least ``minPartitions`` of them."""
+    total = sum(each.end - each.start for each in wholes)
+    found = []
+    for each in wholes:
+        rows = each.end - each.start
+        pieces = 1
+        if options.partition_rows_max:
+            pieces = -(-rows // options.partition_rows_max)
+        if options.partitions_min > len(wholes):
+            pieces = max(pieces, -(-rows * options.partitions_min // total))
+        found += _cut_one(each, min(pieces, rows))
+    return found
+
+
+def _cut_one(whole: Range, pieces: int) -> list[Range]:
+    rows = whole.end - whole.start
+    edges = [whole.start + rows * number // pieces for number in range(pieces + 1)]
+    return [
+        Range(
+            topic=whole.topic,
+            queue=whole.queue,
+            start=edges[number],
+            end=edges[number + 1],
+            epoch=whole.epoch,
+            incarnation=whole.incarnation,
+            columns=whole.columns,
+        )
+        for number in range(pieces)
+    ]
+
+
+# ---- reading ------------------------------------------------------------------------------------
+# Reading one range on an executor, and looking whether it was all there.
+#
+# ``rows`` gives Arrow batches of exactly the schema Spark wants. When a range is done it must add
+# up: messages looked at, lost and dropped are as many as the range is long, and offsets, where they
+# are read, rise and stay inside. With ``failOnDataLoss`` a lost message is an error, else it is
+# counted and told to the broker.
+#
+# It also takes the time: what the rows cost to get (read) and how long Spark took until it wanted
+# more (the transformation, and a sink that is written while reading).
+#
+# Not here: connections (``upstream.py``), which ranges there are (``partitions.py``).
+
+
+_log = logging.getLogger(__name__)
+
+
+def rows(upstream: Upstream, wanted: Range, options: SourceOptions, schema: Any) -> Iterator[Any]:
+    """The Arrow batches of a range, in ``schema`` (Arrow's)."""
+    seen = Seen(wanted)
+    batches = upstream.read(wanted)
+    read_s = waited_s = 0.0
+    while True:
+        before = time.monotonic()
+        batch = next(batches, None)
+        read_s += time.monotonic() - before
+        if batch is None:
+            break
+        seen.check(batch)
+        before = time.monotonic()
+        yield _fitted(batch, schema)
+        waited_s += time.monotonic() - before
+    summary = upstream.summary()
+    check_complete(wanted, summary, seen.rows, is_strict=options.fails_on_data_loss)
+    if summary.lost:
+        _log.warning("%d messages of %s are lost, going on", summary.lost, _name(wanted))
+    _tell(upstream, summary, read_s, waited_s, lost_of=_name(wanted))
+
+
+class Seen:
+    """Looks at the offsets that pass."""
+
+    def __init__(self, wanted: Range) -> None:
+        self._wanted = wanted
+        self._next = wanted.start
+        self.rows = 0
+
+    def check(self, batch: Any) -> None:
+        """Offsets rise and stay inside the range; looks at the first and the last of a batch."""
+        self.rows += batch.num_rows
+        if "offset" not in self._wanted.columns or not batch.num_rows:
+            return
+        offsets = batch.column("offset")
+        first, last = offsets[0].as_py(), offsets[batch.num_rows - 1].as_py()
+        is_rising = self._next <= first and first + batch.num_rows - 1 <= last
+        if not is_rising or last >= self._wanted.end:
+            raise BulkError(
+                DATA_LOSS,
+                f"{_name(self._wanted)}: rows {first} to {last} ({batch.num_rows}) came where"
+                f" {self._next} was next; the answer is not to be trusted",
+            )
+        self._next = last + 1
+
+
+def check_complete(wanted: Range, summary: Summary, given: int, *, is_strict: bool) -> None:
+    """Raise unless the range adds up."""
+    length = wanted.end - wanted.start
+    counted = summary.read + summary.lost + summary.dropped
+    if summary.next_offset != wanted.end or counted != length or given != summary.rows:
+        raise BulkError(
+            DATA_LOSS,
+            f"{_name(wanted)}: {given} rows of {counted} messages up to {summary.next_offset}; the"
+            f" range has {length}",
+        )
+    if summary.lost and is_strict:
+        raise BulkError(DATA_LOSS, f"{summary.lost} messages of {_name(wanted)} are lost{ADVICE}")
+
+
+def _fitted(batch: Any, schema: Any) -> Any:
+    """The same columns under Spark's schema, which Spark compares to the letter."""
+    if batch.schema.equals(schema):
+        return batch
+    return type(batch).from_arrays(
+        [batch.column(field.name).cast(field.type) for field in schema], schema=schema
+    )
+
+
+def _tell(
+    upstream: Upstream, summary: Summary, read_s: float, waited_s: float, *, lost_of: str
+) -> None:
+    """What the task took, for the broker's view of the query; best effort."""
+    batch = task_property("streaming.sql.batchId")
+    if batch is None and not summary.lost:
+        return
+    progress = BatchProgress(
+        rows=summary.rows,
+        bytes=summary.bytes,
+        read_ms=read_s * 1000,
+        transform_ms=waited_s * 1000,
+        batch_id=int(batch) if batch else -1,
+        query_id=task_property("sql.streaming.queryId") or "",
+    )
+    text = f"{summary.lost} messages of {lost_of} lost" if summary.lost else ""
+    with contextlib.suppress(PenstockError, msgspec.MsgspecError):
+        upstream.report(progress, text=text)
+
+
+def task_property(name: str) -> str | None:
+    """A property of the running task; None where no task runs."""
+    context = TaskContext.get()
+    return context.getLocalProperty(name) if context is not None else None
+
+
+def _name(wanted: Range) -> str:
+    return f"[{wanted.start}, {wanted.end}) of queue {wanted.queue} of topic {wanted.topic!r}"
+
+
+# ---- keeper -------------------------------------------------------------------------------------
+# Keeps a query's lease alive while Spark works on a batch (F18).
+#
+# Polls renew the lease by themselves; between two of them lies a whole batch, and a batch may take
+# an hour. The source's process has nothing to do then, so a thread of it says now and then that the
+# query lives. A lease that cannot be renewed is only a warning: reads will tell whether data is
+# gone.
+#
+# Not here: what the lease does (the broker), positions (``query.py``).
+
+
+KEEP_S: Final = 20.0
+
+
+class Keeper:
+    """One thread, from ``start`` to ``stop``."""
+
+    def __init__(self, upstream: Upstream, *, every_s: float = KEEP_S) -> None:
+        self._upstream: Final = upstream
+        self._every_s: Final = every_s
+        self._ended: Final = threading.Event()
+
+    def start(self, at: Position) -> None:
+        """Take the lease for a query that stands at ``at``, and keep it."""
+        self.keep(at)
+        threading.Thread(target=self._run, name="penstock-lease", daemon=True).start()
+
+    def stop(self) -> None:
+        """End; the lease lives on for its time, so that a query can be started again."""
+        self._ended.set()
+
+    def keep(self, at: Position) -> None:
+        """Renew the lease now; a position without offsets moves nothing."""
+        try:
+            broken = self._upstream.keep(at)
+        except PenstockError as problem:
+            _log.warning("the lease could not be renewed: %s", problem)
+            return
+        if broken:
+            _log.warning("the broker keeps this query's data no longer: %s", broken)
+
+    def _run(self) -> None:
+        # Only polls move the position: this thread could be late with it.
+        while not self._ended.wait(self._every_s):
+            self.keep(Position())
+
+
+# ---- connections --------------------------------------------------------------------------------
+# The upstreams of a process: one for each set of options, kept while the process lives.
+#
+# Spark uses a worker's process for many tasks, so connections are made once. Each kind of upstream
+# is imported when it is first needed: none needs what the others do.
+#
+# Not here: what an upstream does (``upstream.py``).
+
+
+UPSTREAMS_MAX: Final = 32
+"""Connections a process keeps; beyond it all are dropped and made anew."""
+
+_open: dict[tuple[int, SourceOptions], Upstream] = {}
+
+
+def open_upstream(options: SourceOptions) -> Upstream:
+    """The upstream of this process for these options; made when it is first asked for."""
+    # By process: gRPC's threads do not survive the fork by which Spark makes its workers.
+    key = (os.getpid(), options)
+    if key not in _open:
+        if len(_open) >= UPSTREAMS_MAX:
+            drop_upstreams()
+        _open[key] = new_upstream(options)
+    return _open[key]
+
+
+def new_upstream(options: SourceOptions) -> Upstream:
+    """Another one, for those who close it themselves."""
+    if options.is_rocketmq:
+        from penstock.spark.rocketmq import RocketMqUpstream
+
+        return RocketMqUpstream(options)
+    if options.path:
+        from penstock.spark.over_flight import OfflineUpstream
+
+        return OfflineUpstream(options)
+    from penstock.spark.over_flight import FlightUpstream
+
+    return FlightUpstream(options)
+
+
+def drop_upstreams() -> None:
+    """Forget all; those of another process are not ours to close."""
+    for (process, _), upstream in list(_open.items()):
+        if process == os.getpid():
+            upstream.close()
+    _open.clear()
