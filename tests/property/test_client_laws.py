@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from penstock.client.consumer.concurrent import ConcurrentService
-from penstock.client.consumer.results import ConsumeResult
+from penstock.client.consumer.listening import ConsumeResult
 from penstock.testing.client_parts import LockingBroker, ManualRuntime, MemoryOffsets, calm
 from penstock.testing.ordered_member import QUEUES, OrderedMember
 

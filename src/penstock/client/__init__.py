@@ -9,22 +9,32 @@ Plain names block and may be called from any thread; twins that end in ``_async`
 any event loop. Everything else in this package is an implementation detail.
 """
 
-from penstock.client.admin import Admin
-from penstock.client.admin_tables import (
+from penstock.client.admin import (
+    Admin,
     ClientConnection,
     GroupConnections,
     QueueProgress,
     QueueStats,
 )
-from penstock.client.consumer.hooks import ConsumeHook
+from penstock.client.consumer.listening import (
+    ConsumeHook,
+    ConsumeResult,
+    Finished,
+    Later,
+    ResultKind,
+    Suspend,
+)
 from penstock.client.consumer.lite_pull_consumer import LitePullConsumer
 from penstock.client.consumer.lite_reader import LiteFigures, LiteQueueFigures
-from penstock.client.consumer.pop_figures import PopFigures
 from penstock.client.consumer.pull_consumer import PullConsumer
-from penstock.client.consumer.pull_result import PullResult, PullStatus
+from penstock.client.consumer.pulling import PullResult, PullStatus
 from penstock.client.consumer.push_consumer import PushConsumer
-from penstock.client.consumer.results import ConsumeResult, Finished, Later, ResultKind, Suspend
-from penstock.client.consumer.statistics import ConsumerFigures, QueueFigures, TopicFigures
+from penstock.client.consumer.statistics import (
+    ConsumerFigures,
+    PopFigures,
+    QueueFigures,
+    TopicFigures,
+)
 from penstock.client.errors import (
     Attempt,
     BodyUnreadable,
@@ -41,12 +51,17 @@ from penstock.client.errors import (
     WouldBlock,
 )
 from penstock.client.message import Message, ReceivedMessage, SendResult, SendStatus
-from penstock.client.producer.batch import split_batch
-from penstock.client.producer.counts import ProducerStatistics
-from penstock.client.producer.hooks import EndContext, SendContext, SendHook, SendKind
+from penstock.client.producer.encoding import split_batch
 from penstock.client.producer.producer import Producer
+from penstock.client.producer.send import (
+    EndContext,
+    SendContext,
+    SendHook,
+    SendKind,
+    TransactionState,
+)
+from penstock.client.producer.sending import ProducerStatistics
 from penstock.client.producer.transaction import TransactionResult
-from penstock.client.producer.transaction_state import TransactionState
 from penstock.client.states import State
 from penstock.model.assignment import QueueRef
 

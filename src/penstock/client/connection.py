@@ -13,14 +13,18 @@ Not here: which connection to use and when to dial (``network.py``).
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import hmac
 import logging
-from collections.abc import Callable
+import socket
+from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
 from penstock.client.errors import ClientError, TimedOut, Unreachable, WouldBlock
-from penstock.client.pending import NEVER_MS, Done, PendingRequests
+from penstock.client.options import InstanceOptions
 from penstock.model.clock import Clock
-from penstock.wire.rocketmq.command import Command, Malformed
+from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command, Malformed
 from penstock.wire.rocketmq.frames import RemotingFrames, decode_answer, encode
 
 _log = logging.getLogger(__name__)
@@ -224,3 +228,355 @@ class Connection(asyncio.Protocol):
             f" {self.address}, limits {self.pending.requests_max} and {UNSENT_BYTES_MAX};"
             f" wait for answers"
         )
+
+
+# ---- pending ------------------------------------------------------------------------------------
+# Requests of one connection that wait for their answers, by opaque.
+#
+# There is no timer per request. The table remembers a time before which no deadline lies; when it
+# comes, the table is looked through once and the next such time found. Answers usually come long
+# before their deadline, so a look is rare (once per shortest time-out) however many requests pass.
+#
+# Invariants: what was added is handed out exactly once, by ``take``, ``expire`` or ``drain``; at
+# most ``requests_max`` wait.
+# Not here: the clock and the timer (``connection.py``).
+
+
+REQUESTS_MAX: Final = 65_535
+"""Requests under way on one connection; RocketMQ's own clients have the same limit."""
+
+Done = Callable[[Command | ClientError], object]
+"""Called once, on the client's thread: with the answer, whatever its code, or with an error."""
+
+NEVER_MS: Final = 1 << 62
+
+
+class PendingRequests:
+    """The table of one connection."""
+
+    __slots__ = ("_table", "next_look_ms", "requests_max")
+
+    def __init__(self, requests_max: int = REQUESTS_MAX) -> None:
+        self.requests_max = requests_max
+        self._table: dict[int, tuple[int, int, Done]] = {}
+        self.next_look_ms = NEVER_MS
+        """No deadline is before this."""
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @property
+    def is_full(self) -> bool:
+        """True when no request may be added."""
+        return len(self._table) >= self.requests_max
+
+    def add(self, opaque: int, now_ms: int, timeout_ms: int, done: Done) -> bool:
+        """A request goes out; True when the timer must be set anew."""
+        deadline_ms = now_ms + timeout_ms
+        self._table[opaque] = (deadline_ms, timeout_ms, done)
+        if deadline_ms < self.next_look_ms:
+            self.next_look_ms = deadline_ms
+            return True
+        return False
+
+    def take(self, opaque: int) -> Done | None:
+        """The answer is here; None when nobody waits for it (any more)."""
+        found = self._table.pop(opaque, None)
+        return None if found is None else found[2]
+
+    def expire(self, now_ms: int) -> list[tuple[int, Done]]:
+        """(time-out, done) of those whose time is up; sets ``next_look_ms``."""
+        if now_ms < self.next_look_ms:
+            return []
+        table = self._table
+        over = [opaque for opaque, entry in table.items() if entry[0] <= now_ms]
+        found = [table.pop(opaque)[1:] for opaque in over]
+        self.next_look_ms = min((entry[0] for entry in table.values()), default=NEVER_MS)
+        return found
+
+    def drain(self) -> list[Done]:
+        """All that wait: there will be no answers."""
+        found = [entry[2] for entry in self._table.values()]
+        self._table.clear()
+        self.next_look_ms = NEVER_MS
+        return found
+
+
+# ---- network ------------------------------------------------------------------------------------
+# Requests to addresses: one connection for each, dialled when first needed.
+#
+# A dial that fails puts its address off: for a while, which doubles up to a limit, requests to it
+# fail at once. So a dead broker costs its users the connect
+# time-out once, not once per request, and is tried again soon after it is back.
+#
+# Bounds: ``CONNECTIONS_MAX`` addresses, ``DIALS_MAX`` of them being dialled; those of a connection.
+# Invariant: every ``done`` is called exactly once, on the client's thread, never inside ``start``.
+# Not here: bytes and deadlines (``connection.py``), which address (``routes.py``).
+
+
+CONNECTIONS_MAX: Final = 1024
+"""Brokers and name servers of one instance; routes of a large cluster name a few hundred."""
+DIALS_MAX: Final = 128
+"""Addresses dialled at the same time."""
+OPAQUE_MAX: Final = (1 << 31) - 1
+
+NetworkAsked = Callable[[Connection, Command], None]
+Connect = Callable[[Connection, str, int], Awaitable[None]]
+"""Connects a protocol to (host, port), or raises ``OSError``."""
+
+
+class Network:
+    """All connections of one instance; lives on the client's thread."""
+
+    def __init__(
+        self,
+        options: InstanceOptions,
+        clock: Clock,
+        asked: NetworkAsked,
+        *,
+        signer: Signer | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._asked = asked
+        self._signer = signer
+        self._connect = connect or connect_tcp
+        self._loop = asyncio.get_running_loop()
+        self._connections: dict[str, Connection] = {}
+        self._dials: dict[str, asyncio.Task[None]] = {}
+        self._backoffs: dict[str, Backoff] = {}
+        self._opaque = 0
+        self._lost_listeners: list[Callable[[str], None]] = []
+        self.is_closed = False
+
+    @property
+    def is_signing(self) -> bool:
+        """True when requests must be signed: then ``start_frame`` cannot be used."""
+        return self._signer is not None
+
+    def on_lost(self, listener: Callable[[str], None]) -> None:
+        """Call ``listener(address)`` whenever a connection that was there is gone."""
+        self._lost_listeners.append(listener)
+
+    def connected(self) -> list[str]:
+        """Addresses with a connection."""
+        return [each.address for each in self._connections.values() if each.is_connected]
+
+    async def request(self, address: str, command: Command, *, timeout_ms: int) -> Command:
+        """The answer, whatever its code; raises ``Unreachable``, ``TimedOut`` or ``WouldBlock``."""
+        future: asyncio.Future[Command] = self._loop.create_future()
+
+        def done(answer: Command | ClientError) -> None:
+            if future.done():
+                return
+            if isinstance(answer, Command):
+                future.set_result(answer)
+            else:
+                future.set_exception(answer)
+
+        self.start(address, command, timeout_ms, done)
+        return await future
+
+    def start(self, address: str, command: Command, timeout_ms: int, done: Done) -> None:
+        """Send a request; ``done`` is called in a later turn. The opaque is filled in."""
+        self._opaque = opaque = self._opaque % OPAQUE_MAX + 1
+        command.opaque = opaque
+        if self._signer is not None:
+            self._signer.sign(command)
+        try:
+            frame = encode(command)
+        except Malformed as problem:
+            self._loop.call_soon(done, ClientError(f"request cannot be written: {problem}"))
+            return
+        self.start_frame(address, opaque, frame, timeout_ms, done)
+
+    def next_opaque(self) -> int:
+        """For ``start_frame``."""
+        self._opaque = opaque = self._opaque % OPAQUE_MAX + 1
+        return opaque
+
+    def start_frame(
+        self, address: str, opaque: int, frame: bytes, timeout_ms: int, done: Done
+    ) -> None:
+        """The same for a request that is bytes already, with ``opaque`` from ``next_opaque``."""
+        connection = self._connections.get(address)
+        if connection is None:
+            opened = self._open(address)
+            if isinstance(opened, ClientError):
+                self._loop.call_soon(done, opened)
+                return
+            connection = opened
+        connection.send(opaque, frame, timeout_ms, done)
+
+    def oneway(self, address: str, command: Command) -> None:
+        """Send a request that nobody answers; lost without a word where nothing listens."""
+        command.flag |= FLAG_ONEWAY
+        command.opaque = self.next_opaque()
+        if self._signer is not None:
+            self._signer.sign(command)
+        self.oneway_frame(address, encode(command))
+
+    def oneway_frame(self, address: str, frame: bytes) -> None:
+        """The same for a request that is bytes already, marked as one that nobody answers."""
+        connection = self._connections.get(address) or self._open(address)
+        if isinstance(connection, ClientError) or not connection.can_write:
+            _log.debug("oneway request dropped", extra={"to": address})
+            return
+        connection.write(frame)
+
+    def disconnect(self, address: str, why: str) -> None:
+        """Hang up on an address; the next request dials anew."""
+        connection = self._connections.get(address)
+        if connection is not None:
+            connection.close(why)
+
+    async def close(self) -> None:
+        """Hang up on all; requests under way fail."""
+        self.is_closed = True
+        for connection in list(self._connections.values()):
+            connection.close("the client was stopped")
+        for dial in list(self._dials.values()):
+            dial.cancel()
+        # One turn, so that transports close their sockets before the caller goes on.
+        await asyncio.sleep(0)
+
+    def _open(self, address: str) -> Connection | ClientError:
+        now_ms = self._clock.monotonic_ms()
+        backoff = self._backoffs.get(address)
+        if self.is_closed:
+            return Unreachable(address, "the client was stopped")
+        if backoff is not None and now_ms < backoff.until_ms:
+            wait_ms = backoff.until_ms - now_ms
+            return Unreachable(address, f"{backoff.why}; next attempt in {wait_ms} ms")
+        if len(self._connections) >= CONNECTIONS_MAX or len(self._dials) >= DIALS_MAX:
+            return WouldBlock(
+                f"{address} is not dialled: {len(self._connections)} connections and"
+                f" {len(self._dials)} dials, limits {CONNECTIONS_MAX} and {DIALS_MAX}"
+            )
+        connection = Connection(address, self._clock, self._asked, self._lost)
+        self._connections[address] = connection
+        dial = self._loop.create_task(self._dial(connection), name=f"dial {address}")
+        self._dials[address] = dial
+        dial.add_done_callback(lambda _: self._dials.pop(address, None))
+        return connection
+
+    async def _dial(self, connection: Connection) -> None:
+        timeout_ms = self._options["connect_timeout_ms"]
+        try:
+            host, port = split_address(connection.address)
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._connect(connection, host, port)
+        except TimeoutError:
+            self._put_off(connection, f"no connection within {timeout_ms} ms")
+        except (OSError, ValueError) as problem:
+            self._put_off(connection, str(problem))
+        else:
+            self._backoffs.pop(connection.address, None)
+            _log.debug("connected", extra={"to": connection.address})
+
+    def _put_off(self, connection: Connection, why: str) -> None:
+        address = connection.address
+        backoff = self._backoffs.setdefault(address, Backoff())
+        is_first = backoff.failed(
+            self._clock.monotonic_ms(),
+            why,
+            least_ms=self._options["reconnect_wait_min_ms"],
+            most_ms=self._options["reconnect_wait_max_ms"],
+        )
+        if is_first:
+            _log.warning("cannot connect", extra={"to": address, "why": why})
+        if len(self._backoffs) > CONNECTIONS_MAX:
+            self._backoffs.pop(next(iter(self._backoffs)))
+        connection.close(why)
+
+    def _lost(self, connection: Connection, why: str) -> None:
+        address = connection.address
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+        if not connection.was_connected:
+            return
+        if not self.is_closed:
+            _log.info("connection lost", extra={"to": address, "why": why})
+            for listener in self._lost_listeners:
+                listener(address)
+
+
+async def connect_tcp(connection: Connection, host: str, port: int) -> None:
+    """Connect over TCP, without delays for small writes and with signs of life."""
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(lambda: connection, host, port)
+    raw = transport.get_extra_info("socket")
+    if raw is not None:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """(host, port) of ``host:port`` or ``[v6]:port``."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdecimal():
+        raise ValueError(f"address {address!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+# ---- backoff ------------------------------------------------------------------------------------
+# How long an address is left alone after it could not be connected to.
+#
+# Pure: time comes in as monotonic milliseconds. The wait doubles with each failure in a row; a
+# connection that was made ends the row.
+
+
+class Backoff:
+    """The failures in a row of one address."""
+
+    __slots__ = ("failures", "until_ms", "why")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.until_ms = 0
+        """Not before this time is it tried again."""
+        self.why = ""
+
+    def failed(self, now_ms: int, why: str, *, least_ms: int, most_ms: int) -> bool:
+        """It failed again; True for the first failure in a row, which is worth a log line."""
+        # Shifts past 30 bits would only make a large number larger.
+        wait_ms = min(least_ms << min(self.failures, 30), most_ms)
+        self.failures += 1
+        self.until_ms = now_ms + wait_ms
+        self.why = why
+        return self.failures == 1
+
+
+# ---- signing ------------------------------------------------------------------------------------
+# Signed requests, for brokers and name servers with access control (sheet 1.11).
+#
+# The signature is HMAC-SHA1 over the values of all fields, ordered by their names, and the body.
+# Fields added later would not be covered: signing is the last step before the bytes.
+
+
+ACCESS_KEY: Final = "AccessKey"
+SECURITY_TOKEN: Final = "SecurityToken"
+SIGNATURE: Final = "Signature"
+
+
+class Signer:
+    """Signs with one pair of keys."""
+
+    __slots__ = ("_access_key", "_secret", "_token")
+
+    def __init__(self, access_key: str, secret_key: str, security_token: str | None = None) -> None:
+        self._access_key = access_key
+        self._secret = secret_key.encode()
+        self._token = security_token
+
+    def sign(self, command: Command) -> None:
+        """Put name and signature into the fields of a request; signing again replaces them."""
+        ext = {name: text for name, text in command.ext.items() if name != SIGNATURE}
+        ext[ACCESS_KEY] = self._access_key
+        if self._token:
+            ext[SECURITY_TOKEN] = self._token
+        content = "".join(ext[name] for name in sorted(ext)).encode() + command.body
+        digest = hmac.new(self._secret, content, hashlib.sha1).digest()
+        ext[SIGNATURE] = base64.b64encode(digest).decode()
+        command.ext = ext

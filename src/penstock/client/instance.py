@@ -21,25 +21,44 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Coroutine, Mapping
-from typing import Any, Final, TypeVar
+import socket
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from penstock.client.calls import Calls
-from penstock.client.clock import MachineClock
-from penstock.client.heartbeats import Heartbeats
-from penstock.client.identity import DEFAULT_NAME, client_id, local_ip, process_name
-from penstock.client.members import ConsumerMember, ProducerMember
-from penstock.client.membership import Membership
-from penstock.client.name_servers import NameServerList, NameServers, parse_name_servers
-from penstock.client.network import Connect, Network
+from penstock.client.connection import Connect, Network, Signer
+from penstock.client.errors import ClientError, GroupTaken
+from penstock.client.loop import Tasks
+from penstock.client.message import stored_messages
 from penstock.client.options import InstanceOptions, pick
-from penstock.client.rebalance_timer import RebalanceTimer
-from penstock.client.routes import ROUTES_MAX, Route, RouteCache
-from penstock.client.server_requests import ServerRequests
-from penstock.client.signing import Signer
+from penstock.client.requests import Calls, encode_tables, read_offsets
+from penstock.client.routes import (
+    MASTER_ID,
+    ROUTES_MAX,
+    NameServerList,
+    NameServers,
+    Route,
+    RouteCache,
+    parse_name_servers,
+)
 from penstock.client.states import Life, State
-from penstock.client.tasks import Tasks
+from penstock.model.assignment import QueueRef
 from penstock.model.clock import Clock
+from penstock.wire.rocketmq.bodies import ConsumerData, HeartbeatData, ProducerData, decode_body
+from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
+from penstock.wire.rocketmq.command import Command, Malformed, response_to
+from penstock.wire.rocketmq.headers import (
+    CheckTransactionHeader,
+    GroupHeader,
+    RelayHeader,
+    ResetOffsetHeader,
+    parse,
+)
+from penstock.wire.rocketmq.properties import value_of
+from penstock.wire.rocketmq.stored import StoredMessage
+
+if TYPE_CHECKING:
+    from penstock.client.connection import Connection
 
 _log = logging.getLogger(__name__)
 
@@ -324,3 +343,504 @@ def _signer(options: InstanceOptions) -> Signer | None:
     if not access_key or not secret_key:
         return None
     return Signer(access_key, secret_key, options["security_token"])
+
+
+# ---- members ------------------------------------------------------------------------------------
+# What a client instance knows of its members: producers and consumers, by what they can do.
+#
+# All of it is called on the client's thread. Coroutines may take their time, plain methods may not.
+#
+# Not here: the instance (``instance.py``), those who implement it (``producer/``, ``consumer/``).
+
+
+class ConsumerMember(Protocol):
+    """A consumer of one group, as the instance sees it."""
+
+    @property
+    def group(self) -> str:
+        """Its consumer group."""
+        ...
+
+    def heartbeat(self) -> ConsumerData:
+        """What brokers are told of it."""
+        ...
+
+    def topics(self) -> set[str]:
+        """Topics whose routes are kept fresh for it, its retry topic among them."""
+        ...
+
+    async def rebalance(self) -> bool:
+        """Divide the queues anew; True when they are divided, False asks for another try soon."""
+        ...
+
+    async def persist_offsets(self) -> None:
+        """Store what was consumed since the last time."""
+        ...
+
+    async def reset_offsets(self, topic: str, offsets: dict[QueueRef, int]) -> None:
+        """An operator moved the group (220)."""
+        ...
+
+    def consume_status(self, topic: str) -> dict[QueueRef, int]:
+        """How far each of its queues is (221)."""
+        ...
+
+    def running_info(self, with_stacks: bool) -> dict[str, Any]:
+        """All about it, as JSON (307); maps by queue may have ``QueueRef`` keys."""
+        ...
+
+    async def consume_directly(self, message: StoredMessage, broker: str) -> dict[str, Any]:
+        """Give one message to the listener now; the outcome as JSON (309)."""
+        ...
+
+    def route_changed(self, topic: str) -> None:
+        """The route of a topic of its own is new or differs; the instance rebalances by itself."""
+        ...
+
+
+class ProducerMember(Protocol):
+    """A producer of one group, as the instance sees it."""
+
+    @property
+    def group(self) -> str:
+        """Its producer group."""
+        ...
+
+    def topics(self) -> set[str]:
+        """Topics whose routes are kept fresh for it."""
+        ...
+
+    def check_transaction(
+        self, address: str, header: CheckTransactionHeader, message: StoredMessage
+    ) -> None:
+        """A broker asks what became of a half message (39)."""
+        ...
+
+
+# ---- membership ---------------------------------------------------------------------------------
+# The members of one instance, and what is asked of all of them at once.
+#
+# Invariant: one consumer per group; several producers may share one, the newest answers for it.
+# Not here: when it is asked (``instance.py``), what members are (``members.py``).
+
+
+class Membership:
+    """Who is here."""
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._consumers: dict[str, ConsumerMember] = {}
+        self._producers: dict[str, list[ProducerMember]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """True when nobody is here."""
+        return not self._consumers and not self._producers
+
+    def consumer(self, group: str) -> ConsumerMember | None:
+        """The consumer of a group."""
+        return self._consumers.get(group)
+
+    def producer(self, group: str) -> ProducerMember | None:
+        """The newest producer of a group."""
+        members = self._producers.get(group)
+        return members[-1] if members else None
+
+    def consumer_groups(self) -> list[str]:
+        """Groups with a consumer here."""
+        return list(self._consumers)
+
+    def producer_groups(self) -> list[str]:
+        """Groups with a producer here."""
+        return list(self._producers)
+
+    def add_consumer(self, member: ConsumerMember) -> None:
+        """Raises ``GroupTaken`` when its group has one."""
+        if member.group in self._consumers:
+            raise GroupTaken(member.group, "consumer", self._client_id)
+        self._consumers[member.group] = member
+
+    def add_producer(self, member: ProducerMember) -> None:
+        """One more, of whichever group."""
+        self._producers.setdefault(member.group, []).append(member)
+
+    def drop_consumer(self, member: ConsumerMember) -> bool:
+        """True when it was here: brokers must be told."""
+        if self._consumers.get(member.group) is not member:
+            return False
+        del self._consumers[member.group]
+        return True
+
+    def drop_producer(self, member: ProducerMember) -> bool:
+        """True when it was the last of its group: brokers must be told."""
+        members = self._producers.get(member.group, [])
+        if member not in members:
+            return False
+        members.remove(member)
+        if members:
+            return False
+        del self._producers[member.group]
+        return True
+
+    def clear(self) -> None:
+        """Nobody is here any more."""
+        self._consumers.clear()
+        self._producers.clear()
+
+    def topics(self) -> set[str]:
+        """Topics that somebody uses."""
+        found: set[str] = set()
+        for consumer in self._consumers.values():
+            found |= consumer.topics()
+        for members in self._producers.values():
+            for producer in members:
+                found |= producer.topics()
+        return found
+
+    def heartbeat(self) -> HeartbeatData | None:
+        """What brokers are told; None when nobody is here."""
+        if self.is_empty:
+            return None
+        return HeartbeatData(
+            client_id=self._client_id,
+            producer_data_set=[ProducerData(group_name=group) for group in self._producers],
+            consumer_data_set=[each.heartbeat() for each in self._consumers.values()],
+        )
+
+    def route_changed(self, topic: str) -> bool:
+        """Tell consumers of the topic; True when there are any."""
+        concerned = [each for each in self._consumers.values() if topic in each.topics()]
+        for member in concerned:
+            member.route_changed(topic)
+        return bool(concerned)
+
+    async def rebalance(self) -> bool:
+        """Have all consumers divide their queues; True when all did."""
+        members = list(self._consumers.values())
+        asked = [each.rebalance() for each in members]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        for member, outcome in zip(members, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                _log.error("rebalance failed", extra={"group": member.group}, exc_info=outcome)
+        return all(outcome is True for outcome in outcomes)
+
+    async def persist_offsets(self) -> None:
+        """Have all consumers store their offsets."""
+        members = list(self._consumers.values())
+        asked = [each.persist_offsets() for each in members]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        for member, outcome in zip(members, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                extra = {"group": member.group, "why": repr(outcome)}
+                _log.warning("offsets not stored", extra=extra)
+
+
+# ---- heartbeats ---------------------------------------------------------------------------------
+# Heartbeats: every broker of every route hears who this client is, and says which version it is.
+#
+# All brokers are told at the same time, so that a dead one delays nobody. Without consumers only
+# masters are told. A broker whose connection broke is told again as soon as it can be reached: it
+# forgot this client when the connection closed.
+#
+# Invariant: what members say is read when the heartbeat is sent, never before.
+# Not here: the timer (``instance.py``), subscriptions (``consumer/subscription.py``).
+
+
+SQL92_VERSION_MIN: Final = 232
+"""V4_1_0_SNAPSHOT: older brokers do not filter by SQL92."""
+
+
+class Heartbeats:
+    """The heartbeats of one instance."""
+
+    def __init__(
+        self, calls: Calls, routes: RouteCache, compose: Callable[[], HeartbeatData | None]
+    ) -> None:
+        self._calls = calls
+        self._routes = routes
+        self._compose = compose
+        self._lock = asyncio.Lock()
+        self._failing: set[str] = set()
+        self.versions: Final[dict[str, int]] = {}
+        """Of each broker address that answered; brokers in no route are forgotten."""
+
+    def version_of(self, broker: str) -> int:
+        """The version a broker said; 0 while it is not known."""
+        address = self._routes.address(broker)
+        return 0 if address is None else self.versions.get(address, 0)
+
+    async def send_to_all(self) -> None:
+        """Tell every broker now; failures are logged, once in a row."""
+        async with self._lock:
+            data = self._compose()
+            if data is None:
+                return
+            addresses = self.addresses(masters_only=not data.consumer_data_set)
+            for gone in set(self.versions) - set(self._all_addresses()):
+                del self.versions[gone]
+            self._failing &= set(addresses)
+            await asyncio.gather(*(self.send_to(address) for address in addresses))
+
+    async def send_to(self, address: str) -> bool:
+        """Tell one broker; True when it heard."""
+        # Read here, in the step that sends: a member that left meanwhile is not told as present.
+        data = self._compose()
+        if data is None:
+            return False
+        try:
+            self.versions[address] = await self._calls.heartbeat(address, data)
+        except ClientError as problem:
+            if address not in self._failing:
+                self._failing.add(address)
+                _log.warning("heartbeat failed", extra={"to": address, "why": str(problem)})
+            return False
+        self._failing.discard(address)
+        return True
+
+    def addresses(self, *, masters_only: bool) -> list[str]:
+        """Every broker of every route."""
+        brokers = self._routes.brokers().values()
+        found = (
+            address
+            for known in brokers
+            for number, address in known.items()
+            if number == MASTER_ID or not masters_only
+        )
+        return list(dict.fromkeys(found))
+
+    def is_known(self, address: str) -> bool:
+        """True when some route names a broker there."""
+        return address in self._all_addresses()
+
+    def _all_addresses(self) -> list[str]:
+        return self.addresses(masters_only=False)
+
+
+# ---- server requests ----------------------------------------------------------------------------
+# What brokers ask of a client, and what it answers.
+#
+# | 39 check a transaction, 40 divide the queues anew, 220 reset and 221 tell offsets,
+# | 307 running info, 309 consume this message now
+#
+# Answers go back on the connection the request came from; what is not known is answered with code
+# 3, what fails with code 1 and a sentence. Requests marked oneway are never answered.
+#
+# Bound: ``UNDER_WAY_MAX`` questions are worked on at a time, others are refused as busy.
+# Not here: what members do about it (``consumer/``, ``producer/transaction.py``).
+
+
+UNDER_WAY_MAX: Final = 256
+"""Direct consumption and the like run user code; a client is no batch system."""
+
+Body = bytes | None
+Handler = Callable[["Connection", Command], Awaitable[Body]]
+
+
+class NotHere(Exception):
+    """The group that was asked for has no member here."""
+
+
+class ServerRequests:
+    """The requests of brokers to one instance."""
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._instance = instance
+        self._under_way = 0
+        self._handlers: dict[int, Handler] = {
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offsets,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._consume_status,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
+        }
+
+    def asked(self, connection: Connection, command: Command) -> None:
+        """A broker asks something; the network calls it."""
+        code = command.code
+        if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            self._members_changed(command)
+            return
+        if code == RequestCode.CHECK_TRANSACTION_STATE:
+            self._check_transaction(connection, command)
+            return
+        handler = self._handlers.get(code)
+        if handler is None:
+            refuse(
+                connection,
+                command,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {code} not supported",
+            )
+        elif self._under_way >= UNDER_WAY_MAX:
+            text = f"{UNDER_WAY_MAX} requests are under way in this client; ask again later"
+            refuse(connection, command, ResponseCode.SYSTEM_BUSY, text)
+        else:
+            self._under_way += 1
+            self._instance.spawn(self._work(handler, connection, command), f"request {code}")
+
+    async def _work(self, handler: Handler, connection: Connection, command: Command) -> None:
+        try:
+            body = await handler(connection, command)
+        except (Malformed, NotHere) as problem:
+            refuse(connection, command, ResponseCode.SYSTEM_ERROR, str(problem))
+        except Exception as problem:
+            _log.exception("a broker's request failed", extra={"code": command.code})
+            text = f"{type(problem).__name__}: {problem}"
+            refuse(connection, command, ResponseCode.SYSTEM_ERROR, text)
+        else:
+            if not command.is_oneway:
+                connection.answer(response_to(command, ResponseCode.SUCCESS, body=body or b""))
+        finally:
+            self._under_way -= 1
+
+    def _members_changed(self, command: Command) -> None:
+        group = parse(GroupHeader, command).consumer_group
+        _log.debug("group changed", extra={"group": group})
+        if self._instance.consumer(group) is not None:
+            self._instance.rebalance_now()
+
+    def _check_transaction(self, connection: Connection, command: Command) -> None:
+        header = parse(CheckTransactionHeader, command)
+        messages = stored_messages(command.body)
+        if not messages:
+            raise Malformed("a transaction check without a message")
+        group = value_of(messages[0].properties, "PGROUP").decode("utf-8", "replace")
+        producer = self._instance.producer(group)
+        if producer is None:
+            _log.warning("transaction check for a group without a producer", extra={"group": group})
+            return
+        producer.check_transaction(connection.address, header, messages[0])
+
+    async def _reset_offsets(self, _: Connection, command: Command) -> Body:
+        header = parse(ResetOffsetHeader, command)
+        body = decode_body(command.body, dict[str, Any])
+        offsets = read_offsets(body.get("offsetTable", {}))
+        await self._consumer(header.group).reset_offsets(header.topic, offsets)
+        return None
+
+    async def _consume_status(self, _: Connection, command: Command) -> Body:
+        header = parse(ResetOffsetHeader, command)
+        status = self._consumer(header.group).consume_status(header.topic)
+        return encode_tables({"messageQueueTable": status, "consumerTable": {}})
+
+    async def _running_info(self, _: Connection, command: Command) -> Body:
+        header = parse(RelayHeader, command)
+        with_stacks = command.ext.get("jstackEnable") == "true"
+        return encode_tables(self._consumer(header.consumer_group).running_info(with_stacks))
+
+    async def _consume_directly(self, connection: Connection, command: Command) -> Body:
+        header = parse(RelayHeader, command)
+        messages = stored_messages(command.body)
+        if not messages:
+            raise Malformed("asked to consume a message, but there is none")
+        broker = command.ext.get("brokerName") or self._instance.routes.broker_at(
+            connection.address
+        )
+        member = self._consumer(header.consumer_group)
+        return encode_tables(await member.consume_directly(messages[0], broker or ""))
+
+    def _consumer(self, group: str) -> ConsumerMember:
+        found = self._instance.consumer(group)
+        if found is None:
+            raise NotHere(f"client {self._instance.client_id} has no consumer of group {group!r}")
+        return found
+
+
+def refuse(connection: Connection, command: Command, code: int, text: str) -> None:
+    """Answer with an error, unless nobody waits for an answer."""
+    if not command.is_oneway:
+        connection.answer(response_to(command, code, remark=text))
+
+
+# ---- rebalance timer ----------------------------------------------------------------------------
+# When queues are divided anew: by the clock, on notice, soon again while it does not come out.
+#
+# Pure: time comes in as monotonic milliseconds. However many notices come, there is at least
+# ``spacing_ms`` between the ends of two divisions and the next start, and none is forgotten.
+
+
+class RebalanceTimer:
+    """Decides when to divide next."""
+
+    __slots__ = ("_interval_ms", "_last_ms", "_spacing_ms", "due_ms")
+
+    def __init__(self, now_ms: int, *, interval_ms: int, spacing_ms: int) -> None:
+        self._interval_ms = interval_ms
+        self._spacing_ms = spacing_ms
+        self._last_ms: int | None = None
+        self.due_ms = now_ms + interval_ms
+        """When the next division begins."""
+
+    def notice(self, now_ms: int) -> int:
+        """Something changed; the time at which to divide, now or when the spacing allows."""
+        earliest_ms = now_ms
+        if self._last_ms is not None:
+            earliest_ms = max(now_ms, self._last_ms + self._spacing_ms)
+        self.due_ms = min(self.due_ms, earliest_ms)
+        return self.due_ms
+
+    def begin(self) -> None:
+        """A division begins; notices from here on ask for another one."""
+        self.due_ms = 1 << 62
+
+    def ended(self, now_ms: int, *, is_balanced: bool) -> None:
+        """A division is over."""
+        is_noticed = self.due_ms < 1 << 62
+        self._last_ms = now_ms
+        wait_ms = self._interval_ms if is_balanced and not is_noticed else self._spacing_ms
+        self.due_ms = now_ms + wait_ms
+
+
+# ---- identity -----------------------------------------------------------------------------------
+# Who this client is: ``ip@instance[@unit]``, and the ip.
+#
+# Members of one group are told apart by their client ids, and the brokers sort them by it. A client
+# without a name of its own is named ``pid#nanoseconds``: two processes of one machine, and a
+# process and its successor of the same pid, must differ.
+
+
+DEFAULT_NAME: Final = "DEFAULT"
+_SOMEWHERE: Final = ("192.0.2.1", 9)
+"""A documentation address: asking for the way there sends nothing."""
+_names: Final[dict[int, str]] = {}
+
+
+def process_name() -> str:
+    """``pid#nanoseconds`` of this process: always the same within it, and new after a fork."""
+    pid = os.getpid()
+    if pid not in _names:
+        _names.clear()
+        _names[pid] = f"{pid}#{time.monotonic_ns()}"
+    return _names[pid]
+
+
+def local_ip() -> str:
+    """The address by which others see this machine, as far as it can tell."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_SOMEWHERE)
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def client_id(ip: str, instance_name: str, unit_name: str | None = None) -> str:
+    """The id under which brokers know a client."""
+    return f"{ip}@{instance_name}@{unit_name}" if unit_name else f"{ip}@{instance_name}"
+
+
+# ---- clock --------------------------------------------------------------------------------------
+# The machine's clock, as the client reads it; tests use ``testing.ManualClock``.
+
+
+class MachineClock:
+    """Both kinds of time from the operating system; satisfies ``model.clock.Clock``."""
+
+    __slots__ = ()
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the Unix epoch; may jump."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds that never go back."""
+        return time.monotonic_ns() // 1_000_000

@@ -13,24 +13,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+import os
+import random
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from penstock.client.commands import make_command
+from penstock.client.connection import Network, split_address
 from penstock.client.errors import (
     BrokerRefused,
     ClientError,
     NoRoute,
+    StateError,
     TimedOut,
     Unreachable,
     WouldBlock,
 )
-from penstock.client.name_servers import NameServers
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.bodies import Perm, QueueData, TopicRouteData, decode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.command import Malformed
-from penstock.wire.rocketmq.headers import TopicHeader
+from penstock.wire.rocketmq.command import Command, Language, Malformed
+from penstock.wire.rocketmq.headers import Header, TopicHeader, fields
 
 _log = logging.getLogger(__name__)
 
@@ -302,3 +304,100 @@ class RouteCache:
             for name, addresses in route.brokers.items():
                 found.setdefault(name, {}).update(addresses)
         self._brokers = found
+
+
+# ---- name servers -------------------------------------------------------------------------------
+# The name servers: a list of addresses, one of which is asked until it fails.
+#
+# Each client begins at another one, so that many clients spread; a failure moves on to the next.
+# Any answer will do: name servers know the same, or nearly so.
+#
+# Not here: what is asked (``routes.py``, ``calls_admin.py``).
+
+
+ENVIRONMENT: Final = "NAMESRV_ADDR"
+"""Where RocketMQ's own clients look when they are given none."""
+DEFAULT_PORT: Final = 9876
+
+NameServerList = str | Sequence[str] | None
+"""``"a:9876;b:9876"``, ``["a:9876", "b"]``; None: taken from ``NAMESRV_ADDR``."""
+
+
+def parse_name_servers(given: NameServerList) -> tuple[str, ...]:
+    """The addresses, in order and without repetition; a missing port is 9876."""
+    if given is None:
+        given = os.environ.get(ENVIRONMENT, "")
+    parts = given.replace(",", ";").split(";") if isinstance(given, str) else given
+    found = dict.fromkeys(_complete(part.strip()) for part in parts if part.strip())
+    if not found:
+        raise StateError(f"no name server is given; pass name_servers, or set {ENVIRONMENT}")
+    return tuple(found)
+
+
+def _complete(address: str) -> str:
+    is_bare_v6 = address.count(":") > 1 and not address.startswith("[")
+    if is_bare_v6:
+        address = f"[{address}]"
+    if address.rpartition("]")[2].startswith(":") or (
+        ":" in address and not is_bare_v6 and not address.endswith("]")
+    ):
+        try:
+            split_address(address)
+        except ValueError as problem:
+            raise StateError(f"name server {problem}") from None
+        return address
+    return f"{address}:{DEFAULT_PORT}"
+
+
+class NameServers:
+    """The name servers of one instance."""
+
+    def __init__(
+        self, addresses: Sequence[str], network: Network, *, start_at: int | None = None
+    ) -> None:
+        self.addresses: Final = tuple(addresses)
+        self._network = network
+        first = random.randrange(len(addresses)) if start_at is None else start_at
+        self._current = first % len(self.addresses)
+
+    @property
+    def current(self) -> str:
+        """The one that is asked first."""
+        return self.addresses[self._current]
+
+    async def request(self, command: Command, *, timeout_ms: int) -> Command:
+        """The answer of the first that gives one, whatever its code; the last error otherwise."""
+        last: ClientError | None = None
+        for _ in self.addresses:
+            address = self.current
+            try:
+                return await self._network.request(address, command, timeout_ms=timeout_ms)
+            except (Unreachable, TimedOut, WouldBlock) as problem:
+                last = problem
+                # Somebody else may have moved on meanwhile; skipping one would leave it out.
+                if self.current == address:
+                    self._current = (self._current + 1) % len(self.addresses)
+        raise last or StateError("there are no name servers")
+
+
+# ---- commands -----------------------------------------------------------------------------------
+# Requests as the client writes them: JSON headers, our language and version.
+#
+# Not here: sending them (``network.py``), one coroutine per request (``calls.py``).
+
+
+CLIENT_VERSION: Final = 475
+"""V5_3_1: new enough for everything used here; later ones are told to go away (1500) by a broker
+that stops, where this one simply sees the connection close."""
+
+CLIENT_LANGUAGE: Final = int(Language.PYTHON)
+
+
+def make_command(
+    code: int,
+    header: Header | dict[str, str] | None = None,
+    body: bytes = b"",
+) -> Command:
+    """A request; its opaque is filled in when it is sent."""
+    ext = {} if header is None else fields(header) if isinstance(header, Header) else header
+    return Command(int(code), ext, body, language=CLIENT_LANGUAGE, version=CLIENT_VERSION)

@@ -13,13 +13,218 @@ Not here: the text of a record (``trace_records.py``).
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from enum import IntEnum
 from typing import Annotated, Final, NamedTuple, TypedDict
 
 from penstock.client.loop import client_loop
 from penstock.client.message import Message
 from penstock.client.options import Option
-from penstock.client.trace_records import BATCH_WAIT_MS, TRACE_TOPIC, TraceBatches, TraceRecord
+
+# ---- trace records ------------------------------------------------------------------------------
+# The text of a message trace, as RocketMQ's tools and dashboards read it.
+#
+# | record 02 record 02 ...      a record:  kind 01 field 01 field ...
+#
+# Kinds: ``Pub`` (a message was sent), ``SubBefore`` and ``SubAfter`` (a listener was called, and
+# how it ended; both carry the same request id), ``EndTransaction``. One line of text per message,
+# also where one call of a listener had many.
+#
+# ``TraceBatches`` collects records until there are enough, bounded: what finds no place is counted
+# and forgotten, because a trace must never hold up what it traces.
+#
+# Not here: who is traced and where the text goes (``trace.py``).
+
+
+FIELD_END: Final = "\x01"
+RECORD_END: Final = "\x02"
+
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+DEFAULT_REGION: Final = "DefaultRegion"
+
+WAITING_MAX: Final = 2048
+"""Records that wait for their trace message; RocketMQ's dispatcher queues as many contexts."""
+BATCH_WAIT_MS: Final = 5_000
+BATCH_CHARS_MAX: Final = 128_000
+"""A trace message has at most so many bytes; records are ASCII but for user keys."""
+
+
+class TracedKind(IntEnum):
+    """What kind of message was sent; the numbers are on the wire."""
+
+    NORMAL = 0
+    TRANSACTION_HALF = 1
+    TRANSACTION_COMMIT = 2
+    DELAY = 3
+    ORDER = 4
+
+
+class ConsumeOutcome(IntEnum):
+    """How a listener ended; the numbers are on the wire."""
+
+    SUCCESS = 0
+    TIME_OUT = 1
+    EXCEPTION = 2
+    NOTHING = 3
+    LATER = 4
+
+
+class TraceRecord(NamedTuple):
+    """One record, ready to be sent, and the keys by which it shall be found."""
+
+    text: str
+    keys: tuple[str, ...]
+
+
+def _record(keys: tuple[str, ...], *fields: object) -> TraceRecord:
+    # A separator inside a field would make two fields of it, for every reader.
+    texts = [str(each).replace(FIELD_END, " ").replace(RECORD_END, " ") for each in fields]
+    return TraceRecord(FIELD_END.join(texts) + RECORD_END, tuple(key for key in keys if key))
+
+
+def _flag(is_true: bool) -> str:
+    return "true" if is_true else "false"
+
+
+def published(
+    *,
+    at_ms: int,
+    group: str,
+    topic: str,
+    message_id: str,
+    tag: str,
+    keys: str,
+    store_host: str,
+    body_bytes: int,
+    cost_ms: int,
+    kind: TracedKind,
+    offset_message_id: str,
+    is_ok: bool,
+    region: str = DEFAULT_REGION,
+) -> TraceRecord:
+    """A message was sent, or could not be."""
+    return _record(
+        (message_id, *keys.split()),
+        "Pub", at_ms, region, group, topic, message_id, tag, keys, store_host, body_bytes, cost_ms,
+        int(kind), offset_message_id, _flag(is_ok),
+    )  # fmt: skip
+
+
+def consuming(
+    *,
+    at_ms: int,
+    group: str,
+    request_id: str,
+    message_id: str,
+    retry_times: int,
+    keys: str,
+    region: str = DEFAULT_REGION,
+) -> TraceRecord:
+    """A listener is about to be called with a message."""
+    return _record(
+        (message_id, *keys.split()),
+        "SubBefore", at_ms, region, group, request_id, message_id, retry_times, keys,
+    )  # fmt: skip
+
+
+def consumed(
+    *,
+    at_ms: int,
+    group: str,
+    request_id: str,
+    message_id: str,
+    cost_ms: int,
+    keys: str,
+    outcome: ConsumeOutcome,
+) -> TraceRecord:
+    """A listener was called with a message and ended."""
+    is_ok = outcome is ConsumeOutcome.SUCCESS
+    return _record(
+        (message_id, *keys.split()),
+        "SubAfter", request_id, message_id, cost_ms, _flag(is_ok), keys, int(outcome), at_ms, group,
+    )  # fmt: skip
+
+
+def transaction_ended(
+    *,
+    at_ms: int,
+    group: str,
+    topic: str,
+    message_id: str,
+    tag: str,
+    keys: str,
+    store_host: str,
+    transaction_id: str,
+    state: str,
+    is_from_check: bool,
+    region: str = DEFAULT_REGION,
+) -> TraceRecord:
+    """A transaction was decided; ``state`` is COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW."""
+    return _record(
+        (message_id, *keys.split()),
+        "EndTransaction", at_ms, region, group, topic, message_id, tag, keys, store_host,
+        int(TracedKind.TRANSACTION_COMMIT), transaction_id, state, _flag(is_from_check),
+    )  # fmt: skip
+
+
+def parse_records(text: str) -> list[list[str]]:
+    """The records of a trace message, each as its fields; for those who look at traces."""
+    return [each.split(FIELD_END) for each in text.split(RECORD_END) if each]
+
+
+class TraceBatches:
+    """Records that wait, and when the next trace message is due."""
+
+    def __init__(self, records_max: int, *, waiting_max: int = WAITING_MAX) -> None:
+        self._records_max = records_max
+        self._waiting_max = waiting_max
+        self._waiting: deque[TraceRecord] = deque()
+        self._since_ms: int | None = None
+        self.forgotten = 0
+        """Records that found no place."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, record: TraceRecord, now_ms: int) -> bool:
+        """Take a record; True when a batch is complete with it."""
+        if len(self._waiting) >= self._waiting_max:
+            self.forgotten += 1
+            return False
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        self._waiting.append(record)
+        return len(self._waiting) >= self._records_max
+
+    def due(self, now_ms: int, *, is_last: bool = False) -> list[tuple[str, tuple[str, ...]]]:
+        """(text, keys) of every trace message to send now; whole batches, and all that is old."""
+        is_old = self._since_ms is not None and now_ms - self._since_ms >= BATCH_WAIT_MS
+        found = []
+        while self._waiting and (is_old or is_last or len(self._waiting) >= self._records_max):
+            found.append(self._take())
+        if not self._waiting:
+            self._since_ms = None
+        elif found:
+            self._since_ms = now_ms
+        return found
+
+    def _take(self) -> tuple[str, tuple[str, ...]]:
+        texts: list[str] = []
+        keys: dict[str, None] = {}
+        chars = 0
+        while self._waiting and len(texts) < self._records_max:
+            chars += len(self._waiting[0].text)
+            if texts and chars > BATCH_CHARS_MAX:
+                break
+            record = self._waiting.popleft()
+            texts.append(record.text)
+            keys.update(dict.fromkeys(record.keys))
+        return "".join(texts), tuple(keys)
+
+
+# ---- trace --------------------------------------------------------------------------------------
+
 
 _log = logging.getLogger(__name__)
 

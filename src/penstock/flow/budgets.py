@@ -336,7 +336,7 @@ class PendingLimit:
 # Invariants: nobody passes while somebody waits; at most one message beyond ``bytes_max`` is in
 # flight, and only when it is the only one: a message larger than the window is slow, never stuck.
 #
-# Not here: threads, deadlines, what a waiter is (``client/producer/in_flight.py``).
+# Not here: threads, deadlines, what a waiter is (``client/producer/sending.py``).
 
 
 W = TypeVar("W")

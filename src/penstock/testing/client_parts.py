@@ -10,11 +10,17 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from penstock.client.consumer.assigned import AssignedQueue, ConsumeService
-from penstock.client.consumer.caller import Caller
-from penstock.client.consumer.hooks import Hooks
-from penstock.client.consumer.offsets.table import Offsets, OffsetStore
-from penstock.client.consumer.results import Answer, ConsumeResult, Finished, ResultKind
-from penstock.client.consumer.work import Running, Work
+from penstock.client.consumer.listening import (
+    Answer,
+    Caller,
+    ConsumeResult,
+    Finished,
+    Hooks,
+    ResultKind,
+    Running,
+    Work,
+)
+from penstock.client.consumer.offsets import Offsets, OffsetStore
 from penstock.client.errors import Unreachable
 from penstock.client.message import ReceivedMessage
 from penstock.engine.group.locks import QueueLocks

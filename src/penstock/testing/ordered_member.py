@@ -9,11 +9,8 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from penstock.client.consumer.locks import BrokerLocks
-from penstock.client.consumer.ordered import OrderedService, OrderedTerms
-from penstock.client.consumer.rebalance import Rebalancer
-from penstock.client.consumer.reset import reset_offsets
-from penstock.client.consumer.sharing import Share
+from penstock.client.consumer.ordered import BrokerLocks, OrderedService, OrderedTerms
+from penstock.client.consumer.rebalance import Rebalancer, Share, reset_offsets
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.client.message import ReceivedMessage
 from penstock.model.assignment import QueueRef

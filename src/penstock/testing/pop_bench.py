@@ -9,16 +9,13 @@ assert bench.broker.settled == [10]
 import asyncio
 from typing import Any
 
-from penstock.client.calls_pop import Popped
-from penstock.client.consumer.caller import Caller
-from penstock.client.consumer.pop import PopMode
-from penstock.client.consumer.pop_loop import PopTerms
-from penstock.client.consumer.pop_queue import PopQueue
-from penstock.client.consumer.results import Answer, Finished, ResultKind
+from penstock.client.consumer.listening import Answer, Caller, Finished, ResultKind, Running, Work
+from penstock.client.consumer.pop import PopMode, PopTerms
+from penstock.client.consumer.pop_settling import PopQueue
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.client.consumer.subscription import FilterHook, Subscriptions
-from penstock.client.consumer.work import Running, Work
 from penstock.client.errors import BrokerRefused
+from penstock.client.requests import Popped
 from penstock.model.assignment import QueueRef
 from penstock.testing.clock import ManualClock
 from penstock.wire.rocketmq.bodies import BatchAckBody

@@ -12,18 +12,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, cast
 
+from penstock.client.connection import Done, Network
 from penstock.client.errors import ClientError, NoRoute
 from penstock.client.message import Message
-from penstock.client.network import Network
-from penstock.client.pending import Done
-from penstock.client.producer.attempts import RetryRule
 from penstock.client.producer.encoding import Encoder
-from penstock.client.producer.hooks import SendHook
-from penstock.client.producer.in_flight import InFlight
-from penstock.client.producer.latency import FaultTable
-from penstock.client.producer.selection import QueueTurns
-from penstock.client.producer.send import Outcome, Send
-from penstock.client.producer.sending import Sender
+from penstock.client.producer.selection import FaultTable, QueueTurns
+from penstock.client.producer.send import Outcome, Send, SendHook
+from penstock.client.producer.sending import InFlight, RetryRule, Sender
 from penstock.client.routes import Route, RouteCache
 from penstock.testing.clock import ManualClock
 from penstock.wire.rocketmq.bodies import BrokerData, QueueData, TopicRouteData

@@ -10,7 +10,7 @@ from penstock.client import (
     PushConsumer,
     TransactionState,
 )
-from penstock.client.trace_records import parse_records
+from penstock.client.trace import parse_records
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def consumer_of(cluster, group, topic, listener, **options):
 def test_a_threshold_holds_a_queue_and_lets_it_go(
     *, cluster, one_queue, group, eventually, caplog, options, threshold, limit, cached_max
 ):
-    caplog.set_level(logging.INFO, "penstock.client.consumer.thresholds")
+    caplog.set_level(logging.INFO, "penstock.client.consumer.statistics")
     listener = Stuck()
     with consumer_of(cluster, group, one_queue, listener, **options) as consumer:
         eventually(lambda: consumer.statistics().held, what="the queue is held")

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from penstock.client import ConsumeResult, Message, Producer, PushConsumer
-from penstock.client.queue_tables import read_table
+from penstock.client.requests import read_table
 from penstock.testing.clusters import penstock_cluster
 from penstock.testing.waiting import eventually
 from penstock.wire.rocketmq.bodies import decode_body

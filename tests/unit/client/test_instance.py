@@ -1,12 +1,20 @@
 """The instance: states, members, heartbeats, good-byes, lost connections."""
 
 import asyncio
+import ipaddress
 import os
 
 import pytest
 
 from penstock.client.errors import GroupTaken, StateError
-from penstock.client.instance import ClientInstance, instance
+from penstock.client.instance import (
+    ClientInstance,
+    RebalanceTimer,
+    client_id,
+    instance,
+    local_ip,
+    process_name,
+)
 from penstock.client.options import InstanceOptions, resolve
 from penstock.client.states import State
 from penstock.testing.clock import ManualClock
@@ -265,3 +273,81 @@ def test_a_broadcasting_consumer_keeps_the_same_name_in_every_process():
         assert found.client_id == "10.0.0.1@DEFAULT"
 
     run(test)
+
+
+# ---- rebalance timer ----------------------------------------------------------------------------
+# When queues are divided: interval, notices, spacing, and again while it fails.
+
+
+def timer(now_ms=0):
+    return RebalanceTimer(now_ms, interval_ms=20_000, spacing_ms=1_000)
+
+
+def divide(each, now_ms, *, is_balanced=True):
+    each.begin()
+    each.ended(now_ms, is_balanced=is_balanced)
+
+
+def test_without_notices_it_is_due_every_interval():
+    each = timer()
+    assert each.due_ms == 20_000
+    divide(each, 20_100)
+    assert each.due_ms == 40_100
+
+
+def test_a_first_notice_is_obeyed_at_once():
+    assert timer().notice(500) == 500
+
+
+def test_notices_soon_after_a_division_wait_for_the_spacing():
+    each = timer()
+    divide(each, 5_000)
+    assert each.notice(5_100) == 6_000
+    assert each.notice(5_900) == 6_000
+    assert each.notice(6_500) == 6_000
+
+
+def test_a_notice_long_after_a_division_is_obeyed_at_once():
+    each = timer()
+    divide(each, 5_000)
+    assert each.notice(9_000) == 9_000
+
+
+def test_an_unbalanced_division_is_repeated_soon():
+    each = timer()
+    divide(each, 5_000, is_balanced=False)
+    assert each.due_ms == 6_000
+
+
+def test_a_notice_during_a_division_is_not_forgotten():
+    each = timer()
+    each.begin()
+    each.notice(5_050)
+    each.ended(5_100, is_balanced=True)
+    assert each.due_ms == 6_100
+
+
+# ---- identity -----------------------------------------------------------------------------------
+# Client ids.
+
+
+def test_a_client_id_is_ip_name_and_unit():
+    assert client_id("10.0.0.1", "X") == "10.0.0.1@X"
+    assert client_id("10.0.0.1", "X", "u") == "10.0.0.1@X@u"
+
+
+def test_a_process_has_one_name_that_begins_with_its_pid():
+    assert process_name() == process_name()
+    assert process_name().startswith(f"{os.getpid()}#")
+
+
+def test_the_child_of_a_fork_has_another_name():
+    mine = process_name()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if process_name().partition("#")[0] == str(os.getpid()) != mine else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_the_ip_is_one():
+    ipaddress.ip_address(local_ip())

@@ -6,11 +6,10 @@ import logging
 import pytest
 
 from penstock.client import routes as module
+from penstock.client.connection import Network
 from penstock.client.errors import BrokerRefused, NoRoute, Unreachable, WouldBlock
-from penstock.client.name_servers import NameServers
-from penstock.client.network import Network
 from penstock.client.options import InstanceOptions, resolve
-from penstock.client.routes import Route, RouteCache, default_route
+from penstock.client.routes import NameServers, Route, RouteCache, default_route
 from penstock.testing.clock import ManualClock
 from penstock.testing.remoting_peer import RemotingPeer
 from penstock.wire.rocketmq.bodies import BrokerData, QueueData, TopicRouteData, encode_body

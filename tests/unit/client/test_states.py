@@ -1,9 +1,11 @@
 """Created, running, stopped, failed: once each."""
 
+import asyncio
+
 import pytest
 
 from penstock.client.errors import StateError
-from penstock.client.states import Life, State
+from penstock.client.states import Contexts, Life, State
 
 
 def test_a_life_begins_once():
@@ -34,3 +36,46 @@ def test_what_is_stopped_takes_nobody_in():
     life.state = State.STOPPED
     with pytest.raises(StateError, match="stopped; make a new one"):
         life.check_open()
+
+
+# ---- contexts -----------------------------------------------------------------------------------
+# ``with`` and ``async with``: started on the way in, stopped on the way out.
+
+
+class Thing(Contexts):
+    def __init__(self):
+        self.happened = []
+
+    def start(self):
+        self.happened.append("start")
+
+    def stop(self):
+        self.happened.append("stop")
+
+    async def start_async(self):
+        self.start()
+
+    async def stop_async(self):
+        self.stop()
+
+
+def test_a_thing_runs_inside_of_its_with_statement():
+    with Thing() as thing:
+        assert thing.happened == ["start"]
+    assert thing.happened == ["start", "stop"]
+
+
+def test_it_is_stopped_after_an_error_which_goes_on():
+    thing = Thing()
+    with pytest.raises(KeyError), thing:
+        raise KeyError
+    assert thing.happened == ["start", "stop"]
+
+
+def test_event_loops_have_the_same():
+    async def run():
+        async with Thing() as thing:
+            assert thing.happened == ["start"]
+        assert thing.happened == ["start", "stop"]
+
+    asyncio.run(run())

@@ -11,7 +11,7 @@ from penstock.client import (
     ReceivedMessage,
     Unreachable,
 )
-from penstock.client.admin_tables import QueueStats
+from penstock.client.admin import QueueStats
 from penstock.model.progress import BatchProgress
 from penstock.spark import rocketmq
 from penstock.spark.options import read_options

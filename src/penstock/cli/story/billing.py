@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.cli.story import TOPIC
 from penstock.client import PushConsumer, ReceivedMessage
-from penstock.client.consumer.thresholds import HeldQueue
+from penstock.client.consumer.statistics import HeldQueue
 
 THREADS: Final = 4
 BATCH: Final = 8

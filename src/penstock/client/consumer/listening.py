@@ -1,31 +1,145 @@
-"""Calling listeners: plain functions on a pool of threads, coroutines on an event loop.
+"""What a listener may answer, and what became of a call: the words shared by every consume service.
 
-The client's loop submits ``Work``: batches of one queue in one deque. Workers take batches off it
-one by one, so several workers may share a work, and hand results back in lists: many calls, one
-wake-up of the loop. How many workers are told of a work depends on how long calls took lately: a
-fast listener is called by one thread without switching, a slow one by all of them. Should a call
-take unexpectedly long, a tick tells idle workers of what is left.
+A concurrent listener returns nothing (or ``SUCCESS``) when its messages are done, and raises or
+returns ``LATER`` when they are to come again. An ordered one may also say ``SUSPEND``, ``COMMIT``
+and ``ROLLBACK``. ``Later`` and ``Suspend`` are the same answers with a number.
 
-Invariants: a batch is taken by one worker; every taken batch is reported exactly once; after
-``stop`` no batch is taken. Whoever raises (hook or listener) does not end a worker.
-
-Not here: one call (``caller.py``), what follows from results (``concurrent.py``, ``ordered.py``).
+Not here: who calls listeners (``listening.py``), what follows from an answer (``concurrent.py``,
+``ordered.py``).
 """
 
+from __future__ import annotations
+
 import asyncio
+import inspect
 import logging
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
+from enum import Enum
 from math import ceil
 from queue import SimpleQueue
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from penstock.client.consumer.caller import Caller
-from penstock.client.consumer.work import Batch, Running, Work
+import msgspec
+
+from penstock.client.consumer.assigned import AssignedQueue
 from penstock.client.loop import CallRelay, LoopThread
+from penstock.client.message import ReceivedMessage
+from penstock.model.assignment import QueueRef
+
+
+class ConsumeResult(Enum):
+    """A listener's answer; None is SUCCESS."""
+
+    SUCCESS = "success"
+    LATER = "later"
+    """Concurrent: the broker gives it again after a delay that grows with each try."""
+    SUSPEND = "suspend"
+    """Ordered: the same messages again in a moment, nothing of this queue before."""
+    COMMIT = "commit"
+    """Ordered without automatic commit: everything so far is done."""
+    ROLLBACK = "rollback"
+    """Ordered without automatic commit: everything since the last commit again."""
+
+
+class Later(NamedTuple):
+    """``LATER`` with numbers."""
+
+    delay_level: int = 0
+    """1-18; 0 lets the broker choose (grows with each try); below 0: a dead letter at once."""
+    done: int = 0
+    """How many messages at the front of a batch are done; only the others come again."""
+
+
+class Suspend(NamedTuple):
+    """``SUSPEND`` with a time; 0 takes the consumer's own."""
+
+    suspend_ms: int = 0
+
+
+Answer: TypeAlias = ConsumeResult | Later | Suspend | None
+
+
+class ResultKind(Enum):
+    """What became of one call of a listener, for hooks and statistics."""
+
+    SUCCESS = "success"
+    TIME_OUT = "time-out"
+    """It took longer than the consume time-out, whatever it returned."""
+    EXCEPTION = "exception"
+    LATER = "later"
+    """It said so: LATER, SUSPEND or ROLLBACK."""
+
+
+class Finished(msgspec.Struct, gc=False):
+    """One ended call of a listener, on its way back to the client's loop."""
+
+    messages: list[ReceivedMessage]
+    answer: Answer
+    error: BaseException | None
+    kind: ResultKind
+    spent_ms: float
+
+    @property
+    def is_success(self) -> bool:
+        """True when the listener neither raised nor asked for any of its messages again."""
+        return self.error is None and self.answer in (
+            None,
+            ConsumeResult.SUCCESS,
+            ConsumeResult.COMMIT,
+        )
+
+
+# ---- work ---------------------------------------------------------------------------------------
+# What listeners are given to do: batches of one queue, and who hears of the results.
+#
+# Not here: who calls (``listening.py``), and how (``caller.py``).
+
+
+Batch: TypeAlias = list[ReceivedMessage]
+Done: TypeAlias = Callable[["Work", list[Finished]], None]
+
+
+class Work:
+    """Batches of one queue to be consumed, and who hears of the results, on the client's loop."""
+
+    __slots__ = ("assigned", "batches", "done", "results")
+
+    def __init__(self, assigned: AssignedQueue, batches: Sequence[Batch], done: Done) -> None:
+        self.assigned = assigned
+        self.batches: deque[Batch] = deque(batches)
+        self.results: deque[Finished] = deque()
+        """Ended calls nobody has heard of yet."""
+        self.done = done
+
+
+class Running(NamedTuple):
+    """A call of a listener that has not ended."""
+
+    work: Work
+    batch: Batch
+    since_s: float
+    """``time.perf_counter``."""
+
+
+# ---- listening ----------------------------------------------------------------------------------
+# Calling listeners: plain functions on a pool of threads, coroutines on an event loop.
+#
+# The client's loop submits ``Work``: batches of one queue in one deque. Workers take batches off it
+# one by one, so several workers may share a work, and hand results back in lists: many calls, one
+# wake-up of the loop. How many workers are told of a work depends on how long calls took lately: a
+# fast listener is called by one thread without switching, a slow one by all of them. Should a call
+# take unexpectedly long, a tick tells idle workers of what is left.
+#
+# Invariants: a batch is taken by one worker; every taken batch is reported exactly once; after
+# ``stop`` no batch is taken. Whoever raises (hook or listener) does not end a worker.
+#
+# Not here: one call (``caller.py``), what follows from results (``concurrent.py``, ``ordered.py``).
+
 
 _log = logging.getLogger(__name__)
 
@@ -284,3 +398,141 @@ class CoroutineListening(_Sharing):
                 reported_s = now_s
         if results:
             self.home.post(self.report, work)
+
+
+# ---- caller -------------------------------------------------------------------------------------
+# One call of a listener: argument, time, hooks, and what its answer means.
+#
+# Not here: on which thread or loop (``listening.py``), what follows (``concurrent.py``,
+# ``ordered.py``).
+
+
+Listener: TypeAlias = Callable[[Any], Answer | Awaitable[Answer]]
+"""Gets one message, or a list where ``consume_batch`` is above 1."""
+
+_SUCCESS: Final = ResultKind.SUCCESS
+
+
+class Caller:
+    """Calls one listener."""
+
+    def __init__(
+        self, listener: Listener, hooks: Hooks, *, takes_list: bool, timeout_ms: float
+    ) -> None:
+        self.listener = listener
+        self.takes_list = takes_list
+        self._hooks = hooks
+        self._timeout_ms = timeout_ms
+
+    def call(self, work: Work, batch: Batch, started_s: float) -> tuple[Finished, float]:
+        """Call it now; returns what became of it and when that was."""
+        contexts = self._hooks.before(work.assigned.queue, batch) if self._hooks.all else None
+        try:
+            answer: Any = self.listener(batch if self.takes_list else batch[0])
+            error: BaseException | None = None
+        except BaseException as problem:
+            answer, error = None, problem
+        ended_s = time.perf_counter()
+        finished = self._finished(batch, answer, error, (ended_s - started_s) * 1000)
+        if contexts is not None:
+            self._hooks.after(work.assigned.queue, finished, contexts)
+        return finished, ended_s
+
+    async def call_async(
+        self, work: Work, batch: Batch, started_s: float
+    ) -> tuple[Finished, float]:
+        """The same for a coroutine function."""
+        contexts = self._hooks.before(work.assigned.queue, batch) if self._hooks.all else None
+        try:
+            listener: Any = self.listener
+            answer: Any = await listener(batch if self.takes_list else batch[0])
+            error: BaseException | None = None
+        except asyncio.CancelledError:
+            raise
+        except BaseException as problem:
+            answer, error = None, problem
+        ended_s = time.perf_counter()
+        finished = self._finished(batch, answer, error, (ended_s - started_s) * 1000)
+        if contexts is not None:
+            self._hooks.after(work.assigned.queue, finished, contexts)
+        return finished, ended_s
+
+    def _finished(
+        self, batch: Batch, answer: Any, error: BaseException | None, spent_ms: float
+    ) -> Finished:
+        if error is None and answer is None and spent_ms < self._timeout_ms:
+            return Finished(batch, None, None, _SUCCESS, spent_ms)
+        if error is None and not isinstance(answer, (ConsumeResult, Later, Suspend, type(None))):
+            error = TypeError(
+                f"the listener returned {answer!r}; return None or SUCCESS when the messages are"
+                f" done, LATER when they are to come again"
+            )
+            answer = None
+        if error is not None:
+            kind = ResultKind.EXCEPTION
+        elif spent_ms >= self._timeout_ms:
+            kind = ResultKind.TIME_OUT
+        elif answer in (None, ConsumeResult.SUCCESS, ConsumeResult.COMMIT):
+            kind = ResultKind.SUCCESS
+        else:
+            kind = ResultKind.LATER
+        return Finished(batch, answer, error, kind, spent_ms)
+
+
+def is_coroutine_listener(listener: Listener) -> bool:
+    """True for a coroutine function, or an object whose call is one."""
+    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
+        type(listener).__call__
+    )
+
+
+# ---- hooks --------------------------------------------------------------------------------------
+# Hooks around consumption: called before and after each call of the listener.
+#
+# They run where the listener runs (worker thread or its loop), so a slow hook slows consumption and
+# nothing else. A hook that raises is logged and changes nothing.
+#
+# Not here: filter hooks (``subscription.py``), message trace, which is one of these (``trace.py``).
+
+
+class ConsumeHook(Protocol):
+    """What a hook has."""
+
+    def before(self, group: str, queue: QueueRef, messages: Sequence[ReceivedMessage]) -> object:
+        """Before the listener; what it returns comes back in ``after``."""
+        ...
+
+    def after(self, group: str, queue: QueueRef, finished: Finished, context: object) -> None:
+        """After the listener, with what became of it."""
+        ...
+
+
+class Hooks:
+    """The hooks of one consumer, in the order they were added."""
+
+    def __init__(self, group: str, hooks: Sequence[ConsumeHook] = ()) -> None:
+        self._group = group
+        self.all = list(hooks)
+
+    def add(self, hook: ConsumeHook) -> None:
+        """One more."""
+        self.all.append(hook)
+
+    def before(self, queue: QueueRef, messages: Sequence[ReceivedMessage]) -> list[object]:
+        """Call all; returns their contexts."""
+        contexts: list[object] = []
+        for hook in self.all:
+            try:
+                contexts.append(hook.before(self._group, queue, messages))
+            except Exception:
+                _log.exception("consume hook failed before", extra={"group": self._group})
+                contexts.append(None)
+        return contexts
+
+    def after(self, queue: QueueRef, finished: Finished, contexts: list[object]) -> None:
+        """Call all with what became of it."""
+        for hook, context in zip(self.all, contexts, strict=False):
+            try:
+                hook.after(self._group, queue, finished, context)
+            except Exception:
+                _log.exception("consume hook failed after", extra={"group": self._group})

@@ -8,23 +8,26 @@ Not here: marks and messages (``lite_cache.py``), pulls (``lite_pulling.py``), w
 (``lite_member.py``).
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.client.consumer.lite_cache import LiteCache, LiteQueue
-from penstock.client.consumer.lite_pulling import LitePulling, Pull
-from penstock.client.consumer.offsets.table import Offsets
-from penstock.client.consumer.pull_options import LitePullOptions
-from penstock.client.consumer.thresholds import HeldQueue, QueueThresholds
-from penstock.client.errors import StateError
+from penstock.client.consumer.assigned import AssignedQueue, Pauses, ProcessQueue
+from penstock.client.consumer.offsets import Offsets
+from penstock.client.consumer.pulling import LitePullOptions, PullResult, PullStatus
+from penstock.client.consumer.statistics import HeldQueue, QueueThresholds
+from penstock.client.errors import BrokerRefused, ClientError, StateError
 from penstock.client.message import ReceivedMessage
-from penstock.flow.thresholds import Thresholds
+from penstock.flow.thresholds import Cached, Thresholds, Throttle
 from penstock.model.assignment import QueueRef
 from penstock.model.clock import Clock
+from penstock.wire.rocketmq.codes import ResponseCode
 
 _log = logging.getLogger(__name__)
 
@@ -260,3 +263,330 @@ class LiteReader:
         self._commits.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("automatic commit failed", exc_info=task.exception())
+
+
+# ---- lite cache ---------------------------------------------------------------------------------
+# What a lite pull consumer has pulled and not yet handed out, and how far its user has come.
+#
+# The background pulls put messages in; ``take`` hands them out, one queue after the other, so that
+# no queue waits behind a longer one. Each queue has three marks:
+#
+# | settled <= position <= next_offset
+# | settled       everything before it was handed out by an *earlier* poll: done, by the user's own
+# |               asking for more; this is what an automatic commit may store
+# | position      the next message that ``take`` hands out
+# | next_offset   where the next pull begins
+#
+# ``seek`` moves all three and empties the queue's cache; a pull that was under way then belongs to
+# an older ``epoch`` and is not put in. Messages the broker's filter left out lie between
+# ``position`` and the next cached one: they are nobody's, so ``position`` passes them.
+#
+# Invariants: within one epoch messages leave in offset order, each once; ``settled`` and
+# ``position`` only grow; messages of a paused queue stay. Not here: pulling (``lite_pulling.py``),
+# limits (``flow/thresholds.py``), where offsets are kept (``offsets/``).
+
+
+class LiteQueue(AssignedQueue):
+    """One queue of a lite pull consumer."""
+
+    __slots__ = ("_is_ready", "epoch", "max_offset", "min_offset", "settled")
+
+    def __init__(self, queue: QueueRef, offset: int, now_ms: int) -> None:
+        super().__init__(queue, offset, now_ms)
+        self.epoch = 0
+        """Grows with each seek."""
+        self.settled = offset
+        self.min_offset = -1
+        self.max_offset = -1
+        """As the last answer said; -1 before the first one."""
+        self._is_ready = False
+
+    @property
+    def position(self) -> int:
+        """The offset of the next message to hand out, or behind what was passed over."""
+        lowest = self.process_queue.lowest
+        return self.next_offset if lowest is None else lowest
+
+    @property
+    def cached(self) -> Cached:
+        """What the limits look at."""
+        process_queue = self.process_queue
+        return Cached(process_queue.count, process_queue.size_bytes, process_queue.span)
+
+    @property
+    def lag(self) -> int | None:
+        """Messages the broker has and the user has not; None before the first answer."""
+        return None if self.max_offset < 0 else max(0, self.max_offset - self.position)
+
+
+class LiteCache:
+    """The queues of one lite pull consumer."""
+
+    def __init__(self) -> None:
+        self.queues: dict[QueueRef, LiteQueue] = {}
+        self.count = 0
+        """Cached messages of all queues."""
+        self._ready: deque[LiteQueue] = deque()
+
+    @property
+    def has_messages(self) -> bool:
+        """True when ``take`` would find something."""
+        return bool(self._ready)
+
+    def add(self, queue: LiteQueue) -> None:
+        """A queue is ours."""
+        self.queues[queue.queue] = queue
+
+    def drop(self, queue: QueueRef) -> LiteQueue | None:
+        """A queue is not ours any more; what is cached of it is forgotten."""
+        dropped = self.queues.pop(queue, None)
+        if dropped is not None:
+            dropped.drop()
+            self._empty(dropped)
+        return dropped
+
+    def put(
+        self, queue: LiteQueue, epoch: int, messages: Sequence[ReceivedMessage], next_offset: int
+    ) -> bool:
+        """An answer came; False when it is of no use any more (dropped, or a seek since)."""
+        if queue.is_dropped or queue.epoch != epoch:
+            return False
+        queue.process_queue.put(messages)
+        queue.next_offset = next_offset
+        self.count += len(messages)
+        self._offer(queue)
+        return True
+
+    def take(self, count_max: int) -> list[ReceivedMessage]:
+        """The next messages of one queue; none when nothing is ready."""
+        if not self._ready:
+            return []
+        queue = self._ready.popleft()
+        queue._is_ready = False
+        messages = queue.process_queue.take(count_max)
+        queue.process_queue.commit_taken()
+        self.count -= len(messages)
+        self._offer(queue)
+        return messages
+
+    def settle(self) -> None:
+        """The user asks for more: what was handed out so far is done."""
+        for queue in self.queues.values():
+            queue.settled = queue.position
+
+    def seek(self, queue: QueueRef, offset: int) -> LiteQueue:
+        """Go on there; KeyError when the queue is not ours."""
+        sought = self.queues[queue]
+        self._empty(sought)
+        sought.epoch += 1
+        sought.next_offset = sought.settled = offset
+        return sought
+
+    def pause(self, queues: Iterable[QueueRef]) -> None:
+        """Neither pull nor hand out; KeyError when one is not ours, then none is paused."""
+        for each in [self.queues[queue] for queue in queues]:
+            each.is_paused = True
+            if each._is_ready:
+                self._ready.remove(each)
+                each._is_ready = False
+
+    def resume(self, queues: Iterable[QueueRef]) -> None:
+        """Go on where it was paused; KeyError when one is not ours, then none is resumed."""
+        for each in [self.queues[queue] for queue in queues]:
+            each.is_paused = False
+            self._offer(each)
+
+    def progress(
+        self, *, is_user: bool, held: Mapping[QueueRef, int] | None = None
+    ) -> dict[QueueRef, int]:
+        """How far each queue may be committed.
+
+        ``is_user``: the user says that all handed out is done; else only what was settled.
+        ``held``: offsets from which on messages were handed to an iterator, but not to the user.
+        """
+        found: dict[QueueRef, int] = {}
+        for ref, queue in self.queues.items():
+            offset = queue.position if is_user else queue.settled
+            found[ref] = min(offset, held[ref]) if held and ref in held else offset
+        return found
+
+    def _offer(self, queue: LiteQueue) -> None:
+        if not queue._is_ready and not queue.is_paused and queue.process_queue.count:
+            queue._is_ready = True
+            self._ready.append(queue)
+
+    def _empty(self, queue: LiteQueue) -> None:
+        self.count -= queue.process_queue.count
+        # A new one: the highest offset ever pulled means nothing after a seek back.
+        queue.process_queue = ProcessQueue()
+        if queue._is_ready:
+            self._ready.remove(queue)
+            queue._is_ready = False
+
+
+# ---- lite pulling -------------------------------------------------------------------------------
+# Background pulls of a lite pull consumer: one loop per queue, held by limits of its own.
+#
+# Who spends: the answers to pulls, put into the cache. Who grants: ``poll()``, which takes messages
+# out. Who stops: the loop of one queue by its own limits (messages, bytes, span), all of them by
+# the limit of the whole cache. What wakes a held loop: 50 ms, or a poll that made room.
+#
+# Before each pull, in this order: dropped, the loop ends; paused, look again in 1 s; the cache of
+# all queues full, then that of this one: 50 ms. After a pull: flow control by the broker (215)
+# waits 20 ms, any other failure ``exception_delay_ms``; an answer, whatever it brought, is followed
+# at once.
+#
+# Invariants: one pull per queue is under way; a seek abandons it, so the next one begins at the new
+# offset at once and not after a long poll.
+# Not here: marks and messages (``lite_cache.py``), the request itself (``lite_pull_consumer.py``).
+
+
+PAUSED_WAIT_MS: Final = 1_000
+HELD_WAIT_MS: Final = 50
+FLOW_CONTROL_WAIT_MS: Final = 20
+"""RocketMQ's waits: paused by the user, over a limit, the broker is under flow control."""
+
+Pull = Callable[[LiteQueue, int], Awaitable[PullResult]]
+"""Pull from an offset, waiting for messages; raises ``ClientError``."""
+
+
+class LitePulling:
+    """The pull loops of one consumer."""
+
+    def __init__(
+        self,
+        cache: LiteCache,
+        limits: QueueThresholds,
+        clock: Clock,
+        *,
+        pull: Pull,
+        messages_max: int,
+        exception_delay_ms: int,
+        arrived: Callable[[], None],
+    ) -> None:
+        self._cache = cache
+        self._limits = limits
+        self._clock = clock
+        self._pull = pull
+        self._exception_delay_ms = exception_delay_ms
+        self._arrived = arrived
+        self._pauses = Pauses()
+        self._throttles: dict[LiteQueue, Throttle] = {}
+        self._loops: dict[LiteQueue, asyncio.Task[None]] = {}
+        self._whole = Throttle("all queues", Thresholds(messages_max, 0, 0), limits)
+
+    def start(self, queue: LiteQueue) -> None:
+        """Pull this queue from now on."""
+        self._throttles[queue] = self._limits.open(queue.queue)
+        self._begin(queue)
+
+    def stop(self, queue: LiteQueue) -> None:
+        """Pull it no more."""
+        loop = self._loops.pop(queue, None)
+        if loop is not None:
+            loop.cancel()
+        throttle = self._throttles.pop(queue, None)
+        if throttle is not None:
+            self._limits.close(queue.queue, throttle, self._clock.monotonic_ms())
+
+    def restart(self, queue: LiteQueue) -> None:
+        """A seek: abandon the pull under way."""
+        loop = self._loops.pop(queue, None)
+        if loop is not None:
+            loop.cancel()
+            self._begin(queue)
+
+    def wake(self, queue: LiteQueue | None = None) -> None:
+        """Something was resumed, or taken out: look now instead of later."""
+        for each in [queue] if queue is not None else list(self._throttles):
+            self._pauses.cut(each)
+
+    def took(self, ref: QueueRef) -> None:
+        """A poll took messages of this queue; it may have made room."""
+        if self._whole.is_held and self._whole.is_free(self._all()):
+            self.wake()
+        queue = self._cache.queues.get(ref)
+        throttle = None if queue is None else self._throttles.get(queue)
+        if queue is None or throttle is None or not throttle.is_held:
+            return
+        if throttle.is_free(queue.cached):
+            self.wake(queue)
+
+    def held(self, now_ms: int) -> list[HeldQueue]:
+        """Which limit holds which queue since when; the limit of all queues holds each of them."""
+        found = self._limits.held(now_ms)
+        whole = self._whole.current(now_ms)
+        if whole is not None:
+            found += [
+                HeldQueue(
+                    ref,
+                    whole.threshold,
+                    whole.limit,
+                    whole.since_ms,
+                    now_ms - whole.since_ms,
+                    whole.cached,
+                )
+                for ref in self._cache.queues
+            ]
+        return sorted(found, key=lambda each: each.since_ms)
+
+    def look(self, queue: LiteQueue, now_ms: int) -> int:
+        """How long to wait before the next pull; 0: pull now."""
+        # Set first: a queue that is held is not one whose loop has died.
+        queue.last_pull_ms = now_ms
+        if queue.is_paused:
+            return PAUSED_WAIT_MS
+        if self._whole.look(self._all(), now_ms) is not None:
+            return HELD_WAIT_MS
+        throttle = self._throttles[queue]
+        return 0 if throttle.look(queue.cached, now_ms) is None else HELD_WAIT_MS
+
+    def answered(self, queue: LiteQueue, epoch: int, result: PullResult) -> None:
+        """Put an answer where it belongs."""
+        if queue.is_dropped or queue.epoch != epoch:
+            return
+        queue.min_offset, queue.max_offset = result.min_offset, result.max_offset
+        if result.status is PullStatus.OFFSET_MOVED:
+            _log.warning(
+                "offset is outside the queue",
+                extra={
+                    "queue": queue.queue,
+                    "offset": queue.next_offset,
+                    "next": result.next_offset,
+                },
+            )
+            if result.next_offset < queue.next_offset:
+                self._cache.seek(queue.queue, result.next_offset)
+                return
+        self._cache.put(queue, epoch, result.messages, result.next_offset)
+        if result.messages:
+            self._arrived()
+
+    def delay_after(self, problem: ClientError) -> int:
+        """How long to wait after a pull that failed."""
+        is_flow = isinstance(problem, BrokerRefused) and problem.code == ResponseCode.FLOW_CONTROL
+        return FLOW_CONTROL_WAIT_MS if is_flow else self._exception_delay_ms
+
+    def _begin(self, queue: LiteQueue) -> None:
+        name = f"lite-pull {queue.queue}"
+        self._loops[queue] = asyncio.get_running_loop().create_task(self._run(queue), name=name)
+
+    async def _run(self, queue: LiteQueue) -> None:
+        while not queue.is_dropped:
+            wait_ms = self.look(queue, self._clock.monotonic_ms())
+            if wait_ms:
+                await self._pauses.pause(queue, wait_ms)
+                continue
+            epoch = queue.epoch
+            try:
+                self.answered(queue, epoch, await self._pull(queue, queue.next_offset))
+            except ClientError as problem:
+                _log.warning("pull failed", extra={"queue": queue.queue, "error": str(problem)})
+                await self._pauses.pause(queue, self.delay_after(problem))
+            except Exception:
+                # A loop that dies leaves its queue unread, and nobody would notice.
+                _log.exception("pull failed", extra={"queue": queue.queue})
+                await self._pauses.pause(queue, self._exception_delay_ms)
+
+    def _all(self) -> Cached:
+        return Cached(self._cache.count, 0, 0)

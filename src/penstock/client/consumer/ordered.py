@@ -17,26 +17,31 @@ Not here: how listeners are called (``listening.py``), what follows from an answ
 (``ordered_next.py``).
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from enum import Enum, auto
+from typing import Final, NamedTuple, Protocol
 
-from penstock.client.consumer.assigned import AssignedQueue, DirectOutcome
-from penstock.client.consumer.concurrent import Runtime
-from penstock.client.consumer.direct_consume import direct_outcome
-from penstock.client.consumer.listener_calls import ListenerCalls
-from penstock.client.consumer.listening import Listening
-from penstock.client.consumer.locks import BrokerLocks, may_let_go
-from penstock.client.consumer.offsets.table import Offsets
-from penstock.client.consumer.ordered_next import Next, judge, suspend_ms
-from penstock.client.consumer.pauses import Pauses
-from penstock.client.consumer.results import Finished
-from penstock.client.consumer.statistics import ConsumerStatistics
-from penstock.client.consumer.thresholds import name_of
-from penstock.client.errors import StateError
+from penstock.client.consumer.assigned import AssignedQueue, DirectOutcome, Pauses
+from penstock.client.consumer.concurrent import Runtime, direct_outcome
+from penstock.client.consumer.listening import (
+    ConsumeResult,
+    Finished,
+    Later,
+    Listening,
+    Suspend,
+    Work,
+)
+from penstock.client.consumer.offsets import Offsets
+from penstock.client.consumer.statistics import ConsumerStatistics, name_of
+from penstock.client.errors import ClientError, StateError
 from penstock.client.message import ReceivedMessage
 from penstock.model.assignment import QueueRef
+from penstock.model.clock import Clock
 
 _log = logging.getLogger(__name__)
 
@@ -306,3 +311,305 @@ def _log_exception(finished: Finished) -> None:
         extra={"message_id": first.message_id, "queue": name_of(first.queue)},
         exc_info=finished.error,
     )
+
+
+# ---- ordered next -------------------------------------------------------------------------------
+# What follows from an ordered listener's answer: a table.
+#
+# | answer               auto commit    without
+# | None, SUCCESS        COMMIT         KEEP       taken, not committed yet
+# | COMMIT               COMMIT         COMMIT
+# | SUSPEND, LATER       AGAIN          AGAIN      these messages, after a moment
+# | ROLLBACK             AGAIN          ROLL_BACK  everything since the last commit
+# | an exception         AGAIN          AGAIN
+#
+# RocketMQ takes a ROLLBACK under auto commit for a success (with a warning). Here it is what it
+# says as far as it can be: nothing a listener did not accept is committed.
+
+
+SUSPEND_MS_MIN: Final = 10
+SUSPEND_MS_MAX: Final = 30_000
+"""RocketMQ's bounds of a suspension."""
+
+
+class Next(Enum):
+    """What to do with the messages of a call."""
+
+    COMMIT = auto()
+    KEEP = auto()
+    AGAIN = auto()
+    ROLL_BACK = auto()
+
+
+def judge(finished: Finished, is_auto_commit: bool) -> Next:
+    """The row and column of the table."""
+    answer = finished.answer
+    if finished.error is not None or isinstance(answer, (Suspend, Later)):
+        return Next.AGAIN
+    if answer is ConsumeResult.SUSPEND or answer is ConsumeResult.LATER:
+        return Next.AGAIN
+    if answer is ConsumeResult.ROLLBACK:
+        return Next.AGAIN if is_auto_commit else Next.ROLL_BACK
+    if is_auto_commit or answer is ConsumeResult.COMMIT:
+        return Next.COMMIT
+    return Next.KEEP
+
+
+def suspend_ms(finished: Finished, default_ms: int) -> int:
+    """How long the queue waits: what the listener said, or the consumer's own; within bounds."""
+    answer = finished.answer
+    wanted = answer.suspend_ms if isinstance(answer, Suspend) else 0
+    return min(max(wanted or default_ms, SUSPEND_MS_MIN), SUSPEND_MS_MAX)
+
+
+# ---- listener calls -----------------------------------------------------------------------------
+# One call of the listener at a time for each queue, awaited: what ordered consumption is made of.
+#
+# A call that no worker has taken can be withdrawn; it then never happens. Workers do not take calls
+# of a dropped queue, nor those that may not begin any more when their turn comes (a lock that went
+# stale while all workers were busy); without withdrawing nobody would ever hear of them.
+#
+# Invariants: every call ends exactly once, with what became of it or with None (withdrawn); a call
+# begins only while ``may_begin`` says so, asked by the worker right before.
+# Not here: the workers (``listening.py``).
+
+
+class _Guarded(deque[list[ReceivedMessage]]):
+    """Batches that a worker gets only while they may begin."""
+
+    def __init__(self, batch: list[ReceivedMessage], may_begin: Callable[[], bool]) -> None:
+        super().__init__([batch])
+        self.may_begin = may_begin
+
+    def popleft(self) -> list[ReceivedMessage]:
+        """For workers, on their threads."""
+        if not self.may_begin():
+            raise IndexError("not now")
+        return super().popleft()
+
+    def withdraw(self) -> bool:
+        """Take it away from them; False when a worker was faster."""
+        try:
+            super().popleft()
+        except IndexError:
+            return False
+        return True
+
+
+class ListenerCalls:
+    """The calls that have not ended."""
+
+    def __init__(self, listening: Listening) -> None:
+        self._listening = listening
+        self._open: dict[Work, asyncio.Future[Finished | None]] = {}
+
+    async def call(
+        self,
+        assigned: AssignedQueue,
+        messages: list[ReceivedMessage],
+        may_begin: Callable[[], bool] = lambda: True,
+    ) -> Finished | None:
+        """What the listener made of these messages; None when it was not called."""
+        work = Work(assigned, (), self._finished)
+        work.batches = _Guarded(messages, may_begin)
+        ended: asyncio.Future[Finished | None] = asyncio.get_running_loop().create_future()
+        self._open[work] = ended
+        self._listening.submit(work)
+        try:
+            return await ended
+        finally:
+            self._open.pop(work, None)
+
+    def withdraw(self, assigned: AssignedQueue) -> None:
+        """Take back a call of this queue that no worker has taken."""
+        for work in [each for each in self._open if each.assigned is assigned]:
+            self._withdraw(work)
+
+    def withdraw_all(self) -> None:
+        """The same for every queue."""
+        for work in list(self._open):
+            self._withdraw(work)
+
+    def withdraw_late(self) -> None:
+        """Take back what may not begin any more."""
+        for work in list(self._open):
+            if isinstance(work.batches, _Guarded) and not work.batches.may_begin():
+                self._withdraw(work)
+
+    def _withdraw(self, work: Work) -> None:
+        # Workers take from the same deque: whoever gets the batch decides.
+        if isinstance(work.batches, _Guarded) and work.batches.withdraw():
+            self._end(work, None)
+
+    def _finished(self, work: Work, finished: list[Finished]) -> None:
+        self._end(work, finished[0])
+
+    def _end(self, work: Work, finished: Finished | None) -> None:
+        ended = self._open.get(work)
+        if ended is not None and not ended.done():
+            ended.set_result(finished)
+
+
+# ---- locks --------------------------------------------------------------------------------------
+# The broker's lock on each queue of an ordered consumer: asked for, renewed, lost, given back.
+#
+# | free --acquire--> held --renewed every 20 s--> held
+# |                    | no answer for 30 s: stale, nothing new begins; renewed: held again
+# |                    | refused, or silent for as long as a broker keeps a lock: lost
+# |                    | dropped: let go when no listener runs, at the latest 20 s later
+#
+# The broker gives a lock to somebody else after 60 s of silence; we stop beginning after 30 s,
+# counted from the moment we asked and not from the answer. So a listener may run for 30 s after its
+# lock went stale, and for 20 s after its queue was dropped, before another member can begin.
+#
+# A lost lock was another member's in the meantime: what is cached is out of date. The queue is
+# dropped, and the next rebalance makes it anew if it can have the lock.
+#
+# Invariant: work begins only between a grant and ``stale_ms`` after it was asked for.
+# Not here: the work (``ordered.py``), the broker's side (``engine/group/locks.py``).
+
+
+class LockTerms(NamedTuple):
+    """The times of a lock's life."""
+
+    first_renewal_ms: int = 1_000
+    renewal_ms: int = 20_000
+    stale_ms: int = 30_000
+    """Our own lock is not trusted any more this long after we asked for it."""
+    lost_ms: int = 60_000
+    """The broker may have given it to another member and got it back: what a broker keeps it."""
+    drop_wait_ms: int = 500
+    """How long one rebalance waits for the listener of a dropped queue."""
+    drop_forced_ms: int = 20_000
+    """A dropped queue is unlocked after this although its listener still runs."""
+
+
+TERMS: Final = LockTerms()
+
+
+def is_held(assigned: AssignedQueue, now_ms: int, terms: LockTerms = TERMS) -> bool:
+    """True while work may begin under the lock."""
+    return assigned.is_locked and now_ms - assigned.last_locked_ms <= terms.stale_ms
+
+
+def note_grant(assigned: AssignedQueue, asked_ms: int, terms: LockTerms = TERMS) -> bool:
+    """A grant asked for at ``asked_ms``; False: the lock was lost in between, and the queue."""
+    if assigned.is_dropped:
+        return False
+    if assigned.is_locked and asked_ms - assigned.last_locked_ms > terms.lost_ms:
+        note_refusal(assigned)
+        return False
+    assigned.is_locked = True
+    # Answers may overtake each other: the later question counts.
+    assigned.last_locked_ms = max(assigned.last_locked_ms, asked_ms)
+    return True
+
+
+def note_refusal(assigned: AssignedQueue) -> None:
+    """Another member has it: this object of the queue is over."""
+    assigned.is_locked = False
+    assigned.drop()
+
+
+def may_let_go(is_working: bool, dropped_for_ms: int, terms: LockTerms = TERMS) -> bool:
+    """Whether a dropped queue may be unlocked now."""
+    return not is_working or dropped_for_ms >= terms.drop_forced_ms
+
+
+class LockCalls(Protocol):
+    """What a broker is asked; ``Calls`` answers it."""
+
+    async def lock(
+        self, broker: str, group: str, queues: Collection[QueueRef]
+    ) -> Collection[QueueRef]:
+        """Request 41: those granted."""
+        ...
+
+    async def unlock(self, broker: str, group: str, queues: Collection[QueueRef]) -> None:
+        """Request 42."""
+        ...
+
+
+class BrokerLocks:
+    """All locks of one ordered consumer."""
+
+    def __init__(
+        self,
+        calls: LockCalls,
+        group: str,
+        *,
+        owned: Callable[[], Mapping[QueueRef, AssignedQueue]],
+        clock: Clock,
+        terms: LockTerms = TERMS,
+    ) -> None:
+        self._calls = calls
+        self._group = group
+        self._owned = owned
+        self._clock = clock
+        self.terms = terms
+
+    def is_held(self, assigned: AssignedQueue) -> bool:
+        """True while work on the queue may begin."""
+        return is_held(assigned, self._clock.monotonic_ms(), self.terms)
+
+    async def acquire(self, queues: Collection[QueueRef]) -> dict[QueueRef, int]:
+        """Ask for queues not owned yet; the granted ones, and when they were asked for."""
+        asked_ms = self._clock.monotonic_ms()
+        answers = await asyncio.gather(*(self._ask(*each) for each in by_broker(queues)))
+        return {queue: asked_ms for granted in answers if granted for queue in granted}
+
+    def granted(self, assigned: AssignedQueue, asked_ms: int) -> None:
+        """A queue was made under this grant."""
+        note_grant(assigned, asked_ms, self.terms)
+
+    async def renew(self, queues: Collection[AssignedQueue] | None = None) -> list[QueueRef]:
+        """Ask again for owned queues, all unless told which; returns those lost to others."""
+        chosen = self._owned().values() if queues is None else queues
+        asked = {each.queue: each for each in chosen if not each.is_dropped}
+        asked_ms = self._clock.monotonic_ms()
+        lost: list[QueueRef] = []
+
+        async def renew_at(broker: str, wanted: list[QueueRef]) -> None:
+            granted = await self._ask(broker, wanted)
+            if granted is None:
+                # No answer is no refusal: the lock goes stale by itself if this goes on.
+                return
+            for queue in wanted:
+                assigned = asked[queue]
+                if assigned.is_dropped:
+                    continue
+                if queue not in granted:
+                    note_refusal(assigned)
+                elif note_grant(assigned, asked_ms, self.terms):
+                    continue
+                lost.append(queue)
+
+        await asyncio.gather(*(renew_at(*each) for each in by_broker(asked)))
+        if lost:
+            _log.warning("locks lost to other members", extra={"queues": lost})
+        return lost
+
+    async def give_back(self, queues: Collection[QueueRef]) -> None:
+        """Unlock; a broker that cannot be told forgets the lock after 60 s."""
+        await asyncio.gather(*(self._unlock(*each) for each in by_broker(queues)))
+
+    async def _ask(self, broker: str, queues: list[QueueRef]) -> Collection[QueueRef] | None:
+        try:
+            return await self._calls.lock(broker, self._group, queues)
+        except ClientError as problem:
+            _log.warning("locks not asked for", extra={"broker": broker, "error": str(problem)})
+            return None
+
+    async def _unlock(self, broker: str, queues: list[QueueRef]) -> None:
+        try:
+            await self._calls.unlock(broker, self._group, queues)
+        except ClientError as problem:
+            _log.info("locks not given back", extra={"broker": broker, "error": str(problem)})
+
+
+def by_broker(queues: Iterable[QueueRef]) -> list[tuple[str, list[QueueRef]]]:
+    """Queues in groups of one request each."""
+    groups: dict[str, list[QueueRef]] = {}
+    for queue in queues:
+        groups.setdefault(queue.broker, []).append(queue)
+    return list(groups.items())

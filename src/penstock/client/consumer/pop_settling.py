@@ -1,35 +1,289 @@
-"""Settling popped messages at their brokers: acknowledged, given back, or buried.
+"""What follows from a listener's answer about popped messages.
 
-Acknowledgements of one turn of the event loop go out together (``pop_acks.py``). A broker that does
-not know the shared request gets single ones from then on. Nothing is tried twice: a message whose
-acknowledgement is lost comes again after its invisible time, and that is what this promises.
+    success                    acknowledged
+    failure                    invisible for a time that grows with its deliveries (pop_delays.py)
+    failure, too often         acknowledged once it is older than four hours
+    a level below 0            a dead letter
+    ordered failure            it and all behind it in its queue: invisible for the suspend time
+    longer than the invisible  ignored: the broker has given the message to somebody else already
+    time, whatever it says
 
-Invariants: a message is settled with its newest receipt; ``drain`` returns when every request under
-way is answered.
-Not here: which of the three it is to be (``pop_service.py``).
+Messages wait here for a free worker; what waits longer than its invisible time is not consumed at
+all. An ordered queue's messages are given to the listener batch after batch, each after the one
+before it succeeded; queues of one pop run side by side.
+
+Invariant: every message handed in is ended exactly once in its ``PopQueue``.
+Not here: calling the listener (``listening.py``), requests (``pop_settling.py``), pops
+(``pop.py``).
 """
+
+from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Protocol
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol
+from uuid import uuid4
 
-from penstock.client.consumer.pop_acks import batched, can_share, single
-from penstock.client.consumer.pop_queue import PoppedMessage
-from penstock.client.consumer.pop_receipts import real_topic, renewed
+import msgspec
+
+from penstock.client.consumer.assigned import AssignedQueue
+from penstock.client.consumer.listening import (
+    Answer,
+    Batch,
+    Finished,
+    Later,
+    Listening,
+    Suspend,
+    Work,
+)
+from penstock.client.consumer.statistics import ConsumerStatistics
+from penstock.client.consumer.subscription import RETRY_PREFIX
 from penstock.client.errors import BrokerRefused, ClientError
+from penstock.client.message import ReceivedMessage
+from penstock.flow.thresholds import Cached
 from penstock.model.assignment import QueueRef
 from penstock.model.clock import Clock
-from penstock.wire.rocketmq.bodies import BatchAckBody
+from penstock.wire.rocketmq.bodies import BATCH_ACK_BYTES_MAX, BatchAck, BatchAckBody
 from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.headers import (
     AckHeader,
     ChangeInvisibleAnswer,
     ChangeInvisibleHeader,
+    PopAnswer,
     SendBackHeader,
 )
+from penstock.wire.rocketmq.pop_handle import (
+    REVIVE_ORDERLY,
+    PopHandle,
+    RetryFlag,
+    parse_offsets,
+    parse_order_counts,
+    parse_start_offsets,
+)
+from penstock.wire.rocketmq.properties import NAME_END, PAIR_END
+from penstock.wire.rocketmq.stored import StoredMessage
 
 _log = logging.getLogger(__name__)
+
+RETURN_MS: Final = 1
+"""Invisible time of what is handed back unread: somebody else may have it at once."""
+
+
+class PopWork(Work):
+    """Messages of one pop on their way through the listener."""
+
+    __slots__ = ("left", "popped_from", "rest")
+
+    popped_from: PopQueue
+    left: int
+    """Messages not reported yet."""
+    rest: list[Batch]
+    """Ordered: batches that wait for those in front of them."""
+
+
+class PopService:
+    """Consumes popped messages of one group."""
+
+    def __init__(
+        self,
+        listening: Listening,
+        settling: Settling,
+        statistics: ConsumerStatistics,
+        clock: Clock,
+        *,
+        is_ordered: bool = False,
+        consume_batch: int = 1,
+        suspend_ms: int = 1_000,
+        reconsume_times_max: int | None = None,
+    ) -> None:
+        self._listening = listening
+        self._settling = settling
+        self._statistics = statistics
+        self._clock = clock
+        self._is_ordered = is_ordered
+        self._consume_batch = consume_batch
+        self._suspend_ms = suspend_ms
+        self._reconsume_times_max = reconsume_times_max
+        self._works: set[PopWork] = set()
+        self.too_late = 0
+        """Messages whose invisible time was over before a result was there."""
+
+    def submit(self, queue: PopQueue, messages: Sequence[PoppedMessage]) -> None:
+        """Consume what one pop brought."""
+        queue.found(len(messages))
+        if not self._is_ordered:
+            self._begin(queue, self._batches(messages))
+            return
+        by_queue: dict[int, list[PoppedMessage]] = {}
+        for message in messages:
+            by_queue.setdefault(message.handle.queue_id, []).append(message)
+        for each in by_queue.values():
+            first, *rest = self._batches(each)
+            self._begin(queue, [first], rest)
+
+    def sweep(self) -> None:
+        """Leave what has waited for a worker longer than its invisible time."""
+        now_ms = self._clock.monotonic_ms()
+        for work in list(self._works):
+            late: list[Batch] = []
+            for _ in range(len(work.batches)):
+                batch = self._take(work)
+                if batch is None:
+                    break
+                if _popped(batch)[0].is_too_late(now_ms):
+                    late.append(batch)
+                else:
+                    work.batches.append(batch)
+            for batch in late:
+                self._leave(work, _popped(batch))
+
+    def dropped(self, queue: PopQueue) -> None:
+        """The place is not ours any more: hand back what no worker has taken yet."""
+        for work in list(self._works):
+            if work.popped_from is not queue:
+                continue
+            waiting: list[Batch] = []
+            while (batch := self._take(work)) is not None:
+                waiting.append(batch)
+            waiting += work.rest
+            work.rest = []
+            for batch in waiting:
+                self._settling.give_back(_popped(batch), RETURN_MS)
+                self._end(work, len(batch), in_time=True)
+
+    def _begin(self, queue: PopQueue, batches: list[Batch], rest: Iterable[Batch] = ()) -> None:
+        work = PopWork(queue, batches, self._done)
+        work.popped_from = queue
+        work.rest = list(rest)
+        work.left = sum(map(len, batches)) + sum(map(len, work.rest))
+        self._works.add(work)
+        self._listening.submit(work)
+
+    def _done(self, work: Work, calls: list[Finished]) -> None:
+        """Calls of the listener ended; on the client's loop."""
+        assert isinstance(work, PopWork)
+        now_ms = self._clock.monotonic_ms()
+        self._statistics.topic(work.popped_from.queue.topic).finished(calls, now_ms)
+        work.popped_from.last_consume_ms = now_ms
+        for call in calls:
+            messages = _popped(call.messages)
+            if any(each.is_too_late(now_ms) for each in messages):
+                self._too_late(work, messages)
+            elif self._is_ordered:
+                self._settle_in_order(work, call, messages)
+            else:
+                self._settle(call, messages)
+            self._end(work, len(messages), in_time=True)
+        if self._is_ordered and work.rest and not work.batches:
+            self._go_on(work)
+
+    def _settle(self, call: Finished, messages: list[PoppedMessage]) -> None:
+        if call.is_success:
+            self._settling.ack(messages)
+            return
+        answer = call.answer
+        level, done = (answer.delay_level, answer.done) if isinstance(answer, Later) else (0, 0)
+        if done:
+            self._settling.ack(messages[:done])
+        if level < 0:
+            self._settling.bury(messages[done:])
+            return
+        most = self._reconsume_times_max
+        for message in messages[done:]:
+            delay_ms = retry_delay_ms(
+                message.reconsume_times,
+                self._clock.wall_ms() - message.born_at_ms,
+                level=level,
+                reconsume_times_max=RECONSUME_TIMES_MAX if most is None else most,
+            )
+            if delay_ms is None:
+                _log.warning(
+                    "message given up: consumed too often, too old",
+                    extra={"message_id": message.message_id, "times": message.reconsume_times},
+                )
+                self._settling.ack([message])
+            else:
+                self._settling.give_back([message], delay_ms)
+
+    def _settle_in_order(
+        self, work: PopWork, call: Finished, messages: list[PoppedMessage]
+    ) -> None:
+        if call.is_success:
+            self._settling.ack(messages)
+            return
+        most = self._reconsume_times_max
+        if most is not None and all(each.reconsume_times >= most for each in messages):
+            self._settling.bury(messages)
+            return
+        wait_ms = suspend_ms(_wished_ms(call.answer) or self._suspend_ms)
+        rest, work.rest = work.rest, []
+        behind = [message for batch in rest for message in _popped(batch)]
+        # Also what was not tried: the broker must not give it out before the failed one.
+        self._settling.give_back([*messages, *behind], wait_ms)
+        self._end(work, len(behind), in_time=True)
+
+    def _go_on(self, work: PopWork) -> None:
+        batch = work.rest.pop(0)
+        late = any(each.is_too_late(self._clock.monotonic_ms()) for each in _popped(batch))
+        if late or work.popped_from.is_dropped:
+            # Those behind it are of the same pop: their time is over, too.
+            rest, work.rest = [batch, *work.rest], []
+            for each in rest:
+                self._leave(work, _popped(each))
+            return
+        work.batches.append(batch)
+        self._listening.submit(work)
+
+    def _too_late(self, work: PopWork, messages: list[PoppedMessage]) -> None:
+        self.too_late += len(messages)
+        _log.warning(
+            "result ignored: consuming took longer than the invisible time",
+            extra={"queue": work.popped_from.queue, "messages": len(messages)},
+        )
+
+    def _leave(self, work: PopWork, messages: list[PoppedMessage]) -> None:
+        self.too_late += len(messages)
+        self._end(work, len(messages), in_time=False)
+
+    def _end(self, work: PopWork, messages: int, *, in_time: bool) -> None:
+        work.popped_from.ended(messages, in_time=in_time)
+        work.left -= messages
+        if work.left == 0:
+            self._works.discard(work)
+
+    def _take(self, work: PopWork) -> Batch | None:
+        # Workers take from the same end at the same time.
+        try:
+            return work.batches.popleft()
+        except IndexError:
+            return None
+
+    def _batches(self, messages: Sequence[PoppedMessage]) -> list[Batch]:
+        size = self._consume_batch
+        return [list(messages[at : at + size]) for at in range(0, len(messages), size)]
+
+
+def _popped(batch: Batch) -> list[PoppedMessage]:
+    return [message for message in batch if isinstance(message, PoppedMessage)]
+
+
+def _wished_ms(answer: Answer) -> int:
+    return answer.suspend_ms if isinstance(answer, Suspend) else 0
+
+
+# ---- pop settling -------------------------------------------------------------------------------
+# Settling popped messages at their brokers: acknowledged, given back, or buried.
+#
+# Acknowledgements of one turn of the event loop go out together (``pop_acks.py``). A broker that
+# does not know the shared request gets single ones from then on. Nothing is tried twice: a message
+# whose acknowledgement is lost comes again after its invisible time, and that is what this
+# promises.
+#
+# Invariants: a message is settled with its newest receipt; ``drain`` returns when every request
+# under way is answered. Not here: which of the three it is to be (``pop_service.py``).
+
 
 BURY_LEVEL = -1
 """``delayLevel`` of a send-back that makes a dead letter."""
@@ -213,3 +467,329 @@ class Settling:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+# ---- pop acks -----------------------------------------------------------------------------------
+# Acknowledgements of popped messages, collected so that one request settles many.
+#
+# Results come message by message; the broker takes the messages of one pop of one queue in one
+# entry of a batch (bit i = start offset + i), and many entries in one request. A broker without
+# that request (before 5.0.1) answers "not supported" once; then every message gets a request of its
+# own.
+#
+# Who spends: results of the listener. What bounds it: nothing is collected longer than one turn of
+# the event loop, and no more than the ``popThreshold`` of all queues can be waiting.
+#
+# Invariants: a receipt is settled once; messages of different pops never share an entry, since
+# their receipts expire at different times. Not here: sending it (``pop_settling.py``), the receipts
+# themselves (``pop_receipts.py``).
+
+
+SPAN_MAX: Final = BATCH_ACK_BYTES_MAX * 8
+"""Offsets that one entry can reach; a pop takes 32 messages, filters leave gaps."""
+
+ENTRIES_MAX: Final = 256
+"""Entries of one request."""
+
+Receipt = tuple[str, PopHandle]
+"""(subscribed topic, handle)."""
+
+_EntryKey = tuple[str, str, int, int, int, int, int]
+
+
+def single(topic: str, group: str, handle: PopHandle) -> AckHeader:
+    """The request for one message."""
+    return AckHeader(
+        consumer_group=group,
+        topic=real_topic(handle, topic, group),
+        queue_id=handle.queue_id,
+        extra_info=str(handle),
+        offset=handle.offset,
+    )
+
+
+def batched(group: str, receipts: Iterable[Receipt]) -> Iterator[tuple[str, BatchAckBody]]:
+    """(broker, request) for all receipts that can share requests."""
+    bits: dict[_EntryKey, int] = {}
+    heads: dict[_EntryKey, Receipt] = {}
+    for topic, handle in receipts:
+        key = (
+            handle.broker_name, topic, handle.retry_flag, handle.queue_id,
+            handle.start_offset, handle.pop_time, handle.revive_qid,
+        )  # fmt: skip
+        heads.setdefault(key, (topic, handle))
+        bits[key] = bits.get(key, 0) | 1 << (handle.offset - handle.start_offset)
+    entries: dict[str, list[BatchAck]] = {}
+    for key, (topic, handle) in heads.items():
+        entries.setdefault(handle.broker_name, []).append(_entry(group, topic, handle, bits[key]))
+    for broker, acks in entries.items():
+        for at in range(0, len(acks), ENTRIES_MAX):
+            yield broker, BatchAckBody(broker_name=broker, acks=acks[at : at + ENTRIES_MAX])
+
+
+def can_share(handle: PopHandle) -> bool:
+    """False for receipts that need a request of their own: ordered ones, and far-off offsets."""
+    return (
+        handle.revive_qid != REVIVE_ORDERLY and 0 <= handle.offset - handle.start_offset < SPAN_MAX
+    )
+
+
+def _entry(group: str, topic: str, handle: PopHandle, bits: int) -> BatchAck:
+    return BatchAck(
+        consumer_group=group,
+        topic=topic,
+        retry=str(int(handle.retry_flag)),
+        start_offset=handle.start_offset,
+        queue_id=handle.queue_id,
+        revive_queue_id=handle.revive_qid,
+        pop_time=handle.pop_time,
+        invisible_time=handle.invisible_time,
+        bits=bits.to_bytes((bits.bit_length() + 7) // 8, "little"),
+    )
+
+
+# ---- pop delays ---------------------------------------------------------------------------------
+# When a popped message that failed comes back, and when it is given up.
+#
+# A failed message is not sent anywhere: its invisible time is changed, and the broker hands it out
+# again when that has passed. The waits grow with the number of deliveries. After 16 of them the
+# message's age decides: the wait that fits its age, until it is older than twice the longest wait;
+# then it is acknowledged, so that it does not go round for ever.
+#
+# Ordered groups wait the same short time at every failure: the queue stands still meanwhile.
+#
+# Not here: who asks the broker (``pop.py``); retries of pulled messages (``send_back.py``).
+
+
+DELAYS_S: Final = (
+    10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
+)  # fmt: skip
+"""RocketMQ's ``popDelayLevel``."""
+
+RECONSUME_TIMES_MAX: Final = 16
+AGE_MS_MAX: Final = DELAYS_S[-1] * 1000 * 2
+"""Older than this after ``RECONSUME_TIMES_MAX`` deliveries: acknowledged, 4 hours."""
+
+SUSPEND_MS_MIN: Final = 10
+SUSPEND_MS_MAX: Final = 30_000
+
+
+def delay_ms(reconsume_times: int, level: int = 0) -> int:
+    """How long a failed message stays invisible; ``level`` is the listener's wish, 0 = none."""
+    at = level if level > 0 else reconsume_times
+    return DELAYS_S[min(max(at, 0), len(DELAYS_S) - 1)] * 1000
+
+
+def retry_delay_ms(
+    reconsume_times: int,
+    age_ms: int,
+    *,
+    level: int = 0,
+    reconsume_times_max: int = RECONSUME_TIMES_MAX,
+) -> int | None:
+    """The wait before the next delivery of a failed message; None = give it up, acknowledge it."""
+    if reconsume_times < reconsume_times_max:
+        return delay_ms(reconsume_times, level)
+    if age_ms > AGE_MS_MAX:
+        return None
+    # The first wait that is longer than the message is old.
+    return delay_ms(0, bisect_right(DELAYS_S, age_ms / 1000))
+
+
+def suspend_ms(wished_ms: int) -> int:
+    """How long an ordered queue stands still after a failure."""
+    return min(max(wished_ms, SUSPEND_MS_MIN), SUSPEND_MS_MAX)
+
+
+# ---- pop queue ----------------------------------------------------------------------------------
+# A place to pop from, and the messages popped there that nobody has settled yet.
+#
+# A place is one queue, or with ``ALL_QUEUES`` every queue of a broker. Nothing is committed by the
+# client: a message is settled by its receipt, within its invisible time, or it comes again.
+#
+# Invariants: a message is counted from its pop until its result is in, or its time is up; a dropped
+# place pops nothing, but what it popped may still be settled: the receipts stay good.
+# Not here: the pops (``pop.py``), results (``pop_service.py``).
+
+
+NO_OFFSET: Final = -1
+"""A popped place has no offset of its own: the broker keeps it."""
+
+
+class PoppedMessage(ReceivedMessage):
+    """A received message with its receipt."""
+
+    __slots__ = ("deadline_ms", "handle", "popped_from")
+
+    def __init__(
+        self,
+        stored: StoredMessage,
+        queue: QueueRef,
+        handle: PopHandle,
+        text: str,
+        *,
+        popped_from: PopQueue,
+        deadline_ms: int,
+    ) -> None:
+        super().__init__(stored, queue, text)
+        self.handle = handle
+        self.popped_from = popped_from
+        self.deadline_ms = deadline_ms
+        """Monotonic; from then on the broker may have given it to somebody else."""
+
+    def renew(self, handle: PopHandle, deadline_ms: int) -> None:
+        """Its invisible time was changed: the old receipt is void."""
+        self.handle = handle
+        self.pop_handle = str(handle)
+        self.deadline_ms = deadline_ms
+
+    def is_too_late(self, now_ms: int) -> bool:
+        """True when no result counts any more."""
+        return now_ms >= self.deadline_ms
+
+
+class PopQueue(AssignedQueue):
+    """One place."""
+
+    __slots__ = ("attempt_id", "popped", "settled", "unacked")
+
+    def __init__(self, queue: QueueRef, now_ms: int) -> None:
+        super().__init__(queue, NO_OFFSET, now_ms)
+        self.unacked = 0
+        self.popped = 0
+        """Messages popped since the beginning."""
+        self.settled = 0
+        """Those acknowledged or given back in time."""
+        self.attempt_id = new_attempt()
+        """The same in every try of one ordered pop: a lost answer can be asked for again."""
+
+    @property
+    def cached(self) -> Cached:
+        """What the limit looks at."""
+        return Cached(self.unacked, 0, 0)
+
+    def found(self, messages: int) -> None:
+        """A pop brought so many."""
+        self.unacked += messages
+        self.popped += messages
+
+    def ended(self, messages: int, *, in_time: bool) -> None:
+        """So many are off our hands."""
+        self.unacked -= messages
+        assert self.unacked >= 0, "more popped messages ended than were popped"
+        if in_time:
+            self.settled += messages
+        if self.wake is not None:
+            self.wake()
+
+
+def new_attempt() -> str:
+    """An id for an ordered pop."""
+    return uuid4().hex
+
+
+# ---- pop receipts -------------------------------------------------------------------------------
+# Receipts of popped messages: the client makes them from the lists of the answer.
+#
+# A pop's answer names, for each queue, where its batch begins (``startOffsetInfo``) and which
+# offsets were taken (``msgOffsetInfo``). One receipt (``POP_CK``) per message says all the broker
+# needs to find it again. Messages that come back lie in a retry topic of their own; the listener
+# shall see the topic it subscribed to, and the receipt remembers where the message really is.
+#
+# Invariants: a receipt names the queue the message was popped from, never the rewritten topic; the
+# receipt of a changed invisible time replaces the old one, which is void.
+# Not here: what is done with receipts (``pop_acks.py``), when (``pop_delays.py``).
+
+
+POP_CK: Final = "POP_CK"
+FIRST_POP_TIME: Final = "1ST_POP_TIME"
+_FIRST_POP: Final = FIRST_POP_TIME.encode() + NAME_END
+
+
+class Popped(msgspec.Struct, gc=False):
+    """One popped message and its receipt."""
+
+    message: StoredMessage
+    """Under the topic that was asked for."""
+    handle: PopHandle
+    text: str
+    """The receipt as it is sent."""
+
+
+def receipts(
+    answer: PopAnswer, messages: list[StoredMessage], topic: str, broker: str
+) -> list[Popped]:
+    """The messages of one answer with their receipts, in the order they came."""
+    starts = parse_start_offsets(answer.start_offset_info or "")
+    listed = parse_offsets(answer.msg_offset_info or "")
+    counts = parse_order_counts(answer.order_count_info or "")
+    nth: dict[tuple[int, int], int] = {}
+    found: list[Popped] = []
+    for message in messages:
+        flag = retry_flag(message.topic)
+        place = (flag, message.queue_id)
+        taken = nth.get(place, 0)
+        nth[place] = taken + 1
+        offsets = listed.get(place, ())
+        # The list is the broker's word: offsets inside a message may be those of another queue.
+        offset = offsets[taken] if taken < len(offsets) else message.queue_offset
+        handle = PopHandle(
+            starts.get(place, offset),
+            answer.pop_time,
+            answer.invisible_time,
+            answer.revive_qid,
+            flag,
+            broker,
+            message.queue_id,
+            offset,
+        )
+        delivered = counts.get((*place, offset), counts.get((*place, -1), 0))
+        found.append(_made_over(message, handle, topic, max(delivered, message.reconsume_times)))
+    return found
+
+
+def retry_flag(topic: str) -> RetryFlag:
+    """Which kind of place a topic is."""
+    if not topic.startswith(RETRY_PREFIX):
+        return RetryFlag.NORMAL
+    return RetryFlag.RETRY_V2 if "+" in topic else RetryFlag.RETRY_V1
+
+
+def real_topic(handle: PopHandle, topic: str, group: str) -> str:
+    """The topic in which the message of a receipt lies."""
+    if handle.retry_flag == RetryFlag.RETRY_V1:
+        return retry_topic(topic, group)
+    if handle.retry_flag == RetryFlag.RETRY_V2:
+        return f"{RETRY_PREFIX}{group}+{topic}"
+    return topic
+
+
+def retry_topic(topic: str, group: str) -> str:
+    """Where popped messages of a topic come back for a group."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def renewed(handle: PopHandle, answer: ChangeInvisibleAnswer) -> PopHandle:
+    """The receipt after its invisible time was changed."""
+    # A batch of its own: the new checkpoint covers this message alone.
+    return msgspec.structs.replace(
+        handle,
+        start_offset=handle.offset,
+        pop_time=answer.pop_time,
+        invisible_time=answer.invisible_time,
+        revive_qid=answer.revive_qid,
+    )
+
+
+def _made_over(message: StoredMessage, handle: PopHandle, topic: str, delivered: int) -> Popped:
+    text = str(handle)
+    properties = message.properties
+    more = f"{POP_CK}\x01{text}\x02"
+    if _FIRST_POP not in properties:
+        more += f"{FIRST_POP_TIME}\x01{handle.pop_time}\x02"
+    if properties and not properties.endswith(PAIR_END):
+        properties += PAIR_END
+    message.topic = topic
+    message.properties = properties + more.encode()
+    message.reconsume_times = delivered
+    return Popped(message, handle, text)

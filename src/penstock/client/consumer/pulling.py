@@ -25,29 +25,38 @@ Invariant: at most one pull of a queue is under way; a dropped queue pulls and c
 Not here: which queues are owned (``rebalance.py``), the requests themselves (``calls_consume.py``).
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import Annotated, Any, Final, NamedTuple, Protocol
+
+import msgspec
 
 from penstock.client.consumer.assigned import AssignedQueue, ConsumeService
-from penstock.client.consumer.offsets.table import Offsets
-from penstock.client.consumer.pull_result import PullStatus
+from penstock.client.consumer.offsets import Offsets
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.client.consumer.subscription import (
+    ConsumeFrom,
     FilterHook,
     Subscription,
     Subscriptions,
     wanted_of,
 )
-from penstock.client.errors import BrokerRefused, NoRoute
-from penstock.client.message import RETRY_PREFIX, ReceivedMessage
-from penstock.client.routes import Found
+from penstock.client.errors import BrokerRefused, ClientError, NoRoute, Unreachable
+from penstock.client.instance import ClientInstance
+from penstock.client.message import RETRY_PREFIX, ReceivedMessage, received
+from penstock.client.options import InstanceOptions, Option
+from penstock.client.routes import MASTER_ID, Found
 from penstock.flow.thresholds import Cached, Throttle
-from penstock.model.assignment import QueueRef
+from penstock.model.assignment import AVG, QueueRef, Strategy
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.wire.rocketmq.codes import ResponseCode
+from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.headers import PullFlag, PullHeader
 
 _log = logging.getLogger(__name__)
@@ -301,7 +310,7 @@ class PullLoop:
             timer.cancel()
 
 
-def _heard(ahead: "asyncio.Task[Pulled]") -> None:
+def _heard(ahead: asyncio.Task[Pulled]) -> None:
     """Its error is seen by whoever awaits it; a dropped queue awaits nothing any more."""
     if not ahead.cancelled():
         ahead.exception()
@@ -340,3 +349,261 @@ def pull_header(
 def no_route(queue: QueueRef) -> NoRoute:
     """Nobody knows the broker of a queue."""
     return NoRoute(queue.topic, f"broker {queue.broker} has no address")
+
+
+# ---- pull request -------------------------------------------------------------------------------
+# One pull as consumers without a listener make it: with its own subscription, from any offset.
+#
+# The subscription travels in the request, so a broker needs to know nothing of the group
+# beforehand. Brokers may suggest a slave for the next pull of a queue; the suggestion is followed.
+# A broker that cannot be reached is looked up anew for the next time.
+#
+# Not here: when to pull (``pull_consumer.py``, ``lite_pulling.py``), the push consumer's pulls
+# (``pulling.py``).
+
+
+class PullRequests:
+    """The pulls of one consumer."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        *,
+        timeout_ms: int,
+        bytes_max: int | None = None,
+        is_lite: bool = False,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._timeout_ms = timeout_ms
+        self._bytes_max = bytes_max
+        self._is_lite = is_lite
+        self._suggested: dict[QueueRef, int] = {}
+
+    async def pull(
+        self, queue: QueueRef, offset: int, subscription: Subscription, *, count: int, wait_ms: int
+    ) -> PullResult:
+        """Messages from ``offset`` on; ``wait_ms`` is how long the broker may wait for some."""
+        found = await self._readable(queue)
+        flags = PullFlag.SUBSCRIPTION
+        if wait_ms:
+            flags |= PullFlag.SUSPEND
+        if self._is_lite:
+            flags |= PullFlag.LITE
+        header = PullHeader(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue,
+            queue_offset=offset,
+            max_msg_nums=count,
+            sys_flag=int(flags),
+            suspend_timeout_millis=wait_ms,
+            subscription=subscription.data.sub_string,
+            sub_version=subscription.data.sub_version,
+            expression_type=subscription.data.expression_type,
+            max_msg_bytes=self._bytes_max,
+        )
+        try:
+            answer = await self._instance.calls.pull(
+                found.address,
+                header,
+                timeout_ms=self._timeout_ms + wait_ms,
+                is_lite=self._is_lite,
+            )
+        except Unreachable:
+            self._suggested.pop(queue, None)
+            await self._instance.routes.refresh([queue.topic])
+            raise
+        self._follow(queue, answer.header.suggest_which_broker_id)
+        try:
+            messages = subscription.matching(received(answer.body, queue))
+        except Malformed as problem:
+            raise ClientError(f"the answer of {found.address} cannot be read: {problem}") from None
+        return PullResult(
+            queue,
+            PULL_CODES[answer.code],
+            messages,
+            answer.header.next_begin_offset,
+            answer.header.min_offset,
+            answer.header.max_offset,
+        )
+
+    def forget(self, queue: QueueRef) -> None:
+        """The queue is not read any more."""
+        self._suggested.pop(queue, None)
+
+    def _follow(self, queue: QueueRef, suggested_id: int) -> None:
+        if suggested_id == MASTER_ID:
+            self._suggested.pop(queue, None)
+        else:
+            self._suggested[queue] = suggested_id
+
+    async def _readable(self, queue: QueueRef) -> Found:
+        routes = self._instance.routes
+        suggested_id = self._suggested.get(queue, MASTER_ID)
+        found = routes.readable(queue.broker, suggested_id)
+        if found is None:
+            await routes.look_up(queue.topic)
+            found = routes.readable(queue.broker, suggested_id)
+        if found is None:
+            raise NoRoute(queue.topic, f"broker {queue.broker} has no address")
+        return found
+
+
+# ---- pull result --------------------------------------------------------------------------------
+# What one pull brought: messages, or why there are none, and where to go on.
+#
+# Not here: asking (``pull_consumer.py``, ``lite_pulling.py``).
+
+
+class PullStatus(Enum):
+    """How a pull ended."""
+
+    FOUND = "found"
+    NO_NEW_MESSAGE = "no new message"
+    """Nothing behind the offset yet."""
+    NO_MATCHED_MESSAGE = "no matched message"
+    """There are messages, and none of those looked at is wanted: go on at ``next_offset``."""
+    OFFSET_MOVED = "offset moved"
+    """The offset is outside the queue (removed, or never there): go on at ``next_offset``."""
+
+
+PULL_CODES: Final = {
+    int(ResponseCode.SUCCESS): PullStatus.FOUND,
+    int(ResponseCode.PULL_NOT_FOUND): PullStatus.NO_NEW_MESSAGE,
+    int(ResponseCode.PULL_RETRY_IMMEDIATELY): PullStatus.NO_MATCHED_MESSAGE,
+    int(ResponseCode.PULL_OFFSET_MOVED): PullStatus.OFFSET_MOVED,
+}
+"""Answers that are no errors."""
+
+
+class PullResult(msgspec.Struct, frozen=True, gc=False):
+    """The answer to one pull; iterate over it for its messages."""
+
+    queue: QueueRef
+    status: PullStatus
+    messages: Sequence[ReceivedMessage]
+    next_offset: int
+    """Where the next pull begins."""
+    min_offset: int
+    max_offset: int
+    """The queue holds offsets from ``min_offset`` up to, not including, ``max_offset``."""
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __bool__(self) -> bool:
+        return bool(self.messages)
+
+
+# ---- pull options -------------------------------------------------------------------------------
+# Options of the pull consumer and the lite pull consumer.
+#
+# Not here: what they do (``pull_consumer.py``, ``lite_pull_consumer.py``).
+
+
+QueuesChanged = Callable[[str, list[QueueRef], list[QueueRef]], object]
+"""Gets a topic, all its queues, and this consumer's share of them; called on a thread."""
+
+
+class PullOptions(InstanceOptions, total=False):
+    """Options of ``PullConsumer``."""
+
+    registers_group: Annotated[
+        bool,
+        Option(
+            True,
+            "Brokers are told of this consumer, and divide queues with the other members of its"
+            " group. False: nobody hears of it; for readers that know their queues and offsets.",
+        ),
+    ]
+    pull_timeout_ms: Annotated[
+        int, Option(10_000, "How long an answer may take, beyond the time a pull may wait.", 1)
+    ]
+    pull_bytes_max: Annotated[
+        int | None,
+        Option(None, "Bytes of messages one pull asks for; None: the broker's limit.", 1),
+    ]
+    strategy: Annotated[
+        str | Strategy,
+        Option(AVG, "How queues are divided: the name of a strategy, or a function of your own."),
+    ]
+    retries_max: Annotated[
+        int, Option(16, "How often a message can be sent back before it is a dead letter.", 0)
+    ]
+
+
+class LitePullOptions(InstanceOptions, total=False):
+    """Options of ``LitePullConsumer``."""
+
+    is_auto_commit: Annotated[
+        bool, Option(True, "Offsets of what earlier polls gave are stored by ``poll()`` itself.")
+    ]
+    auto_commit_interval_ms: Annotated[int, Option(5_000, "How often they are.", minimum=1_000)]
+    poll_timeout_ms: Annotated[int, Option(5_000, "How long ``poll()`` waits for messages.", 0)]
+    pull_batch: Annotated[
+        int, Option(10, "Messages one pull asks for, and one poll gives.", 1, 1024)
+    ]
+    pull_threshold_all: Annotated[
+        int, Option(10_000, "Messages pulled and not polled, of all queues; 0: no limit.", 0)
+    ]
+    pull_threshold_messages: Annotated[
+        int,
+        Option(1_000, "Messages pulled and not polled above which a queue waits.", 1, 65_535),
+    ]
+    pull_threshold_bytes: Annotated[
+        int, Option(100 << 20, "Bytes pulled and not polled, likewise.", 1)
+    ]
+    pull_threshold_span: Annotated[
+        int, Option(2_000, "Distance of the first and last such offset, likewise.", 1, 65_535)
+    ]
+    pull_suspend_ms: Annotated[
+        int, Option(20_000, "How long a broker holds a pull that finds nothing.", 1)
+    ]
+    pull_timeout_ms: Annotated[
+        int, Option(10_000, "How long an answer may take, beyond the time a pull is held.", 1)
+    ]
+    pull_error_wait_ms: Annotated[
+        int, Option(1_000, "Wait after a pull that failed; 20 ms when the broker says busy.", 1)
+    ]
+    consume_from: Annotated[
+        str, Option("last", "Where a group without stored offsets begins.", choices=[*ConsumeFrom])
+    ]
+    consume_timestamp: Annotated[
+        datetime | str | int | None,
+        Option(
+            None,
+            "Where consume_from='timestamp' begins: a datetime, yyyyMMddHHmmss in local time, or"
+            " milliseconds since 1970. Default: half an hour ago.",
+        ),
+    ]
+    is_broadcasting: Annotated[
+        bool,
+        Option(False, "Every member reads every queue; offsets are kept in a local file."),
+    ]
+    strategy: Annotated[
+        str | Strategy,
+        Option(AVG, "How queues are divided: the name of a strategy, or a function of your own."),
+    ]
+    queue_listener: Annotated[
+        QueuesChanged | None,
+        Option(None, "Called with (topic, all queues, mine) when the share changes."),
+    ]
+    metadata_check_interval_ms: Annotated[
+        int, Option(30_000, "How often it is looked whether a topic has other queues.", 10)
+    ]
+    offset_store: Annotated[
+        Any,
+        Option(
+            None,
+            "Where offsets are kept: an object with read(queue) and write(offsets), plain or"
+            " coroutines. Default: the broker, or a local file when broadcasting.",
+        ),
+    ]
+    offsets_directory: Annotated[
+        str | None, Option(None, "Where local offset files are; default ~/.penstock_offsets.")
+    ]

@@ -15,27 +15,92 @@ try. With ``consume_batch`` above 1 it gets lists.
 Not here: what happens inside (``push_member.py``), options (``push_options.py``).
 """
 
-import asyncio
-from collections.abc import Awaitable, Sequence
-from typing import Unpack
+from __future__ import annotations
 
-from penstock.client.clock import MachineClock
-from penstock.client.consumer.caller import Listener
-from penstock.client.consumer.push_member import PushMember
-from penstock.client.consumer.push_options import PushConsumerOptions, check_options
-from penstock.client.consumer.statistics import ConsumerFigures
-from penstock.client.consumer.subscription import Subscriptions
-from penstock.client.contexts import Contexts
-from penstock.client.errors import StateError
-from penstock.client.instance import instance
-from penstock.client.loop import client_loop
-from penstock.client.message import ReceivedMessage
-from penstock.client.name_servers import NameServerList, parse_name_servers
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Unpack
+
+from penstock import __version__
+from penstock.client.consumer.assigned import AssignedQueue, ConsumeService
+from penstock.client.consumer.concurrent import (
+    DEAD_LETTER_LEVEL,
+    ConcurrentService,
+    SendBack,
+    outcome_body,
+)
+from penstock.client.consumer.listening import (
+    Caller,
+    CoroutineListening,
+    Finished,
+    Hooks,
+    Listener,
+    Listening,
+    ResultKind,
+    ThreadListening,
+    is_coroutine_listener,
+)
+from penstock.client.consumer.offsets import (
+    LocalFileOffsets,
+    Offsets,
+    OffsetStore,
+    OwnOffsets,
+    RemoteOffsets,
+    offsets_file,
+)
+from penstock.client.consumer.ordered import BrokerLocks, LockTerms, OrderedService, OrderedTerms
+from penstock.client.consumer.pop import BrokerSharing, PopMode, PopTerms, asker, is_same_place
+from penstock.client.consumer.pulling import PullTerms
+from penstock.client.consumer.push_queues import PushConsumerOptions, PushQueues, check_options
+from penstock.client.consumer.rebalance import (
+    DividedSharing,
+    Rebalancer,
+    Sharing,
+    WholeSharing,
+    reset_offsets,
+    strategy_of,
+)
+from penstock.client.consumer.statistics import (
+    ConsumerFacts,
+    ConsumerFigures,
+    ConsumerStatistics,
+    QueueThresholds,
+    running_info,
+)
+from penstock.client.consumer.subscription import (
+    ConsumeFrom,
+    Subscription,
+    Subscriptions,
+    retry_topic,
+    subscription,
+    timestamp_ms,
+)
+from penstock.client.errors import BrokerRefused, ClientError, NoRoute, StateError
+from penstock.client.instance import ClientInstance, MachineClock, instance, local_ip
+from penstock.client.loop import (
+    CallRelay,
+    awaitable,
+    blocking,
+    client_loop,
+    listener_loop,
+    relay_to,
+)
+from penstock.client.message import Message, ReceivedMessage, SendStatus
 from penstock.client.options import resolve
-from penstock.client.states import Life, State
-from penstock.client.twins import awaitable, blocking
+from penstock.client.producer.encoding import Encoder
+from penstock.client.routes import NameServerList, parse_name_servers
+from penstock.client.states import Contexts, Life, State
+from penstock.client.trace import ConsumeOutcome, Trace, consumed, consuming
+from penstock.flow.thresholds import Thresholds
 from penstock.model.assignment import QueueRef
-from penstock.wire.rocketmq.bodies import SUBSCRIBE_ALL
+from penstock.wire.rocketmq.bodies import SUBSCRIBE_ALL, ConsumerData, ConsumeType, MessageModel
+from penstock.wire.rocketmq.message_id import UniqueKeys
+from penstock.wire.rocketmq.stored import StoredMessage
 
 
 class PushConsumer(Contexts):
@@ -195,3 +260,569 @@ class PushConsumer(Contexts):
         if self._member is None:
             raise StateError(f"push consumer {self.group!r} is stopping")
         return self._member
+
+
+# ---- push member --------------------------------------------------------------------------------
+# A push consumer on the client's loop: its parts put together, its life, its word to brokers.
+#
+# Start: register, routes, SQL92 checked by a broker, workers, heartbeat, rebalance. Stop, the other
+# way round: pulls end, listeners are waited for, offsets are stored, locks given back, brokers
+# told.
+#
+# Not here: the API of users (``push_consumer.py``), which parts are used (``push_parts.py``), its
+# queues (``push_queues.py``).
+
+
+_log = logging.getLogger(__name__)
+
+
+class PushMember:
+    """One push consumer, as the instance knows it."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        listener: Listener,
+        options: PushConsumerOptions,
+        subscriptions: Subscriptions,
+        *,
+        listener_loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.instance = instance
+        self.group = group
+        self.subscriptions = subscriptions
+        self._clock = instance.clock
+        self._options = options
+        self._where = ConsumeFrom(options["consume_from"])
+        self._started_ms = self._clock.wall_ms()
+        self._is_member = False
+        """Brokers have heard of it: before, they would not count it among the members."""
+        self._statistics = ConsumerStatistics()
+        self._offsets = Offsets(offset_store(instance, group, options))
+        self.queues = PushQueues(
+            instance,
+            group,
+            pull_terms(options),
+            subscriptions=subscriptions,
+            offsets=self._offsets,
+            statistics=self._statistics,
+            thresholds=thresholds(group, options),
+            where=self._where,
+            from_ms=timestamp_ms(options["consume_timestamp"], self._started_ms),
+            pull_timeout_ms=options["pull_timeout_ms"],
+            filters=tuple(options["filters"]),
+            queue_listener=options["queue_listener"],
+        )
+        self.queues.locks = broker_locks(instance, group, options, self.queues.owned)
+        self._trace = trace(instance, group, options)
+        hooks = Hooks(group, options["hooks"])
+        if self._trace is not None:
+            hooks.add(ConsumeTrace(self._trace))
+        listening = make_listening(group, listener, options, hooks, listener_loop)
+        self._service = consume_service(self.queues, instance, listening, options)
+        self.queues.service = self._service
+        self.pop = pop_mode(self.queues, instance, listening, options)
+        self._rebalancer = Rebalancer(
+            self.queues,
+            self._sharing(),
+            self._clock,
+            heartbeat=instance.heartbeat,
+            locks=self.queues.locks,
+        )
+
+    async def start(self) -> None:
+        """Begin; raises when the group is taken or a broker refuses a subscription."""
+        if not self._options["is_broadcasting"]:
+            self.subscriptions.add(retry_topic(self.group))
+        self.instance.add_consumer(self)
+        try:
+            await self.instance.start()
+            await self._refresh(self.topics() - {retry_topic(self.group)})
+            for each in self.subscriptions.all():
+                await self._check(each)
+        except BaseException:
+            await self.instance.remove_consumer(self)
+            raise
+        self._service.start()
+        try:
+            await self.instance.heartbeat()
+            # The heartbeat made the retry topic.
+            await self._refresh(self.topics() - set(self.instance.routes.topics()))
+            self._is_member = True
+            # Not by the instance's timer: it may have to wait for its spacing.
+            if not await self._divide():
+                self.instance.rebalance_now()
+        except BaseException:
+            # Most likely somebody was tired of waiting; he does not want a consumer any more.
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End: nothing is pulled, consumed or owned any more when this returns."""
+        await self._rebalancer.close()
+        self.queues.end_pulls()
+        wait_ms = self._options["await_termination_ms"]
+        try:
+            if self.pop is not None:
+                await self.pop.stop(wait_ms)
+            await self._service.stop(wait_ms)
+            await self.queues.stop_all()
+            await self._offsets.persist()
+            if self._trace is not None:
+                await self._trace.stop()
+        finally:
+            await self.instance.remove_consumer(self)
+
+    async def _refresh(self, topics: Collection[str]) -> None:
+        await self.instance.routes.refresh(sorted(topics))
+
+    async def subscribe(self, topic: str, tags: str | Sequence[str], sql: str | None) -> None:
+        """Subscribe while running, or otherwise than before."""
+        wanted = subscription(topic, tags=tags, sql=sql, version=self._clock.wall_ms())
+        await self._refresh([topic])
+        await self._check(wanted)
+        # Only now: a heartbeat or a pull must not tell brokers what none of them can compile.
+        self.subscriptions.add(topic, tags=tags, sql=sql)
+        await self.instance.heartbeat()
+        self.instance.rebalance_now()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Give up the queues of a topic."""
+        if self.subscriptions.remove(topic):
+            await self._divide()
+            self._statistics.forget(topic)
+            await self.instance.heartbeat()
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Pull nothing, or pull again."""
+        self.queues.pause(is_paused=is_paused)
+        if not is_paused:
+            if self.pop is not None:
+                self.pop.wake()
+            self.instance.rebalance_now()
+
+    def figures(self) -> ConsumerFigures:
+        """What it did and has."""
+        now_ms = self._clock.monotonic_ms()
+        thresholds = self.queues.thresholds
+        return ConsumerFigures(
+            self.group,
+            self._statistics.figures(now_ms),
+            self.queues.figures(now_ms),
+            thresholds.held(now_ms),
+            {threshold.value: count for threshold, count in thresholds.episodes.items()},
+            None if self.pop is None else self.pop.figures(),
+        )
+
+    async def _check(self, wanted: Subscription) -> None:
+        """A broker compiles an expression now, so that a mistake is seen at once."""
+        if not wanted.is_sql:
+            return
+        try:
+            await self.instance.calls.check_client(self.group, wanted.data)
+        except NoRoute:
+            _log.warning("expression not checked: no route", extra={"topic": wanted.topic})
+
+    def _sharing(self) -> Sharing:
+        options = self._options
+        if options["is_broadcasting"]:
+            return WholeSharing(self._queues_of)
+        strategy = options["strategy"]
+        members_of = partial(self.instance.calls.consumers_of, self.group)
+        divided = DividedSharing(
+            self.instance.client_id, strategy_of(strategy), self._queues_of, members_of
+        )
+        if self.pop is None:
+            return divided
+        ask = asker(self.instance.calls, self.group, strategy)
+        return BrokerSharing(ask, self.pop, self._queues_of, divided)
+
+    async def _divide(self) -> bool:
+        topics = self.topics()
+        if self.pop is not None:
+            self.pop.retain_topics(topics)
+        return await self._rebalancer.rebalance(topics)
+
+    def _queues_of(self, topic: str) -> list[QueueRef] | None:
+        route = self.instance.routes.get(topic)
+        if route is None:
+            # A retry topic is made with the first heartbeat; 30 s would be long to wait for it.
+            self.instance.spawn(self.instance.routes.refresh([topic]), f"route of {topic}")
+            return None
+        return route.read_queues()
+
+    # --- what the instance asks -----------------------------------------------------------------
+
+    def heartbeat(self) -> ConsumerData:
+        """What brokers are told."""
+        is_broadcasting = self._options["is_broadcasting"]
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=ConsumeType.PASSIVELY,
+            message_model=(
+                MessageModel.BROADCASTING if is_broadcasting else MessageModel.CLUSTERING
+            ),
+            consume_from_where=self._where.wire,
+            subscription_data_set=[each.data for each in self.subscriptions.all()],
+        )
+
+    def topics(self) -> set[str]:
+        """Subscribed topics, the retry topic among them."""
+        return self.subscriptions.topics()
+
+    def route_changed(self, topic: str) -> None:
+        """The instance rebalances by itself."""
+
+    async def rebalance(self) -> bool:
+        """Divide the queues anew; a paused consumer keeps what it has, as RocketMQ's does."""
+        if self.queues.is_paused or not self._is_member:
+            return True
+        return await self._divide()
+
+    async def persist_offsets(self) -> None:
+        """Store what was settled since the last time."""
+        await self._offsets.persist()
+
+    async def reset_offsets(self, topic: str, offsets: dict[QueueRef, int]) -> None:
+        """An operator moved the group."""
+        wanted = {queue: offset for queue, offset in offsets.items() if queue.topic == topic}
+        await reset_offsets(
+            wanted, owned=self.queues.owned, rebalancer=self._rebalancer, offsets=self._offsets
+        )
+        self.instance.rebalance_now()
+
+    def consume_status(self, topic: str) -> dict[QueueRef, int]:
+        """How far each queue is."""
+        return self._offsets.snapshot(topic)
+
+    def running_info(self, with_stacks: bool) -> dict[str, Any]:
+        """All about it, for ``mqadmin`` and its like."""
+        now_ms = self._clock.monotonic_ms()
+        return running_info(
+            ConsumerFacts(
+                ";".join(self.instance.name_servers.addresses),
+                self._options["is_ordered"],
+                self._options["is_broadcasting"],
+                self._options["consume_threads"],
+                self._started_ms,
+                __version__,
+            ),
+            subscriptions=[each.data for each in self.subscriptions.all()],
+            owned=self.queues.owned(),
+            committed=self._offsets.snapshot(),
+            topics=self._statistics.figures(now_ms),
+            held=self.queues.thresholds.held(now_ms),
+            popped=None if self.pop is None else self.pop.table(),
+            clock=self._clock,
+            with_stacks=with_stacks,
+        )
+
+    async def consume_directly(self, message: StoredMessage, broker: str) -> dict[str, Any]:
+        """Give one message to the listener now."""
+        queue = QueueRef(message.topic, broker, message.queue_id)
+        outcome = await self._service.consume_directly(ReceivedMessage(message, queue))
+        return outcome_body(outcome)
+
+
+# ---- push parts ---------------------------------------------------------------------------------
+# The parts of a push consumer, chosen and put together by its options.
+#
+# | store      remote (clustering), a local file (broadcasting), or the user's own
+# | listening  threads for a function, an event loop for a coroutine function
+# | service    concurrent or ordered
+# | sharing    divided among the members, everything (broadcasting), or by the broker (pop)
+#
+# Not here: what the parts do, and their life (``push_member.py``).
+
+
+TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
+
+
+class LoopRuntime:
+    """Time and tasks of the client's loop, for the services."""
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._instance = instance
+        self._loop = asyncio.get_running_loop()
+
+    def monotonic_ms(self) -> int:
+        """Now."""
+        return self._instance.clock.monotonic_ms()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Run it by itself; its errors are logged."""
+        return self._instance.spawn(coroutine, name)
+
+    def later(self, delay_ms: int, call: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+        """Call it after a while."""
+        return self._loop.call_later(delay_ms / 1000, call, *args)
+
+
+def offset_store(instance: ClientInstance, group: str, options: PushConsumerOptions) -> OffsetStore:
+    """Where this consumer's offsets are kept."""
+    own = options["offset_store"]
+    if own is not None:
+        return OwnOffsets(own)
+    if options["is_broadcasting"]:
+        directory = options["offsets_directory"]
+        return LocalFileOffsets(offsets_file(directory, instance.client_id, group))
+    return RemoteOffsets(instance.calls, group)
+
+
+def make_listening(
+    group: str,
+    listener: Listener,
+    options: PushConsumerOptions,
+    hooks: Hooks,
+    loop: asyncio.AbstractEventLoop | None,
+) -> Listening:
+    """Who calls the listener; coroutines run on ``loop``, or on a thread of their own."""
+    caller = Caller(
+        listener,
+        hooks,
+        takes_list=options["consume_batch"] > 1,
+        timeout_ms=options["consume_timeout_ms"],
+    )
+    workers = options["consume_threads"]
+    if not is_coroutine_listener(listener):
+        return ThreadListening(client_loop(), caller, workers, f"penstock-{group}")
+    relay: CallRelay = relay_to(loop if loop is not None else listener_loop().loop)
+    return CoroutineListening(client_loop(), caller, workers, relay)
+
+
+def thresholds(group: str, options: PushConsumerOptions) -> QueueThresholds:
+    """The limits of each queue; an ordered queue has no span."""
+    return QueueThresholds(
+        group,
+        Thresholds(
+            options["pull_threshold_messages"],
+            options["pull_threshold_bytes"],
+            0 if options["is_ordered"] else options["pull_threshold_span"],
+        ),
+        topic_messages_max=max(0, options["topic_threshold_messages"]),
+        topic_bytes_max=max(0, options["topic_threshold_bytes"]),
+    )
+
+
+def pull_terms(options: PushConsumerOptions) -> PullTerms:
+    """The options of the pull loops."""
+    return PullTerms(
+        batch=options["pull_batch"],
+        batch_bytes=options["pull_batch_bytes"],
+        interval_ms=options["pull_interval_ms"],
+        suspend_ms=options["pull_suspend_ms"],
+        error_wait_ms=options["pull_error_wait_ms"],
+        is_subscription_posted=options["is_subscription_posted"],
+        is_broadcasting=options["is_broadcasting"],
+    )
+
+
+def pop_mode(
+    queues: PushQueues,
+    instance: ClientInstance,
+    listening: Listening,
+    options: PushConsumerOptions,
+) -> PopMode | None:
+    """The places to pop from, where a broker may switch the group to pop."""
+    if not options["is_popping"] or options["is_broadcasting"]:
+        return None
+    terms = PopTerms(
+        batch=options["pop_batch"],
+        invisible_ms=options["pop_invisible_ms"],
+        poll_ms=options["pop_poll_ms"],
+        unacked_max=options["pop_threshold"],
+        error_wait_ms=options["pull_error_wait_ms"],
+        is_ordered=options["is_ordered"],
+        is_from_first=options["consume_from"] == ConsumeFrom.FIRST,
+    )
+    retries_max = options["retries_max"]
+    return PopMode(
+        queues,
+        instance.calls,
+        listening,
+        terms,
+        is_pulled=lambda place: any(is_same_place(place, each) for each in queues.owned()),
+        has_route=lambda topic: has_route(instance, topic),
+        consume_batch=options["consume_batch"],
+        suspend_ms=options["suspend_ms"],
+        reconsume_times_max=None if retries_max < 0 else retries_max,
+    )
+
+
+async def has_route(instance: ClientInstance, topic: str) -> bool:
+    """Whether a topic exists, as a name server says now."""
+    try:
+        await instance.routes.look_up(topic)
+    except ClientError:
+        return False
+    return True
+
+
+def trace(instance: ClientInstance, group: str, options: PushConsumerOptions) -> Trace | None:
+    """Where traces go, if any are wanted."""
+    if not options["trace"]:
+        return None
+    sender = PlainSender(instance, f"{TRACE_GROUP}-{group}")
+    return Trace(sender.send, topic=options["trace_topic"], records_max=options["trace_batch_max"])
+
+
+def broker_locks(
+    instance: ClientInstance,
+    group: str,
+    options: PushConsumerOptions,
+    owned: Callable[[], Mapping[QueueRef, AssignedQueue]],
+) -> BrokerLocks | None:
+    """Locks at the broker; ordered broadcasting needs none: nobody shares its queues."""
+    if not options["is_ordered"] or options["is_broadcasting"]:
+        return None
+    renewal_ms, stale_ms = options["lock_renewal_ms"], options["lock_stale_ms"]
+    terms = LockTerms(renewal_ms=renewal_ms, stale_ms=stale_ms, lost_ms=2 * stale_ms)
+    return BrokerLocks(instance.calls, group, owned=owned, clock=instance.clock, terms=terms)
+
+
+def consume_service(
+    queues: PushQueues,
+    instance: ClientInstance,
+    listening: Listening,
+    options: PushConsumerOptions,
+) -> ConsumeService:
+    """Who sees to it that pulled messages are consumed."""
+    group, offsets, statistics = queues.group, queues.offsets, queues.statistics
+    runtime, sender = LoopRuntime(instance), PlainSender(instance)
+    back = SendBack(group, options["retries_max"], instance.calls, sender)
+    if not options["is_ordered"]:
+        return ConcurrentService(
+            runtime,
+            listening,
+            offsets,
+            statistics,
+            give_back=None if options["is_broadcasting"] else back,
+            consume_batch=options["consume_batch"],
+            consume_timeout_ms=options["consume_timeout_ms"],
+            local_retry_ms=options["local_retry_ms"],
+        )
+
+    async def give_up(message: ReceivedMessage) -> bool:
+        if options["is_broadcasting"]:
+            return True
+        return await back.give_back(message, DEAD_LETTER_LEVEL)
+
+    return OrderedService(
+        runtime,
+        listening,
+        offsets,
+        statistics,
+        give_up=give_up,
+        locks=queues.locks,
+        lost=instance.rebalance_now,
+        terms=OrderedTerms(
+            batch_max=options["consume_batch"],
+            suspend_ms=options["suspend_ms"],
+            reconsume_max=options["retries_max"],
+            is_auto_commit=options["is_auto_commit"],
+        ),
+    )
+
+
+# ---- plain sender -------------------------------------------------------------------------------
+# Sends what a consumer itself has to send: copies for the retry topic, message traces.
+#
+# One try to one queue of the topic; whoever calls it knows what to do when that fails.
+#
+# Not here: producers of users (``producer/``).
+
+
+GROUP: Final = "CLIENT_INNER_PRODUCER"
+TIMEOUT_MS: Final = 3_000
+DEFAULT_QUEUES: Final = 4
+_STORED: Final = frozenset(status.value for status in SendStatus)
+
+
+class PlainSender:
+    """Sends single messages; on the client's loop."""
+
+    def __init__(self, instance: ClientInstance, group: str = GROUP) -> None:
+        self._instance = instance
+        keys = UniqueKeys(local_ip(), os.getpid(), instance.clock, salt=id(self))
+        self._encoder = Encoder(group, keys, instance.clock)
+
+    async def send(self, message: Message) -> None:
+        """Store it at some broker of its topic; raises ``ClientError`` when that failed."""
+        route = await self._instance.routes.get_or_look_up(
+            message.topic, default_queues=DEFAULT_QUEUES
+        )
+        queues = route.write_queues()
+        if not queues:
+            raise NoRoute(message.topic, "no queue of it takes messages")
+        queue = random.choice(queues)
+        address = await self._instance.calls.master_of(queue)
+        command = self._encoder.encode(message).command(queue)
+        answer = await self._instance.network.request(address, command, timeout_ms=TIMEOUT_MS)
+        if answer.code not in _STORED:
+            raise BrokerRefused(answer.code, answer.remark, address)
+
+
+# ---- tracing ------------------------------------------------------------------------------------
+# The consume hook of message trace: two records for each message a listener was called with.
+
+
+OUTCOMES: Final = {
+    ResultKind.SUCCESS: ConsumeOutcome.SUCCESS,
+    ResultKind.TIME_OUT: ConsumeOutcome.TIME_OUT,
+    ResultKind.EXCEPTION: ConsumeOutcome.EXCEPTION,
+    ResultKind.LATER: ConsumeOutcome.LATER,
+}
+
+
+class ConsumeTrace:
+    """Records every call of a listener: what it got, and how it ended."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def before(self, group: str, queue: QueueRef, messages: Sequence[ReceivedMessage]) -> object:
+        """One record per message; returns the request id."""
+        request_id = os.urandom(16).hex().upper()
+        at_ms = time.time_ns() // 1_000_000
+        self._trace.record(
+            *[
+                consuming(
+                    at_ms=at_ms,
+                    group=group,
+                    request_id=request_id,
+                    message_id=message.message_id,
+                    retry_times=message.reconsume_times,
+                    keys=" ".join(message.keys),
+                )
+                for message in self._traced(messages)
+            ]
+        )
+        return request_id
+
+    def after(self, group: str, queue: QueueRef, finished: Finished, context: object) -> None:
+        """One record per message, with the request id of ``before``."""
+        outcome = OUTCOMES[finished.kind]
+        cost_ms = int(finished.spent_ms / max(len(finished.messages), 1))
+        at_ms = time.time_ns() // 1_000_000
+        self._trace.record(
+            *[
+                consumed(
+                    at_ms=at_ms,
+                    group=group,
+                    request_id=str(context),
+                    message_id=message.message_id,
+                    cost_ms=cost_ms,
+                    keys=" ".join(message.keys),
+                    outcome=outcome,
+                )
+                for message in self._traced(finished.messages)
+            ]
+        )
+
+    def _traced(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+        return [
+            each
+            for each in messages
+            if each.topic != self._trace.topic and each.property_value("TRACE_ON") != "false"
+        ]

@@ -6,16 +6,32 @@ the whole life; totals are of the whole life. Everything is counted per list, no
 Not here: who is held by a limit (``thresholds.py``), the broker's view of it (``running_info.py``).
 """
 
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import traceback
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.client.consumer.pop_figures import PopFigures
-from penstock.client.consumer.results import Finished, ResultKind
-from penstock.client.consumer.thresholds import HeldQueue
+from penstock.client.consumer.assigned import AssignedQueue
+from penstock.client.consumer.listening import Finished, ResultKind
+from penstock.flow.thresholds import (
+    Cached,
+    EpisodeSink,
+    HeldEpisode,
+    Threshold,
+    Thresholds,
+    Throttle,
+)
 from penstock.model.assignment import QueueRef
+from penstock.model.clock import Clock
+from penstock.wire.rocketmq.bodies import SubscriptionData
 
 WINDOW_S: Final = 60
 _SUCCESS: Final = ResultKind.SUCCESS
@@ -217,3 +233,274 @@ class ConsumerStatistics:
     def figures(self, now_ms: int) -> dict[str, TopicFigures]:
         """All topics, now."""
         return {name: each.figures(now_ms) for name, each in self._topics.items()}
+
+
+# ---- thresholds ---------------------------------------------------------------------------------
+# The thresholds of all queues of one consumer: their limits, who is held, and the log lines (F15).
+#
+# One ``Throttle`` per owned queue. Limits are those of a queue, or the topic's divided by the
+# queues owned, computed anew at each change of the assignment. Each episode is two log lines,
+# however often a pull loop looked: which limit holds which queue, with what in its cache; and how
+# long it lasted.
+#
+# Not here: the rule (``flow/thresholds.py``).
+
+
+_log = logging.getLogger(__name__)
+
+
+class HeldQueue(NamedTuple):
+    """A queue that is not pulled because of a limit, for ``consumer.statistics()``."""
+
+    queue: QueueRef
+    threshold: Threshold
+    limit: int
+    since_ms: int
+    """Monotonic."""
+    held_ms: int
+    """How long until now."""
+    cached: Cached
+    """What was cached when it began."""
+
+
+class QueueThresholds(EpisodeSink):
+    """The throttles of a consumer's queues."""
+
+    def __init__(
+        self,
+        group: str,
+        per_queue: Thresholds,
+        *,
+        topic_messages_max: int = 0,
+        topic_bytes_max: int = 0,
+    ) -> None:
+        self._group = group
+        self._per_queue = per_queue
+        self._topic_messages_max = topic_messages_max
+        self._topic_bytes_max = topic_bytes_max
+        self._throttles: dict[QueueRef, Throttle] = {}
+        self._limits: dict[str, Thresholds] = {}
+        self.episodes: dict[Threshold, int] = dict.fromkeys(Threshold, 0)
+        """Episodes begun since the start, by the limit that began them."""
+
+    def open(self, queue: QueueRef) -> Throttle:
+        """The throttle of a queue that is ours now."""
+        limits = self._limits.get(queue.topic, self._per_queue)
+        throttle = Throttle(name_of(queue), limits, self)
+        self._throttles[queue] = throttle
+        return throttle
+
+    def close(self, queue: QueueRef, throttle: Throttle, now_ms: int) -> None:
+        """The queue is given up."""
+        if self._throttles.get(queue) is throttle:
+            del self._throttles[queue]
+        throttle.close(now_ms)
+
+    def divide(self, topic: str, mine: Collection[QueueRef]) -> Thresholds:
+        """The assignment changed: a topic's limits are divided by the queues owned of it."""
+        limits = self._per_queue.divided(self._topic_messages_max, self._topic_bytes_max, len(mine))
+        self._limits[topic] = limits
+        for queue, throttle in self._throttles.items():
+            if queue.topic == topic:
+                throttle.thresholds = limits
+        return limits
+
+    def held(self, now_ms: int) -> list[HeldQueue]:
+        """The queues held now, longest first."""
+        found = [
+            HeldQueue(
+                queue,
+                episode.threshold,
+                episode.limit,
+                episode.since_ms,
+                now_ms - episode.since_ms,
+                episode.cached,
+            )
+            for queue, throttle in self._throttles.items()
+            if (episode := throttle.current(now_ms)) is not None
+        ]
+        return sorted(found, key=lambda each: each.since_ms)
+
+    def entered(self, name: str, episode: HeldEpisode) -> None:
+        """Log and count: a queue is held."""
+        self.episodes[episode.threshold] += 1
+        _log.warning(
+            "queue is not pulled: its cache is over the limit",
+            extra={
+                "group": self._group,
+                "queue": name,
+                "threshold": episode.threshold.value,
+                "limit": episode.limit,
+                **episode.cached._asdict(),
+            },
+        )
+
+    def ended(self, name: str, episode: HeldEpisode) -> None:
+        """Log: it is pulled again."""
+        lasted_ms = (episode.until_ms or episode.since_ms) - episode.since_ms
+        _log.info(
+            "queue is pulled again",
+            extra={
+                "group": self._group,
+                "queue": name,
+                "threshold": episode.threshold.value,
+                "limit": episode.limit,
+                "lasted_ms": lasted_ms,
+                "looks": episode.looks,
+            },
+        )
+
+
+def name_of(queue: QueueRef) -> str:
+    """A queue for people: topic, broker, number."""
+    return f"{queue.topic}@{queue.broker}:{queue.queue}"
+
+
+# ---- pop figures --------------------------------------------------------------------------------
+# What pop mode did and has, for ``consumer.statistics()``.
+#
+# Not here: counting (``pop_settling.py``, ``pop_service.py``).
+
+
+class PopFigures(NamedTuple):
+    """Pop mode, now."""
+
+    unacked: Mapping[QueueRef, int]
+    """Popped and not yet settled messages by place (queue -1: all queues of the broker)."""
+    popped: int
+    acked: int
+    given_back: int
+    buried: int
+    too_late: int
+    """Results that came after the invisible time, and were ignored."""
+    lost: int
+    """Settlements that did not reach the broker: these messages come again."""
+    held: list[HeldQueue]
+    """Places that are not popped because of the limit: which, since when."""
+
+
+# ---- running info -------------------------------------------------------------------------------
+# What a consumer tells a broker that asks for it (request 307), in the words of RocketMQ's tools.
+#
+# ``mqadmin consumerStatus`` and Penstock's own tools show it. Besides RocketMQ's fields, properties
+# say which threshold holds which queue since when, so that a slow listener is seen from the broker:
+#
+# | "held": "orders@broker-a:0 by messages (limit 1000) since 2024-05-01T12:00:00Z; ..."
+#
+# Times inside the client are monotonic; here they are wall times, computed from how long ago it
+# was.
+#
+# Not here: collecting the figures (``statistics.py``, ``thresholds.py``), queues as JSON keys
+# (``queue_tables.py``).
+
+
+MIB: Final = 1 << 20
+HELD_SHOWN_MAX: Final = 50
+"""Held queues named in a property; the number of all is there, too."""
+
+
+class ConsumerFacts(NamedTuple):
+    """What stays the same while a consumer runs."""
+
+    name_servers: str
+    is_ordered: bool
+    is_broadcasting: bool
+    threads: int
+    started_at_ms: int
+    """Wall time."""
+    version: str
+
+
+def running_info(
+    facts: ConsumerFacts,
+    *,
+    subscriptions: Sequence[SubscriptionData],
+    owned: Mapping[QueueRef, AssignedQueue],
+    committed: Mapping[QueueRef, int],
+    topics: Mapping[str, TopicFigures],
+    held: Sequence[HeldQueue],
+    clock: Clock,
+    popped: Mapping[QueueRef, dict[str, Any]] | None = None,
+    with_stacks: bool = False,
+) -> dict[str, Any]:
+    """The body of the answer; ``mqTable`` has ``QueueRef`` keys."""
+    ahead_ms = clock.wall_ms() - clock.monotonic_ms()
+    info: dict[str, Any] = {
+        "properties": {**_properties(facts), **_held(held, ahead_ms)},
+        "subscriptionSet": [msgspec.to_builtins(each) for each in subscriptions],
+        "mqTable": {
+            queue: _queue(each, committed.get(queue), ahead_ms) for queue, each in owned.items()
+        },
+        "mqPopTable": dict(popped or {}),
+        "statusTable": {topic: _status(figures) for topic, figures in topics.items()},
+        "userConsumerInfo": {},
+    }
+    if with_stacks:
+        info["jstack"] = stacks()
+    return info
+
+
+def stacks() -> str:
+    """Where every thread of this process is now."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    )
+
+
+def _properties(facts: ConsumerFacts) -> dict[str, str]:
+    return {
+        "PROP_NAMESERVER_ADDR": facts.name_servers,
+        "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+        "PROP_CONSUMEORDERLY": str(facts.is_ordered).lower(),
+        "PROP_THREADPOOL_CORE_SIZE": str(facts.threads),
+        "PROP_CONSUMER_START_TIMESTAMP": str(facts.started_at_ms),
+        "PROP_CLIENT_VERSION": facts.version,
+        "messageModel": "BROADCASTING" if facts.is_broadcasting else "CLUSTERING",
+    }
+
+
+def _held(held: Sequence[HeldQueue], ahead_ms: int) -> dict[str, str]:
+    shown = [
+        f"{name_of(each.queue)} by {each.threshold.value} (limit {each.limit}) since"
+        f" {_time_text(each.since_ms + ahead_ms)}"
+        for each in held[:HELD_SHOWN_MAX]
+    ]
+    return {"heldQueues": str(len(held)), "held": "; ".join(shown)}
+
+
+def _time_text(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _queue(assigned: AssignedQueue, committed: int | None, ahead_ms: int) -> dict[str, Any]:
+    cache = assigned.process_queue
+    lowest, taken = cache.lowest, cache.taken_offsets()
+    return {
+        "commitOffset": -1 if committed is None else committed,
+        "cachedMsgMinOffset": 0 if lowest is None else lowest,
+        "cachedMsgMaxOffset": 0 if lowest is None else lowest + cache.span,
+        "cachedMsgCount": cache.count - len(taken),
+        "cachedMsgSizeInMiB": cache.size_bytes // MIB,
+        "transactionMsgMinOffset": min(taken, default=0),
+        "transactionMsgMaxOffset": max(taken, default=0),
+        "transactionMsgCount": len(taken),
+        "locked": assigned.is_locked,
+        "tryUnlockTimes": assigned.unlock_tries,
+        "lastLockTimestamp": assigned.last_locked_ms and assigned.last_locked_ms + ahead_ms,
+        "droped": assigned.is_dropped,
+        "lastPullTimestamp": assigned.last_pull_ms + ahead_ms,
+        "lastConsumeTimestamp": assigned.last_consume_ms + ahead_ms,
+    }
+
+
+def _status(figures: TopicFigures) -> dict[str, Any]:
+    return {
+        "pullRT": figures.pull_ms,
+        "pullTPS": figures.pulled_per_s,
+        "consumeRT": figures.consume_ms,
+        "consumeOKTPS": figures.consumed_per_s,
+        "consumeFailedTPS": figures.failed_per_s,
+        "consumeFailedMsgs": figures.failed_recently,
+    }

@@ -16,35 +16,63 @@ Threads: every method may be called from any thread but the client's own.
 Not here: what happens on the client's thread (``sending.py``).
 """
 
+from __future__ import annotations
+
 import asyncio
 import inspect
+import itertools
+import os
+import secrets
+import threading
+import time
 from collections.abc import Sequence
-from typing import Final, Unpack
+from typing import Annotated, Final, NamedTuple, TypeVar, Unpack
 
-from penstock.client.contexts import Contexts
-from penstock.client.errors import StateError
-from penstock.client.instance import instance
-from penstock.client.loop import client_loop
+from penstock.client.errors import InvalidMessage, StateError
+from penstock.client.instance import ClientInstance, instance, local_ip
+from penstock.client.loop import LoopThread, Relay, client_loop
 from penstock.client.message import Message, SendResult
-from penstock.client.name_servers import NameServerList, parse_name_servers
-from penstock.client.options import resolve
-from penstock.client.producer.checking import check_group
-from penstock.client.producer.counts import ProducerStatistics
-from penstock.client.producer.entrance import ANYWHERE, Aim, Entrance
-from penstock.client.producer.handing_back import OnDone
-from penstock.client.producer.machinery import Machinery
-from penstock.client.producer.producer_options import ProducerOptions
-from penstock.client.producer.selection import Selector
+from penstock.client.options import InstanceOptions, Option, resolve
+from penstock.client.producer.encoding import (
+    Encoded,
+    Encoder,
+    check_batch,
+    check_group,
+    check_message,
+)
+from penstock.client.producer.selection import FaultTable, QueueTurns, Selector
+from penstock.client.producer.send import (
+    GRACE_S,
+    AwaitedSend,
+    BlockedSend,
+    CallbackThread,
+    CalledSend,
+    EndContext,
+    OnDone,
+    Send,
+    SendContext,
+    SendHook,
+    TransactionState,
+    settle,
+)
+from penstock.client.producer.sending import InFlight, ProducerStatistics, RetryRule, Sender
 from penstock.client.producer.transaction import (
     Check,
     Execute,
     ExecuteAsync,
     TransactionResult,
+    Transactions,
     state_of,
 )
-from penstock.client.producer.transaction_state import TransactionState
-from penstock.client.states import Life, State
+from penstock.client.routes import NameServerList, parse_name_servers
+from penstock.client.states import Contexts, Life, State
+from penstock.client.trace import Trace, TracedKind, TraceOptions, published, transaction_ended
+from penstock.flow.reason import Reason
 from penstock.model.assignment import QueueRef
+from penstock.wire.rocketmq.command import Malformed
+from penstock.wire.rocketmq.headers import CheckTransactionHeader
+from penstock.wire.rocketmq.message_id import UniqueKeys, encode_host
+from penstock.wire.rocketmq.stored import StoredMessage
 
 DEFAULT_GROUP: Final = "penstock-producers"
 
@@ -120,7 +148,7 @@ class Producer(Contexts):
         queue: QueueRef | None = None,
         selector: Selector | None = None,
         timeout_ms: int | None = None,
-    ) -> "asyncio.Future[SendResult]":
+    ) -> asyncio.Future[SendResult]:
         """Send; await the future for the result. Many at a time are fine: permits bound them."""
         entrance = self._entered()
         aim = ANYWHERE
@@ -174,7 +202,7 @@ class Producer(Contexts):
         *,
         queue: QueueRef | None = None,
         timeout_ms: int | None = None,
-    ) -> "asyncio.Future[SendResult]":
+    ) -> asyncio.Future[SendResult]:
         """The same; await the future for the result."""
         entrance = self._entered()
         encoded = entrance.encoded_batch(messages)
@@ -279,3 +307,447 @@ class Producer(Contexts):
     ) -> None:
         if self._machinery is not None:
             self._machinery.thread.post(self._machinery.transactions.end, message, result, state)
+
+
+# ---- producer options ---------------------------------------------------------------------------
+# Options of a producer; the defaults are RocketMQ's, except where the meaning says otherwise.
+
+
+class ProducerOptions(InstanceOptions, TraceOptions, total=False):
+    """What ``Producer`` takes as keywords."""
+
+    send_timeout_ms: Annotated[
+        int, Option(3000, "How long one send may take: permit, route and all tries together.", 1)
+    ]
+    try_timeout_ms: Annotated[
+        int,
+        Option(
+            0,
+            "How long one try may take while others may follow; 0: as long as the send. Less than"
+            " a third of send_timeout_ms lets a send get away from a broker that hangs.",
+            0,
+        ),
+    ]
+    retries: Annotated[
+        int, Option(2, "Tries after the first one, each with another broker if there is one.", 0)
+    ]
+    retry_on_busy: Annotated[
+        bool,
+        Option(
+            False,
+            "Try another broker when one is under flow control (code 2). RocketMQ's 5.x client"
+            " does for synchronous sends; off, the sender hears of it at once and slows down.",
+        ),
+    ]
+    retry_another_broker_when_not_store_ok: Annotated[
+        bool,
+        Option(False, "Try another broker when a message was stored, but not as well as wanted."),
+    ]
+    send_latency_fault: Annotated[
+        bool, Option(False, "Avoid brokers that were slow or failed, for up to 30 s.")
+    ]
+    in_flight_messages_max: Annotated[
+        int, Option(1024, "Asynchronous sends not answered yet; the next one waits (F16).", 1)
+    ]
+    in_flight_bytes_max: Annotated[
+        int, Option(100 * 1024 * 1024, "The same in bytes of their bodies (F16).", 1)
+    ]
+    message_bytes_max: Annotated[
+        int,
+        Option(4 * 1024 * 1024, "Largest body and largest batch; brokers have a limit, too.", 1),
+    ]
+    compress_bytes_min: Annotated[
+        int, Option(4096, "Bodies of at least this size are compressed with zlib.", 1)
+    ]
+    compress_level: Annotated[int, Option(5, "zlib's level.", 1, 9)]
+    auto_create_queues: Annotated[
+        int, Option(4, "Queues per broker of a topic that is made by sending to it.", 1)
+    ]
+    check_threads: Annotated[
+        int, Option(1, "Threads on which a transaction_check that is a plain function runs.", 1)
+    ]
+    checks_waiting_max: Annotated[
+        int,
+        Option(2000, "Questions about transactions that wait; more are left to the next round.", 1),
+    ]
+    hooks: Annotated[Sequence[SendHook], Option((), "Who sees every send before and after it.")]
+
+
+# ---- entrance -----------------------------------------------------------------------------------
+# Where sends come in, on the caller's thread: checked, encoded, given a permit, handed over.
+#
+# Synchronous sends need no permit: a thread that blocks has one message under way. All others take
+# one here, before anything is queued for the client's thread, so that queue is bounded, too.
+#
+# Not here: what happens next (``sending.py``), how the end gets back (``handing_back.py``).
+
+
+class Aim(NamedTuple):
+    """Where a message goes, if its sender says so, and how long that may take."""
+
+    queue: QueueRef | None = None
+    selector: Selector | None = None
+    timeout_ms: int | None = None
+    is_half: bool = False
+
+
+ANYWHERE: Final = Aim()
+
+S = TypeVar("S", bound=Send)
+
+
+class Entrance:
+    """The way into one running producer; from any thread."""
+
+    def __init__(self, machinery: Machinery) -> None:
+        self._machinery: Final = machinery
+        self._thread: Final = machinery.thread
+        self._begin: Final = Relay(machinery.thread.loop, machinery.sender.begin).put
+        self._now_ms: Final = machinery.clock.monotonic_ms
+        self._encode: Final = machinery.encoder.encode
+        self._take_or_wait: Final = machinery.in_flight.take_or_wait
+        self._bytes_max: Final = machinery.options["message_bytes_max"]
+        self._timeout_ms: Final = machinery.options["send_timeout_ms"]
+        self._way_home: Relay[AwaitedSend] | None = None
+        """To the event loop of the last send, which nearly always is that of the next one."""
+
+    def encoded(self, message: Message) -> Encoded:
+        """One message, checked."""
+        check_message(message, self._bytes_max)
+        return self._encode(message)
+
+    def encoded_half(self, message: Message) -> Encoded:
+        """The first part of a transaction."""
+        check_message(message, self._bytes_max)
+        if message.delay_level or message.delay_ms or message.deliver_at_ms:
+            raise InvalidMessage("a message of a transaction cannot be delayed; the commit decides")
+        return self._encode(message, is_half=True)
+
+    def encoded_batch(self, messages: Sequence[Message]) -> Encoded:
+        """Several messages as one."""
+        for message in messages:
+            check_message(message, self._bytes_max)
+        check_batch(messages, self._bytes_max)
+        return self._machinery.encoder.encode_batch(messages)
+
+    def blocking(
+        self, message: Message, encoded: Encoded, aim: Aim, batch: Sequence[Message] = ()
+    ) -> SendResult:
+        """Send and wait; ``batch`` is all that ``encoded`` holds, when that is more than one."""
+        if self._thread.is_current:
+            raise StateError("send() on the client's own thread would wait for itself; send_async")
+        started_ms, timeout_ms = self._times(aim)
+        lock = threading.Lock()
+        lock.acquire()
+        send = BlockedSend(
+            message, encoded, started_ms, timeout_ms, started_ms + timeout_ms, batch=batch,
+            lock=lock,
+        )  # fmt: skip
+        self._begin(_aimed(send, aim))
+        return send.result()
+
+    def future(
+        self, message: Message, encoded: Encoded, aim: Aim, batch: Sequence[Message] = ()
+    ) -> asyncio.Future[SendResult]:
+        """Send; the future belongs to the running event loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[SendResult] = loop.create_future()
+        relay = self._way_home
+        if relay is None or relay.loop is not loop:
+            self._way_home = relay = Relay(loop, settle, self._thread)
+        started_ms, timeout_ms = self._times(aim)
+        send = AwaitedSend(
+            message, encoded, started_ms, timeout_ms, started_ms + timeout_ms, batch=batch,
+            future=future, relay=relay,
+        )  # fmt: skip
+        self._enter(send if aim is ANYWHERE else _aimed(send, aim))
+        return future
+
+    def callback(self, message: Message, aim: Aim, on_done: OnDone) -> None:
+        """Send; ``on_done`` runs on the thread for callbacks."""
+        encoded = self.encoded(message)
+        callbacks = self._machinery.callbacks
+        callbacks.start()
+        started_ms, timeout_ms = self._times(aim)
+        send = CalledSend(
+            message, encoded, started_ms, timeout_ms, started_ms + timeout_ms, keeps_permit=True,
+            on_done=on_done, thread=callbacks,
+        )  # fmt: skip
+        self._enter_or_block(_aimed(send, aim))
+
+    def oneway(self, message: Message, aim: Aim) -> None:
+        """Send, and that is all."""
+        encoded = self.encoded(message)
+        started_ms, timeout_ms = self._times(aim)
+        send = Send(
+            message, encoded, started_ms, timeout_ms, started_ms + timeout_ms, is_oneway=True
+        )
+        self._enter_or_block(_aimed(send, aim))
+
+    def _times(self, aim: Aim) -> tuple[int, int]:
+        """(now, time-out)."""
+        self._thread.check_alive()
+        timeout_ms = self._timeout_ms if aim.timeout_ms is None else aim.timeout_ms
+        if timeout_ms <= 0:
+            raise ValueError(f"timeout_ms is {timeout_ms}; at least 1 is needed")
+        return self._now_ms(), timeout_ms
+
+    def _enter(self, send: Send) -> bool:
+        """False: it waits for a permit."""
+        if self._take_or_wait(send, send.encoded.size_bytes):
+            send.has_permit = True
+            self._begin(send)
+            return True
+        self._thread.post(self._machinery.sender.watch)
+        return False
+
+    def _enter_or_block(self, send: Send) -> None:
+        if self._machinery.in_flight.take(send.encoded.size_bytes):
+            send.has_permit = True
+            self._begin(send)
+            return
+        send.entered = entered = threading.Event()
+        if self._enter(send) or self._thread.is_current or self._machinery.callbacks.is_current:
+            return
+        entered.wait(send.timeout_ms / 1000 + GRACE_S)
+
+
+def _aimed(send: S, aim: Aim) -> S:
+    """The same send, with all that its sender said."""
+    queue = aim.queue
+    if queue is not None:
+        if aim.selector is not None:
+            raise InvalidMessage("give a queue or a selector, not both")
+        if queue.topic != send.topic:
+            raise InvalidMessage(f"queue {queue} does not fit topic {send.topic!r}")
+    send.pinned = queue
+    send.selector = aim.selector
+    send.is_half = aim.is_half
+    return send
+
+
+# ---- machinery ----------------------------------------------------------------------------------
+# What a running producer consists of, put together from its options.
+#
+# Made on the client's thread when the producer starts, gone when it stops; the facade holds one.
+#
+# Not here: the producer's states and its public methods (``producer.py``).
+
+
+TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
+"""Front of the group that trace messages are sent from."""
+
+
+class Machinery:
+    """The parts of one running producer; what the client instance knows as its member."""
+
+    def __init__(
+        self,
+        group: str,
+        options: ProducerOptions,
+        shared: ClientInstance,
+        thread: LoopThread,
+        check: Check | None,
+    ) -> None:
+        self.group: Final = group
+        self.options: Final = options
+        self.shared: Final = shared
+        self.thread: Final = thread
+        self.clock: Final = shared.clock
+        self.keys: Final = UniqueKeys(
+            _ip_of(shared.client_id), os.getpid(), self.clock, salt=secrets.randbits(32)
+        )
+        self.encoder: Final = self._encoder(group)
+        self.faults: Final = FaultTable() if options["send_latency_fault"] else None
+        self.in_flight: Final = InFlight(
+            group, options["in_flight_messages_max"], options["in_flight_bytes_max"], self.clock
+        )
+        self.trace: Final = self._trace() if options["trace"] else None
+        hooks: list[SendHook] = list(options["hooks"])
+        if self.trace is not None:
+            hooks.append(SendTrace(self.trace))
+        self.sender: Final = Sender(
+            shared,
+            group,
+            RetryRule(
+                retries=options["retries"],
+                retry_on_busy=options["retry_on_busy"],
+                retry_when_not_store_ok=options["retry_another_broker_when_not_store_ok"],
+            ),
+            self.in_flight,
+            QueueTurns(lambda: secrets.randbits(31), self.faults),
+            faults=self.faults,
+            hooks=hooks,
+            try_timeout_ms=options["try_timeout_ms"],
+            tries_max=1 + options["retries"],
+            auto_create_queues=options["auto_create_queues"],
+        )
+        self.transactions: Final = Transactions(
+            group,
+            shared.calls,
+            shared.routes,
+            thread,
+            check=check,
+            hooks=hooks,
+            threads=options["check_threads"],
+            waiting_max=options["checks_waiting_max"],
+        )
+        self.callbacks: Final = CallbackThread(group, self._give_back, thread.loop.call_soon)
+
+    def topics(self) -> set[str]:
+        """Topics whose routes are kept fresh."""
+        return set(self.sender.topics)
+
+    def check_transaction(
+        self, address: str, header: CheckTransactionHeader, message: StoredMessage
+    ) -> None:
+        """A broker asks what became of a half message."""
+        self.transactions.check(address, header, message)
+
+    async def stop(self) -> None:
+        """End what is under way, within the time for it; on the client's thread."""
+        await self.sender.stop(self.options["stop_timeout_ms"])
+        if self.trace is not None:
+            await self.trace.stop()
+        if self.sender.counts.oneway:
+            # What nobody answers may still wait for its connection; an answer to something sent
+            # after it says that it arrived.
+            await self.shared.heartbeat()
+        self.sender.close()
+        self.transactions.stop()
+
+    def statistics(self) -> ProducerStatistics:
+        """How it does now; from any thread."""
+        counts, in_flight, now_ms = self.sender.counts, self.in_flight, self.clock.monotonic_ms()
+        since_ms = in_flight.waits_since_ms
+        return ProducerStatistics(
+            group=self.group,
+            sent=counts.sent,
+            degraded=counts.degraded,
+            failed=counts.failed,
+            busy=counts.busy,
+            oneway=counts.oneway,
+            retried=counts.retried,
+            in_flight_messages=in_flight.messages,
+            in_flight_messages_max=self.options["in_flight_messages_max"],
+            in_flight_bytes=in_flight.bytes,
+            in_flight_bytes_max=self.options["in_flight_bytes_max"],
+            waiting=in_flight.waiting,
+            waiting_ms=0 if since_ms is None else now_ms - since_ms,
+            waiting_for=in_flight.full,
+            held_episodes=in_flight.episodes.count(Reason.PENDING),
+            held_share=in_flight.episodes.share(now_ms),
+            isolated={} if self.faults is None else self.faults.isolated(now_ms),
+        )
+
+    def _give_back(self, send: Send) -> None:
+        """The callback of a send begins: its permit is free; on the callback thread."""
+        if not send.has_permit:
+            return
+        send.has_permit = False
+        admitted = self.in_flight.give(send.encoded.size_bytes)
+        if admitted:
+            self.thread.post(self.sender.admission.admit, admitted)
+
+    def _encoder(self, group: str) -> Encoder:
+        return Encoder(
+            group,
+            self.keys,
+            self.clock,
+            compress_bytes_min=self.options["compress_bytes_min"],
+            compress_level=self.options["compress_level"],
+            auto_create_queues=self.options["auto_create_queues"],
+        )
+
+    def _trace(self) -> Trace:
+        encoder = self._encoder(f"{TRACE_GROUP}-{self.group}")
+
+        async def send_trace(message: Message) -> SendResult:
+            future: asyncio.Future[SendResult] = self.thread.loop.create_future()
+            now_ms, timeout_ms = self.clock.monotonic_ms(), self.options["send_timeout_ms"]
+            send = AwaitedSend(
+                message, encoder.encode(message), now_ms, timeout_ms, now_ms + timeout_ms,
+                is_unseen=True, future=future,
+            )  # fmt: skip
+            self.sender.begin(send)
+            return await future
+
+        return Trace(
+            send_trace,
+            topic=self.options["trace_topic"],
+            records_max=self.options["trace_batch_max"],
+        )
+
+
+def _ip_of(client_id: str) -> str:
+    """The address in a client id; there may be any text in its place (option ``client_ip``)."""
+    text = client_id.partition("@")[0]
+    try:
+        encode_host(text, 0)
+    except Malformed:
+        return local_ip()
+    return text
+
+
+# ---- tracing ------------------------------------------------------------------------------------
+# The send hook of message trace: a record for each message sent and each transaction ended.
+
+
+STATES: Final = {
+    TransactionState.COMMIT: "COMMIT_MESSAGE",
+    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
+    TransactionState.UNKNOWN: "UNKNOW",
+}
+
+
+class SendTrace(SendHook):
+    """Records every send and every end of a transaction."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def after(self, context: SendContext) -> None:
+        """One record per message of the send; oneway sends leave none, nobody knows their end."""
+        if context.is_oneway or context.messages[0].topic == self._trace.topic:
+            return
+        result = context.result
+        cost_ms = context.cost_ms // len(context.messages)
+        offset_ids = result.offset_message_id.split(",") if result is not None else []
+        records = [
+            published(
+                at_ms=context.born_ms,
+                group=context.group,
+                topic=message.topic,
+                message_id=unique_key,
+                tag=message.tag or "",
+                keys=" ".join(message.keys),
+                store_host=context.address,
+                body_bytes=len(message.body),
+                cost_ms=cost_ms,
+                kind=TracedKind(context.kind.value),
+                offset_message_id=offset_id,
+                is_ok=result is not None,
+            )
+            for message, unique_key, offset_id in itertools.zip_longest(
+                context.messages, context.unique_keys, offset_ids[: len(context.messages)],
+                fillvalue="",
+            )
+            if not isinstance(message, str)
+        ]  # fmt: skip
+        self._trace.record(*records)
+
+    def transaction_ended(self, context: EndContext) -> None:
+        """One record."""
+        record = transaction_ended(
+            at_ms=time.time_ns() // 1_000_000,
+            group=context.group,
+            topic=context.topic,
+            message_id=context.message_id,
+            tag=context.tag,
+            keys=context.keys,
+            store_host=context.address,
+            transaction_id=context.transaction_id,
+            state=STATES[context.state],
+            is_from_check=context.is_from_check,
+        )
+        self._trace.record(record)

@@ -21,12 +21,11 @@ from typing import Final
 
 import msgspec
 
-from penstock.client.calls import Calls
 from penstock.client.errors import ClientError
 from penstock.client.loop import LoopThread, listener_loop
 from penstock.client.message import Message, ReceivedMessage, SendResult
-from penstock.client.producer.hooks import EndContext, SendHook, tell_ended
-from penstock.client.producer.transaction_state import TransactionState
+from penstock.client.producer.send import EndContext, SendHook, TransactionState, tell_ended
+from penstock.client.requests import Calls
 from penstock.client.routes import RouteCache
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.command import Malformed

@@ -5,11 +5,24 @@ import asyncio
 import pytest
 
 from penstock.client.consumer.assigned import AssignedQueue
-from penstock.client.consumer.concurrent import ConcurrentService, batches_of, failures_of
-from penstock.client.consumer.offsets.table import Offsets
-from penstock.client.consumer.results import ConsumeResult, Finished, Later, ResultKind
+from penstock.client.consumer.concurrent import (
+    ConcurrentService,
+    batches_of,
+    direct_outcome,
+    failures_of,
+    outcome_body,
+)
+from penstock.client.consumer.listening import (
+    ConsumeResult,
+    Finished,
+    Later,
+    ResultKind,
+    Running,
+    Suspend,
+    Work,
+)
+from penstock.client.consumer.offsets import Offsets
 from penstock.client.consumer.statistics import ConsumerStatistics
-from penstock.client.consumer.work import Running, Work
 from penstock.model.assignment import QueueRef
 from penstock.testing.client_parts import (
     ManualListening,
@@ -300,3 +313,44 @@ def test_after_stop_nothing_is_consumed():
 def test_a_work_knows_its_queue():
     work = Work(AssignedQueue(QUEUE, 0, 0), [[received_message(QUEUE, 0)]], lambda *_: None)
     assert work.assigned.queue == QUEUE
+
+
+# ---- direct consume -----------------------------------------------------------------------------
+# Outcomes of a message consumed on an operator's order.
+
+
+def finished(answer=None, error=None):
+    return Finished([], answer, error, ResultKind.SUCCESS, 12.7)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (None, "CR_SUCCESS"),
+        (ConsumeResult.SUCCESS, "CR_SUCCESS"),
+        (ConsumeResult.LATER, "CR_LATER"),
+        (Later(2), "CR_LATER"),
+        (ConsumeResult.SUSPEND, "CR_LATER"),
+        (Suspend(20), "CR_LATER"),
+        (ConsumeResult.COMMIT, "CR_COMMIT"),
+        (ConsumeResult.ROLLBACK, "CR_ROLLBACK"),
+    ],
+)
+def test_answers_have_rocketmqs_names(answer, expected):
+    assert direct_outcome(finished(answer), is_ordered=True).result == expected
+
+
+def test_an_exception_is_told_with_its_text():
+    outcome = direct_outcome(finished(error=KeyError("no such order")), is_ordered=False)
+    assert outcome_body(outcome) == {
+        "order": False,
+        "autoCommit": True,
+        "consumeResult": "CR_THROW_EXCEPTION",
+        "remark": "KeyError: 'no such order'",
+        "spentTimeMills": 12,
+    }
+
+
+def test_a_long_text_is_cut():
+    outcome = direct_outcome(finished(error=ValueError("x" * 5_000)), is_ordered=False)
+    assert len(outcome.remark) == 1_000

@@ -6,11 +6,14 @@ import threading
 import pytest
 
 from penstock.client.consumer.assigned import AssignedQueue
-from penstock.client.consumer.caller import Caller
-from penstock.client.consumer.hooks import Hooks
-from penstock.client.consumer.listening import CoroutineListening, ThreadListening
-from penstock.client.consumer.results import ResultKind
-from penstock.client.consumer.work import Work
+from penstock.client.consumer.listening import (
+    Caller,
+    CoroutineListening,
+    Hooks,
+    ResultKind,
+    ThreadListening,
+    Work,
+)
 from penstock.client.loop import client_loop, listener_loop, relay_to
 from penstock.model.assignment import QueueRef
 from penstock.testing.client_parts import received_message

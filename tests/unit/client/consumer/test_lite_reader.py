@@ -6,9 +6,8 @@ import functools
 import pytest
 
 from penstock.client.consumer.lite_reader import AutoCommit, LiteReader
-from penstock.client.consumer.offsets.table import Offsets
-from penstock.client.consumer.pull_options import LitePullOptions
-from penstock.client.consumer.pull_result import PullResult, PullStatus
+from penstock.client.consumer.offsets import Offsets
+from penstock.client.consumer.pulling import LitePullOptions, PullResult, PullStatus
 from penstock.client.errors import StateError
 from penstock.client.message import ReceivedMessage
 from penstock.client.options import resolve

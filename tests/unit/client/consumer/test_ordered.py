@@ -2,8 +2,25 @@
 
 import asyncio
 
-from penstock.client.consumer.results import ConsumeResult, Suspend
-from penstock.testing.client_parts import calm, received_message
+import pytest
+
+from penstock.client.consumer.assigned import AssignedQueue
+from penstock.client.consumer.listening import ConsumeResult, Finished, Later, ResultKind, Suspend
+from penstock.client.consumer.ordered import (
+    BrokerLocks,
+    LockTerms,
+    Next,
+    by_broker,
+    is_held,
+    judge,
+    may_let_go,
+    note_grant,
+    note_refusal,
+    suspend_ms,
+)
+from penstock.model.assignment import QueueRef
+from penstock.testing.client_parts import LockingBroker, calm, received_message
+from penstock.testing.clock import ManualClock
 from penstock.testing.ordered_member import QUEUES, ordered_scene
 
 Q0, Q1 = QUEUES
@@ -180,3 +197,206 @@ async def test_failures_and_successes_are_counted(member):
     figures = member.statistics.figures(member.runtime.monotonic_ms())["t"]
     assert figures.failed_recently == 1
     assert figures.consumed_per_s > 0
+
+
+# ---- ordered next -------------------------------------------------------------------------------
+# What follows from an ordered listener's answer.
+
+
+def finished(answer=None, error=None):
+    return Finished([], answer, error, ResultKind.SUCCESS, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "automatic", "manual"),
+    [
+        (None, Next.COMMIT, Next.KEEP),
+        (ConsumeResult.SUCCESS, Next.COMMIT, Next.KEEP),
+        (ConsumeResult.COMMIT, Next.COMMIT, Next.COMMIT),
+        (ConsumeResult.SUSPEND, Next.AGAIN, Next.AGAIN),
+        (ConsumeResult.LATER, Next.AGAIN, Next.AGAIN),
+        (Suspend(5), Next.AGAIN, Next.AGAIN),
+        (Later(3), Next.AGAIN, Next.AGAIN),
+        (ConsumeResult.ROLLBACK, Next.AGAIN, Next.ROLL_BACK),
+    ],
+)
+def test_every_answer_has_its_row(answer, automatic, manual):
+    assert judge(finished(answer), True) is automatic
+    assert judge(finished(answer), False) is manual
+
+
+def test_who_raises_sees_the_messages_again():
+    for is_auto_commit in (True, False):
+        assert judge(finished(error=KeyError("x")), is_auto_commit) is Next.AGAIN
+
+
+@pytest.mark.parametrize(
+    ("answer", "default_ms", "expected"),
+    [
+        (ConsumeResult.SUSPEND, 1_000, 1_000),
+        (Suspend(), 1_000, 1_000),
+        (Suspend(250), 1_000, 250),
+        (Suspend(1), 1_000, 10),
+        (Suspend(60_000), 1_000, 30_000),
+        (None, 5, 10),
+    ],
+)
+def test_a_suspension_is_what_the_listener_said_within_bounds(answer, default_ms, expected):
+    assert suspend_ms(finished(answer), default_ms) == expected
+
+
+# ---- locks --------------------------------------------------------------------------------------
+# The life of a broker's lock, as its holder sees it.
+
+
+TERMS = LockTerms()
+A0 = QueueRef("t", "a", 0)
+A1 = QueueRef("t", "a", 1)
+B0 = QueueRef("t", "b", 0)
+
+
+def queue(now_ms=0):
+    return AssignedQueue(A0, 0, now_ms)
+
+
+def test_a_lock_is_held_from_its_grant_until_thirty_seconds_after_it_was_asked_for():
+    assigned = queue()
+    assert not is_held(assigned, 1_000)
+    assert note_grant(assigned, 1_000)
+    assert is_held(assigned, 1_000)
+    assert is_held(assigned, 31_000)
+    assert not is_held(assigned, 31_001)
+
+
+def test_a_stale_lock_that_is_renewed_in_time_is_held_again():
+    assigned = queue()
+    note_grant(assigned, 1_000)
+    assert note_grant(assigned, 61_000)
+    assert is_held(assigned, 61_000)
+    assert not assigned.is_dropped
+
+
+def test_a_lock_silent_for_longer_than_brokers_keep_it_is_lost_even_when_granted_again():
+    assigned = queue()
+    note_grant(assigned, 1_000)
+    assert not note_grant(assigned, 61_001)
+    assert assigned.is_dropped
+    assert not is_held(assigned, 61_001)
+
+
+def test_an_answer_that_was_overtaken_does_not_shorten_a_lock():
+    assigned = queue()
+    note_grant(assigned, 5_000)
+    note_grant(assigned, 4_000)
+    assert assigned.last_locked_ms == 5_000
+
+
+def test_a_refused_queue_is_over():
+    assigned = queue()
+    note_grant(assigned, 1_000)
+    note_refusal(assigned)
+    assert assigned.is_dropped
+    assert not is_held(assigned, 1_000)
+
+
+def test_a_dropped_queue_takes_no_grant():
+    assigned = queue()
+    assigned.drop()
+    assert not note_grant(assigned, 1_000)
+    assert not assigned.is_locked
+
+
+@pytest.mark.parametrize(
+    ("is_working", "dropped_for_ms", "expected"),
+    [(False, 0, True), (True, 0, False), (True, 19_999, False), (True, 20_000, True)],
+)
+def test_a_dropped_queue_is_let_go_when_idle_or_after_twenty_seconds(
+    is_working, dropped_for_ms, expected
+):
+    assert may_let_go(is_working, dropped_for_ms) is expected
+
+
+def test_one_request_for_each_broker():
+    assert by_broker([A0, B0, A1]) == [("a", [A0, A1]), ("b", [B0])]
+
+
+class House:
+    def __init__(self):
+        self.clock = ManualClock()
+        self.broker = LockingBroker(self.clock)
+        self.queues = {}
+
+    def locks(self, client_id="me"):
+        return BrokerLocks(
+            self.broker.calls_of(client_id), "g", owned=lambda: self.queues, clock=self.clock
+        )
+
+    def own(self, *refs):
+        for ref in refs:
+            self.queues[ref] = AssignedQueue(ref, 0, self.clock.monotonic_ms())
+
+
+def test_what_another_member_holds_is_not_granted():
+    house = House()
+
+    async def play():
+        mine, other = house.locks(), house.locks("other")
+        assert set(await other.acquire([A0])) == {A0}
+        granted = await mine.acquire([A0, A1, B0])
+        assert granted == dict.fromkeys([A1, B0], house.clock.monotonic_ms())
+        await other.give_back([A0])
+        assert set(await mine.acquire([A0])) == {A0}
+
+    asyncio.run(play())
+
+
+def test_renewing_asks_for_owned_queues_that_are_not_dropped():
+    house = House()
+    house.own(A0, A1, B0)
+    house.queues[A1].drop()
+
+    async def play():
+        assert await house.locks().renew() == []
+        assert house.broker.asked == [("me", [A0]), ("me", [B0])]
+        assert house.queues[A0].is_locked
+        assert not house.queues[A1].is_locked
+
+    asyncio.run(play())
+
+
+def test_a_broker_that_does_not_answer_refuses_nothing():
+    house = House()
+    house.own(A0)
+    locks = house.locks()
+
+    async def play():
+        await locks.renew()
+        house.broker.is_reachable = False
+        house.clock.advance(20_000)
+        assert await locks.renew() == []
+        assert await locks.acquire([A1]) == {}
+        await locks.give_back([A0])
+        assert locks.is_held(house.queues[A0])
+        house.clock.advance(10_001)
+        assert not locks.is_held(house.queues[A0])
+        house.broker.is_reachable = True
+        assert await locks.renew() == []
+        assert locks.is_held(house.queues[A0])
+
+    asyncio.run(play())
+
+
+def test_a_queue_that_another_took_is_dropped_and_named():
+    house = House()
+    house.own(A0, A1)
+    locks = house.locks()
+
+    async def play():
+        await locks.renew()
+        house.clock.advance(60_001)
+        await house.locks("other").acquire([A0])
+        # A1 was free for a moment: somebody may have had it.
+        assert sorted(await locks.renew()) == [A0, A1]
+        assert all(each.is_dropped for each in house.queues.values())
+
+    asyncio.run(play())

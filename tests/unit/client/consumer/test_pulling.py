@@ -5,9 +5,8 @@ import asyncio
 import pytest
 
 from penstock.client.consumer.assigned import PULL_IDLE_MS_MAX, AssignedQueue
-from penstock.client.consumer.offsets.table import Offsets
-from penstock.client.consumer.pull_result import PullStatus
-from penstock.client.consumer.pulling import Pulled, PullLoop, PullTerms, pull_header
+from penstock.client.consumer.offsets import Offsets
+from penstock.client.consumer.pulling import Pulled, PullLoop, PullStatus, PullTerms, pull_header
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.client.consumer.subscription import Subscriptions
 from penstock.client.errors import BrokerRefused, Unreachable

@@ -5,9 +5,8 @@ import asyncio
 import pytest
 
 from penstock.client.consumer.assigned import AssignedQueue
-from penstock.client.consumer.locks import BrokerLocks
-from penstock.client.consumer.rebalance import Plan, Rebalancer, differ
-from penstock.client.consumer.sharing import Share
+from penstock.client.consumer.ordered import BrokerLocks
+from penstock.client.consumer.rebalance import Plan, Rebalancer, Share, differ
 from penstock.client.errors import Unreachable
 from penstock.model.assignment import QueueRef
 from penstock.testing.client_parts import LockingBroker, ManualRuntime, MemoryOffsets, PlainKeeper

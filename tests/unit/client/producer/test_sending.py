@@ -2,12 +2,15 @@
 
 import asyncio
 import gc
+import logging
 import weakref
 
 import pytest
 
 from penstock.client.errors import (
+    Attempt,
     BrokerBusy,
+    BrokerRefused,
     ClientError,
     NoRoute,
     SendFailed,
@@ -15,11 +18,13 @@ from penstock.client.errors import (
     Unreachable,
 )
 from penstock.client.message import Message, SendStatus
-from penstock.client.producer.attempts import RetryRule
-from penstock.client.producer.hooks import SendHook, SendKind
-from penstock.client.producer.latency import FaultTable
+from penstock.client.producer.selection import FaultTable
+from penstock.client.producer.send import SendHook, SendKind
+from penstock.client.producer.sending import InFlight, RetryRule, Verdict, failure
 from penstock.client.routes import Route
+from penstock.flow.reason import Reason
 from penstock.model.assignment import QueueRef
+from penstock.testing.clock import ManualClock
 from penstock.testing.producer_bench import ProducerBench
 from penstock.wire.rocketmq.bodies import TopicRouteData
 
@@ -377,3 +382,189 @@ def test_a_send_knows_its_kind(fields, kind):
         assert ProducerBench().made(Message("t", b"x", **fields)).kind is kind
 
     asyncio.run(look())
+
+
+# ---- in flight ----------------------------------------------------------------------------------
+# Permits of a producer, and the episodes of waiting for them.
+
+
+class Waiting:
+    """Stands for a send."""
+
+    def __init__(self, deadline_ms=1 << 40, is_given_up=False):
+        self.deadline_ms = deadline_ms
+        self.is_given_up = is_given_up
+        self.topic = "t"
+        self.timeout_ms = 50
+
+
+def window(messages_max=1, clock=None):
+    return InFlight("g", messages_max, 1000, clock or ManualClock())
+
+
+def test_one_who_gets_no_permit_is_named_by_the_answer_that_frees_one():
+    permits = window()
+    first, second = Waiting(), Waiting()
+    assert permits.take_or_wait(first, 10)
+    assert not permits.take_or_wait(second, 10)
+    assert (permits.waiting, permits.full) == (1, "messages")
+    assert permits.give(10) == [second]
+    assert (permits.waiting, permits.messages, permits.bytes) == (0, 1, 10)
+
+
+def test_those_whose_time_is_up_and_those_nobody_waits_for_leave():
+    permits = window()
+    permits.take_or_wait(Waiting(), 10)
+    late, gone, patient = Waiting(deadline_ms=5), Waiting(is_given_up=True), Waiting()
+    for each in (late, gone, patient):
+        permits.take_or_wait(each, 10)
+    assert permits.leave_overdue(5) == ([late, gone], [])
+    assert permits.waiting == 1
+
+
+def test_a_large_one_that_leaves_makes_way_for_small_ones():
+    permits = window(messages_max=5)
+    permits.take_or_wait(Waiting(), 600)
+    large, small = Waiting(deadline_ms=1), Waiting()
+    permits.take_or_wait(large, 500)
+    permits.take_or_wait(small, 100)
+    assert permits.leave_overdue(1) == ([large], [small])
+
+
+def test_since_when_somebody_waits_can_be_seen():
+    clock = ManualClock()
+    permits = window(clock=clock)
+    permits.take_or_wait(Waiting(), 1)
+    assert permits.waits_since_ms is None
+    since_ms = clock.monotonic_ms()
+    permits.take_or_wait(Waiting(), 1)
+    clock.advance(40)
+    permits.take_or_wait(Waiting(), 1)
+    assert permits.waits_since_ms == since_ms
+
+
+def test_held_and_released_within_a_second_is_one_episode_and_two_lines(caplog):
+    caplog.set_level(logging.INFO)
+    clock = ManualClock()
+    permits = window(clock=clock)
+    permits.take_or_wait(Waiting(), 1)
+    for _ in range(50):
+        permits.take_or_wait(Waiting(), 1)
+        clock.advance(10)
+        permits.give(1)
+    assert permits.episodes.count(Reason.PENDING) == 1
+    assert [each.message for each in caplog.records] == ["sends wait for permits"]
+    clock.advance(1000)
+    permits.settle()
+    assert [each.message for each in caplog.records][1:] == ["sends wait no more"]
+    assert caplog.records[1].stalls == 50
+
+
+def test_when_the_producer_stops_all_who_wait_are_sent_away():
+    permits = window()
+    permits.take_or_wait(Waiting(), 1)
+    second = Waiting()
+    permits.take_or_wait(second, 1)
+    assert permits.leave_all() == [second]
+    assert not permits.episodes.is_lingering
+
+
+def test_the_refusal_names_the_limits():
+    permits = window()
+    permits.take_or_wait(Waiting(), 7)
+    text = str(permits.refusal(Waiting()))
+    for part in (
+        "'t'",
+        "1 of 1 sends",
+        "7 of 1000 bytes",
+        "waited 50 ms",
+        "in_flight_messages_max",
+    ):
+        assert part in text
+
+
+# ---- attempts -----------------------------------------------------------------------------------
+# When a send is tried again.
+
+
+RETRIED = (17, 14, 1, 16, 204, 205, 1500)
+NOT_RETRIED = (2, 3, 13, 15, 26, 29, 215, 501)
+
+
+def judge(code, *, tries=1, is_pinned=False, left_ms=1000, **options):
+    rule = RetryRule(retries=options.pop("retries", 2), **options)
+    return rule.judge(code, tries=tries, is_pinned=is_pinned, left_ms=left_ms)
+
+
+@pytest.mark.parametrize("code", RETRIED)
+def test_what_another_broker_may_answer_differently_is_tried_again(code):
+    assert judge(code) is Verdict.AGAIN
+
+
+@pytest.mark.parametrize("code", NOT_RETRIED)
+def test_every_other_error_is_final(code):
+    assert judge(code) is Verdict.FAILED
+
+
+def test_no_answer_is_tried_again():
+    assert judge(None) is Verdict.AGAIN
+
+
+def test_busy_is_tried_again_only_when_asked_for():
+    assert judge(2) is Verdict.FAILED
+    assert judge(2, retry_on_busy=True) is Verdict.AGAIN
+
+
+@pytest.mark.parametrize("code", [None, 1, 17])
+def test_there_are_three_tries(code):
+    assert [judge(code, tries=tries) for tries in (1, 2, 3)] == [
+        Verdict.AGAIN,
+        Verdict.AGAIN,
+        Verdict.FAILED,
+    ]
+
+
+@pytest.mark.parametrize("code", [None, 1])
+def test_no_try_begins_after_the_deadline(code):
+    assert judge(code, left_ms=0) is Verdict.FAILED
+    assert judge(code, left_ms=1) is Verdict.AGAIN
+
+
+@pytest.mark.parametrize("code", [None, 1, 17])
+def test_a_message_for_one_queue_is_tried_once(code):
+    assert judge(code, is_pinned=True) is Verdict.FAILED
+
+
+@pytest.mark.parametrize("code", [10, 11, 12])
+def test_stored_with_a_delay_is_a_result(code):
+    assert judge(code) is Verdict.STORED
+    assert judge(code, retry_when_not_store_ok=True) is Verdict.AGAIN
+    assert judge(code, retry_when_not_store_ok=True, tries=3) is Verdict.STORED
+    assert judge(code, retry_when_not_store_ok=True, is_pinned=True) is Verdict.STORED
+
+
+def test_success_is_the_end():
+    assert judge(0, retry_when_not_store_ok=True) is Verdict.STORED
+
+
+def test_a_failure_tells_every_try():
+    tries = [
+        Attempt("a", 0, 3, Unreachable("h:1", "refused")),
+        Attempt("b", 2, 4, BrokerRefused(14, "disk full", "h:2")),
+    ]
+    error = failure("orders", tries, 3000)
+    assert type(error) is SendFailed
+    assert error.attempts == tries
+    assert error.__cause__ is tries[1].error
+    for part in ("'orders'", "2 tries", "3000 ms", "a after 3 ms", "SERVICE_NOT_AVAILABLE (14)"):
+        assert part in str(error)
+
+
+def test_busy_is_a_kind_of_its_own_with_reason_and_broker():
+    error = failure("t", [Attempt("a", 0, 3, BrokerRefused(2, "[REJECTREQUEST]", "h:1"))], 3000)
+    assert type(error) is BrokerBusy
+    assert (error.broker, error.reason) == ("a", "[REJECTREQUEST]")
+
+
+def test_a_send_that_was_never_tried_fails_with_words_too():
+    assert "0 tries within 5 ms" in str(failure("t", (), 5))

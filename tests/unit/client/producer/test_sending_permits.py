@@ -8,7 +8,7 @@ from penstock.client.errors import (
     WouldBlock,
 )
 from penstock.client.message import Message
-from penstock.client.producer.attempts import RetryRule
+from penstock.client.producer.sending import RetryRule
 from penstock.client.routes import Route
 from penstock.testing.producer_bench import ProducerBench
 from penstock.wire.rocketmq.bodies import TopicRouteData

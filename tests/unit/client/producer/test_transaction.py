@@ -6,9 +6,8 @@ import threading
 import pytest
 
 from penstock.client.message import Message, SendResult, SendStatus
-from penstock.client.producer.hooks import SendHook
+from penstock.client.producer.send import SendHook, TransactionState
 from penstock.client.producer.transaction import Transactions, state_of
-from penstock.client.producer.transaction_state import TransactionState
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.headers import CheckTransactionHeader
 from penstock.wire.rocketmq.message_id import encode_host, offset_message_id

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from penstock.client.consumer.offsets.local_file import LocalFileOffsets, offsets_file
+from penstock.client.consumer.offsets import LocalFileOffsets, offsets_file
 from penstock.model.assignment import QueueRef
 
 A, B = QueueRef("t", "b", 0), QueueRef("t", "b", 1)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.client.consumer.offsets.own import OwnOffsets
+from penstock.client.consumer.offsets import OwnOffsets
 from penstock.client.errors import ClientError
 from penstock.model.assignment import QueueRef
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.client.consumer.offsets.remote import RemoteOffsets
+from penstock.client.consumer.offsets import RemoteOffsets
 from penstock.client.errors import Unreachable
 from penstock.model.assignment import QueueRef
 
