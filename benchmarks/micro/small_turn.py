@@ -27,13 +27,10 @@ from typing import Any
 from penstock.adapters.amqp.factory import AmqpFactory
 from penstock.adapters.contract import Peer
 from penstock.model.ids import ConnectionId
-from penstock.server.clock import SystemClock
-from penstock.server.commit_policy import CommitPolicy
-from penstock.server.heap import settle_heap
+from penstock.server.lifecycle import SystemClock, settle_heap
 from penstock.server.opening import lock_directory, open_engine
 from penstock.server.pump import Pump, Surroundings
-from penstock.server.sync_pace import SyncPace
-from penstock.server.turns import Turns
+from penstock.server.turns import CommitPolicy, SyncPace, Turns
 from penstock.settings.load import Settings
 from penstock.testing.turn_scene import HandCommits
 from penstock.wire.amqp.codes import PROTOCOL_HEADER

@@ -18,7 +18,7 @@ An offset map is {topic: {queue: offset}}; ranges are [start, end).
 Invariants: ``end`` is always durable (D7): no reader goes above it. Unknown fields are ignored, so
 both ends may be of neighbouring versions.
 
-Not here: who answers (``server/bulk.py``), who asks (``broker.py``), tickets (``tickets.py``).
+Not here: who answers (``server/flight.py``), who asks (``broker.py``), tickets (``tickets.py``).
 """
 
 import struct

@@ -75,7 +75,7 @@ def _cpu(
     directory: Path, *, messages: int, size: int, list_size: int, rounds: int, **_: int
 ) -> Iterator[Row]:
     from penstock.cli.benches.cpu import measure_cpu
-    from penstock.server.heap import settle_heap
+    from penstock.server.lifecycle import settle_heap
 
     settle_heap()
     for connections in (1, 4):

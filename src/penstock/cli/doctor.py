@@ -21,7 +21,7 @@ from typing import Final
 import click
 
 from penstock.cli.flags import takes_settings
-from penstock.server.machine import Machine
+from penstock.server.probes import Machine
 from penstock.settings.broker import PROTOCOLS
 from penstock.settings.declare import MIB, bytes_text
 from penstock.settings.load import Settings

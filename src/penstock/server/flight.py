@@ -1,29 +1,116 @@
-"""The Flight process: started beside the broker, watched, and started again when it dies (D18).
+"""The bulk lane of one broker: the socket it answers on, and the Flight process beside it (D18).
 
-It is another process because Arrow and gRPC must not share the broker's loop, memory or fate. The
-broker reserves its port (bound, never listening), so that a taken one is told at the start and the
-number is known before the process is up; it starts beside the broker, which does not wait for it:
-whoever connects in that second is refused and tries again.
-
-It never outlives the broker: its standard input is a pipe that only the broker holds, and
-``flight_child.py`` ends it when that breaks, also after ``kill -9``.
-
-Not here: what it does (``penstock.bulk``), its questions (``bulk_link.py``).
+``lifecycle.py`` reserves the port with all others, calls ``open`` once the engine is there and
+``stop`` before connections are closed. The ready file does not wait for the process: the broker is
+ready in its 0.4 s, Arrow takes longer to load, and clients of Flight try again.
 """
+
+from __future__ import annotations
 
 import asyncio
 import contextlib
 import importlib.util
 import logging
+import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
+import msgspec
+
+from penstock.bulk import link
 from penstock.bulk.link import SOCKET_NAME
+from penstock.engine.broker import Engine
+from penstock.engine.spark.desk import QueryDesk
+from penstock.engine.spark.query import PollAnswer, PollOrder, PollOutlet, QueryRefused
+from penstock.engine.topic import Topic
+from penstock.model.errors import StartRefused
+from penstock.server.listener import open_sockets
+from penstock.settings.load import Settings
 
 logger = logging.getLogger(__name__)
+
+FLIGHT: Final = "flight"
+
+
+class BulkLane:
+    """Everything of the bulk lane that lives in the broker."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._reserved: list[socket.socket] = []
+        self._links: BulkLinks | None = None
+        self.process: FlightProcess | None = None
+        self.is_missing = False
+        """True when Flight is wanted and cannot be had."""
+        self.endpoint = ""
+        """``host:port`` of the Flight process; empty without one."""
+
+    def reserve(self) -> None:
+        """Take the port, so that nobody else does; it never listens itself."""
+        listeners = self._settings.listeners
+        port = listeners.port(FLIGHT)
+        if port is None:
+            return
+        if not is_arrow_there():
+            self.is_missing = True
+            logger.warning("flight is off: it needs pyarrow; pip install 'penstock[spark]'")
+            return
+        self._reserved = open_sockets(FLIGHT, listeners.addresses, port)
+        host, number = self._reserved[0].getsockname()[:2]
+        self.endpoint = f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+
+    async def open(self, directory: Path, engine: Engine, asked: Callable[[], None]) -> None:
+        """Answer on the socket, and let the process start beside everything else."""
+        loop = asyncio.get_running_loop()
+        self._links = BulkLinks(directory, engine.queries, loop, asked)
+        await self._links.start()
+        if self._reserved:
+            names = [each.getsockname() for each in self._reserved]
+            self.process = FlightProcess(
+                command_of(directory, [name[0] for name in names], names[0][1]),
+                restart_ms_max=self._settings.spark.flight_restart_ms_max,
+            )
+
+    def launch(self) -> None:
+        """Start the process; called when the broker is ready, so that it does not compete."""
+        if self.process is not None:
+            self.process.start()
+
+    async def stop(self) -> None:
+        """End the process, close the socket."""
+        if self.process is not None:
+            await self.process.stop()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of everything at once; also after a start that failed half-way."""
+        if self.process is not None:
+            self.process.abandon()
+        if self._links is not None:
+            self._links.stop()
+            self._links = None
+        for each in self._reserved:
+            each.close()
+        self._reserved = []
+
+
+# ---- flight -------------------------------------------------------------------------------------
+# The Flight process: started beside the broker, watched, and started again when it dies (D18).
+#
+# It is another process because Arrow and gRPC must not share the broker's loop, memory or fate. The
+# broker reserves its port (bound, never listening), so that a taken one is told at the start and
+# the number is known before the process is up; it starts beside the broker, which does not wait for
+# it: whoever connects in that second is refused and tries again.
+#
+# It never outlives the broker: its standard input is a pipe that only the broker holds, and
+# ``flight_child.py`` ends it when that breaks, also after ``kill -9``.
+#
+# Not here: what it does (``penstock.bulk``), its questions (``bulk_link.py``).
+
 
 PAUSE_MS_MIN: Final = 200
 """First pause after a death; it doubles up to ``spark.flight_restart_ms_max``."""
@@ -56,7 +143,7 @@ class FlightProcess:
         command: Sequence[str],
         *,
         restart_ms_max: int,
-        sleep: Callable[[float], "asyncio.Future[None]"] | None = None,
+        sleep: Callable[[float], asyncio.Future[None]] | None = None,
     ) -> None:
         self._command = tuple(command)
         self._restart_ms_max = restart_ms_max
@@ -133,3 +220,302 @@ class FlightProcess:
         self.starts += 1
         logger.info("the Flight process is started", extra={"child_pid": self._process.pid})
         return await self._process.wait()
+
+
+# ---- bulk link ----------------------------------------------------------------------------------
+# The broker's end of ``<data>/bulk.sock``: frames in, questions answered, frames out (D18).
+#
+# Whoever can open the socket owns the data directory, so there is no login. A link that sends what
+# is no frame or no question is closed, and only it. At most ``IN_FLIGHT_MAX`` polls of a link are
+# held; then it is not read until one is answered. Nor is a link that does not read its answers.
+#
+# Not here: what the answers are (``bulk_answers.py``), who is at the other end (``flight.py``).
+
+
+LINKS_MAX: Final = 64
+"""Connections at a time; the Flight process has one."""
+PATH_BYTES_MAX: Final = 100
+"""A socket's address has room for about so many; deeper directories are reached by handle."""
+
+
+class BulkLink(asyncio.Protocol):
+    """One connection; satisfies ``orders.PollOutlet``."""
+
+    def __init__(self, server: BulkLinks) -> None:
+        self._server = server
+        self._transport: asyncio.Transport
+        self._buffer = bytearray()
+        self._held = 0
+        self._is_slow = False
+        self._is_closed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        if not self._server.joined(self):
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Gone: what it waits for is dropped."""
+        del exc
+        self._is_closed = True
+        self._server.left(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Part of a question, or several."""
+        self._buffer += data
+        self._serve()
+
+    def pause_writing(self) -> None:
+        """It does not read its answers."""
+        self._is_slow = True
+        self._look()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._is_slow = False
+        self._serve()
+
+    def polled(self, order: PollOrder, answer: PollAnswer | QueryRefused) -> None:
+        """A held poll has its answer."""
+        self._held -= 1
+        if isinstance(answer, QueryRefused):
+            self._write(link.encode_problem(order.token, answer.kind, str(answer)))
+        else:
+            self._write(link.encode_answer(order.token, polled_of(answer)))
+        if self._buffer:
+            # Not now: the engine is in its turn.
+            self._server.loop.call_soon(self._serve)
+        self._look()
+
+    def close(self) -> None:
+        """Close it once everything written has left."""
+        self._is_closed = True
+        self._transport.close()
+
+    def _serve(self) -> None:
+        """Answer what is complete, as far as there is room for it to wait."""
+        try:
+            while self._may_serve and (payload := self._next_payload()) is not None:
+                self._ask(link.decode_question(payload))
+        except (msgspec.MsgspecError, ValueError) as problem:
+            logger.warning("a bulk link said what is no question", extra={"why": str(problem)})
+            self._is_closed = True
+            self._transport.abort()
+        except Exception:
+            logger.exception("a question of a bulk link could not be answered")
+            self._is_closed = True
+            self._transport.abort()
+        self._look()
+
+    @property
+    def _may_serve(self) -> bool:
+        return not (self._is_slow or self._is_closed) and self._held < link.IN_FLIGHT_MAX
+
+    def _next_payload(self) -> bytes | None:
+        buffer, head = self._buffer, link.LENGTH_BYTES
+        if len(buffer) < head:
+            return None
+        end = head + link.frame_length(bytes(buffer[:head]))
+        if len(buffer) < end:
+            return None
+        payload = bytes(buffer[head:end])
+        del buffer[:end]
+        return payload
+
+    def _ask(self, question: link.AnyQuestion) -> None:
+        try:
+            answer = answer_of(question, self._server.desk, self)
+        except QueryRefused as refused:
+            self._write(link.encode_problem(question.id, refused.kind, str(refused)))
+        else:
+            if answer is None:
+                self._held += 1
+            else:
+                self._write(link.encode_answer(question.id, answer))
+        self._server.asked()
+
+    def _write(self, frame: bytes) -> None:
+        if not self._is_closed:
+            self._transport.write(frame)
+
+    def _look(self) -> None:
+        """Read only while what is read can be served."""
+        if self._is_closed:
+            return
+        if self._may_serve:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+
+class BulkLinks:
+    """The socket and all its connections."""
+
+    def __init__(
+        self,
+        directory: Path,
+        desk: QueryDesk,
+        loop: asyncio.AbstractEventLoop,
+        asked: Callable[[], None],
+    ) -> None:
+        self.path: Final = directory / link.SOCKET_NAME
+        self.desk: Final = desk
+        self.loop: Final = loop
+        self.asked: Final = asked
+        """Called after each question: it may have changed something that a turn must look at."""
+        self._links: set[BulkLink] = set()
+        self._socket = _bound(self.path)
+        self._server: asyncio.AbstractServer | None = None
+
+    async def start(self) -> None:
+        """Accept."""
+        self._server = await self.loop.create_unix_server(lambda: BulkLink(self), sock=self._socket)
+
+    def stop(self) -> None:
+        """Close the socket and every link; the file goes."""
+        if self._server is not None:
+            self._server.close()
+        self._socket.close()
+        for each in list(self._links):
+            each.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
+    def joined(self, each: BulkLink) -> bool:
+        """A new link; False when there are too many."""
+        if len(self._links) >= LINKS_MAX:
+            return False
+        self._links.add(each)
+        return True
+
+    def left(self, each: BulkLink) -> None:
+        """A link is gone."""
+        self._links.discard(each)
+        self.desk.disconnected(each)
+
+
+def _bound(path: Path) -> socket.socket:
+    """A listening socket of this name; one that a killed broker left behind is replaced."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    handle = -1
+    try:
+        path.unlink(missing_ok=True)
+        name = str(path)
+        if len(os.fsencode(name)) > PATH_BYTES_MAX:
+            handle = os.open(path.parent, os.O_RDONLY)
+            name = f"/proc/self/fd/{handle}/{path.name}"
+        listening.bind(name)
+        path.chmod(0o600)
+        listening.listen(LINKS_MAX)
+        listening.setblocking(False)
+    except OSError as error:
+        listening.close()
+        raise StartRefused(
+            f"socket {path} cannot be made: {error.strerror}; use --data with another path"
+        ) from None
+    finally:
+        if handle >= 0:
+            os.close(handle)
+    return listening
+
+
+# ---- bulk answers -------------------------------------------------------------------------------
+# Questions of the bulk link, put to the engine's desk; its answers, put into the link's words.
+#
+# Translation only: what is right or wrong is decided in ``engine/spark/desk.py``. Called on the
+# loop.
+
+
+STATES: Final = ("running", "idle", "stopped", "failed")
+
+
+def answer_of(
+    question: link.AnyQuestion, desk: QueryDesk, outlet: PollOutlet
+) -> link.Answer | None:
+    """The answer, or None for a poll that is held; raises ``QueryRefused``."""
+    answer: link.Answer | None
+    match question:
+        case link.Poll():
+            polled = desk.poll(_order(question), outlet)
+            answer = polled_of(polled) if polled is not None else None
+        case link.Resolve():
+            topics = desk.resolve(question.topics, question.pattern)
+            answer = link.Resolved(epoch=desk.epoch, topics=[_topic_range(each) for each in topics])
+        case link.ByTime():
+            offsets = desk.by_time(question.topic, question.at_ms)
+            answer = link.Offsets(epoch=desk.epoch, offsets={question.topic: offsets})
+        case link.Lease():
+            answer = _leased(question, desk)
+        case link.Release():
+            desk.release(question.subscription, is_final=question.is_final)
+            answer = link.Done()
+        case link.Report():
+            state = question.state if question.state in STATES else "running"
+            desk.report(question.subscription, question.progress, state, question.text)
+            answer = link.Done()
+        case link.Locate():
+            answer = _located(question, desk)
+    return answer
+
+
+def polled_of(answer: PollAnswer) -> link.Polled:
+    """A poll's answer as it goes over the link."""
+    return link.Polled(**msgspec.structs.asdict(answer))
+
+
+def _order(poll: link.Poll) -> PollOrder:
+    return PollOrder(
+        subscription=poll.subscription,
+        topics=poll.topics,
+        pattern=poll.pattern,
+        start=poll.start,
+        epoch=poll.epoch,
+        rows_max=poll.rows_max,
+        bytes_max=poll.bytes_max,
+        rows_min=poll.rows_min,
+        wait_ms=poll.wait_ms,
+        report=poll.report,
+        token=poll.id,
+    )
+
+
+def _leased(question: link.Lease, desk: QueryDesk) -> link.Leased:
+    topics = desk.resolve(question.topics, question.pattern)
+    lease = desk.lease(question.subscription, topics, question.start, ttl_ms=question.ttl_ms)
+    return link.Leased(ttl_ms=lease.ttl_ms, is_broken=lease.is_broken, text=lease.text)
+
+
+def _topic_range(topic: Topic) -> link.TopicRange:
+    queues = [
+        link.QueueRange(
+            queue=queue.number,
+            queue_id=int(queue.queue_id),
+            incarnation=queue.incarnation,
+            earliest=queue.index.min_offset,
+            end=queue.durable_end,
+            bytes=queue.index.bytes_between(queue.index.min_offset, queue.durable_end),
+        )
+        for queue in topic.queues
+    ]
+    return link.TopicRange(name=str(topic.name), queues=queues)
+
+
+def _located(question: link.Locate, desk: QueryDesk) -> link.Located:
+    span = desk.locate(
+        question.topic,
+        question.queue,
+        question.start,
+        question.end,
+        entries_max=link.LOCATED_ENTRIES_MAX,
+    )
+    return link.Located(
+        epoch=desk.epoch,
+        queue_id=span.queue_id,
+        incarnation=span.incarnation,
+        earliest=span.earliest,
+        end=span.end,
+        files=[link.IndexFile(*each) for each in span.files],
+        tail=span.tail,
+        run_start=desk.run_start,
+    )

@@ -13,32 +13,51 @@ confirmed; the clean stop only saves the next start its recovery.
 A failed sync (P4) or a mistake of our own stops it, too, and ``run`` raises what happened.
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
+import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
+from penstock import __version__
 from penstock.engine.broker import Engine
-from penstock.model.clock import SteadyClock
+from penstock.flow.alarms import parse_limit
+from penstock.flow.reason import Reason
+from penstock.model.clock import Clock, SteadyClock
 from penstock.model.errors import PenstockError
-from penstock.server.banner import amber_marks, banner_lines, print_banner
-from penstock.server.bulk import FLIGHT, BulkLane
-from penstock.server.clock import SystemClock
-from penstock.server.faults import Faults
-from penstock.server.heap import settle_heap
-from penstock.server.household import Housekeeper
+from penstock.model.ids import size_text
+from penstock.server.faults import Faults, QueueHold
+from penstock.server.flight import FLIGHT, MISSING, BulkLane
 from penstock.server.http.door import HttpDoor
-from penstock.server.listener import Listener, MakeProtocol, open_sockets
-from penstock.server.opening import Opened, lock_directory, open_engine
-from penstock.server.places import Places
-from penstock.server.protocols import Listening, built_in
+from penstock.server.listener import (
+    Listener,
+    MakeProtocol,
+    Places,
+    http_places,
+    open_sockets,
+    protocol_places,
+)
+from penstock.server.opening import (
+    Housekeeper,
+    Listening,
+    Opened,
+    built_in,
+    lock_directory,
+    open_engine,
+)
+from penstock.server.probes import LoopLag, Machine, Probes, disk_bytes
+from penstock.server.pump import Pumps, Surroundings
 from penstock.server.ready_file import NAME, remove_ready, write_ready
-from penstock.server.running import Running
+from penstock.server.turns import CommitPolicy, SyncPace, Turns
+from penstock.server.view import BrokerView
 from penstock.settings.load import Settings
 from penstock.telemetry.log_format import set_up_logging
 
@@ -218,11 +237,11 @@ class Broker:
         self._undo.callback(door.stop)
         self._listen(HTTP, places, door.protocol)
 
-    def _build_http(self, places: Places, loop: asyncio.AbstractEventLoop) -> "HttpServer":
-        from penstock.server.administration import Administration
+    def _build_http(self, places: Places, loop: asyncio.AbstractEventLoop) -> HttpServer:
+        from penstock.server.admin import Administration
         from penstock.server.http.app import make_app
-        from penstock.server.http.management.api import ManagementApi
         from penstock.server.http.server import HttpServer
+        from penstock.server.management.api import ManagementApi
 
         desks = [each.desk() for each in self._listening if each.desk is not None]
         administration = Administration(self.engine, self.clock, self.wake, desks)
@@ -312,3 +331,247 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+# ---- running ------------------------------------------------------------------------------------
+# What runs on the loop around one engine: turns, connections, probes, the loop's own clock.
+#
+# Put together here, started by ``lifecycle.py`` before the first listener accepts and stopped by it
+# after the last connection is gone.
+
+
+class Running:
+    """The moving parts of one broker."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        settings: Settings,
+        clock: Clock,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        faults: Faults | None,
+        failed: Callable[[PenstockError], None],
+    ) -> None:
+        engine = opened.engine
+        self._opened = opened
+        self._settings = settings
+        self._loop = loop
+        self._faults = faults
+        self._machine = Machine()
+        self._alarms: set[Reason] = set()
+        self.turns: Final = Turns(
+            engine,
+            loop,
+            clock,
+            CommitPolicy(settings.storage),
+            SyncPace(settings.storage),
+            failed=failed,
+            before_sync=faults.before_sync if faults is not None else None,
+        )
+        around = Surroundings(engine, self.turns, clock, loop, settings.listeners)
+        self.pumps: Final = Pumps(around, protocol_places(settings.listeners))
+        self.http_places: Final = http_places(settings.listeners)
+        self.lag: Final = LoopLag(loop)
+        self.figures: Final = self._measure()
+        self.probes: Final = self._make_probes()
+        self.view: Final = BrokerView(
+            settings,
+            clock,
+            engine=engine,
+            store=opened.store,
+            turns=self.turns,
+            pumps=self.pumps,
+            probes=self.probes,
+            lag=self.lag,
+            http_places=self.http_places,
+            marks=amber_marks(settings),
+        )
+        if faults is not None:
+            faults.queue_hold = QueueHold(engine, self.turns, loop)
+            faults.changed = self.probes.look
+
+    def start(self) -> None:
+        """Begin to take turns and to look at the machine."""
+        self.turns.start()
+        self.probes.start()
+        self.lag.start()
+
+    def stop(self, seconds_max: float) -> bool:
+        """End all of it; False when the commit thread still waits for the disk."""
+        self.probes.stop()
+        self.lag.stop()
+        is_quiet = self.turns.stop(seconds_max)
+        self._machine.close()
+        return is_quiet
+
+    def _measure(self) -> Figures:
+        flow = self._settings.flow
+        memory_total = self._machine.memory_bytes()
+        disk_total, disk_free = disk_bytes(self._opened.directory)
+        return Figures(
+            memory_total=memory_total,
+            memory_limit=parse_limit(flow.memory_limit, memory_total),
+            disk_free=disk_free,
+            disk_limit=parse_limit(flow.disk_free_limit, disk_total),
+            is_rss_exact=self._machine.is_rss_exact,
+        )
+
+    def _make_probes(self) -> Probes:
+        engine, figures = self._opened.engine, self.figures
+        # Figures first: limits are judged at once, and "0 bytes free" would be an alarm.
+        engine.set_alarm("memory", self._rss_bytes())
+        engine.set_alarm("disk", self._free_bytes())
+        engine.set_alarm_limits(
+            memory_bytes=figures.memory_limit, disk_free_bytes=figures.disk_limit
+        )
+        return Probes(
+            engine,
+            self._loop,
+            rss_bytes=self._rss_bytes,
+            free_bytes=self._free_bytes,
+            memory_limit=figures.memory_limit,
+            disk_limit=figures.disk_limit,
+            check_ms=self._settings.flow.alarm_check_ms,
+            looked=self._looked,
+        )
+
+    def _looked(self) -> None:
+        self._tell_alarms()
+        self.view.take_events()
+        self.turns.request()
+
+    def _tell_alarms(self) -> None:
+        """One line when an alarm is raised and one when it is over, also with nobody connected."""
+        raised = self._opened.engine.alarms.raised
+        for reason in raised.keys() - self._alarms:
+            extra = {"alarm": reason.value, "culprit": raised[reason]}
+            logger.warning("alarm raised, publishers wait", extra=extra)
+        for reason in self._alarms - raised.keys():
+            logger.info("alarm cleared", extra={"alarm": reason.value})
+        self._alarms = set(raised)
+
+    def _rss_bytes(self) -> int:
+        faults = self._faults
+        if faults is not None and faults.memory_bytes is not None:
+            return faults.memory_bytes
+        return self._machine.rss_bytes()
+
+    def _free_bytes(self) -> int:
+        faults = self._faults
+        if faults is not None and faults.disk_bytes is not None:
+            return faults.disk_bytes
+        return disk_bytes(self._opened.directory)[1]
+
+
+# ---- banner -------------------------------------------------------------------------------------
+# What ``penstock up`` prints when it is ready: where to connect, and the limits in force.
+
+
+AMBER: Final = "\x1b[33m"
+PLAIN: Final = "\x1b[0m"
+SCHEMES: Final = {"http": "http://", "amqp": "amqp://guest:guest@", "pulsar": "pulsar://"}
+"""So that what is shown can be given to a client as it is (``pika.URLParameters``)."""
+
+
+class Figures(NamedTuple):
+    """What was measured while starting."""
+
+    memory_total: int
+    memory_limit: int
+    disk_free: int
+    disk_limit: int
+    is_rss_exact: bool = True
+
+
+def amber_marks(settings: Settings) -> list[str]:
+    """Promises that were weakened by choice; shown wherever the broker shows itself (P3)."""
+    marks = []
+    durability = settings.storage.durability
+    if durability != "fsync":
+        marks.append(f"durability {durability}: a confirm does not mean that the disk has it")
+    if not settings.listeners.is_loopback:
+        marks.append(f"insecure: {settings.listeners.bind} is open to others without TLS or login")
+    if settings.broker.faults:
+        marks.append("faults: anybody on this machine can make the disk fail on purpose")
+    return marks
+
+
+def banner_lines(
+    settings: Settings,
+    data: Path,
+    endpoints: Mapping[str, str],
+    figures: Figures,
+    *,
+    start_seconds: float,
+    is_arrow_missing: bool = False,
+) -> list[str]:
+    """The lines, without colour."""
+    flow, storage = settings.flow, settings.storage
+    lines = [f"Penstock {__version__} is ready after {start_seconds:.2f} s"]
+    lines += [f"  {name:<16} {SCHEMES.get(name, '')}{at}" for name, at in endpoints.items()]
+    if is_arrow_missing:
+        lines.append(f"  {'flight':<16} {MISSING}")
+    if not endpoints:
+        lines.append("  no listener is on")
+    lines.append(f"  {'data':<16} {data}, {size_text(figures.disk_free)} free")
+    if storage.durability == "fsync":
+        lines.append(f"  {'durability':<16} fsync: a confirm means that the disk has it")
+    lines += [
+        f"  {'memory limit':<16} {size_text(figures.memory_limit)} of "
+        f"{size_text(figures.memory_total)}; publishers wait above it",
+        f"  {'disk limit':<16} {size_text(figures.disk_limit)} free; publishers wait below it",
+        f"  {'in flight':<16} at most {size_text(flow.inflight_bytes_max)} of messages in memory",
+        f"  {'write buffers':<16} {storage.write_buffers_max} of "
+        f"{size_text(storage.write_buffer_bytes)} for bytes the disk does not have yet",
+    ]
+    if not figures.is_rss_exact:
+        lines.append("  memory is the peak, not the present: this system does not tell it")
+    return lines
+
+
+def print_banner(lines: list[str], marks: list[str], out: TextIO | None = None) -> None:
+    """Print the lines and, in amber where there is colour, the marks."""
+    out = sys.stdout if out is None else out
+    is_colourful = out.isatty()
+    for line in lines:
+        print(line, file=out)
+    for mark in marks:
+        text = f"  ! {mark}"
+        print(f"{AMBER}{text}{PLAIN}" if is_colourful else text, file=out)
+    print("  Ctrl-C or SIGTERM stops it cleanly", file=out, flush=True)
+
+
+# ---- heap ---------------------------------------------------------------------------------------
+# Garbage collection of a process whose live objects are mostly messages in flight.
+#
+# Measured (design, performance 5.2): freezing what exists at start and collecting rarely halves the
+# cost of making tracked objects; per-message objects are not tracked at all.
+
+
+THRESHOLDS: Final = (100_000, 50, 100)
+
+
+def settle_heap() -> None:
+    """Once, when everything is set up: what exists now is not looked at again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*THRESHOLDS)
+
+
+# ---- clock --------------------------------------------------------------------------------------
+# The machine's clock, the only one in a running broker; tests use ``testing.ManualClock``.
+
+
+class SystemClock:
+    """Both kinds of time from the operating system."""
+
+    __slots__ = ()
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the Unix epoch; may jump."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds that never go back."""
+        return time.monotonic_ns() // 1_000_000

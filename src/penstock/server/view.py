@@ -3,21 +3,24 @@
 Reads, never changes; called on the loop between two turns, so everything fits together.
 """
 
+from __future__ import annotations
+
 import asyncio
+import time
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
 
 from penstock.engine.broker import Engine
 from penstock.engine.statistics import EngineStatistics
 from penstock.flow.budgets import IN_FLIGHT_POOL
 from penstock.log.store import Store
 from penstock.model.clock import Clock
-from penstock.server.loop_lag import LoopLag
-from penstock.server.places import Places
-from penstock.server.probes import Probes
-from penstock.server.pumps import Pumps
-from penstock.server.rationed import Rationed
-from penstock.server.readiness import Readiness
+from penstock.server.listener import Places
+from penstock.server.probes import LoopLag, Probes
+from penstock.server.pump import Pumps
 from penstock.server.turns import Turns
 from penstock.settings.load import Settings
 from penstock.telemetry.flow_api import (
@@ -211,3 +214,57 @@ class BrokerView:
             for queue in topic.queues:
                 least["queue_log"] = min(least["queue_log"], queue.log_credit.available)
         return least
+
+
+# ---- rationed -----------------------------------------------------------------------------------
+# Pages that cost time are kept for a while: looking must not slow what is looked at.
+#
+# A page that took 1 ms to make is made anew after 4 ms; one that took 100 ms (10,000 connections,
+# all of them held) is shown for 400 ms. So all viewers together take at most ``SHARE`` of the loop,
+# however many they are and however often they ask, and a small broker's pages are always fresh.
+
+
+T = TypeVar("T")
+
+SHARE: Final = 0.2
+
+
+class Rationed(Generic[T]):
+    """The latest page, made again when its age allows."""
+
+    __slots__ = ("_cost", "_made_at", "_make", "_page", "_timer")
+
+    def __init__(
+        self, make: Callable[[], T], timer: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._make = make
+        self._timer = timer
+        self._page: T | None = None
+        self._made_at = 0.0
+        self._cost = 0.0
+
+    def get(self) -> T:
+        """The page, at most ``cost / SHARE`` seconds old."""
+        began = self._timer()
+        page = self._page
+        if page is None or began - self._made_at >= self._cost * (1 / SHARE - 1):
+            page = self._page = self._make()
+            self._made_at = self._timer()
+            self._cost = self._made_at - began
+        return page
+
+
+# ---- readiness ----------------------------------------------------------------------------------
+# Whether a broker takes work, in the form ``/readyz`` answers.
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Whether the broker takes work, and why not."""
+
+    is_ready: bool
+    state: str
+    """``starting``, ``running``, ``stopping`` or ``failed``."""
+    alarms: list[str] = []
+    """Raised alarms: publishers wait, all else goes on, so the broker is still ready."""
+    amber: list[str] = []
+    """Promises weakened by choice, as a durability other than fsync (P3)."""

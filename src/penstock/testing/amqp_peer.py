@@ -18,7 +18,7 @@ from penstock.adapters.contract import Peer
 from penstock.engine.broker import Engine
 from penstock.log.store import Store
 from penstock.model.ids import ConnectionId
-from penstock.server.protocols import burials, readers
+from penstock.server.opening import burials, readers
 from penstock.settings.load import Settings
 from penstock.testing.workbench import Workbench
 from penstock.wire.amqp.codes import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, PROTOCOL_HEADER

@@ -11,7 +11,7 @@ from penstock.cli.flags import takes_settings
 from penstock.cli.main import exit_code
 from penstock.model.errors import PenstockError
 from penstock.server.lifecycle import run
-from penstock.server.protocols import Listening
+from penstock.server.opening import Listening
 from penstock.settings.load import Settings
 from penstock.testing.line_protocol import LineFactory
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from starlette.applications import Starlette
 
-from penstock.server.http.management.api import ManagementApi
+from penstock.server.management.api import ManagementApi
 from penstock.testing.amqp_peer import AmqpBench
 
 Answer = tuple[int, Any]

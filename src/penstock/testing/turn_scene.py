@@ -6,11 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.model.errors import PenstockError
-from penstock.server.commit_policy import CommitPolicy
-from penstock.server.commit_thread import Outcome
-from penstock.server.pace import PACE_MAX_US, Pace
-from penstock.server.sync_pace import SyncPace
-from penstock.server.turns import Turns
+from penstock.server.turns import PACE_MAX_US, CommitPolicy, Outcome, Pace, SyncPace, Turns
 from penstock.settings.broker import StorageSettings
 from penstock.testing.clock import ManualClock
 

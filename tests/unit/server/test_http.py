@@ -9,9 +9,8 @@ import pytest
 from penstock.server.faults import Faults
 from penstock.server.http.app import make_app
 from penstock.server.http.server import HttpServer
-from penstock.server.listener import Listener, open_sockets
-from penstock.server.places import TOO_MANY, Places
-from penstock.server.readiness import Readiness
+from penstock.server.listener import TOO_MANY, Listener, Places, open_sockets
+from penstock.server.view import Readiness
 
 
 class FakeBroker:

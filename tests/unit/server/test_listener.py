@@ -3,14 +3,25 @@
 import asyncio
 import contextlib
 import errno
+import resource
 import socket
 
 import pytest
 
 from penstock.model.errors import StartRefused
 from penstock.server import listener as listener_module
-from penstock.server.listener import Listener, open_sockets
-from penstock.server.places import NO_FILES, TOO_MANY, Places
+from penstock.server.listener import (
+    NO_FILES,
+    RESERVED_FILES,
+    TOO_MANY,
+    TOO_MANY_OF_ADDRESS,
+    Listener,
+    Places,
+    files_max,
+    open_sockets,
+    protocol_places,
+)
+from penstock.settings.broker import ListenerSettings
 
 LOCALHOST = ("127.0.0.1", "::1")
 
@@ -198,3 +209,38 @@ def test_a_small_receive_buffer_reaches_the_connections():
         with accepted, client:
             size = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
     assert size <= 2 * 65536
+
+
+# ---- places -------------------------------------------------------------------------------------
+# Places: how many peers, and why one was turned away.
+
+
+def test_a_full_house_turns_peers_away_and_counts_them():
+    places = Places(2, per_address_max=2)
+    assert [places.take(address) for address in ("a", "b", "c")] == [True, True, False]
+    assert places.refused[TOO_MANY] == 1
+    places.leave("a")
+    assert places.take("c")
+
+
+def test_one_address_cannot_take_all_places():
+    places = Places(10, per_address_max=1)
+    assert places.take("a")
+    assert not places.take("a")
+    assert places.take("b")
+    assert places.refused[TOO_MANY_OF_ADDRESS] == 1
+
+
+def test_an_address_that_left_is_forgotten():
+    places = Places(10, per_address_max=1)
+    for number in range(100):
+        assert places.take(str(number % 50))
+        places.leave(str(number % 50))
+    assert not places._per_address
+
+
+def test_the_log_keeps_its_file_handles_whatever_the_settings_allow():
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    settings = ListenerSettings(connections_max=10_000_000)
+    assert protocol_places(settings).places_max <= files_max() - RESERVED_FILES
+    assert files_max() >= soft

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.server.pace import PACE_MAX_US
+from penstock.server.turns import PACE_MAX_US
 from penstock.testing.turn_scene import StirredConnection, TurnScene
 
 

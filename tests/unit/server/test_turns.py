@@ -1,8 +1,23 @@
 """Turns: coalesced on the loop, one commit beside them, a failed sync told and final."""
 
+import asyncio
+import threading
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.model.errors import InvariantBroken, SyncFailed
+from penstock.server import turns
+from penstock.server.turns import (
+    PACE_MAX_US,
+    TURN_COMPANY_MIN,
+    TURN_TIMES,
+    CommitPolicy,
+    CommitThread,
+    Pace,
+)
+from penstock.settings.broker import StorageSettings
 from penstock.testing.turn_scene import StirredConnection, TurnScene
 
 
@@ -215,3 +230,280 @@ def test_a_mistake_found_while_feeding_ends_the_turn_before_the_engine_has_it(sc
     scene.loop.run()
     assert scene.engine.turns == 0
     assert len(scene.failures) == 1
+
+
+# ---- pace ---------------------------------------------------------------------------------------
+# The pace: turns keep their distance while messages come fast enough for company.
+
+
+ENOUGH = TURN_COMPANY_MIN * 1000 / PACE_MAX_US
+"""Messages per millisecond that are just worth waiting for the longest pace."""
+
+
+class Hand:
+    def __init__(self):
+        self.now_us = 1_000_000
+        self.pace = Pace(lambda: self.now_us * 1000)
+
+    def turn(self, took_us):
+        self.pace.turned()
+        self.now_us += took_us
+        self.pace.ended()
+
+    def learn(self, took_us):
+        for _ in range(100):
+            self.turn(took_us)
+
+
+@pytest.fixture
+def hand():
+    return Hand()
+
+
+def test_until_turns_are_known_nobody_waits(hand):
+    hand.pace.turned()
+    assert hand.pace.wait_us(100.0) == 0
+
+
+def test_turns_as_long_as_the_longest_pace_keep_it(hand):
+    hand.learn(PACE_MAX_US)
+    hand.pace.turned()
+    hand.now_us += 600
+    assert hand.pace.wait_us(ENOUGH) == PACE_MAX_US - 600
+    assert hand.pace.left_us == PACE_MAX_US - 600
+
+
+def test_the_loop_rests_in_proportion_to_its_work(hand):
+    hand.learn(300)
+    assert hand.pace.wait_us(100.0) == pytest.approx(TURN_TIMES * 300 - 300, abs=1)
+
+
+def test_turns_that_get_longer_get_further_apart_up_to_the_longest_pace(hand):
+    hand.learn(100)
+    short = hand.pace.left_us
+    hand.learn(200)
+    assert hand.pace.left_us > short
+    hand.learn(50_000)
+    hand.pace.turned()
+    assert hand.pace.left_us == PACE_MAX_US
+
+
+def test_one_turn_that_hung_is_soon_forgotten(hand):
+    hand.learn(200)
+    hand.turn(50_000)
+    hand.pace.turned()
+    assert hand.pace.left_us < TURN_TIMES * 200 * 1.5
+
+
+def test_fewer_messages_than_are_worth_it_never_wait(hand):
+    hand.learn(PACE_MAX_US)
+    hand.pace.turned()
+    assert hand.pace.wait_us(ENOUGH * 0.99) == 0
+    assert hand.pace.wait_us(0) == 0
+
+
+def test_a_short_pace_needs_a_higher_rate_to_be_worth_it(hand):
+    hand.learn(100)
+    hand.pace.turned()
+    assert hand.pace.wait_us(ENOUGH) == 0
+    assert hand.pace.wait_us(ENOUGH * PACE_MAX_US / (TURN_TIMES * 100) * 1.1) > 0
+
+
+@pytest.mark.parametrize("late_us", [0, 1, 10_000])
+def test_a_turn_later_than_the_pace_runs_at_once(hand, late_us):
+    hand.learn(PACE_MAX_US)
+    hand.pace.turned()
+    hand.now_us += PACE_MAX_US + late_us
+    assert hand.pace.wait_us(100.0) == 0
+    assert hand.pace.left_us == -late_us
+
+
+def test_the_first_turn_of_a_process_does_not_wait(hand):
+    assert hand.pace.wait_us(100.0) == 0
+
+
+@pytest.mark.parametrize("turn_us", [50, 300, 600])
+def test_one_client_that_waits_for_each_answer_is_never_paced(hand, turn_us):
+    hand.learn(turn_us)
+    hand.turn(turn_us)
+    hand.now_us += 200  # a quick sync; then the confirm is made, goes out, and the next one comes
+    hand.now_us += turn_us // 6
+    assert hand.pace.wait_us(100.0) == 0
+
+
+# ---- commit policy ------------------------------------------------------------------------------
+# The commit policy: at once when much waits or nobody else will come, else the linger.
+
+
+class Fed(CommitPolicy):
+    """A policy that is told what is new instead of what is there."""
+
+    def __init__(self, **settings):
+        super().__init__(StorageSettings(**settings))
+        self.total = 0
+
+    def appended(self, messages, now_ms):
+        self.total += messages
+        self.reached(self.total, now_ms)
+
+
+@pytest.fixture
+def policy():
+    return Fed()
+
+
+@pytest.fixture
+def busy_policy(policy):
+    """A policy that has seen 20 messages in every one of the last milliseconds."""
+    for now_ms in range(1000, 1020):
+        policy.appended(20, now_ms)
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("messages", "byte_count", "is_little"),
+    [(1, 100, True), (199, 65535, True), (200, 100, False), (1, 65536, False)],
+)
+def test_much_by_number_or_by_bytes_is_not_little(policy, messages, byte_count, is_little):
+    assert policy.is_little(messages, byte_count) == is_little
+
+
+def test_little_waits_for_company_that_is_expected(busy_policy):
+    assert busy_policy.linger_ms == 1
+
+
+def test_a_lonely_publisher_does_not_wait_for_company_that_never_comes(policy):
+    for now_ms in range(1000, 1020):
+        policy.appended(1, now_ms)
+    assert policy.linger_ms == 0
+
+
+def test_after_a_pause_nobody_is_expected(busy_policy):
+    busy_policy.appended(10, 5000)
+    assert busy_policy.linger_ms == 0
+
+
+def test_turns_within_one_millisecond_are_a_high_rate_and_no_division_by_zero(policy):
+    for _ in range(20):
+        policy.appended(10, 1000)
+    assert policy.linger_ms == 1
+
+
+def test_without_linger_every_commit_starts_at_once():
+    policy = Fed(commit_linger_ms=0)
+    policy.appended(1000, 1)
+    assert policy.linger_ms == 0
+
+
+@pytest.mark.parametrize("pause_ms", [0, 100, 3_600_000, 10**9])
+def test_the_rate_is_known_within_some_milliseconds_however_long_the_pause(policy, pause_ms):
+    policy.appended(1, 1000)
+    for now_ms in range(1000 + pause_ms, 1015 + pause_ms):
+        policy.appended(4, now_ms)
+    assert 2.8 < policy.messages_per_ms < 4.5
+
+
+@given(st.lists(st.integers(0, 5), min_size=1), st.integers(1, 50))
+def test_a_steady_rate_is_seen_as_it_is_however_it_is_cut(gaps_ms, per_ms):
+    policy = Fed()
+    now_ms = 1000
+    for gap_ms in [*gaps_ms * 50, 1]:
+        now_ms += gap_ms
+        policy.appended(per_ms * gap_ms, now_ms)
+    if sum(gaps_ms) > 1:  # fifty times that is five times the memory and more
+        assert policy.messages_per_ms == pytest.approx(per_ms, rel=0.01)
+
+
+# ---- commit thread ------------------------------------------------------------------------------
+# The commit thread: outcomes reach the loop, errors too, and stop waits for the job.
+
+
+class Job:
+    def __init__(self, error=None):
+        self.error = error
+        self.thread = None
+
+    def run(self):
+        self.thread = threading.get_ident()
+        if self.error is not None:
+            raise self.error
+
+
+def run_jobs(jobs, before=None):
+    async def scene():
+        loop = asyncio.get_running_loop()
+        outcomes = []
+        done = asyncio.Event()
+
+        def ended(outcome):
+            outcomes.append(outcome)
+            if len(outcomes) < len(jobs):
+                thread.submit(jobs[len(outcomes)])
+            else:
+                done.set()
+
+        thread = CommitThread(loop, ended, before)
+        thread.start()
+        thread.submit(jobs[0])
+        await asyncio.wait_for(done.wait(), 10)
+        assert thread.stop(10)
+        return outcomes
+
+    return asyncio.run(scene())
+
+
+def test_jobs_run_one_after_the_other_in_one_other_thread():
+    jobs = [Job(), Job(), Job()]
+    outcomes = run_jobs(jobs)
+    assert [outcome.job for outcome in outcomes] == jobs
+    assert len({job.thread for job in jobs}) == 1
+    assert jobs[0].thread != threading.get_ident()
+
+
+def test_the_loop_gives_way_until_the_thread_has_taken_the_job(monkeypatch):
+    monkeypatch.setattr(turns, "HAND_OVER_S", 10)
+    go_on = threading.Event()
+
+    async def scene():
+        ended = asyncio.Event()
+        thread = CommitThread(asyncio.get_running_loop(), lambda _: ended.set(), go_on.wait)
+        thread.start()
+        for _ in range(3):
+            ended.clear()
+            thread.submit(Job(), gives_way=True)
+            assert thread._jobs.empty()
+            assert not ended.is_set(), "it waits for the taking, not for the disk"
+            go_on.set()
+            await asyncio.wait_for(ended.wait(), 10)
+            go_on.clear()
+        assert thread.stop(10)
+
+    asyncio.run(scene())
+
+
+def test_a_thread_that_does_not_come_is_not_waited_for_and_takes_the_job_later():
+    async def scene():
+        ended = asyncio.Event()
+        thread = CommitThread(asyncio.get_running_loop(), lambda _: ended.set())
+        thread.submit(Job(), gives_way=True)
+        thread.start()
+        await asyncio.wait_for(ended.wait(), 10)
+        ended.clear()
+        thread.submit(Job(), gives_way=True)
+        await asyncio.wait_for(ended.wait(), 10)
+        assert thread.stop(10)
+
+    asyncio.run(scene())
+
+
+def test_an_error_of_the_disk_comes_back_as_a_value():
+    error = OSError(5, "Input/output error")
+    assert run_jobs([Job(error)])[0].error is error
+
+
+def test_a_fault_on_purpose_acts_before_the_disk():
+    order = []
+    job = Job()
+    job.run = lambda: order.append("disk")
+    run_jobs([job], before=lambda: order.append("fault"))
+    assert order == ["fault", "disk"]

@@ -19,7 +19,7 @@ from penstock.engine.ports import Publication
 from penstock.engine.topic import DirectRoute
 from penstock.model.names import topic_name
 from penstock.model.record import neutral_record
-from penstock.server.heap import settle_heap
+from penstock.server.lifecycle import settle_heap
 
 WARM_UP: Final = 200_000
 LIST: Final = 400

@@ -17,7 +17,7 @@ from penstock.engine.subscription.consumer import Consumer, Delivery
 from penstock.flow.reason import Reason
 from penstock.model.ids import ConnectionId
 from penstock.model.refusal import Refusal
-from penstock.server.clock import SystemClock
+from penstock.server.lifecycle import SystemClock
 from penstock.server.opening import lock_directory, open_engine
 from penstock.settings.load import Given, Settings, load_settings
 

@@ -8,7 +8,7 @@ is up (F12); arrival wakes it, nothing polls. Each query's lease keeps what it h
 Invariants: a held poll is answered exactly once unless its asker goes first; nobody is shown an
 offset that a crash could give to another message; every query is known by name, at most
 ``spark.queries_max`` of them.
-Not here: the socket (``server/bulk_link.py``), rows (``penstock.bulk``).
+Not here: the socket (``server/flight.py``), rows (``penstock.bulk``).
 """
 
 from __future__ import annotations

@@ -532,7 +532,7 @@ def _given(value: int, default: int) -> int:
 # What is asked of the desk and what it answers, in the engine's words.
 #
 # Field names are those of the messages on the socket (``penstock.bulk.link``), which lies above the
-# engine; ``server/bulk_answers.py`` turns one into the other.
+# engine; ``server/flight.py`` turns one into the other.
 
 
 NO_TOPIC: Final = "no-topic"

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from penstock.adapters.contract import Peer
-from penstock.server.places import Places
+from penstock.server.listener import Places
 
 HEAD_BYTES_MAX: Final = 16 * 1024
 KEEP_ALIVE_SECONDS: Final = 15

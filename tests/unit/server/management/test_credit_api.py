@@ -6,8 +6,8 @@ import json
 import pytest
 from starlette.applications import Starlette
 
-from penstock.server.administration import Administration
-from penstock.server.http.credit_api import credit_routes
+from penstock.server.admin import Administration
+from penstock.server.http.app import credit_routes
 from penstock.testing.workbench import Workbench
 
 

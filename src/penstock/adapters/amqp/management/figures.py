@@ -203,7 +203,7 @@ def channel_key(channel: ChannelState) -> Hashable:
 # more than about ten thousand objects a sweep takes longer than five seconds, and rates are means
 # of that time. Totals of vhosts and of the house are added up on the way.
 #
-# Not here: the samples (``rates.py``), the clock that calls (``server/household.py``).
+# Not here: the samples (``rates.py``), the clock that calls (``server/opening.py``).
 
 
 STEP_MS: Final = 5_000

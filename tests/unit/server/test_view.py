@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.server.rationed import Rationed
+from penstock.server.view import Rationed
 
 
 class Press:

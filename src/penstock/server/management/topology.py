@@ -44,14 +44,17 @@ from penstock.adapters.amqp.management.views import (
 from penstock.adapters.amqp.topology.exchange import Exchange
 from penstock.adapters.amqp.topology.matching import Binding, Destination, to_exchange, to_queue
 from penstock.adapters.amqp.topology.vhost import DEFAULT_VHOST, VirtualHost
-from penstock.server.http.management.asked import (
+from penstock.server.management.asked import (
+    ANY,
     Asked,
+    Done,
+    Place,
+    Table,
     bad_request,
     not_found,
     paged,
     reason_of,
 )
-from penstock.server.http.management.place import ANY, Done, Place, Table
 from penstock.wire.amqp.codes import AmqpError
 
 

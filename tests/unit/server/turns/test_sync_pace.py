@@ -2,14 +2,14 @@
 
 import pytest
 
-from penstock.server.sync_pace import (
+from penstock.server.turns import (
     AT_ONCE_MAX,
     AT_ONCE_MIN,
     EXPECTED_MAX,
     EXPECTED_MIN,
-    MEMORY,
     SLACK_US,
-    TIMES,
+    SYNC_MEMORY,
+    SYNC_TIMES,
     SyncPace,
 )
 from penstock.settings.broker import StorageSettings
@@ -132,15 +132,15 @@ def test_a_sync_that_did_not_wait_says_nothing_of_who_comes(hand):
 def test_the_distance_is_some_times_what_syncs_take(hand):
     for _ in range(100):
         hand.pace.ended(0.0005)
-    assert hand.pace.left_us(LEAST) == pytest.approx(TIMES * 500, abs=2)
+    assert hand.pace.left_us(LEAST) == pytest.approx(SYNC_TIMES * 500, abs=2)
 
 
 def test_one_sync_that_hung_does_not_make_a_disk_slow(hand):
     for _ in range(100):
         hand.pace.ended(0.0001)
     hand.pace.ended(60)
-    took_us = MEMORY * 100 + (1 - MEMORY) * DISTANCE_US
-    assert hand.pace.left_us(LEAST) == pytest.approx(TIMES * took_us, abs=2)
+    took_us = SYNC_MEMORY * 100 + (1 - SYNC_MEMORY) * DISTANCE_US
+    assert hand.pace.left_us(LEAST) == pytest.approx(SYNC_TIMES * took_us, abs=2)
     assert hand.pace.left_us(LEAST) < DISTANCE_US
 
 

@@ -8,7 +8,7 @@ from penstock.engine.topic import DirectRoute
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError, SettingsError
 from penstock.model.names import topic_name
 from penstock.model.record import neutral_record
-from penstock.server.administration import Administration
+from penstock.server.admin import Administration
 from penstock.testing.broker import in_memory_engine
 
 
@@ -234,7 +234,7 @@ def test_without_a_protocol_that_knows_modes_there_are_none(core):
 
 
 def test_long_listings_come_in_pages(core, admin, monkeypatch):
-    monkeypatch.setattr("penstock.server.administration.PAGE_ROWS_MAX", 2)
+    monkeypatch.setattr("penstock.server.admin.PAGE_ROWS_MAX", 2)
     for number in range(3):
         admin.create_topic(f"t{number}")
         subscribe(core, f"t{number}", "audit")

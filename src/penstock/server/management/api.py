@@ -21,18 +21,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.server.http.management import clients, overview, queues, topology
-from penstock.server.http.management.asked import (
+from penstock.server.management import clients, queues, topology
+from penstock.server.management.asked import (
+    ANY,
     REALM,
     Asked,
+    Done,
+    Failed,
+    Handler,
+    Place,
     Problem,
+    Table,
     bad_request,
     login,
     not_found,
     parts_of,
     reason_of,
 )
-from penstock.server.http.management.place import ANY, Done, Failed, Handler, Place, Table
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 if TYPE_CHECKING:
@@ -54,8 +59,8 @@ class ManagementApi:
     ) -> None:
         self._place = Place(house, wake, endpoints)
         self._table: Table = {
-            **overview.TABLE,
-            **clients.TABLE,
+            **clients.OVERVIEW_TABLE,
+            **clients.CLIENT_TABLE,
             **topology.TABLE,
             **queues.TABLE,
         }

@@ -32,8 +32,18 @@ from penstock.adapters.amqp.management.views import (
 from penstock.adapters.amqp.topology.matching import to_queue
 from penstock.adapters.amqp.users import check_claims
 from penstock.model.refusal import Refusal, RefusalKind
-from penstock.server.http.management.asked import Asked, Problem, bad_request, not_found, paged
-from penstock.server.http.management.place import ANY, DURABLE_SECONDS_MAX, Done, Place, Table
+from penstock.server.management.asked import (
+    ANY,
+    DURABLE_SECONDS_MAX,
+    Asked,
+    Done,
+    Place,
+    Problem,
+    Table,
+    bad_request,
+    not_found,
+    paged,
+)
 from penstock.wire.amqp.methods.method import short_text
 from penstock.wire.amqp.origin import examine
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
