@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from penstock.testing.apache_rocketmq import Unavailable, jars
+from kit.rocketmq.clusters import Unavailable, jars
 
 # Speed is measured in benchmarks; on a busy machine a law may take its time.
 # Without "explain": it traces every line of a state machine, and the timeout came before the cause.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.scenes import SCENES
+from penstock.demo.scenes import SCENES
 from penstock.settings.load import KINDS
 
 ROOT = Path(__file__).parent.parent

@@ -40,7 +40,7 @@ LAYERS = (
     ("bulk",),
     ("server", "spark"),
     ("cli",),
-    ("testing",),
+    ("testing", "demo"),
 )
 RANKS = {folder: rank for rank, folders in enumerate(LAYERS) for folder in folders}
 

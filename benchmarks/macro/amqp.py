@@ -32,7 +32,7 @@ from pathlib import Path
 from amqp_cases import CASES, idle_mib, judged, median_of, start_seconds, table
 from host import Stolen
 
-from penstock.testing.rabbitmq import Unavailable, rabbitmq
+from kit.amqp.rabbitmq import Unavailable, rabbitmq
 from penstock.testing.running import running_broker
 
 ROOT = Path(__file__).resolve().parents[2]

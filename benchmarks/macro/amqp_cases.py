@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from process_cost import resident_bytes
 
-from penstock.cli.benches.starting import NO_BYTECODE
+from benchmarks.engine.starting import NO_BYTECODE
 from penstock.testing.running import UP, BrokerProcess
 
 PACED_PER_S = 4000

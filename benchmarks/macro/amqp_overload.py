@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from kit.amqp.load import Plan, overload
 from penstock.model.ids import size_text
-from penstock.testing.amqp_overload import Plan, overload
 from penstock.testing.running import UP, BrokerProcess
 
 PLANS = {

@@ -22,9 +22,8 @@ from pathlib import Path
 
 from process_cost import cpu_seconds
 
+from kit.rocketmq.clusters import PenstockCluster, apache_cluster
 from penstock.client import Admin, Message, Producer, PushConsumer, ResultKind
-from penstock.testing.apache_rocketmq import apache_cluster
-from penstock.testing.clusters import PenstockCluster
 
 SYNC_THREADS = 16
 ASYNC_AT_A_TIME = 2000

@@ -11,7 +11,7 @@ import argparse
 import signal
 import sys
 
-from penstock.testing.rabbitmq import Unavailable, rabbitmq
+from kit.amqp.rabbitmq import Unavailable, rabbitmq
 
 
 def main():

@@ -20,7 +20,7 @@ from pathlib import Path
 from process_cost import cpu_seconds, resident_bytes
 from remoting_driver import Wire, hold_polls, pull_all, send_all, send_frames
 
-from penstock.testing.apache_rocketmq import CACHE, Unavailable, apache_cluster
+from kit.rocketmq.clusters import CACHE, Unavailable, apache_cluster
 from penstock.testing.running import running_broker
 from penstock.wire.rocketmq.codes import RequestCode
 

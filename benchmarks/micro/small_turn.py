@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kit.turn_scene import HandCommits
 from penstock.adapters.amqp.factory import AmqpFactory
 from penstock.adapters.contract import Peer
 from penstock.model.ids import ConnectionId
@@ -32,7 +33,6 @@ from penstock.server.opening import lock_directory, open_engine
 from penstock.server.pump import Pump, Surroundings
 from penstock.server.turns import CommitPolicy, SyncPace, Turns
 from penstock.settings.load import Settings
-from penstock.testing.turn_scene import HandCommits
 from penstock.wire.amqp.codes import PROTOCOL_HEADER
 from penstock.wire.amqp.frames import content_frames, method_frame
 from penstock.wire.amqp.methods.basic import Ack, Consume, Publish, Qos

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from penstock.testing.checkers import Op, Outcome, Seen, fifo, total_queue
+from kit.checkers import Op, Outcome, Seen, fifo, total_queue
 from penstock.testing.running import UP, BrokerProcess
 
 pika = pytest.importorskip("pika")

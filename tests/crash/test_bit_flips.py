@@ -4,11 +4,11 @@ import random
 
 import pytest
 
+from kit.log_maker import LogMaker
 from penstock.log.format import HEAD_BYTES
 from penstock.log.reader import LogReader
 from penstock.log.scan import LogScan
 from penstock.log.segment import SegmentSet
-from penstock.testing.log_maker import LogMaker
 from penstock.testing.storage import MemoryStorage
 
 FLIPS = 1_000

@@ -15,9 +15,9 @@ from collections import defaultdict
 
 import pytest
 
+from kit.rocketmq.clusters import penstock_cluster
 from penstock.client import Message, Producer
-from penstock.testing.clusters import penstock_cluster
-from penstock.testing.waiting import eventually
+from penstock.testing.running import eventually
 from penstock.wire.rocketmq.codes import RequestCode
 
 LOCK_MS = 1_500

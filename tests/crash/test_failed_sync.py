@@ -8,10 +8,9 @@ from penstock.log.store import Store
 from penstock.model.errors import SyncFailed
 from penstock.model.record import neutral_record
 from penstock.settings.broker import StorageSettings
-from penstock.testing.catalog import MemoryCatalog
+from penstock.testing.broker import MemoryCatalog
 from penstock.testing.clock import ManualClock
-from penstock.testing.faults import ANY, Fault, FaultKind
-from penstock.testing.storage import SimulatedStorage
+from penstock.testing.storage import ANY, Fault, FaultKind, SimulatedStorage
 
 SETTINGS = StorageSettings(segment_bytes_max=64 * 1024)
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from penstock.testing.checkers import Op, Outcome, Seen, fifo, total_queue
-from penstock.testing.line_client import LineClient
+from kit.checkers import Op, Outcome, Seen, fifo, total_queue
+from kit.line_protocol import LineClient
 from penstock.testing.running import BrokerProcess
 
 TOPICS = ("orders", "events")

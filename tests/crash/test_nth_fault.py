@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 import pytest
 
+from kit.simulation import committing, consuming, endings, operating, publishing
+from kit.simulation.world import Crowd, World
 from penstock.engine.ports import Publication
 from penstock.engine.topic import route_to
 from penstock.model.errors import LogError
 from penstock.model.record import neutral_record
 from penstock.settings.flow import FlowSettings
-from penstock.testing.faults import ANY, Fault, FaultKind, FaultPlan
-from penstock.testing.simulation import committing, consuming, endings, operating, publishing
-from penstock.testing.simulation.world import Crowd, World
+from penstock.testing.storage import ANY, Fault, FaultKind, FaultPlan
 
 SEED = 20
 LARGE_BYTES = 3000

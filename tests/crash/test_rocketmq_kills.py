@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from kit.checkers import Op, Outcome, Seen, fifo, total_queue
 from penstock.cli.remoting import RemotingClient
-from penstock.testing.checkers import Op, Outcome, Seen, fifo, total_queue
 from penstock.testing.running import UP, BrokerProcess
 from penstock.wire.rocketmq.codes import RequestCode
 

@@ -9,10 +9,9 @@ from penstock.log.store import Store
 from penstock.model.errors import LogError
 from penstock.model.record import neutral_record
 from penstock.settings.broker import StorageSettings
-from penstock.testing.catalog import MemoryCatalog
+from penstock.testing.broker import MemoryCatalog
 from penstock.testing.clock import ManualClock
-from penstock.testing.faults import FaultKind
-from penstock.testing.storage import NO_CAPACITY, SimulatedStorage
+from penstock.testing.storage import NO_CAPACITY, FaultKind, SimulatedStorage
 
 KIB = 1024
 

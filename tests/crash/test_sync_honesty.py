@@ -4,6 +4,8 @@ import dataclasses
 
 import pytest
 
+from kit.amqp.peer import AmqpBench
+from kit.witness import SyncWitness
 from penstock.engine.ports import Publication
 from penstock.engine.topic import route_to
 from penstock.log.segment import LOG_DIR, segment_path
@@ -11,11 +13,9 @@ from penstock.model.names import topic_name
 from penstock.model.record import neutral_record
 from penstock.settings.broker import StorageSettings
 from penstock.settings.load import Settings
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.testing.broker import in_memory_engine
 from penstock.testing.outlet import RecordingOutlet
 from penstock.testing.storage import MemoryStorage
-from penstock.testing.witness import SyncWitness
 from penstock.wire.amqp.frames import content_frames, method_frame
 from penstock.wire.amqp.methods.basic import Ack, Publish
 from penstock.wire.amqp.methods.channel import ConfirmSelect

@@ -2,9 +2,9 @@
 
 import pytest
 
+from kit.log_maker import LogMaker, recover
 from penstock.log.segment import SegmentSet
 from penstock.log.storage import DiskStorage
-from penstock.testing.log_maker import LogMaker, recover
 from penstock.testing.storage import MemoryStorage
 
 BODIES = (

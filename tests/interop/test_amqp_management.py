@@ -10,8 +10,7 @@ import pika
 import pytest
 from pika.exceptions import ConnectionClosedByBroker
 
-from penstock.testing.running import running_broker
-from penstock.testing.waiting import eventually
+from penstock.testing.running import eventually, running_broker
 
 
 @pytest.fixture(scope="module")

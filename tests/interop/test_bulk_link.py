@@ -15,8 +15,7 @@ import pytest
 
 from penstock.bulk import link
 from penstock.cli.remoting import RemotingClient
-from penstock.testing.running import UP, BrokerProcess
-from penstock.testing.waiting import eventually
+from penstock.testing.running import UP, BrokerProcess, eventually
 
 SECONDS_MAX = 10
 

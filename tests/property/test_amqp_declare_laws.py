@@ -14,8 +14,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from kit.amqp.peer import AmqpBench
 from penstock.adapters.amqp.topology.queue_registry import Declaration
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError
 
 NAMES = st.sampled_from(["a", "b", "foreign"])

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.testing.amqp_peer import AmqpBench
+from kit.amqp.peer import AmqpBench
 from penstock.wire.amqp.methods.basic import Ack, Cancel, Consume, Deliver, Get, GetOk, Nack, Qos
 from penstock.wire.amqp.methods.queue import Declare
 

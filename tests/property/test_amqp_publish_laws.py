@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from kit.amqp.peer import AmqpBench
 from penstock.model.names import TopicName
-from penstock.testing.amqp_peer import AmqpBench
-from penstock.testing.faults import FaultKind
+from penstock.testing.storage import FaultKind
 from penstock.wire.amqp.methods.basic import Ack, Nack, Return
 from penstock.wire.amqp.methods.channel import (
     Close,

@@ -2,8 +2,8 @@
 
 A client with a publishing channel and two consuming ones walks at random over queues of every
 kind; after each step the broker is at rest, and every delivery, order, mark, confirm, count, death
-and reason is compared with ``testing/amqp_queue_model.py``. The broker is stopped and killed on the
-way; time passes by a manual clock.
+and reason is compared with ``tests/kit/amqp/queue_model.py``. The broker is stopped and killed on
+the way; time passes by a manual clock.
 """
 
 from random import Random
@@ -19,9 +19,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock.testing.amqp_peer import AmqpBench
-from penstock.testing.amqp_queue_model import Heard, ModelConsumer, ModelMessage, ModelQueue
-from penstock.testing.amqp_queue_model import QueueModel as Model
+from kit.amqp.peer import AmqpBench
+from kit.amqp.queue_model import Heard, ModelConsumer, ModelMessage, ModelQueue
+from kit.amqp.queue_model import QueueModel as Model
 from penstock.wire.amqp.methods.basic import (
     Ack,
     Cancel,

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
+from kit.amqp.peer import AmqpBench
 from penstock.settings.load import Settings
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import PROTOCOL_HEADER, AmqpError, ReplyCode
 from penstock.wire.amqp.frames import (
     CONTENT_HEAD,

@@ -5,11 +5,11 @@ from itertools import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.workbench import Workbench
 from penstock.engine.filter.bit_maps import BitMaps, BloomShape
 from penstock.engine.filter.sql92 import SqlFilter, compile_selector
 from penstock.engine.pull import Pull, PullStatus
 from penstock.model.record import neutral_record
-from penstock.testing.workbench import Workbench
 
 SELECTORS = [compile_selector(text) for text in ("n = 1", "n > 1", "n IS NOT NULL AND n <> 2", "m")]
 READERS = ["g0#t", "g1#t", "g2#t"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kit.bulk_data import BulkData
 from penstock.bulk.link import COLUMNS, SQL92, TAG, RowFilter, Ticket
 from penstock.bulk.maps import amqp_properties
 from penstock.bulk.offline import OfflineBulk
@@ -16,7 +17,6 @@ from penstock.engine.filter.sql92 import compile_selector
 from penstock.log.format import record_length
 from penstock.model.record import RecordFlag, Wire, neutral_record
 from penstock.settings.broker import StorageSettings
-from penstock.testing.bulk_data import BulkData
 from penstock.wire.amqp.origin import AmqpFacts, PublishHead, publish_record
 from penstock.wire.amqp.properties import Properties, encode_properties
 from penstock.wire.rocketmq.command import Malformed

@@ -22,10 +22,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from kit.client.parts import (
+    QUEUES,
+    LockingBroker,
+    ManualRuntime,
+    MemoryOffsets,
+    OrderedMember,
+    calm,
+)
 from penstock.client.consumer.concurrent import ConcurrentService
 from penstock.client.consumer.listening import ConsumeResult
-from penstock.testing.client_parts import LockingBroker, ManualRuntime, MemoryOffsets, calm
-from penstock.testing.ordered_member import QUEUES, OrderedMember
 
 LISTENER_MS_MAX = 20_000
 MEMBERS = st.integers(0, 1)

@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.queues import MemoryHost, MemoryQueue
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.subscription.cursor import Cursor
 from penstock.engine.subscription.subscription import Subscription
@@ -11,7 +12,6 @@ from penstock.log.format import decode_cursor, decode_settlement, encode_cursor,
 from penstock.model.ids import SubscriptionId
 from penstock.model.record import Record, Shape
 from penstock.settings.broker import TopicSettings
-from penstock.testing.queues import MemoryHost, MemoryQueue
 
 END = 60
 QUEUE = 1

@@ -10,11 +10,11 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.amqp.peer import AmqpBench
 from penstock.adapters.amqp.management.definitions import Definitions, exported, import_definitions
 from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
 from penstock.settings.protocols import AmqpSettings
-from penstock.testing.amqp_peer import AmqpBench
 
 # What is possible is named more often than what is not: one bad part refuses all.
 VHOSTS = st.sampled_from(("/",) * 8 + ("a", "b"))

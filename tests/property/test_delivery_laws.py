@@ -13,6 +13,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.queues import MemoryHost, MemoryQueue
 from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.demand import Permits, Unlimited, Window
@@ -20,7 +21,6 @@ from penstock.model.ids import SubscriptionId
 from penstock.model.record import neutral_record
 from penstock.model.settlement import Cause
 from penstock.settings.flow import FlowSettings
-from penstock.testing.queues import MemoryHost, MemoryQueue
 
 QUEUES = (1, 2)
 CONSUMERS_MAX = 4

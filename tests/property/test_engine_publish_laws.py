@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kit.workbench import Workbench
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.ports import Publication
 from penstock.engine.topic import DirectRoute, FanoutRoute, KeyRoute, Overflow, TopicPolicy
@@ -18,9 +19,8 @@ from penstock.model.refusal import RefusalKind
 from penstock.settings.broker import StorageSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.faults import FaultKind
 from penstock.testing.outlet import RecordingOutlet
-from penstock.testing.workbench import Workbench
+from penstock.testing.storage import FaultKind
 
 KIB = 1024
 ROUNDS_MAX = 200

@@ -5,9 +5,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.log_maker import LogMaker, recover
 from penstock.log.reader import LogReader
 from penstock.log.segment import SegmentSet
-from penstock.testing.log_maker import LogMaker, recover
 from penstock.testing.storage import SimulatedStorage
 
 steps = st.lists(

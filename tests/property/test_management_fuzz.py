@@ -5,8 +5,8 @@ from urllib.parse import quote
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.testing.amqp_peer import AmqpBench
-from penstock.testing.management_tool import ManagementTool
+from kit.amqp.management_tool import ManagementTool
+from kit.amqp.peer import AmqpBench
 
 BENCH = AmqpBench()
 TOOL = ManagementTool(BENCH)

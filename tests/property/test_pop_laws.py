@@ -12,8 +12,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_pop import Popped, Popper, is_void
+from kit.rocketmq.bench import Popped, Popper, RocketmqBench, is_void
 from penstock.wire.rocketmq.bodies import TopicConfig
 
 QUEUES = 2

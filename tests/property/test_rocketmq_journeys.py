@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq.retry import LEVELS_MS
 from penstock.adapters.rocketmq.transactions import MAX_CHECKS_TOPIC
-from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.message_id import parse_offset_message_id
 from penstock.wire.rocketmq.properties import format_properties

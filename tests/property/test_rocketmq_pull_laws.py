@@ -9,10 +9,9 @@ import random
 
 import pytest
 
+from kit.rocketmq.bench import BenchConsumer, RocketmqBench, bodies
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_consumer import BenchConsumer, bodies
 
 STEPS = 250
 TAGS = ("A", "B", "")

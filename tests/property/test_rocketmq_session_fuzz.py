@@ -11,11 +11,11 @@ import zlib
 
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.factory import HANDLERS
 from penstock.adapters.rocketmq.name_server.server import HANDLERS as NAME_HANDLERS
 from penstock.adapters.rocketmq.name_server.server import NameSession
-from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command, Serialization
 from penstock.wire.rocketmq.frames import RemotingFrames, encode

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.name_server.server import NameServerFactory
-from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.command import Command
 from penstock.wire.rocketmq.frames import decode, encode
 from penstock.wire.rocketmq.stored import BatchItem, join_batch

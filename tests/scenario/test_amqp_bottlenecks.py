@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pika
 
+from kit.amqp.load import AmqpFlood
+from kit.interop import private_broker
 from penstock.cli.asking import address, send
-from penstock.cli.private_broker import private_broker
-from penstock.testing.amqp_flood import AmqpFlood
 
 PRESSURE_S_MAX = 30.0
 NAMED_S_MAX = 2.0

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.testing.amqp_overload import Plan, overload
+from kit.amqp.load import Plan, overload
 from penstock.testing.running import UP, BrokerProcess
 
 SMALL_POOL = (

@@ -2,13 +2,13 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.demand import Window
 from penstock.model.record import RecordFlag, neutral_record
 from penstock.settings.broker import StorageSettings, TopicSettings
 from penstock.settings.load import Settings
-from penstock.testing.workbench import Workbench
 
 HOUR_MS = 3_600_000
 JUMPS = pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS, 24 * HOUR_MS, -24 * HOUR_MS])

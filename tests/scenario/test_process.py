@@ -15,7 +15,7 @@ READY_SECONDS_MAX = 30
 UP = (sys.executable, "-m", "penstock", "up")
 FREE_PORTS = ("--http", "0", "--amqp", "0", "--rocketmq", "0", "--rocketmq-broker", "0")
 """Tests run beside each other."""
-LINE = (sys.executable, "-m", "penstock.testing.line_broker")
+LINE = (sys.executable, "-m", "kit.line_broker")
 """The same process with one protocol more."""
 
 

@@ -6,8 +6,7 @@ from penstock.engine.topic import route_to
 from penstock.flow.demand import Window
 from penstock.model.names import topic_name
 from penstock.model.record import neutral_record
-from penstock.testing.broker import in_memory_engine
-from penstock.testing.catalog import MemoryCatalog
+from penstock.testing.broker import MemoryCatalog, in_memory_engine
 from penstock.testing.storage import SimulatedStorage
 
 NAME = topic_name("orders")

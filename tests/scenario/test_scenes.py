@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from penstock.cli.scenes import SCENES, load_scene
-from penstock.cli.scenes.house import House
+from penstock.demo.scenes import SCENES, load_scene
+from penstock.demo.scenes.house import House
 
 
 @pytest.mark.parametrize("name", SCENES)

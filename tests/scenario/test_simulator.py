@@ -10,8 +10,8 @@ from multiprocessing import get_context
 
 import pytest
 
-from penstock.testing.simulation.ledger import LawBroken
-from penstock.testing.simulator import SimulationFailed, simulate
+from kit.simulation.ledger import LawBroken
+from kit.simulator import SimulationFailed, simulate
 
 STEPS = 2000
 SEEDS = 500
@@ -52,7 +52,7 @@ def test_no_seed_breaks_a_law(first_seed, chosen_seed):
 
 
 def digest_in_another_process(seed, hash_seed):
-    code = f"from penstock.testing.simulator import simulate; print(simulate({seed}, 500).digest)"
+    code = f"from kit.simulator import simulate; print(simulate({seed}, 500).digest)"
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
@@ -70,7 +70,7 @@ def test_a_broken_law_names_seed_step_events_and_the_command_to_see_it_again(mon
         if world.trace.step == 40:
             raise LawBroken("planted")
 
-    monkeypatch.setattr("penstock.testing.simulator.check_step", break_a_law)
+    monkeypatch.setattr("kit.simulator.check_step", break_a_law)
     with pytest.raises(SimulationFailed) as failure:
         simulate(5, 100)
     text = str(failure.value)

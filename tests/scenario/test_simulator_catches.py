@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from kit.simulator import SimulationFailed, simulate
 from penstock.engine.commit import Settling
 from penstock.engine.connection import Connection
 from penstock.engine.publish import Intake
@@ -11,7 +12,6 @@ from penstock.engine.subscription.consumer import Consumer
 from penstock.engine.turn import TurnRunner
 from penstock.flow.credit import Credit, Gate
 from penstock.log.store import Store
-from penstock.testing.simulator import SimulationFailed, simulate
 
 SEEDS = 25
 STEPS = 700

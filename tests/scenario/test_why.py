@@ -10,11 +10,10 @@ import pika
 import pytest
 from click.testing import CliRunner
 
+from kit.amqp.load import AmqpFlood
+from kit.flow_answers import finding, flow_answer, limit, stage
 from penstock.cli.why import command
-from penstock.testing.amqp_flood import AmqpFlood
-from penstock.testing.flow_answers import finding, flow_answer, limit, stage
-from penstock.testing.running import running_broker
-from penstock.testing.waiting import eventually
+from penstock.testing.running import eventually, running_broker
 
 LENGTH_MAX = 3
 FULL = f"topic 'orders' holds {LENGTH_MAX} messages, limit {LENGTH_MAX} (length_max)"

@@ -9,15 +9,15 @@ import itertools
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from penstock.cli.story.pipeline import CONNECT_BACK
 from penstock.client import Admin, Message, Producer
+from penstock.demo.story.pipeline import CONNECT_BACK
 from penstock.spark.readers import drop_upstreams
 from penstock.spark.session import local_session
 from penstock.testing.running import UP, BrokerProcess
 
 NUMBERS = itertools.count(1)
 STARTS_MAX = 4
-"""Spark gives a Python process ten seconds to start (``cli/story/pipeline.py``): on a machine that
+"""Spark gives a Python process ten seconds to start (``demo/story/pipeline.py``): on a machine that
 is drowned in other work a query is started again, as its user would."""
 
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pika
 import pytest
 
-from penstock.testing.waiting import eventually
+from penstock.testing.running import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

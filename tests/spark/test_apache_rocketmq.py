@@ -2,9 +2,9 @@
 
 import pytest
 
+from kit.rocketmq.clusters import Unavailable, apache_cluster
 from penstock.client import Admin, Message, Producer
 from penstock.spark.readers import drop_upstreams
-from penstock.testing.apache_rocketmq import Unavailable, apache_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from kit.rocketmq.clusters import free_ports, penstock_cluster
 from penstock.client import Message, Producer
 from penstock.spark.java import use_java
-from penstock.testing.clusters import free_ports, penstock_cluster
-from penstock.testing.waiting import eventually
+from penstock.testing.running import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -90,7 +90,7 @@ def test_a_cluster_reads_the_same_rows_also_when_it_loses_an_executor(master, tm
             for number in range(MESSAGES):
                 producer.send(Message("numbers", b"%d" % number))
         result = tmp_path / "result"
-        command = [sys.executable, "-m", "penstock.testing.spark_job", "--rows", "200"]
+        command = [sys.executable, "-m", "kit.spark_job", "--rows", "200"]
         command += ["--endpoint", f"127.0.0.1:{port}", "--topic", "numbers"]
         command += ["--place", str(tmp_path), "--result", str(result), "--master", master]
         with (tmp_path / "driver.log").open("ab") as log:

@@ -15,9 +15,9 @@ import time
 
 import pytest
 
+from kit.rocketmq.clusters import free_ports, penstock_cluster
 from penstock.client import ClientError, Message, Producer
-from penstock.testing.clusters import free_ports, penstock_cluster
-from penstock.testing.waiting import eventually
+from penstock.testing.running import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
 
@@ -56,7 +56,7 @@ class Job:
     """Spark in a process of its own, with everything that belongs to it."""
 
     def __init__(self, endpoint, topic, place):
-        self.command = [sys.executable, "-m", "penstock.testing.spark_job"]
+        self.command = [sys.executable, "-m", "kit.spark_job"]
         self.command += ["--endpoint", endpoint, "--topic", topic, "--place", str(place)]
         self.place = place
         self.process = None

@@ -8,7 +8,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.errors.exceptions.base import PySparkException
 
 from penstock.spark import PenstockListener
-from penstock.testing.waiting import eventually
+from penstock.testing.running import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -31,6 +31,13 @@ VERBS: Final = (
 )  # fmt: skip
 """Names of the verbs and of their files here, in the order in which the help lists them."""
 
+ELSEWHERE: Final = {
+    "demo": "penstock.demo.command",
+    "bench": "benchmarks.engine.bench",
+    "interop": "kit.interop",
+}
+"""Verbs whose files are not here; the last two are in a clone only."""
+
 FAILED: Final = 1
 EXIT_CODES: Final[Sequence[tuple[type[PenstockError], int]]] = (
     (SettingsError, 2),
@@ -61,7 +68,15 @@ class Verbs(click.Group):
                 f"there is no verb {cmd_name!r}; "
                 + (f"did you mean {nearest[0]}?" if nearest else f"use one of {', '.join(VERBS)}")
             )
-        command = import_module(f"penstock.cli.{cmd_name}").command
+        try:
+            module = import_module(ELSEWHERE.get(cmd_name, f"penstock.cli.{cmd_name}"))
+        except ModuleNotFoundError as problem:
+            if problem.name not in ("benchmarks", "kit"):
+                raise
+            ctx.fail(
+                f"{cmd_name} is no part of the wheel: clone Penstock, then ./penstock {cmd_name}"
+            )
+        command = module.command
         assert isinstance(command, click.Command)
         return command
 

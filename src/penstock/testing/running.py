@@ -16,9 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 START_SECONDS_MAX: Final = 30.0
 """A broker on a busy machine is ready long before; past this it is broken."""
@@ -26,7 +26,7 @@ START_SECONDS_MAX: Final = 30.0
 STOP_SECONDS_MAX: Final = 10.0
 POLL_SECONDS: Final = 0.005
 
-LINE_BROKER: Final = (sys.executable, "-m", "penstock.testing.line_broker", "--http", "off")
+LINE_BROKER: Final = (sys.executable, "-m", "kit.line_broker", "--http", "off")
 UP: Final = (
     sys.executable, "-m", "penstock", "up", "--bind", "127.0.0.1",
     "--amqp", "0", "--pulsar", "0", "--rocketmq", "0", "--rocketmq-broker", "0",
@@ -149,3 +149,30 @@ def running_broker(
         yield broker
         if broker._process is not None:
             broker.stop()
+
+
+# ---- waiting ------------------------------------------------------------------------------------
+# Wait for something that another process brings about: ask again and again until a deadline.
+#
+# | eventually(lambda: len(received) == 3)
+# | offset = eventually(lambda: admin.committed(group, queue), 10, "nothing was committed")
+#
+# Not here: waiting without a clock (``penstock.testing.clock.ManualClock``).
+
+
+WAIT_POLL_SECONDS: Final = 0.01
+SECONDS_MAX: Final = 20.0
+"""Long enough for a machine that does eight other things; a green test waits a fraction of it."""
+
+T = TypeVar("T")
+
+
+def eventually(condition: Callable[[], T], seconds: float = SECONDS_MAX, what: str = "") -> T:
+    """The first true value of ``condition``; ``AssertionError`` with the last one in time."""
+    until = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > until:
+            name = what or getattr(condition, "__name__", "the condition")
+            raise AssertionError(f"{name}: not within {seconds} s; last seen: {value!r}")
+        time.sleep(WAIT_POLL_SECONDS)
+    return value

@@ -15,13 +15,14 @@ All chance comes from one seeded generator. Both satisfy ``log.storage.Storage``
 ``crash`` handles of the old storage are dead.
 """
 
+from __future__ import annotations
+
 import builtins
 import errno
 import random
+from dataclasses import dataclass
+from enum import Enum
 from typing import Final
-
-from penstock.testing.faults import FaultKind, FaultPlan, os_error
-from penstock.testing.medium import Node
 
 NO_CAPACITY: Final = 1 << 50
 """Bytes of an unlimited disk."""
@@ -123,7 +124,7 @@ class SimulatedFile:
 
     __slots__ = ("_node", "_path", "_storage")
 
-    def __init__(self, storage: "SimulatedStorage", path: str, node: Node) -> None:
+    def __init__(self, storage: SimulatedStorage, path: str, node: Node) -> None:
         self._storage = storage
         self._path = path
         self._node = node
@@ -268,7 +269,7 @@ class SimulatedStorage:
         """Room left on the disk."""
         return max(0, self.capacity_bytes - self.used_bytes)
 
-    def kill(self) -> "SimulatedStorage":
+    def kill(self) -> SimulatedStorage:
         """The storage as the next process finds it after ``kill -9``: everything written is there.
 
         What was not synced is still not: a later power cut can take it.
@@ -280,7 +281,7 @@ class SimulatedStorage:
         heir.used_bytes = self.used_bytes
         return heir
 
-    def crash(self) -> "SimulatedStorage":
+    def crash(self) -> SimulatedStorage:
         """The storage as found when power is back."""
         heir = self._heir()
         names = dict(self._durable_names)
@@ -300,7 +301,7 @@ class SimulatedStorage:
         heir._durable_names = dict(heir._names)
         return heir
 
-    def _heir(self) -> "SimulatedStorage":
+    def _heir(self) -> SimulatedStorage:
         self._is_dead = True
         heir = SimulatedStorage(self.rng, plan=self.plan)
         heir.capacity_bytes = self.capacity_bytes
@@ -333,3 +334,155 @@ def _parent(path: str) -> str:
 
 def _missing(path: str) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+
+
+# ---- medium -------------------------------------------------------------------------------------
+# One simulated file: what the process reads back, and what the medium will hold after a power cut.
+#
+# The cache is one bytearray; the medium agrees with a prefix of it (files are append-only), except
+# after an unsynced truncation, when it still holds more. See ``storage.py`` for the whole disk.
+
+
+HOLE_BYTES: Final = 512
+"""Granularity in which unsynced bytes may be missing after a power cut: one sector."""
+
+
+class Node:
+    """A file's bytes as the process sees them, and how far the medium agrees."""
+
+    __slots__ = ("content", "doomed", "durable_bytes", "shadow")
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.durable_bytes = 0
+        # What the medium holds when the cache was cut below it; None while it is a prefix.
+        self.shadow: bytes | None = None
+        # Ranges that read back well and will not survive a power cut, synced or not.
+        self.doomed: list[tuple[int, int]] = []
+
+    def truncate(self, size: int) -> None:
+        """Cut the cache; the medium may still hold more."""
+        if size < self.durable_bytes and self.shadow is None:
+            self.shadow = bytes(self.content[: self.durable_bytes])
+        self.durable_bytes = min(self.durable_bytes, size)
+        del self.content[size:]
+        self.doomed = [(a, min(b, size)) for a, b in self.doomed if a < size]
+
+    def sync(self) -> None:
+        """The medium holds what the cache holds."""
+        self.durable_bytes = len(self.content)
+        self.shadow = None
+
+    def sync_failed(self) -> None:
+        """The kernel forgot that these bytes are dirty: no later sync writes them."""
+        if self.durable_bytes < len(self.content):
+            self.doomed.append((self.durable_bytes, len(self.content)))
+
+    def after_power_cut(self, rng: random.Random) -> Node:
+        """What is found when power is back."""
+        survivor = Node()
+        written, synced = len(self.content), self.durable_bytes
+        fate = rng.randrange(4) if written > synced or self.shadow is not None else 0
+        if fate == 0 and self.shadow is not None:
+            survivor.content = bytearray(self.shadow)
+        elif fate == 0:
+            survivor.content = self.content[:synced]
+        elif fate == 1:
+            survivor.content = bytearray(self.content)
+        else:
+            survivor.content = self.content[: rng.randint(synced, written)]
+            if fate == 3:
+                _punch(survivor.content, synced, rng)
+        for start, end in self.doomed:
+            if rng.random() < 0.5:
+                stop = min(end, len(survivor.content))
+                survivor.content[start:stop] = bytes(max(0, stop - start))
+        survivor.sync()
+        return survivor
+
+
+def _punch(content: bytearray, start: int, rng: random.Random) -> None:
+    """Zero some of the sectors since the last sync: they reach the medium in any order."""
+    for at in range(start, len(content), HOLE_BYTES):
+        if rng.random() < 0.3:
+            end = min(at + HOLE_BYTES, len(content))
+            content[at:end] = bytes(end - at)
+
+
+# ---- faults -------------------------------------------------------------------------------------
+# Which storage call fails, and how: the fault plan of a simulated disk.
+#
+# Calls are counted by verb and in total, so a plan can say "the third sync" as well as "the 57th
+# call of any kind" (SQLite's way, T7). A plan is plain data; the simulated storage asks it before
+# each call and does what it says.
+
+
+ANY: Final = "any"
+"""Counts every verb: the n-th call, whatever it is."""
+
+VERBS: Final = (
+    "open", "list", "size", "make_dir", "rename", "remove", "sync_dir",
+    "write", "read", "truncate", "sync",
+)  # fmt: skip
+
+
+class FaultKind(Enum):
+    """How a call fails."""
+
+    EIO = errno.EIO
+    ENOSPC = errno.ENOSPC
+    SHORT = -1
+    """A write takes only a part of its bytes and says so; other verbs fail with EIO."""
+    LOST = -2
+    """A write is taken, and never reaches the medium although syncs succeed: a lying drive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Calls ``nth`` to ``nth + times - 1`` of ``verb`` (counted from 1) fail as ``kind``."""
+
+    verb: str
+    nth: int
+    kind: FaultKind
+    times: int = 1
+
+
+class FaultPlan:
+    """The faults to come, and the count of calls so far."""
+
+    def __init__(self, *faults: Fault) -> None:
+        self.faults = list(faults)
+        self.calls: dict[str, int] = dict.fromkeys(VERBS, 0)
+        self.total = 0
+        self.struck = 0
+        """How many calls were made to fail: a test that planted a fault can see that it acted."""
+
+    def fail_next(self, verb: str, kind: FaultKind, times: int = 1) -> None:
+        """Make the next ``times`` calls of ``verb`` fail."""
+        self.faults.append(Fault(verb, self._count(verb) + 1, kind, times))
+
+    def clear(self) -> None:
+        """From now on nothing fails."""
+        self.faults.clear()
+
+    def strike(self, verb: str) -> FaultKind | None:
+        """Count one call; what goes wrong with it, if anything."""
+        self.calls[verb] += 1
+        self.total += 1
+        if not self.faults:
+            return None
+        for fault in self.faults:
+            if fault.verb in (verb, ANY) and 0 <= self._count(fault.verb) - fault.nth < fault.times:
+                self.struck += 1
+                return fault.kind
+        return None
+
+    def _count(self, verb: str) -> int:
+        return self.total if verb == ANY else self.calls[verb]
+
+
+def os_error(kind: FaultKind, verb: str, path: str) -> OSError:
+    """The error a real file system would raise."""
+    if kind is FaultKind.ENOSPC:
+        return OSError(errno.ENOSPC, "No space left on device", path)
+    return OSError(errno.EIO, f"Input/output error ({verb}, planned)", path)

@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 
-from penstock.testing.rabbitmq import rabbitmq
+from kit.amqp.rabbitmq import rabbitmq
 from penstock.testing.running import running_broker
 
 

@@ -18,8 +18,8 @@ import aio_pika
 import kombu
 import pika
 
-from penstock.testing.amqp_tape import Tape, recording
-from penstock.testing.rabbitmq import rabbitmq
+from kit.amqp.rabbitmq import rabbitmq
+from kit.amqp.tape import Tape, recording
 
 HERE = Path(__file__).parent
 TAPES = HERE.parents[1] / "unit" / "adapters" / "amqp" / "tapes"

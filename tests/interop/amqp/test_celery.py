@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.waiting import eventually
+from penstock.testing.running import eventually
 
 WORKER = Path(__file__).with_name("celery_worker.py")
 SECONDS_MAX = 30

@@ -6,9 +6,9 @@ import queue
 import pika
 import pytest
 
-from penstock.cli.story import TOPIC
-from penstock.cli.story.amqp_till import PikaTill
-from penstock.cli.story.till import Fate
+from penstock.demo.story import TOPIC
+from penstock.demo.story.amqp_till import PikaTill
+from penstock.demo.story.shop import Fate
 from penstock.testing.running import UP, BrokerProcess
 
 ORDERS = 300

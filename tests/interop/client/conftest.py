@@ -10,11 +10,10 @@ import os
 
 import pytest
 
+from kit.rocketmq.clusters import Unavailable, apache_cluster, free_ports, penstock_cluster
 from penstock.client.message import ReceivedMessage
 from penstock.model.assignment import QueueRef
-from penstock.testing.apache_rocketmq import Unavailable, apache_cluster
-from penstock.testing.clusters import free_ports, penstock_cluster
-from penstock.testing.waiting import eventually as wait_for
+from penstock.testing.running import eventually as wait_for
 
 NUMBERS = itertools.count(1)
 MISSING = []

@@ -8,7 +8,7 @@ from collections import defaultdict
 import pytest
 
 from penstock.client import ConsumeResult, Message, Producer, PushConsumer, Suspend
-from penstock.testing.waiting import eventually
+from penstock.testing.running import eventually
 from penstock.wire.rocketmq.bodies import (
     LockBatchAnswer,
     LockBatchBody,

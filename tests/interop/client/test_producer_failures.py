@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from kit.rocketmq.scripted_brokers import scripted_brokers
 from penstock.client import (
     BrokerBusy,
     Message,
@@ -19,7 +20,6 @@ from penstock.client import (
     Unreachable,
     WouldBlock,
 )
-from penstock.testing.scripted_brokers import scripted_brokers
 
 BUSY = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
 

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
+from kit.rocketmq.clusters import penstock_cluster
 from penstock.client import ConsumeResult, Message, Producer, PushConsumer
 from penstock.client.requests import read_table
-from penstock.testing.clusters import penstock_cluster
-from penstock.testing.waiting import eventually
+from penstock.testing.running import eventually
 from penstock.wire.rocketmq.bodies import decode_body
 from penstock.wire.rocketmq.codes import RequestCode
 

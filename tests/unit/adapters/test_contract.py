@@ -2,8 +2,8 @@
 
 import pytest
 
+from kit.line_protocol import LineAdapter, LineFactory
 from penstock.adapters.contract import Adapter, AdapterFactory, Peer
-from penstock.testing.line_protocol import LineAdapter, LineFactory
 
 
 def verbs(protocol):

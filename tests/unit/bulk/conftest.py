@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from kit.bulk_data import BulkData
 from penstock.bulk.broker import BrokerLine
 from penstock.bulk.flight import BulkServer
 from penstock.bulk.link import (
@@ -25,7 +26,6 @@ from penstock.bulk.link import (
     frame_length,
 )
 from penstock.bulk.offline import OfflineBulk
-from penstock.testing.bulk_data import BulkData
 
 
 @pytest.fixture

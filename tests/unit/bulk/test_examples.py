@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kit.bulk_data import BulkData
 from penstock.model.record import neutral_record
-from penstock.testing.bulk_data import BulkData
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SECONDS_MAX = 60

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from kit.bulk_data import BulkData
 from penstock.bulk import client as client_module
 from penstock.bulk.broker import BrokerLine
 from penstock.bulk.client import FLIGHT_OPTIONS, BulkClient
@@ -31,7 +32,6 @@ from penstock.bulk.link import (
 )
 from penstock.model.progress import BatchProgress
 from penstock.model.record import neutral_record
-from penstock.testing.bulk_data import BulkData
 
 COUNT = 1000
 

@@ -6,12 +6,12 @@ import stat
 
 import pytest
 
+from kit.bulk_data import STORE_MS, BulkData
 from penstock.bulk.link import BulkError
 from penstock.bulk.offline import OfflineBulk
 from penstock.log.storage import DirectoryLock
 from penstock.model.record import neutral_record
 from penstock.settings.broker import StorageSettings
-from penstock.testing.bulk_data import STORE_MS, BulkData
 
 
 def put(data, queue, *bodies):

@@ -5,13 +5,13 @@ import zlib
 
 import pytest
 
+from kit.bulk_data import BulkData
 from penstock.bulk import columns, reading
 from penstock.bulk.layout import arrow_schema
 from penstock.bulk.link import BulkError, RowFilter, Ticket
 from penstock.bulk.offline import OfflineBulk
 from penstock.model.record import RecordFlag, neutral_record
 from penstock.settings.broker import StorageSettings
-from penstock.testing.bulk_data import BulkData
 from penstock.wire.rocketmq.stored import stored_record
 
 KIB = 1024

@@ -2,9 +2,8 @@
 
 import re
 
-from penstock.cli.flow_chains import narrowed
-from penstock.cli.flow_lines import ROWS_MAX, name_lines, why_lines
-from penstock.testing.flow_answers import AT_MS, consumer, finding, flow_answer, limit, stage
+from kit.flow_answers import AT_MS, consumer, finding, flow_answer, limit, stage
+from penstock.cli.flow_lines import ROWS_MAX, name_lines, narrowed, why_lines
 
 SENTENCE = "log is the bottleneck (the disk)."
 

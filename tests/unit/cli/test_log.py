@@ -2,10 +2,10 @@ import json
 
 import pytest
 
+from kit.log_maker import LogMaker
 from penstock.cli.main import main
 from penstock.log.storage import DiskStorage
 from penstock.model.record import neutral_record
-from penstock.testing.log_maker import LogMaker
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.rocketmq.remoting_peer import SILENT, PeerTransport, RemotingPeer
 from penstock.client import connection as module
 from penstock.client.connection import (
     NEVER_MS,
@@ -24,7 +25,6 @@ from penstock.client.errors import ClientError, TimedOut, Unreachable, WouldBloc
 from penstock.client.options import InstanceOptions, resolve
 from penstock.client.routes import make_command
 from penstock.testing.clock import ManualClock
-from penstock.testing.remoting_peer import SILENT, PeerTransport, RemotingPeer
 from penstock.wire.rocketmq.command import FLAG_RESPONSE, Command
 from penstock.wire.rocketmq.frames import encode
 

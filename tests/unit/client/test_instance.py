@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from kit.rocketmq.remoting_peer import RemotingPeer
 from penstock.client.errors import GroupTaken, StateError
 from penstock.client.instance import (
     ClientInstance,
@@ -18,7 +19,6 @@ from penstock.client.instance import (
 from penstock.client.options import InstanceOptions, resolve
 from penstock.client.states import State
 from penstock.testing.clock import ManualClock
-from penstock.testing.remoting_peer import RemotingPeer
 from penstock.wire.rocketmq.bodies import (
     BrokerData,
     ConsumerData,

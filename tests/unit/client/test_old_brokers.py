@@ -2,10 +2,10 @@
 
 import asyncio
 
+from kit.rocketmq.remoting_peer import RemotingPeer
 from penstock.client.instance import ClientInstance
 from penstock.client.options import InstanceOptions, resolve
 from penstock.testing.clock import ManualClock
-from penstock.testing.remoting_peer import RemotingPeer
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command
 from penstock.wire.rocketmq.headers import PullHeader

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from kit.rocketmq.remoting_peer import RemotingPeer
 from penstock.client.errors import BrokerRefused, ClientError, Unreachable
 from penstock.client.instance import ClientInstance
 from penstock.client.options import InstanceOptions, resolve
@@ -11,7 +12,6 @@ from penstock.client.requests import encode_tables, message_queue, queue_ref, re
 from penstock.client.routes import Route
 from penstock.model.assignment import QueueRef
 from penstock.testing.clock import ManualClock
-from penstock.testing.remoting_peer import RemotingPeer
 from penstock.wire.rocketmq.bodies import (
     BrokerData,
     ConsumerList,

@@ -5,13 +5,13 @@ import logging
 
 import pytest
 
+from kit.rocketmq.remoting_peer import RemotingPeer
 from penstock.client import routes as module
 from penstock.client.connection import Network
 from penstock.client.errors import BrokerRefused, NoRoute, Unreachable, WouldBlock
 from penstock.client.options import InstanceOptions, resolve
 from penstock.client.routes import NameServers, Route, RouteCache, default_route
 from penstock.testing.clock import ManualClock
-from penstock.testing.remoting_peer import RemotingPeer
 from penstock.wire.rocketmq.bodies import BrokerData, QueueData, TopicRouteData, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command

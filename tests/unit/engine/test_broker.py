@@ -2,12 +2,12 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.broker import HOPS, HopCredit
 from penstock.flow.reason import Reason
 from penstock.model.errors import SettingsError
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.workbench import Workbench
 
 
 def held_bench():

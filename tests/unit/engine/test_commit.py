@@ -2,12 +2,12 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.pull import Pull, PullStatus
 from penstock.flow.demand import Window
 from penstock.settings.broker import StorageSettings
 from penstock.settings.load import Settings
-from penstock.testing.workbench import Workbench
 
 
 @pytest.fixture

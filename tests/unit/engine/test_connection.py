@@ -2,10 +2,10 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.flow.reason import Reason
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.workbench import Workbench
 
 
 @pytest.fixture

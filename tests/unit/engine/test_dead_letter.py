@@ -2,6 +2,7 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.dead_letter import NeutralBurial
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.ports import Death
@@ -12,8 +13,7 @@ from penstock.model.refusal import RefusalKind
 from penstock.model.settlement import Cause
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.faults import FaultKind
-from penstock.testing.workbench import Workbench
+from penstock.testing.storage import FaultKind
 
 
 @pytest.fixture

@@ -2,14 +2,14 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.demand import Window
 from penstock.model.record import RecordFlag, neutral_record
 from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
-from penstock.testing.faults import FaultKind
-from penstock.testing.workbench import Workbench
+from penstock.testing.storage import FaultKind
 
 HOUR_MS = 3_600_000
 

@@ -2,12 +2,12 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
 from penstock.flow.diagnosis import COMMANDS, UndoneView, diagnose, findings_of
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.workbench import Workbench
 
 KIB = 1024
 

@@ -2,13 +2,13 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.host import OWN_MIN, DelayedRoom, SubscriptionOptions
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import Window
 from penstock.model.record import neutral_record
 from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
-from penstock.testing.workbench import Workbench
 
 LATER_MS = 60_000
 

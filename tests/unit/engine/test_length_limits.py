@@ -4,13 +4,13 @@ from itertools import pairwise
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine import topic as limits
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.topic import NONE_MAX, Overflow, TopicPolicy
 from penstock.flow.demand import Window
 from penstock.model.record import neutral_record
 from penstock.model.refusal import RefusalKind
-from penstock.testing.workbench import Workbench
 
 FULL = RefusalKind.LENGTH_LIMIT
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.ports import Publication
 from penstock.engine.topic import DirectRoute, FanoutRoute, TopicPolicy
 from penstock.model.errors import InvariantBroken
@@ -10,8 +11,7 @@ from penstock.model.refusal import RefusalKind
 from penstock.settings.broker import TopicSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.faults import FaultKind
-from penstock.testing.workbench import Workbench
+from penstock.testing.storage import FaultKind
 
 
 @pytest.fixture

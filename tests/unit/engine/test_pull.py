@@ -2,10 +2,10 @@
 
 import pytest
 
+from kit.queues import MemoryHost, MemoryQueue
 from penstock.engine.pull import SCAN_ENTRIES_MAX, Pull, PullDesk, PullStatus
 from penstock.flow.long_poll import HeldPulls
 from penstock.model.record import Record, RecordFlag, Shape, neutral_record, tag_hash
-from penstock.testing.queues import MemoryHost, MemoryQueue
 
 
 class Reader:

@@ -4,12 +4,12 @@ from itertools import pairwise
 
 import pytest
 
+from kit.queues import consume
+from kit.workbench import Workbench
 from penstock.engine.subscription.settle import DEATHS_AT_ONCE
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.demand import Window
 from penstock.model.names import topic_name
-from penstock.testing.queues import consume
-from penstock.testing.workbench import Workbench
 
 
 def expiring(bench, name="t", expires_ms=1000):

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.registry import TOPIC_KIND
 from penstock.engine.topic import Overflow, TopicPolicy
@@ -12,7 +13,6 @@ from penstock.model.ids import is_transient_id
 from penstock.model.names import topic_name
 from penstock.model.record import RecordFlag, neutral_record
 from penstock.testing.outlet import RecordingOutlet
-from penstock.testing.workbench import Workbench
 
 POLICY = TopicPolicy(length_max=10, overflow=Overflow.REJECT, retention_ms=5, max_priority=2)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.statistics import LABELS_MAX, NAMES_MAX, Tallies
 from penstock.flow.demand import Window
-from penstock.testing.workbench import Workbench
 
 KIB = 1024
 

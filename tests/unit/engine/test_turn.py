@@ -2,6 +2,7 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.topic import TopicPolicy
 from penstock.engine.turn import STALE_DEADLINES_MAX, Deadlines
@@ -9,7 +10,6 @@ from penstock.flow.demand import Window
 from penstock.model.names import topic_name
 from penstock.settings.broker import StorageSettings
 from penstock.settings.load import Settings
-from penstock.testing.workbench import Workbench
 
 
 class Reader:

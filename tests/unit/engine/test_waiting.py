@@ -2,8 +2,8 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.flow.fast_fail import BusyCause
-from penstock.testing.workbench import Workbench
 
 KIB = 1024
 

@@ -1,12 +1,12 @@
 """How long a stage waits for the next one is measured where the work is done."""
 
+from kit.workbench import Workbench
 from penstock.engine.ports import Publication
 from penstock.flow.diagnosis import diagnose
 from penstock.flow.reason import Reason
 from penstock.model.record import neutral_record
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.workbench import Workbench
 
 WORK_MS = 30
 

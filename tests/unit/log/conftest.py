@@ -7,7 +7,7 @@ from penstock.log.format import CursorState
 from penstock.log.store import Store
 from penstock.model.record import neutral_record
 from penstock.settings.broker import StorageSettings
-from penstock.testing.catalog import MemoryCatalog
+from penstock.testing.broker import MemoryCatalog
 from penstock.testing.clock import ManualClock
 from penstock.testing.storage import SimulatedStorage
 

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.log.writer import UnsyncedSet
 from penstock.model.errors import SyncFailed
-from penstock.testing.faults import FaultKind
+from penstock.testing.storage import FaultKind
 
 
 def run(box):

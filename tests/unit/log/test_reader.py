@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.log_maker import LogMaker
 from penstock.log.format import encode_batch
 from penstock.log.reader import (
     MARK_BYTES,
@@ -18,7 +19,6 @@ from penstock.log.reader import (
 )
 from penstock.log.segment import remove_segment
 from penstock.model.record import Record, Shape, neutral_record
-from penstock.testing.log_maker import LogMaker
 from penstock.testing.storage import MemoryFile, MemoryStorage
 
 

@@ -2,11 +2,11 @@ import errno
 
 import pytest
 
+from kit.log_maker import LogMaker, recover
 from penstock.log import repair
 from penstock.log.format import parse_head
 from penstock.log.repair import cut_tail, drop_frames, forget_old_cuts, remove_leftovers
 from penstock.log.segment import SegmentSet
-from penstock.testing.log_maker import LogMaker, recover
 from penstock.testing.storage import MemoryFile, MemoryStorage
 
 

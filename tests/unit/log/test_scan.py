@@ -3,6 +3,7 @@ from itertools import chain
 import pytest
 from google_crc32c import value as crc32c
 
+from kit.log_maker import STORE_MS, LogMaker, recover
 from penstock.log.format import VERSION, encode_batch, encode_head
 from penstock.log.reader import LogReader
 from penstock.log.scan import DAMAGES_KEPT_MAX, WINDOW_BYTES, Damage, LogScan, ScanReport
@@ -10,7 +11,6 @@ from penstock.log.segment import SegmentSet, segment_path
 from penstock.log.writer import LogWriter
 from penstock.model.errors import FormatTooNew, InvariantBroken
 from penstock.model.record import Record, RecordFlag, RecordKind, Shape, neutral_record, tag_hash
-from penstock.testing.log_maker import STORE_MS, LogMaker, recover
 from penstock.testing.storage import MemoryFile, MemoryStorage
 
 

@@ -4,11 +4,11 @@ from itertools import chain
 
 import pytest
 
+from kit.log_maker import LogMaker, recover
 from penstock.log.format import HEAD_BYTES, encode_batch, encode_head
 from penstock.log.segment import SegmentSet, make_log_dir, segment_path
 from penstock.log.writer import LogWriter
 from penstock.model.record import neutral_record
-from penstock.testing.log_maker import LogMaker, recover
 from penstock.testing.storage import MemoryStorage
 
 

@@ -1,5 +1,6 @@
 import pytest
 
+from kit.log_maker import LogMaker
 from penstock.log.segment import (
     Segment,
     SegmentSet,
@@ -9,7 +10,6 @@ from penstock.log.segment import (
     walk_heads,
 )
 from penstock.log.storage import DiskStorage
-from penstock.testing.log_maker import LogMaker
 from penstock.testing.storage import MemoryStorage
 
 

@@ -2,8 +2,7 @@ import pytest
 
 from penstock.log.side_files import HANDLES_MAX, JOB_SYNCS_MAX, SYNCS_MAX, SideFiles
 from penstock.model.errors import LogCorrupt
-from penstock.testing.faults import FaultKind
-from penstock.testing.storage import SimulatedStorage
+from penstock.testing.storage import FaultKind, SimulatedStorage
 
 
 class Listener:

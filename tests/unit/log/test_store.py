@@ -7,7 +7,7 @@ from penstock.log.index import IndexFlag
 from penstock.log.store import HotTail
 from penstock.model.errors import AppendFailed, InvariantBroken, NotFound
 from penstock.model.record import Record, RecordFlag, neutral_record
-from penstock.testing.faults import FaultKind
+from penstock.testing.storage import FaultKind
 
 KIB = 1024
 

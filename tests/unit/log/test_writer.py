@@ -2,13 +2,13 @@ import errno
 
 import pytest
 
+from kit.log_maker import LogMaker, recover
 from penstock.log.format import HEAD_BYTES, parse_head
 from penstock.log.scan import LogScan
 from penstock.log.segment import SegmentSet
 from penstock.log.storage import DiskStorage
 from penstock.log.writer import LogWriter
 from penstock.model.errors import AppendFailed, InvariantBroken
-from penstock.testing.log_maker import LogMaker, recover
 from penstock.testing.storage import MemoryFile, MemoryStorage
 
 

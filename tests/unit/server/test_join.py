@@ -5,12 +5,12 @@ import contextlib
 
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq.cluster_routes import ClusterRoutes
 from penstock.server import join as join_module
 from penstock.server.join import Join
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
-from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import response_to
 from penstock.wire.rocketmq.frames import decode, encode

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.line_protocol import LineFactory
 from penstock.engine.flow_map import FLOW_TOPIC
 from penstock.log.storage import DiskFile
 from penstock.model.errors import InvariantBroken, StartRefused, SyncFailed
@@ -19,7 +20,6 @@ from penstock.server.opening import Listening
 from penstock.settings.broker import BrokerSettings, ListenerSettings, StorageSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.line_protocol import LineFactory
 
 WAIT_SECONDS_MAX = 20
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from kit.turn_scene import StirredConnection, TurnScene
 from penstock.server.turns import PACE_MAX_US
-from penstock.testing.turn_scene import StirredConnection, TurnScene
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.turn_scene import StirredConnection, TurnScene
 from penstock.model.errors import InvariantBroken, SyncFailed
 from penstock.server import turns
 from penstock.server.turns import (
@@ -18,7 +19,6 @@ from penstock.server.turns import (
     Pace,
 )
 from penstock.settings.broker import StorageSettings
-from penstock.testing.turn_scene import StirredConnection, TurnScene
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from kit.fake_upstream import FakeUpstream
 from penstock.bulk.link import BulkError
 from penstock.spark.listener import PenstockListener, place_of
 from penstock.spark.readers import Keeper
 from penstock.spark.upstream import Position
-from penstock.testing.fake_upstream import FakeUpstream
 
 
 def source(endpoint="h:8815", subscription="etl"):

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from msgspec.structs import replace
 
+from kit.fake_upstream import FakeUpstream
 from penstock.bulk.link import BulkError
 from penstock.spark.options import read_options
 from penstock.spark.query import FIRST_ROWS, POLL_MS, STEP_MAX, STEP_MIN, Admission, Query
 from penstock.spark.upstream import position, rows_between
-from penstock.testing.fake_upstream import FakeUpstream
 
 
 class Clock:

@@ -7,6 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
+from kit.fake_upstream import FakeUpstream
 from penstock.bulk.layout import arrow_schema
 from penstock.bulk.link import BulkError, Summary
 from penstock.spark import readers
@@ -15,7 +16,6 @@ from penstock.spark.readers import check_complete, partitions, rows
 from penstock.spark.schema import columns_of, full_schema
 from penstock.spark.source import PenstockSource
 from penstock.spark.upstream import Position, Range
-from penstock.testing.fake_upstream import FakeUpstream
 
 COLUMNS = ("offset", "body")
 

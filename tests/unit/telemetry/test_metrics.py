@@ -5,6 +5,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kit.rocketmq.bench import BenchConsumer, RocketmqBench
 from penstock.engine.statistics import EngineStatistics, Tallies, TopicStatistics
 from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.flow.fast_fail import RequestFigures
@@ -17,8 +18,6 @@ from penstock.telemetry.statistics import (
     Histogram,
     ProcessStatistics,
 )
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_consumer import BenchConsumer
 
 
 def engine(topics=(), **more):

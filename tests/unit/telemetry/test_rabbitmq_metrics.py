@@ -1,8 +1,8 @@
 """Metrics under RabbitMQ's names, as a dashboard made for it reads them."""
 
+from kit.amqp.peer import AmqpBench
 from penstock.telemetry.rabbitmq_metrics import rabbitmq_page
 from penstock.telemetry.statistics import ProcessStatistics
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.methods.basic import Consume
 from penstock.wire.amqp.methods.queue import Declare
 

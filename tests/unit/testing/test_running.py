@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.testing.line_client import LineClient
+from kit.line_protocol import LineClient
 from penstock.testing.running import BrokerProcess, running_broker
 
 

@@ -2,8 +2,14 @@ import errno
 
 import pytest
 
-from penstock.testing.faults import ANY, Fault, FaultKind, FaultPlan
-from penstock.testing.storage import MemoryStorage, SimulatedStorage
+from penstock.testing.storage import (
+    ANY,
+    Fault,
+    FaultKind,
+    FaultPlan,
+    MemoryStorage,
+    SimulatedStorage,
+)
 
 SEEDS = range(40)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.testing.amqp_peer import AmqpBench
+from kit.amqp.peer import AmqpBench
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from kit.amqp.peer import AmqpBench
 from penstock.settings.load import Settings
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import FRAME_HEADER, AmqpError, ReplyCode
 from penstock.wire.amqp.frames import CONTENT_HEAD, encode_frame, method_frame
 from penstock.wire.amqp.methods.basic import Ack, Consume, Deliver, Get, GetEmpty, Publish

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.testing.amqp_peer import AmqpBench
+from kit.amqp.peer import AmqpBench
 from penstock.wire.amqp.methods.basic import Cancel, Consume
 from penstock.wire.amqp.methods.connection import Close, CloseOk
 from penstock.wire.amqp.methods.queue import Declare, Delete, DeleteOk

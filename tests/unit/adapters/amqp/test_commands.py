@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from kit.amqp.peer import NO_PROPERTIES, AmqpBench
 from penstock.adapters.amqp.commands import (
     COMMANDS_AT_ONCE,
     HANDLERS,
@@ -12,7 +13,6 @@ from penstock.adapters.amqp.commands import (
     is_publishing,
 )
 from penstock.model.errors import NotFound
-from penstock.testing.amqp_peer import NO_PROPERTIES, AmqpBench
 from penstock.wire.amqp.frames import content_frames, method_frame
 from penstock.wire.amqp.methods import channel as channel_methods
 from penstock.wire.amqp.methods import connection

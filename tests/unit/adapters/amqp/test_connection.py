@@ -2,6 +2,7 @@
 
 import pytest
 
+from kit.amqp.peer import FAR_ABOVE, AmqpBench, alarm, cut_off, declared
 from penstock.adapters.amqp.connection import (
     CLOSE_OK,
     BlockedNotices,
@@ -13,8 +14,6 @@ from penstock.adapters.amqp.connection import (
     shutdown,
 )
 from penstock.flow.reason import Reason
-from penstock.testing.amqp_deeds import FAR_ABOVE, alarm, cut_off, declared
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.frames import HEARTBEAT, encode_frame, method_frame
 from penstock.wire.amqp.methods.basic import Ack, Consume, Get, GetOk, Publish

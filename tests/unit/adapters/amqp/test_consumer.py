@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from kit.amqp.peer import AmqpBench, AmqpPeer
 from penstock.adapters.amqp.consumer import RUN_AGE_MS_MAX, Holder, Unacked, stretches
 from penstock.adapters.amqp.topology.queue import AmqpQueue
 from penstock.engine.subscription.subscription import Subscription
@@ -13,7 +14,6 @@ from penstock.model.ids import QueueId
 from penstock.model.record import neutral_record
 from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
-from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.methods import channel as channel_methods
 from penstock.wire.amqp.methods import connection

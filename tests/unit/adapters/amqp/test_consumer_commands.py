@@ -2,9 +2,9 @@
 
 import pytest
 
+from kit.amqp.peer import AmqpBench, AmqpPeer
 from penstock.settings.load import Settings
 from penstock.settings.protocols import AmqpSettings
-from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
 from penstock.wire.amqp.methods import channel, connection
 from penstock.wire.amqp.methods.basic import (
     Ack,

@@ -2,11 +2,11 @@
 
 import pytest
 
+from kit.amqp.peer import AmqpBench
 from penstock.adapters.amqp.direct_reply import KEY_PREFIX, PSEUDO_QUEUE
 from penstock.model.names import TopicName
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.methods.basic import (
     Ack,
     Cancel,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
+from kit.amqp.peer import AmqpBench, AmqpPeer
 from penstock.wire.amqp.methods.channel import Close
 from penstock.wire.amqp.methods.exchange import (
     Bind,

@@ -2,11 +2,11 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.adapters.amqp.factory import AmqpFactory
 from penstock.adapters.contract import Peer
 from penstock.model.errors import InvariantBroken
 from penstock.model.ids import ConnectionId
-from penstock.testing.workbench import Workbench
 
 
 def make(factory, bench):

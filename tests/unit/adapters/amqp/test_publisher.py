@@ -2,12 +2,11 @@
 
 import pytest
 
+from kit.amqp.peer import PERSISTENT, AmqpBench, durable_topic
 from penstock.adapters.amqp.publisher import Confirms
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.amqp_deeds import PERSISTENT, durable_topic
-from penstock.testing.amqp_peer import AmqpBench
-from penstock.testing.faults import FaultKind
+from penstock.testing.storage import FaultKind
 from penstock.wire.amqp.frames import content_frames, method_frame
 from penstock.wire.amqp.methods.basic import Ack, Nack, Publish, Return
 from penstock.wire.amqp.methods.channel import Close, ConfirmSelect, ConfirmSelectOk, TxSelect

@@ -4,9 +4,8 @@ import re
 
 import pytest
 
+from kit.amqp.peer import AmqpBench, declared, put, queue_of, ready, refused
 from penstock.model.names import TopicName
-from penstock.testing.amqp_deeds import declared, put, queue_of, ready, refused
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.methods.basic import Cancel, Consume, Get, GetEmpty
 from penstock.wire.amqp.methods.channel import Close
 from penstock.wire.amqp.methods.queue import (

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 
+from kit.amqp.management_tool import ManagementTool
+from kit.amqp.peer import AmqpBench
 from penstock.engine.subscription.settle import DEATHS_AT_ONCE
-from penstock.testing.amqp_peer import AmqpBench
-from penstock.testing.management_tool import ManagementTool
 from penstock.wire.amqp.frames import content_frames, method_frame
 from penstock.wire.amqp.methods.basic import Cancel, Consume, Nack, Publish, Return
 from penstock.wire.amqp.methods.channel import Close

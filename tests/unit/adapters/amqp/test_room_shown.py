@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from kit.amqp.peer import AmqpBench
 from penstock.adapters.amqp.management.figures import connection_state
 from penstock.flow.diagnosis import diagnose
 from penstock.flow.reason import Reason
 from penstock.settings.load import Settings
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.frames import content_frames, method_frame
 from penstock.wire.amqp.methods.basic import Publish
 from penstock.wire.amqp.methods.queue import Declare

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
+from kit.amqp.peer import AmqpBench, alarm, cut_off, declared
 from penstock.settings.load import Settings
-from penstock.testing.amqp_deeds import alarm, cut_off, declared
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import FRAME_HEADER
 from penstock.wire.amqp.frames import CONTENT_HEAD, content_frames, encode_frame, method_frame
 from penstock.wire.amqp.methods.basic import Consume, Deliver, Get, GetEmpty, GetOk, Publish

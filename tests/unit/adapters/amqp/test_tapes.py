@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.amqp_peer import AmqpBench
-from penstock.testing.amqp_tape import Piece, Tape, account, recording, replay
+from kit.amqp.peer import AmqpBench
+from kit.amqp.tape import Piece, Tape, account, recording, replay
 from penstock.wire.amqp.frames import method_frame
 from penstock.wire.amqp.methods.basic import Ack, Nack
 

@@ -2,15 +2,14 @@
 
 import pytest
 
+from kit.amqp.peer import PERSISTENT, AmqpBench, durable_topic, ready
 from penstock.adapters.amqp.transactions import ACK_BYTES, TxRoom
 from penstock.engine.parcel import PUBLICATION_BYTES
 from penstock.flow.budgets import BytesPool
 from penstock.model.ids import ConnectionId
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.amqp_deeds import PERSISTENT, durable_topic, ready
-from penstock.testing.amqp_peer import AmqpBench
-from penstock.testing.faults import FaultKind
+from penstock.testing.storage import FaultKind
 from penstock.wire.amqp.methods.basic import Ack, Get, GetEmpty, GetOk, Return
 from penstock.wire.amqp.methods.channel import (
     Close,

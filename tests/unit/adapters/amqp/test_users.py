@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.adapters.amqp.broker import House
 from penstock.adapters.amqp.users import User, Users, hash_of, is_loopback
-from penstock.testing.workbench import Workbench
 
 
 def users_of(bench: Workbench, *, is_guest_local: bool = True) -> Users:

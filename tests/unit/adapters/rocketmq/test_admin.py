@@ -2,8 +2,7 @@
 
 import pytest
 
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
+from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
 from penstock.wire.rocketmq.bodies import decode_body, standard_json
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 

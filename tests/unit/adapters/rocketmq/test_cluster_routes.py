@@ -2,6 +2,7 @@
 
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq import cluster_routes
 from penstock.adapters.rocketmq.cluster_routes import (
     HOLD_MS_MAX,
@@ -12,7 +13,6 @@ from penstock.adapters.rocketmq.cluster_routes import (
 )
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
-from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.bodies import QueueData, TopicConfig, TopicRouteData, encode_body
 from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import Command

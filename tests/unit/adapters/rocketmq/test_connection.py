@@ -2,13 +2,13 @@
 
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.factory import BrokerFactory, Household
 from penstock.adapters.rocketmq.requests import class_of
 from penstock.flow.fast_fail import REQUEST_CLASSES
 from penstock.model.errors import InvariantBroken
 from penstock.settings.load import Settings
-from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
 from penstock.wire.rocketmq.frames import decode, encode

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench, bodies
 from penstock.adapters.rocketmq.filters import (
     FILTERS_MAX,
     FilterMaps,
@@ -16,8 +17,6 @@ from penstock.model.errors import SelectorInvalid
 from penstock.model.record import Wire, neutral_record, tag_hash
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer, bodies
 from penstock.wire.rocketmq.properties import format_properties
 from penstock.wire.rocketmq.stored import stored_record
 

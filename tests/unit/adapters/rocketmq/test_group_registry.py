@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq.group_registry import (
     NO_OFFSET,
     OFFSETS_KIND,
@@ -12,7 +13,6 @@ from penstock.adapters.rocketmq.group_registry import (
     subscription_name,
 )
 from penstock.engine.host import SubscriptionOptions
-from penstock.testing.rocketmq_bench import RocketmqBench
 
 GROUP = "readers"
 

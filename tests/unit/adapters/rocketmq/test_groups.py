@@ -2,9 +2,8 @@
 
 import pytest
 
+from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
 from penstock.adapters.rocketmq.group_registry import GROUP_CHARS_MAX, GROUP_KIND, GroupBook
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, decode_body, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 

@@ -4,9 +4,8 @@ import random
 
 import pytest
 
+from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
 from penstock.adapters.rocketmq import admin, groups, offsets, pull
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
 from penstock.wire.rocketmq.bodies import encode_body
 
 FAMILIES = (

@@ -5,13 +5,13 @@ import zlib
 import msgspec
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.name_server import routes
 from penstock.adapters.rocketmq.name_server.routes import BROKERS_MAX, GROUP_KIND, RouteBook
 from penstock.adapters.rocketmq.name_server.server import NameServerFactory, farewell, registration
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
-from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.bodies import (
     RegisterBrokerBody,
     TopicConfig,

@@ -2,10 +2,9 @@
 
 import pytest
 
+from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
 from penstock.adapters.rocketmq.group_registry import GroupBook
 from penstock.adapters.rocketmq.offsets import BOOT_FIRST, NO_ZERO
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 
 

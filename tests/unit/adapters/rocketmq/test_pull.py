@@ -5,14 +5,13 @@ import random
 
 import pytest
 
+from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench, bodies, messages
 from penstock.adapters.rocketmq.group_registry import OffsetBook
 from penstock.adapters.rocketmq.naming import OFFSET_MOVED_TOPIC
 from penstock.adapters.rocketmq.pull import EVENTS_BURST, OffsetEvents
 from penstock.model.names import topic_name
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer, bodies, messages
 from penstock.wire.rocketmq.bodies import decode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command, Serialization

@@ -2,8 +2,8 @@
 
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq.transactions import MAX_CHECKS_TOPIC
-from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.message_id import parse_offset_message_id
 from penstock.wire.rocketmq.stored import decode_all

@@ -5,6 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq.requests import refusal_answer, waited_remark
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.fast_fail import Busy, BusyCause
@@ -12,7 +13,6 @@ from penstock.model.refusal import Refusal, RefusalKind
 from penstock.settings.broker import StorageSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.frames import decode
 

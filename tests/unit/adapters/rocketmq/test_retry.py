@@ -2,6 +2,7 @@
 
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq.group_registry import GroupBook
 from penstock.adapters.rocketmq.retry import LEVELS_MS, MAX_TIMES_VERSION
 from penstock.engine.ports import Publication
@@ -10,8 +11,7 @@ from penstock.model.record import neutral_record
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
-from penstock.testing.faults import FaultKind
-from penstock.testing.rocketmq_bench import RocketmqBench
+from penstock.testing.storage import FaultKind
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.message_id import parse_offset_message_id

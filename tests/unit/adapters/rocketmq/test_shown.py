@@ -2,12 +2,12 @@
 
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq.retry import RocketmqBurial
 from penstock.adapters.rocketmq.shown import present, properties_of
 from penstock.engine.ports import Death
 from penstock.model.record import Facts, Record, Shape, Wire, neutral_record
 from penstock.model.settlement import Cause
-from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.properties import parse_properties
 from penstock.wire.rocketmq.stored import decode_stored, stored_record
 

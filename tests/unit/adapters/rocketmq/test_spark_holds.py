@@ -2,10 +2,10 @@
 
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.engine.spark.query import PollOrder
 from penstock.engine.topic import TopicPolicy
 from penstock.model.names import topic_name
-from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 
 HARD = TopicPolicy(spark_backpressure="hard", spark_backlog_messages_max=3)

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from kit.rocketmq.bench import COMMIT, ROLLBACK, BenchProducer, RocketmqBench, position_of
 from penstock.adapters.rocketmq import transactions
 from penstock.adapters.rocketmq.transactions import (
     MAX_CHECKS_TOPIC,
@@ -11,13 +12,6 @@ from penstock.adapters.rocketmq.transactions import (
     Transactions,
 )
 from penstock.settings.protocols import RocketmqSettings
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_producer import (
-    COMMIT,
-    ROLLBACK,
-    BenchProducer,
-    position_of,
-)
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.properties import format_properties
 from penstock.wire.rocketmq.stored import decode_stored

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kit.rocketmq.bench import COMMIT, ROLLBACK, UNKNOWN, BenchProducer, RocketmqBench
 from penstock.adapters.rocketmq.transactions import (
     NO_HALF,
     WRONG_GROUP,
@@ -11,14 +12,7 @@ from penstock.adapters.rocketmq.transactions import (
 )
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
-from penstock.testing.faults import FaultKind
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_producer import (
-    COMMIT,
-    ROLLBACK,
-    UNKNOWN,
-    BenchProducer,
-)
+from penstock.testing.storage import FaultKind
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.properties import format_properties
 

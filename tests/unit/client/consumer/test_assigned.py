@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.client.parts import received_message
 from penstock.client.consumer.assigned import ProcessQueue
 from penstock.model.assignment import QueueRef
-from penstock.testing.client_parts import received_message
 
 QUEUE = QueueRef("t", "b", 0)
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from kit.client.parts import ManualListening, ManualRuntime, MemoryOffsets, calm, received_message
 from penstock.client.consumer.assigned import AssignedQueue
 from penstock.client.consumer.concurrent import (
     ConcurrentService,
@@ -24,13 +25,6 @@ from penstock.client.consumer.listening import (
 from penstock.client.consumer.offsets import Offsets
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.model.assignment import QueueRef
-from penstock.testing.client_parts import (
-    ManualListening,
-    ManualRuntime,
-    MemoryOffsets,
-    calm,
-    received_message,
-)
 
 QUEUE = QueueRef("t", "b", 0)
 

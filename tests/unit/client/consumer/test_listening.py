@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from kit.client.parts import received_message
 from penstock.client.consumer.assigned import AssignedQueue
 from penstock.client.consumer.listening import (
     Caller,
@@ -16,7 +17,6 @@ from penstock.client.consumer.listening import (
 )
 from penstock.client.loop import client_loop, listener_loop, relay_to
 from penstock.model.assignment import QueueRef
-from penstock.testing.client_parts import received_message
 
 QUEUE = QueueRef("t", "b", 0)
 SECONDS = 20

@@ -2,9 +2,9 @@
 
 import asyncio
 
+from kit.client.parts import MemoryOffsets
 from penstock.client.consumer.offsets import Offsets
 from penstock.model.assignment import QueueRef
-from penstock.testing.client_parts import MemoryOffsets
 
 A, B = QueueRef("t", "b", 0), QueueRef("u", "b", 1)
 

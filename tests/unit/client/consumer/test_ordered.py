@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from kit.client.parts import QUEUES, LockingBroker, calm, ordered_scene, received_message
 from penstock.client.consumer.assigned import AssignedQueue
 from penstock.client.consumer.listening import ConsumeResult, Finished, Later, ResultKind, Suspend
 from penstock.client.consumer.ordered import (
@@ -19,9 +20,7 @@ from penstock.client.consumer.ordered import (
     suspend_ms,
 )
 from penstock.model.assignment import QueueRef
-from penstock.testing.client_parts import LockingBroker, calm, received_message
 from penstock.testing.clock import ManualClock
-from penstock.testing.ordered_member import QUEUES, ordered_scene
 
 Q0, Q1 = QUEUES
 

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
+from kit.client.parts import QUEUES, calm, ordered_scene
 from penstock.model.assignment import QueueRef
-from penstock.testing.client_parts import calm
-from penstock.testing.ordered_member import QUEUES, ordered_scene
 
 Q0, Q1 = QUEUES
 

@@ -5,6 +5,7 @@ import functools
 
 import pytest
 
+from kit.client.pop_bench import PLACE, PopBench, found, nothing, turns
 from penstock.client.consumer.listening import ConsumeResult, Later, Suspend
 from penstock.client.consumer.pop import BrokerSharing, PopLoop
 from penstock.client.consumer.pop_settling import PopQueue
@@ -13,7 +14,6 @@ from penstock.client.errors import BrokerRefused, StateError, TimedOut
 from penstock.client.message import ReceivedMessage
 from penstock.flow.thresholds import Thresholds, Throttle
 from penstock.model.assignment import QueueRef
-from penstock.testing.pop_bench import PLACE, PopBench, found, nothing, turns
 from penstock.wire.rocketmq.bodies import MessageQueue, QueueAssignment, RequestMode
 from penstock.wire.rocketmq.stored import StoredMessage
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from kit.client.parts import MemoryOffsets, calm, received_message
 from penstock.client.consumer.assigned import PULL_IDLE_MS_MAX, AssignedQueue
 from penstock.client.consumer.offsets import Offsets
 from penstock.client.consumer.pulling import Pulled, PullLoop, PullStatus, PullTerms, pull_header
@@ -13,7 +14,6 @@ from penstock.client.errors import BrokerRefused, Unreachable
 from penstock.client.routes import Found
 from penstock.flow.thresholds import Thresholds, Throttle
 from penstock.model.assignment import QueueRef
-from penstock.testing.client_parts import MemoryOffsets, calm, received_message
 from penstock.testing.clock import ManualClock
 from penstock.wire.rocketmq.headers import PullFlag
 

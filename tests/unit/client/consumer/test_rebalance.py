@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
+from kit.client.parts import LockingBroker, ManualRuntime, MemoryOffsets, PlainKeeper
 from penstock.client.consumer.assigned import AssignedQueue
 from penstock.client.consumer.ordered import BrokerLocks
 from penstock.client.consumer.rebalance import Plan, Rebalancer, Share, differ
 from penstock.client.errors import Unreachable
 from penstock.model.assignment import QueueRef
-from penstock.testing.client_parts import LockingBroker, ManualRuntime, MemoryOffsets, PlainKeeper
 
 Q = [QueueRef("t", "b", n) for n in range(4)]
 OTHER = QueueRef("u", "b", 0)

@@ -2,6 +2,7 @@
 
 import logging
 
+from kit.client.parts import received_message
 from penstock.client.consumer.assigned import AssignedQueue
 from penstock.client.consumer.listening import ConsumeResult, Finished, ResultKind
 from penstock.client.consumer.statistics import (
@@ -15,7 +16,6 @@ from penstock.client.consumer.statistics import (
 )
 from penstock.flow.thresholds import Cached, Threshold, Thresholds
 from penstock.model.assignment import QueueRef
-from penstock.testing.client_parts import received_message
 from penstock.testing.clock import ManualClock
 from penstock.wire.rocketmq.bodies import SubscriptionData
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from kit.client.parts import received_message
 from penstock.client.consumer.subscription import (
     ConsumeFrom,
     Subscriptions,
@@ -15,7 +16,6 @@ from penstock.client.consumer.subscription import (
 )
 from penstock.client.message import ReceivedMessage
 from penstock.model.assignment import QueueRef
-from penstock.testing.client_parts import received_message
 from penstock.testing.clock import ManualClock
 from penstock.wire.rocketmq.stored import StoredMessage
 

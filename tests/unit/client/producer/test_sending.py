@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 
+from kit.client.producer_bench import ProducerBench
 from penstock.client.errors import (
     Attempt,
     BrokerBusy,
@@ -25,7 +26,6 @@ from penstock.client.routes import Route
 from penstock.flow.reason import Reason
 from penstock.model.assignment import QueueRef
 from penstock.testing.clock import ManualClock
-from penstock.testing.producer_bench import ProducerBench
 from penstock.wire.rocketmq.bodies import TopicRouteData
 
 

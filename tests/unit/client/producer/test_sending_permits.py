@@ -2,6 +2,7 @@
 
 import asyncio
 
+from kit.client.producer_bench import ProducerBench
 from penstock.client.errors import (
     StateError,
     Unreachable,
@@ -10,7 +11,6 @@ from penstock.client.errors import (
 from penstock.client.message import Message
 from penstock.client.producer.sending import RetryRule
 from penstock.client.routes import Route
-from penstock.testing.producer_bench import ProducerBench
 from penstock.wire.rocketmq.bodies import TopicRouteData
 
 

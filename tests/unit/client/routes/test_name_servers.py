@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
+from kit.rocketmq.remoting_peer import RemotingPeer
 from penstock.client.connection import Network
 from penstock.client.errors import StateError, Unreachable
 from penstock.client.options import InstanceOptions, resolve
 from penstock.client.routes import NameServers, make_command, parse_name_servers
 from penstock.testing.clock import ManualClock
-from penstock.testing.remoting_peer import RemotingPeer
 
 
 @pytest.mark.parametrize(

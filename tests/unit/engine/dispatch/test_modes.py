@@ -2,6 +2,7 @@
 
 import pytest
 
+from kit.queues import MemoryHost, MemoryQueue, consume
 from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.subscription.consumer import ConsumerRefusal, RefusalReason
 from penstock.engine.subscription.dispatchers import TAKERS_MAX, Shared
@@ -10,7 +11,6 @@ from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import Permits, Unlimited, Window
 from penstock.model.record import neutral_record
 from penstock.settings.flow import FlowSettings
-from penstock.testing.queues import MemoryHost, MemoryQueue, consume
 
 
 @pytest.fixture

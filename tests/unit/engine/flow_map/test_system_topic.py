@@ -2,6 +2,7 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.flow_map import FLOW_TOPIC, RATE_PER_S_MAX
 from penstock.engine.host import SubscriptionOptions
 from penstock.flow.demand import Window
@@ -9,8 +10,7 @@ from penstock.model.record import neutral_record
 from penstock.settings.broker import TopicSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.faults import FaultKind
-from penstock.testing.workbench import Workbench
+from penstock.testing.storage import FaultKind
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.connection import ConnectionOptions
 from penstock.engine.topic import Overflow, TopicPolicy
 from penstock.flow.quota import QuotaPolicy
@@ -10,7 +11,6 @@ from penstock.model.refusal import RefusalKind
 from penstock.settings.broker import StorageSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.workbench import Workbench
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.topic import FanoutRoute
 from penstock.settings.broker import StorageSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.workbench import Workbench
 
 KIB = 1024
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.connection import ConnectionOptions
 from penstock.engine.spark.query import PollOrder
 from penstock.engine.topic import TopicPolicy
@@ -13,7 +14,6 @@ from penstock.model.refusal import RefusalKind
 from penstock.settings.broker import StorageSettings
 from penstock.settings.load import Settings
 from penstock.settings.protocols import SparkSettings
-from penstock.testing.workbench import Workbench
 
 HARD = TopicPolicy(spark_backpressure="hard", spark_backlog_messages_max=100)
 SOFT = TopicPolicy(spark_backlog_messages_max=100)

@@ -2,12 +2,12 @@
 
 import pytest
 
+from kit.queues import MemoryHost, MemoryQueue, consume
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.subscription.consumer import STALE_DEADLINES_MIN, Held, Pending
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.demand import Window
 from penstock.settings.flow import FlowSettings
-from penstock.testing.queues import MemoryHost, MemoryQueue, consume
 
 MESSAGE_BYTES = 90
 POOL_BYTES = 5_000

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.host import DelayedRoom
 from penstock.engine.subscription.cursor import (
     ALL_MESSAGES_MAX,
@@ -15,7 +16,6 @@ from penstock.engine.subscription.cursor import (
 from penstock.flow.demand import Window
 from penstock.model.record import neutral_record
 from penstock.model.settlement import Cause, QueueSettlement
-from penstock.testing.workbench import Workbench
 
 
 def test_settling_in_order_only_raises_the_low_mark():

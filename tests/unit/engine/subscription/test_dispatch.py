@@ -2,6 +2,8 @@
 
 import pytest
 
+from kit.queues import MemoryHost, MemoryQueue, consume
+from kit.workbench import Workbench
 from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.subscription.consumer import Consumer
 from penstock.engine.subscription.dispatch import Rooms
@@ -11,8 +13,6 @@ from penstock.flow.demand import ChannelWindow, Permits, Window
 from penstock.model.record import Record, Shape, neutral_record
 from penstock.settings.flow import FlowSettings
 from penstock.testing.outlet import RecordingOutlet
-from penstock.testing.queues import MemoryHost, MemoryQueue, consume
-from penstock.testing.workbench import Workbench
 
 
 @pytest.fixture

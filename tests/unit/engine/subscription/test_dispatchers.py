@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kit.queues import MemoryHost, MemoryQueue, consume
 from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.subscription import dispatchers
 from penstock.engine.subscription.consumer import ConsumerRefusal, RefusalReason
@@ -18,7 +19,6 @@ from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import Unlimited, Window
 from penstock.model.record import neutral_record
-from penstock.testing.queues import MemoryHost, MemoryQueue, consume
 
 KEYS = [b"k%d" % number for number in range(40)]
 

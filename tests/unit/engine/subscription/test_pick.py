@@ -2,13 +2,13 @@
 
 import pytest
 
+from kit.queues import MemoryHost, MemoryQueue, consume
 from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.demand import Window
 from penstock.model.record import Record, RecordFlag, Shape, neutral_record, tag_hash
 from penstock.model.settlement import Cause
 from penstock.settings.broker import TopicSettings
-from penstock.testing.queues import MemoryHost, MemoryQueue, consume
 
 
 @pytest.fixture

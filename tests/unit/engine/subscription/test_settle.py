@@ -2,12 +2,12 @@
 
 import pytest
 
+from kit.queues import MemoryHost, MemoryQueue, consume
 from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.demand import Window
 from penstock.model.record import Record, Shape, neutral_record
 from penstock.model.settlement import Cause
-from penstock.testing.queues import MemoryHost, MemoryQueue, consume
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ import logging
 
 import pytest
 
+from kit.queues import MemoryHost, MemoryQueue, consume
+from kit.workbench import Workbench
 from penstock.engine.host import Mode, Start, SubscriptionOptions
 from penstock.engine.subscription.consumer import ConsumerRefusal, RefusalReason
 from penstock.engine.subscription.subscription import Subscription
@@ -14,8 +16,6 @@ from penstock.model.errors import NotFound
 from penstock.model.record import Record, Shape, neutral_record
 from penstock.model.settlement import Cause
 from penstock.settings.broker import TopicSettings
-from penstock.testing.queues import MemoryHost, MemoryQueue, consume
-from penstock.testing.workbench import Workbench
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 import pytest
 
+from kit.log_maker import STORE_MS, LogMaker
 from penstock.log.scan import Dump, check, log_bytes
 from penstock.model.record import Record, RecordFlag, RecordKind, Shape, Wire, neutral_record
-from penstock.testing.log_maker import STORE_MS, LogMaker
 from penstock.testing.storage import MemoryStorage
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.testing.faults import FaultKind
+from penstock.testing.storage import FaultKind
 
 KIB = 1024
 

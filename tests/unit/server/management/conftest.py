@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.testing.amqp_peer import AmqpBench
-from penstock.testing.management_tool import ManagementTool
+from kit.amqp.management_tool import ManagementTool
+from kit.amqp.peer import AmqpBench
 
 
 @pytest.fixture

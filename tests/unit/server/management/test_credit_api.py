@@ -6,9 +6,9 @@ import json
 import pytest
 from starlette.applications import Starlette
 
+from kit.workbench import Workbench
 from penstock.server.admin import Administration
 from penstock.server.http.app import credit_routes
-from penstock.testing.workbench import Workbench
 
 
 @pytest.fixture

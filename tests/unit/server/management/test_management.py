@@ -4,8 +4,8 @@ from urllib.parse import quote
 
 import pytest
 
-from penstock.testing.amqp_peer import AmqpBench
-from penstock.testing.management_tool import ManagementTool as Tool
+from kit.amqp.management_tool import ManagementTool as Tool
+from kit.amqp.peer import AmqpBench
 from penstock.wire.amqp.methods.basic import Consume, ConsumeOk, Qos
 from penstock.wire.amqp.methods.channel import ConfirmSelect
 from penstock.wire.amqp.methods.connection import Close

@@ -2,8 +2,8 @@
 
 import pytest
 
+from kit.amqp.management_tool import ManagementTool as Tool
 from penstock.adapters.amqp.management.figures import STEP_MS
-from penstock.testing.management_tool import ManagementTool as Tool
 from penstock.wire.amqp.frames import method_frame
 from penstock.wire.amqp.methods.basic import Ack, Consume, Qos
 from penstock.wire.amqp.methods.queue import Declare, DeclareOk, Delete

@@ -1,9 +1,9 @@
 import pytest
 
+from kit.fake_upstream import FakeUpstream
 from penstock.spark.options import read_options
 from penstock.spark.query import ending, starting
 from penstock.spark.upstream import BadOffsets
-from penstock.testing.fake_upstream import FakeUpstream
 
 
 @pytest.fixture

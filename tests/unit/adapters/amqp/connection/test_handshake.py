@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.testing.amqp_deeds import cut_off
+from kit.amqp.peer import cut_off
 from penstock.wire.amqp.codes import PROTOCOL_HEADER
 from penstock.wire.amqp.frames import HEARTBEAT, method_frame
 from penstock.wire.amqp.methods.channel import Open as OpenChannel

@@ -1,9 +1,9 @@
 """Deliveries that nobody settles for half an hour cost their channel."""
 
+from kit.amqp.peer import AmqpBench, AmqpPeer
 from penstock.adapters.amqp.consumer_commands import ConsumerTimeouts
 from penstock.settings.load import Settings
 from penstock.settings.protocols import AmqpSettings
-from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
 from penstock.wire.amqp.methods import channel
 from penstock.wire.amqp.methods.basic import Ack, Consume
 from penstock.wire.amqp.methods.queue import Declare

@@ -1,9 +1,9 @@
 """basic.get: one message now, beside all windows."""
 
+from kit.amqp.peer import AmqpBench, AmqpPeer
 from penstock.adapters.amqp.consumer_commands import GETTERS_MAX
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.amqp_peer import AmqpBench, AmqpPeer
 from penstock.wire.amqp.methods import channel as channel_methods
 from penstock.wire.amqp.methods.basic import Ack, Consume, Deliver, Get, GetEmpty, GetOk, Nack
 from penstock.wire.amqp.methods.queue import Declare, Delete

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from kit.amqp.peer import AmqpBench
 from penstock.adapters.amqp.management.definitions import Definitions, exported, import_definitions
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError
 from penstock.wire.amqp.methods.queue import Declare
 

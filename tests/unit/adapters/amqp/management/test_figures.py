@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+from kit.workbench import Workbench
 from penstock.adapters.amqp.management import figures as sampler_module
 from penstock.adapters.amqp.management.figures import (
     OVERVIEW,
@@ -17,7 +18,6 @@ from penstock.adapters.amqp.management.figures import (
 )
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
-from penstock.testing.workbench import Workbench
 from penstock.wire.amqp.methods.basic import Consume
 from penstock.wire.amqp.methods.queue import Declare, Delete
 

@@ -2,12 +2,12 @@
 
 import pytest
 
+from kit.amqp.peer import AmqpBench
 from penstock.adapters.amqp.management.definitions import QueueDefinition, make_queue
 from penstock.adapters.amqp.management.operator_desk import ACK_MODES, OperatorDesk
 from penstock.adapters.amqp.topology.queue import AmqpQueue
 from penstock.model.record import neutral_record
 from penstock.model.refusal import Refusal, RefusalKind
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError
 from penstock.wire.amqp.methods.queue import Declare
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties

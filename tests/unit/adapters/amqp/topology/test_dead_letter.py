@@ -2,6 +2,7 @@
 
 import pytest
 
+from kit.amqp.peer import PERSISTENT, durable_topic, put
 from penstock.adapters.amqp.topology.dead_letter import (
     DEATHS_MAX,
     DeathNote,
@@ -14,8 +15,7 @@ from penstock.engine.ports import Publication
 from penstock.engine.topic import route_to
 from penstock.model.names import TopicName
 from penstock.model.record import neutral_record
-from penstock.testing.amqp_deeds import PERSISTENT, durable_topic, put
-from penstock.testing.faults import FaultKind
+from penstock.testing.storage import FaultKind
 from penstock.wire.amqp.methods.basic import Get, GetEmpty, GetOk, Nack, Reject
 from penstock.wire.amqp.methods.channel import ConfirmSelect
 from penstock.wire.amqp.methods.exchange import Declare as DeclareExchange

@@ -2,8 +2,8 @@
 
 import pytest
 
+from kit.amqp.topology import Topology
 from penstock.adapters.amqp.topology.matching import Binding, to_exchange, to_queue
-from penstock.testing.amqp_topology import Topology
 from penstock.wire.amqp.codes import AmqpError
 
 

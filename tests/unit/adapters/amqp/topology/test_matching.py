@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.amqp.peer import AmqpBench
 from penstock.adapters.amqp.topology.matching import (
     HeadersMatch,
     TopicTrie,
@@ -15,7 +16,6 @@ from penstock.adapters.amqp.topology.matching import (
 )
 from penstock.settings.load import Settings
 from penstock.settings.protocols import AmqpSettings
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError
 from penstock.wire.amqp.methods import exchange, queue
 from penstock.wire.amqp.methods.basic import Consume

@@ -2,13 +2,12 @@
 
 import pytest
 
+from kit.amqp.peer import AmqpBench, declared, put, queue_of, ready, refused
 from penstock.adapters.amqp.topology.queue import read_arguments
 from penstock.engine.host import Mode
 from penstock.engine.topic import AT_ONCE_MS, NONE_MAX, Overflow, TopicPolicy
 from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
-from penstock.testing.amqp_deeds import declared, put, queue_of, ready, refused
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.methods.basic import Ack, Cancel, Consume, ConsumeOk, Deliver, Get
 from penstock.wire.amqp.methods.queue import Bind, Declare, DeclareOk, Delete, DeleteOk

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.amqp.peer import AmqpBench
+from kit.amqp.topology import Topology, message
 from penstock.adapters.amqp.direct_reply import KEY_PREFIX
 from penstock.adapters.amqp.topology.dead_letter import letter_head
 from penstock.adapters.amqp.topology.router import (
@@ -17,8 +19,6 @@ from penstock.adapters.amqp.topology.router import (
     copy_keys,
     with_copies,
 )
-from penstock.testing.amqp_peer import AmqpBench
-from penstock.testing.amqp_topology import Topology, message
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.methods.queue import Bind, Declare
 from penstock.wire.amqp.origin import PublishHead, publish_record, secret_keys

@@ -2,11 +2,11 @@
 
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq.admin import NOT_FOUND, QUERY_MAX
 from penstock.engine.ports import Publication
 from penstock.engine.topic import DirectRoute, FanoutRoute
 from penstock.model.record import neutral_record
-from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.message_id import parse_offset_message_id
 from penstock.wire.rocketmq.stored import decode_all, decode_stored

@@ -2,9 +2,8 @@
 
 import pytest
 
+from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
 from penstock.adapters.rocketmq.admin import RELAY_MS, RELAYS_MAX, Relays
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import response_to
 from penstock.wire.rocketmq.frames import encode

@@ -2,8 +2,8 @@
 
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.model.names import topic_name
-from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.bodies import TopicConfig, TopicConfigTable, decode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq.cluster_routes import HOLD_MS_MAX, ClusterRoutes
 from penstock.adapters.rocketmq.groups import Modes
 from penstock.adapters.rocketmq.name_server.routes import RouteBook
 from penstock.engine.group.assignment import ConsumeMode, ModeSetting
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
-from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.bodies import QueueData, TopicConfig, TopicRouteData, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command

@@ -4,13 +4,12 @@ import dataclasses
 
 import pytest
 
+from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
 from penstock.adapters.rocketmq.group_registry import GroupBook
 from penstock.adapters.rocketmq.groups import RETRY_QUEUES_MAX, Clients, Notices
 from penstock.engine.group.membership import MEMBER_MS_MAX, SCAN_MS
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 

@@ -2,9 +2,8 @@
 
 import pytest
 
+from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
 from penstock.engine.group.locks import LOCK_MS
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
 from penstock.wire.rocketmq.bodies import LockBatchAnswer, decode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 

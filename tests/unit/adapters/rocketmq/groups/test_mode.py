@@ -2,9 +2,9 @@
 
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq.groups import MODE_KIND
 from penstock.engine.group.assignment import ConsumeMode, ModeSetting
-from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.bodies import encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 

@@ -4,11 +4,10 @@ import dataclasses
 
 import pytest
 
+from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
 from penstock.adapters.rocketmq.group_registry import GroupBook
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_consumer import GROUP, BenchConsumer
 from penstock.wire.rocketmq.bodies import decode_body, standard_json
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 

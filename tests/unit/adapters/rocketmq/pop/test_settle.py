@@ -4,9 +4,8 @@ do not."""
 import msgspec
 import pytest
 
+from kit.rocketmq.bench import Popped, Popper, RocketmqBench, is_void
 from penstock.adapters.rocketmq.group_registry import OffsetBook
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_pop import Popped, Popper, is_void
 from penstock.wire.rocketmq.bodies import TopicConfig, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 

@@ -2,10 +2,9 @@
 
 import pytest
 
+from kit.rocketmq.bench import Popper, RocketmqBench, is_void
 from penstock.adapters.rocketmq.group_registry import GroupBook, OffsetBook
 from penstock.adapters.rocketmq.pop.reader import IN_MEMORY_BYTES_MAX
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_pop import Popper, is_void
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, TopicConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 

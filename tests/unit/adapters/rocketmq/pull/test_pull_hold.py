@@ -5,12 +5,11 @@ import time
 
 import pytest
 
+from kit.rocketmq.bench import BenchConsumer, RocketmqBench, bodies
 from penstock.adapters.rocketmq.pull import Held, ShortHolds
 from penstock.engine.pull import Pull
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_consumer import BenchConsumer, bodies
 from penstock.wire.rocketmq.codes import ResponseCode
 
 PUSH_MS = 15_000

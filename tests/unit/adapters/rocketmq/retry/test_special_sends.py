@@ -2,8 +2,8 @@
 
 import pytest
 
+from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq.group_registry import GroupBook
-from penstock.testing.rocketmq_bench import RocketmqBench
 from penstock.wire.rocketmq.codes import ResponseCode
 
 RETRY, DLQ = "%RETRY%readers", "%DLQ%readers"

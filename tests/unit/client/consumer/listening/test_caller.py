@@ -2,6 +2,7 @@
 
 import pytest
 
+from kit.client.parts import received_message
 from penstock.client.consumer.assigned import AssignedQueue
 from penstock.client.consumer.listening import (
     Caller,
@@ -14,7 +15,6 @@ from penstock.client.consumer.listening import (
     is_coroutine_listener,
 )
 from penstock.model.assignment import QueueRef
-from penstock.testing.client_parts import received_message
 
 QUEUE = QueueRef("t", "b", 0)
 

@@ -1,8 +1,8 @@
 """Hooks around each call of the listener."""
 
+from kit.client.parts import received_message
 from penstock.client.consumer.listening import Finished, Hooks, ResultKind
 from penstock.model.assignment import QueueRef
-from penstock.testing.client_parts import received_message
 
 QUEUE = QueueRef("t", "b", 0)
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.workbench import Workbench
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.subscription.cursor import TRIM_MIN
 from penstock.flow.demand import Window
 from penstock.model.record import neutral_record
-from penstock.testing.workbench import Workbench
 
 
 @pytest.fixture

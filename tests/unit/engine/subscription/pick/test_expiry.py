@@ -2,13 +2,13 @@
 
 import pytest
 
+from kit.workbench import Workbench
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.subscription.pick import expires_ms
 from penstock.engine.subscription.subscription import EXPIRE_ENTRIES_MAX
 from penstock.engine.topic import AT_ONCE_MS, TopicPolicy
 from penstock.flow.demand import Window
 from penstock.model.record import neutral_record
-from penstock.testing.workbench import Workbench
 
 ENTRY = (0, 0, 0, 1_000, 100, 1, 0, 0)
 

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from kit.queues import MemoryHost, MemoryQueue, consume
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.subscription import settle
 from penstock.engine.subscription.settle import DEATHS_AT_ONCE
@@ -11,7 +12,6 @@ from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.demand import Window
 from penstock.flow.diagnosis import UndoneView, diagnose
 from penstock.model.settlement import Cause
-from penstock.testing.queues import MemoryHost, MemoryQueue, consume
 
 MANY = 3 * DEATHS_AT_ONCE + 7
 

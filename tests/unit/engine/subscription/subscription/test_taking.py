@@ -2,6 +2,8 @@
 
 import pytest
 
+from kit.queues import MemoryHost, MemoryQueue
+from kit.workbench import Workbench
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.subscription.subscription import (
     LATE_MAX,
@@ -13,8 +15,6 @@ from penstock.flow.demand import Unlimited
 from penstock.model.record import neutral_record
 from penstock.model.settlement import Cause
 from penstock.testing.outlet import RecordingOutlet
-from penstock.testing.queues import MemoryHost, MemoryQueue
-from penstock.testing.workbench import Workbench
 
 
 class OnlyTag:

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from kit.amqp.peer import AmqpBench
 from penstock.adapters.amqp.management.definitions import Definitions, exported, import_definitions
 from penstock.model.names import TopicName
 from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
 from penstock.settings.protocols import AmqpSettings
-from penstock.testing.amqp_peer import AmqpBench
 from penstock.wire.amqp.codes import AmqpError
 from penstock.wire.amqp.methods.queue import Declare
 

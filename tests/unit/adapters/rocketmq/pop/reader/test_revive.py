@@ -2,11 +2,10 @@
 
 import pytest
 
+from kit.rocketmq.bench import Popper, RocketmqBench
 from penstock.adapters.rocketmq.pop.reader import PopCounts
 from penstock.engine.topic import DirectRoute
 from penstock.model.record import neutral_record
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_pop import Popper
 from penstock.wire.rocketmq.bodies import TopicConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.properties import value_of

@@ -2,8 +2,7 @@
 
 import pytest
 
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_pop import Popper, is_void
+from kit.rocketmq.bench import Popper, RocketmqBench, is_void
 from penstock.wire.rocketmq.codes import ResponseCode
 
 

@@ -2,10 +2,9 @@
 
 import pytest
 
+from kit.rocketmq.bench import Popper, RocketmqBench
 from penstock.adapters.rocketmq.group_registry import NO_OFFSET, OffsetBook
 from penstock.adapters.rocketmq.pop.reader import PopWaits
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_pop import Popper
 from penstock.wire.rocketmq.bodies import TopicConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 

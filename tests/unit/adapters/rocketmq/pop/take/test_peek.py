@@ -2,8 +2,7 @@
 
 import pytest
 
-from penstock.testing.rocketmq_bench import RocketmqBench
-from penstock.testing.rocketmq_pop import Popper
+from kit.rocketmq.bench import Popper, RocketmqBench
 from penstock.wire.rocketmq.bodies import TopicConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.stored import decode_stored

@@ -1,0 +1,53 @@
+"""Scenes: short plays in which one mechanism acts and checks itself (D27).
+
+A scene is a file here with ``async def play(house: House) -> None``; it publishes and consumes
+through the house's actors, orders faults, says what happens and ends with checks. To add one,
+write the file and give it a line in ``SCENES``; every scene is also run as a test. Settings that
+its broker needs are in ``SETTINGS`` of the file.
+"""
+
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from penstock.demo.scenes.house import House
+
+SCENES: Final = {
+    "store-hold": "the disk stops answering: one publisher is held, one refused, none is lied to",
+    "disk-full": "disk alarm and failing writes: publishers wait, consumers drain, nothing is lost",
+    "fast-failure": "RocketMQ: a send that waited 200 ms for the disk is told so, not stored",
+    "store-busy": "RocketMQ: from one second of a silent disk on, sends are refused as they come",
+    "buffer-pool": "RocketMQ: write buffers run out before memory does, and producers are told",
+    "long-polling": "RocketMQ: a thousand pulls wait for nothing; the one send wakes the right one",
+    "retry-and-dead-letter": "RocketMQ: a message fails, comes back later and later, and is buried",
+    "ordered-locks": "RocketMQ: a queue has one reader at a time, and its order survives a change",
+    "filter": "RocketMQ: tags and SQL92 decide at the broker what crosses the wire",
+    "thresholds": "the client: a slow listener stops the pulls of its queue: number, bytes, span",
+    "rebalance": "the client: eight consumers come and go, and the queues are always divided",
+    "ordered": "the client: each order's steps one after the other, whoever consumes them",
+    "pop": "RocketMQ: eight consumers share four queues, and one that hangs holds none of them",
+    "credit-flow": "AMQP: a slow stage holds those before it, and each names the next one",
+    "memory-alarm": "AMQP: connection.blocked; publishes wait, acks and declares do not",
+    "disk-alarm": "AMQP: the same when the disk is nearly full, before a write fails",
+    "prefetch": "AMQP: what a consumer has in hand, alone, by channel, and without any limit",
+    "slow-reader": "AMQP: a consumer that does not read stops only itself, and is named",
+    "pending-publishes": "AMQP: a socket rests while too many of its publishes are unconfirmed",
+    "mixed-connection": "AMQP: held publishes do not stop the acks behind them; x-overflow: hold",
+    "spark-backpressure": "a slow Spark query slows, then holds, the publishers of its topic only",
+}
+"""Name -> what it shows, in the order in which they are listed."""
+
+Play = Callable[["House"], Awaitable[None]]
+
+
+def load_scene(name: str) -> Play:
+    """The scene's ``play``; its file is named after it."""
+    play: Play = import_module(f"penstock.demo.scenes.{name.replace('-', '_')}").play
+    return play
+
+
+def scene_settings(name: str) -> dict[str, str]:
+    """Settings of the scene's private broker, by key."""
+    scene = import_module(f"penstock.demo.scenes.{name.replace('-', '_')}")
+    return dict(getattr(scene, "SETTINGS", {}))

@@ -1,0 +1,14 @@
+"""Disk alarm: nothing is free any more, said before a write has failed (F3, D23)."""
+
+from typing import Final
+
+from penstock.demo.scenes.alarm_play import Alarm, play_alarm
+from penstock.demo.scenes.house import House
+from penstock.server.faults import FaultOrder
+
+DISK: Final = Alarm(FaultOrder("disk", bytes=0), "low on disk", "disk")
+
+
+async def play(house: House) -> None:
+    """Run it."""
+    await play_alarm(house, DISK)

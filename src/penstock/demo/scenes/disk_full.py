@@ -1,0 +1,70 @@
+"""Disk full: first the alarm, then the real thing (F3, D8, T8).
+
+With too little free disk the alarm holds whoever publishes, and nobody else: consumers drain on.
+When space is back, publishing resumes by itself. Then writes fail although no alarm was raised, as
+on a disk that fills faster than anybody looks: these publishes are refused, none of them is stored,
+and the broker goes on.
+"""
+
+from typing import Final
+
+from penstock.demo.actors import Consuming, Publishing
+from penstock.demo.scenes.house import House
+from penstock.engine.topic import Topic
+from penstock.model.refusal import RefusalKind
+from penstock.server.faults import FaultOrder
+
+PER_SECOND: Final = 2000
+FAILING_WRITES: Final = 20
+
+
+async def play(house: House) -> None:
+    """Run it."""
+    topic = house.topic("orders")
+    publisher = house.publisher("publisher", topic, per_second=PER_SECOND)
+    await house.wait(1.5)
+    consumer = await _alarm(house, topic, publisher)
+    await _failing_writes(house, publisher)
+    publisher.stop()
+    await house.check_nothing_lost([publisher], consumer)
+
+
+async def _alarm(house: House, topic: Topic, publisher: Publishing) -> Consuming:
+    house.order(FaultOrder("disk", bytes=0))
+    is_held = await house.until(lambda: "disk" in " ".join(publisher.gates), 3)
+    await house.wait(0.5)
+    before = len(publisher.confirmed_numbers)
+    consumer = house.consumer("reader", topic)
+    is_drained = await house.until(lambda: len(consumer.bodies) >= before, 5)
+    await house.wait(1.0)
+    page = await house.flow()
+    during = len(publisher.confirmed_numbers)
+    sentence = page["diagnosis"]["sentence"]
+    house.say(f"the broker says: {sentence}")
+    house.order(FaultOrder("clear"))
+    is_resumed = await house.until(lambda: len(publisher.confirmed_numbers) > during + 1000, 5)
+    house.check(
+        "the alarm held the publisher",
+        is_held and during == before,
+        f"{during - before} confirmed during the alarm",
+    )
+    house.check("the broker named the disk", "disk" in sentence, sentence)
+    house.check("the consumer drained meanwhile", is_drained, f"{before:,} messages")
+    house.check("publishing resumed by itself", is_resumed)
+    return consumer
+
+
+async def _failing_writes(house: House, publisher: Publishing) -> None:
+    await house.wait(0.5)
+    house.order(FaultOrder("write-error", count=FAILING_WRITES, error="enospc"))
+    has_failed = await house.until(lambda: bool(publisher.refusals), 3)
+    await house.wait(1.0)
+    after_errors = len(publisher.confirmed_numbers)
+    is_going_on = await house.until(lambda: len(publisher.confirmed_numbers) > after_errors, 3)
+    house.check(
+        "failing writes were refused, in words",
+        has_failed and {each.kind for each in publisher.refusals} == {RefusalKind.WRITE_FAILED},
+        f"{len(publisher.refusals):,} refusals: "
+        + (publisher.refusals[0].text if publisher.refusals else "-"),
+    )
+    house.check("the broker went on afterwards", is_going_on)

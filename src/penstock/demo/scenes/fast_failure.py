@@ -1,0 +1,67 @@
+"""Fast failure: the disk stops for 0.9 s, and no producer waits longer than 200 ms (F5, D24).
+
+Sends wait between decoding and the log while the log takes nothing. One that has waited for 200 ms
+is answered "busy" with how long and how many, before anything of it is stored. Other classes of
+requests have limits of their own: heartbeats go on as if nothing had happened.
+"""
+
+import time
+from typing import Final
+
+from penstock.cli.remoting import RemotingClient
+from penstock.demo.scenes.house import House
+from penstock.server.faults import FaultOrder
+from penstock.wire.rocketmq.codes import RequestCode
+
+HOLD_MS: Final = 900
+PER_SECOND: Final = 400
+AGE_MS_MAX: Final = 200
+SLACK_MS: Final = 400
+"""For a busy machine between the sweep and the ears of the producer."""
+
+
+async def play(house: House) -> None:
+    """Run it."""
+    probe = await house.away(house.rocketmq)
+    await house.away(lambda: probe.create_topic("orders", 1))
+    sender = house.sender("producer", "orders", per_second=PER_SECOND, body_bytes=500)
+    await house.wait(1.0)
+    house.check("sends are stored while the disk answers", sender.stored > 0 == sender.refused)
+    house.order(FaultOrder("store-hold", ms=HOLD_MS))
+    slowest_ms = await house.away(lambda: _beat(probe, HOLD_MS / 1000))
+    await house.wait(1.0)
+    before = sender.stored
+    await house.wait(0.5)
+    house.check("sends are stored again when it does", sender.stored > before)
+    await house.away(sender.stop)
+    end = await house.away(
+        lambda: probe.offset(RequestCode.GET_MAX_OFFSET, "orders").number("offset")
+    )
+    word = "TIMEOUT_CLEAN_QUEUE"
+    house.check(
+        "sends that waited too long were told so in RocketMQ's words",
+        sender.busy[word] > 0,
+        sender.remarks.get(word, "-"),
+    )
+    house.check(
+        f"nobody waited much longer than {AGE_MS_MAX} ms for it",
+        0 < sender.slowest_busy_ms < AGE_MS_MAX + SLACK_MS,
+        f"slowest busy answer {sender.slowest_busy_ms:.0f} ms",
+    )
+    house.check("heartbeats did not notice", slowest_ms < 300, f"slowest {slowest_ms:.0f} ms")
+    house.check(
+        "in the log is what was answered SEND_OK, and nothing that was called busy",
+        end == sender.stored and not sender.other and not sender.outstanding,
+        f"{end:,} stored, {sender.stored:,} answered SEND_OK, {sender.refused:,} busy",
+    )
+
+
+def _beat(client: RemotingClient, seconds: float) -> float:
+    """Heartbeats for a while; how long the slowest took, in milliseconds."""
+    slowest, until = 0.0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        began = time.monotonic()
+        client.heartbeat(producers=("producers",))
+        slowest = max(slowest, time.monotonic() - began)
+        time.sleep(0.02)
+    return slowest * 1000

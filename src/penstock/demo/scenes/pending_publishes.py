@@ -1,0 +1,101 @@
+"""Pending publishes: so many may be unconfirmed per connection, then its socket rests (F9).
+
+Pulsar's limit, for AMQP publishers here: 200 (by default AMQP has none, credit and bytes decide).
+The disk stops answering, so nothing is confirmed. Who sends without waiting for confirms is read
+until 200 of its publishes are unconfirmed; the rest stays in its own socket. Who keeps fewer than
+that under way is not touched. The broker names the limit. When the disk answers, the publisher
+goes on by itself, and everything is confirmed that was sent.
+"""
+
+from typing import Any, Final
+
+from penstock.demo.amqp_actors import AmqpPublisher, Desk
+from penstock.demo.scenes.house import House
+from penstock.server.faults import FaultOrder
+
+PENDING_MAX: Final = 200
+SETTINGS: Final = {"amqp.pending_publishes_max": f"{PENDING_MAX}"}
+PER_SECOND: Final = 1000
+WINDOW: Final = 50
+HOLD_MS: Final = 20_000
+"""Long enough for any machine; the hold is ended by hand."""
+SECONDS_MAX: Final = 8.0
+STILL_SECONDS: Final = 0.7
+"""What has not come after that long does not come."""
+
+
+async def play(house: House) -> None:
+    """Run it."""
+    desk = await Desk.open(await house.amqp("reader"))
+    await desk.declare("orders")
+    reader = house.cast(await desk.consume("reader", "orders"))
+    eager, careful = [
+        house.cast(
+            await AmqpPublisher.start(
+                await house.amqp(name), name, "orders", per_second=PER_SECOND, window=window
+            )
+        )
+        for name, window in (("eager", 1 << 30), ("careful", WINDOW))
+    ]
+    await house.wait(0.5)
+    await _stands_still(house, eager, careful)
+    await _goes_on(house, eager)
+    eager.stop()
+    careful.stop()
+    await house.check_nothing_lost([eager, careful], reader)
+
+
+async def _stands_still(house: House, eager: AmqpPublisher, careful: AmqpPublisher) -> None:
+    """The disk is silent."""
+    house.order(FaultOrder("store-hold", ms=HOLD_MS))
+    await house.until(lambda: _pending(house) >= PENDING_MAX, SECONDS_MAX)
+    await house.wait(STILL_SECONDS)
+    before = _pending(house)
+    await house.wait(STILL_SECONDS)
+    page = await house.flow()
+    held = [each for each in page["stages"] if each["reason"] == "pending"]
+    house.say(f"the broker says: {page['diagnosis']['sentence']}")
+    house.check(
+        "its socket rests at 200 unconfirmed publishes",
+        _pending(house) == before < 2 * PENDING_MAX and eager.outstanding > before,
+        f"{before} were taken in, {eager.outstanding - before} more wait in its socket",
+    )
+    house.check(
+        "the broker shows who is held, by what and since when",
+        [_words(each) for each in held] == ["connection flow 200 unconfirmed publishes"]
+        and held[0]["since_ms"] < page["at_ms"],
+        f"{[_words(each) for each in held]}",
+    )
+    house.check(
+        "the limit is among the findings",
+        any(each["kind"] == "limit" for each in page["findings"]),
+        "; ".join(each["sentence"] for each in page["findings"]),
+    )
+    house.check(
+        "who keeps fewer under way is not held by it",
+        careful.outstanding == WINDOW,
+        f"{careful.outstanding} under way",
+    )
+
+
+async def _goes_on(house: House, eager: AmqpPublisher) -> None:
+    """The disk answers."""
+    before = len(eager.confirmed_numbers)
+    house.order(FaultOrder("clear"))
+    is_going_on = await house.until(
+        lambda: len(eager.confirmed_numbers) > before + PER_SECOND, SECONDS_MAX
+    )
+    house.check(
+        "when the disk answers it is read on, and confirmed",
+        is_going_on and not eager.nacked_numbers,
+        f"{len(eager.confirmed_numbers) - before:,} more confirmed",
+    )
+
+
+def _pending(house: House) -> int:
+    """Unconfirmed publishes of the connection that has most of them."""
+    return max(each.pending.count for each in house.broker.engine.connections)
+
+
+def _words(stage: dict[str, Any]) -> str:
+    return f"{stage['kind']} {stage['state']} {stage['culprit']}"

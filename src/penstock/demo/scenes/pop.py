@@ -1,0 +1,72 @@
+"""Pop: eight consumers share four queues, and one that hangs holds none of them.
+
+With pull, four queues keep four of eight consumers busy, and a reader that hangs stops its queue.
+With pop the broker hands out messages: everybody gets some, what the hung one took becomes visible
+again after its invisible time, and somebody else finishes it.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from penstock.cli.remoting import RemotingClient
+from penstock.demo.scenes.house import House
+
+GROUP: Final = "workers"
+TOPIC: Final = "jobs"
+QUEUES: Final = 4
+JOBS: Final = 160
+INVISIBLE_MS: Final = 3000
+
+
+async def play(house: House) -> None:
+    """Run it."""
+    workers = [await house.away(house.rocketmq) for _ in range(8)]
+    await house.away(lambda: _play(house, workers))
+
+
+def _play(house: House, workers: list[RemotingClient]) -> None:
+    hung, *lively = workers
+    hung.create_topic(TOPIC, QUEUES)
+    for number in range(JOBS):
+        hung.send(TOPIC, b"%d" % number, queue_id=number % QUEUES)
+    taken = _take(hung)
+    house.say(f"one worker takes {len(taken)} jobs and hangs")
+    done: dict[int, int] = {}
+    share = [0] * len(lively)
+    _work(lively, done, share, until=lambda: len(done) >= JOBS - len(taken))
+    house.check(
+        "the others do everything else meanwhile, from all queues",
+        len(done) == JOBS - len(taken) and not done.keys() & set(taken),
+        f"{len(done)} of {JOBS} jobs done",
+    )
+    house.check("seven workers on four queues, each got some", all(share), f"shares {share}")
+    house.check("the hung one holds its jobs for now", not done.keys() & set(taken), f"{taken}")
+    began = time.monotonic()
+    _work(lively, done, share, until=lambda: len(done) >= JOBS)
+    waited = time.monotonic() - began
+    house.check(
+        "when their time is up, somebody else gets them",
+        set(taken) <= done.keys(),
+        f"after {waited:.1f} s more; invisible time {INVISIBLE_MS / 1000:.0f} s",
+    )
+    house.check("they are counted as tried before", all(done[each] > 0 for each in taken))
+    house.check("every job was done", sorted(done) == list(range(JOBS)))
+
+
+def _take(worker: RemotingClient) -> list[int]:
+    answer = worker.pop(TOPIC, consumer_group=GROUP, max_msg_nums=8, invisible_time=INVISIBLE_MS)
+    return [int(message.body) for message, _ in worker.popped(answer)]
+
+
+def _work(
+    workers: list[RemotingClient], done: dict[int, int], share: list[int], until: Callable[[], bool]
+) -> None:
+    end = time.monotonic() + 15
+    while not until() and time.monotonic() < end:
+        for number, worker in enumerate(workers):
+            answer = worker.pop(TOPIC, consumer_group=GROUP, max_msg_nums=4, poll_ms=20)
+            for message, handle in worker.popped(answer):
+                if worker.ack(TOPIC, message, handle, GROUP).is_ok:
+                    done[int(message.body)] = message.reconsume_times
+                    share[number] += 1

@@ -1,0 +1,237 @@
+"""The board: what the broker, its clients and Spark say of themselves now, in a few lines.
+
+Everything about flow is read from the broker's ``/api/flow`` and ``/api/queries``, as an operator
+or a dashboard would; a broker that is too busy to answer leaves the last answer standing.
+"""
+
+import contextlib
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from textwrap import shorten
+from typing import Any, Final, TextIO
+
+import click
+
+from penstock.cli.asking import age_text
+from penstock.demo.story.job import Household, Job
+from penstock.demo.story.shop import Shop
+from penstock.demo.story.tills import THRESHOLD, Billing
+from penstock.flow.diagnosis import NOTHING
+from penstock.model.errors import PenstockError
+from penstock.model.ids import size_text
+
+NOBODY: Final = "nobody waits"
+SENTENCE_MAX: Final = 90
+"""Characters of a sentence that a log has seen before."""
+
+
+class Board:
+    """Looks, remembers the extremes, and puts it into words."""
+
+    def __init__(self, broker: Household, shop: Shop, billing: Billing, job: Job) -> None:
+        self.title = ""
+        self.is_news = False
+        """Whether there is a bottleneck that this act has not had before."""
+        self._told: set[tuple[str, str]] = set()
+        self.lag_max = 0
+        self._broker = broker
+        self._shop = shop
+        self._billing = billing
+        self._job = job
+        self._rates = Rates()
+        self._flow: dict[str, Any] = {}
+        self._queries: list[dict[str, Any]] = []
+        self._figures = (0.0, 0.0)
+
+    def look(self) -> None:
+        """Ask everybody."""
+        with contextlib.suppress(PenstockError):
+            self._flow = self._broker.ask("GET", "/api/flow")
+            self._queries = self._broker.ask("GET", "/api/queries")["queries"]
+        news = (self.title, self._culprit())
+        self.is_news = bool(news[1]) and news not in self._told
+        self._told.add(news)
+        self.lag_max = max(self.lag_max, self.lag)
+        self._figures = (
+            self._rates.of("confirmed", len(self._shop.confirmed)),
+            self._rates.of("consumed", len(self._billing.numbers)),
+        )
+
+    @property
+    def sentence(self) -> str:
+        """Who is the bottleneck and who waits for it, as the broker says."""
+        return str(self._flow["diagnosis"]["sentence"]) if self._culprit() else NOBODY
+
+    @property
+    def lag(self) -> int:
+        """Of the query that is furthest behind, when looked last."""
+        return max((each["lag_messages"] for each in self._queries), default=0)
+
+    def lines(self) -> list[str]:
+        """For a terminal."""
+        confirmed, consumed = self._figures
+        shop, billing = self._shop, self._billing
+        held = billing.held
+        return [
+            click.style(f"--- {self.title} ".ljust(78, "-"), dim=True),
+            f"shop      {confirmed:6,.0f} orders/s confirmed   {shop.refused:,} refused"
+            f"   {shop.outstanding:,} without an answer yet",
+            f"broker    peak memory {size_text(self._broker.memory_bytes())}   "
+            + _colored(", ".join(self._states()[:3]) or "all stages run"),
+            f"billing   {consumed:6,.0f} orders/s consumed    "
+            + (
+                _colored(f"{len(held)} queues held by {held[0].threshold.value} > {THRESHOLD}")
+                if held
+                else f"at most {billing.fullest} in a cache"
+            ),
+            *self._query_lines(),
+            f"waiting   {_colored(self.sentence)}",
+        ]
+
+    def line(self) -> str:
+        """For a log."""
+        confirmed, consumed = self._figures
+        held = [f"billing held in {len(self._billing.held)} queues"] if self._billing.held else []
+        lags = [f"{each['name']} {each['lag_messages']:,} behind" for each in self._queries]
+        parts = [
+            f"shop {confirmed:,.0f}/s, {self._shop.refused:,} refused",
+            f"billing {consumed:,.0f}/s",
+            *held,
+            f"Spark {', '.join(lags) or self._job.state}",
+            self.sentence if self.is_news else shorten(self.sentence, SENTENCE_MAX),
+        ]
+        return "; ".join(parts)
+
+    def _culprit(self) -> str:
+        """Kind and name of the bottleneck; empty when nobody has to wait."""
+        diagnosis = self._flow.get("diagnosis", {"kind": NOTHING.kind})
+        if diagnosis["kind"] == NOTHING.kind:
+            return ""
+        # What a consumer takes in the next moment is not what it cannot cope with.
+        if diagnosis["kind"] == "subscription" and not self._billing.held:
+            return ""
+        return f"{diagnosis['kind']} {diagnosis['name']}"
+
+    def _states(self) -> list[str]:
+        return [
+            f"{each['kind']} {each['name']} {each['state']}"
+            for each in self._flow.get("stages", [])
+            if each["state"] != "running"
+        ]
+
+    def _query_lines(self) -> list[str]:
+        if not self._queries:
+            return [f"spark     {self._job.state}"]
+        return [self._query_line(each) for each in self._queries]
+
+    def _query_line(self, query: dict[str, Any]) -> str:
+        name = str(query["name"])
+        last = next(
+            (each for each in reversed(self._job.batches) if name.endswith(each.query)), None
+        )
+        batch = f"{last.rows:,} rows in {last.ms / 1000:.1f} s" if last else "none yet"
+        return (
+            f"spark     {name:<12} {query['messages_per_s']:6,.0f} rows/s   last batch {batch}   "
+            f"{query['lag_messages']:,} behind ({age_text(query['lag_seconds'])})"
+        )
+
+
+def _colored(text: str) -> str:
+    return text if text in (NOBODY, "all stages run") else click.style(text, fg="cyan")
+
+
+# ---- view ---------------------------------------------------------------------------------------
+# What is seen while the story goes on: a few lines that change in place, or plain lines.
+#
+# On a terminal the board (rates, states, who waits for whom) is drawn over itself twice a second
+# and narration scrolls above it. Anywhere else there is one line per narration and one every few
+# seconds, so that a log of it can be read. Only ANSI sequences that every terminal knows.
+
+
+BOARD_S: Final = 0.5
+PLAIN_S: Final = 3.0
+_UP: Final = "\x1b[{}A"
+_REST: Final = "\x1b[J"
+
+
+class Screen:
+    """Shows; knows nothing of what it shows."""
+
+    def __init__(self, out: TextIO | None = None, *, is_silent: bool = False) -> None:
+        self._out = out or sys.stdout
+        self._is_silent = is_silent
+        self._is_terminal = self._out.isatty() and not is_silent
+        self._began = time.monotonic()
+        self._drawn = 0
+        self._due = 0.0
+        self._plain_due = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look again."""
+        return time.monotonic() >= self._due
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the story began."""
+        return time.monotonic() - self._began
+
+    def say(self, text: str) -> None:
+        """One line of narration."""
+        if self._is_silent:
+            return
+        self._wipe()
+        self._write(f"{self.elapsed_s:5.0f} s  {text}\n")
+
+    def show(self, board: Sequence[str], plain: str, *, is_news: bool = False) -> None:
+        """The board as it is now; ``plain`` is the same in one line, and news does not wait."""
+        now = time.monotonic()
+        self._due = now + BOARD_S
+        if self._is_silent:
+            return
+        if not self._is_terminal:
+            if is_news or now >= self._plain_due:
+                self._plain_due = now + PLAIN_S
+                self._write(f"{self.elapsed_s:5.0f} s  {plain}\n")
+            return
+        width = shutil.get_terminal_size().columns - 1
+        self._wipe()
+        # A line that wraps would be two, and the next wipe would leave one behind.
+        self._write("".join(f"{_cut(each, width)}\n" for each in board))
+        self._drawn = len(board)
+
+    def end(self, lines: Sequence[str]) -> None:
+        """The last words; they stay."""
+        self._wipe()
+        if not self._is_silent:
+            self._write("".join(f"{each}\n" for each in lines))
+
+    def _wipe(self) -> None:
+        if self._drawn:
+            self._write(_UP.format(self._drawn) + "\r" + _REST)
+            self._drawn = 0
+
+    def _write(self, text: str) -> None:
+        click.echo(text, file=self._out, nl=False)
+
+
+def _cut(line: str, width: int) -> str:
+    """A line that is too long loses its colours with its end."""
+    seen = click.unstyle(line)
+    return line if len(seen) <= width else seen[:width]
+
+
+class Rates:
+    """Things per second, from counts that only grow."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[float, int]] = {}
+
+    def of(self, name: str, count: int) -> float:
+        """Since this was asked the last time."""
+        now = time.monotonic()
+        at, before = self._before.get(name, (now, count))
+        self._before[name] = (now, count)
+        return (count - before) / (now - at) if now > at else 0.0

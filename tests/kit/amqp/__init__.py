@@ -1,0 +1,1 @@
+"""AMQP peers, tapes and models for tests."""

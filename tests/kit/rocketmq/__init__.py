@@ -1,0 +1,1 @@
+"""RocketMQ's broker and peers on a workbench, and other brokers as processes."""

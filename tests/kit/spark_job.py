@@ -1,0 +1,61 @@
+"""A Spark query in a process of its own, to be killed: copies a topic into Parquet files.
+
+    python -m kit.spark_job --endpoint 127.0.0.1:8815 --topic orders --place DIR
+
+Without ``--result`` it runs until somebody ends it. With it, it goes up to what there is now, and
+then writes the bodies of all rows in the files, one a line: Spark itself says what is in them.
+"""
+
+import argparse
+from pathlib import Path
+
+from penstock.spark.session import local_session
+
+ROWS = 300
+ROWS_LAST = 5000
+SCHEMA = "queue int, offset long, body binary"
+
+
+def main() -> None:
+    """Run the query."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--endpoint", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--place", type=Path, required=True)
+    parser.add_argument("--rows", help="rows of a batch; by default few, or many to come to an end")
+    parser.add_argument("--partitions", default="2")
+    parser.add_argument("--result", type=Path)
+    parser.add_argument("--master", default="local[2,4]")
+    given = parser.parse_args()
+    # The session's own files are this process's; a killed one must not leave locks behind.
+    spark = local_session(
+        "spark-job",
+        is_brief=True,
+        settings={"spark.master": given.master, "spark.executor.memory": "512m"},
+    )
+    rows = (
+        spark.readStream.format("penstock")
+        .schema(SCHEMA)
+        .option("endpoint", given.endpoint)
+        .option("topics", given.topic)
+        .option("startingOffsets", "earliest")
+        .option("subscription", "spark-job")
+        .option("maxRowsPerTrigger", given.rows or (ROWS if given.result is None else ROWS_LAST))
+        .option("minPartitions", given.partitions)
+        .load()
+    )
+    writer = rows.writeStream.format("parquet").option(
+        "checkpointLocation", str(given.place / "checkpoint")
+    )
+    if given.result is not None:
+        writer = writer.trigger(availableNow=True)
+    query = writer.start(str(given.place / "out"))
+    query.awaitTermination()
+    if given.result is not None:
+        found = spark.read.parquet(str(given.place / "out")).collect()
+        given.result.write_text("".join(f"{bytes(each.body).decode()}\n" for each in found))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
