@@ -147,7 +147,6 @@ class ContentShare:
         self._since_ms = now_ms
 
     def close(self) -> None:
-        """The connection is gone."""
         line = self._line
         line.drawn_bytes -= self._share.used
         line.pool.close(self._share)

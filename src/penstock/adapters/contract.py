@@ -104,9 +104,7 @@ class Adapter(Protocol):
         """Monotonic time at which ``due`` wants to be called; None for never."""
         ...
 
-    def due(self, now_ms: int) -> None:
-        """A deadline has passed."""
-        ...
+    def due(self, now_ms: int) -> None: ...
 
     def eof(self) -> None:
         """The peer will send no more. Set ``wants_close`` unless answers are still to come."""

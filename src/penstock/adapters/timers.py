@@ -34,12 +34,10 @@ class Timers:
         """Set by whoever drives the timers."""
 
     def add(self, task: Task) -> None:
-        """One more task."""
         self._tasks.append(task)
         self.on_stir()
 
     def stir(self) -> None:
-        """A deadline came nearer."""
         self.on_stir()
 
     def next_deadline_ms(self) -> int | None:

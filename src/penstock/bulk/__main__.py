@@ -26,7 +26,6 @@ PARENT_CHECK_S: Final = 0.5
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve until told to stop."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=options.log_level.upper(), stream=sys.stderr)
     stop = threading.Event()

@@ -113,7 +113,6 @@ class BulkClient:
         return answer
 
     def release(self, subscription: str, *, is_final: bool = False) -> None:
-        """Give the lease back."""
         self.ask(Release(subscription=subscription, is_final=is_final))
 
     def report(

@@ -134,7 +134,6 @@ class AmqpMessages:
         self._facts = AmqpFacts()
 
     def messages(self, record: Record) -> list[Message]:
-        """The message."""
         properties = amqp_properties(record.properties)
         return [Message(record.key, record.tag, properties, record.body)] * record.messages
 
@@ -234,7 +233,6 @@ class Rows:
         self._number = self._number[rows]
 
     def tags(self) -> pa.Array:
-        """The tags of all rows."""
         self._read_uncommon(is_body_wanted=False)
         return self._tags()
 

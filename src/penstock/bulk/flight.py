@@ -114,7 +114,6 @@ class BulkServer(flight.FlightServerBase):
     # Rows
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """The rows of a ticket."""
         try:
             wanted = decode_ticket(ticket.ticket)
             reading = read_ticket(self._place, wanted)
@@ -146,7 +145,6 @@ class BulkServer(flight.FlightServerBase):
     # Questions
 
     def do_action(self, context: Any, action: Any) -> Any:
-        """A question to the broker."""
         name = action.type
         try:
             if name not in ACTIONS:
@@ -159,7 +157,6 @@ class BulkServer(flight.FlightServerBase):
         return iter([flight.Result(msgspec.json.encode(answer))])
 
     def list_actions(self, context: Any) -> Any:
-        """Names of actions."""
         return [(name, "see penstock.bulk.link") for name in ACTIONS]
 
     # Topics for those who know nothing of ours

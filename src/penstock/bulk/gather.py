@@ -387,7 +387,6 @@ class Spans:
         return len(self.length)
 
     def take(self, rows: Column) -> Spans:
-        """Some rows, in any order."""
         return Spans(self.buffer[rows], self.place[rows], self.length[rows])
 
 
@@ -407,7 +406,6 @@ class Buffers:
 
     @property
     def own_bytes(self) -> int:
-        """How much was put."""
         return len(self._own)
 
     def value(self, spans: Spans, row: int) -> bytes:

@@ -276,7 +276,6 @@ _REPLIES: Final = msgspec.msgpack.Decoder(Reply)
 
 
 def encode_question(question: AnyQuestion) -> bytes:
-    """A whole frame."""
     return _framed(_ENCODER.encode(question))
 
 
@@ -411,7 +410,6 @@ class Ticket(
             raise ValueError(f"a filter is of kind tag or sql92, not {self.filter.kind!r}")
 
     def encode(self) -> bytes:
-        """As Flight carries it."""
         return msgspec.json.encode(self)
 
 
@@ -455,6 +453,4 @@ class Bulk(Protocol):
         """The rows of a ticket as ``pyarrow.RecordBatch`` es, without the empty last one."""
         ...
 
-    def close(self) -> None:
-        """Give back what is open."""
-        ...
+    def close(self) -> None: ...

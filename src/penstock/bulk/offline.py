@@ -123,7 +123,6 @@ class OfflineBulk:
         return {topic: {number: opened.first_at(queue_id, at_ms) for number, queue_id in ids}}
 
     def read(self, ticket: Ticket) -> Iterator[pa.RecordBatch]:
-        """The rows of a ticket."""
         for batch, so_far in read_ticket(self, ticket):
             self.summary = so_far
             if batch.num_rows:
@@ -145,7 +144,6 @@ class OfflineBulk:
         )
 
     def close(self) -> None:
-        """Give back what is open."""
         self.maps.close()
         self._opened = None
 

@@ -57,9 +57,7 @@ class Place(Protocol):
         ...
 
     @property
-    def maps(self) -> SegmentMaps:
-        """The segments of its log."""
-        ...
+    def maps(self) -> SegmentMaps: ...
 
     @property
     def origins(self) -> Mapping[int, Origin]:

@@ -99,12 +99,10 @@ def all_rows(collection: str, *, contains: str, is_hidden: bool, **where: Any) -
 
 
 def print_json(value: Any) -> None:
-    """For programs."""
     click.echo(json.dumps(value, indent=2))
 
 
 def tell(answer: Any, is_json: bool) -> None:
-    """What was done."""
     if is_json:
         print_json(answer)
     else:

@@ -30,7 +30,6 @@ event loop.
 
 
 def as_markdown() -> str:
-    """The whole page."""
     lines = [HEAD]
     shared = {each.name for each in describe(InstanceOptions)}
     for kind in public_classes():

@@ -155,7 +155,6 @@ def _others(findings: Sequence[Page]) -> list[str]:
 def _stage_table(
     stages: Sequence[Page], page: Page, total: int, *, with_ready: bool = False
 ) -> list[str]:
-    """The longest held first."""
     if not stages:
         return []
     at_ms = page["at_ms"]

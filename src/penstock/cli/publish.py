@@ -154,7 +154,6 @@ class Tally:
             click.echo(f"\r{self._figures()}\x1b[K", nl=False, err=True)
 
     def done(self, outcome: SendResult | BaseException) -> None:
-        """A send ended."""
         if isinstance(outcome, BaseException):
             self.failed(outcome)
             return
@@ -168,7 +167,6 @@ class Tally:
             self._changed.notify()
 
     def failed(self, error: BaseException) -> None:
-        """A send failed."""
         with self._changed:
             self.failures += 1
             self._changed.notify()
@@ -181,7 +179,6 @@ class Tally:
             self._changed.wait_for(lambda: self.stored + self.failures >= self._sent)
 
     def close(self) -> None:
-        """The last words."""
         if self._is_watched:
             click.echo("\r\x1b[K", nl=False, err=True)
         if self._is_many:

@@ -77,7 +77,6 @@ class Answer:
 
     @property
     def is_ok(self) -> bool:
-        """True for SUCCESS."""
         return self.code == ResponseCode.SUCCESS
 
     def number(self, name: str) -> int:
@@ -122,11 +121,9 @@ class RemotingConnection:
         self.close()
 
     def fileno(self) -> int:
-        """For ``select``."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Hang up."""
         self.is_over = True
         self._socket.close()
 
@@ -299,7 +296,6 @@ class RemotingClient(RemotingConnection):
     def heartbeat(
         self, *consumers: ConsumerData, producers: tuple[str, ...] = (), client_id: str = ""
     ) -> Answer:
-        """Say who this client is."""
         data = HeartbeatData(
             client_id=client_id or self.client_id,
             producer_data_set=[ProducerData(group_name=name) for name in producers],
@@ -342,7 +338,6 @@ class RemotingClient(RemotingConnection):
         return found
 
     def ack(self, topic: str, message: StoredMessage, handle: str, group: str = "") -> Answer:
-        """ACK_MESSAGE."""
         ext = AckHeader(
             consumer_group=group or self.group,
             topic=topic,
@@ -353,7 +348,6 @@ class RemotingClient(RemotingConnection):
         return self.request(RequestCode.ACK_MESSAGE, ext)
 
     def create_topic(self, topic: str, queues: int = 4, perm: int = 6) -> Answer:
-        """UPDATE_AND_CREATE_TOPIC."""
         numbers = {"readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": str(perm)}
         return self.request(
             RequestCode.UPDATE_AND_CREATE_TOPIC,

@@ -135,7 +135,6 @@ class Lines:
     """A file or a pipe: only the answer, on one line."""
 
     def show(self, lines: Sequence[str]) -> None:
-        """One more line."""
         click.echo(f"{time.strftime('%H:%M:%S')}  {lines[0]}")
 
     def failed(self, sentence: str) -> None:
@@ -147,7 +146,6 @@ class Objects:
     """A program: every look is one line of JSON, and nothing else is on the output."""
 
     def show(self, lines: Sequence[str]) -> None:
-        """One more object."""
         click.echo(lines[0])
 
     def failed(self, sentence: str) -> None:

@@ -48,32 +48,25 @@ class Actor:
         """Every set of reasons its connection was held for, as text."""
 
     def leave(self) -> None:
-        """Hang up."""
         self.connection.close()
         self.broker.wake()
 
-    def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
-        """Publishes are durable."""
+    def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None: ...
 
     def refused(self, channel: Channel, refusals: list[tuple[int, Refusal]]) -> None:
         """Publishes were not stored."""
 
-    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Messages."""
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None: ...
 
-    def cancelled(self, consumer: Consumer, cause: str) -> None:
-        """The consumer is gone."""
+    def cancelled(self, consumer: Consumer, cause: str) -> None: ...
 
-    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
-        """Failover."""
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None: ...
 
     def gate_changed(self, is_open: bool, reasons: dict[Reason, str]) -> None:
-        """Held, or not any more."""
         if not is_open:
             self.gates.append(", ".join(sorted(reason.value for reason in reasons)))
 
-    def answered(self, pull: Pull, result: PullResult) -> None:
-        """A pull came back."""
+    def answered(self, pull: Pull, result: PullResult) -> None: ...
 
 
 class Publishing(Actor):
@@ -105,7 +98,6 @@ class Publishing(Actor):
         self.is_stopped = True
 
     def leave(self) -> None:
-        """Stop and hang up."""
         self._task.cancel()
         super().leave()
 
@@ -119,12 +111,10 @@ class Publishing(Actor):
         return text + (f" refused {new_refusals}" if self._is_fast_failing else "")
 
     def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
-        """Durable: remember which."""
         del channel
         self.confirmed_numbers.update(each.token for each in confirmations)
 
     def refused(self, channel: Channel, refusals: list[tuple[int, Refusal]]) -> None:
-        """Not stored: remember why."""
         del channel
         self.refusals += [refusal for _, refusal in refusals]
 

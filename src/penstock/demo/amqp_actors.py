@@ -85,7 +85,6 @@ class AmqpPublisher:
 
     @property
     def outstanding(self) -> int:
-        """Sent and not answered."""
         return self.sent - len(self.confirmed_numbers) - len(self.nacked_numbers)
 
     @property
@@ -99,7 +98,6 @@ class AmqpPublisher:
             self._task.cancel()
 
     def leave(self) -> None:
-        """Stop and hang up."""
         self.stop()
         self.link.leave()
 
@@ -183,13 +181,11 @@ class AmqpConsumer:
         return len(self._arrived)
 
     def take(self, tag: int, body: bytes) -> None:
-        """A delivery came."""
         # What a body is padded with is not kept.
         self._arrived.append((tag, body.rstrip()))
         self.unacked_peak = max(self.unacked_peak, self.unacked)
 
     def settle(self, count: int) -> None:
-        """Settle the oldest ones."""
         taken = [self._arrived.popleft() for _ in range(min(count, self.unacked))]
         self.link.send(self._channel, *[Ack(tag) for tag, _ in taken])
         self.bodies.extend(body for _, body in taken)
@@ -224,7 +220,6 @@ class Desk:
 
     @classmethod
     async def open(cls, link: AmqpLink, channel: int = 1) -> Desk:
-        """A new channel."""
         desk = cls(link, channel)
         await link.open(channel, desk._hear)
         return desk
@@ -240,11 +235,9 @@ class Desk:
         return answer.messages if isinstance(answer, DeclareOk) else -1
 
     async def qos(self, count: int, *, is_global: bool = False) -> None:
-        """basic.qos."""
         await self.link.call(self.channel, Qos(0, count, is_global))
 
     async def consume(self, name: str, queue: str, *, is_idle: bool = False) -> AmqpConsumer:
-        """A consumer with that tag."""
         consumer = self._consumers[name] = AmqpConsumer(self, name, is_idle=is_idle)
         await self.link.call(self.channel, Consume(0, queue, name))
         return consumer
@@ -347,7 +340,6 @@ class AmqpLink:
         self.write(b"".join([method_frame(channel, method) for method in methods]))
 
     def write(self, data: bytes) -> None:
-        """Send frames."""
         if not self._writer.is_closing():
             self._writer.write(data)
 
@@ -378,11 +370,9 @@ class AmqpLink:
         self._may_read.clear()
 
     def read_on(self) -> None:
-        """Read again."""
         self._may_read.set()
 
     def leave(self) -> None:
-        """Hang up."""
         self._task.cancel()
         self._writer.transport.abort()
 

@@ -216,7 +216,6 @@ class EngineHost:
     def dead_letter(
         self, queue: SubscribedQueue, offset: int, record: Record, cause: Cause, attempts: int
     ) -> None:
-        """A message died."""
         self._parts.dead_letters.bury(cast("Queue", queue), offset, record, cause, attempts)
 
     def carry(self, record: Record, target: SubscribedQueue) -> None:
@@ -281,7 +280,6 @@ class Gauges:
 
     @property
     def alarms(self) -> AlarmBoard:
-        """Memory and disk (F3)."""
         return self._chain.alarms
 
     @property
@@ -291,7 +289,6 @@ class Gauges:
 
     @property
     def inflight_bytes_max(self) -> int:
-        """That part."""
         return self._chain.pool.bytes_max
 
     @property
@@ -324,7 +321,6 @@ class Gauges:
 
     @property
     def connections(self) -> list[Connection]:
-        """Every connection."""
         return list(self._chain.connections.values())
 
     def locate(self, position: int) -> Located | None:
@@ -439,11 +435,9 @@ class Engine(Gauges):
         )
 
     def grow_topic(self, name: TopicName, queues: int) -> Topic:
-        """More queues for a topic."""
         return self._registry.grow_topic(name, queues)
 
     def set_policy(self, name: TopicName, policy: TopicPolicy) -> Topic:
-        """Other rules for a topic."""
         topic = self._registry.set_policy(name, policy)
         self._parts.queries.book.look_now()
         self._parts.turns.watch(topic)
@@ -641,7 +635,6 @@ class HopCredit(msgspec.Struct, frozen=True):
 
 
 def hop_credits(chain: Chain) -> dict[str, HopCredit]:
-    """What is in force."""
     flow = chain.flow
     return {
         hop: HopCredit(getattr(flow, f"{hop}_credit"), getattr(flow, f"{hop}_more")) for hop in HOPS

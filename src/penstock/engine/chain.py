@@ -62,7 +62,6 @@ class Chain:
 
     @property
     def now_ms(self) -> int:
-        """Monotonic time."""
         return self.clock.monotonic_ms()
 
     def stage(self, kind: str, name: str) -> Stage:
@@ -70,7 +69,6 @@ class Chain:
         return Stage(kind, name, self.journal)
 
     def stir(self) -> None:
-        """Ask for a turn."""
         self.is_stirred = True
 
     def mark(self, connection: Connection) -> None:

@@ -69,7 +69,6 @@ class Frame(msgspec.Struct, eq=False):
     """After the append: queue -> end of what this frame added."""
 
     def add(self, parcel: Parcel) -> None:
-        """Take a parcel in."""
         self.parcels.append(parcel)
         start = len(self.batch)
         self.batch.extend(parcel.publications)
@@ -358,7 +357,6 @@ class Answers:
             self.confirm(channel, optional)
 
     def say(self) -> None:
-        """Tell the peers."""
         while self._refused or self._confirmed:
             if self._refused:
                 self._say_refused()

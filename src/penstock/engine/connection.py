@@ -276,7 +276,6 @@ class Connection:
         self.refresh()
 
     def found_room(self) -> None:
-        """Its adapter reads on."""
         self.is_short_of_room = False
         self.refresh()
 

@@ -166,7 +166,6 @@ class Delays:
 
     @property
     def waiting(self) -> int:
-        """Records held in memory."""
         return len(self._positions) + len(self._undecided)
 
     def _keep(self, due: Due) -> None:

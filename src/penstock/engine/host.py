@@ -76,18 +76,14 @@ class QueueTopic(Protocol):
     """The topic a queue belongs to."""
 
     @property
-    def policy(self) -> QueuePolicy:
-        """What holds now."""
-        ...
+    def policy(self) -> QueuePolicy: ...
 
 
 class SubscribedQueue(Protocol):
     """A queue as its subscriptions see it."""
 
     @property
-    def queue_id(self) -> QueueId:
-        """Never reused."""
-        ...
+    def queue_id(self) -> QueueId: ...
 
     @property
     def name(self) -> str:
@@ -95,14 +91,10 @@ class SubscribedQueue(Protocol):
         ...
 
     @property
-    def index(self) -> EntryIndex:
-        """Where its messages are."""
-        ...
+    def index(self) -> EntryIndex: ...
 
     @property
-    def topic(self) -> QueueTopic:
-        """Whose queue it is."""
-        ...
+    def topic(self) -> QueueTopic: ...
 
     @property
     def durable_end(self) -> int:
@@ -118,31 +110,21 @@ class Awaiting(Protocol):
     """A subscription as its host sees it: it wants a dispatch, or has settlements to save."""
 
     @property
-    def subscription_id(self) -> SubscriptionId:
-        """Never reused."""
-        ...
+    def subscription_id(self) -> SubscriptionId: ...
 
-    def dispatch(self, messages_max: int) -> int:
-        """Hand out what is ready."""
-        ...
+    def dispatch(self, messages_max: int) -> int: ...
 
-    def take_settlements(self) -> list[Settlement]:
-        """What must be saved."""
-        ...
+    def take_settlements(self) -> list[Settlement]: ...
 
 
 class Host(Protocol):
     """The engine, as far as subscriptions are concerned."""
 
     @property
-    def clock(self) -> Clock:
-        """Both kinds of time."""
-        ...
+    def clock(self) -> Clock: ...
 
     @property
-    def flow(self) -> FlowSettings:
-        """Limits of F13 and F14."""
-        ...
+    def flow(self) -> FlowSettings: ...
 
     @property
     def topics(self) -> TopicSettings:
@@ -226,7 +208,6 @@ class DelayedRoom:
         self._waiting: dict[Awaiting, None] = {}
 
     def add(self) -> None:
-        """One more is put aside."""
         self.count += 1
         if self.count >= self.count_max:
             self.is_full = True
@@ -246,7 +227,6 @@ class DelayedRoom:
         self._waiting[subscription] = None
 
     def forget(self, subscription: Awaiting) -> None:
-        """It is gone."""
         self._waiting.pop(subscription, None)
 
 

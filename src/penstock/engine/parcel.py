@@ -160,7 +160,6 @@ def parcels_of(channel: Channel, publications: list[Publication], now_ms: int) -
 
 
 def size_of(publications: list[Publication]) -> int:
-    """Bytes of all origins."""
     return sum([len(publication.record.origin) for publication in publications])
 
 
@@ -259,7 +258,6 @@ class Inbox:
             del self._lanes[channel]
 
     def clear(self) -> None:
-        """Forget everything."""
         self._lanes.clear()
         self._fresh.clear()
         self._old.clear()

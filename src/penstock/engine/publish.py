@@ -390,7 +390,6 @@ class Admission:
         return Hold(reason, culprit)
 
     def judge(self, parcel: Parcel) -> Ruling | None:
-        """None = let all of it in."""
         queues = parcel.queues or ()
         # If all of them together are not too large, none of them is.
         is_free = parcel.size <= self._message_bytes_max

@@ -127,7 +127,6 @@ class Registry:
         return topic
 
     def add_topic(self, topic: Topic) -> None:
-        """Make a topic findable."""
         self.topics[topic.name] = topic
         for queue in topic.queues:
             self.queues[queue.queue_id] = queue
@@ -314,7 +313,6 @@ class UnusedTopics:
             topic.was_used = is_used
 
     def due(self, now_ms: int) -> list[Topic]:
-        """Those whose time is over."""
         over: list[Topic] = []
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
@@ -418,7 +416,6 @@ class Leaving:
             self._remove(topic, self.causes.pop(topic))
 
     def _forget(self, topic: Topic) -> None:
-        """Somebody did not wait."""
         self.causes.pop(topic, None)
 
 

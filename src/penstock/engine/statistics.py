@@ -97,7 +97,6 @@ class EngineStatistics(msgspec.Struct, frozen=True):
 
 
 def topic_statistics(topic: Topic, wall_ms: int) -> TopicStatistics:
-    """A topic's numbers."""
     subscriptions = tuple(each.statistics() for each in topic.subscriptions.values())
     return TopicStatistics(
         name=str(topic.name),
@@ -116,7 +115,6 @@ def topic_statistics(topic: Topic, wall_ms: int) -> TopicStatistics:
 
 
 def engine_statistics(parts: Parts) -> EngineStatistics:
-    """Everything."""
     chain, commits, counters = parts.chain, parts.commits, parts.counters
     connections = chain.connections.values()
     wall_ms = chain.clock.wall_ms()

@@ -92,7 +92,6 @@ class TopicPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def dead_letter(self) -> TopicName | None:
-        """Where dead letters go."""
         if not self.dead_letter_topic:
             return None
         return TopicName(self.dead_letter_space, self.dead_letter_topic)
@@ -236,9 +235,7 @@ class SparkPressure(Protocol):
         """A turn begins; so much is routed to the topic and not appended yet."""
         ...
 
-    def judge(self, messages: int, size_bytes: int, now_ms: int) -> Hold | None:
-        """Why the publish waits."""
-        ...
+    def judge(self, messages: int, size_bytes: int, now_ms: int) -> Hold | None: ...
 
     def admit(self, messages: int, size_bytes: int, now_ms: int) -> None:
         """The publish is on its way in."""
@@ -635,7 +632,6 @@ class DirectRoute:
         self._targets = (queue,)
 
     def targets(self, _record: Record, /) -> tuple[Queue, ...]:
-        """That queue."""
         return self._targets
 
 
@@ -651,7 +647,6 @@ class FanoutRoute:
         self.steps = max(1, len(self._targets))
 
     def targets(self, _record: Record, /) -> tuple[Queue, ...]:
-        """All of them."""
         return self._targets
 
 

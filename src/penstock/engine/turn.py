@@ -65,12 +65,10 @@ class TurnRunner:
         self._overfull[topic] = None
 
     def forget(self, subscription: Subscription) -> None:
-        """A subscription is gone."""
         self._woken.pop(subscription, None)
         self._deadlines.disarm(subscription)
 
     def run(self) -> None:
-        """One turn."""
         parts, chain, commits = self._parts, self._chain, self._parts.commits
         self.turns += 1
         self._has_drained = False
@@ -331,7 +329,6 @@ class Deadlines:
                 heapify(self.heap)
 
     def disarm(self, subscription: Subscription) -> None:
-        """A subscription is gone."""
         self._armed.pop(subscription.subscription_id, None)
 
     def take_due(self, now_ms: int) -> list[int]:
@@ -420,7 +417,6 @@ class Housekeeping:
         ]
 
     def run(self, now_ms: int, expire: Callable[[Topic], None]) -> None:
-        """Do what is due."""
         if self._mark_ms is not None and now_ms >= self._mark_ms:
             self._mark(now_ms)
         if now_ms >= self._sweep_ms:

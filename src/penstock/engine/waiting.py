@@ -26,9 +26,7 @@ STORING: Final = frozenset(("send", "end-transaction"))
 class Request(Protocol):
     """Something a peer asked for."""
 
-    def run(self) -> None:
-        """Serve it now."""
-        ...
+    def run(self) -> None: ...
 
     def refuse(self, busy: Busy) -> None:
         """It is not served; the numbers are for the answer."""

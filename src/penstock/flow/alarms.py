@@ -209,7 +209,6 @@ class Watermark:
 
     @property
     def limit(self) -> int:
-        """The mark that raises."""
         return self.low if self.is_floor else self.high
 
     def resize(self, high: int, low: int) -> None:

@@ -80,7 +80,6 @@ class BytesPool:
         return False
 
     def give(self, share: Share, size_bytes: int) -> None:
-        """Give bytes back."""
         assert 0 <= size_bytes <= share.used, "more given back than taken"
         share.used -= size_bytes
         self.used -= size_bytes
@@ -135,9 +134,7 @@ class BytesPool:
 class Waiter(Protocol):
     """Somebody who stopped because the pool is short."""
 
-    def wake(self) -> None:
-        """There is room again."""
-        ...
+    def wake(self) -> None: ...
 
 
 class UnsentPool:
@@ -173,7 +170,6 @@ class UnsentPool:
         self._waiting[waiter] = None
 
     def forget(self, waiter: Waiter) -> None:
-        """It is gone."""
         self._waiting.pop(waiter, None)
 
 
@@ -279,7 +275,6 @@ class BufferPool:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that still fit."""
         return max(0, self.capacity_bytes - self.unsynced_bytes)
 
     def can_take(self, size_bytes: int, waiting: int = 0) -> bool:

@@ -211,7 +211,6 @@ class Stage:
         self.episodes.entered(Reason.FLOW, stage.label, self._journal.now_ms)
 
     def waited(self) -> None:
-        """That moment is over."""
         self.episodes.left(Reason.FLOW, self._journal.now_ms)
 
     def defer(self, credit: Credit) -> None:

@@ -30,9 +30,7 @@ class Demand(Protocol):
         """Bytes it takes now, at least 0."""
         ...
 
-    def taken(self, messages: int, size_bytes: int, /) -> None:
-        """This much was delivered."""
-        ...
+    def taken(self, messages: int, size_bytes: int, /) -> None: ...
 
     def returned(self, messages: int, size_bytes: int, /) -> None:
         """This much was settled or requeued."""
@@ -48,18 +46,14 @@ class Unlimited:
         self.wake: Callable[[], None] | None = None
 
     def available_messages(self) -> int:
-        """No limit."""
         return UNLIMITED
 
     def available_bytes(self) -> int:
-        """No limit."""
         return UNLIMITED
 
-    def taken(self, messages: int, size_bytes: int, /) -> None:
-        """Nothing is counted."""
+    def taken(self, messages: int, size_bytes: int, /) -> None: ...
 
-    def returned(self, messages: int, size_bytes: int, /) -> None:
-        """Nothing is counted."""
+    def returned(self, messages: int, size_bytes: int, /) -> None: ...
 
 
 # ---- prefetch -----------------------------------------------------------------------------------
@@ -108,7 +102,6 @@ class ChannelWindow:
         self._starved[window] = None
 
     def forget(self, window: "Window") -> None:
-        """This consumer is gone."""
         self._starved.pop(window, None)
 
     def _wake_starved(self) -> None:
@@ -148,13 +141,11 @@ class Window:
         return UNLIMITED
 
     def taken(self, messages: int, _size_bytes: int = 0, /) -> None:
-        """Delivered."""
         self.unsettled += messages
         if self.channel is not None:
             self.channel.unsettled += messages
 
     def returned(self, messages: int, _size_bytes: int = 0, /) -> None:
-        """Settled or requeued."""
         was_shut = self.unsettled >= self.count > 0
         self.unsettled -= messages
         assert self.unsettled >= 0, "more settled than delivered"
@@ -209,7 +200,6 @@ class Permits:
         self.wake: Callable[[], None] | None = None
 
     def add(self, n: int) -> None:
-        """FLOW: n more messages."""
         if n <= 0:
             raise ValueError(f"a grant of {n} permits; it must be at least 1")
         if self.is_blocked:
@@ -218,7 +208,6 @@ class Permits:
         self._grant(n)
 
     def available_messages(self) -> int:
-        """Messages it takes now."""
         return 0 if self.is_blocked or self.permits < 0 else self.permits
 
     def available_bytes(self) -> int:
@@ -229,8 +218,7 @@ class Permits:
         """Delivered; a whole batch counts even where fewer permits were left."""
         self.permits -= messages
 
-    def returned(self, messages: int, _size_bytes: int = 0, /) -> None:
-        """Settling grants nothing."""
+    def returned(self, messages: int, _size_bytes: int = 0, /) -> None: ...
 
     def block(self) -> None:
         """The consumer has too many unsettled messages (F13)."""

@@ -70,7 +70,6 @@ class StageView(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """How other stages name it."""
         return stage_label(self.kind, self.name)
 
     @property
@@ -428,7 +427,6 @@ class _Tally:
         self._unfelt: dict[tuple[str, str], float] = {}
 
     def add(self, start: StageView, way: _Way) -> None:
-        """Somebody waits."""
         key = (way, way.blamed(start))
         if key not in self._found:
             self._found[key] = way.finding(start, key[1])
@@ -531,5 +529,4 @@ def _limit(stage: StageView, chain: list[str], share: float) -> Diagnosis:
 
 
 def percent(share: float) -> str:
-    """As people read it."""
     return f"{round(share * 100)} %"

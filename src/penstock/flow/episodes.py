@@ -47,13 +47,9 @@ class Episode(msgspec.Struct, frozen=True, gc=False):
 class EdgeSink(Protocol):
     """Who hears of the edges; ``journal.Journal`` in a broker."""
 
-    def entered(self, episodes: "Episodes", reason: Reason, culprit: str, at_ms: int) -> None:
-        """An episode began."""
-        ...
+    def entered(self, episodes: "Episodes", reason: Reason, culprit: str, at_ms: int) -> None: ...
 
-    def ended(self, episodes: "Episodes", episode: Episode) -> None:
-        """An episode is over."""
-        ...
+    def ended(self, episodes: "Episodes", episode: Episode) -> None: ...
 
 
 class _Open:
@@ -408,7 +404,6 @@ class Journal:
         self._settle_at_ms = now_ms
 
     def tick(self, now_ms: int) -> None:
-        """A turn begins."""
         if now_ms <= self.now_ms:
             return
         self.now_ms = now_ms

@@ -276,7 +276,6 @@ class StoreBusy:
             self._started_at_ms = now_ms
 
     def commit_ended(self, now_ms: int) -> None:
-        """The disk answered."""
         if self._started_at_ms is not None and now_ms - self._started_at_ms > self.limit_ms:
             self.episodes += 1
         self._started_at_ms = None

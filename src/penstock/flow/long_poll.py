@@ -70,7 +70,6 @@ class HeldPulls(Generic[PullT]):
         return id(pull) in self.held
 
     def count(self, key: Hashable) -> int:
-        """Pulls held for one key."""
         return len(self._by_key.get(key, ()))
 
     def hold(self, key: Hashable, pull: PullT, deadline_ms: int, *, owner: Hashable = None) -> bool:

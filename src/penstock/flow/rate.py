@@ -30,7 +30,6 @@ class TokenBucket:
         self._at_ms = now_ms
 
     def take(self, n: int, now_ms: int) -> bool:
-        """Take n if they are there."""
         if self.rate_per_s == 0:
             return True
         if self._refill(now_ms) < min(n, self.burst) * 1000:
@@ -45,7 +44,6 @@ class TokenBucket:
             self._milli -= n * 1000
 
     def available(self, now_ms: int) -> int:
-        """Whole tokens there now."""
         return max(0, self._refill(now_ms) // 1000) if self.rate_per_s else UNLIMITED
 
     def wait_ms(self, n: int, now_ms: int) -> int:
@@ -100,5 +98,4 @@ class RateLimit:
         return self.messages.available(now_ms) if self.bytes.available(now_ms) else 0
 
     def available_bytes(self, now_ms: int) -> int:
-        """Bytes that may pass now."""
         return self.bytes.available(now_ms)

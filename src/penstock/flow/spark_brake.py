@@ -247,7 +247,6 @@ class DrainRate:
         return self._bounded(self._messages_per_s, self._given, now_ms)
 
     def bytes_per_s(self, now_ms: int) -> float:
-        """The same in bytes."""
         return self._bounded(self._bytes_per_s, self._given_bytes, now_ms)
 
     def _bounded(self, rate: float, given: int, now_ms: int) -> float:
@@ -297,7 +296,6 @@ class Lease:
 
     @property
     def holds(self) -> bool:
-        """True while data is kept."""
         return not self.cause
 
     @property
@@ -334,7 +332,6 @@ class Lease:
         return bool(self.cause)
 
     def release(self) -> None:
-        """The query gave it back."""
         if not self.cause:
             self.cause, self.text = "released", "it gave its lease back"
 

@@ -98,13 +98,9 @@ class HeldEpisode(NamedTuple):
 class EpisodeSink(Protocol):
     """Who hears of the edges."""
 
-    def entered(self, name: str, episode: HeldEpisode) -> None:
-        """An episode began."""
-        ...
+    def entered(self, name: str, episode: HeldEpisode) -> None: ...
 
-    def ended(self, name: str, episode: HeldEpisode) -> None:
-        """An episode is over."""
-        ...
+    def ended(self, name: str, episode: HeldEpisode) -> None: ...
 
 
 class Throttle:

@@ -47,9 +47,7 @@ class Catalog(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """No more calls follow."""
-        ...
+    def close(self) -> None: ...
 
 
 class SqliteCatalog:
@@ -67,7 +65,6 @@ class SqliteCatalog:
             raise self._damaged(str(problem)) from problem
 
     def apply(self, ops: Sequence[Op]) -> None:
-        """One SQLite transaction."""
         connection = self._connect()
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -183,7 +180,6 @@ class Definitions:
         return self.note((DEFINITION_PREFIX + kind, key, None))
 
     def get(self, kind: str, key: str) -> bytes | None:
-        """One row's body."""
         return self._bodies.get(kind, {}).get(key)
 
     def all(self, kind: str) -> dict[str, bytes]:
@@ -341,7 +337,6 @@ class Snapshots:
             self._discarded.add((kind, key))
 
     def written(self) -> None:
-        """The rows are durable."""
         assert self._pending is not None
         self.position, self._pending = self._pending, None
         self._ops = []
@@ -354,15 +349,12 @@ class Snapshots:
 
 
 def cursor_op(state: CursorState) -> Op:
-    """The row of one cursor."""
     return (CURSOR_KIND, cursor_key(state.subscription_id, state.queue_id), encode_cursor(state))
 
 
 def cursor_key(subscription_id: int, queue_id: int) -> str:
-    """Key of a cursor row."""
     return f"{subscription_id}/{queue_id}"
 
 
 def meta_op(key: str, row: SnapshotRow | RunRow) -> Op:
-    """A meta row."""
     return (META_KIND, key, msgspec.json.encode(row))

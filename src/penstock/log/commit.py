@@ -107,7 +107,6 @@ class Commit:
         return job
 
     def finished(self, job: SyncJob, error: Exception | None) -> None:
-        """A job came back."""
         assert job is self._job, "a job that is not out came back"
         self._job = None
         if error is not None:

@@ -121,7 +121,6 @@ class DelayedFiles:
         self._unplanned_bytes = 0
 
     def written(self, path: str, size: int) -> None:
-        """Notes are on file now."""
         hour = self._by_path.get(path)
         if hour is not None:  # else the file is about to go
             hour.written_bytes += size
@@ -138,7 +137,6 @@ class DelayedFiles:
 
     @property
     def hours(self) -> int:
-        """Hours with notes."""
         return len(self._hours)
 
     def _note(self, deliver_ms: int, position: int, length: int, kind: int) -> Hour:

@@ -494,7 +494,6 @@ def _stamped(
 
 
 def _column(typecode: Any, values: Iterable[int]) -> array[int]:
-    """Little-endian words."""
     column = array(typecode, values)
     if _IS_SWAPPED:
         column.byteswap()

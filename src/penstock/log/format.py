@@ -618,7 +618,6 @@ def entry_flags(shape: Shape) -> int:
 
 
 def encode_cursor(state: CursorState) -> bytes:
-    """Body of a cursor row."""
     return _CURSOR_ENCODER.encode(state)
 
 

@@ -564,7 +564,6 @@ class IndexSet:
         return index
 
     def create(self, queue_id: int, incarnation: int) -> QueueIndex:
-        """A new, empty queue."""
         if queue_id in self.by_id:
             raise AlreadyExists(f"queue {queue_id} is in the store already; ids are never reused")
         index = self.make(queue_id, incarnation)

@@ -97,7 +97,6 @@ class KeyIndex:
             self._files.remove(self._sealed.pop(0).path)
 
     def restore(self, paths: Sequence[str]) -> None:
-        """Go on from checked files."""
         for path in paths:
             file = KeyFile(path, self._files.planned_size(path) // KEY_ENTRY.size)
             self._sealed.append(file)
@@ -106,7 +105,6 @@ class KeyIndex:
 
     @property
     def file_count(self) -> int:
-        """Sealed files."""
         return len(self._sealed)
 
     def _in_file(self, file: KeyFile, wanted: int, begin_ms: int, end_ms: int) -> list[int]:

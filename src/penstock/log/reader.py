@@ -139,7 +139,6 @@ class LogReader:
             file.close()
 
     def close(self) -> None:
-        """Close every handle."""
         for file in self._files.values():
             file.close()
         self._files.clear()

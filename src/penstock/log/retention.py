@@ -90,7 +90,6 @@ class SegmentUse:
         return (SEGMENT_KIND, str(self.base), msgspec.json.encode(row))
 
     def restore(self, row: SegmentRow) -> None:
-        """Go on from a catalog row."""
         self.delayed, self.last_ms, self._packed = row.delayed, row.last_ms, row.ends
         self.origins = set(row.origins)
 

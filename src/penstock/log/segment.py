@@ -46,7 +46,6 @@ class Segment:
 
     @property
     def path(self) -> str:
-        """Where its file lies."""
         return segment_path(self.base)
 
     def __repr__(self) -> str:
@@ -89,12 +88,10 @@ class SegmentSet:
 
     @property
     def first(self) -> Segment | None:
-        """The oldest segment."""
         return self._segments[0] if self._segments else None
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments."""
         return sum(segment.size_bytes for segment in self._segments)
 
     def find(self, position: int) -> Segment | None:

@@ -163,7 +163,6 @@ class SideFiles:
 
     @property
     def waiting(self) -> int:
-        """Steps not done yet."""
         return len(self._steps)
 
     def run(self, steps: list[Step]) -> int:
@@ -259,7 +258,6 @@ class SideFiles:
             self._unlink(path)
 
     def close(self) -> None:
-        """Close every handle."""
         while self._handles:
             self._handles.popitem()[1].close()
 

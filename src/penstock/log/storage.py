@@ -36,9 +36,7 @@ class File(Protocol):
         """At most ``size`` bytes from byte ``at``; fewer only at the end of the file."""
         ...
 
-    def size(self) -> int:
-        """Bytes in the file."""
-        ...
+    def size(self) -> int: ...
 
     def truncate(self, size: int) -> None:
         """Cut the file back to ``size`` bytes; durable after the next sync."""
@@ -68,9 +66,7 @@ class Storage(Protocol):
         """True for a file or directory."""
         ...
 
-    def size(self, path: str) -> int:
-        """Bytes in a file."""
-        ...
+    def size(self, path: str) -> int: ...
 
     def make_dir(self, path: str) -> None:
         """Make a directory and its parents; one that exists is fine."""
@@ -119,11 +115,9 @@ class DiskFile:
         return b"".join(pieces)
 
     def size(self) -> int:
-        """Bytes in the file."""
         return os.fstat(self._fd).st_size
 
     def truncate(self, size: int) -> None:
-        """Cut back to ``size``."""
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
@@ -131,7 +125,6 @@ class DiskFile:
         os.fdatasync(self._fd)
 
     def close(self) -> None:
-        """Close once."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -164,7 +157,6 @@ class DiskStorage:
         return os.path.exists(self._full(path))
 
     def size(self, path: str) -> int:
-        """Bytes in a file."""
         return os.stat(self._full(path)).st_size
 
     def make_dir(self, path: str) -> None:
@@ -176,7 +168,6 @@ class DiskStorage:
         os.replace(self._full(source), self._full(target))
 
     def remove(self, path: str) -> None:
-        """Unlink a file."""
         os.unlink(self._full(path))
 
     def sync_dir(self, path: str) -> None:
@@ -239,7 +230,6 @@ class DirectoryLock:
         self._fd = fd
 
     def release(self) -> None:
-        """Let go; the file stays."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

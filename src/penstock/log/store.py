@@ -141,7 +141,6 @@ class Store:
 
     @property
     def log_bytes(self) -> int:
-        """Bytes of all segments."""
         return self._parts.segments.size_bytes
 
     # Messages

@@ -124,7 +124,6 @@ class Record(msgspec.Struct, gc=False):
 
     @property
     def flags(self) -> int:
-        """``RecordFlag`` bits."""
         return self.shape.flags
 
     @property

@@ -52,7 +52,6 @@ class Administration:
     # Flow.
 
     def credits(self) -> dict[str, HopCredit]:
-        """Credit of every hop (F1)."""
         return self._engine.credits()
 
     def set_credit(self, hop: str, credit: int, more: int) -> None:
@@ -84,7 +83,6 @@ class Administration:
         )
 
     def create_topic(self, name: str, space: str = "", *, queues: int = 4) -> None:
-        """A new durable topic."""
         if not 1 <= queues <= QUEUES_PER_CREATE_MAX:
             raise SettingsError(f"a topic has 1 to {QUEUES_PER_CREATE_MAX} queues, not {queues}")
         checked = _checked(name, space)
@@ -116,7 +114,6 @@ class Administration:
     # Queries.
 
     def queries(self) -> list[QueryPage]:
-        """Every Spark query."""
         return query_pages(
             self._engine.queries, self._clock.monotonic_ms(), self._engine.queries.wall_ms
         )
@@ -407,7 +404,6 @@ class Reading(NamedTuple):
 
 
 def group_view(reading: Reading, wall_ms: int, *, with_queues: bool = False) -> GroupView:
-    """A group on a topic."""
     topic, subscription, group, desk = reading
     lags = [_lag(queue, reading, wall_ms) for queue in topic.queues]
     members = _members(desk, group)
@@ -466,7 +462,6 @@ def _lag(queue: Queue, reading: Reading, wall_ms: int) -> QueueLag:
 
 
 def queue_view(queue: Queue) -> QueueView:
-    """A queue."""
     index = queue.index
     size = index.bytes_between(index.min_offset, index.next_offset)
     return QueueView(queue.number, index.min_offset, index.next_offset, size)

@@ -45,13 +45,9 @@ LOG_FOLDER: Final = "log/"
 class QueueHolder(Protocol):
     """Holds queues by the name of their topic (``queue_hold.py``)."""
 
-    def hold(self, topic: str, ms: int) -> None:
-        """For so long."""
-        ...
+    def hold(self, topic: str, ms: int) -> None: ...
 
-    def clear(self) -> None:
-        """No longer."""
-        ...
+    def clear(self) -> None: ...
 
 
 class FaultOrder(msgspec.Struct, forbid_unknown_fields=True):
@@ -254,7 +250,6 @@ class QueueHold:
                 self._held[queue] = self._loop.call_later(ms / 1000, self._release, queue)
 
     def clear(self) -> None:
-        """Let all of them go."""
         for queue in list(self._held):
             self._release(queue)
 

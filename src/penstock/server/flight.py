@@ -250,7 +250,6 @@ class BulkLink(asyncio.Protocol):
         self._is_closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody connected."""
         self._transport = cast("asyncio.Transport", transport)
         if not self._server.joined(self):
             self._transport.abort()
@@ -272,7 +271,6 @@ class BulkLink(asyncio.Protocol):
         self._look()
 
     def resume_writing(self) -> None:
-        """It does again."""
         self._is_slow = False
         self._serve()
 
@@ -369,7 +367,6 @@ class BulkLinks:
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
-        """Accept."""
         self._server = await self.loop.create_unix_server(lambda: BulkLink(self), sock=self._socket)
 
     def stop(self) -> None:
@@ -390,7 +387,6 @@ class BulkLinks:
         return True
 
     def left(self, each: BulkLink) -> None:
-        """A link is gone."""
         self._links.discard(each)
         self.desk.disconnected(each)
 

@@ -11,7 +11,6 @@ import threading
 
 
 def watch() -> None:
-    """End when the pipe breaks."""
     while os.read(0, 4096):
         pass
     os._exit(0)

@@ -75,7 +75,6 @@ class Join:
                 await writer.wait_closed()
 
     def cancel(self) -> None:
-        """End without a word."""
         self._house.topics.on_change = _nothing
         self._routes.on_want = _nothing
         if self._task is not None:

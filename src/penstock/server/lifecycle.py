@@ -98,7 +98,6 @@ class Broker:
 
     @property
     def engine(self) -> Engine:
-        """The engine, once started."""
         return self._opened.engine
 
     def wake(self) -> None:

@@ -276,7 +276,6 @@ class Places:
         return True
 
     def leave(self, address: str) -> None:
-        """Give the place back."""
         self.taken -= 1
         self._per_address[address] -= 1
         if self._per_address[address] <= 0:

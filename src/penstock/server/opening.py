@@ -182,9 +182,7 @@ class Ticking(Protocol):
         """Monotonic time of the nearest deadline."""
         ...
 
-    def due(self, now_ms: int) -> None:
-        """Do what is due."""
-        ...
+    def due(self, now_ms: int) -> None: ...
 
 
 class Housekeeper:
@@ -209,7 +207,6 @@ class Housekeeper:
         self._arm()
 
     def stop(self) -> None:
-        """Call nobody any more."""
         self._is_stopped = True
         self._ticking.on_stir = lambda: None
         if self._timer is not None:

@@ -70,7 +70,6 @@ class Probes:
         self.look()
 
     def stop(self) -> None:
-        """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -233,12 +232,10 @@ class LoopLag:
         self.histogram = Histogram(LAG_SECONDS)
 
     def start(self) -> None:
-        """Begin measuring."""
         self._due = self._loop.time() + PERIOD_SECONDS
         self._timer = self._loop.call_at(self._due, self._fired)
 
     def stop(self) -> None:
-        """Measure no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

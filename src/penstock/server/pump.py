@@ -62,7 +62,6 @@ class Arrived:
         """Bytes of all parts; whoever adds one adds to it."""
 
     def take(self) -> bytes:
-        """All of them."""
         parts, self.parts = self.parts, []
         self.size = 0
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -131,7 +130,6 @@ class Pump(asyncio.Protocol):
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is ours."""
         self._transport = cast("asyncio.Transport", transport)
         # 0: pause_writing says exactly "the socket did not take it all", no more and no less.
         self._transport.set_write_buffer_limits(high=0)
@@ -140,7 +138,6 @@ class Pump(asyncio.Protocol):
         self._stir()
 
     def data_received(self, data: bytes) -> None:
-        """The peer sent something."""
         if self._is_over:
             return
         # Called for every packet of every peer: what needs no call is not called.
@@ -167,7 +164,6 @@ class Pump(asyncio.Protocol):
         self._is_choked = True
 
     def resume_writing(self) -> None:
-        """The socket took the rest."""
         self._is_choked = False
         self._call(lambda: self._adapter.flushed(0))
 

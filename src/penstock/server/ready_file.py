@@ -24,7 +24,6 @@ class Ready(NamedTuple):
 
 
 def write_ready(path: Path, endpoints: dict[str, str]) -> None:
-    """Tell others, in one step."""
     content: dict[str, Any] = {"pid": os.getpid(), "endpoints": endpoints}
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -104,7 +104,6 @@ class CommitThread(Generic[J]):
         )
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def submit(self, job: J, gives_way: bool = False) -> None:
@@ -182,9 +181,7 @@ class Driven(Protocol):
         """True when somebody waits for a definition or settlement to become durable (D6)."""
         ...
 
-    def turn(self) -> None:
-        """Run one turn."""
-        ...
+    def turn(self) -> None: ...
 
     def next_deadline_ms(self) -> int | None:
         """When a turn is wanted without any arrival; monotonic."""
@@ -198,9 +195,7 @@ class Driven(Protocol):
         """The next commit, if anything wants one."""
         ...
 
-    def synced(self, job: SyncJob, error: Exception | None) -> None:
-        """The commit returned."""
-        ...
+    def synced(self, job: SyncJob, error: Exception | None) -> None: ...
 
 
 class Stirred(Protocol):
@@ -630,11 +625,9 @@ class Pace:
         self._pace_us = 0
 
     def turned(self) -> None:
-        """A turn begins."""
         self._turned_us = self._now_ns() // 1000
 
     def ended(self) -> None:
-        """It ends."""
         took_us = min(self._now_ns() // 1000 - self._turned_us, PACE_MAX_US)
         self._took_us = TURN_MEMORY * self._took_us + (1 - TURN_MEMORY) * took_us
         self._pace_us = min(int(TURN_TIMES * self._took_us), PACE_MAX_US)
@@ -722,11 +715,9 @@ class SyncPace:
         """Syncs that waited."""
 
     def brought(self) -> None:
-        """A turn brought messages."""
         self._has_company = self._has_waited
 
     def began(self) -> None:
-        """A sync begins."""
         if self._at_once:
             self._at_once -= 1
         elif self._has_company:
@@ -739,7 +730,6 @@ class SyncPace:
         self._began_us = self._now_ns() // 1000
 
     def ended(self, seconds: float) -> None:
-        """It took so long."""
         took_us = min(seconds * 1e6, self._distance_us)  # one that hung says little of the next
         self._took_us = SYNC_MEMORY * self._took_us + (1 - SYNC_MEMORY) * took_us
 

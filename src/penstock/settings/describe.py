@@ -36,7 +36,6 @@ class Described(msgspec.Struct, frozen=True):
 
     @property
     def is_default(self) -> bool:
-        """True when nobody set it."""
         return self.origin == DEFAULT
 
 

@@ -104,7 +104,6 @@ def use_java(environ: MutableMapping[str, str] = os.environ) -> Java:
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:
-    """Where shims are kept."""
     above = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home(), ".cache")
     return Path(above, "penstock")
 

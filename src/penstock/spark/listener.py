@@ -68,7 +68,6 @@ class PenstockListener(StreamingQueryListener):
         """Nothing is known yet about where it reads."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A batch is done."""
         progress = event.progress
         places = [each for each in map(place_of, progress.sources) if each is not None]
         if not places:
@@ -82,7 +81,6 @@ class PenstockListener(StreamingQueryListener):
             self._tell(Told(endpoint, subscription, report, state))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing to do."""
         for endpoint, subscription in self._sources.get(str(event.runId), ()):
             self._tell(Told(endpoint, subscription, BatchProgress(query_id=str(event.id)), "idle"))
 
@@ -109,7 +107,6 @@ def place_of(source: Any) -> tuple[str, str] | None:
 
 
 def batch_progress(progress: Any) -> BatchProgress:
-    """The numbers of a batch."""
     spent = {name: float(each) for name, each in progress.durationMs.items()}
     outside = ("walCommit", "commitOffsets", "commitBatch")
     return BatchProgress(

@@ -68,7 +68,6 @@ def count(text: str) -> int:
 
 
 def truth(text: str) -> bool:
-    """True or false."""
     try:
         return _TRUTHS[text.strip().lower()]
     except KeyError:

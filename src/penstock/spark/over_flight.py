@@ -72,7 +72,6 @@ class FlightUpstream:
         )
 
     def read(self, wanted: Range) -> Iterator[Any]:
-        """Rows of a range."""
         return self._client.read(ticket(wanted, self._options))
 
     def summary(self) -> Summary:
@@ -93,11 +92,9 @@ class FlightUpstream:
         return (leased.text or "the lease was broken") if leased.is_broken else ""
 
     def report(self, progress: BatchProgress, *, state: str = "running", text: str = "") -> None:
-        """Tell how a batch went."""
         self._client.report(self._options.subscription, progress, state=state, text=text)
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
 
@@ -179,7 +176,6 @@ class OfflineUpstream:
         return local_answer(self.found(), ask)
 
     def read(self, wanted: Range) -> Iterator[Any]:
-        """Rows of a range."""
         batches: Iterator[Any] = self._bulk.read(ticket(wanted, self._options))
         return batches
 
@@ -189,12 +185,11 @@ class OfflineUpstream:
         return found
 
     def keep(self, start: Position) -> str:
-        """Nothing is removed here."""
         return ""
 
-    def report(self, progress: BatchProgress, *, state: str = "running", text: str = "") -> None:
-        """Nobody listens."""
+    def report(
+        self, progress: BatchProgress, *, state: str = "running", text: str = ""
+    ) -> None: ...
 
     def close(self) -> None:
-        """Close the files."""
         self._bulk.close()

@@ -379,7 +379,6 @@ def starting(
 
 
 def ending(options: SourceOptions, upstream: Upstream, found: Found) -> Position:
-    """Where a batch read ends."""
     if options.ending_at_ms >= 0:
         times = {topic: {"": options.ending_at_ms} for topic in found.marks("end")}
         offsets = _at_times(times, upstream, found, "end")

@@ -62,7 +62,6 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # On the driver's side
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins."""
         return self._started().initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -83,7 +82,6 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._started().freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What the last poll saw."""
         return self._started().latest()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -108,7 +106,6 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # On executors
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows of one task."""
         if not isinstance(partition, RangePartition):
             return iter(())
         schema = to_arrow_schema(self.schema, timezone="UTC")
@@ -157,7 +154,6 @@ class PenstockReader(DataSourceReader):
         return partitions(start, end, self.options, self.columns)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The rows of one task."""
         # Spark makes a partition of its own when there is none.
         if not isinstance(partition, RangePartition):
             return iter(())

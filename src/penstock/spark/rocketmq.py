@@ -110,8 +110,9 @@ class RocketMqUpstream:
         """RocketMQ keeps nothing for a reader."""
         return ""
 
-    def report(self, progress: BatchProgress, *, state: str = "running", text: str = "") -> None:
-        """RocketMQ does not ask."""
+    def report(
+        self, progress: BatchProgress, *, state: str = "running", text: str = ""
+    ) -> None: ...
 
     def close(self) -> None:
         """Give the connections back."""

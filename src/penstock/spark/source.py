@@ -36,13 +36,11 @@ class PenstockSource(DataSource):
         return full_schema(self.chosen)
 
     def reader(self, schema: StructType) -> "PenstockReader":
-        """For ``spark.read``."""
         from penstock.spark.readers import PenstockReader
 
         return PenstockReader(self.chosen, schema)
 
     def streamReader(self, schema: StructType) -> "PenstockStreamReader":
-        """For ``spark.readStream``."""
         from penstock.spark.readers import PenstockStreamReader
 
         given = self.chosen

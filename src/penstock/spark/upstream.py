@@ -114,13 +114,11 @@ class Upstream(Protocol):
         """Hold what is not processed yet; the text says when that was given up before."""
         ...
 
-    def report(self, progress: BatchProgress, *, state: str = "running", text: str = "") -> None:
-        """Tell how a batch went."""
-        ...
+    def report(
+        self, progress: BatchProgress, *, state: str = "running", text: str = ""
+    ) -> None: ...
 
-    def close(self) -> None:
-        """Give back what is open."""
-        ...
+    def close(self) -> None: ...
 
 
 def local_answer(found: Found, ask: Ask) -> Answer:

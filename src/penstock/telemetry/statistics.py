@@ -70,7 +70,6 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count one observation."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
@@ -85,5 +84,4 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """Number of observations."""
         return sum(self.counts)

@@ -147,11 +147,9 @@ class MemoryCatalog:
         self._is_dead = False
 
     def load(self) -> dict[RowKey, bytes]:
-        """Every row."""
         return dict(self.rows)
 
     def apply(self, ops: Sequence[Op]) -> None:
-        """All of ``ops`` or none."""
         if self._is_dead:
             raise OSError("this catalog died with its process")
         self.calls += 1
@@ -164,8 +162,7 @@ class MemoryCatalog:
             raise OSError("catalog transaction failed (planned)")
         self._write(ops)
 
-    def close(self) -> None:
-        """Nothing to give back."""
+    def close(self) -> None: ...
 
     def kill(self) -> MemoryCatalog:
         """The catalog as the next process finds it."""

@@ -96,11 +96,9 @@ class RecordingOutlet:
     # What the engine calls.
 
     def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
-        """Remember confirms."""
         self.events.append(Confirmed(channel, list(confirmations)))
 
     def refused(self, channel: Channel, refusals: list[tuple[int, Refusal]]) -> None:
-        """Remember refusals."""
         self.events.append(Refused(channel, list(refusals)))
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
@@ -115,7 +113,6 @@ class RecordingOutlet:
         self._unsettled = [item for item in self._unsettled if item[0] is not consumer]
 
     def active_changed(self, consumer: Consumer, is_active: bool) -> None:
-        """Remember a failover."""
         self.events.append(ActiveChanged(consumer, is_active))
 
     def gate_changed(self, is_open: bool, reasons: dict[Reason, str]) -> None:

@@ -37,7 +37,6 @@ class MemoryFile:
         self._content = content
 
     def write(self, data: bytes) -> int:
-        """Append ``data``."""
         self._content += data
         return len(data)
 
@@ -46,7 +45,6 @@ class MemoryFile:
         return bytes(self._content[at : at + size])
 
     def size(self) -> int:
-        """Bytes in the file."""
         return len(self._content)
 
     def truncate(self, size: int) -> None:
@@ -56,8 +54,7 @@ class MemoryFile:
     def sync(self) -> None:
         """Nothing to do: memory is as durable as it gets."""
 
-    def close(self) -> None:
-        """Nothing to do."""
+    def close(self) -> None: ...
 
 
 class MemoryStorage:
@@ -88,7 +85,6 @@ class MemoryStorage:
         return path in self.files or path in self.dirs
 
     def size(self, path: str) -> int:
-        """Bytes in a file."""
         if path not in self.files:
             raise _missing(path)
         return len(self.files[path])
@@ -111,11 +107,9 @@ class MemoryStorage:
             raise _missing(path)
         del self.files[path]
 
-    def sync_dir(self, path: str) -> None:
-        """Nothing to do."""
+    def sync_dir(self, path: str) -> None: ...
 
     def free_bytes(self) -> int:
-        """There is always room."""
         return NO_CAPACITY
 
 
@@ -223,7 +217,6 @@ class SimulatedStorage:
         return path in self._names
 
     def size(self, path: str) -> int:
-        """Bytes in a file."""
         self.admit("size", path)
         node = self._names.get(path)
         if node is None:
@@ -266,7 +259,6 @@ class SimulatedStorage:
             _apply(self._durable_names, change)
 
     def free_bytes(self) -> int:
-        """Room left on the disk."""
         return max(0, self.capacity_bytes - self.used_bytes)
 
     def kill(self) -> SimulatedStorage:

@@ -97,7 +97,6 @@ class ChannelState:
         (self.line if self.line.is_waiting else self.session).send(data)
 
     def answer(self, method: Method) -> None:
-        """A method, in order."""
         self.send(method_frame(self.number, method))
 
     def answer_when_durable(self, method: Method) -> None:
@@ -149,7 +148,6 @@ class ChannelState:
             self.engine_channel = None
 
     def vanish(self) -> None:
-        """The connection is gone."""
         self.phase = ChannelPhase.ENDED
         self.line.clear()
         self.give_back()
@@ -178,7 +176,6 @@ def _nobody(method: Method | None) -> None:
 
 
 def open_again(channel: ChannelState, method: Open) -> None:
-    """It is open already."""
     del channel, method
     raise AmqpError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
 

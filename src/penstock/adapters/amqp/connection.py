@@ -121,12 +121,10 @@ class Caller:
 
     @property
     def now_ms(self) -> int:
-        """Monotonic time."""
         return self.clock.monotonic_ms()
 
     @property
     def user_name(self) -> str:
-        """Who is logged in."""
         return self.user.name
 
     def may_claim(self, user_id: bytes) -> bool:
@@ -142,7 +140,6 @@ class Caller:
             self.wake()
 
     def say(self, method: Method) -> None:
-        """A method on channel 0."""
         self.send(method_frame(0, method))
 
     def introduce(self, properties: dict[str, Any]) -> None:
@@ -176,14 +173,11 @@ class Caller:
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Consumers have outlets of their own."""
 
-    def cancelled(self, consumer: Consumer, cause: str) -> None:
-        """See ``deliver``."""
+    def cancelled(self, consumer: Consumer, cause: str) -> None: ...
 
-    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
-        """See ``deliver``."""
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None: ...
 
-    def answered(self, pull: Pull, result: PullResult) -> None:
-        """Nobody pulls here."""
+    def answered(self, pull: Pull, result: PullResult) -> None: ...
 
 
 # ---- blocked ------------------------------------------------------------------------------------
@@ -289,7 +283,6 @@ class Session(Caller):
             del self.channels[channel.number]
 
     def tune(self, channel_max: int, frame_max: int, heartbeat: int) -> None:
-        """What was negotiated."""
         self.channel_max, self.frame_max, self.heartbeat = channel_max, frame_max, heartbeat
         self._inflow.tune(frame_max, channel_max)
         self._beat = Heartbeat(heartbeat, self.now_ms)
@@ -324,7 +317,6 @@ class Session(Caller):
         return not self._contents.is_waiting or self._contents.may_read(self.now_ms)
 
     def receive(self, data: bytes) -> None:
-        """Any cut of frames."""
         if self.heartbeat:
             self._beat.heard_ms = self.clock.monotonic_ms()
         self.received_bytes += len(data)
@@ -400,7 +392,6 @@ class Session(Caller):
         self.wants_close = self.wants_close or not self.backlog.is_waiting
 
     def stopping(self, reason: str) -> None:
-        """The broker goes down."""
         if self.is_established:
             self.fail(shutdown())
         self.wants_close = True
@@ -412,13 +403,11 @@ class Session(Caller):
     # What the engine calls; the rest of it is heard by nobody (``caller.py``).
 
     def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
-        """Durable."""
         ours = self.flows.get(channel)
         if ours is not None:
             ours.publishing.confirmed(confirmations)
 
     def refused(self, channel: Channel, refusals: list[tuple[int, Refusal]]) -> None:
-        """Not stored."""
         ours = self.flows.get(channel)
         if ours is not None:
             ours.publishing.refused(refusals)
@@ -684,7 +673,6 @@ class Heartbeat:
         self.looked()
 
     def looked(self) -> None:
-        """Whatever was due is done."""
         if self._interval_ms:
             self.deadline_ms = min(self.sent_ms + self._interval_ms // 2, self._dead_ms())
 

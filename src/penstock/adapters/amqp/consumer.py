@@ -307,12 +307,10 @@ class Run(msgspec.Struct, eq=False):
 
     @property
     def end_tag(self) -> int:
-        """The first tag behind it."""
         return self.first_tag + self.tags
 
     @property
     def settled_offsets(self) -> list[int]:
-        """The offsets of its tags."""
         at, tags, offsets = self.at, self.tags, self.offsets
         if at < 0 or (at == 0 and tags == len(offsets)):
             return offsets
@@ -324,7 +322,6 @@ class Run(msgspec.Struct, eq=False):
         return self.at < 0
 
     def part(self, first_tag: int, tags: int) -> Run:
-        """Some of its tags."""
         return Run(
             first_tag,
             tags,
@@ -441,12 +438,10 @@ class Unacked:
         return pieces, None
 
     def take_all(self) -> list[Run]:
-        """Settle everything."""
         pieces, self._runs, self._firsts, self.count = self._runs, [], [], 0
         return pieces
 
     def put_back(self, pieces: list[Run]) -> None:
-        """Undo a take."""
         for piece in pieces:
             at = bisect_right(self._firsts, piece.first_tag)
             self._firsts.insert(at, piece.first_tag)
@@ -536,7 +531,6 @@ def stretches(tags: list[int]) -> list[tuple[int, int]]:
 
 
 def unknown_tag(tag: int) -> AmqpError:
-    """406, as RabbitMQ says it."""
     return AmqpError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
 
 

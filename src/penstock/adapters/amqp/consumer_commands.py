@@ -125,7 +125,6 @@ class Consuming:
     # Who comes and goes.
 
     def add(self, entry: ConsumerEntry) -> None:
-        """A consumer begins."""
         entry.start()
         self.consumers[entry.tag] = entry
         entry.queue.exclusive_consumer = entry.is_exclusive
@@ -183,7 +182,6 @@ class Consuming:
 
 
 def consume(channel: ChannelState, method: Consume) -> None:
-    """basic.consume."""
     consuming = channel.consuming
     tag = method.consumer_tag or new_tag()
     replies = channel.publishing.replies
@@ -198,7 +196,6 @@ def consume(channel: ChannelState, method: Consume) -> None:
 
 
 def begin(channel: ChannelState, method: Consume, tag: str) -> None:
-    """A consumer of a queue."""
     consuming = channel.consuming
     count_max = channel.house.settings.consumers_per_channel_max
     if consuming.consumers_kept >= count_max:
@@ -265,7 +262,6 @@ CONSUME_COMMANDS: Final[dict[type[Any], Callable[[ChannelState, Any], None]]] = 
 
 
 def get(channel: ChannelState, method: Get) -> None:
-    """basic.get."""
     queue = channel.vhost.queues.find(named(channel, method.queue), channel.session)
     channel.send(take_one(channel, queue, is_no_ack=method.is_no_ack))
 
@@ -328,7 +324,6 @@ GET_COMMANDS: Final[dict[type[Any], Callable[[ChannelState, Any], None]]] = {Get
 
 
 def qos(channel: ChannelState, method: Qos) -> None:
-    """basic.qos."""
     if method.prefetch_size:
         text = f"prefetch_size!=0 ({method.prefetch_size})"
         raise AmqpError(ReplyCode.NOT_IMPLEMENTED, text)
@@ -373,7 +368,6 @@ class ConsumerTimeouts:
         return self._next_ms if self._house.settings.consumer_timeout_ms else None
 
     def due(self, now_ms: int) -> None:
-        """Look at every channel."""
         self._next_ms = now_ms + self._pause_ms
         for session in list(self._house.sessions.values()):
             for channel in list(session.channels.values()):

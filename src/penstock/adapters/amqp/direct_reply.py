@@ -91,7 +91,6 @@ class DirectReplies:
         return waiting
 
     def remove(self, consumer: ReplyConsumer) -> None:
-        """It waits no more."""
         self._waiting.pop(consumer.key, None)
 
 

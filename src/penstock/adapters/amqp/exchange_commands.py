@@ -70,7 +70,6 @@ def declare(channel: ChannelState, method: Declare) -> None:
 
 
 def delete(channel: ChannelState, method: Delete) -> None:
-    """Remove an exchange."""
     name = clean_name(method.exchange)
     gone = delete_exchange(channel.vhost, name, if_unused=method.if_unused)
     is_durable = gone is not None and gone.is_durable
@@ -88,7 +87,6 @@ def bind(channel: ChannelState, method: Bind) -> None:
 
 
 def unbind(channel: ChannelState, method: Unbind) -> None:
-    """No longer so."""
     source, destination = clean_name(method.source), clean_name(method.destination)
     refuse_default(source, destination)
     binding = channel.vhost.bindings.unbind(
@@ -171,7 +169,6 @@ def known_kind(kind: str) -> str:
 
 
 def clean_name(name: str) -> str:
-    """A name without line ends."""
     return name.translate(_LINE_ENDS)
 
 

@@ -47,7 +47,6 @@ class AmqpFactory:
 
     @property
     def house(self) -> House:
-        """The house, once open."""
         if self._house is None:
             raise InvariantBroken("an AMQP client came before the house was open")
         return self._house

@@ -54,9 +54,7 @@ _DROPPED: Final = frozenset((PREFIX + "delivery_mode", _PRIORITY, ATTEMPTS))
 class Reader(Protocol):
     """What a protocol's ``facts.py`` offers."""
 
-    def facts(self, record: Record) -> Facts:
-        """Everything but the body."""
-        ...
+    def facts(self, record: Record) -> Facts: ...
 
     def body(self, record: Record, bytes_max: int) -> bytes:
         """The body as its producer's user saw it; ``ValueError`` when that cannot be had."""

@@ -135,7 +135,6 @@ class Publishing:
         self._transaction().commit(self._send_held)
 
     def rollback(self) -> None:
-        """tx.rollback."""
         self._transaction().rollback()
 
     def close(self) -> None:
@@ -158,7 +157,6 @@ class Publishing:
                     self.tx.answered(token, tokens.count(token))
 
     def refused(self, refusals: Sequence[tuple[int, Refusal]]) -> None:
-        """These were not stored."""
         if self.confirms is not None:
             self.confirms.nacked([token for token, _ in refusals])
             self.say_confirms()
@@ -327,7 +325,6 @@ class Confirms:
         self._acked += tokens if 0 not in tokens else [each for each in tokens if each]
 
     def nacked(self, tokens: list[int]) -> None:
-        """These were not stored."""
         self._nacked += [each for each in tokens if each]
 
     def take(self) -> bytes:
@@ -349,7 +346,6 @@ class Confirms:
 
 
 def select(channel: ChannelState, method: ConfirmSelect) -> None:
-    """confirm.select."""
     channel.publishing.select_confirms()
     if not method.is_nowait:
         channel.answer(ConfirmSelectOk())

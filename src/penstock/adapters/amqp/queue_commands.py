@@ -78,7 +78,6 @@ def bind(channel: ChannelState, method: Bind) -> None:
 
 
 def unbind(channel: ChannelState, method: Unbind) -> None:
-    """No longer so."""
     name, exchange, key = _ends(channel, method)
     refuse_default(exchange)
     queue = channel.vhost.queues.get(name)
@@ -90,7 +89,6 @@ def unbind(channel: ChannelState, method: Unbind) -> None:
 
 
 def purge(channel: ChannelState, method: Purge) -> None:
-    """Drop every ready message."""
     queue = channel.vhost.queues.find(named(channel, method.queue), channel.session)
     _answer(channel, method, PurgeOk(queue.purge()), is_durable=queue.is_durable)
 
@@ -120,8 +118,7 @@ def _deleted(channel: ChannelState, queue: AmqpQueue, say: Callable[[], None]) -
         say()
 
 
-def _nobody(_answer: Method | None) -> None:
-    """Nobody waits for it."""
+def _nobody(_answer: Method | None) -> None: ...
 
 
 COMMANDS: Final[dict[type[Method], Callable[..., None]]] = {

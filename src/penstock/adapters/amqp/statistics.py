@@ -58,12 +58,10 @@ class Tally:
 
     @property
     def deliver_get(self) -> int:
-        """Whatever way they went."""
         return self.deliver + self.deliver_no_ack + self.get + self.get_no_ack
 
 
 def total(tallies: Iterable[Tally]) -> Tally:
-    """All of them together."""
     whole = Tally()
     for each in tallies:
         whole.add(each)

@@ -102,7 +102,6 @@ class Transaction:
     def hold_publish(
         self, head: PublishHead, route: ExchangeRoute | None, records: list[Record]
     ) -> None:
-        """Publishes came in."""
         self._charge(sum([len(each.origin) for each in records]) + PUBLICATION_BYTES * len(records))
         self._publishes.append(HeldPublish(head, route, records))
 
@@ -198,7 +197,6 @@ class Transaction:
 
 
 def select(channel: ChannelState, _method: TxSelect) -> None:
-    """tx.select."""
     channel.publishing.select_tx()
     channel.answer(TxSelectOk())
 
@@ -209,7 +207,6 @@ def commit(channel: ChannelState, _method: TxCommit) -> None:
 
 
 def rollback(channel: ChannelState, _method: TxRollback) -> None:
-    """tx.rollback."""
     channel.publishing.rollback()
     channel.answer(TxRollbackOk())
 
@@ -249,7 +246,6 @@ class TxRoom:
 
     @property
     def bytes(self) -> int:
-        """All of it."""
         return self._share.used
 
     def take(self, connection: ConnectionId, size_bytes: int) -> bool:
@@ -262,7 +258,6 @@ class TxRoom:
         return True
 
     def give(self, connection: ConnectionId, size_bytes: int) -> None:
-        """Hold less."""
         if size_bytes:
             self._pool.give(self._share, size_bytes)
             self._held[connection] -= size_bytes

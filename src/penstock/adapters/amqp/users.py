@@ -93,11 +93,9 @@ class Users:
                 self._users.pop(name, None)
 
     def get(self, name: str) -> User | None:
-        """The user of this name."""
         return self._users.get(name)
 
     def all(self) -> list[User]:
-        """Everybody, by name."""
         return [self._users[name] for name in sorted(self._users)]
 
     def login(self, name: str, password: str, host: str) -> User | None:

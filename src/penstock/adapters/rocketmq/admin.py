@@ -223,7 +223,6 @@ class Relay:
         )
 
     def timed_out(self) -> None:
-        """The client took too long."""
         if not self.is_over:
             self.is_over = True
             self.client.forget(self.passed_on)
@@ -331,7 +330,6 @@ _FACTS: Final = RocketmqFacts()
 
 
 def view_message(session: Session, command: Command) -> None:
-    """VIEW_MESSAGE_BY_ID."""
     header = parse(ViewMessageHeader, command)
     body = shown_at(session.house, header.offset)
     if body is None:
@@ -340,7 +338,6 @@ def view_message(session: Session, command: Command) -> None:
 
 
 def query_message(session: Session, command: Command) -> None:
-    """QUERY_MESSAGE."""
     header = parse(QueryMessageHeader, command)
     house = session.house
     place = house.topics.require(header.topic)
@@ -433,7 +430,6 @@ def delete_topic(session: Session, command: Command) -> None:
 
 
 def all_topics(session: Session, command: Command) -> None:
-    """GET_ALL_TOPIC_CONFIG."""
     topics = session.house.topics
     table = TopicConfigTable(topic_config_table=topics.configs(), data_version=topics.version)
     session.answer(command, body=encode_body(table))
@@ -542,7 +538,6 @@ class OperatorDesk:
         return self._groups.all()
 
     def members(self, group: str) -> Sequence[str]:
-        """Client ids."""
         found = self._house.consumers.group(group)
         return found.client_ids if found is not None else []
 

@@ -144,11 +144,9 @@ class KeyValues:
             self._count += 1
 
     def get(self, namespace: str, key: str) -> str | None:
-        """A value."""
         return self._tables.get(namespace, {}).get(key)
 
     def table(self, namespace: str) -> dict[str, str]:
-        """All of a namespace."""
         return dict(self._tables.get(namespace, {}))
 
     def put(self, namespace: str, key: str, value: str) -> None:
@@ -164,7 +162,6 @@ class KeyValues:
         self._engine.define(KIND, f"{namespace}{_SEPARATOR}{key}", packed)
 
     def delete(self, namespace: str, key: str) -> None:
-        """Forget a value."""
         if self._tables.get(namespace, {}).pop(key, None) is not None:
             self._count -= 1
             self._engine.define(KIND, f"{namespace}{_SEPARATOR}{key}", None)

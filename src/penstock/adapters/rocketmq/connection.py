@@ -126,7 +126,6 @@ class Session(Line):
         return self.connection.may_read
 
     def receive(self, data: bytes) -> None:
-        """Any cut of frames."""
         self.heard_ms = self.house.clock.monotonic_ms()
         self._frames.feed(data)
         sends = self._sends
@@ -144,7 +143,6 @@ class Session(Line):
         sends.flush()
 
     def closed(self, reason: str) -> None:
-        """Give everything back."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -162,21 +160,17 @@ class Session(Line):
     # What the engine calls.
 
     def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
-        """Durable."""
         self._sends.confirmed(confirmations)
 
     def refused(self, channel: Channel, refusals: list[tuple[int, Refusal]]) -> None:
-        """Not stored."""
         self._sends.refused(refusals)
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Nobody is pushed to here: whoever attaches a consumer brings an outlet of its own."""
 
-    def cancelled(self, consumer: Consumer, cause: str) -> None:
-        """See ``deliver``."""
+    def cancelled(self, consumer: Consumer, cause: str) -> None: ...
 
-    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
-        """See ``deliver``."""
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None: ...
 
     def gate_changed(self, is_open: bool, reasons: dict[Reason, str]) -> None:
         """RocketMQ has no notice for it; ``is_reading`` does the rest."""

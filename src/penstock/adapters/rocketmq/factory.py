@@ -56,7 +56,6 @@ class Household:
 
     @property
     def house(self) -> House:
-        """The house, once open."""
         if self._house is None:
             raise InvariantBroken("a RocketMQ client came before the house was open")
         return self._house

@@ -45,9 +45,7 @@ WantedOf = Callable[[str, str], Wanted | None]
 class PropertyReader(Protocol):
     """The part of a protocol's facts that selectors need."""
 
-    def properties(self, record: Record) -> dict[str, str]:
-        """All properties as texts."""
-        ...
+    def properties(self, record: Record) -> dict[str, str]: ...
 
 
 def language_of(expression_type: str | None) -> str:
@@ -178,6 +176,5 @@ class FilterMaps:
             known.discard(topic)
 
     def forgotten(self, group: str) -> None:
-        """The group is gone."""
         self.changed(group, tuple(self._names.get(group, ())))
         self._names.pop(group, None)

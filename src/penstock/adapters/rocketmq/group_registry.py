@@ -115,7 +115,6 @@ class GroupBook:
         return True
 
     def all(self) -> dict[str, SubscriptionGroupConfig]:
-        """Every group, by name."""
         return dict(self._groups)
 
     def _take(self, config: SubscriptionGroupConfig) -> None:

@@ -219,7 +219,6 @@ class Modes:
         self._forget([group for name, group, _ in self._modes.items() if name == topic], topic)
 
     def forget_group(self, group: str) -> None:
-        """The group is gone."""
         for topic in [topic for topic, name, _ in self._modes.items() if name == group]:
             self._forget([group], topic)
 
@@ -387,7 +386,6 @@ class Clients:
         return min([at_ms for at_ms in times if at_ms is not None], default=None)
 
     def due(self, now_ms: int) -> None:
-        """Look for the silent."""
         self._notices.tell(self._house.producers.due(now_ms))
         self._notices.tell(self._house.consumers.due(now_ms))
         self._house.locks.sweep(now_ms)

@@ -51,7 +51,6 @@ class Line:
         self._wake()
 
     def outgoing(self) -> list[bytes]:
-        """Everything to send."""
         outbox, self._outbox = self._outbox, []
         return outbox
 

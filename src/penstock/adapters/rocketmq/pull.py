@@ -228,7 +228,6 @@ class ShortHolds:
         return self._sweep_ms
 
     def due(self, now_ms: int) -> None:
-        """Look at all of them."""
         if self._sweep_ms is None or now_ms < self._sweep_ms:
             return
         held, self._held = self._held, []

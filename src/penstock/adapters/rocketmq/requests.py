@@ -58,7 +58,6 @@ class Request:
         engine.waiting.submit(class_name, key, self)
 
     def run(self) -> None:
-        """Serve it now."""
         session, handler = self.session, self.handler
         if session.is_closed or handler is None:
             return

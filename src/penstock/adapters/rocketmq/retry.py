@@ -201,7 +201,6 @@ _FACTS: Final = RocketmqFacts()
 
 
 def send_back(session: Session, command: Command) -> None:
-    """CONSUMER_SEND_MSG_BACK."""
     header = parse(SendBackHeader, command)
     house = session.house
     config = group_config(house, header.group)

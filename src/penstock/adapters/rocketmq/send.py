@@ -227,15 +227,12 @@ class SendDesk:
                 self._waiting.submit(SEND, send.header.topic, _WaitingSend(self, send))
 
     def confirmed(self, confirmations: list[Confirmation]) -> None:
-        """Durable."""
         self._publisher.confirmed(confirmations)
 
     def refused(self, refusals: list[tuple[int, Refusal]]) -> None:
-        """Not stored."""
         self._publisher.refused(refusals)
 
     def clear(self) -> None:
-        """The peer is gone."""
         self._publisher.clear()
 
     # For the families.
@@ -408,7 +405,6 @@ class Publisher:
         return side
 
     def confirmed(self, confirmations: list[Confirmation]) -> None:
-        """These are durable."""
         waiting = self._waiting
         sends: list[Sending] = []
         for each in confirmations:
@@ -422,7 +418,6 @@ class Publisher:
             self._answer(sends)
 
     def refused(self, refusals: list[tuple[int, Refusal]]) -> None:
-        """These are not stored."""
         for token, refusal in refusals:
             each = self._waiting.pop(token, None)
             if isinstance(each, Storing):
@@ -593,7 +588,6 @@ class _Tally:
         self._end()
 
     def refused(self, refusal: Refusal) -> None:
-        """One more is not stored."""
         self._refusal = refusal
         self._end()
 

@@ -124,9 +124,7 @@ def _presented(house: House, queue: Queue, record: Record, entry: IndexEntry) ->
 class Reader(Protocol):
     """What a protocol's ``facts.py`` offers."""
 
-    def facts(self, record: Record) -> Facts:
-        """Everything but the body."""
-        ...
+    def facts(self, record: Record) -> Facts: ...
 
     def body(self, record: Record, bytes_max: int) -> bytes:
         """The body as its producer's user saw it; ``ValueError`` when that cannot be had."""
@@ -137,7 +135,6 @@ class NeutralReader:
     """Records of our own protocol: their properties have RocketMQ's form already (D3)."""
 
     def facts(self, record: Record) -> Facts:
-        """Key, tag and properties."""
         return Facts(
             key=record.key.decode("utf-8", "replace"),
             tag=record.tag.decode("utf-8", "replace"),
@@ -146,7 +143,6 @@ class NeutralReader:
         )
 
     def body(self, record: Record, bytes_max: int) -> bytes:
-        """As it is."""
         del bytes_max
         return record.body
 
@@ -182,7 +178,6 @@ def present(
 
 
 def reader_of(house: House, record: Record) -> Reader:
-    """Who can read this record."""
     reader: object = house.engine.facts.get(record.wire)
     if record.wire != Wire.NEUTRAL and isinstance(reader, Reader):
         return reader

@@ -115,7 +115,6 @@ class TopicBook:
 
     @property
     def model(self) -> TopicConfig:
-        """TBW102."""
         queues = self._house.settings.default_topic_queues
         inherit = int(Perm.INHERIT) if self._house.settings.is_auto_creating else 0
         return TopicConfig(

@@ -149,7 +149,6 @@ class Transactions:
         header: CheckTransactionHeader,
         context: EndContext,
     ) -> None:
-        """On a worker thread."""
         try:
             context.state = state_of(check(message))
         except Exception:

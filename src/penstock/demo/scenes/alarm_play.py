@@ -35,7 +35,6 @@ class Cast(NamedTuple):
 
 
 async def play_alarm(house: House, alarm: Alarm) -> None:
-    """Run it."""
     cast = await _set_up(house)
     await house.wait(1.0)
     await _raise(house, alarm, cast)

@@ -22,7 +22,6 @@ BODY_BYTES: Final = 20_000
 
 
 async def play(house: House) -> None:
-    """Run it."""
     probe = await house.away(house.rocketmq)
     await house.away(lambda: probe.create_topic("pictures", 1))
     sender = house.sender("producer", "pictures", per_second=PER_SECOND, body_bytes=BODY_BYTES)

@@ -23,7 +23,6 @@ HOLD_MS: Final = 20_000
 
 
 async def play(house: House) -> None:
-    """Run it."""
     desk = await Desk.open(await house.amqp("reader"))
     await desk.declare("orders")
     await desk.declare("others")

@@ -10,5 +10,4 @@ DISK: Final = Alarm(FaultOrder("disk", bytes=0), "low on disk", "disk")
 
 
 async def play(house: House) -> None:
-    """Run it."""
     await play_alarm(house, DISK)

@@ -19,7 +19,6 @@ FAILING_WRITES: Final = 20
 
 
 async def play(house: House) -> None:
-    """Run it."""
     topic = house.topic("orders")
     publisher = house.publisher("publisher", topic, per_second=PER_SECOND)
     await house.wait(1.5)

@@ -21,7 +21,6 @@ SLACK_MS: Final = 400
 
 
 async def play(house: House) -> None:
-    """Run it."""
     probe = await house.away(house.rocketmq)
     await house.away(lambda: probe.create_topic("orders", 1))
     sender = house.sender("producer", "orders", per_second=PER_SECOND, body_bytes=500)

@@ -16,7 +16,6 @@ REGIONS: Final = ("eu", "us", "")
 
 
 async def play(house: House) -> None:
-    """Run it."""
     client = await house.away(house.rocketmq)
     await house.away(lambda: _play(house, client))
 

@@ -46,32 +46,24 @@ class Actor(Protocol):
         """Its part of a ticker line."""
         ...
 
-    def leave(self) -> None:
-        """Hang up."""
-        ...
+    def leave(self) -> None: ...
 
 
 class Sends(Protocol):
     """A publisher that keeps book of the answers."""
 
     @property
-    def confirmed_numbers(self) -> set[int]:
-        """Those that are stored."""
-        ...
+    def confirmed_numbers(self) -> set[int]: ...
 
     @property
-    def outstanding(self) -> int:
-        """Sent and not answered."""
-        ...
+    def outstanding(self) -> int: ...
 
 
 class Takes(Protocol):
     """A consumer that keeps what it settled."""
 
     @property
-    def bodies(self) -> list[bytes]:
-        """In order."""
-        ...
+    def bodies(self) -> list[bytes]: ...
 
 
 AnyActor = TypeVar("AnyActor", bound=Actor)
@@ -169,7 +161,6 @@ class House:
         return actor
 
     def dismiss(self, *actors: Actor) -> None:
-        """Their part is over."""
         for actor in actors:
             self._actors.remove(actor)
             actor.leave()
@@ -184,7 +175,6 @@ class House:
         self.say(click.style(f"fault: {self.broker.faults.order(order)}", fg="yellow"))
 
     async def wait(self, seconds: float) -> None:
-        """Let it go on for a while."""
         await asyncio.sleep(seconds)
 
     async def until(self, condition: Callable[[], bool], seconds_max: float) -> bool:
@@ -210,7 +200,6 @@ class House:
         return answer
 
     def say(self, text: str) -> None:
-        """One line of narration."""
         if not self._is_silent:
             click.echo(f"{self._at()}  {text}")
 

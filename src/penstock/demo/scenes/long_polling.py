@@ -16,7 +16,6 @@ ASLEEP_SECONDS: Final = 2.0
 
 
 async def play(house: House) -> None:
-    """Run it."""
     reader = await house.away(house.rocketmq)
     sender = await house.away(house.rocketmq)
     await house.away(lambda: sender.create_topic("quiet", QUEUES))

@@ -10,5 +10,4 @@ MEMORY: Final = Alarm(FaultOrder("memory", bytes=1 << 44), "low on memory", "mem
 
 
 async def play(house: House) -> None:
-    """Run it."""
     await play_alarm(house, MEMORY)

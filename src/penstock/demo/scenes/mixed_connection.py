@@ -25,7 +25,6 @@ SECONDS_MAX: Final = 8.0
 
 
 async def play(house: House) -> None:
-    """Run it."""
     link = await house.amqp("worker")
     desk = await Desk.open(link, 2)
     for queue, length_max in (("work", LENGTH_MAX), ("lonely", LONELY_MAX)):
@@ -46,7 +45,6 @@ async def play(house: House) -> None:
 
 
 async def _others(house: House, link: AmqpLink) -> None:
-    """Nobody else waits."""
     actors = [
         house.cast(await AmqpPublisher.start(each, name, "spare", per_second=PER_SECOND, channel=3))
         for each, name in ((link, "third channel"), (await house.amqp("other"), "neighbour"))

@@ -25,7 +25,6 @@ CHANGE_SECONDS_MAX: Final = 6.0
 
 
 async def play(house: House) -> None:
-    """Run it."""
     await house.away(lambda: _play(house))
 
 
@@ -41,7 +40,6 @@ class Desk:
         self._lock = threading.Lock()
 
     def consume(self, message: ReceivedMessage) -> ConsumeResult | None:
-        """One step of one order."""
         with self._lock:
             self.collisions += message.queue in self._busy
             self._busy.add(message.queue)

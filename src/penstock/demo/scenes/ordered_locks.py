@@ -24,7 +24,6 @@ MESSAGES: Final = 60
 
 
 async def play(house: House) -> None:
-    """Run it."""
     ann = await house.away(house.rocketmq)
     bob = await house.away(house.rocketmq)
     await house.away(lambda: _play(house, ann, bob))

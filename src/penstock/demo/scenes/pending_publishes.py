@@ -25,7 +25,6 @@ STILL_SECONDS: Final = 0.7
 
 
 async def play(house: House) -> None:
-    """Run it."""
     desk = await Desk.open(await house.amqp("reader"))
     await desk.declare("orders")
     reader = house.cast(await desk.consume("reader", "orders"))
@@ -46,7 +45,6 @@ async def play(house: House) -> None:
 
 
 async def _stands_still(house: House, eager: AmqpPublisher, careful: AmqpPublisher) -> None:
-    """The disk is silent."""
     house.order(FaultOrder("store-hold", ms=HOLD_MS))
     await house.until(lambda: _pending(house) >= PENDING_MAX, SECONDS_MAX)
     await house.wait(STILL_SECONDS)
@@ -79,7 +77,6 @@ async def _stands_still(house: House, eager: AmqpPublisher, careful: AmqpPublish
 
 
 async def _goes_on(house: House, eager: AmqpPublisher) -> None:
-    """The disk answers."""
     before = len(eager.confirmed_numbers)
     house.order(FaultOrder("clear"))
     is_going_on = await house.until(

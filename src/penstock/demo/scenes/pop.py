@@ -20,7 +20,6 @@ INVISIBLE_MS: Final = 3000
 
 
 async def play(house: House) -> None:
-    """Run it."""
     workers = [await house.away(house.rocketmq) for _ in range(8)]
     await house.away(lambda: _play(house, workers))
 

@@ -23,7 +23,6 @@ STILL_SECONDS: Final = 0.7
 
 
 async def play(house: House) -> None:
-    """Run it."""
     await _fill(house, ("alone", "together", "unlimited"))
     await _alone(house)
     await _together(house)

@@ -27,7 +27,6 @@ CALM_SECONDS: Final = 0.7
 
 
 async def play(house: House) -> None:
-    """Run it."""
     await house.away(lambda: _play(house))
 
 
@@ -42,7 +41,6 @@ class Team:
         self._lock = threading.Lock()
 
     def hire(self, count: int) -> None:
-        """So many more."""
         for _ in range(count):
             self._hired += 1
             consumer = PushConsumer(

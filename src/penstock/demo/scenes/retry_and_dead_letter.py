@@ -24,7 +24,6 @@ DELAYS_S: Final = (1.0, 5.0)
 
 
 async def play(house: House) -> None:
-    """Run it."""
     client = await house.away(house.rocketmq)
     await house.away(lambda: _play(house, client))
 

@@ -24,7 +24,6 @@ SECONDS_MAX: Final = 8.0
 
 
 async def play(house: House) -> None:
-    """Run it."""
     desks = [await Desk.open(await house.amqp(name)) for name in ("slow", "quick", "publisher")]
     await desks[0].declare("work")
     slow = house.cast(await desks[0].consume("slow", "work"))
@@ -64,7 +63,6 @@ async def _publish(house: House, desk: Desk, channel: int, count: int) -> AmqpPu
 
 
 async def _goes_on(house: House, slow: AmqpConsumer, quick: AmqpConsumer) -> None:
-    """One reads, one does not."""
     page = await _page_with_mark(house)
     kept = MESSAGES - _consumer(page, "slow")["unacked"]
     is_dealt = await house.until(lambda: len(slow.bodies) + len(quick.bodies) == kept, SECONDS_MAX)
@@ -95,7 +93,6 @@ async def _goes_on(house: House, slow: AmqpConsumer, quick: AmqpConsumer) -> Non
 
 
 async def _is_named(house: House, desk: Desk) -> None:
-    """Nobody else is there."""
     page = await _page_with_mark(house)
     found = page["diagnosis"]
     house.say(f"the broker says: {found['sentence']}")

@@ -32,7 +32,6 @@ class SlowQuery:
         self._task = asyncio.create_task(self._run())
 
     def stop(self) -> None:
-        """Die without a word."""
         self._task.cancel()
 
     def polled(self, order: PollOrder, answer: PollAnswer | QueryRefused) -> None:
@@ -66,7 +65,6 @@ class SlowQuery:
 
 
 async def play(house: House) -> None:
-    """Run it."""
     engine = house.broker.engine
     orders, other = house.topic("orders"), house.topic("other")
     query = SlowQuery(house, orders)

@@ -19,7 +19,6 @@ PER_SECOND: Final = 2000
 
 
 async def play(house: House) -> None:
-    """Run it."""
     topic = house.topic("orders")
     patient = house.publisher("patient", topic, per_second=PER_SECOND)
     hasty = house.publisher("hasty", topic, per_second=PER_SECOND, is_fast_failing=True)

@@ -31,7 +31,6 @@ ACTS: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
 
 
 async def play(house: House) -> None:
-    """Run it."""
     for limit, options, what in ACTS:
         house.say(f"{limit}: {what}")
         await house.away(partial(_act, house, limit, options))
@@ -46,7 +45,6 @@ class Slow:
         self._passing = range(1, SPAN if passes_first_span else 0)
 
     def __call__(self, message: ReceivedMessage) -> None:
-        """Consume one message."""
         if message.offset not in self._passing:
             self.is_free.wait(ACT_SECONDS_MAX)
         self.done.add(message.offset)

@@ -62,7 +62,6 @@ class PikaTill:
         return self._promised < WINDOW
 
     def send(self, key: str, body: bytes, on_fate: OnFate) -> None:
-        """Send one order."""
         with self._lock:
             self._promised += 1
             is_over = self._is_over

@@ -46,7 +46,6 @@ class Board:
         self._figures = (0.0, 0.0)
 
     def look(self) -> None:
-        """Ask everybody."""
         with contextlib.suppress(PenstockError):
             self._flow = self._broker.ask("GET", "/api/flow")
             self._queries = self._broker.ask("GET", "/api/queries")["queries"]
@@ -70,7 +69,6 @@ class Board:
         return max((each["lag_messages"] for each in self._queries), default=0)
 
     def lines(self) -> list[str]:
-        """For a terminal."""
         confirmed, consumed = self._figures
         shop, billing = self._shop, self._billing
         held = billing.held
@@ -91,7 +89,6 @@ class Board:
         ]
 
     def line(self) -> str:
-        """For a log."""
         confirmed, consumed = self._figures
         held = [f"billing held in {len(self._billing.held)} queues"] if self._billing.held else []
         lags = [f"{each['name']} {each['lag_messages']:,} behind" for each in self._queries]
@@ -175,11 +172,9 @@ class Screen:
 
     @property
     def elapsed_s(self) -> float:
-        """Since the story began."""
         return time.monotonic() - self._began
 
     def say(self, text: str) -> None:
-        """One line of narration."""
         if self._is_silent:
             return
         self._wipe()

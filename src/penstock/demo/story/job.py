@@ -70,7 +70,6 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Ended, well or not."""
         return self.state in ("drained", "failed")
 
     def last_batch(self, query: str) -> int:
@@ -155,7 +154,6 @@ class Household:
 
     @property
     def pid(self) -> int:
-        """Of the broker."""
         assert self._process is not None
         return self._process.pid
 
@@ -246,7 +244,6 @@ def row_seconds(path: str) -> float:
 
 
 def set_row_seconds(path: Path, seconds: float) -> None:
-    """Tell all workers."""
     draft = path.with_suffix(".new")
     draft.write_text(str(seconds))
     draft.replace(path)
@@ -259,7 +256,6 @@ class Amount:
         self._path = path
 
     def __call__(self, cents: int, quantity: int) -> int:
-        """The amount of one order."""
         seconds = row_seconds(self._path)
         if seconds:
             time.sleep(seconds)

@@ -45,7 +45,6 @@ END_S: Final = 10.0
 
 
 def main() -> None:
-    """Run until told otherwise."""
     options = _arguments()
     out = Path(options.out)
     said: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -109,7 +108,6 @@ class Flow:
 
 
 def make_flows(spark: SparkSession, options: argparse.Namespace, out: Path) -> list[Flow]:
-    """Both queries, running."""
     slow = f.udf(Amount(str(out / "slow")), LongType())
     # A sink that is slow to compute must not be computed twice.
     amount = slow.asNondeterministic()(f.col("cents"), f.col("quantity"))

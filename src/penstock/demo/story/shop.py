@@ -46,7 +46,6 @@ class Shop:
         return self.placed - len(self.confirmed) - len(self.unknown) - self.refused
 
     def open(self) -> None:
-        """Place orders from now on."""
         self._thread.start()
 
     def stop(self) -> None:

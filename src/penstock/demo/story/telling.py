@@ -75,7 +75,6 @@ class Story:
 
     @property
     def is_good(self) -> bool:
-        """Every claim holds."""
         return bool(self.checks) and all(is_true for _, is_true, _ in self.checks)
 
     def verdict(self) -> dict[str, Any]:
@@ -93,7 +92,6 @@ class Story:
     # What an act uses.
 
     def say(self, text: str) -> None:
-        """One line of narration."""
         self.screen.say(text)
 
     def check(self, claim: str, is_true: bool, figures: str = "") -> None:
@@ -101,7 +99,6 @@ class Story:
         self.checks.append((claim, is_true, figures))
 
     def wait(self, seconds: float) -> None:
-        """Let it go on for a while."""
         self.until(lambda: False, seconds)
 
     def until(self, condition: Callable[[], bool], seconds_max: float) -> bool:

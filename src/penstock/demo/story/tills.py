@@ -37,7 +37,6 @@ class RocketTill:
         return True
 
     def send(self, key: str, body: bytes, on_fate: OnFate) -> None:
-        """Send one order."""
 
         def done(outcome: SendResult | ClientError) -> None:
             if isinstance(outcome, SendResult):
@@ -103,7 +102,6 @@ class Billing:
         self._consumer.subscribe(TOPIC)
 
     def open(self) -> None:
-        """Consume from now on."""
         self._consumer.start()
 
     def close(self) -> None:

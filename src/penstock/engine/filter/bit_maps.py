@@ -131,7 +131,6 @@ class BitMaps:
             del self._by_queue[queue_id]
 
     def dropped(self, queue_id: int) -> None:
-        """The queue is gone."""
         maps = self._by_queue.pop(queue_id, None)
         for registration in maps.registrations if maps is not None else ():
             registration.floors.pop(queue_id, None)
@@ -208,7 +207,6 @@ class _QueueMaps:
         self._first_offset = 0
 
     def remove(self, registration: Registration) -> bool:
-        """True when nobody is left."""
         if registration in self.registrations:
             self.registrations.remove(registration)
         return not self.registrations

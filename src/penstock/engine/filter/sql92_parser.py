@@ -68,7 +68,6 @@ Getter = Callable[[Properties], Value]
 
 
 def equal(left: Operand, right: Operand) -> Test:
-    """``left = right``."""
     if isinstance(left, Property) and isinstance(right, Text):
         return _property_is_text(left.name, right.value)
     if isinstance(left, Property) and isinstance(right, Number):
@@ -130,7 +129,6 @@ def looks_like(
 
 
 def constant(value: bool | None) -> Test:
-    """Always the same."""
     return lambda _properties: value
 
 
@@ -536,7 +534,6 @@ def any_of(tests: tuple[Test, ...]) -> Test:
 
 
 def negated(inner: Test) -> Test:
-    """Not unknown is unknown."""
 
     def test(properties: Properties) -> bool | None:
         value = inner(properties)

@@ -149,7 +149,6 @@ class ConsumeModes:
             del self._settings[key]
 
     def remove_group(self, group: str) -> None:
-        """The group is gone."""
         for key in [key for key in self._settings if key[1] == group]:
             del self._settings[key]
 

@@ -72,7 +72,6 @@ class QueueLocks(Generic[QueueT]):
         return returned
 
     def owner(self, group: str, queue: QueueT, now_ms: int) -> str | None:
-        """Who holds a queue now."""
         entry = self._groups.get(group, {}).get(queue)
         return None if entry is None or self._is_expired(entry, now_ms) else entry[0]
 
@@ -82,7 +81,6 @@ class QueueLocks(Generic[QueueT]):
         return any(not self._is_expired(entry, now_ms) for entry in held.values())
 
     def forget(self, group: str) -> None:
-        """The group is gone."""
         self._groups.pop(group, None)
 
     def sweep(self, now_ms: int) -> int:

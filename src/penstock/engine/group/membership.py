@@ -154,7 +154,6 @@ class Membership:
     # Going.
 
     def leave(self, name: str, connection: int, now_ms: int) -> list[Notice]:
-        """A member says good-bye."""
         group = self._groups.get(name)
         if group is None or connection not in group.members:
             return []
@@ -313,12 +312,10 @@ class Member(msgspec.Struct):
 
     @property
     def client_id(self) -> str:
-        """Its own name for itself."""
         return self.client.client_id
 
     @property
     def connection(self) -> int:
-        """Where it is spoken to."""
         return self.client.connection
 
 
@@ -349,7 +346,6 @@ class Group:
 
     @property
     def connections(self) -> tuple[int, ...]:
-        """Of all members."""
         return tuple(self.members)
 
     @property

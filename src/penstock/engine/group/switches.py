@@ -37,7 +37,6 @@ class SwitchBoard:
         self._groups: dict[str, Switches] = {}
 
     def get(self, group: str) -> Switches:
-        """What holds for a group."""
         return self._groups.get(group, ALL_ON)
 
     def set(self, group: str, switches: Switches) -> bool:

@@ -169,7 +169,6 @@ class QueryDesk:
 
     @property
     def polls_held(self) -> int:
-        """Polls that wait."""
         return len(self.held)
 
     # Leases and reports.
@@ -446,7 +445,6 @@ class Stretch(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Record bytes in it."""
         return self.entries.bytes_between(self.start, self.end)
 
 

@@ -108,7 +108,6 @@ class Query:
         )
 
     def row(self) -> bytes:
-        """Its catalog row."""
         lease = self.lease
         return msgspec.json.encode(QueryRow(lease.ttl_ms, lease.heard_ms, lease.cause, lease.text))
 
@@ -447,7 +446,6 @@ class TopicPressure:
         self.brake.count(arriving, arriving_bytes)
 
     def judge(self, messages: int, size_bytes: int, now_ms: int) -> Hold | None:
-        """Why the publish waits."""
         held = self.brake.judge(messages, size_bytes, now_ms)
         return Hold(Reason.SPARK, held.culprit, held.until_ms) if held is not None else None
 

@@ -76,7 +76,6 @@ class QueryPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def query_pages(desk: QueryDesk, now_ms: int, wall_ms: int) -> list[QueryPage]:
-    """Every query, by name."""
     queries = desk.book.queries
     return [_page(desk, queries[name], now_ms, wall_ms) for name in sorted(queries)]
 

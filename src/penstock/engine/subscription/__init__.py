@@ -1,1 +1,1 @@
-"""A named reader of a topic: its cursors, its consumers, who is next, and what became of what it gave out."""
+"""A named reader of a topic: its cursors, its consumers, who is next, and what became of it."""

@@ -372,7 +372,6 @@ class Pending:
         return taken
 
     def _spill(self) -> None:
-        """Make entries of all runs."""
         runs, self._runs = self._runs, {}
         for start, run in runs.items():
             sizes = run.sizes[run.settled :]

@@ -196,7 +196,6 @@ class Lane:
     # Recovery and snapshots
 
     def restore(self, state: CursorState) -> None:
-        """Go on from a snapshot."""
         self.cursor.restore(state.low_mark, state.ranges)
         self.redelivery.counts = dict(state.counts)
         self.delivered_mark = state.delivered_mark
@@ -374,7 +373,6 @@ class Cursor:
         self.settled_above = 0
 
     def restore(self, low_mark: int, ranges: list[tuple[int, int]]) -> None:
-        """Take over a saved state."""
         self.seek(low_mark)
         for start, end in ranges:
             self.settle(start, end)
@@ -451,7 +449,6 @@ class Notes:
         """True when there is nothing to save."""
 
     def settled(self, cause: Cause, start: int, end: int) -> None:
-        """[start, end) is done."""
         self.is_empty = False
         ranges = self._ranges.get(cause)
         if ranges is None:
@@ -462,7 +459,6 @@ class Notes:
             ranges.append((start, end))
 
     def settled_runs(self, cause: Cause, runs: list[tuple[int, int]]) -> None:
-        """All of these are done."""
         self.is_empty = False
         self._ranges.setdefault(cause, []).extend(runs)
 
@@ -570,7 +566,6 @@ class Redelivery:
         heappush(self.again, offset)
 
     def back_all(self, offsets: list[int]) -> None:
-        """The same for many."""
         again = self.again
         if len(offsets) * HEAP_STEPS < len(again):
             for offset in offsets:
@@ -641,7 +636,6 @@ class Redelivery:
             self.again = sorted(at for at in self.again if at >= offset)
 
     def clear(self) -> None:
-        """Forget everything."""
         self.again.clear()
         self.counts.clear()
         self.room.remove(len(self.delayed))

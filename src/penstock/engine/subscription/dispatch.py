@@ -323,7 +323,6 @@ class Rooms:
         return max(room, 0), max(size, 0)
 
     def take(self, at: int, messages: int, size: int) -> None:
-        """It is handed this much."""
         room, room_size = self._own[at]
         self._own[at] = (room - messages, room_size - size)
         for limit in self._sharing[at]:

@@ -31,9 +31,7 @@ class Dispatcher(Protocol):
         """Take it in; returns the consumer it displaced as the active one, if any."""
         ...
 
-    def leave(self, consumer: Consumer) -> None:
-        """It takes no more."""
-        ...
+    def leave(self, consumer: Consumer) -> None: ...
 
     def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
         """Those who can take something now, in the order in which they are served.
@@ -83,29 +81,23 @@ class Exclusive:
         )
 
     def join(self, consumer: Consumer) -> Consumer | None:
-        """Nobody is ever displaced."""
         self.consumers.append(consumer)
         return None
 
     def leave(self, consumer: Consumer) -> None:
-        """The place is free."""
         self.consumers.remove(consumer)
 
     def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
         """The one, while it has room."""
         return [consumer for consumer in self.consumers if consumer.room() > 0]
 
-    def served(self, last: Consumer) -> None:
-        """There is no round."""
+    def served(self, last: Consumer) -> None: ...
 
-    def park(self, offset: int, slot: int) -> None:
-        """Keys play no part."""
+    def park(self, offset: int, slot: int) -> None: ...
 
-    def released(self, slot: int) -> None:
-        """Keys play no part."""
+    def released(self, slot: int) -> None: ...
 
     def unpark(self) -> list[int]:
-        """Nothing is parked."""
         return []
 
 
@@ -130,7 +122,6 @@ class Failover:
         return self.consumers[0] if self.consumers else None
 
     def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
-        """Everyone may wait."""
         return None
 
     def join(self, consumer: Consumer) -> Consumer | None:
@@ -156,17 +147,13 @@ class Failover:
         active = self.active
         return [active] if active is not None and active.room() > 0 else []
 
-    def served(self, last: Consumer) -> None:
-        """There is no round."""
+    def served(self, last: Consumer) -> None: ...
 
-    def park(self, offset: int, slot: int) -> None:
-        """Keys play no part."""
+    def park(self, offset: int, slot: int) -> None: ...
 
-    def released(self, slot: int) -> None:
-        """Keys play no part."""
+    def released(self, slot: int) -> None: ...
 
     def unpark(self) -> list[int]:
-        """Nothing is parked."""
         return []
 
     @staticmethod
@@ -220,7 +207,6 @@ class Shared:
         self._found_at: dict[int, tuple[_Level, int]] = {}
 
     def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
-        """Everyone is welcome."""
         return None
 
     def join(self, consumer: Consumer) -> Consumer | None:
@@ -271,14 +257,11 @@ class Shared:
             level, at = place
             level.next = (at + 1) % len(level.members)
 
-    def park(self, offset: int, slot: int) -> None:
-        """Keys play no part."""
+    def park(self, offset: int, slot: int) -> None: ...
 
-    def released(self, slot: int) -> None:
-        """Keys play no part."""
+    def released(self, slot: int) -> None: ...
 
     def unpark(self) -> list[int]:
-        """Nothing is parked."""
         return []
 
 
@@ -364,11 +347,9 @@ class KeyShared:
         self._settle_owners()
         return [consumer for consumer in self.consumers if consumer.room() > 0]
 
-    def served(self, last: Consumer) -> None:
-        """There is no round."""
+    def served(self, last: Consumer) -> None: ...
 
     def slot(self, key: bytes, offset: int) -> int:
-        """The slot of a message."""
         return self.owners.slot(key) if key else offset * _SPREAD % SLOTS + 1
 
     def place(self, offset: int, slot: int, rooms: dict[int, int]) -> int:
@@ -495,9 +476,7 @@ POINTS_PER_CONSUMER: Final = 100
 class SlotOwners(Protocol):
     """A way to share out the slots."""
 
-    def slot(self, key: bytes) -> int:
-        """The slot of a key."""
-        ...
+    def slot(self, key: bytes) -> int: ...
 
     def owner(self, slot: int) -> Consumer | None:
         """Whose slot it is; None = nobody's."""
@@ -507,13 +486,9 @@ class SlotOwners(Protocol):
         """Why this consumer cannot have a share; None = it can."""
         ...
 
-    def add(self, consumer: Consumer) -> None:
-        """Give it its share."""
-        ...
+    def add(self, consumer: Consumer) -> None: ...
 
-    def remove(self, consumer: Consumer) -> None:
-        """Give its share to others."""
-        ...
+    def remove(self, consumer: Consumer) -> None: ...
 
 
 class SlotRing:
@@ -531,7 +506,6 @@ class SlotRing:
         self._known: dict[int, Consumer] = {}
 
     def slot(self, key: bytes) -> int:
-        """1..65535."""
         return murmur3_31(key) % SLOTS + 1
 
     def owner(self, slot: int) -> Consumer | None:
@@ -627,12 +601,10 @@ class SlotClaims:
         return None
 
     def add(self, consumer: Consumer) -> None:
-        """Claim its ranges."""
         for start, end in consumer.key_ranges:
             insort(self._claims, (start, end, consumer), key=lambda claim: claim[0])
 
     def remove(self, consumer: Consumer) -> None:
-        """Its ranges are nobody's."""
         self._claims = [claim for claim in self._claims if claim[2] is not consumer]
 
 

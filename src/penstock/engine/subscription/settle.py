@@ -332,7 +332,6 @@ class Dying:
             self.turn()
 
     def _let_go(self, lane: Lane, starts: list[int]) -> None:
-        """Nobody has them any more."""
         entries = lane.pending.entries
         messages = size = holder = 0
         for start in starts:

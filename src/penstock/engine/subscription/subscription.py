@@ -148,7 +148,6 @@ class Lanes:
         return self.lane(queue_id).ready_messages
 
     def unacked(self, queue_id: QueueId) -> int:
-        """Messages in flight."""
         return self.lane(queue_id).pending.messages
 
     def backlog_bytes(self, queue_id: QueueId) -> int:
@@ -626,7 +625,6 @@ class Subscription(Measured):
 
     @property
     def consumers(self) -> list[Consumer]:
-        """Those who are attached."""
         return list(self.roster)
 
     def statistics(self) -> SubscriptionStatistics:
@@ -830,7 +828,6 @@ class SubscriptionStatistics(msgspec.Struct, frozen=True):
 
 
 def consumer_statistics(consumer: Consumer) -> ConsumerStatistics:
-    """A consumer's snapshot."""
     demand = consumer.demand.available_messages()
     return ConsumerStatistics(
         name=consumer.name,

@@ -39,13 +39,9 @@ _ENCODER = msgspec.json.Encoder()
 class Observed(Protocol):
     """What HTTP shows of a broker."""
 
-    def readiness(self) -> Readiness:
-        """Whether it takes work."""
-        ...
+    def readiness(self) -> Readiness: ...
 
-    def flow_page(self) -> dict[str, Any]:
-        """The flow map."""
-        ...
+    def flow_page(self) -> dict[str, Any]: ...
 
     async def metrics_page(self) -> bytes:
         """All metrics as Prometheus text."""
@@ -62,7 +58,6 @@ class Json(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """Encode."""
         return _ENCODER.encode(content)
 
 
@@ -195,7 +190,6 @@ class AdminApi:
         self._admin = administration
 
     def routes(self) -> list[Route]:
-        """What it answers to."""
         return [
             Route("/api/topics", self.topics, methods=["GET"]),
             Route("/api/topics", self.create_topic, methods=["POST"]),
@@ -213,16 +207,13 @@ class AdminApi:
         ]
 
     async def topics(self, request: Request) -> Response:
-        """A page of topics."""
         return _answer(lambda: self._admin.topics(**_paging(request)))
 
     async def topic(self, request: Request) -> Response:
-        """One topic."""
         name, space = request.path_params["name"], request.query_params.get("space", "")
         return _answer(lambda: self._admin.topic(name, space))
 
     async def create_topic(self, request: Request) -> Response:
-        """Make one."""
 
         def create(order: CreateTopic) -> dict[str, str]:
             self._admin.create_topic(order.name, order.space, queues=order.queues)
@@ -231,7 +222,6 @@ class AdminApi:
         return await self._change(request, CreateTopic, create)
 
     async def delete_topic(self, request: Request) -> Response:
-        """Remove one."""
         name, space = request.path_params["name"], request.query_params.get("space", "")
 
         def delete() -> dict[str, str]:
@@ -241,7 +231,6 @@ class AdminApi:
         return refusal(request, _WHAT) or await self._durable(delete)
 
     async def set_policy(self, request: Request) -> Response:
-        """Change what is named."""
 
         def change(order: SetPolicy) -> dict[str, str]:
             given = msgspec.structs.asdict(order)
@@ -253,11 +242,9 @@ class AdminApi:
         return await self._change(request, SetPolicy, change)
 
     async def queries(self, _request: Request) -> Response:
-        """Every Spark query."""
         return _answer(lambda: {"queries": self._admin.queries()})
 
     async def forget_query(self, request: Request) -> Response:
-        """Remove one."""
         name = request.path_params["name"]
 
         def forget() -> dict[str, str]:
@@ -267,16 +254,13 @@ class AdminApi:
         return refusal(request, _WHAT) or await self._durable(forget)
 
     async def groups(self, request: Request) -> Response:
-        """A page of groups."""
         return _answer(lambda: self._admin.groups(**_paging(request)))
 
     async def group(self, request: Request) -> Response:
-        """One group."""
         name = request.path_params["name"]
         return _answer(lambda: {"group": name, "topics": self._admin.group(name)})
 
     async def delete_group(self, request: Request) -> Response:
-        """Remove one."""
         name, query = request.path_params["name"], request.query_params
 
         def delete() -> dict[str, str]:
@@ -286,7 +270,6 @@ class AdminApi:
         return refusal(request, _WHAT) or await self._durable(delete)
 
     async def reset_group(self, request: Request) -> Response:
-        """Move one."""
 
         def reset(order: ResetGroup) -> dict[str, Any]:
             queues = self._admin.reset(
@@ -298,7 +281,6 @@ class AdminApi:
         return await self._change(request, ResetGroup, reset)
 
     async def set_mode(self, request: Request) -> Response:
-        """Pop or pull."""
 
         def change(order: SetMode) -> dict[str, str]:
             self._admin.set_mode(
@@ -381,7 +363,6 @@ class SetCredit(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def credit_routes(administration: Administration) -> list[Route]:
-    """What it answers to."""
 
     async def show(_request: Request) -> Response:
         return JSONResponse(msgspec.to_builtins(administration.credits()))
@@ -414,7 +395,6 @@ _FAULTS_API_WHAT: Final = "faults are ordered"
 
 
 def fault_routes(faults: Faults) -> list[Route]:
-    """The routes of one broker."""
 
     async def show(request: Request) -> Response:
         return refusal(request, _FAULTS_API_WHAT) or JSONResponse(faults.view())

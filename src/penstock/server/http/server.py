@@ -37,7 +37,6 @@ class GuardedHttp(H11Protocol):
         self._begin()
 
     def data_received(self, data: bytes) -> None:
-        """Part of a request."""
         self._begin()
         super().data_received(data)
 

@@ -51,7 +51,6 @@ class Problem(Exception):
 
 
 def bad_request(reason: str) -> Problem:
-    """400."""
     return Problem(400, "bad_request", reason)
 
 
@@ -61,7 +60,6 @@ def reason_of(error: AmqpError) -> str:
 
 
 def not_found() -> Problem:
-    """404 in RabbitMQ's words."""
     return Problem(404, "Object Not Found", "Not Found")
 
 
@@ -262,7 +260,6 @@ class Place:
         self.desk: Final = OperatorDesk(house)
 
     def vhost(self, name: str) -> VirtualHost:
-        """The vhost a path names."""
         found = self.house.vhost(name)
         if found is None:
             raise not_found()

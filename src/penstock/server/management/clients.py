@@ -73,7 +73,6 @@ async def alarms(place: Place, _asked: Asked) -> dict[str, str] | Failed:
 
 
 async def alive(place: Place, _asked: Asked, vhost: str) -> dict[str, str]:
-    """It answers, so it lives."""
     place.vhost(vhost)
     return {"status": "ok"}
 
@@ -108,24 +107,20 @@ async def none_of_them(_place: Place, _asked: Asked, *_names: str) -> Done:
 
 
 async def connections(place: Place, asked: Asked, vhost: str | None = None) -> Any:
-    """Every client."""
     found = _sessions(place, vhost)
     return await paged(asked, found, connection_view)
 
 
 async def connection(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
-    """One client."""
     return connection_view(_session(place, name))
 
 
 async def connection_channels(place: Place, asked: Asked, name: str) -> Any:
-    """Its channels."""
     found = _session(place, name).channels.values()
     return await paged(asked, found, channel_view)
 
 
 async def close(place: Place, asked: Asked, name: str) -> Done:
-    """End a connection."""
     session = _session(place, name)
     reason = asked.headers.get("x-reason") or CLOSED
     place.house.close_connection(session.connection_id, reason)
@@ -133,7 +128,6 @@ async def close(place: Place, asked: Asked, name: str) -> Done:
 
 
 async def channels(place: Place, asked: Asked, vhost: str | None = None) -> Any:
-    """Every channel."""
     found = [each for session in _sessions(place, vhost) for each in session.channels.values()]
     return await paged(asked, found, channel_view)
 
@@ -148,7 +142,6 @@ async def channel(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
 
 
 async def consumers(place: Place, asked: Asked, vhost: str | None = None) -> Any:
-    """Every consumer."""
     found = [
         entry
         for session in _sessions(place, vhost)
@@ -264,7 +257,6 @@ async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
 
 
 async def whoami(_place: Place, asked: Asked) -> dict[str, Any]:
-    """Who asks."""
     return {"name": asked.user.name, "tags": list(asked.user.tags)}
 
 
@@ -274,12 +266,10 @@ async def cluster_name(place: Place, _asked: Asked) -> dict[str, str]:
 
 
 async def nodes(place: Place, asked: Asked) -> Any:
-    """The one node."""
     return await paged(asked, [place], _node)
 
 
 async def node(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
-    """The one node by its name."""
     found = _node(place)
     if found["name"] != name:
         raise not_found()
@@ -337,7 +327,6 @@ def _exchange_types() -> list[dict[str, Any]]:
 
 
 def _contexts(place: Place) -> list[dict[str, str]]:
-    """Where this very API is."""
     return [
         {
             "description": "RabbitMQ Management",

@@ -87,7 +87,6 @@ class PublishOrder(msgspec.Struct):
 
     @property
     def content(self) -> tuple[bytes, bytes]:
-        """Properties and body."""
         # An empty map comes as an empty list from languages that do not tell them apart.
         given = self.properties if isinstance(self.properties, dict) else {}
         try:
@@ -103,19 +102,16 @@ class PublishOrder(msgspec.Struct):
 
 
 async def queues(place: Place, asked: Asked, vhost_name: str | None = None) -> Any:
-    """Every queue."""
     vhosts = place.house.vhosts.values() if vhost_name is None else [place.vhost(vhost_name)]
     found = [each for vhost in vhosts for each in vhost.queues]
     return await paged(asked, found, queue_view)
 
 
 async def queue(place: Place, _asked: Asked, vhost_name: str, name: str) -> dict[str, Any]:
-    """One queue."""
     return queue_view(_queue(place, vhost_name, name), is_detailed=True)
 
 
 async def put_queue(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
-    """Declare one."""
     vhost = place.vhost(vhost_name)
     wanted = await asked.body(QueueDefinition)
     wanted.name = name
@@ -126,7 +122,6 @@ async def put_queue(place: Place, asked: Asked, vhost_name: str, name: str) -> D
 
 
 async def delete_queue(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
-    """Remove one."""
     found = _queue(place, vhost_name, name)
     if asked.is_set("if-empty") and found.ready + found.unacked:
         raise bad_request(f"queue '{name}' in vhost '{vhost_name}' not empty")
@@ -139,21 +134,18 @@ async def delete_queue(place: Place, asked: Asked, vhost_name: str, name: str) -
 
 
 async def queue_bindings(place: Place, asked: Asked, vhost_name: str, name: str) -> Any:
-    """What leads to it."""
     found = _queue(place, vhost_name, name)
     bound = [default_binding(name), *found.vhost.bindings.to(to_queue(name))]
     return await paged(asked, bound, lambda each: binding_view(found.vhost, each))
 
 
 async def purge(place: Place, _asked: Asked, vhost_name: str, name: str) -> Done:
-    """Drop what is ready."""
     _queue(place, vhost_name, name).purge()
     await place.durable()
     return Done()
 
 
 async def get(place: Place, asked: Asked, vhost_name: str, name: str) -> list[dict[str, Any]]:
-    """Look at some messages."""
     found = _queue(place, vhost_name, name)
     order = await asked.body(GetOrder)
     if order.count < 0 or (order.truncate or 0) < 0:
@@ -171,7 +163,6 @@ async def get(place: Place, asked: Asked, vhost_name: str, name: str) -> list[di
 
 
 async def publish(place: Place, asked: Asked, vhost_name: str, exchange: str) -> dict[str, bool]:
-    """Publish one message."""
     vhost = place.vhost(vhost_name)
     order = await asked.body(PublishOrder)
     content = order.content

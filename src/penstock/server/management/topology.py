@@ -59,18 +59,15 @@ from penstock.wire.amqp.codes import AmqpError
 
 
 async def vhosts(place: Place, asked: Asked) -> Any:
-    """Every vhost."""
     house = place.house
     return await paged(asked, house.vhosts.values(), lambda each: vhost_view(house, each))
 
 
 async def vhost(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
-    """One vhost."""
     return vhost_view(place.house, place.vhost(name))
 
 
 async def put_vhost(place: Place, asked: Asked, name: str) -> Done:
-    """Make one."""
     asked.administrator()
     is_new = name not in place.house.vhosts
     make_vhost(place.house, name)
@@ -90,13 +87,11 @@ async def delete_vhost(place: Place, asked: Asked, name: str) -> Done:
 
 
 async def users(place: Place, asked: Asked) -> Any:
-    """Every user."""
     asked.administrator()
     return await paged(asked, place.house.users.all(), user_view)
 
 
 async def user(place: Place, asked: Asked, name: str) -> dict[str, Any]:
-    """One user."""
     asked.administrator()
     found = place.house.users.get(name)
     if found is None:
@@ -105,7 +100,6 @@ async def user(place: Place, asked: Asked, name: str) -> dict[str, Any]:
 
 
 async def put_user(place: Place, asked: Asked, name: str) -> Done:
-    """Make or change one."""
     asked.administrator()
     wanted = await asked.body(UserDefinition)
     wanted.name = name
@@ -116,7 +110,6 @@ async def put_user(place: Place, asked: Asked, name: str) -> Done:
 
 
 async def delete_user(place: Place, asked: Asked, name: str) -> Done:
-    """Remove one."""
     asked.administrator()
     if not place.house.users.delete(name):
         raise not_found()
@@ -133,7 +126,6 @@ async def permissions(place: Place, asked: Asked) -> Any:
 
 
 async def user_permissions(place: Place, asked: Asked, name: str) -> Any:
-    """What one user may do."""
     if place.house.users.get(name) is None:
         raise not_found()
     return await _permissions(place, asked, [name])
@@ -174,7 +166,6 @@ async def _permissions(place: Place, asked: Asked, users: list[str]) -> Any:
 
 
 async def exchanges(place: Place, asked: Asked, vhost_name: str | None = None) -> Any:
-    """Every exchange."""
     pairs = [
         (each, exchange)
         for each in _vhosts(place, vhost_name)
@@ -184,13 +175,11 @@ async def exchanges(place: Place, asked: Asked, vhost_name: str | None = None) -
 
 
 async def exchange(place: Place, _asked: Asked, vhost_name: str, name: str) -> dict[str, Any]:
-    """One exchange."""
     found = place.vhost(vhost_name)
     return exchange_view(found, _exchange(found, name), is_detailed=True)
 
 
 async def put_exchange(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
-    """Declare one."""
     found = place.vhost(vhost_name)
     wanted = await asked.body(ExchangeDefinition)
     wanted.name = name
@@ -201,7 +190,6 @@ async def put_exchange(place: Place, asked: Asked, vhost_name: str, name: str) -
 
 
 async def drop_exchange(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
-    """Remove one."""
     found = place.vhost(vhost_name)
     _exchange(found, name)
     delete_exchange(found, _name(name), if_unused=asked.is_set("if-unused"))
@@ -225,7 +213,6 @@ async def bindings_to(place: Place, asked: Asked, vhost_name: str, name: str) ->
 
 
 async def bindings(place: Place, asked: Asked, vhost_name: str | None = None) -> Any:
-    """Every binding."""
     pairs = [
         (each, binding) for each in _vhosts(place, vhost_name) for binding in all_bindings(each)
     ]
@@ -239,7 +226,6 @@ async def bindings_between(place: Place, asked: Asked, *where: str) -> Any:
 
 
 async def post_binding(place: Place, asked: Asked, *where: str) -> Done:
-    """Make one."""
     found, source, destination = _way(place, where)
     wanted = await asked.body(BindingDefinition)
     wanted.source, wanted.destination = source, destination.name
@@ -256,7 +242,6 @@ async def binding(place: Place, _asked: Asked, *where: str) -> dict[str, Any]:
 
 
 async def delete_binding(place: Place, _asked: Asked, *where: str) -> Done:
-    """Remove one."""
     found, source, destination = _way(place, where[:-1])
     wanted = _binding(found, source, destination, where[-1])
     if not wanted.source:
@@ -267,7 +252,6 @@ async def delete_binding(place: Place, _asked: Asked, *where: str) -> Done:
 
 
 async def export(place: Place, asked: Asked, vhost_name: str | None = None) -> dict[str, Any]:
-    """The document."""
     asked.administrator()
     return exported(place.house, None if vhost_name is None else place.vhost(vhost_name))
 

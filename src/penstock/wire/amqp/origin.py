@@ -287,7 +287,6 @@ class AmqpFacts:
         return found
 
     def facts(self, record: Record) -> Facts:
-        """Everything but the body."""
         basics = _read(record)
         properties = self.properties(record)
         attempts = (basics.headers or {}).get(ATTEMPTS)
@@ -309,7 +308,6 @@ class AmqpFacts:
 
 
 def text_of(value: Any) -> str:
-    """A field value as text."""
     if isinstance(value, str):
         return _clean(value)
     if isinstance(value, bool):

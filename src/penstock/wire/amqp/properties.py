@@ -123,7 +123,6 @@ def decode_properties(data: bytes) -> Properties:
 
 
 def encode_properties(properties: Properties) -> bytes:
-    """Flags and properties."""
     flags = 0
     pieces = [b""]
     for flag, name, size in _ORDER:

@@ -136,7 +136,6 @@ def got(
     messages: int,
     frame_max: int,
 ) -> bytes:
-    """get-ok and the message."""
     exchange, routing_key = names_of(record)
     method = GetOk(delivery_tag, is_redelivered, exchange, routing_key, messages)
     return with_content(channel, method, record, frame_max)
@@ -176,7 +175,6 @@ _NACK: Final = 120
 
 
 def ack_frame(channel: int, tag: int, *, is_multiple: bool = False) -> bytes:
-    """basic.ack."""
     return _FRAME.pack(
         FRAME_METHOD, channel, _PAYLOAD_BYTES, CLASS_BASIC, _ACK, tag, is_multiple, FRAME_END
     )
@@ -185,7 +183,6 @@ def ack_frame(channel: int, tag: int, *, is_multiple: bool = False) -> bytes:
 def nack_frame(
     channel: int, tag: int, *, is_multiple: bool = False, is_requeue: bool = False
 ) -> bytes:
-    """basic.nack."""
     bits = is_multiple | is_requeue << 1
     return _FRAME.pack(
         FRAME_METHOD, channel, _PAYLOAD_BYTES, CLASS_BASIC, _NACK, tag, bits, FRAME_END

@@ -103,7 +103,6 @@ class UniqueKeys:
         self._front = ""
 
     def make(self) -> str:
-        """The next key."""
         return self.make_at(self._clock.wall_ms())
 
     def make_at(self, now_ms: int) -> str:

@@ -75,7 +75,6 @@ Place = tuple[int, int]
 
 
 def format_start_offsets(starts: Mapping[Place, int]) -> str:
-    """``startOffsetInfo``."""
     return ";".join([f"{flag} {queue} {start}" for (flag, queue), start in starts.items()])
 
 
@@ -85,7 +84,6 @@ def parse_start_offsets(text: str) -> dict[Place, int]:
 
 
 def format_offsets(offsets: Mapping[Place, Sequence[int]]) -> str:
-    """``msgOffsetInfo``."""
     return ";".join(
         [f"{flag} {queue} {','.join(map(str, each))}" for (flag, queue), each in offsets.items()]
     )

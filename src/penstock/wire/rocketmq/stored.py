@@ -132,7 +132,6 @@ class StoredMessage(msgspec.Struct, gc=False, kw_only=True):
 
     @property
     def offset_message_id(self) -> str:
-        """The broker's id for it."""
         return offset_id(self.store_host, self.commit_log_offset)
 
     def property_map(self) -> dict[str, str]:
@@ -546,7 +545,6 @@ class RocketmqFacts:
         return parse_properties(record.properties)
 
     def facts(self, record: Record) -> Facts:
-        """Everything but the body."""
         properties = parse_properties(record.properties)
         deliver = properties.get(TIMER_DELIVER_MS) or properties.get(START_DELIVER_TIME, "")
         return Facts(

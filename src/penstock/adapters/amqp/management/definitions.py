@@ -228,7 +228,6 @@ class UserDefinition(msgspec.Struct):
 
     @property
     def user(self) -> User:
-        """The user it defines."""
         tags = self.tags.split(",") if isinstance(self.tags, str) else self.tags
         names = tuple(tag.strip() for tag in tags if tag.strip())
         if self.password is not None:
@@ -305,7 +304,6 @@ class BindingDefinition(msgspec.Struct):
 
     @property
     def target(self) -> Destination:
-        """Where it leads."""
         is_exchange = self.destination_type in ("exchange", "e")
         return to_exchange(self.destination) if is_exchange else to_queue(self.destination)
 
@@ -374,7 +372,6 @@ class _Survey:
         self._bindings: set[tuple[str, BindingKey]] = set()
 
     def check(self, document: Definitions) -> None:
-        """All of it."""
         house = self._house
         if self._vhost is None:
             users = house.users

@@ -113,13 +113,11 @@ class HouseFigures(NamedTuple):
 
 
 def connection_figures(session: Session) -> ConnectionFigures:
-    """A connection's."""
     published = sum([channel.publishing.published for channel in session.channels.values()])
     return ConnectionFigures(published, session.received_bytes, session.sent_bytes)
 
 
 def channel_figures(channel: ChannelState) -> ChannelFigures:
-    """A channel's."""
     publishing = channel.publishing
     confirms = publishing.confirms
     confirmed = publishing.published - confirms.outstanding if confirms is not None else 0
@@ -133,7 +131,6 @@ def channel_figures(channel: ChannelState) -> ChannelFigures:
 
 
 def queue_figures(queue: AmqpQueue) -> QueueFigures:
-    """A queue's."""
     ready, unacked = queue.ready, queue.unacked
     subscription = queue.topic.subscriptions.get(SUBSCRIPTION)
     unserved_ms = subscription.unserved_ms if subscription is not None else 0
@@ -225,7 +222,6 @@ class Sampler:
         return self._next_ms
 
     def due(self, now_ms: int) -> None:
-        """One step."""
         if self._sweep is None:
             self._sweep = self._walk()
             self._began_ms = now_ms
@@ -288,7 +284,6 @@ CONNECTION_MEMORY_MS: Final = 5_000
 
 
 def connection_state(connection: Connection, engine: Engine, now_ms: int) -> str:
-    """How a connection fares."""
     gate = connection.gate
     if gate.resources:
         return BLOCKED

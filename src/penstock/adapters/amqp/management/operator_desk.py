@@ -140,12 +140,10 @@ class OperatorDesk:
     # What the engine says.
 
     def confirmed(self, _channel: Channel, confirmations: list[Publication]) -> None:
-        """Stored."""
         for each in confirmations:
             self._answer(each.token, None)
 
     def refused(self, _channel: Channel, refusals: list[tuple[int, Refusal]]) -> None:
-        """Not stored."""
         for token, refusal in refusals:
             self._answer(token, refusal)
 
@@ -154,30 +152,24 @@ class OperatorDesk:
         if answer is not None:
             answer(refusal)
 
-    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Nobody consumes here."""
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None: ...
 
-    def cancelled(self, consumer: Consumer, cause: str) -> None:
-        """Nobody consumes here."""
+    def cancelled(self, consumer: Consumer, cause: str) -> None: ...
 
-    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
-        """Nobody consumes here."""
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None: ...
 
     def gate_changed(self, is_open: bool, reasons: dict[Reason, str]) -> None:
         """There is no socket to stop."""
 
-    def answered(self, pull: Pull, result: PullResult) -> None:
-        """Nobody pulls here."""
+    def answered(self, pull: Pull, result: PullResult) -> None: ...
 
 
 class _Nobody:
     """The outlet of a consumer that lives for one look."""
 
-    def deliver(self, consumer: Any, deliveries: Any) -> None:
-        """It takes by itself."""
+    def deliver(self, consumer: Any, deliveries: Any) -> None: ...
 
     def cancelled(self, consumer: Any, cause: str) -> None:
         """It is gone before anybody could."""
 
-    def active_changed(self, consumer: Any, is_active: bool) -> None:
-        """It waits in no line."""
+    def active_changed(self, consumer: Any, is_active: bool) -> None: ...

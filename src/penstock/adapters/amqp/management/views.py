@@ -61,7 +61,6 @@ _NO_TLS: Final = dict.fromkeys(
 
 
 def connection_view(session: Session) -> dict[str, Any]:
-    """One connection."""
     house, peer = session.house, session.peer
     now_ms = house.clock.monotonic_ms()
     figures = connection_figures(session)
@@ -264,7 +263,6 @@ def consumers_of(queue: AmqpQueue) -> list[dict[str, Any]]:
 
 
 def binding_view(vhost: VirtualHost, binding: Binding) -> dict[str, Any]:
-    """One binding."""
     return {
         "source": binding.source,
         "vhost": vhost.name,
@@ -305,7 +303,6 @@ def vhost_view(house: House, vhost: VirtualHost) -> dict[str, Any]:
 
 
 def user_view(user: User) -> dict[str, Any]:
-    """One user."""
     return {
         "name": user.name,
         "password_hash": user.password_hash,

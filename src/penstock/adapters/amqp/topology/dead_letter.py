@@ -210,7 +210,6 @@ class DeathNote(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def entry(self) -> Table:
-        """As a table of the array."""
         entry: Table = {
             "count": 1,
             "reason": self.reason,

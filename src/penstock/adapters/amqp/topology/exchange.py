@@ -269,7 +269,6 @@ class BindingRow(msgspec.Struct, array_like=True):
 
 
 def put_exchange(vhost: VirtualHost, exchange: Exchange) -> None:
-    """Keep it."""
     row = ExchangeRow(
         exchange.name,
         exchange.kind,
@@ -282,12 +281,10 @@ def put_exchange(vhost: VirtualHost, exchange: Exchange) -> None:
 
 
 def delete_exchange(vhost: VirtualHost, exchange: Exchange) -> None:
-    """Keep it no longer."""
     vhost.house.engine.define(EXCHANGE_KIND, _exchange_key(vhost, exchange), None)
 
 
 def put_binding(vhost: VirtualHost, binding: Binding) -> None:
-    """Keep it."""
     row = BindingRow(
         binding.source,
         binding.destination.is_queue,
@@ -301,12 +298,10 @@ def put_binding(vhost: VirtualHost, binding: Binding) -> None:
 
 
 def delete_binding(vhost: VirtualHost, binding: Binding) -> None:
-    """Keep it no longer."""
     vhost.house.engine.define(BINDING_KIND, _binding_key(vhost, binding), None)
 
 
 def stored_exchanges(vhost: VirtualHost) -> Iterator[Exchange]:
-    """Those of a vhost."""
     for body in _bodies(vhost, EXCHANGE_KIND):
         row = msgspec.msgpack.decode(body, type=ExchangeRow)
         yield Exchange(
@@ -320,7 +315,6 @@ def stored_exchanges(vhost: VirtualHost) -> Iterator[Exchange]:
 
 
 def stored_bindings(vhost: VirtualHost) -> Iterator[Binding]:
-    """Those of a vhost."""
     for body in _bodies(vhost, BINDING_KIND):
         row = msgspec.msgpack.decode(body, type=BindingRow)
         yield Binding(

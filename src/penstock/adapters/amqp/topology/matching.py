@@ -35,7 +35,6 @@ class Destination(NamedTuple):
 
 
 def to_queue(name: str) -> Destination:
-    """The queue of this name."""
     return Destination(True, name)
 
 
@@ -331,9 +330,7 @@ class Matcher(Protocol):
         """A binding that was not there; raises ``AmqpError`` when its arguments make no sense."""
         ...
 
-    def remove(self, binding: Binding) -> None:
-        """A binding that was there."""
-        ...
+    def remove(self, binding: Binding) -> None: ...
 
     def match(self, routing_key: str, headers: Mapping[str, Any]) -> Match:
         """Where a message goes, and what it cost to find out."""
@@ -350,18 +347,15 @@ class DirectMatcher:
         self._by_key: dict[str, dict[BindingKey, Destination]] = {}
 
     def add(self, binding: Binding) -> None:
-        """One more."""
         self._by_key.setdefault(binding.routing_key, {})[binding.key] = binding.destination
 
     def remove(self, binding: Binding) -> None:
-        """One less."""
         same = self._by_key[binding.routing_key]
         del same[binding.key]
         if not same:
             del self._by_key[binding.routing_key]
 
     def match(self, routing_key: str, _headers: Mapping[str, Any]) -> Match:
-        """Those with that key."""
         found = self._by_key.get(routing_key)
         return (list(found.values()), len(found)) if found else ([], 1)
 
@@ -376,15 +370,12 @@ class FanoutMatcher:
         self._all: dict[BindingKey, Destination] = {}
 
     def add(self, binding: Binding) -> None:
-        """One more."""
         self._all[binding.key] = binding.destination
 
     def remove(self, binding: Binding) -> None:
-        """One less."""
         del self._all[binding.key]
 
     def match(self, _routing_key: str, _headers: Mapping[str, Any]) -> Match:
-        """All of them."""
         return list(self._all.values()), len(self._all)
 
 
@@ -398,15 +389,12 @@ class TopicMatcher:
         self._trie = TopicTrie()
 
     def add(self, binding: Binding) -> None:
-        """One more."""
         self._trie.add(binding.routing_key, binding.destination)
 
     def remove(self, binding: Binding) -> None:
-        """One less."""
         self._trie.remove(binding.routing_key, binding.destination)
 
     def match(self, routing_key: str, _headers: Mapping[str, Any]) -> Match:
-        """Those whose pattern fits."""
         return self._trie.match(routing_key)
 
 
@@ -420,11 +408,9 @@ class HeadersMatcher:
         self._all: dict[BindingKey, tuple[HeadersMatch, Destination]] = {}
 
     def add(self, binding: Binding) -> None:
-        """One more."""
         self._all[binding.key] = (HeadersMatch(binding.arguments), binding.destination)
 
     def remove(self, binding: Binding) -> None:
-        """One less."""
         del self._all[binding.key]
 
     def match(self, _routing_key: str, headers: Mapping[str, Any]) -> Match:
@@ -464,7 +450,6 @@ def check_exchanges(house: House, more: int = 1) -> None:
 
 
 def check_bindings(house: House, more: int = 1) -> None:
-    """The same for bindings."""
     limit = house.settings.bindings_max
     if more and sum(each.bindings.count for each in house.vhosts.values()) + more > limit:
         raise _reached(f"there are {limit} bindings", "bindings_max")

@@ -104,7 +104,6 @@ class AmqpQueue:
 
     @property
     def resource(self) -> str:
-        """What texts call it."""
         return resource_of(self.name, self.vhost.name)
 
     @property
@@ -208,7 +207,6 @@ def check_foreign(resource: str, arguments: dict[str, Any]) -> None:
 
 
 def resource_of(name: str, vhost: str) -> str:
-    """What texts call a queue."""
     return f"queue '{name}' in vhost '{vhost}'"
 
 

@@ -169,7 +169,6 @@ class QueueBook:
     # Consumers and connections come and go.
 
     def consumer_added(self, queue: AmqpQueue) -> None:
-        """One consumer more."""
         queue.consumers += 1
         queue.had_consumer = True
 
@@ -180,7 +179,6 @@ class QueueBook:
             self.retire(queue, "auto-delete")
 
     def connection_closed(self, connection_id: ConnectionId) -> None:
-        """Its exclusive queues go."""
         for queue in list(self._owned.get(connection_id, {}).values()):
             self.retire(queue, "exclusive owner gone")
 

@@ -395,7 +395,6 @@ class PublishRoutes:
         return route
 
     def forget(self) -> None:
-        """The topology changed."""
         self._by_head.clear()
         self._by_keys.clear()
         self._version = self._vhost.version

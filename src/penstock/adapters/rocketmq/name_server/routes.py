@@ -113,7 +113,6 @@ class RouteBook:
     # Other brokers.
 
     def broker(self, name: str) -> Registered | None:
-        """A registered broker."""
         return self._others.get(name)
 
     def enter(
@@ -159,7 +158,6 @@ class RouteBook:
                     self.leave(name, broker_id)
 
     def heard(self, broker: Registered, silence_ms_max: int = 0) -> Registered:
-        """It is alive."""
         broker.heard_ms = self._house.clock.monotonic_ms()
         usual_ms = self._house.settings.broker_silence_ms_max
         broker.silence_ms_max = silence_ms_max if silence_ms_max > 0 else usual_ms

@@ -61,7 +61,6 @@ class NameSession(Line):
         self._handlers = handlers
 
     def receive(self, data: bytes) -> None:
-        """Any cut of frames."""
         self.heard_ms = self.house.clock.monotonic_ms()
         self._frames.feed(data)
         try:
@@ -142,7 +141,6 @@ class DeleteTopicHeader(Header, gc=False, kw_only=True, rename="camel"):
 
 
 def route(session: NameSession, command: Command) -> None:
-    """GET_ROUTEINFO_BY_TOPIC."""
     topic = parse(TopicHeader, command).topic
     found = session.house.part(RouteBook).route(topic, session.peer.local_host)
     if found is None:
@@ -151,7 +149,6 @@ def route(session: NameSession, command: Command) -> None:
 
 
 def cluster(session: NameSession, command: Command) -> None:
-    """GET_BROKER_CLUSTER_INFO."""
     found = session.house.part(RouteBook).cluster(session.peer.local_host)
     session.answer(command, body=encode_body(found))
 
@@ -163,7 +160,6 @@ def topics(session: NameSession, command: Command) -> None:
 
 
 def topics_by_cluster(session: NameSession, command: Command) -> None:
-    """GET_TOPICS_BY_CLUSTER."""
     found = session.house.part(RouteBook).topics(parse(ClusterHeader, command).cluster)
     session.answer(command, body=encode_body(TopicList(topic_list=found)))
 
@@ -185,14 +181,12 @@ def delete_topic(session: NameSession, command: Command) -> None:
 
 
 def put_value(session: NameSession, command: Command) -> None:
-    """PUT_KV_CONFIG."""
     header = parse(KeyValueHeader, command)
     session.house.key_values.put(header.namespace, header.key, header.value)
     session.house.engine.after_durable(lambda: session.answer(command))
 
 
 def get_value(session: NameSession, command: Command) -> None:
-    """GET_KV_CONFIG."""
     header = parse(KeyValueHeader, command)
     value = session.house.key_values.get(header.namespace, header.key)
     if value is None:
@@ -202,14 +196,12 @@ def get_value(session: NameSession, command: Command) -> None:
 
 
 def delete_value(session: NameSession, command: Command) -> None:
-    """DELETE_KV_CONFIG."""
     header = parse(KeyValueHeader, command)
     session.house.key_values.delete(header.namespace, header.key)
     session.house.engine.after_durable(lambda: session.answer(command))
 
 
 def list_values(session: NameSession, command: Command) -> None:
-    """GET_KVLIST_BY_NAMESPACE."""
     header = parse(KeyValueHeader, command)
     table = session.house.key_values.table(header.namespace)
     if not table:
@@ -247,7 +239,6 @@ BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 def register(session: NameSession, command: Command) -> None:
-    """REGISTER_BROKER."""
     header = parse(BrokerHeader, command)
     body = command.body
     if header.body_crc32 and header.body_crc32 != zlib.crc32(body) & 0x7FFFFFFF:
@@ -271,7 +262,6 @@ def register(session: NameSession, command: Command) -> None:
 
 
 def unregister(session: NameSession, command: Command) -> None:
-    """UNREGISTER_BROKER."""
     header = parse(BrokerHeader, command)
     session.house.part(RouteBook).leave(header.broker_name, str(header.broker_id))
     session.answer(command)
@@ -291,7 +281,6 @@ def compare_version(session: NameSession, command: Command) -> None:
 
 
 def heartbeat(session: NameSession, command: Command) -> None:
-    """BROKER_HEARTBEAT."""
     book = session.house.part(RouteBook)
     broker = book.broker(parse(BrokerHeader, command).broker_name)
     if broker is not None:
@@ -307,7 +296,6 @@ def wipe_write(session: NameSession, command: Command) -> None:
 
 
 def add_write(session: NameSession, command: Command) -> None:
-    """ADD_WRITE_PERM_OF_BROKER."""
     name = parse(BrokerNameHeader, command).broker_name
     count = session.house.part(RouteBook).set_wiped(name, False)
     session.answer(command, ext={"addTopicCount": str(count)})

@@ -199,7 +199,6 @@ class PopReader:
         return 0 if held is None else held.tag >> _REVIVE_BITS
 
     def settle(self, queue: Queue, offsets: list[int]) -> int:
-        """Done."""
         return self.subscription.settle(queue.queue_id, offsets)
 
     def extend(self, queue: Queue, offset: int, *, deadline_ms: int, tag: int) -> None:
@@ -508,7 +507,6 @@ class Revival:
         self._counts = house.part(PopCounts).messages
 
     def late(self, reader: PopReader, queue_id: QueueId, offsets: list[int]) -> None:
-        """The time of these is up."""
         orderly, others = reader.split_late(queue_id, offsets)
         if orderly:
             self._return(reader, queue_id, orderly)

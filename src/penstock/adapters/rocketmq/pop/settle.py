@@ -143,7 +143,6 @@ _log = logging.getLogger(__name__)
 
 
 def ack(session: Session, command: Command) -> None:
-    """ACK_MESSAGE."""
     house = session.house
     try:
         receipt = receipt_of(house, parse(AckHeader, command))
@@ -156,7 +155,6 @@ def ack(session: Session, command: Command) -> None:
 
 
 def batch_ack(session: Session, command: Command) -> None:
-    """BATCH_ACK_MESSAGE."""
     body = decode_body(command.body, BatchAckBody)
     if body.broker_name and body.broker_name != session.house.broker_name:
         raise Answer(

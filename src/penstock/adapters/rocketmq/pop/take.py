@@ -103,7 +103,6 @@ class PopTaken:
         """Whether a message may have been out before, so that an older receipt exists."""
 
     def add(self, reader: PopReader, queue: Queue, deliveries: list[Delivery]) -> None:
-        """Messages of one queue."""
         deliveries.sort(key=_offset_of)
         self._taken.append((reader, deliveries))
         offsets = self._offsets.setdefault((reader.flag, queue.number), [])
@@ -134,12 +133,10 @@ class PopTaken:
                 self._parts.append(data)
 
     def sign(self, pop_ms: int, revive_qid: int) -> None:
-        """Make the receipts valid."""
         for reader, deliveries in self._taken:
             reader.sign(deliveries, pop_ms, revive_qid)
 
     def answer(self, *, pop_ms: int, invisible_ms: int, revive_qid: int, rest: int) -> PopAnswer:
-        """The head of the answer."""
         return PopAnswer(
             pop_time=pop_ms,
             invisible_time=invisible_ms,
@@ -338,7 +335,6 @@ class PopRequest:
         return True
 
     def _sources(self) -> list[Source]:
-        """Where to look, in order."""
         place, header = self._place, self._header
         normal: list[Source] = [(place.reader, queue) for queue in self._queues(place)]
         if header.order or place.reader.flag:
@@ -384,7 +380,6 @@ class PopRequest:
 
 
 def pop(session: Session, command: Command) -> None:
-    """POP_MESSAGE."""
     PopRequest(session, command, parse(PopHeader, command)).run()
 
 
@@ -398,7 +393,6 @@ POP_HANDLERS: Final[dict[int, Handler]] = {RequestCode.POP_MESSAGE: pop}
 
 
 def peek(session: Session, command: Command) -> None:
-    """PEEK_MESSAGE."""
     house = session.house
     header = parse(PeekHeader, command)
     if not 0 < header.max_msg_nums <= MESSAGES_MAX:
@@ -452,7 +446,6 @@ PEEK_HANDLERS: Final[dict[int, Handler]] = {RequestCode.PEEK_MESSAGE: peek}
 
 
 def notification(session: Session, command: Command) -> None:
-    """NOTIFICATION."""
     header = parse(NotificationHeader, command)
     place = readable(session.house, header)
     pops = session.house.part(Pops)
