@@ -147,7 +147,7 @@ class MemoryQueue:
 
 
 @dataclass(slots=True)
-class Burial:
+class DeadLetterFormat:
     """One call of ``dead_letter``."""
 
     queue_id: int
@@ -172,7 +172,7 @@ class MemoryHost:
         self.records: dict[int, Record | None] = {}
         self.awake: dict[Awaiting, None] = {}
         self.noted: dict[Awaiting, None] = {}
-        self.burials: list[Burial] = []
+        self.burials: list[DeadLetterFormat] = []
         self.carried: list[tuple[Record, int]] = []
         self.saved: list[Settlement] = []
         self._end = 0
@@ -206,7 +206,7 @@ class MemoryHost:
         self, queue: SubscribedQueue, offset: int, record: Record, cause: Cause, attempts: int
     ) -> None:
         """Remember a dead letter."""
-        self.burials.append(Burial(queue.queue_id, offset, record, cause, attempts))
+        self.burials.append(DeadLetterFormat(queue.queue_id, offset, record, cause, attempts))
 
     def carry(self, record: Record, target: SubscribedQueue) -> None:
         """Remember where it goes."""

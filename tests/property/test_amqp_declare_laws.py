@@ -55,7 +55,7 @@ class Declarations(RuleBasedStateMachine):
 
     @property
     def book(self):
-        return self.bench.house.vhosts["/"].queues
+        return self.bench.broker.vhosts["/"].queues
 
     def expected(self, name, owner, wanted):
         """The code that a declaration earns; 0 when it is welcome."""

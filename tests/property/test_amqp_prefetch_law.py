@@ -110,7 +110,7 @@ class PrefetchLaw(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost(self) -> None:
-        queues = [self.bench.house.vhosts["/"].queues.get(name) for name in QUEUES]
+        queues = [self.bench.broker.vhosts["/"].queues.get(name) for name in QUEUES]
         ready = sum(queue.ready for queue in queues if queue is not None)
         unacked = sum(queue.unacked for queue in queues if queue is not None)
         assert unacked == sum(len(held) for held in self.held.values())
@@ -120,7 +120,7 @@ class PrefetchLaw(RuleBasedStateMachine):
     def nobody_waits_for_nothing(self) -> None:
         """A queue with messages has no consumer that could take one."""
         for name in QUEUES:
-            queue = self.bench.house.vhosts["/"].queues.get(name)
+            queue = self.bench.broker.vhosts["/"].queues.get(name)
             assert queue is not None
             if queue.ready:
                 takers = [each for each in queue.subscription.consumers if not each.is_passive]

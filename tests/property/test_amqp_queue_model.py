@@ -291,7 +291,7 @@ class AmqpQueues(RuleBasedStateMachine):
     def counts_are_right(self):
         if not hasattr(self, "model"):
             return
-        queues = self.bench.house.vhosts["/"].queues
+        queues = self.bench.broker.vhosts["/"].queues
         for name, expected in self.model.queues.items():
             queue = queues.get(name)
             assert queue.ready == len(expected.ready), name

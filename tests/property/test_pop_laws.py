@@ -32,7 +32,7 @@ class World:
 
     def __init__(self, *, is_orderly):
         self.bench = RocketmqBench()
-        self.bench.house.topics.put(
+        self.bench.broker.topics.put(
             TopicConfig(topic_name="orders", read_queue_nums=QUEUES, write_queue_nums=QUEUES)
         )
         self.bench.settle()
@@ -48,7 +48,7 @@ class World:
     def _connect(self):
         # A restart takes a while; receipts are told apart by time.
         self.bench.clock.advance(1000)
-        self.bench.house.random.seed(self.sent)
+        self.bench.broker.random.seed(self.sent)
         self.producer = self.bench.client()
         self.poppers = [Popper(self.bench), Popper(self.bench)]
 

@@ -118,7 +118,7 @@ def test_no_request_breaks_the_broker_and_each_is_answered_once(bench, number, i
 def test_no_request_breaks_the_name_server_either(bench, number, is_long):
     rng = random.Random(number)
     session = NameSession(
-        Peer("127.0.0.1", 1, "127.0.0.1", 9876), bench.house, NAME_HANDLERS, lambda: None
+        Peer("127.0.0.1", 1, "127.0.0.1", 9876), bench.broker, NAME_HANDLERS, lambda: None
     )
     frames = RemotingFrames()
     for opaque in range(1, REQUESTS * (100 if is_long else 1)):

@@ -63,7 +63,7 @@ def test_a_frame_with_some_bytes_changed(bench, frame, data):
 @given(st.sampled_from(FRAMES), st.binary(max_size=60), st.integers(0, 200))
 @settings(max_examples=100, deadline=None)
 def test_the_name_server_survives_it_too(bench, frame, junk, at):
-    factory = NameServerFactory(lambda: bench.house)
+    factory = NameServerFactory(lambda: bench.broker)
     peer = Peer("127.0.0.1", 1, "127.0.0.1", 9876)
     session = factory.make(1, peer, bench.engine, bench.clock, lambda: None)
     session.receive(frame[:at] + junk + frame[at:])

@@ -7,7 +7,7 @@ import pytest
 from kit.simulator import SimulationFailed, simulate
 from penstock.engine.commit import Settling
 from penstock.engine.connection import Connection
-from penstock.engine.publish import Intake
+from penstock.engine.publish import PublishPipeline
 from penstock.engine.subscription.consumer import Consumer
 from penstock.engine.turn import TurnRunner
 from penstock.flow.credit import Credit, Gate
@@ -86,7 +86,7 @@ def test_a_gate_that_does_not_tell_is_noticed(monkeypatch):
 
 
 def test_a_channel_passed_over_for_busier_ones_is_noticed(monkeypatch):
-    run_channel = Intake._run_channel
+    run_channel = PublishPipeline._run_channel
 
     def busy_first(intake, channel, *budget):
         is_quiet = channel.inbox_messages == 1
@@ -94,5 +94,5 @@ def test_a_channel_passed_over_for_busier_ones_is_noticed(monkeypatch):
             return 0, 0
         return run_channel(intake, channel, *budget)
 
-    monkeypatch.setattr(Intake, "_run_channel", busy_first)
+    monkeypatch.setattr(PublishPipeline, "_run_channel", busy_first)
     assert "(law 5)" in first_failure()

@@ -27,7 +27,7 @@ FREE_BYTES: Final = 64 * 1024
 """What a connection may keep of a content without being charged: a frame or so."""
 
 
-class ContentLine:
+class ContentBudget:
     """Connections that wait for room, in the order they came; one per house."""
 
     __slots__ = ("drawn_bytes", "keepers", "pool", "waiting", "waits")
@@ -85,7 +85,7 @@ class ContentShare:
     def __init__(
         self,
         name: str,
-        line: ContentLine,
+        line: ContentBudget,
         *,
         bytes_max: int,
         ms_max: int,

@@ -1,7 +1,7 @@
 """What a channel sends, in order, although some answers are known later than others (D6).
 
 An answer to a durable change leaves after the commit that holds it; everything the channel says
-later, deliveries too, stays behind it. Such an answer has a ``Place`` in the line; without one
+later, deliveries too, stays behind it. Such an answer has a ``ReplySlot`` in the line; without one
 nothing is kept::
 
     declare-ok (place, not durable yet) | deliver | bind-ok (place, durable) | deliver
@@ -21,12 +21,12 @@ PLACE_BYTES: Final = 256
 """What a place weighs, beside the answer in it."""
 
 
-class Place:
+class ReplySlot:
     """Where an answer will be that is not known, or may not leave, yet."""
 
     __slots__ = ("_line", "data", "is_filled")
 
-    def __init__(self, line: "AnswerLine") -> None:
+    def __init__(self, line: "ReplyQueue") -> None:
         self._line = line
         self.data = b""
         self.is_filled = False
@@ -39,7 +39,7 @@ class Place:
             self._line.advance()
 
 
-class AnswerLine:
+class ReplyQueue:
     """One channel's frames between its handlers and the connection's outbox."""
 
     __slots__ = (
@@ -56,7 +56,7 @@ class AnswerLine:
         """``changed`` is called when something waits, and whenever less does."""
         self._send = send
         self._changed = changed
-        self._kept: deque[bytes | Place] = deque()
+        self._kept: deque[bytes | ReplySlot] = deque()
         self.is_waiting = False
         """True while something is kept."""
         self.held_bytes = 0
@@ -72,9 +72,9 @@ class AnswerLine:
         else:
             self._send(data)
 
-    def reserve(self) -> Place:
+    def reserve(self) -> ReplySlot:
         """A place for an answer; what is sent from now on stays behind it."""
-        place = Place(self)
+        place = ReplySlot(self)
         self._kept.append(place)
         self.is_waiting = True
         self.held_bytes += PLACE_BYTES
@@ -86,7 +86,7 @@ class AnswerLine:
         kept = self._kept
         while kept:
             first = kept[0]
-            if isinstance(first, Place):
+            if isinstance(first, ReplySlot):
                 if not first.is_filled:
                     break
                 self.held_bytes -= PLACE_BYTES
@@ -125,7 +125,7 @@ class AnswerLine:
 # Not here: the limit itself (``flow/budgets.py``).
 
 
-class HandedOver:
+class HandOverCount:
     """Deliveries of one connection that its socket has, or had."""
 
     __slots__ = ("_bytes", "_messages", "_unsent")
@@ -135,7 +135,7 @@ class HandedOver:
         self._messages = 0
         self._bytes = 0
 
-    def count(self, waiting: Iterable[AnswerLine]) -> None:
+    def count(self, waiting: Iterable[ReplyQueue]) -> None:
         """All that is unsent is handed over, but for what waits in these lines."""
         self._messages, self._bytes = self._unsent.messages, self._unsent.bytes
         for line in waiting:

@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from penstock.engine.chain import Chain
 from penstock.engine.commit import Answers, Commits, Settling
 from penstock.engine.connection import Connection, ConnectionOptions
 from penstock.engine.dead_letter import DeadLetters
 from penstock.engine.delay import Delays
+from penstock.engine.flow_context import FlowContext
 from penstock.engine.flow_map import FLOW_TOPIC, SystemTopic, flow_map
 from penstock.engine.host import Awaiting, DelayedRoom, SubscribedQueue, SubscriptionOptions
-from penstock.engine.ports import Burial, FactsReader, Outlet
-from penstock.engine.publish import Admission, Collector, Intake
-from penstock.engine.pull import Pull, PullDesk
-from penstock.engine.registry import SYSTEM_KINDS, Leaving, Registry
+from penstock.engine.ports import DeadLetterFormat, FactsReader, Outlet
+from penstock.engine.publish import Admission, FrameBuilder, PublishPipeline
+from penstock.engine.pull import Pull, PullService
+from penstock.engine.registry import SYSTEM_KINDS, Registry, TopicDeletion
 from penstock.engine.restart import restore
-from penstock.engine.spark.desk import QueryDesk
-from penstock.engine.spark.query import QueryBook
+from penstock.engine.spark.query import QueryRegistry
+from penstock.engine.spark.query_service import QueryService
 from penstock.engine.statistics import Counters, EngineStatistics, Tallies, engine_statistics
 from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Queue, Topic, TopicPolicy
@@ -86,10 +86,10 @@ class Parts:
         recovered: Recovered,
         clock: Clock,
         settings: Settings,
-        burials: Mapping[int, Burial],
+        burials: Mapping[int, DeadLetterFormat],
     ) -> None:
         self.store = store
-        self.chain = Chain(clock, settings)
+        self.chain = FlowContext(clock, settings)
         self.turns = TurnRunner(self)
         self.counters = Counters()
         self.answers = Answers(self.counters)
@@ -105,8 +105,8 @@ class Parts:
             is_on=settings.flow.events_topic,
         )
         self.delays = Delays(store, self.chain, self._queue_of)
-        self.collector = Collector(settings.flow.turn_bytes_max, self.commits.buffers)
-        self.intake = Intake(
+        self.collector = FrameBuilder(settings.flow.turn_bytes_max, self.commits.buffers)
+        self.intake = PublishPipeline(
             self.chain,
             Admission(self.chain.clock, settings, self.chain.alarms, self._bury_refused),
             self.collector,
@@ -116,16 +116,16 @@ class Parts:
         )
         self.host = EngineHost(self, recovered)
         self.held_pulls: HeldPulls[Pull] = HeldPulls()
-        self.pulls = PullDesk(self.host, self.held_pulls)
+        self.pulls = PullService(self.host, self.held_pulls)
         self.chain.disconnected = self._disconnected
         self.waiting = WaitingRoom(self.chain, self.commits)
         self.housekeeping = Housekeeping(
             store, self.chain, settings.storage, self.registry, self.settling
         )
-        book = QueryBook(self, settings.spark)
-        self.queries = QueryDesk(self, book)
+        book = QueryRegistry(self, settings.spark)
+        self.queries = QueryService(self, book)
         self.housekeeping.kept = book.lowest_kept
-        self.leaving = Leaving(self.commits, self._has_unsafe_letters, self.remove_topic)
+        self.leaving = TopicDeletion(self.commits, self._has_unsafe_letters, self.remove_topic)
         self.removal_watchers: list[Callable[[Topic], None]] = []
 
     def remove_topic(self, topic: Topic, cause: str) -> None:
@@ -381,7 +381,7 @@ class Engine(Gauges):
         settings: Settings,
         *,
         facts: Mapping[int, FactsReader] | None = None,
-        burials: Mapping[int, Burial] | None = None,
+        burials: Mapping[int, DeadLetterFormat] | None = None,
     ) -> None:
         super().__init__(Parts(store, recovered, clock, settings, burials or {}))
         self._registry = self._parts.registry
@@ -529,12 +529,12 @@ class Engine(Gauges):
         return connection
 
     @property
-    def pulls(self) -> PullDesk:
+    def pulls(self) -> PullService:
         """Readers that name their offsets (``pull.py``)."""
         return self._parts.pulls
 
     @property
-    def queries(self) -> QueryDesk:
+    def queries(self) -> QueryService:
         """Spark queries: readers of the bulk lane (``bulk/desk.py``)."""
         return self._parts.queries
 
@@ -634,14 +634,14 @@ class HopCredit(msgspec.Struct, frozen=True):
     more: int
 
 
-def hop_credits(chain: Chain) -> dict[str, HopCredit]:
+def hop_credits(chain: FlowContext) -> dict[str, HopCredit]:
     flow = chain.flow
     return {
         hop: HopCredit(getattr(flow, f"{hop}_credit"), getattr(flow, f"{hop}_more")) for hop in HOPS
     }
 
 
-def set_hop_credit(chain: Chain, registry: Registry, hop: str, wanted: HopCredit) -> None:
+def set_hop_credit(chain: FlowContext, registry: Registry, hop: str, wanted: HopCredit) -> None:
     """Put another credit in force; raises ``SettingsError`` when it makes no sense."""
     if hop not in HOPS:
         raise SettingsError(f"there is no hop {hop!r}; use one of {', '.join(HOPS)}")
@@ -664,7 +664,7 @@ def _changed(flow: FlowSettings, hop: str, wanted: HopCredit) -> FlowSettings:
     return replace(flow, queue_log_credit=credit, queue_log_more=more)
 
 
-def _credits(chain: Chain, registry: Registry, hop: str) -> Iterator[Credit]:
+def _credits(chain: FlowContext, registry: Registry, hop: str) -> Iterator[Credit]:
     if hop == "queue_log":
         for queue in registry.queues.values():
             yield queue.log_credit

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.engine.chain import Chain
+from penstock.engine.flow_context import FlowContext
 from penstock.engine.host import Awaiting
-from penstock.engine.parcel import TRANSIENT, Parcel
 from penstock.engine.ports import Confirmation, Publication
+from penstock.engine.publish_batch import TRANSIENT, PublishBatch
 from penstock.engine.statistics import Counters
 from penstock.engine.topic import Queue
 from penstock.flow.budgets import BufferPool
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
 class Frame(msgspec.Struct, eq=False):
     """What one turn appends."""
 
-    parcels: list[Parcel] = []
+    parcels: list[PublishBatch] = []
     batch: list[Appending] = []
     """Parcels' publications and everything else, in the order of the log."""
     runs: list[tuple[int, int]] = []
-    """Stretches of the batch that are runs (``Parcel.is_run``), in order."""
+    """Stretches of the batch that are runs (``PublishBatch.is_run``), in order."""
     queues: dict[Queue, None] = {}
     """Queues that get a new message."""
     size: int = 0
@@ -68,7 +68,7 @@ class Frame(msgspec.Struct, eq=False):
     ends: dict[Queue, int] = {}
     """After the append: queue -> end of what this frame added."""
 
-    def add(self, parcel: Parcel) -> None:
+    def add(self, parcel: PublishBatch) -> None:
         self.parcels.append(parcel)
         start = len(self.batch)
         self.batch.extend(parcel.publications)
@@ -95,7 +95,12 @@ class Commits:
     """Frames between their append and the sync that covers them."""
 
     def __init__(
-        self, store: Store, chain: Chain, settings: Settings, answers: Answers, durable: Durable
+        self,
+        store: Store,
+        chain: FlowContext,
+        settings: Settings,
+        answers: Answers,
+        durable: Durable,
     ) -> None:
         self.buffers = BufferPool(
             settings.storage.write_buffers_max, settings.storage.write_buffer_bytes
@@ -183,7 +188,7 @@ class Commits:
             self._release()
         return True
 
-    def _note_keys(self, parcel: Parcel) -> None:
+    def _note_keys(self, parcel: PublishBatch) -> None:
         for queue in parcel.queues or ():
             topic_id = queue.topic.topic_id
             for publication in parcel.publications:
@@ -264,7 +269,7 @@ class Commits:
         self._chain.stir()
         return self.failure
 
-    def _give_back(self, parcel: Parcel) -> None:
+    def _give_back(self, parcel: PublishBatch) -> None:
         messages = len(parcel.publications)
         for queue in parcel.queues or ():
             queue.log_credit.processed(messages)
@@ -300,7 +305,7 @@ class Commits:
         return bool(self.armed or self.asked)
 
 
-def is_transient(parcel: Parcel) -> bool:
+def is_transient(parcel: PublishBatch) -> bool:
     """True when its confirm does not wait for the sync (P1)."""
     if parcel.manner is not TRANSIENT:
         for queue in parcel.queues or ():
@@ -343,7 +348,7 @@ class Answers:
             [(publication.token, refusal) for publication in publications]
         )
 
-    def unroutable(self, parcel: Parcel) -> None:
+    def unroutable(self, parcel: PublishBatch) -> None:
         """No queue wants it: confirmed at once, or refused if the publisher insists on one."""
         channel = parcel.channel
         channel.connection.refund(parcel.charge)
@@ -387,7 +392,7 @@ class Answers:
 class Settling:
     """Subscriptions with something to save."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: FlowContext) -> None:
         self._chain = chain
         self.noted: dict[Awaiting, None] = {}
         self.again: list[Settlement] = []

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.engine.parcel import Parcel
 from penstock.engine.ports import Outlet, Publication, Room, Undone
+from penstock.engine.publish_batch import PublishBatch
 from penstock.engine.topic import Hold
 from penstock.flow.budgets import IN_FLIGHT_POOL, PendingLimit
 from penstock.flow.credit import Credit, Gate, Stage
@@ -30,7 +30,7 @@ from penstock.model.errors import InvariantBroken
 from penstock.model.ids import ChannelId, ConnectionId
 
 if TYPE_CHECKING:
-    from penstock.engine.publish import Intake
+    from penstock.engine.publish import PublishPipeline
     from penstock.engine.topic import Queue
 
 PAUSING: Final = frozenset((Reason.FLOW, Reason.PENDING, Reason.RATE))
@@ -75,7 +75,7 @@ class Channel:
     )
 
     def __init__(
-        self, channel_id: ChannelId, connection: Connection, stage: Stage, intake: Intake
+        self, channel_id: ChannelId, connection: Connection, stage: Stage, intake: PublishPipeline
     ) -> None:
         flow = intake.chain.flow
         self.channel_id = channel_id
@@ -89,7 +89,7 @@ class Channel:
         )
         self.queue_credits: dict[Queue, Credit] = {}
         # Bounded by the reader's credit, or while held by the connection's byte share.
-        self.inbox: deque[Parcel] = deque()
+        self.inbox: deque[PublishBatch] = deque()
         self.inbox_messages = 0
         self.hold: Hold | None = None
         """Why its first parcel is not admitted."""
@@ -206,7 +206,7 @@ class Connection:
         outlet: Outlet,
         name: str,
         options: ConnectionOptions,
-        intake: Intake,
+        intake: PublishPipeline,
     ) -> None:
         chain = intake.chain
         self.connection_id = connection_id

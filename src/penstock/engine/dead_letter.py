@@ -1,9 +1,10 @@
 """Dead letters: a message that died becomes a new record in the dead-letter topic (D13).
 
 It is appended in the same frame as the settlement that removes the original, so a crash leaves the
-one or the other, never both or none. How it looks is its protocol's business (``Burial``); records
-of our own protocol get ``dead.*`` properties. A topic whose protocol routes dead letters itself has
-``graves``: they are asked instead of the policy, and may name several queues.
+one or the other, never both or none. How it looks is its protocol's business
+(``DeadLetterFormat``); records of our own protocol get ``dead.*`` properties. A topic whose
+protocol routes dead letters itself has ``graves``: they are asked instead of the policy, and may
+name several queues.
 
 Dead letters pass no admission: they come from what is already stored. Only a topic that rejects
 what is too much has no place for them when it is full, as for anybody else; then they are dropped.
@@ -18,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from penstock.engine.chain import Chain
 from penstock.engine.commit import Frame
-from penstock.engine.ports import Burial, Death
+from penstock.engine.flow_context import FlowContext
+from penstock.engine.ports import DeadLetterFormat, Death
 from penstock.engine.topic import route_to
 from penstock.log.encode import Appending
 from penstock.model.names import TopicName
@@ -41,7 +42,7 @@ _KEPT_FLAGS: Final = int(RecordFlag.TRANSIENT | RecordFlag.COMPRESSED)
 Waiting = tuple[Record, tuple["Queue", ...]]
 
 
-class NeutralBurial:
+class NeutralDeadLetterFormat:
     """Records of our own protocol: the death is written into their properties."""
 
     def bury(self, record: Record, death: Death) -> Record:
@@ -75,7 +76,7 @@ class NeutralBurial:
         return copy
 
 
-class PlainBurial:
+class PlainDeadLetterFormat:
     """Other protocols, until they bring their own: the message as it was."""
 
     def bury(self, record: Record, death: Death) -> Record:
@@ -89,14 +90,17 @@ class DeadLetters:
 
     def __init__(
         self,
-        chain: Chain,
+        chain: FlowContext,
         topic_of: Callable[[TopicName], Topic | None],
-        burials: Mapping[int, Burial],
+        burials: Mapping[int, DeadLetterFormat],
     ) -> None:
         self._chain = chain
         self._topic_of = topic_of
-        self._burials: dict[int, Burial] = {Wire.NEUTRAL: NeutralBurial(), **burials}
-        self._plain = PlainBurial()
+        self._burials: dict[int, DeadLetterFormat] = {
+            Wire.NEUTRAL: NeutralDeadLetterFormat(),
+            **burials,
+        }
+        self._plain = PlainDeadLetterFormat()
         # Bounded by the in-flight limits of consumers and by what one turn drops or expires.
         self.waiting: list[Waiting] = []
         """Letters that want a frame; to be looked at only."""

@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from penstock.engine.chain import Chain
 from penstock.engine.commit import Frame
-from penstock.engine.parcel import TIMED, Parcel
+from penstock.engine.flow_context import FlowContext
+from penstock.engine.publish_batch import TIMED, PublishBatch
 from penstock.log.delayed import Due
 from penstock.log.encode import Appending
 from penstock.log.format import record_length, release_record
@@ -48,7 +48,9 @@ Armed = tuple[int, int, int, int]
 class Delays:
     """Everything stored that has no offset yet, as far as it is due soon."""
 
-    def __init__(self, store: Store, chain: Chain, queue_of: Callable[[int], Queue | None]) -> None:
+    def __init__(
+        self, store: Store, chain: FlowContext, queue_of: Callable[[int], Queue | None]
+    ) -> None:
         self._store = store
         self._chain = chain
         self._queue_of = queue_of
@@ -69,7 +71,7 @@ class Delays:
 
     # On the way in.
 
-    def judge(self, parcel: Parcel) -> None:
+    def judge(self, parcel: PublishBatch) -> None:
         """Decide for each message of a timed parcel whether it is delayed for the whole topic."""
         wall_ms = self._chain.clock.wall_ms()
         is_delaying = any(queue.topic.policy.is_delaying for queue in parcel.queues or ())

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from penstock.engine.chain import Chain
 from penstock.engine.commit import Commits, Frame
 from penstock.engine.connection import Channel, Connection
+from penstock.engine.flow_context import FlowContext
 from penstock.engine.ports import Room
 from penstock.engine.registry import Registry
 from penstock.engine.spark.query import PREFIX
@@ -296,7 +296,13 @@ class SystemTopic:
     """Takes records of the broker's own, as far as nothing else suffers."""
 
     def __init__(
-        self, name: TopicName, chain: Chain, registry: Registry, commits: Commits, *, is_on: bool
+        self,
+        name: TopicName,
+        chain: FlowContext,
+        registry: Registry,
+        commits: Commits,
+        *,
+        is_on: bool,
     ) -> None:
         self._name = name
         self._chain = chain

@@ -4,9 +4,9 @@
   and never while one of their calls is on the stack, except for ``refused`` and ``gate_changed``.
 * ``Route``: where a publish goes; made by the adapter, asked by the channel (``routing.py`` has
   the plain ones).
-* ``Burial``: how a dead letter is rewritten in its protocol's words (``dead_letter.py`` has the
-  neutral one).
-* ``Graves``: where the dead letters of one topic go, when its protocol routes them itself.
+* ``DeadLetterFormat``: how a dead letter is rewritten in its protocol's words (``dead_letter.py``
+  has the neutral one).
+* ``DeadLetterRouter``: where the dead letters of one topic go, when its protocol routes them.
 * ``Room``: who has the room that publishes which are still arriving wait for.
 * ``Undone``: what an adapter puts off until the next turns, for operators.
 * ``Publication``: one publish from arrival to confirm. The same object is the log's ``Appending``
@@ -170,7 +170,7 @@ class Death(msgspec.Struct, frozen=True, gc=False):
     """Name of the dead-letter topic."""
 
 
-class Burial(Protocol):
+class DeadLetterFormat(Protocol):
     """Turns a dead message into the record that the dead-letter topic stores."""
 
     def bury(self, record: Record, death: Death) -> Record | None:
@@ -178,7 +178,7 @@ class Burial(Protocol):
         ...
 
 
-class Graves(Protocol):
+class DeadLetterRouter(Protocol):
     """Where the dead letters of a topic go, instead of to the one topic that its policy names."""
 
     def letters(self, record: Record, death: Death) -> Iterable[tuple[Record, tuple[Queue, ...]]]:

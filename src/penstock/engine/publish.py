@@ -29,12 +29,12 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from penstock.engine.chain import Chain
 from penstock.engine.commit import Answers, Frame
 from penstock.engine.connection import Channel
 from penstock.engine.delay import Delays
-from penstock.engine.parcel import TIMED, Parcel, parcels_of
+from penstock.engine.flow_context import FlowContext
 from penstock.engine.ports import Publication
+from penstock.engine.publish_batch import TIMED, PublishBatch, parcels_of
 from penstock.engine.statistics import Counters
 from penstock.engine.topic import Hold, Overflow, Queue, TopicLimits, too_large
 from penstock.flow.alarms import AlarmBoard
@@ -48,21 +48,21 @@ from penstock.settings.load import Settings
 
 CLOSED = Refusal(RefusalKind.CLOSING, "channel", "the channel was closed while publishes were held")
 
-Held = tuple[Hold, list[Parcel]]
+Held = tuple[Hold, list[PublishBatch]]
 """Why, and what has to wait, in order."""
 
 BUSY_STEPS_MIN = 100
 """Steps of one channel in one turn from which on it counts whom it waits for then."""
 
 
-class Intake:
+class PublishPipeline:
     """All channels with publishes."""
 
     def __init__(
         self,
-        chain: Chain,
+        chain: FlowContext,
         admission: Admission,
-        collector: Collector,
+        collector: FrameBuilder,
         *,
         delays: Delays,
         answers: Answers,
@@ -192,7 +192,7 @@ class Intake:
             self._set_hold(channel, hold)
         return steps, size
 
-    def _admit(self, channel: Channel, parcel: Parcel) -> Held | None:
+    def _admit(self, channel: Channel, parcel: PublishBatch) -> Held | None:
         """Route a parcel and hand over what is admitted; what has to wait comes back."""
         if parcel.queues is None:
             if not parcel.route.is_constant:
@@ -200,7 +200,7 @@ class Intake:
             parcel.queues = parcel.route.targets(parcel.publications[0].record)
         return self._admit_routed(channel, parcel)
 
-    def _admit_parts(self, channel: Channel, parts: list[Parcel]) -> Held | None:
+    def _admit_parts(self, channel: Channel, parts: list[PublishBatch]) -> Held | None:
         for number, part in enumerate(parts):
             held = self._admit_routed(channel, part)
             if held is not None:
@@ -208,7 +208,7 @@ class Intake:
                 return held
         return None
 
-    def _admit_routed(self, channel: Channel, parcel: Parcel) -> Held | None:
+    def _admit_routed(self, channel: Channel, parcel: PublishBatch) -> Held | None:
         queues = parcel.queues or ()
         for queue in queues:
             if queue.is_deleted:
@@ -233,7 +233,7 @@ class Intake:
             self._refuse(channel, ruling.rest, overdue)
         return None
 
-    def _hand_over(self, channel: Channel, parcel: Parcel) -> None:
+    def _hand_over(self, channel: Channel, parcel: PublishBatch) -> None:
         """Put an admitted parcel into the inbox of every target queue."""
         queues, connection = parcel.queues or (), channel.connection
         publications = parcel.publications
@@ -259,7 +259,7 @@ class Intake:
             self.chain.mark(connection)
         channel.left(messages)
 
-    def _refuse(self, channel: Channel, parcel: Parcel, refusal: Refusal) -> None:
+    def _refuse(self, channel: Channel, parcel: PublishBatch, refusal: Refusal) -> None:
         """Refuse what never left its channel."""
         channel.left(len(parcel.publications))
         channel.connection.refund(parcel.charge)
@@ -307,11 +307,11 @@ class Intake:
         return bool(channel.inbox) and channel.hold is None and not channel.stage.is_blocked
 
 
-def routed(parcel: Parcel) -> list[Parcel]:
+def routed(parcel: PublishBatch) -> list[PublishBatch]:
     """One parcel for each set of targets, order per queue kept."""
     route = parcel.route
     parts: dict[tuple[Queue, ...], list[Publication]] = {}
-    done: list[Parcel] = []
+    done: list[PublishBatch] = []
     for publication in parcel.publications:
         queues = route.targets(publication.record)
         group = parts.get(queues)
@@ -326,7 +326,7 @@ def routed(parcel: Parcel) -> list[Parcel]:
     return done + [parcel.part(group, targets) for targets, group in parts.items()]
 
 
-def _fitting(parcel: Parcel, count_max: int, size_max: int) -> int:
+def _fitting(parcel: PublishBatch, count_max: int, size_max: int) -> int:
     """How many of a parcel's publications fit; one always does."""
     publications = parcel.publications
     count = min(len(publications), count_max)
@@ -357,10 +357,10 @@ BuryRefused = Callable[["Queue", Record], None]
 class Ruling(msgspec.Struct):
     """What admission says about a parcel that is not simply let in."""
 
-    admitted: Parcel | None = None
+    admitted: PublishBatch | None = None
     refused: list[tuple[Publication, Refusal]] = msgspec.field(default_factory=list)
     hold: Hold | None = None
-    rest: Parcel | None = None
+    rest: PublishBatch | None = None
     """What is held; set exactly when ``hold`` is."""
 
 
@@ -389,7 +389,7 @@ class Admission:
         reason, culprit = next(iter(self._alarms.raised.items()))
         return Hold(reason, culprit)
 
-    def judge(self, parcel: Parcel) -> Ruling | None:
+    def judge(self, parcel: PublishBatch) -> Ruling | None:
         queues = parcel.queues or ()
         # If all of them together are not too large, none of them is.
         is_free = parcel.size <= self._message_bytes_max
@@ -401,7 +401,7 @@ class Admission:
         limited = [limits for queue in queues if (limits := queue.topic.limits) is not None]
         return self._rule(parcel, queues, limited)
 
-    def patience(self, channel: Channel, hold: Hold, parcel: Parcel) -> Refusal | None:
+    def patience(self, channel: Channel, hold: Hold, parcel: PublishBatch) -> Refusal | None:
         """The refusal for a held parcel that may not wait (any longer); None = let it wait."""
         is_fast_failing = channel.connection.options.is_fast_failing
         if is_fast_failing and hold.reason is not Reason.SPARK:
@@ -424,7 +424,7 @@ class Admission:
             yield channel.inbox[0].arrived_ms + held_ms_max
 
     def _rule(
-        self, parcel: Parcel, queues: tuple[Queue, ...], limited: list[TopicLimits]
+        self, parcel: PublishBatch, queues: tuple[Queue, ...], limited: list[TopicLimits]
     ) -> Ruling:
         ruling = Ruling()
         now_ms = self._clock.monotonic_ms()
@@ -503,7 +503,7 @@ class Admission:
 # bytes are used; and which queue was first is last next time.
 
 
-class Collector:
+class FrameBuilder:
     """All queues that have parcels."""
 
     def __init__(self, turn_bytes_max: int, buffers: BufferPool) -> None:
@@ -514,10 +514,10 @@ class Collector:
         self.held: dict[Queue, None] = {}
         """Those that wait for the log; to be looked at only."""
         # Taken in this turn; their channels have not got their credit back yet.
-        self._taken: list[Parcel] = []
+        self._taken: list[PublishBatch] = []
         self._awaiting: list[Channel] = []
 
-    def put(self, queue: Queue, parcel: Parcel) -> None:
+    def put(self, queue: Queue, parcel: PublishBatch) -> None:
         """A channel routed a parcel to this queue."""
         queue.inbox.put(parcel)
         self.queues[queue] = None
@@ -562,7 +562,7 @@ class Collector:
             for channel in awaiting:
                 channel.stage.waited()
 
-    def awaits(self, channel: Channel, queue: Queue, chain: Chain) -> None:
+    def awaits(self, channel: Channel, queue: Queue, chain: FlowContext) -> None:
         """A channel gave all it could in this turn to one queue, and has more.
 
         Until the turn ends it waits for the queue, however much credit is left; it is seen to, and
@@ -595,9 +595,9 @@ class Collector:
                         return True
         return False
 
-    def take_all(self) -> list[Parcel]:
+    def take_all(self) -> list[PublishBatch]:
         """Empty every inbox: nothing can be appended any more."""
-        parcels: dict[Parcel, None] = {}
+        parcels: dict[PublishBatch, None] = {}
         for queue in self.queues:
             for parcel in queue.inbox:
                 parcels[parcel] = None
@@ -606,7 +606,7 @@ class Collector:
         self.queues.clear()
         return list(parcels)
 
-    def remove(self, queue: Queue) -> list[Parcel]:
+    def remove(self, queue: Queue) -> list[PublishBatch]:
         """A queue was deleted: empty its inbox; parcels that go nowhere else come back."""
         self.queues.pop(queue, None)
         self.held.pop(queue, None)
@@ -620,7 +620,7 @@ class Collector:
         queue.inbox.clear()
         return orphans
 
-    def _take_if_free(self, queue: Queue, parcel: Parcel, frame: Frame) -> bool:
+    def _take_if_free(self, queue: Queue, parcel: PublishBatch, frame: Frame) -> bool:
         if not self._is_free(queue, parcel, frame.size):
             return False
         messages = len(parcel.publications)
@@ -632,7 +632,7 @@ class Collector:
         self._taken.append(parcel)
         return True
 
-    def _is_free(self, queue: Queue, parcel: Parcel, waiting_bytes: int) -> bool:
+    def _is_free(self, queue: Queue, parcel: PublishBatch, waiting_bytes: int) -> bool:
         """True when the parcel, which is at the head of its lane in ``queue``, could be taken."""
         if queue.stage.is_blocked:
             return False
@@ -645,7 +645,7 @@ class Collector:
         )
 
 
-def _processed(queue: Queue, parcel: Parcel) -> None:
+def _processed(queue: Queue, parcel: PublishBatch) -> None:
     # The channel may be gone, and its credit with it.
     credit = parcel.channel.queue_credits.get(queue)
     if credit is not None:

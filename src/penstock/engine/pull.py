@@ -1,8 +1,8 @@
 """Pull: a reader that sees offsets, asks for what it wants, and may wait for it (F12).
 
-``PullDesk.read`` answers from the index and the log at once; ``PullDesk.pull`` holds a request that
-found nothing new until something arrives that suits it, or its deadline. A pull keeps no state in
-the broker but the hold: where the reader stands is its own business until it commits.
+``PullService.read`` answers from the index and the log at once; ``PullService.pull`` holds a
+request that found nothing new until something arrives that suits it, or its deadline. A pull keeps
+no state in the broker but the hold: where the reader stands is its own business until it commits.
 
 Only what is durable is shown, or a crash would hand a seen offset to another message (D7). The tag
 hash in the index is asked before a record is read.
@@ -95,7 +95,7 @@ class PullOutlet(Protocol):
         ...
 
 
-class PullDesk:
+class PullService:
     """Answers pulls, now or later."""
 
     __slots__ = ("_held", "_host")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from penstock.engine.chain import Chain
+from penstock.engine.flow_context import FlowContext
 from penstock.engine.host import Host, Mode, SubscriptionOptions
 from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Queue, Topic, TopicLimits, TopicPolicy, needs_limits
@@ -62,7 +62,7 @@ class SubscriptionRow(msgspec.Struct, frozen=True, omit_defaults=True):
 class Registry:
     """Everything that has a name."""
 
-    def __init__(self, store: Store, chain: Chain) -> None:
+    def __init__(self, store: Store, chain: FlowContext) -> None:
         self._store = store
         self._chain = chain
         self._definitions = store.definitions
@@ -367,7 +367,7 @@ def _is_used(topic: Topic) -> bool:
 # wait (``dead_letter.py``).
 
 
-class Leaving:
+class TopicDeletion:
     """All of them."""
 
     def __init__(

@@ -15,7 +15,7 @@ from zlib import crc32
 
 import msgspec
 
-from penstock.engine.parcel import Inbox
+from penstock.engine.publish_batch import Inbox
 from penstock.flow.credit import Credit, Stage
 from penstock.flow.quota import BacklogQuota, QuotaPolicy, Verdict
 from penstock.flow.rate import RateLimit
@@ -27,7 +27,7 @@ from penstock.model.record import Record
 from penstock.model.refusal import Refusal, RefusalKind
 
 if TYPE_CHECKING:
-    from penstock.engine.ports import Graves, Route
+    from penstock.engine.ports import DeadLetterRouter, Route
     from penstock.engine.subscription.subscription import Subscription
 
 AT_ONCE_MS: Final = -1
@@ -126,7 +126,7 @@ class Topic:
         self.subscriptions: dict[str, Subscription] = {}
         self.limits: TopicLimits | None = None
         """None when the policy asks for nothing that a publish must be judged by: the fast way."""
-        self.graves: Graves | None = None
+        self.graves: DeadLetterRouter | None = None
         """How its protocol routes dead letters; None = as the policy says."""
         self.last_used_ms = 0
         self.was_used = False

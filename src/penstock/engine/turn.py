@@ -22,8 +22,8 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, cast
 
-from penstock.engine.chain import Chain
 from penstock.engine.commit import Frame, Settling
+from penstock.engine.flow_context import FlowContext
 from penstock.engine.registry import Registry
 from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Topic
@@ -360,7 +360,7 @@ class Housekeeping:
     def __init__(
         self,
         store: Store,
-        chain: Chain,
+        chain: FlowContext,
         settings: StorageSettings,
         registry: Registry,
         settling: Settling,

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import Final, Protocol
 
-from penstock.engine.chain import Chain
 from penstock.engine.commit import Commits
+from penstock.engine.flow_context import FlowContext
 from penstock.flow.fast_fail import REQUEST_CLASSES, Busy, FastFailQueues, RequestFigures
 from penstock.model.refusal import Refusal
 
@@ -36,7 +36,7 @@ class Request(Protocol):
 class WaitingRoom:
     """Requests between decoding and the engine."""
 
-    def __init__(self, chain: Chain, commits: Commits) -> None:
+    def __init__(self, chain: FlowContext, commits: Commits) -> None:
         self._chain = chain
         self._commits = commits
         self._queues: FastFailQueues[Request] = FastFailQueues(REQUEST_CLASSES)

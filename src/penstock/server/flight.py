@@ -24,8 +24,8 @@ import msgspec
 from penstock.bulk import link
 from penstock.bulk.link import SOCKET_NAME
 from penstock.engine.broker import Engine
-from penstock.engine.spark.desk import QueryDesk
 from penstock.engine.spark.query import PollAnswer, PollOrder, PollOutlet, QueryRefused
+from penstock.engine.spark.query_service import QueryService
 from penstock.engine.topic import Topic
 from penstock.model.errors import StartRefused
 from penstock.server.listener import open_sockets
@@ -353,7 +353,7 @@ class BulkLinks:
     def __init__(
         self,
         directory: Path,
-        desk: QueryDesk,
+        desk: QueryService,
         loop: asyncio.AbstractEventLoop,
         asked: Callable[[], None],
     ) -> None:
@@ -419,15 +419,15 @@ def _bound(path: Path) -> socket.socket:
 # ---- bulk answers -------------------------------------------------------------------------------
 # Questions of the bulk link, put to the engine's desk; its answers, put into the link's words.
 #
-# Translation only: what is right or wrong is decided in ``engine/spark/desk.py``. Called on the
-# loop.
+# Translation only: what is right or wrong is decided in ``engine/spark/query_service.py``. Called
+# on the loop.
 
 
 STATES: Final = ("running", "idle", "stopped", "failed")
 
 
 def answer_of(
-    question: link.AnyQuestion, desk: QueryDesk, outlet: PollOutlet
+    question: link.AnyQuestion, desk: QueryService, outlet: PollOutlet
 ) -> link.Answer | None:
     """The answer, or None for a poll that is held; raises ``QueryRefused``."""
     answer: link.Answer | None
@@ -476,7 +476,7 @@ def _order(poll: link.Poll) -> PollOrder:
     )
 
 
-def _leased(question: link.Lease, desk: QueryDesk) -> link.Leased:
+def _leased(question: link.Lease, desk: QueryService) -> link.Leased:
     topics = desk.resolve(question.topics, question.pattern)
     lease = desk.lease(question.subscription, topics, question.start, ttl_ms=question.ttl_ms)
     return link.Leased(ttl_ms=lease.ttl_ms, is_broken=lease.is_broken, text=lease.text)
@@ -497,7 +497,7 @@ def _topic_range(topic: Topic) -> link.TopicRange:
     return link.TopicRange(name=str(topic.name), queues=queues)
 
 
-def _located(question: link.Locate, desk: QueryDesk) -> link.Located:
+def _located(question: link.Locate, desk: QueryService) -> link.Located:
     span = desk.locate(
         question.topic,
         question.queue,

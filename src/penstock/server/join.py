@@ -15,7 +15,7 @@ import contextlib
 import logging
 from typing import Final
 
-from penstock.adapters.rocketmq.broker import House
+from penstock.adapters.rocketmq.broker import RocketmqBroker
 from penstock.adapters.rocketmq.cluster_routes import ClusterRoutes, question
 from penstock.adapters.rocketmq.name_server.server import farewell, learn, registration
 from penstock.wire.rocketmq.command import Command, Malformed
@@ -37,11 +37,11 @@ ANSWER_BYTES_MAX: Final = 1 << 20
 class Join:
     """One broker at one name server."""
 
-    def __init__(self, house: House, address: str) -> None:
-        self._house = house
+    def __init__(self, broker: RocketmqBroker, address: str) -> None:
+        self._broker = broker
         self._address = address
         self._task: asyncio.Task[None] | None = None
-        self._routes = house.part(ClusterRoutes)
+        self._routes = broker.part(ClusterRoutes)
         self._stirred = asyncio.Event()
         self._register_at = 0.0
         """When to register again; time of the loop."""
@@ -53,7 +53,7 @@ class Join:
 
     def start(self) -> None:
         """Begin to register; needs a running loop."""
-        self._house.topics.on_change = self._changed
+        self._broker.topics.on_change = self._changed
         self._routes.on_want = self._stirred.set
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -68,14 +68,14 @@ class Join:
         writer = self._streams[1]
         with contextlib.suppress(OSError, TimeoutError, Malformed, EOFError):
             async with asyncio.timeout(FAREWELL_SECONDS):
-                await self._ask(farewell(self._house))
+                await self._ask(farewell(self._broker))
         self._hang_up()
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
                 await writer.wait_closed()
 
     def cancel(self) -> None:
-        self._house.topics.on_change = _nothing
+        self._broker.topics.on_change = _nothing
         self._routes.on_want = _nothing
         if self._task is not None:
             self._task.cancel()
@@ -91,7 +91,7 @@ class Join:
             self._stirred.clear()
             if now() >= self._register_at:
                 # Set before the question: a change that comes meanwhile makes it sooner again.
-                self._register_at = now() + self._house.settings.register_ms / 1000
+                self._register_at = now() + self._broker.settings.register_ms / 1000
                 if await self._register():
                     self._routes.registered()
                 else:
@@ -107,17 +107,17 @@ class Join:
         seconds = self._register_at - now
         renew_ms = self._routes.next_want_ms()
         if renew_ms is not None:
-            seconds = min(seconds, (renew_ms - self._house.clock.monotonic_ms()) / 1000)
+            seconds = min(seconds, (renew_ms - self._broker.clock.monotonic_ms()) / 1000)
         return max(seconds, 0.0)
 
     async def _register(self) -> bool:
-        answer = await self._answered(registration(self._house))
+        answer = await self._answered(registration(self._broker))
         if answer is None:
             return False
         if answer.code != 0:
             self._tell(f"it answered {answer.code}: {answer.remark}")
             return False
-        learn(self._house, answer)
+        learn(self._broker, answer)
         self.registrations += 1
         if self._is_away or self.registrations == 1:
             self._is_away = False

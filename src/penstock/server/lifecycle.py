@@ -247,8 +247,8 @@ class Broker:
         routes = [
             route
             for each in self._listening
-            if each.house is not None
-            for route in ManagementApi(each.house(), self.wake, self.endpoints).routes()
+            if each.broker is not None
+            for route in ManagementApi(each.broker(), self.wake, self.endpoints).routes()
         ]
         return HttpServer(
             make_app(self._running.view, self.faults, administration, routes),

@@ -22,7 +22,7 @@ import msgspec
 
 from penstock.adapters.contract import AdapterFactory
 from penstock.engine.broker import Engine
-from penstock.engine.ports import Burial, FactsReader
+from penstock.engine.ports import DeadLetterFormat, FactsReader
 from penstock.log.catalog import CATALOG_NAME, SqliteCatalog
 from penstock.log.recovery import Recovered
 from penstock.log.storage import DirectoryLock, DiskStorage, Storage
@@ -35,7 +35,7 @@ from penstock.server.probes import boot_id
 from penstock.settings.load import Settings
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import House
+    from penstock.adapters.amqp.broker import AmqpBroker
     from penstock.server.admin import Desk
     from penstock.server.join import Join
 
@@ -266,7 +266,7 @@ class Listening(NamedTuple):
     """Made after ``open``: tells another process that this broker is here (D20)."""
     desk: Callable[[], Desk] | None = None
     """Made after ``open``: what operators see and do of this protocol's topics and groups."""
-    house: Callable[[], House] | None = None
+    broker: Callable[[], AmqpBroker] | None = None
     """Known after ``open``: what RabbitMQ's management API shows."""
 
 
@@ -278,11 +278,11 @@ def readers() -> dict[int, FactsReader]:
     return {int(Wire.ROCKETMQ): RocketmqFacts(), int(Wire.AMQP): AmqpFacts()}
 
 
-def burials() -> dict[int, Burial]:
+def burials() -> dict[int, DeadLetterFormat]:
     """Who makes dead letters of which wire."""
-    from penstock.adapters.rocketmq.retry import RocketmqBurial
+    from penstock.adapters.rocketmq.retry import RocketmqDeadLetterFormat
 
-    return {int(Wire.ROCKETMQ): RocketmqBurial()}
+    return {int(Wire.ROCKETMQ): RocketmqDeadLetterFormat()}
 
 
 def built_in(settings: Settings) -> list[Listening]:
@@ -297,7 +297,7 @@ def _amqp(settings: Settings) -> list[Listening]:
     from penstock.adapters.amqp.factory import AmqpFactory
 
     factory = AmqpFactory(settings)
-    return [Listening(factory, port, open=factory.open, house=lambda: factory.house)]
+    return [Listening(factory, port, open=factory.open, broker=lambda: factory.broker)]
 
 
 def _rocketmq(settings: Settings) -> list[Listening]:
@@ -306,7 +306,7 @@ def _rocketmq(settings: Settings) -> list[Listening]:
     if name_port is None and broker_port is None:
         return []
     # Imported only here: a broker without RocketMQ does not pay for it.
-    from penstock.adapters.rocketmq.admin import OperatorDesk
+    from penstock.adapters.rocketmq.admin import OperatorService
     from penstock.adapters.rocketmq.factory import BrokerFactory, Household
     from penstock.adapters.rocketmq.name_server.server import NameServerFactory
 
@@ -315,11 +315,13 @@ def _rocketmq(settings: Settings) -> list[Listening]:
     if broker_port is not None:
         found.append(Listening(BrokerFactory(household), broker_port))
     if name_port is not None:
-        found.append(Listening(NameServerFactory(lambda: household.house), name_port))
+        found.append(Listening(NameServerFactory(lambda: household.broker), name_port))
     # The first to listen opens what both share.
-    found[0] = found[0]._replace(open=household.open, desk=lambda: OperatorDesk(household.house))
+    found[0] = found[0]._replace(
+        open=household.open, desk=lambda: OperatorService(household.broker)
+    )
     if settings.rocketmq.join and broker_port is not None:
         from penstock.server.join import Join
 
-        found[0] = found[0]._replace(join=lambda: Join(household.house, settings.rocketmq.join))
+        found[0] = found[0]._replace(join=lambda: Join(household.broker, settings.rocketmq.join))
     return found

@@ -27,7 +27,7 @@ class ManagementTool:
         self.login = login
         self.headers: dict[str, str] = {}
         """Of the last answer."""
-        api = ManagementApi(bench.house, bench.settle, {"amqp": "127.0.0.1:5672"})
+        api = ManagementApi(bench.broker, bench.settle, {"amqp": "127.0.0.1:5672"})
         self._app = Starlette(routes=api.routes())
 
     def __call__(

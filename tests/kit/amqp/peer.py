@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from kit.workbench import Workbench
-from penstock.adapters.amqp.broker import House
+from penstock.adapters.amqp.broker import AmqpBroker
 from penstock.adapters.amqp.connection import Session
 from penstock.adapters.amqp.factory import open_house
 from penstock.adapters.amqp.topology.queue import AmqpQueue
@@ -69,7 +69,7 @@ class AmqpBench(Workbench):
     """An engine on a simulated disk with an AMQP house on top."""
 
     def __init__(self, settings: Settings | None = None, *, seed: int = 0) -> None:
-        self.house: House
+        self.broker: AmqpBroker
         self._peers = 0
         super().__init__(settings, seed=seed)
 
@@ -80,7 +80,7 @@ class AmqpBench(Workbench):
         self.engine = Engine(
             self.store, recovered, self.clock, self.settings, facts=readers(), burials=burials()
         )
-        self.house = open_house(self.engine, self.clock, self.settings)
+        self.broker = open_house(self.engine, self.clock, self.settings)
 
     def peer(self, *, host: str = "127.0.0.1") -> AmqpPeer:
         """A client that has connected and said nothing yet."""
@@ -104,7 +104,7 @@ class AmqpPeer:
             # Far from the ids that a workbench gives to its own connections.
             ConnectionId(1_000_000 + number),
             Peer(host, 40_000 + number, "127.0.0.1", 5672),
-            bench.house,
+            bench.broker,
             self._woken,
         )
         self.received: list[Heard] = []
@@ -333,7 +333,7 @@ def cut_off(method: Method | None) -> tuple[int, str]:
 
 def queue_of(bench: AmqpBench, name: str = "q") -> AmqpQueue | None:
     """A queue of vhost ``/`` as the broker has it."""
-    return bench.house.vhosts["/"].queues.get(name)
+    return bench.broker.vhosts["/"].queues.get(name)
 
 
 def alarm(bench: AmqpBench, is_raised: bool) -> None:

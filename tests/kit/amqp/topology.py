@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kit.workbench import Workbench
-from penstock.adapters.amqp.broker import House
+from penstock.adapters.amqp.broker import AmqpBroker
 from penstock.adapters.amqp.exchange_commands import declare_exchange
 from penstock.adapters.amqp.topology.exchange import Exchange
 from penstock.adapters.amqp.topology.matching import to_exchange, to_queue
@@ -41,7 +41,7 @@ class Topology:
 
     def _open(self) -> VirtualHost:
         bench = self.bench
-        return House(bench.engine, bench.clock, bench.settings).make_vhost(self.name)
+        return AmqpBroker(bench.engine, bench.clock, bench.settings).make_vhost(self.name)
 
     def restart(self) -> None:
         """Stop and start: only what is durable is there again."""

@@ -21,8 +21,8 @@ import msgspec
 
 from kit.workbench import TURNS_MAX, Workbench
 from penstock.adapters.contract import Peer
-from penstock.adapters.rocketmq.broker import House
-from penstock.adapters.rocketmq.connection import Session
+from penstock.adapters.rocketmq.broker import RocketmqBroker
+from penstock.adapters.rocketmq.connection import RocketmqConnection
 from penstock.adapters.rocketmq.factory import HANDLERS, open_house
 from penstock.model.errors import InvariantBroken
 from penstock.model.ids import ConnectionId
@@ -53,11 +53,11 @@ BROKER_PORT = 10911
 class RocketmqBench(Workbench):
     """A workbench with a house on it."""
 
-    house: House
+    broker: RocketmqBroker
 
     def _open(self) -> None:
         super()._open()
-        self.house = open_house(self.engine, self.clock, self.settings, broker_port=BROKER_PORT)
+        self.broker = open_house(self.engine, self.clock, self.settings, broker_port=BROKER_PORT)
 
     def client(self) -> BenchClient:
         """A new connection."""
@@ -66,7 +66,7 @@ class RocketmqBench(Workbench):
 
     def stored(self, topic: str, queue: int = 0) -> list[StoredMessage]:
         """The messages that a queue of a topic shows, as they lie in the log."""
-        place = self.house.topics.find(topic)
+        place = self.broker.topics.find(topic)
         if place is None:
             return []
         return [decode_stored(each.origin)[0] for each in self.records(place.topic, queue)]
@@ -76,12 +76,12 @@ class RocketmqBench(Workbench):
         self.settle()
         end_ms = self.clock.monotonic_ms() + ms
         for _ in range(TURNS_MAX):
-            times = (self.engine.next_deadline_ms(), self.house.timers.next_deadline_ms())
+            times = (self.engine.next_deadline_ms(), self.broker.timers.next_deadline_ms())
             due_ms = min([each for each in times if each is not None], default=end_ms)
             now_ms = self.clock.monotonic_ms()
             self.clock.advance(max(0, min(due_ms, end_ms) - now_ms))
             now_ms = self.clock.monotonic_ms()
-            self.house.timers.due(now_ms)
+            self.broker.timers.due(now_ms)
             self.engine.turn()
             self.settle()
             if due_ms >= end_ms:
@@ -98,7 +98,9 @@ class BenchClient:
         self._opaque = 0
         self._heard: list[Command] = []
         peer = Peer("127.0.0.1", 50_000 + number, "127.0.0.1", BROKER_PORT)
-        self.session = Session(ConnectionId(number), peer, bench.house, HANDLERS, lambda: None)
+        self.session = RocketmqConnection(
+            ConnectionId(number), peer, bench.broker, HANDLERS, lambda: None
+        )
 
     def write(
         self,
@@ -291,7 +293,7 @@ class BenchConsumer(BenchClient):
 
     def lock_body(self, topic: str, *numbers: int, group: str = GROUP) -> bytes:
         """The body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
-        name = self._bench.house.broker_name
+        name = self._bench.broker.broker_name
         queues = [MessageQueue(topic=topic, broker_name=name, queue_id=each) for each in numbers]
         body = LockBatchBody(consumer_group=group, client_id=self.client_id, mq_set=queues)
         return encode_body(body)

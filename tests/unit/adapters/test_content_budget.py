@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.adapters.content_budget import FREE_BYTES, ContentLine, ContentShare
+from penstock.adapters.content_budget import FREE_BYTES, ContentBudget, ContentShare
 from penstock.flow.budgets import BytesPool
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
@@ -12,7 +12,7 @@ MIB = 1 << 20
 class Bench:
     def __init__(self):
         self.pool = BytesPool(4 * MIB)
-        self.line = ContentLine(self.pool)
+        self.line = ContentBudget(self.pool)
         self.woken = []
 
     def share(self, name, bytes_max=8 * MIB):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.adapters.replies import PLACE_BYTES, AnswerLine, HandedOver
+from penstock.adapters.replies import PLACE_BYTES, HandOverCount, ReplyQueue
 from penstock.flow.budgets import UnsentLimit
 
 
@@ -10,7 +10,7 @@ class Bench:
     def __init__(self):
         self.sent = []
         self.changes = 0
-        self.line = AnswerLine(self.sent.append, self._changed)
+        self.line = ReplyQueue(self.sent.append, self._changed)
 
     def _changed(self):
         self.changes += 1
@@ -80,7 +80,7 @@ def test_a_line_that_was_cleared_sends_nothing_more(bench):
 
 def test_only_what_was_handed_over_is_taken():
     unsent = UnsentLimit(10, 1000)
-    handed = HandedOver(unsent)
+    handed = HandOverCount(unsent)
     unsent.queued(3, 30)
     handed.count([])
     unsent.queued(2, 20)
@@ -92,8 +92,8 @@ def test_only_what_was_handed_over_is_taken():
 
 def test_what_waits_in_a_line_is_not_handed_over():
     unsent = UnsentLimit(10, 1000)
-    handed = HandedOver(unsent)
-    line = AnswerLine(lambda data: None, lambda: None)
+    handed = HandOverCount(unsent)
+    line = ReplyQueue(lambda data: None, lambda: None)
     line.reserve()
     unsent.queued(5, 50)
     line.note_deliveries(2, 20)
@@ -104,7 +104,7 @@ def test_what_waits_in_a_line_is_not_handed_over():
 
 def test_deliveries_go_on_when_half_of_the_limit_is_free():
     unsent = UnsentLimit(4, 1000)
-    handed = HandedOver(unsent)
+    handed = HandOverCount(unsent)
     assert unsent.queued(4, 40)
     handed.count([])
     assert handed.taken()

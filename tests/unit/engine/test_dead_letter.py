@@ -3,7 +3,7 @@
 import pytest
 
 from kit.workbench import Workbench
-from penstock.engine.dead_letter import NeutralBurial
+from penstock.engine.dead_letter import NeutralDeadLetterFormat
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.ports import Death
 from penstock.engine.topic import Overflow, TopicPolicy
@@ -161,7 +161,7 @@ def test_without_a_target_or_with_a_missing_one_a_death_is_only_counted(bench):
 
 
 def test_a_second_death_replaces_the_first_in_the_properties():
-    burial = NeutralBurial()
+    burial = NeutralDeadLetterFormat()
 
     def death(topic):
         return Death(

@@ -3,7 +3,7 @@
 import pytest
 
 from kit.queues import MemoryHost, MemoryQueue
-from penstock.engine.pull import SCAN_ENTRIES_MAX, Pull, PullDesk, PullStatus
+from penstock.engine.pull import SCAN_ENTRIES_MAX, Pull, PullService, PullStatus
 from penstock.flow.long_poll import HeldPulls
 from penstock.model.record import Record, RecordFlag, Shape, neutral_record, tag_hash
 
@@ -43,7 +43,7 @@ def queue(host):
 
 @pytest.fixture
 def desk(host):
-    return PullDesk(host)
+    return PullService(host)
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_when_its_time_is_up_a_pull_is_told_where_it_stands(host, desk, queue, r
 
 
 def test_a_pull_without_time_to_wait_or_without_room_is_answered_at_once(host, queue, reader):
-    desk = PullDesk(host, HeldPulls(total_max=1))
+    desk = PullService(host, HeldPulls(total_max=1))
     soon = host.clock.monotonic_ms() + 10
     assert desk.pull(Pull(reader, queue, 0)).status is PullStatus.NO_NEW
     assert desk.pull(Pull(reader, queue, 0, deadline_ms=soon)) is None

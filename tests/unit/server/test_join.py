@@ -72,7 +72,7 @@ def run(scene):
 def test_it_registers_with_name_address_and_topics_and_says_goodbye(bench):
     async def scene():
         async with FakeNameServer() as server:
-            join = Join(bench.house, server.address)
+            join = Join(bench.broker, server.address)
             join.start()
             told = await server.hear()
             assert told.code == RequestCode.REGISTER_BROKER
@@ -91,7 +91,7 @@ def test_it_registers_with_name_address_and_topics_and_says_goodbye(bench):
 def test_a_new_topic_is_registered_at_once(bench):
     async def scene():
         async with FakeNameServer() as server:
-            join = Join(bench.house, server.address)
+            join = Join(bench.broker, server.address)
             join.start()
             await server.hear()
             bench.client().send("orders")
@@ -106,7 +106,7 @@ def test_a_name_server_that_hangs_up_or_refuses_is_asked_again(bench, monkeypatc
 
     async def scene():
         async with FakeNameServer(code=1) as server:
-            join = Join(bench.house, server.address)
+            join = Join(bench.broker, server.address)
             join.start()
             await server.hear()
             assert (await server.hear()).code == RequestCode.REGISTER_BROKER
@@ -126,7 +126,7 @@ def test_without_a_name_server_the_broker_lives_and_stops(bench, monkeypatch):
     async def scene():
         async with FakeNameServer() as server:
             address = server.address
-        join = Join(bench.house, address)
+        join = Join(bench.broker, address)
         join.start()
         for _ in range(50):
             await asyncio.sleep(0)
@@ -140,11 +140,11 @@ def test_the_order_configuration_is_learnt(bench):
     async def scene():
         body = b'{"table":{"orders":"b:4"}}'
         async with FakeNameServer(body=body) as server:
-            join = Join(bench.house, server.address)
+            join = Join(bench.broker, server.address)
             join.start()
             while not join.registrations:
                 await asyncio.sleep(0)
-            assert bench.house.key_values.get("ORDER_TOPIC_CONFIG", "orders") == "b:4"
+            assert bench.broker.key_values.get("ORDER_TOPIC_CONFIG", "orders") == "b:4"
             await join.stop()
 
     run(scene)
@@ -159,7 +159,7 @@ FASTJSON_ROUTE = (
 async def asked(bench, topic):
     """The route of a topic as this broker learns it."""
     told = asyncio.get_running_loop().create_future()
-    bench.house.part(ClusterRoutes).ask(topic, told.set_result)
+    bench.broker.part(ClusterRoutes).ask(topic, told.set_result)
     return await asyncio.wait_for(told, 5)
 
 
@@ -172,7 +172,7 @@ def test_a_route_that_somebody_asks_for_comes_from_the_name_server(bench):
     async def scene():
         async with FakeNameServer() as server:
             server.route = (0, FASTJSON_ROUTE)
-            join = Join(bench.house, server.address)
+            join = Join(bench.broker, server.address)
             join.start()
             await registered(join)
             route = await asked(bench, "orders")
@@ -194,7 +194,7 @@ def test_a_route_that_the_name_server_cannot_tell_is_unknown_at_once(bench, answ
     async def scene():
         async with FakeNameServer() as server:
             server.route = answer
-            join = Join(bench.house, server.address)
+            join = Join(bench.broker, server.address)
             join.start()
             await registered(join)
             assert await asked(bench, "orders") is None
@@ -209,7 +209,7 @@ def test_a_name_server_that_is_away_tells_no_route_and_is_registered_with_again(
     async def scene():
         async with FakeNameServer() as server:
             server.route = (0, FASTJSON_ROUTE)
-            join = Join(bench.house, server.address)
+            join = Join(bench.broker, server.address)
             join.start()
             await registered(join)
             server.hang_up()
@@ -226,7 +226,7 @@ def test_a_topic_that_grows_here_is_registered_and_its_route_asked_for_again(ben
     async def scene():
         async with FakeNameServer() as server:
             server.route = (0, FASTJSON_ROUTE)
-            join = Join(bench.house, server.address)
+            join = Join(bench.broker, server.address)
             join.start()
             await registered(join)
             await asked(bench, "orders")

@@ -4,7 +4,7 @@ One per process, made when the listeners are open and before anybody is accepted
 ``factory.py`` fills it with what the catalog knows. Virtual host ``/`` is space "" (D9), any other
 ``v`` is space ``v``; ``/`` always exists.
 
-Parts with deadlines that belong to no connection add themselves to ``house.timers``.
+Parts with deadlines that belong to no connection add themselves to ``broker.timers``.
 Not here: one connection (``session.py``), what a virtual host has (``vhost.py``).
 """
 
@@ -17,9 +17,9 @@ from penstock.adapters.amqp.direct_reply import DirectReplies
 from penstock.adapters.amqp.statistics import Rates, Tally
 from penstock.adapters.amqp.topology.matching import check_vhosts
 from penstock.adapters.amqp.topology.vhost import VirtualHost
-from penstock.adapters.amqp.transactions import TxRoom
+from penstock.adapters.amqp.transactions import TxBudget
 from penstock.adapters.amqp.users import Users
-from penstock.adapters.content_budget import ContentLine, ContentShare
+from penstock.adapters.content_budget import ContentBudget, ContentShare
 from penstock.adapters.timers import Timers
 from penstock.engine.broker import Engine
 from penstock.engine.topic import Topic
@@ -40,7 +40,7 @@ CHURN: Final = (
 """What comes and goes and is counted, in RabbitMQ's words."""
 
 
-class House:
+class AmqpBroker:
     """Shared state of the AMQP listener."""
 
     def __init__(self, engine: Engine, clock: Clock, settings: Settings) -> None:
@@ -73,7 +73,7 @@ class House:
         """What vhosts counted that are dropped."""
         self.sessions: Final[dict[ConnectionId, Session]] = {}
         """Connections that live and have opened a virtual host."""
-        self.contents: Final = ContentLine(engine.inflight_pool)
+        self.contents: Final = ContentBudget(engine.inflight_pool)
         """Connections in the midst of a content, when room is short (D22)."""
         engine.tallies.show(
             "amqp_content_waits",
@@ -82,7 +82,9 @@ class House:
             self.contents.waits,
         )
         self.users: Final = Users(self)
-        self.transactions: Final = TxRoom(engine.inflight_pool, settings.flow.connection_bytes_max)
+        self.transactions: Final = TxBudget(
+            engine.inflight_pool, settings.flow.connection_bytes_max
+        )
         self.replies: Final = DirectReplies()
         """Requesters that wait for direct replies."""
         self.vhosts: Final[dict[str, VirtualHost]] = {}

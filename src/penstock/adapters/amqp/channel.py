@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.adapters.amqp.consumer_commands import Consuming
 from penstock.adapters.amqp.publisher import Publishing
-from penstock.adapters.replies import AnswerLine
+from penstock.adapters.replies import ReplyQueue
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.frames import method_frame
 from penstock.wire.amqp.methods.channel import (
@@ -32,7 +32,7 @@ from penstock.wire.amqp.methods.channel import (
 from penstock.wire.amqp.methods.method import Method
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import House
+    from penstock.adapters.amqp.broker import AmqpBroker
     from penstock.adapters.amqp.connection import Session
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.engine.connection import Channel
@@ -59,16 +59,16 @@ class ChannelState:
         self.number: Final = number
         self.session: Final = session
         self.vhost: Final[VirtualHost] = session.vhost
-        self.house: Final[House] = session.house
+        self.broker: Final[AmqpBroker] = session.broker
         self.phase = ChannelPhase.OPEN
         self.last_queue = ""
         """The queue declared last: what an empty name means."""
-        self.line: Final = AnswerLine(session.send, self._line_changed)
+        self.line: Final = ReplyQueue(session.send, self._line_changed)
         self.engine_channel: Channel | None = None
         """The engine's channel, if anything was published; ``flow`` opens it."""
         self.publishing: Final = Publishing(self)
         self.consuming: Final = Consuming(self)
-        self.house.churn["channel_created"] += 1
+        self.broker.churn["channel_created"] += 1
 
     def __repr__(self) -> str:
         return f"<ChannelState {self.number} of {self.session.name}>"
@@ -102,7 +102,7 @@ class ChannelState:
     def answer_when_durable(self, method: Method) -> None:
         """A method that leaves after every definition so far is durable (D6)."""
         later = self.answer_later()
-        self.house.engine.after_durable(lambda: later(method))
+        self.broker.engine.after_durable(lambda: later(method))
 
     def answer_later(self) -> Callable[[Method | None], None]:
         """A place in the line: call it with the answer, or None when there is none after all."""
@@ -122,7 +122,7 @@ class ChannelState:
             self.session.fail(error)
         elif self.is_open:
             self.phase = ChannelPhase.FAILED
-            self.house.note_close(error)
+            self.broker.note_close(error)
             self.give_back()
             self._say(Close(int(error.code), error.reply_text, error.class_id, error.method_id))
 
@@ -139,7 +139,7 @@ class ChannelState:
     def give_back(self) -> None:
         """Requeue what is unsettled, let consumers and publishes go; may be called twice."""
         if not self.consuming.is_closed:
-            self.house.churn["channel_closed"] += 1
+            self.broker.churn["channel_closed"] += 1
         self.consuming.close()
         self.publishing.close()
         if self.engine_channel is not None:

@@ -135,7 +135,7 @@ class Backlog:
         self._awaited = None
         events, self._events = self._events, []
         if not events and self._inflow.has_more:
-            events = self._inflow.feed(b"", self._session.house.clock.wall_ms())
+            events = self._inflow.feed(b"", self._session.broker.clock.wall_ms())
         is_done = self.take(events)
         if not self.is_waiting:
             self.clear()

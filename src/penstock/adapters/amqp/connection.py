@@ -8,7 +8,7 @@ Invariants: what happens on one channel never harms another; after our close onl
 heard; everything is given back exactly once, at the first of close, error and loss.
 Bounds: channels by ``channel_max``; contents that are not complete by ``contents.py``; answers that
 wait for the disk by ``amqp.answers_held_bytes_max``; unsent deliveries by F14.
-Not here: sockets (``server/pump.py``), shared state (``house.py``).
+Not here: sockets (``server/pump.py``), shared state (``broker.py``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock import __version__
 from penstock.adapters.amqp.channel import ChannelState
 from penstock.adapters.amqp.commands import Backlog
 from penstock.adapters.contract import Peer
-from penstock.adapters.replies import HandedOver
+from penstock.adapters.replies import HandOverCount
 from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.ports import Confirmation
 from penstock.flow.budgets import UnsentLimit
@@ -56,7 +56,7 @@ from penstock.wire.amqp.parser import Inflow
 from penstock.wire.amqp.table import decode_entries
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import House
+    from penstock.adapters.amqp.broker import AmqpBroker
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.adapters.amqp.users import User
     from penstock.engine.connection import Connection
@@ -81,23 +81,43 @@ class Caller:
 
     # A session has more than thirty attributes: without slots each would be a look-up in a table.
     __slots__ = (
-        "_notices", "_outbox", "auth_mechanism", "channel_max", "client_capabilities",
-        "client_properties", "clock", "connected_ms", "connection", "connection_id",
-        "connection_name", "frame_max", "heartbeat", "house", "is_over", "name", "peer",
-        "received_bytes", "receives", "sends", "sent_bytes", "user", "vhost", "wake",
+        "_notices",
+        "_outbox",
+        "auth_mechanism",
+        "broker",
+        "channel_max",
+        "client_capabilities",
+        "client_properties",
+        "clock",
+        "connected_ms",
+        "connection",
+        "connection_id",
+        "connection_name",
+        "frame_max",
+        "heartbeat",
+        "is_over",
+        "name",
+        "peer",
+        "received_bytes",
+        "receives",
+        "sends",
+        "sent_bytes",
+        "user",
+        "vhost",
+        "wake",
     )  # fmt: skip
 
     def __init__(
-        self, connection_id: ConnectionId, peer: Peer, house: House, wake: Callable[[], None]
+        self, connection_id: ConnectionId, peer: Peer, broker: AmqpBroker, wake: Callable[[], None]
     ) -> None:
         self.connection_id: Final = connection_id
         self.peer: Final = peer
-        self.house: Final = house
-        self.clock: Final = house.clock
+        self.broker: Final = broker
+        self.clock: Final = broker.clock
         self.wake: Final = wake
         self.name: Final = f"{peer} -> {Peer(peer.local_host, peer.local_port, '', 0)}"
         """As RabbitMQ names connections."""
-        self.connected_ms: Final = house.clock.wall_ms()
+        self.connected_ms: Final = broker.clock.wall_ms()
         # Known when the handshake is done, not before.
         self.user: User
         self.vhost: VirtualHost
@@ -107,7 +127,7 @@ class Caller:
         self.client_capabilities: frozenset[str] = frozenset()
         self.connection_name = ""
         """What the client calls it."""
-        self.channel_max = house.settings.channel_max
+        self.channel_max = broker.settings.channel_max
         self.frame_max = FRAME_MAX_MIN
         self.heartbeat = 0
         """Seconds, as negotiated."""
@@ -231,9 +251,9 @@ class Session(Caller):
     )  # fmt: skip
 
     def __init__(
-        self, connection_id: ConnectionId, peer: Peer, house: House, wake: Callable[[], None]
+        self, connection_id: ConnectionId, peer: Peer, broker: AmqpBroker, wake: Callable[[], None]
     ) -> None:
-        super().__init__(connection_id, peer, house, wake)
+        super().__init__(connection_id, peer, broker, wake)
         self.channels: Final[dict[int, ChannelState]] = {}
         self.flows: Final[dict[Channel, ChannelState]] = {}
         """Channels of the engine that belong to channels of ours."""
@@ -241,22 +261,22 @@ class Session(Caller):
         """Channels whose answers wait for the disk."""
         self.confirming: dict[ChannelState, None] = {}
         """Channels with confirms that are made of a whole turn."""
-        flow = house.all_settings.flow
+        flow = broker.all_settings.flow
         self.unsent: Final = UnsentLimit(
-            flow.unsent_messages_max, flow.unsent_bytes_max, house.engine.unsent_pool
+            flow.unsent_messages_max, flow.unsent_bytes_max, broker.engine.unsent_pool
         )
         """What the socket has not taken of the deliveries to all consumers (F14)."""
         self.is_established = False
         """True once a virtual host is open."""
         self.wants_close = False
         self.handshake: Final = Handshake(self)
-        self._inflow: Final = Inflow(message_bytes_max=house.message_bytes_max)
+        self._inflow: Final = Inflow(message_bytes_max=broker.message_bytes_max)
         self.backlog: Final = Backlog(self, self._inflow)
-        self._contents: Final = house.content_share(self.name, wake)
+        self._contents: Final = broker.content_share(self.name, wake)
         self._beat = Heartbeat(0, self.now_ms)
         self._farewell: Farewell | None = None
         self._is_hung_up = False
-        self._handed: Final = HandedOver(self.unsent)
+        self._handed: Final = HandOverCount(self.unsent)
 
     # For channels, handshake and operators.
 
@@ -265,9 +285,9 @@ class Session(Caller):
         if self.is_over:
             return
         logger.info("closing %s: %s", self.name, error)
-        self.house.note_close(error)
+        self.broker.note_close(error)
         self._end(close_frame(error))
-        self._farewell = Farewell(self.now_ms + self.house.settings.close_ms_max)
+        self._farewell = Farewell(self.now_ms + self.broker.settings.close_ms_max)
 
     def leave(self) -> None:
         """The peer closes the connection: say so, and listen until it has hung up.
@@ -275,7 +295,7 @@ class Session(Caller):
         Whoever closes a socket with unread bytes in it resets it, and close-ok would be lost.
         """
         self._end(CLOSE_OK)
-        self._farewell = Farewell(self.now_ms + self.house.settings.close_ms_max)
+        self._farewell = Farewell(self.now_ms + self.broker.settings.close_ms_max)
 
     def forget(self, channel: ChannelState) -> None:
         """A channel is gone, its number is free."""
@@ -290,12 +310,14 @@ class Session(Caller):
     def enter(self, vhost: VirtualHost) -> None:
         """The virtual host is open: the connection exists for the engine, too."""
         self.vhost = vhost
-        options = ConnectionOptions(pending_publishes_max=self.house.settings.pending_publishes_max)
-        self.connection = self.house.engine.connect(
+        options = ConnectionOptions(
+            pending_publishes_max=self.broker.settings.pending_publishes_max
+        )
+        self.connection = self.broker.engine.connect(
             self.connection_id, self, self.known_as, options
         )
         self._contents.connection = self.connection
-        self.house.enter(self)
+        self.broker.enter(self)
         self.is_established = True
 
     # What the pump calls.
@@ -312,7 +334,7 @@ class Session(Caller):
             return False
         if self.waiting:
             held = sum([channel.line.held_bytes for channel in self.waiting])
-            if held >= self.house.settings.answers_held_bytes_max:
+            if held >= self.broker.settings.answers_held_bytes_max:
                 return False
         return not self._contents.is_waiting or self._contents.may_read(self.now_ms)
 
@@ -462,7 +484,7 @@ class Session(Caller):
 
     def _disconnect(self) -> None:
         """Consumers are gone: now exclusive queues, then the connection itself."""
-        if self.house.leave(self):
+        if self.broker.leave(self):
             try:
                 self.vhost.queues.connection_closed(self.connection_id)
             finally:
@@ -518,7 +540,7 @@ class Handshake:
         """The header came and is right; only the first time counts."""
         if self.step is Step.GREETING:
             self.step = Step.STARTING
-            self._session.say(Start(server_properties=server_properties(self._session.house)))
+            self._session.say(Start(server_properties=server_properties(self._session.broker)))
 
     def take(self, method: Method) -> None:
         """The next method of the client."""
@@ -544,15 +566,15 @@ class Handshake:
             return
         session.user = user
         session.auth_mechanism = method.mechanism
-        settings = session.house.settings
+        settings = session.broker.settings
         self.step = Step.TUNING
         session.say(Tune(settings.channel_max, settings.frame_max, settings.heartbeat_s))
 
     def _login(self, given: Credentials) -> Any:
-        return self._session.house.users.login(given.user, given.password, self._session.peer.host)
+        return self._session.broker.users.login(given.user, given.password, self._session.peer.host)
 
     def _tuned(self, method: TuneOk) -> None:
-        settings = self._session.house.settings
+        settings = self._session.broker.settings
         check_limit("channel_max", method.channel_max, CHANNEL_MAX_MIN, settings.channel_max)
         check_limit("frame_max", method.frame_max, FRAME_MAX_MIN, settings.frame_max)
         self._session.tune(method.channel_max, method.frame_max, method.heartbeat)
@@ -561,10 +583,10 @@ class Handshake:
     def _opened(self, method: Open) -> None:
         session = self._session
         name = method.virtual_host
-        vhost: VirtualHost | None = session.house.vhost(name)
+        vhost: VirtualHost | None = session.broker.vhost(name)
         if vhost is None:
             raise AmqpError(ReplyCode.NOT_ALLOWED, f"vhost {name} not found")
-        if not session.house.users.may_enter(session.user, name):
+        if not session.broker.users.may_enter(session.user, name):
             text = f"access to vhost '{name}' refused for user '{session.user.name}'"
             raise AmqpError(ReplyCode.NOT_ALLOWED, text)
         self.step = Step.DONE
@@ -585,12 +607,12 @@ def check_limit(name: str, value: int, low: int, high: int) -> None:
     raise AmqpError(ReplyCode.NOT_ALLOWED, text)
 
 
-def server_properties(house: House) -> dict[str, Any]:
+def server_properties(broker: AmqpBroker) -> dict[str, Any]:
     """Whom we say we are: the name clients know, and ours beside it."""
-    settings = house.settings
+    settings = broker.settings
     return {
         "capabilities": dict.fromkeys(CAPABILITIES, True),
-        "cluster_name": house.cluster_name,
+        "cluster_name": broker.cluster_name,
         "copyright": "The authors of Penstock",
         "information": f"Penstock {__version__}, which speaks as {settings.server_product}",
         "platform": f"Python {sys.version.split()[0]}",

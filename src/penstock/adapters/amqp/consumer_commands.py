@@ -41,7 +41,7 @@ from penstock.wire.amqp.methods.basic import (
 from penstock.wire.amqp.serializer import got
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import House
+    from penstock.adapters.amqp.broker import AmqpBroker
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.engine.subscription.subscription import Subscription
@@ -107,14 +107,14 @@ class Consuming:
     def next_deadline_ms(self) -> int | None:
         """When ``due`` may find something that is unsettled for too long."""
         oldest_ms = self.unacked.oldest_ms
-        limit_ms = self.channel.house.settings.consumer_timeout_ms
+        limit_ms = self.channel.broker.settings.consumer_timeout_ms
         return oldest_ms + limit_ms if limit_ms and oldest_ms is not None else None
 
     def due(self, now_ms: int) -> None:
         """Fail the channel when a delivery is unsettled for longer than allowed."""
         deadline_ms = self.next_deadline_ms()
         if deadline_ms is not None and now_ms >= deadline_ms:
-            limit_ms = self.channel.house.settings.consumer_timeout_ms
+            limit_ms = self.channel.broker.settings.consumer_timeout_ms
             text = (
                 f"delivery acknowledgement on channel {self.channel.number} timed out. "
                 f"Timeout value used: {limit_ms} ms. This timeout value can be configured "
@@ -197,7 +197,7 @@ def consume(channel: ChannelState, method: Consume) -> None:
 
 def begin(channel: ChannelState, method: Consume, tag: str) -> None:
     consuming = channel.consuming
-    count_max = channel.house.settings.consumers_per_channel_max
+    count_max = channel.broker.settings.consumers_per_channel_max
     if consuming.consumers_kept >= count_max:
         text = (
             f"reached maximum ({count_max}) of consumers per channel "
@@ -209,7 +209,7 @@ def begin(channel: ChannelState, method: Consume, tag: str) -> None:
     if type(priority) is not int:
         text = f"invalid arg '{PRIORITY}' for consumer '{tag}': a whole number is expected"
         raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
-    check_arguments(channel.house, method.arguments)
+    check_arguments(channel.broker, method.arguments)
     check_exclusive(queue, method)
     consuming.add(ConsumerEntry(channel, queue, method, tag, priority))
 
@@ -355,20 +355,20 @@ LOOK_MS: Final = 60_000
 class ConsumerTimeouts:
     """A task of the house's timers."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._next_ms = house.clock.monotonic_ms() + self._pause_ms
+    def __init__(self, broker: AmqpBroker) -> None:
+        self._broker = broker
+        self._next_ms = broker.clock.monotonic_ms() + self._pause_ms
 
     @property
     def _pause_ms(self) -> int:
-        return min(LOOK_MS, self._house.settings.consumer_timeout_ms)
+        return min(LOOK_MS, self._broker.settings.consumer_timeout_ms)
 
     def next_deadline_ms(self) -> int | None:
         """The next look; never without a limit."""
-        return self._next_ms if self._house.settings.consumer_timeout_ms else None
+        return self._next_ms if self._broker.settings.consumer_timeout_ms else None
 
     def due(self, now_ms: int) -> None:
         self._next_ms = now_ms + self._pause_ms
-        for session in list(self._house.sessions.values()):
+        for session in list(self._broker.sessions.values()):
             for channel in list(session.channels.values()):
                 channel.consuming.due(now_ms)

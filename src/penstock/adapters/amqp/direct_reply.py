@@ -57,7 +57,7 @@ class ReplyConsumer:
             unsent.queued(1, len(record.origin))
             taken.append(record)
         if len(taken) < len(records):
-            channel.house.note_undelivered("reply not read", len(records) - len(taken))
+            channel.broker.note_undelivered("reply not read", len(records) - len(taken))
         if taken:
             first_tag = channel.consuming.unacked.skip(len(taken))
             size = sum([len(record.origin) for record in taken])
@@ -109,7 +109,7 @@ class ReplyDesk:
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
         if self.consumer is not None:
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
-        self.consumer = self._channel.house.replies.add(self._channel, tag)
+        self.consumer = self._channel.broker.replies.add(self._channel, tag)
 
     def cancel(self, tag: str) -> None:
         """basic.cancel, if the tag is the requester's."""
@@ -119,7 +119,7 @@ class ReplyDesk:
     def close(self) -> None:
         """Nobody waits here any more."""
         if self.consumer is not None:
-            self._channel.house.replies.remove(self.consumer)
+            self._channel.broker.replies.remove(self.consumer)
             self.consumer = None
 
     def addressed(self, head: PublishHead, records: list[Record], now_ms: int) -> list[Record]:

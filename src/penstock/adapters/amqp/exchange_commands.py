@@ -39,7 +39,7 @@ from penstock.wire.amqp.methods.exchange import (
 )
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import House
+    from penstock.adapters.amqp.broker import AmqpBroker
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.wire.amqp.methods.method import Method
@@ -107,10 +107,10 @@ COMMANDS: Final[dict[type[Method], Callable[..., None]]] = {
 def declare_exchange(vhost: VirtualHost, wanted: Exchange) -> Exchange:
     """The exchange that is there and equals the wanted one, or the wanted one, made."""
     known = vhost.exchanges.get(wanted.name)
-    check_exchange(vhost.house, vhost.name, known, wanted)
+    check_exchange(vhost.broker, vhost.name, known, wanted)
     if known is not None:
         return known
-    check_exchanges(vhost.house)
+    check_exchanges(vhost.broker)
     if wanted.is_durable:
         # First, because arguments that are no field values are found out here.
         put_exchange(vhost, wanted)
@@ -119,7 +119,9 @@ def declare_exchange(vhost: VirtualHost, wanted: Exchange) -> Exchange:
     return wanted
 
 
-def check_exchange(house: House, vhost: str, known: Exchange | None, wanted: Exchange) -> None:
+def check_exchange(
+    broker: AmqpBroker, vhost: str, known: Exchange | None, wanted: Exchange
+) -> None:
     """Raise unless an exchange may be declared like this, beside the one there is of its name."""
     refuse_default(wanted.name)
     if known is not None:
@@ -136,7 +138,7 @@ def check_exchange(house: House, vhost: str, known: Exchange | None, wanted: Exc
             f"invalid type '{class_of(alternate)}' for arg '{ALTERNATE}' in "
             f"{_spelled(vhost, wanted.name)}"
         )
-    check_arguments(house, wanted.arguments)
+    check_arguments(broker, wanted.arguments)
 
 
 def delete_exchange(vhost: VirtualHost, name: str, *, if_unused: bool) -> Exchange | None:

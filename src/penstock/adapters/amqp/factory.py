@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from penstock.adapters.amqp.broker import House
+from penstock.adapters.amqp.broker import AmqpBroker
 from penstock.adapters.amqp.connection import Session
 from penstock.adapters.amqp.consumer_commands import ConsumerTimeouts
-from penstock.adapters.amqp.management.figures import Sampler
+from penstock.adapters.amqp.management.statistics import Sampler
 from penstock.adapters.contract import Peer
 from penstock.adapters.timers import Timers
 from penstock.model.clock import Clock
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 AMQP: Final = "amqp"
 
 
-def open_house(engine: Engine, clock: Clock, settings: Settings) -> House:
+def open_house(engine: Engine, clock: Clock, settings: Settings) -> AmqpBroker:
     """A house with everything in it that the catalog knows; tests use it directly."""
-    house = House(engine, clock, settings)
-    house.timers.add(ConsumerTimeouts(house))
-    house.timers.add(Sampler(house))
-    return house
+    broker = AmqpBroker(engine, clock, settings)
+    broker.timers.add(ConsumerTimeouts(broker))
+    broker.timers.add(Sampler(broker))
+    return broker
 
 
 class AmqpFactory:
@@ -37,19 +37,19 @@ class AmqpFactory:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._house: House | None = None
+        self._broker: AmqpBroker | None = None
 
     def open(self, engine: Engine, clock: Clock, endpoints: Mapping[str, str]) -> Timers:
         """The listeners are open, nobody is connected yet; what has to be driven from now on."""
         del endpoints
-        self._house = open_house(engine, clock, self._settings)
-        return self._house.timers
+        self._broker = open_house(engine, clock, self._settings)
+        return self._broker.timers
 
     @property
-    def house(self) -> House:
-        if self._house is None:
-            raise InvariantBroken("an AMQP client came before the house was open")
-        return self._house
+    def broker(self) -> AmqpBroker:
+        if self._broker is None:
+            raise InvariantBroken("an AMQP client came before the broker was open")
+        return self._broker
 
     def make(
         self,
@@ -61,4 +61,4 @@ class AmqpFactory:
     ) -> Session:
         """A session for a connection that was just accepted."""
         del engine, clock
-        return Session(connection_id, peer, self.house, wake)
+        return Session(connection_id, peer, self.broker, wake)

@@ -173,7 +173,7 @@ class Publishing:
 
     @property
     def _now_ms(self) -> int:
-        return self._channel.house.clock.wall_ms()
+        return self._channel.broker.clock.wall_ms()
 
     # On the way.
 
@@ -227,7 +227,7 @@ class Publishing:
 
     def _reply(self, head: PublishHead, records: list[Record], first: int) -> None:
         vhost = self._channel.vhost.name
-        consumer = self._channel.house.replies.find(head.routing_key, vhost)
+        consumer = self._channel.broker.replies.find(head.routing_key, vhost)
         taken = 0 if consumer is None else consumer.deliver(records)
         if taken:
             self._ack(first, taken)
@@ -237,7 +237,7 @@ class Publishing:
     def _drop(self, head: PublishHead, records: list[Record], first: int) -> None:
         """No queue for them: they come back if they must not be lost, and are done with."""
         reason = "returned" if head.is_mandatory else "unroutable"
-        self._channel.house.note_undelivered(reason, len(records))
+        self._channel.broker.note_undelivered(reason, len(records))
         if not head.is_mandatory:
             self.dropped += len(records)
         else:

@@ -113,7 +113,7 @@ def delete(channel: ChannelState, method: Delete) -> None:
 
 def _deleted(channel: ChannelState, queue: AmqpQueue, say: Callable[[], None]) -> None:
     if queue.is_durable:
-        channel.house.engine.after_durable(say)
+        channel.broker.engine.after_durable(say)
     else:
         say()
 
@@ -169,7 +169,7 @@ def _ends(channel: ChannelState, method: Bind | Unbind) -> tuple[str, str, str]:
 
 def _look_for_reply_queue(channel: ChannelState, name: str, *, is_nowait: bool) -> None:
     """Direct reply-to has no queue to declare: it is there, or it is not."""
-    if not channel.house.replies.exists(name, channel.vhost.name):
+    if not channel.broker.replies.exists(name, channel.vhost.name):
         raise no_queue(name, channel.vhost.name)
     channel.last_queue = name
     if not is_nowait:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.engine.parcel import PUBLICATION_BYTES
+from penstock.engine.publish_batch import PUBLICATION_BYTES
 from penstock.flow.budgets import BytesPool
 from penstock.model.ids import ConnectionId
 from penstock.model.record import Record
@@ -157,18 +157,18 @@ class Transaction:
             commit.answer(None)
 
     def _charge(self, size: int) -> None:
-        if not self._channel.house.transactions.take(self._channel.session.connection_id, size):
+        if not self._channel.broker.transactions.take(self._channel.session.connection_id, size):
             text = f"transaction of {self._bytes + size} bytes: no room for it before its commit"
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
         self._bytes += size
 
     def _make_room(self) -> None:
         size, self._bytes = self._bytes, 0
-        self._channel.house.transactions.give(self._channel.session.connection_id, size)
+        self._channel.broker.transactions.give(self._channel.session.connection_id, size)
 
     def _fits(self, publishes: list[HeldPublish]) -> bool:
         """True when the engine takes all of it in its next turn."""
-        flow = self._channel.house.all_settings.flow
+        flow = self._channel.broker.all_settings.flow
         steps = sum(
             len(each.records) * each.route.steps for each in publishes if each.route is not None
         )
@@ -193,7 +193,7 @@ class Transaction:
             if commit is not None:
                 commit.answer(TxCommitOk())
 
-        self._channel.house.engine.after_durable(say)
+        self._channel.broker.engine.after_durable(say)
 
 
 def select(channel: ChannelState, _method: TxSelect) -> None:
@@ -234,7 +234,7 @@ POOL_PART: Final = 4
 """Transactions get one of so many parts of the pool."""
 
 
-class TxRoom:
+class TxBudget:
     """What the open transactions of a broker weigh."""
 
     def __init__(self, pool: BytesPool, connection_bytes_max: int) -> None:

@@ -11,7 +11,12 @@ import heapq
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.adapters.rocketmq.group_registry import NO_OFFSET, PREFIX, GroupBook, OffsetBook
+from penstock.adapters.rocketmq.group_registry import (
+    NO_OFFSET,
+    PREFIX,
+    GroupRegistry,
+    OffsetRegistry,
+)
 from penstock.adapters.rocketmq.groups import Modes, delete_group
 from penstock.adapters.rocketmq.naming import SYSTEM_TOPICS, wire_name
 from penstock.adapters.rocketmq.offsets import table_body
@@ -51,8 +56,8 @@ from penstock.wire.rocketmq.stored import RocketmqFacts
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from penstock.adapters.rocketmq.broker import House
-    from penstock.adapters.rocketmq.connection import Session
+    from penstock.adapters.rocketmq.broker import RocketmqBroker
+    from penstock.adapters.rocketmq.connection import RocketmqConnection
 
 RATE_MS: Final = 60_000
 """Rates are means of the last minute, as RocketMQ's."""
@@ -64,21 +69,21 @@ def newest_ms(queue: Queue, offset: int) -> int:
     return found[0][3] if found and found[0][1] < offset else 0
 
 
-def _topic_stats(session: Session, command: Command) -> None:
-    house = session.house
+def _topic_stats(session: RocketmqConnection, command: Command) -> None:
+    broker = session.broker
     name = parse(TopicHeader, command).topic
-    place = house.topics.find(name)
+    place = broker.topics.find(name)
     if place is None:
         raise no_topic(name)
     rows: dict[MessageQueue, object] = {}
     for queue in place.topic.queues:
         end = queue.visible_end(False)
-        rows[_named(house, name, queue)] = {
+        rows[_named(broker, name, queue)] = {
             "minOffset": queue.index.min_offset,
             "maxOffset": end,
             "lastUpdateTimestamp": newest_ms(queue, end),
         }
-    since_ms = house.clock.wall_ms() - RATE_MS
+    since_ms = broker.clock.wall_ms() - RATE_MS
     stored = sum([_stored_since(queue, since_ms) for queue in place.topic.queues])
     rate = stored * 1000 / RATE_MS
     session.answer(command, body=table_body("offsetTable", rows, topicPutTps=rate))
@@ -88,25 +93,25 @@ def _stored_since(queue: Queue, since_ms: int) -> int:
     return max(0, queue.visible_end(False) - queue.index.search_time(since_ms))
 
 
-def _consume_stats(session: Session, command: Command) -> None:
-    house = session.house
+def _consume_stats(session: RocketmqConnection, command: Command) -> None:
+    broker = session.broker
     header = parse(ConsumeStatsHeader, command)
-    topics = [house.topics.require(header.topic).topic] if header.topic else []
-    topics = topics or house.part(OffsetBook).topics_of(header.consumer_group)
+    topics = [broker.topics.require(header.topic).topic] if header.topic else []
+    topics = topics or broker.part(OffsetRegistry).topics_of(header.consumer_group)
     rows: dict[MessageQueue, object] = {}
     for topic in topics:
-        rows |= _lag_rows(house, topic, header.consumer_group)
+        rows |= _lag_rows(broker, topic, header.consumer_group)
     session.answer(command, body=table_body("offsetTable", rows, consumeTps=0.0))
 
 
-def _lag_rows(house: House, topic: Topic, group: str) -> dict[MessageQueue, object]:
-    book = house.part(OffsetBook)
+def _lag_rows(broker: RocketmqBroker, topic: Topic, group: str) -> dict[MessageQueue, object]:
+    book = broker.part(OffsetRegistry)
     name = wire_name(topic.name)
     rows: dict[MessageQueue, object] = {}
     for queue in topic.queues:
         stored = book.committed(queue, group)
         offset = 0 if stored == NO_OFFSET else stored
-        rows[_named(house, name, queue)] = {
+        rows[_named(broker, name, queue)] = {
             "brokerOffset": queue.visible_end(False),
             "consumerOffset": offset,
             "pullOffset": offset,
@@ -115,10 +120,10 @@ def _lag_rows(house: House, topic: Topic, group: str) -> dict[MessageQueue, obje
     return rows
 
 
-def _consumer_connections(session: Session, command: Command) -> None:
-    house = session.house
+def _consumer_connections(session: RocketmqConnection, command: Command) -> None:
+    broker = session.broker
     name = parse(GroupHeader, command).consumer_group
-    group = house.consumers.group(name)
+    group = broker.consumers.group(name)
     if group is None or group.is_empty:
         raise Answer(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
     table = {
@@ -131,7 +136,7 @@ def _consumer_connections(session: Session, command: Command) -> None:
         for topic, each in group.wanted.items()
     }
     body = {
-        "connectionSet": _connections(house, group),
+        "connectionSet": _connections(broker, group),
         "subscriptionTable": table,
         "consumeType": group.traits.manner,
         "messageModel": "BROADCASTING" if group.traits.is_broadcast else "CLUSTERING",
@@ -140,19 +145,19 @@ def _consumer_connections(session: Session, command: Command) -> None:
     session.answer(command, body=encode_body(body))
 
 
-def _producer_connections(session: Session, command: Command) -> None:
-    house = session.house
+def _producer_connections(session: RocketmqConnection, command: Command) -> None:
+    broker = session.broker
     name = parse(ProducerGroupHeader, command).producer_group
-    group = house.producers.group(name)
+    group = broker.producers.group(name)
     if group is None or group.is_empty:
         raise system_error(f"the producer group[{name}] not exist")
-    session.answer(command, body=encode_body({"connectionSet": _connections(house, group)}))
+    session.answer(command, body=encode_body({"connectionSet": _connections(broker, group)}))
 
 
-def _connections(house: House, group: Group) -> list[dict[str, object]]:
+def _connections(broker: RocketmqBroker, group: Group) -> list[dict[str, object]]:
     found = []
     for member in group.members.values():
-        session = house.sessions.get(ConnectionId(member.connection))
+        session = broker.sessions.get(ConnectionId(member.connection))
         row: dict[str, object] = {
             "clientId": member.client_id,
             "clientAddr": str(session.peer) if session is not None else "",
@@ -163,8 +168,8 @@ def _connections(house: House, group: Group) -> list[dict[str, object]]:
     return found
 
 
-def _named(house: House, topic: str, queue: Queue) -> MessageQueue:
-    return MessageQueue(topic=topic, broker_name=house.broker_name, queue_id=queue.number)
+def _named(broker: RocketmqBroker, topic: str, queue: Queue) -> MessageQueue:
+    return MessageQueue(topic=topic, broker_name=broker.broker_name, queue_id=queue.number)
 
 
 STATISTICS_HANDLERS: Final[dict[int, Handler]] = {
@@ -201,7 +206,9 @@ class Relay:
 
     __slots__ = ("asker", "client", "command", "is_over", "passed_on", "who")
 
-    def __init__(self, asker: Session, command: Command, client: Session, who: str) -> None:
+    def __init__(
+        self, asker: RocketmqConnection, command: Command, client: RocketmqConnection, who: str
+    ) -> None:
         self.asker = asker
         self.command = command
         self.client = client
@@ -233,16 +240,18 @@ class Relay:
 class Relays:
     """The questions that wait."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._broker = broker
         self._tickets = 0
         self._waiting: list[tuple[int, int, Relay]] = []
-        house.timers.add(self)
+        broker.timers.add(self)
 
     def __len__(self) -> int:
         return sum(not relay.is_over for _, _, relay in self._waiting)
 
-    def pass_on(self, session: Session, command: Command, body: bytes | None = None) -> None:
+    def pass_on(
+        self, session: RocketmqConnection, command: Command, body: bytes | None = None
+    ) -> None:
         """Ask the client that the request names."""
         group = command.ext.get("consumerGroup", "")
         client_id = command.ext.get("clientId", "")
@@ -250,14 +259,14 @@ class Relays:
         relay = Relay(session, command, self._client(group, client_id, who), who)
         if body is not None:
             relay.passed_on.body = body
-            relay.passed_on.ext["brokerName"] = self._house.broker_name
+            relay.passed_on.ext["brokerName"] = self._broker.broker_name
         self._tidy()
         if len(self._waiting) >= RELAYS_MAX:
             raise system_error(f"{RELAYS_MAX} questions wait for clients already; ask again later")
         self._tickets += 1
-        deadline_ms = self._house.clock.monotonic_ms() + RELAY_MS
+        deadline_ms = self._broker.clock.monotonic_ms() + RELAY_MS
         heapq.heappush(self._waiting, (deadline_ms, self._tickets, relay))
-        self._house.timers.stir()
+        self._broker.timers.stir()
         relay.client.push(relay.passed_on, relay.answered)
 
     def next_deadline_ms(self) -> int | None:
@@ -274,32 +283,32 @@ class Relays:
         while self._waiting and self._waiting[0][2].is_over:
             heapq.heappop(self._waiting)
 
-    def _client(self, group: str, client_id: str, who: str) -> Session:
-        found = self._house.consumers.group(group)
+    def _client(self, group: str, client_id: str, who: str) -> RocketmqConnection:
+        found = self._broker.consumers.group(group)
         member = None if found is None else found.by_client_id(client_id)
         session = (
-            None if member is None else self._house.sessions.get(ConnectionId(member.connection))
+            None if member is None else self._broker.sessions.get(ConnectionId(member.connection))
         )
         if session is None:
             raise system_error(f"The Consumer {who} not online")
         return session
 
 
-def _running_info(session: Session, command: Command) -> None:
-    session.house.part(Relays).pass_on(session, command)
+def _running_info(session: RocketmqConnection, command: Command) -> None:
+    session.broker.part(Relays).pass_on(session, command)
 
 
-def _consume_directly(session: Session, command: Command) -> None:
-    house = session.house
+def _consume_directly(session: RocketmqConnection, command: Command) -> None:
+    broker = session.broker
     text = command.ext.get("msgId", "")
     try:
         _, position = parse_offset_message_id(text)
     except Malformed as problem:
         raise system_error(f"msgId {text[:80]!r} is not an offset id: {problem}") from None
-    body = shown_at(house, position)
+    body = shown_at(broker, position)
     if body is None:
         raise Answer(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
-    house.part(Relays).pass_on(session, command, body)
+    broker.part(Relays).pass_on(session, command, body)
 
 
 RELAY_HANDLERS: Final[dict[int, Handler]] = {
@@ -329,21 +338,21 @@ _ROCKETMQ: Final = int(Wire.ROCKETMQ)
 _FACTS: Final = RocketmqFacts()
 
 
-def view_message(session: Session, command: Command) -> None:
+def view_message(session: RocketmqConnection, command: Command) -> None:
     header = parse(ViewMessageHeader, command)
-    body = shown_at(session.house, header.offset)
+    body = shown_at(session.broker, header.offset)
     if body is None:
         raise system_error(f"can not find message by the offset, {header.offset}")
     session.answer(command, body=body)
 
 
-def query_message(session: Session, command: Command) -> None:
+def query_message(session: RocketmqConnection, command: Command) -> None:
     header = parse(QueryMessageHeader, command)
-    house = session.house
-    place = house.topics.require(header.topic)
+    broker = session.broker
+    place = broker.topics.require(header.topic)
     count_max = QUERY_MAX if header.unique_key_query else min(max(1, header.max_num), QUERY_MAX)
     key = header.key.encode()
-    positions = house.engine.positions_of(
+    positions = broker.engine.positions_of(
         place.topic,
         key,
         begin_ms=header.begin_timestamp,
@@ -353,10 +362,10 @@ def query_message(session: Session, command: Command) -> None:
     found: list[bytes] = []
     last_ms = 0
     for position in positions:
-        located = house.engine.locate(position)
-        if located is None or not _has_key(house, located.record, key):
+        located = broker.engine.locate(position)
+        if located is None or not _has_key(broker, located.record, key):
             continue
-        body = shown_at(house, position)
+        body = shown_at(broker, position)
         if body is not None:
             found.append(body)
             last_ms = max(last_ms, located.record.store_ms)
@@ -371,10 +380,10 @@ def query_message(session: Session, command: Command) -> None:
     session.answer(command, ext=ext, body=b"".join(found))
 
 
-def _has_key(house: House, record: Record, key: bytes) -> bool:
+def _has_key(broker: RocketmqBroker, record: Record, key: bytes) -> bool:
     if record.wire == _ROCKETMQ:
         return key in _FACTS.keys(record)
-    reader = house.engine.facts.get(record.wire)
+    reader = broker.engine.facts.get(record.wire)
     return reader is None or key in reader.keys(record)
 
 
@@ -395,12 +404,12 @@ ATTRIBUTES_MAX: Final = 64
 GET_ALL_TOPIC_CONFIG: Final = 21
 
 
-def put_topic(session: Session, command: Command) -> None:
+def put_topic(session: RocketmqConnection, command: Command) -> None:
     """UPDATE_AND_CREATE_TOPIC; answered once it is durable."""
     header = parse(CreateTopicHeader, command)
-    house = session.house
-    _check(house, header)
-    known = house.topics.find(header.topic)
+    broker = session.broker
+    _check(broker, header)
+    known = broker.topics.find(header.topic)
     attributes = dict(known.config.attributes) if known is not None else {}
     config = TopicConfig(
         topic_name=header.topic,
@@ -410,59 +419,59 @@ def put_topic(session: Session, command: Command) -> None:
         topic_filter_type=header.topic_filter_type,
         topic_sys_flag=header.topic_sys_flag,
         order=header.order,
-        attributes=_changed(house, attributes, header.attributes or ""),
+        attributes=_changed(broker, attributes, header.attributes or ""),
     )
-    house.topics.put(config)
-    house.engine.after_durable(lambda: session.answer(command))
+    broker.topics.put(config)
+    broker.engine.after_durable(lambda: session.answer(command))
 
 
-def delete_topic(session: Session, command: Command) -> None:
+def delete_topic(session: RocketmqConnection, command: Command) -> None:
     """DELETE_TOPIC_IN_BROKER; answered once it is durable, also when there was none."""
     header = parse(TopicHeader, command)
-    house = session.house
+    broker = session.broker
     if not header.topic.strip():
-        raise _invalid(house, "The specified topic is blank.")
-    _check_system(house, header.topic)
-    forget_retries(house, header.topic)
-    house.topics.delete(header.topic)
-    house.part(Modes).forget_topic(header.topic)
-    house.engine.after_durable(lambda: session.answer(command))
+        raise _invalid(broker, "The specified topic is blank.")
+    _check_system(broker, header.topic)
+    forget_retries(broker, header.topic)
+    broker.topics.delete(header.topic)
+    broker.part(Modes).forget_topic(header.topic)
+    broker.engine.after_durable(lambda: session.answer(command))
 
 
-def all_topics(session: Session, command: Command) -> None:
-    topics = session.house.topics
+def all_topics(session: RocketmqConnection, command: Command) -> None:
+    topics = session.broker.topics
     table = TopicConfigTable(topic_config_table=topics.configs(), data_version=topics.version)
     session.answer(command, body=encode_body(table))
 
 
-def one_topic(session: Session, command: Command) -> None:
+def one_topic(session: RocketmqConnection, command: Command) -> None:
     """GET_TOPIC_CONFIG: RocketMQ's tools ask for it before they show a group's lag."""
     topic = parse(TopicHeader, command).topic
-    config = session.house.topics.config(topic)
+    config = session.broker.topics.config(topic)
     if config is None:
         raise Answer(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
     session.answer(command, body=encode_body(config))
 
 
-def _check(house: House, header: CreateTopicHeader) -> None:
-    house.topics.check_name(header.topic)
-    _check_system(house, header.topic)
+def _check(broker: RocketmqBroker, header: CreateTopicHeader) -> None:
+    broker.topics.check_name(header.topic)
+    _check_system(broker, header.topic)
     for name, count in (
         ("readQueueNums", header.read_queue_nums),
         ("writeQueueNums", header.write_queue_nums),
     ):
         if not 0 < count <= QUEUES_MAX:
-            raise _invalid(house, f"{name} is {count}; use 1 to {QUEUES_MAX}")
+            raise _invalid(broker, f"{name} is {count}; use 1 to {QUEUES_MAX}")
     if not 0 <= header.perm <= PERM_MAX:
-        raise _invalid(house, f"perm is {header.perm}; use 2 (write), 4 (read) or 6 (both)")
+        raise _invalid(broker, f"perm is {header.perm}; use 2 (write), 4 (read) or 6 (both)")
 
 
-def _check_system(house: House, topic: str) -> None:
+def _check_system(broker: RocketmqBroker, topic: str) -> None:
     if topic in SYSTEM_TOPICS:
-        raise _invalid(house, f"The topic[{topic}] is conflict with system topic.")
+        raise _invalid(broker, f"The topic[{topic}] is conflict with system topic.")
 
 
-def _changed(house: House, attributes: dict[str, str], text: str) -> dict[str, str]:
+def _changed(broker: RocketmqBroker, attributes: dict[str, str], text: str) -> dict[str, str]:
     """Attributes after ``+name=value,-name`` was applied to them."""
     for change in filter(None, text.split(",")):
         name, equals, value = change[1:].partition("=")
@@ -471,14 +480,14 @@ def _changed(house: House, attributes: dict[str, str], text: str) -> dict[str, s
         elif change[0] == "-" and name and not equals:
             attributes.pop(name, None)
         else:
-            raise _invalid(house, f"attribute {change[:80]!r}; write +name=value or -name")
+            raise _invalid(broker, f"attribute {change[:80]!r}; write +name=value or -name")
     if len(attributes) > ATTRIBUTES_MAX:
-        raise _invalid(house, f"a topic has at most {ATTRIBUTES_MAX} attributes")
+        raise _invalid(broker, f"a topic has at most {ATTRIBUTES_MAX} attributes")
     return attributes
 
 
-def _invalid(house: House, remark: str) -> Answer:
-    return Answer(house.settings.invalid_parameter_code, remark)
+def _invalid(broker: RocketmqBroker, remark: str) -> Answer:
+    return Answer(broker.settings.invalid_parameter_code, remark)
 
 
 TOPIC_HANDLERS: Final[dict[int, Handler]] = {
@@ -499,24 +508,24 @@ TOPIC_HANDLERS: Final[dict[int, Handler]] = {
 # Not here: the same by RocketMQ's own requests (``topic_admin.py``, ``groups.py``, ``mode.py``).
 
 
-class OperatorDesk:
+class OperatorService:
     """Operators' requests, answered by one house."""
 
     prefix: Final = PREFIX
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._groups = house.part(GroupBook)
-        self._offsets = house.part(OffsetBook)
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._broker = broker
+        self._groups = broker.part(GroupRegistry)
+        self._offsets = broker.part(OffsetRegistry)
 
     def place(self) -> dict[str, str]:
         """This broker as its name server lists it."""
-        house = self._house
+        broker = self._broker
         return {
-            "broker": house.broker_name,
-            "cluster": house.cluster,
-            "address": house.address if house.broker_port else "",
-            "name_server": house.name_server,
+            "broker": broker.broker_name,
+            "cluster": broker.cluster,
+            "address": broker.address if broker.broker_port else "",
+            "name_server": broker.name_server,
         }
 
     def create_topic(self, name: TopicName, queues: int) -> None:
@@ -524,21 +533,21 @@ class OperatorDesk:
         config = TopicConfig(
             topic_name=wire_name(name), read_queue_nums=queues, write_queue_nums=queues
         )
-        self._house.topics.put(config)
+        self._broker.topics.put(config)
 
     def delete_topic(self, topic: Topic) -> None:
         """The topic goes, with its configuration and its groups' modes."""
         name = wire_name(topic.name)
-        forget_retries(self._house, name)
-        self._house.topics.delete(name)
-        self._house.part(Modes).forget_topic(name)
+        forget_retries(self._broker, name)
+        self._broker.topics.delete(name)
+        self._broker.part(Modes).forget_topic(name)
 
     def group_names(self) -> Collection[str]:
         """Every configured group, and whoever is connected."""
         return self._groups.all()
 
     def members(self, group: str) -> Sequence[str]:
-        found = self._house.consumers.group(group)
+        found = self._broker.consumers.group(group)
         return found.client_ids if found is not None else []
 
     def has_offset(self, queue: Queue, group: str) -> bool:
@@ -547,14 +556,14 @@ class OperatorDesk:
 
     def mode(self, topic: Topic, group: str) -> tuple[str, int]:
         """Pull or pop, and how many help."""
-        setting = self._house.modes.get(wire_name(topic.name), group)
+        setting = self._broker.modes.get(wire_name(topic.name), group)
         return setting.mode.value, setting.share
 
     def set_mode(self, topic: Topic, group: str, mode: str, share: int) -> None:
         """Pull or pop from the members' next look on."""
         setting = ModeSetting(ConsumeMode(mode), share)
         try:
-            self._house.part(Modes).set(wire_name(topic.name), group, setting)
+            self._broker.part(Modes).set(wire_name(topic.name), group, setting)
         except Answer as refused:
             raise PenstockError(refused.remark) from None
 
@@ -567,4 +576,4 @@ class OperatorDesk:
         if topic is not None:
             self._offsets.forget(topic, group)
         else:
-            delete_group(self._house, group, is_forgetting=True)
+            delete_group(self._broker, group, is_forgetting=True)

@@ -2,8 +2,8 @@
 
 One per process, made when the listeners are open: engine, clock, settings, the broker's name and
 addresses, topics, groups, locks, modes, and every session. A family of requests keeps its own
-shared state in a class that takes the house: ``house.part(Pops)`` makes it on first use and gives
-the same object ever after; a part with deadlines adds itself to ``house.timers``.
+shared state in a class that takes the house: ``broker.part(Pops)`` makes it on first use and gives
+the same object ever after; a part with deadlines adds itself to ``broker.timers``.
 
 The store host (D20) is written into the catalog once and never changes: message ids contain it.
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.adapters.rocketmq.requests import system_error
 from penstock.adapters.rocketmq.send import Special
-from penstock.adapters.rocketmq.topics import TopicBook
+from penstock.adapters.rocketmq.topics import TopicRegistry
 from penstock.adapters.timers import Timers
 from penstock.engine.broker import Engine
 from penstock.engine.group.assignment import ConsumeModes
@@ -32,7 +32,7 @@ from penstock.settings.load import Settings
 from penstock.wire.rocketmq.message_id import UniqueKeys, encode_host, host_hex
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.connection import Session
+    from penstock.adapters.rocketmq.connection import RocketmqConnection
 
 LOCALHOST: Final = "127.0.0.1"
 STORE_HOST_KIND: Final = "rocketmq.store_host"
@@ -43,7 +43,7 @@ LockedQueue = tuple[str, int]
 PartT = TypeVar("PartT")
 
 
-class House:
+class RocketmqBroker:
     """Shared state of the broker listener and the name server."""
 
     def __init__(
@@ -66,7 +66,7 @@ class House:
         self.name_server: Final = self.settings.join or name_server
         """``host:port`` of the name server that knows this broker; empty when there is none."""
         self.timers: Final = Timers()
-        self.sessions: Final[dict[ConnectionId, Session]] = {}
+        self.sessions: Final[dict[ConnectionId, RocketmqConnection]] = {}
         """Broker connections that live."""
         self.switches: Final = SwitchBoard()
         self.consumers: Final = Membership(
@@ -85,12 +85,12 @@ class House:
         self.unique_keys: Final = UniqueKeys(
             LOCALHOST, os.getpid(), clock, salt=int.from_bytes(self.store_host[:4], "big")
         )
-        self.topics: Final = TopicBook(self)
+        self.topics: Final = TopicRegistry(self)
         self.key_values: Final = KeyValues(engine)
         self._parts: dict[object, Any] = {}
 
-    def part(self, kind: Callable[[House], PartT]) -> PartT:
-        """The one object of this class: ``kind(house)``, made on first use."""
+    def part(self, kind: Callable[[RocketmqBroker], PartT]) -> PartT:
+        """The one object of this class: ``kind(broker)``, made on first use."""
         found: PartT | None = self._parts.get(kind)
         if found is None:
             found = self._parts[kind] = kind(self)

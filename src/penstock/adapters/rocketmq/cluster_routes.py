@@ -21,7 +21,7 @@ from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command, Malformed
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import House
+    from penstock.adapters.rocketmq.broker import RocketmqBroker
 
 RENEW_MS: Final = 30_000
 """As often as clients ask for routes."""
@@ -54,15 +54,15 @@ class _Entry(msgspec.Struct):
 class ClusterRoutes:
     """What is known of other brokers' queues."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._clock = house.clock
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._broker = broker
+        self._clock = broker.clock
         self._entries: dict[str, _Entry] = {}
         """By topic; the one asked about last is at the end."""
         self._held = 0
         self.on_want: Callable[[], None] = lambda: None
         """Called when the name server should be asked; set by whoever does."""
-        house.timers.add(self)
+        broker.timers.add(self)
 
     # For whoever wants to know.
 
@@ -81,7 +81,7 @@ class ClusterRoutes:
         self._held += 1
         entry.held.append((now_ms + HOLD_MS_MAX, told))
         entry.renew_ms = now_ms
-        self._house.timers.stir()
+        self._broker.timers.stir()
         self.on_want()
 
     # For whoever asks the name server.
@@ -116,7 +116,7 @@ class ClusterRoutes:
     def registered(self) -> None:
         """The name server knows this broker's topics: routes that show them otherwise are old."""
         for topic, entry in self._entries.items():
-            config = self._house.topics.config(topic)
+            config = self._broker.topics.config(topic)
             if self._own_queues(entry.route) != (config.read_queue_nums if config else 0):
                 entry.renew_ms = 0
 
@@ -134,7 +134,7 @@ class ClusterRoutes:
             self._tell(entry, len([each for each in entry.held if each[0] <= now_ms]))
 
     def _own_queues(self, route: TopicRouteData | None) -> int:
-        own = self._house.broker_name
+        own = self._broker.broker_name
         datas = route.queue_datas if route is not None else []
         return sum([data.read_queue_nums for data in datas if data.broker_name == own])
 

@@ -10,7 +10,7 @@ first use; ``on_close`` tells it of the end.
 
 Invariants: a frame that cannot be read ends the connection only when nothing in it can be answered;
 requests that the peer has not seen answered are bounded by F5's capacities and F9.
-Not here: shared state (``house.py``), code -> handler (``families.py``).
+Not here: shared state (``broker.py``), code -> handler (``families.py``).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.adapters.contract import Peer
-from penstock.adapters.rocketmq.broker import House
+from penstock.adapters.rocketmq.broker import RocketmqBroker
 from penstock.adapters.rocketmq.line import Line, unreadable
 from penstock.adapters.rocketmq.requests import Handler, Request
-from penstock.adapters.rocketmq.send import SendDesk
+from penstock.adapters.rocketmq.send import SendHandler
 from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.ports import Confirmation
 from penstock.flow.reason import Reason
@@ -48,39 +48,39 @@ PullAnswered = Callable[["Pull", "PullResult"], None]
 PartT = TypeVar("PartT")
 
 
-class Session(Line):
+class RocketmqConnection(Line):
     """One client."""
 
     def __init__(
         self,
         connection_id: ConnectionId,
         peer: Peer,
-        house: House,
+        broker: RocketmqBroker,
         handlers: Mapping[int, Handler],
         wake: Callable[[], None],
     ) -> None:
-        super().__init__(peer, house, wake)
+        super().__init__(peer, broker, wake)
         self.connection_id: Final = connection_id
         self.name: Final = f"rocketmq-{connection_id} {peer}"
         self.born_host: Final = encode_host(peer.host, peer.port)
         """The client's address as messages carry it."""
-        self.connection: Final = house.engine.connect(
+        self.connection: Final = broker.engine.connect(
             connection_id,
             self,
             self.name,
             ConnectionOptions(
-                pending_publishes_max=house.settings.pending_sends_max, is_fast_failing=True
+                pending_publishes_max=broker.settings.pending_sends_max, is_fast_failing=True
             ),
         )
         self.channel: Final = self.connection.open_channel()
         self._handlers = handlers
-        self._sends = SendDesk(self)
+        self._sends = SendHandler(self)
         self._opaque = 0
         self._asked: dict[int, Answered] = {}
         self._pulls: dict[int, PullAnswered] = {}
         self._closers: list[Callable[[], None]] = []
         self._parts: dict[object, Any] = {}
-        house.sessions[connection_id] = self
+        broker.sessions[connection_id] = self
 
     # For the families.
 
@@ -99,7 +99,7 @@ class Session(Line):
         self._asked.pop(command.opaque, None)
 
     @property
-    def sends(self) -> SendDesk:
+    def sends(self) -> SendHandler:
         """What this connection publishes: ``session.sends.store([Storing(...)])``."""
         return self._sends
 
@@ -107,7 +107,7 @@ class Session(Line):
         """Call back when the held pull with this token has its answer (``Pull.token``)."""
         self._pulls[token] = answered
 
-    def part(self, kind: Callable[[Session], PartT]) -> PartT:
+    def part(self, kind: Callable[[RocketmqConnection], PartT]) -> PartT:
         """The one object of this class for this connection: ``kind(session)``."""
         found: PartT | None = self._parts.get(kind)
         if found is None:
@@ -126,7 +126,7 @@ class Session(Line):
         return self.connection.may_read
 
     def receive(self, data: bytes) -> None:
-        self.heard_ms = self.house.clock.monotonic_ms()
+        self.heard_ms = self.broker.clock.monotonic_ms()
         self._frames.feed(data)
         sends = self._sends
         try:
@@ -146,7 +146,7 @@ class Session(Line):
         if self.is_closed:
             return
         self.is_closed = True
-        self.house.sessions.pop(self.connection_id, None)
+        self.broker.sessions.pop(self.connection_id, None)
         for callback in self._closers:
             callback()
         self._closers.clear()

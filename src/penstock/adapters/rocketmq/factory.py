@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq import admin, groups, offsets, pull, retry, send, transactions
-from penstock.adapters.rocketmq.broker import House
-from penstock.adapters.rocketmq.connection import Session
-from penstock.adapters.rocketmq.group_registry import GroupBook, OffsetBook
+from penstock.adapters.rocketmq.broker import RocketmqBroker
+from penstock.adapters.rocketmq.connection import RocketmqConnection
+from penstock.adapters.rocketmq.group_registry import GroupRegistry, OffsetRegistry
 from penstock.adapters.rocketmq.name_server.server import NAME_SERVER
 from penstock.adapters.rocketmq.pop import settle, take
 from penstock.adapters.rocketmq.pop.reader import PopCounts
@@ -33,11 +33,13 @@ def open_house(
     *,
     broker_port: int = 10911,
     name_server: str = "",
-) -> House:
+) -> RocketmqBroker:
     """A house with everything in it; tests use it directly."""
-    house = House(engine, clock, settings, broker_port=broker_port, name_server=name_server)
-    open_parts(house)
-    return house
+    broker = RocketmqBroker(
+        engine, clock, settings, broker_port=broker_port, name_server=name_server
+    )
+    open_parts(broker)
+    return broker
 
 
 class Household:
@@ -45,20 +47,22 @@ class Household:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._house: House | None = None
+        self._broker: RocketmqBroker | None = None
 
     def open(self, engine: Engine, clock: Clock, endpoints: Mapping[str, str]) -> Timers:
         """The listeners are open, nobody is connected yet; what has to be driven from now on."""
         port = int(endpoints.get(BROKER, ":0").rpartition(":")[2])
         names = endpoints.get(NAME_SERVER, "")
-        self._house = open_house(engine, clock, self._settings, broker_port=port, name_server=names)
-        return self._house.timers
+        self._broker = open_house(
+            engine, clock, self._settings, broker_port=port, name_server=names
+        )
+        return self._broker.timers
 
     @property
-    def house(self) -> House:
-        if self._house is None:
-            raise InvariantBroken("a RocketMQ client came before the house was open")
-        return self._house
+    def broker(self) -> RocketmqBroker:
+        if self._broker is None:
+            raise InvariantBroken("a RocketMQ client came before the broker was open")
+        return self._broker
 
 
 class BrokerFactory:
@@ -76,17 +80,17 @@ class BrokerFactory:
         engine: Engine,
         clock: Clock,
         wake: Callable[[], None],
-    ) -> Session:
+    ) -> RocketmqConnection:
         """A session for a connection that was just accepted."""
         del engine, clock
-        return Session(connection_id, peer, self._household.house, HANDLERS, wake)
+        return RocketmqConnection(connection_id, peer, self._household.broker, HANDLERS, wake)
 
 
 # ---- families -----------------------------------------------------------------------------------
 # Which handler serves which request code: the families of requests, put together.
 #
 # A family is a module with ``HANDLERS: dict[int, Handler]``; a new one is one import and one line
-# here. ``PARTS`` are the shared parts that must exist from the start on (``house.part``), because
+# here. ``PARTS`` are the shared parts that must exist from the start on (``broker.part``), because
 # they have deadlines or something to recover.
 
 
@@ -114,9 +118,9 @@ HANDLERS: Final[dict[int, Handler]] = {
 }
 """The broker's requests."""
 
-PARTS: Final[tuple[Callable[[House], object], ...]] = (
-    GroupBook,
-    OffsetBook,
+PARTS: Final[tuple[Callable[[RocketmqBroker], object], ...]] = (
+    GroupRegistry,
+    OffsetRegistry,
     groups.Clients,
     pull.Pulls,
     groups.Modes,
@@ -127,7 +131,7 @@ PARTS: Final[tuple[Callable[[House], object], ...]] = (
 """Made when the house is opened, in this order."""
 
 
-def open_parts(house: House) -> None:
+def open_parts(broker: RocketmqBroker) -> None:
     """Make every part that must not wait for its first use."""
     for maker in PARTS:
-        house.part(maker)
+        broker.part(maker)

@@ -28,7 +28,7 @@ from penstock.model.record import Record, Wire
 from penstock.wire.rocketmq.properties import TAGS, parse_properties
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import House
+    from penstock.adapters.rocketmq.broker import RocketmqBroker
 
 FILTERS_MAX: Final = 1_000
 """Filters kept, whoever uses them; the least recently asked for goes first."""
@@ -58,13 +58,13 @@ class Filters:
 
     __slots__ = ("_facts", "_kept", "_selectors", "is_filtering_retries", "is_sql_allowed")
 
-    def __init__(self, house: House) -> None:
-        self._facts: Mapping[int, object] = house.engine.facts
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._facts: Mapping[int, object] = broker.engine.facts
         self._selectors = SelectorCache()
         self._kept: OrderedDict[tuple[str, str], Filter | None] = OrderedDict()
-        self.is_sql_allowed = house.settings.is_sql_allowed
+        self.is_sql_allowed = broker.settings.is_sql_allowed
         """RocketMQ's ``enablePropertyFilter``."""
-        self.is_filtering_retries = house.settings.is_filtering_retries
+        self.is_filtering_retries = broker.settings.is_filtering_retries
         """RocketMQ's ``filterSupportRetry``."""
 
     def __len__(self) -> int:
@@ -146,13 +146,13 @@ def map_name(group: str, topic: str) -> str:
 class FilterMaps:
     """The maps of one house; without any while they are turned off."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, broker: RocketmqBroker) -> None:
         self.maps: BitMaps | None = None
         self._names: dict[str, set[str]] = {}
         """group -> topics with a registration; bounded by what groups may want."""
-        if house.settings.is_bit_mapping:
-            self.maps = BitMaps(house.part(Filters).properties)
-            house.engine.watch_appends(self.maps.appended)
+        if broker.settings.is_bit_mapping:
+            self.maps = BitMaps(broker.part(Filters).properties)
+            broker.engine.watch_appends(self.maps.appended)
 
     def judge(
         self, group: str, topic: str, queue: Queue, chosen: Filter | None

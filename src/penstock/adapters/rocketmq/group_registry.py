@@ -26,7 +26,7 @@ from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, decode_body, 
 from penstock.wire.rocketmq.command import Malformed
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import House
+    from penstock.adapters.rocketmq.broker import RocketmqBroker
 
 _log = logging.getLogger(__name__)
 
@@ -54,15 +54,15 @@ def problem_with_group(group: str) -> str | None:
     return None
 
 
-class GroupBook:
+class GroupRegistry:
     """The configurations of all groups."""
 
     __slots__ = ("_engine", "_groups", "_switches", "groups_max", "is_auto_creating")
 
-    def __init__(self, house: House, *, groups_max: int = GROUPS_MAX) -> None:
-        self._engine = engine = house.engine
-        self._switches = house.switches
-        self.is_auto_creating = house.settings.is_auto_creating_groups
+    def __init__(self, broker: RocketmqBroker, *, groups_max: int = GROUPS_MAX) -> None:
+        self._engine = engine = broker.engine
+        self._switches = broker.switches
+        self.is_auto_creating = broker.settings.is_auto_creating_groups
         self.groups_max = groups_max
         self._groups: dict[str, SubscriptionGroupConfig] = {}
         for name, body in engine.definitions(GROUP_KIND).items():
@@ -172,13 +172,13 @@ def group_name(subscription: str) -> str | None:
     return subscription.removeprefix(PREFIX) if subscription.startswith(PREFIX) else None
 
 
-class OffsetBook:
+class OffsetRegistry:
     """The offsets of all groups."""
 
     __slots__ = ("_committed", "_engine", "_prune_at", "_resets", "went_back")
 
-    def __init__(self, house: House) -> None:
-        self._engine = engine = house.engine
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._engine = engine = broker.engine
         self.went_back = 0
         """Commits below what was stored."""
         # subscription id -> ids of the queues that were committed

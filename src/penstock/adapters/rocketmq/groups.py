@@ -20,11 +20,11 @@ from penstock.adapters.rocketmq.cluster_routes import ClusterRoutes
 from penstock.adapters.rocketmq.filters import FilterMaps, Filters, language_of
 from penstock.adapters.rocketmq.group_registry import (
     GROUPS_MAX,
-    GroupBook,
-    OffsetBook,
+    GroupRegistry,
+    OffsetRegistry,
     problem_with_group,
 )
-from penstock.adapters.rocketmq.name_server.routes import RouteBook
+from penstock.adapters.rocketmq.name_server.routes import RouteRegistry
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX, retry_topic
 from penstock.adapters.rocketmq.requests import Answer, Handler, no_permission, system_error
 from penstock.engine.group.assignment import Allotment, ConsumeMode, ModeSetting, allot
@@ -64,8 +64,8 @@ from penstock.wire.rocketmq.headers import (
 )
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import House
-    from penstock.adapters.rocketmq.connection import Session
+    from penstock.adapters.rocketmq.broker import RocketmqBroker
+    from penstock.adapters.rocketmq.connection import RocketmqConnection
     from penstock.wire.rocketmq.bodies import TopicRouteData
 
 
@@ -87,12 +87,12 @@ _log = logging.getLogger(__name__)
 class Notices:
     """Tells peers and the log."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._maps = house.part(FilterMaps)
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._broker = broker
+        self._maps = broker.part(FilterMaps)
         self.counts = {kind.value: 0 for kind in NoticeKind}
         """What happened to groups, by kind; ``changed`` counts members that were told."""
-        house.engine.tallies.show(
+        broker.engine.tallies.show(
             "rocketmq_group_events", "Members that came, went or were told", "kind", self.counts
         )
 
@@ -122,19 +122,19 @@ class Notices:
                     _log.debug("a group is forgotten", extra=_where(notice))
         return refusal
 
-    def sessions_of(self, group: str) -> list[Session]:
+    def sessions_of(self, group: str) -> list[RocketmqConnection]:
         """The connections of a group's members that still live."""
-        found = self._house.consumers.group(group)
+        found = self._broker.consumers.group(group)
         if found is None:
             return []
-        sessions = self._house.sessions
+        sessions = self._broker.sessions
         alive = [sessions.get(ConnectionId(each)) for each in found.connections]
         return [session for session in alive if session is not None]
 
     def _changed(self, notice: Notice) -> None:
-        if not self._house.settings.is_notifying_members:
+        if not self._broker.settings.is_notifying_members:
             return
-        sessions = self._house.sessions
+        sessions = self._broker.sessions
         ext = fields(GroupHeader(consumer_group=notice.group))
         for connection in notice.audience:
             session = sessions.get(ConnectionId(connection))
@@ -145,7 +145,7 @@ class Notices:
 
     def _expired(self, notice: Notice) -> None:
         _log.warning("a member was silent for too long", extra=_where(notice))
-        session = self._house.sessions.get(ConnectionId(notice.connection))
+        session = self._broker.sessions.get(ConnectionId(notice.connection))
         if session is not None:
             session.wants_close = True
             session.write()
@@ -183,12 +183,12 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 class Modes:
-    """The modes of all groups, in the catalog and in ``house.modes``."""
+    """The modes of all groups, in the catalog and in ``broker.modes``."""
 
-    def __init__(self, house: House) -> None:
-        self._engine = house.engine
-        self._modes = house.modes
-        for key, body in house.engine.definitions(MODE_KIND).items():
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._engine = broker.engine
+        self._modes = broker.modes
+        for key, body in broker.engine.definitions(MODE_KIND).items():
             try:
                 row = msgspec.json.decode(body, type=_Row)
             except msgspec.DecodeError as problem:
@@ -228,12 +228,12 @@ class Modes:
             self._engine.define(MODE_KIND, f"{topic}@{group}", None)
 
 
-def set_mode(session: Session, command: Command) -> None:
+def set_mode(session: RocketmqConnection, command: Command) -> None:
     """SET_MESSAGE_REQUEST_MODE; answered once it would survive a crash."""
     body = decode_body(command.body, SetRequestModeBody)
     setting = ModeSetting(MODES[body.mode], body.pop_share_queue_num)
-    session.house.part(Modes).set(body.topic, body.consumer_group, setting)
-    session.house.engine.after_durable(lambda: session.answer(command))
+    session.broker.part(Modes).set(body.topic, body.consumer_group, setting)
+    session.broker.engine.after_durable(lambda: session.answer(command))
 
 
 MODE_HANDLERS: Final[dict[int, Handler]] = {RequestCode.SET_MESSAGE_REQUEST_MODE: set_mode}
@@ -242,37 +242,37 @@ MODE_HANDLERS: Final[dict[int, Handler]] = {RequestCode.SET_MESSAGE_REQUEST_MODE
 # ---- groups -------------------------------------------------------------------------------------
 
 
-def delete_group(house: House, group: str, *, is_forgetting: bool) -> bool:
+def delete_group(broker: RocketmqBroker, group: str, *, is_forgetting: bool) -> bool:
     """Forget a group, and its offsets if ``is_forgetting``; False when nobody knew it."""
-    is_known = house.part(GroupBook).delete(group)
-    house.locks.forget(group)
-    house.part(Modes).forget_group(group)
+    is_known = broker.part(GroupRegistry).delete(group)
+    broker.locks.forget(group)
+    broker.part(Modes).forget_group(group)
     if is_forgetting:
-        book = house.part(OffsetBook)
+        book = broker.part(OffsetRegistry)
         for topic in book.topics_of(group):
             book.forget(topic, group)
     return is_known
 
 
-def _put(session: Session, command: Command) -> None:
+def _put(session: RocketmqConnection, command: Command) -> None:
     config = decode_body(command.body, SubscriptionGroupConfig)
     problem = problem_with_group(config.group_name)
     if problem is not None:
-        raise Answer(session.house.settings.invalid_parameter_code, problem)
-    if not session.house.part(GroupBook).put(config):
+        raise Answer(session.broker.settings.invalid_parameter_code, problem)
+    if not session.broker.part(GroupRegistry).put(config):
         raise system_error(f"there are {GROUPS_MAX} groups; delete one first")
-    session.house.engine.after_durable(lambda: session.answer(command))
+    session.broker.engine.after_durable(lambda: session.answer(command))
 
 
-def _delete(session: Session, command: Command) -> None:
+def _delete(session: RocketmqConnection, command: Command) -> None:
     header = parse(GroupNameHeader, command)
     is_forgetting = header.clean_offset or header.remove_offset
-    delete_group(session.house, header.group_name, is_forgetting=is_forgetting)
-    session.house.engine.after_durable(lambda: session.answer(command))
+    delete_group(session.broker, header.group_name, is_forgetting=is_forgetting)
+    session.broker.engine.after_durable(lambda: session.answer(command))
 
 
-def _list(session: Session, command: Command) -> None:
-    table = session.house.part(GroupBook).all()
+def _list(session: RocketmqConnection, command: Command) -> None:
+    table = session.broker.part(GroupRegistry).all()
     body = {
         "dataVersion": {"stateVersion": 0, "timestamp": 0, "counter": len(table)},
         "subscriptionGroupTable": table,
@@ -280,9 +280,9 @@ def _list(session: Session, command: Command) -> None:
     session.answer(command, body=encode_body(body))
 
 
-def _show(session: Session, command: Command) -> None:
+def _show(session: RocketmqConnection, command: Command) -> None:
     group = parse(GroupConfigHeader, command).group
-    config = session.house.part(GroupBook).get(group)
+    config = session.broker.part(GroupRegistry).get(group)
     if config is None:
         raise Answer(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -323,17 +323,17 @@ _LANGUAGES: Final = {int(each): each.name for each in Language}
 class Clients:
     """Registers clients, and looks for the silent ones."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._notices = house.part(Notices)
-        self._groups = house.part(GroupBook)
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._broker = broker
+        self._notices = broker.part(Notices)
+        self._groups = broker.part(GroupRegistry)
         self._watched: set[int] = set()
         """Connections whose end we are told of; those that live, so bounded by the listener."""
-        house.timers.add(self)
+        broker.timers.add(self)
 
     # Coming and going.
 
-    def heartbeat(self, session: Session, command: Command) -> None:
+    def heartbeat(self, session: RocketmqConnection, command: Command) -> None:
         """Register everything the client says it is."""
         data = decode_body(command.body, HeartbeatData)
         self._watch(session)
@@ -343,52 +343,52 @@ class Clients:
             _LANGUAGES.get(command.language, "OTHER"),
             command.version,
         )
-        now_ms = self._house.clock.monotonic_ms()
+        now_ms = self._broker.clock.monotonic_ms()
         refusal = None
         for producer in data.producer_data_set:
-            heard = self._house.producers.heartbeat(producer.group_name, client, now_ms)
+            heard = self._broker.producers.heartbeat(producer.group_name, client, now_ms)
             refusal = self._notices.tell(heard) or refusal
         for consumer in data.consumer_data_set:
             is_silent = data.without_sub and data.heartbeat_fingerprint != 0
             refusal = self._consumer(consumer, client, is_silent=is_silent) or refusal
-        self._house.timers.stir()
+        self._broker.timers.stir()
         if refusal is not None:
             raise system_error(refusal)
         session.answer(command)
 
-    def unregister(self, session: Session, command: Command) -> None:
+    def unregister(self, session: RocketmqConnection, command: Command) -> None:
         """A client says good-bye as a producer, as a consumer, or as both."""
         header = parse(UnregisterHeader, command)
-        now_ms = self._house.clock.monotonic_ms()
+        now_ms = self._broker.clock.monotonic_ms()
         connection = int(session.connection_id)
         if header.producer_group:
             self._notices.tell(
-                self._house.producers.leave(header.producer_group, connection, now_ms)
+                self._broker.producers.leave(header.producer_group, connection, now_ms)
             )
         if header.consumer_group:
             self._notices.tell(
-                self._house.consumers.leave(header.consumer_group, connection, now_ms)
+                self._broker.consumers.leave(header.consumer_group, connection, now_ms)
             )
         session.answer(command)
 
     def disconnected(self, connection: int) -> None:
         """A connection is closed: its client is gone from all groups."""
         self._watched.discard(connection)
-        now_ms = self._house.clock.monotonic_ms()
-        self._house.producers.disconnected(connection, now_ms)
-        self._notices.tell(self._house.consumers.disconnected(connection, now_ms))
+        now_ms = self._broker.clock.monotonic_ms()
+        self._broker.producers.disconnected(connection, now_ms)
+        self._notices.tell(self._broker.consumers.disconnected(connection, now_ms))
 
     # Time.
 
     def next_deadline_ms(self) -> int | None:
         """When the silent are looked for."""
-        times = [self._house.consumers.next_deadline_ms, self._house.producers.next_deadline_ms]
+        times = [self._broker.consumers.next_deadline_ms, self._broker.producers.next_deadline_ms]
         return min([at_ms for at_ms in times if at_ms is not None], default=None)
 
     def due(self, now_ms: int) -> None:
-        self._notices.tell(self._house.producers.due(now_ms))
-        self._notices.tell(self._house.consumers.due(now_ms))
-        self._house.locks.sweep(now_ms)
+        self._notices.tell(self._broker.producers.due(now_ms))
+        self._notices.tell(self._broker.consumers.due(now_ms))
+        self._broker.locks.sweep(now_ms)
 
     # Parts.
 
@@ -410,10 +410,10 @@ class Clients:
             str(data.consume_type),
             str(data.consume_from_where),
         )
-        heard = self._house.consumers.heartbeat(
+        heard = self._broker.consumers.heartbeat(
             data.group_name,
             client,
-            self._house.clock.monotonic_ms(),
+            self._broker.clock.monotonic_ms(),
             wanted=None if is_silent else wanted,
             traits=traits,
         )
@@ -422,40 +422,40 @@ class Clients:
     def _make_retry_topic(self, config: SubscriptionGroupConfig) -> None:
         name = retry_topic(config.group_name)
         queues = min(config.retry_queue_nums, RETRY_QUEUES_MAX)
-        place = self._house.topics.find(name)
+        place = self._broker.topics.find(name)
         if place is None or place.queues < queues:
-            self._house.topics.put(
+            self._broker.topics.put(
                 TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
             )
 
-    def _watch(self, session: Session) -> None:
+    def _watch(self, session: RocketmqConnection) -> None:
         connection = int(session.connection_id)
         if connection not in self._watched:
             self._watched.add(connection)
             session.on_close(lambda: self.disconnected(connection))
 
 
-def _heartbeat(session: Session, command: Command) -> None:
-    session.house.part(Clients).heartbeat(session, command)
+def _heartbeat(session: RocketmqConnection, command: Command) -> None:
+    session.broker.part(Clients).heartbeat(session, command)
 
 
-def _unregister(session: Session, command: Command) -> None:
-    session.house.part(Clients).unregister(session, command)
+def _unregister(session: RocketmqConnection, command: Command) -> None:
+    session.broker.part(Clients).unregister(session, command)
 
 
-def _list_members(session: Session, command: Command) -> None:
+def _list_members(session: RocketmqConnection, command: Command) -> None:
     """GET_CONSUMER_LIST_BY_GROUP: the ids by which clients divide queues."""
     group = parse(GroupHeader, command).consumer_group
-    ids = session.house.consumers.client_ids(group)
+    ids = session.broker.consumers.client_ids(group)
     if ids is None:
         raise system_error(f"no consumer for this group, {group}")
     session.answer(command, body=encode_body(ConsumerList(consumer_id_list=ids)))
 
 
-def _check_config(session: Session, command: Command) -> None:
+def _check_config(session: RocketmqConnection, command: Command) -> None:
     """CHECK_CLIENT_CONFIG: would this subscription work? Asked for anything but tags."""
     data = decode_body(command.body, CheckClientBody).subscription_data
-    filters = session.house.part(Filters)
+    filters = session.broker.part(Filters)
     language = language_of(data.expression_type)
     refusal = filters.refusal(language)
     if refusal is not None:
@@ -494,16 +494,16 @@ QUEUES_MAX: Final = 65_536
 _WORDS: Final = {mode: word for word, mode in MODES.items()}
 
 
-def query_assignment(session: Session, command: Command) -> None:
+def query_assignment(session: RocketmqConnection, command: Command) -> None:
     """QUERY_ASSIGNMENT; a joined broker may have to ask its name server first."""
-    house = session.house
+    broker = session.broker
     body = decode_body(command.body, QueryAssignmentBody)
-    if house.settings.join:
-        house.part(ClusterRoutes).ask(
+    if broker.settings.join:
+        broker.part(ClusterRoutes).ask(
             body.topic, lambda route: _divide(session, command, body, route)
         )
     else:
-        route = house.part(RouteBook).route(body.topic, session.peer.local_host)
+        route = broker.part(RouteRegistry).route(body.topic, session.peer.local_host)
         _divide(session, command, body, route)
 
 
@@ -522,18 +522,21 @@ def queues_of(topic: str, route: TopicRouteData | None) -> list[QueueRef] | None
 
 
 def _divide(
-    session: Session, command: Command, body: QueryAssignmentBody, route: TopicRouteData | None
+    session: RocketmqConnection,
+    command: Command,
+    body: QueryAssignmentBody,
+    route: TopicRouteData | None,
 ) -> None:
-    house = session.house
+    broker = session.broker
     topic, group = body.topic, body.consumer_group
     allotment = allot(
         body.client_id,
         queues_of(topic, route),
-        house.consumers.client_ids(group) or None,
+        broker.consumers.client_ids(group) or None,
         strategy=body.strategy_name,
-        setting=house.modes.get(topic, group),
+        setting=broker.modes.get(topic, group),
         is_broadcast=body.message_model is MessageModel.BROADCASTING,
-        is_balanced=house.settings.is_balancing,
+        is_balanced=broker.settings.is_balancing,
     )
     if allotment.is_keep:
         _log.info(
@@ -579,29 +582,29 @@ ASSIGNMENT_HANDLERS: Final[dict[int, Handler]] = {RequestCode.QUERY_ASSIGNMENT: 
 _Key = tuple[str, int]
 
 
-def _lock(session: Session, command: Command) -> None:
-    house = session.house
+def _lock(session: RocketmqConnection, command: Command) -> None:
+    broker = session.broker
     body = decode_body(command.body, LockBatchBody)
-    asked = _ours(house, body)
-    granted = house.locks.lock(
-        body.consumer_group, list(asked), body.client_id, house.clock.monotonic_ms()
+    asked = _ours(broker, body)
+    granted = broker.locks.lock(
+        body.consumer_group, list(asked), body.client_id, broker.clock.monotonic_ms()
     )
     answer = LockBatchAnswer(locked=[asked[key] for key in granted])
     session.answer(command, body=encode_body(answer))
 
 
-def _unlock(session: Session, command: Command) -> None:
-    house = session.house
+def _unlock(session: RocketmqConnection, command: Command) -> None:
+    broker = session.broker
     body = decode_body(command.body, LockBatchBody)
-    house.locks.unlock(body.consumer_group, list(_ours(house, body)), body.client_id)
+    broker.locks.unlock(body.consumer_group, list(_ours(broker, body)), body.client_id)
     session.answer(command)
 
 
-def _ours(house: House, body: LockBatchBody) -> dict[_Key, MessageQueue]:
+def _ours(broker: RocketmqBroker, body: LockBatchBody) -> dict[_Key, MessageQueue]:
     """The queues that are on this broker."""
     found: dict[_Key, MessageQueue] = {}
     for each in body.mq_set:
-        if each.broker_name in ("", house.broker_name):
+        if each.broker_name in ("", broker.broker_name):
             found[each.topic, each.queue_id] = each
     return found
 

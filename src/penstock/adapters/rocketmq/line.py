@@ -14,7 +14,7 @@ from penstock.wire.rocketmq.frames import RemotingFrames, encode
 
 if TYPE_CHECKING:
     from penstock.adapters.contract import Peer
-    from penstock.adapters.rocketmq.broker import House
+    from penstock.adapters.rocketmq.broker import RocketmqBroker
 
 
 class Line:
@@ -22,12 +22,12 @@ class Line:
 
     is_established = True
 
-    def __init__(self, peer: Peer, house: House, wake: Callable[[], None]) -> None:
-        self.house: Final = house
+    def __init__(self, peer: Peer, broker: RocketmqBroker, wake: Callable[[], None]) -> None:
+        self.broker: Final = broker
         self.peer: Final = peer
         self.wants_close = False
         self.is_closed = False
-        self.heard_ms = house.clock.monotonic_ms()
+        self.heard_ms = broker.clock.monotonic_ms()
         self._frames: Final = RemotingFrames()
         self._wake = wake
         self._outbox: list[bytes] = []
@@ -59,11 +59,11 @@ class Line:
 
     def next_deadline_ms(self) -> int | None:
         """When its silence becomes too long."""
-        return self.heard_ms + self.house.settings.idle_ms_max
+        return self.heard_ms + self.broker.settings.idle_ms_max
 
     def due(self, now_ms: int) -> None:
         """Close it when it is silent: clients send heartbeats every 30 s."""
-        if now_ms >= self.heard_ms + self.house.settings.idle_ms_max:
+        if now_ms >= self.heard_ms + self.broker.settings.idle_ms_max:
             self.wants_close = True
 
     def eof(self) -> None:

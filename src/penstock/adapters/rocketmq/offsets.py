@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from penstock.adapters.rocketmq.group_registry import NO_OFFSET, GroupBook, OffsetBook
+from penstock.adapters.rocketmq.group_registry import NO_OFFSET, GroupRegistry, OffsetRegistry
 from penstock.adapters.rocketmq.groups import Notices
 from penstock.adapters.rocketmq.requests import Answer, Handler, no_topic
 from penstock.engine.topic import Queue
@@ -33,8 +33,8 @@ from penstock.wire.rocketmq.headers import (
 )
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import House
-    from penstock.adapters.rocketmq.connection import Session
+    from penstock.adapters.rocketmq.broker import RocketmqBroker
+    from penstock.adapters.rocketmq.connection import RocketmqConnection
 
 NO_ZERO: Final = "Not found, do not set to zero, maybe this group boot first"
 BOOT_FIRST: Final = "Not found, V3_0_6_SNAPSHOT maybe this group boot first"
@@ -43,9 +43,9 @@ UPPER: Final = "UPPER"
 NO_TIME: Final = -1
 
 
-def find_queue(house: House, topic: str, number: int) -> Queue | None:
+def find_queue(broker: RocketmqBroker, topic: str, number: int) -> Queue | None:
     """A queue of a topic, if both exist."""
-    place = house.topics.find(topic)
+    place = broker.topics.find(topic)
     if place is None or not 0 <= number < len(place.topic.queues):
         return None
     return place.topic.queues[number]
@@ -67,13 +67,13 @@ def oldest_ms(queue: Queue) -> int:
     return found[0][3]
 
 
-def _query(session: Session, command: Command) -> None:
+def _query(session: RocketmqConnection, command: Command) -> None:
     header = parse(QueryOffsetHeader, command)
-    house = session.house
-    queue = find_queue(house, header.topic, header.queue_id)
+    broker = session.broker
+    queue = find_queue(broker, header.topic, header.queue_id)
     if queue is None:
         raise Answer(ResponseCode.QUERY_NOT_FOUND, BOOT_FIRST)
-    offset = house.part(OffsetBook).committed(queue, header.consumer_group)
+    offset = broker.part(OffsetRegistry).committed(queue, header.consumer_group)
     if offset == NO_OFFSET:
         if header.set_zero_if_not_found is False:
             raise Answer(ResponseCode.QUERY_NOT_FOUND, NO_ZERO)
@@ -83,13 +83,13 @@ def _query(session: Session, command: Command) -> None:
     session.answer(command, ext=fields(OffsetAnswer(offset=offset)))
 
 
-def _update(session: Session, command: Command) -> None:
+def _update(session: RocketmqConnection, command: Command) -> None:
     header = parse(UpdateOffsetHeader, command)
-    house = session.house
+    broker = session.broker
     group, topic = header.consumer_group, header.topic
-    if house.part(GroupBook).find(group) is None:
+    if broker.part(GroupRegistry).find(group) is None:
         raise Answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
-    place = house.topics.find(topic)
+    place = broker.topics.find(topic)
     if place is None:
         raise no_topic(topic)
     if not 0 <= header.queue_id < len(place.topic.queues):
@@ -99,27 +99,27 @@ def _update(session: Session, command: Command) -> None:
             f"{len(place.topic.queues)} queues",
         )
     queue = place.topic.queues[header.queue_id]
-    book = house.part(OffsetBook)
+    book = broker.part(OffsetRegistry)
     is_stored = book.commit(queue, group, header.commit_offset, session.name)
     is_reset = not is_stored and header.commit_offset >= 0
     session.answer(command, remark=RESET_BEFORE if is_reset else None)
 
 
-def _max(session: Session, command: Command) -> None:
+def _max(session: RocketmqConnection, command: Command) -> None:
     header = parse(QueueHeader, command)
-    queue = find_queue(session.house, header.topic, header.queue_id)
+    queue = find_queue(session.broker, header.topic, header.queue_id)
     _answer(session, command, None if queue is None else queue.visible_end(False))
 
 
-def _min(session: Session, command: Command) -> None:
+def _min(session: RocketmqConnection, command: Command) -> None:
     header = parse(QueueHeader, command)
-    queue = find_queue(session.house, header.topic, header.queue_id)
+    queue = find_queue(session.broker, header.topic, header.queue_id)
     _answer(session, command, None if queue is None else queue.index.min_offset)
 
 
-def _search(session: Session, command: Command) -> None:
+def _search(session: RocketmqConnection, command: Command) -> None:
     header = parse(SearchOffsetHeader, command)
-    queue = find_queue(session.house, header.topic, header.queue_id)
+    queue = find_queue(session.broker, header.topic, header.queue_id)
     if queue is None:
         _answer(session, command, None)
         return
@@ -127,14 +127,14 @@ def _search(session: Session, command: Command) -> None:
     _answer(session, command, search_offset(queue, header.timestamp, is_upper=is_upper))
 
 
-def _oldest(session: Session, command: Command) -> None:
+def _oldest(session: RocketmqConnection, command: Command) -> None:
     header = parse(QueueHeader, command)
-    queue = find_queue(session.house, header.topic, header.queue_id)
+    queue = find_queue(session.broker, header.topic, header.queue_id)
     timestamp = NO_TIME if queue is None else oldest_ms(queue)
     session.answer(command, ext=fields(TimestampAnswer(timestamp=timestamp)))
 
 
-def _answer(session: Session, command: Command, offset: int | None) -> None:
+def _answer(session: RocketmqConnection, command: Command, offset: int | None) -> None:
     remark = None
     if offset is None:
         remark = f"topic[{command.ext.get('topic', '')}] has no queue {command.ext.get('queueId')}"
@@ -200,18 +200,18 @@ TABLE: Final = "offsetTable"
 CPP: Final = "CPP"
 
 
-def planned(house: House, header: ResetOffsetHeader) -> dict[Queue, int]:
+def planned(broker: RocketmqBroker, header: ResetOffsetHeader) -> dict[Queue, int]:
     """Where each queue of the group is to go; raises ``Answer``."""
-    if house.part(GroupBook).get(header.group) is None:
+    if broker.part(GroupRegistry).get(header.group) is None:
         raise Answer(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             f"Group {header.group} does not exist",
         )
-    queues = house.topics.require(header.topic).topic.queues
+    queues = broker.topics.require(header.topic).topic.queues
     if header.queue_id >= 0:
         if header.queue_id >= len(queues):
             raise Answer(
-                house.settings.invalid_parameter_code,
+                broker.settings.invalid_parameter_code,
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] has "
                 f"{len(queues)} queues",
             )
@@ -225,43 +225,45 @@ def planned(house: House, header: ResetOffsetHeader) -> dict[Queue, int]:
                 f"Target offset {offset} not in consume queue range [{low}-{end}]",
             )
         return {queue: offset}
-    return {queue: _by_time(house, queue, header) for queue in queues}
+    return {queue: _by_time(broker, queue, header) for queue in queues}
 
 
-def _by_time(house: House, queue: Queue, header: ResetOffsetHeader) -> int:
+def _by_time(broker: RocketmqBroker, queue: Queue, header: ResetOffsetHeader) -> int:
     end = queue.visible_end(False)
     wanted = end if header.timestamp < 0 else search_offset(queue, header.timestamp)
-    stored = house.part(OffsetBook).committed(queue, header.group)
+    stored = broker.part(OffsetRegistry).committed(queue, header.group)
     if header.is_force or stored == NO_OFFSET or wanted < stored:
         return wanted
     return stored
 
 
-def _reset(session: Session, command: Command) -> None:
-    house = session.house
+def _reset(session: RocketmqConnection, command: Command) -> None:
+    broker = session.broker
     header = parse(ResetOffsetHeader, command)
-    moves = planned(house, header)
-    if not house.settings.is_resetting_here:
-        _tell_members(house, header, moves)
+    moves = planned(broker, header)
+    if not broker.settings.is_resetting_here:
+        _tell_members(broker, header, moves)
     else:
-        book = house.part(OffsetBook)
+        book = broker.part(OffsetRegistry)
         for queue, offset in moves.items():
             moves[queue] = book.reset(queue, header.group, offset)
-    body = table_body(TABLE, _named(house, header.topic, moves))
-    house.engine.after_durable(lambda: session.answer(command, body=body))
+    body = table_body(TABLE, _named(broker, header.topic, moves))
+    broker.engine.after_durable(lambda: session.answer(command, body=body))
 
 
-def _tell_members(house: House, header: ResetOffsetHeader, moves: dict[Queue, int]) -> None:
+def _tell_members(
+    broker: RocketmqBroker, header: ResetOffsetHeader, moves: dict[Queue, int]
+) -> None:
     """Every member gets all of it; each knows which queues are its own."""
-    sessions = house.part(Notices).sessions_of(header.group)
-    group = house.consumers.group(header.group)
+    sessions = broker.part(Notices).sessions_of(header.group)
+    group = broker.consumers.group(header.group)
     if not sessions or group is None:
         raise Answer(
             ResponseCode.CONSUMER_NOT_ONLINE,
             f"Consumer not online, so can not reset offset, Group: {header.group} "
             f"Topic: {header.topic} Timestamp: {header.timestamp}",
         )
-    rows = _named(house, header.topic, moves)
+    rows = _named(broker, header.topic, moves)
     ext = fields(header)
     for session in sessions:
         member = group.members[int(session.connection_id)]
@@ -271,8 +273,8 @@ def _tell_members(house: House, header: ResetOffsetHeader, moves: dict[Queue, in
         session.push(Command(code, ext, body, flag=FLAG_ONEWAY))
 
 
-def _named(house: House, topic: str, moves: dict[Queue, int]) -> dict[MessageQueue, int]:
-    name = house.broker_name
+def _named(broker: RocketmqBroker, topic: str, moves: dict[Queue, int]) -> dict[MessageQueue, int]:
+    name = broker.broker_name
     return {
         MessageQueue(topic=topic, broker_name=name, queue_id=queue.number): offset
         for queue, offset in moves.items()

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.adapters.rocketmq.filters import FilterMaps, Filters, language_of
-from penstock.adapters.rocketmq.group_registry import GroupBook, OffsetBook
+from penstock.adapters.rocketmq.group_registry import GroupRegistry, OffsetRegistry
 from penstock.adapters.rocketmq.naming import OFFSET_MOVED_TOPIC, wire_name
 from penstock.adapters.rocketmq.requests import Answer, Handler, no_permission, system_error
 from penstock.adapters.rocketmq.send import Storing
@@ -49,8 +49,8 @@ from penstock.wire.rocketmq.properties import KEYS, TAGS, format_properties
 from penstock.wire.rocketmq.stored import stored_record
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import House
-    from penstock.adapters.rocketmq.connection import Session
+    from penstock.adapters.rocketmq.broker import RocketmqBroker
+    from penstock.adapters.rocketmq.connection import RocketmqConnection
     from penstock.adapters.rocketmq.topics import Place
 
 
@@ -82,27 +82,27 @@ class Passed(NamedTuple):
 class PullChecks:
     """The checks of one house."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._groups = house.part(GroupBook)
-        self._filters = house.part(Filters)
-        self._maps = house.part(FilterMaps)
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._broker = broker
+        self._groups = broker.part(GroupRegistry)
+        self._filters = broker.part(Filters)
+        self._maps = broker.part(FilterMaps)
 
     def check(self, header: PullHeader, peer: str) -> Passed:
         """Queue and filter of a pull; raises ``Answer``."""
-        house = self._house
+        broker = self._broker
         group, topic = header.consumer_group, header.topic
-        if not house.settings.is_readable:
-            raise no_permission(f"the broker[{house.broker_name}] pulling message is forbidden")
+        if not broker.settings.is_readable:
+            raise no_permission(f"the broker[{broker.broker_name}] pulling message is forbidden")
         config = self.group(group)
-        place = house.topics.require(topic)
+        place = broker.topics.require(topic)
         if not place.is_readable:
             raise no_permission(f"the topic[{topic}] pulling message is forbidden")
         number = header.queue_id
         # Another protocol may have given the topic more queues than RocketMQ was told of.
         if not 0 <= number < min(place.config.read_queue_nums, len(place.topic.queues)):
             raise Answer(
-                house.settings.invalid_parameter_code,
+                broker.settings.invalid_parameter_code,
                 f"queueId[{number}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
                 f"[{place.config.read_queue_nums}] consumer:[{peer}]",
             )
@@ -116,7 +116,7 @@ class PullChecks:
         refusal = self._filters.refusal(language)
         if refusal is not None:
             raise system_error(refusal)
-        wanted = house.consumers.wanted
+        wanted = broker.consumers.wanted
         final = self._filters.for_topic(topic, group, chosen, wanted)
         return Passed(queue, final, judge if final is chosen else None)
 
@@ -146,7 +146,7 @@ class PullChecks:
         self, header: PullHeader, config: SubscriptionGroupConfig
     ) -> tuple[Filter | None, str]:
         name = header.consumer_group
-        group = self._house.consumers.group(name)
+        group = self._broker.consumers.group(name)
         if group is None or group.is_empty:
             raise Answer(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
         if group.traits.is_broadcast and not config.consume_broadcast_enable:
@@ -175,7 +175,7 @@ class PullChecks:
 #
 # The alternative to long polling, for whoever wants few wake-ups at the price of latency: an
 # arrival wakes nobody; each sweep reads for every held pull and answers those that found something,
-# and those whose time is up. Long polling needs nothing of this: the engine's ``PullDesk`` holds
+# and those whose time is up. Long polling needs nothing of this: the engine's ``PullService`` holds
 # (F12).
 #
 # Invariants: a held pull is answered exactly once, unless its peer goes first; at most
@@ -193,7 +193,7 @@ _NOTHING: Final = (PullStatus.NO_NEW, PullStatus.FILTERED)
 class Held(NamedTuple):
     """One pull that waits."""
 
-    session: Session
+    session: RocketmqConnection
     queue: Queue
     pull: Pull
     deadline_ms: int
@@ -203,11 +203,11 @@ class Held(NamedTuple):
 class ShortHolds:
     """Pulls that wait for a sweep."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._broker = broker
         self._held: list[Held] = []
         self._sweep_ms: int | None = None
-        house.timers.add(self)
+        broker.timers.add(self)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -218,9 +218,9 @@ class ShortHolds:
             return False
         self._held.append(held)
         if self._sweep_ms is None:
-            now_ms = self._house.clock.monotonic_ms()
-            self._sweep_ms = now_ms + self._house.settings.short_polling_ms
-            self._house.timers.stir()
+            now_ms = self._broker.clock.monotonic_ms()
+            self._sweep_ms = now_ms + self._broker.settings.short_polling_ms
+            self._broker.timers.stir()
         return True
 
     def next_deadline_ms(self) -> int | None:
@@ -231,7 +231,7 @@ class ShortHolds:
         if self._sweep_ms is None or now_ms < self._sweep_ms:
             return
         held, self._held = self._held, []
-        read = self._house.engine.pulls.read
+        read = self._broker.engine.pulls.read
         for each in held:
             if each.session.is_closed:
                 continue
@@ -243,7 +243,7 @@ class ShortHolds:
                 self._held.append(each)
             else:
                 each.answered(each.pull, result)
-        step_ms = self._house.settings.short_polling_ms
+        step_ms = self._broker.settings.short_polling_ms
         self._sweep_ms = now_ms + step_ms if self._held else None
 
 
@@ -369,19 +369,24 @@ class OffsetMovedEvent(Body, gc=False, kw_only=True, rename="camel"):
 class OffsetEvents:
     """Tells of corrected offsets."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._broker = broker
         self._bucket = TokenBucket(EVENTS_PER_S, EVENTS_BURST)
         self.counts: dict[str, int] = {}
         """Corrections by status."""
-        house.engine.tallies.show(
+        broker.engine.tallies.show(
             "rocketmq_offset_moves", "Offsets of readers that were corrected", "status", self.counts
         )
         self.unwritten = 0
         """Corrections that got no message: too many, or nobody wants them."""
 
     def moved(
-        self, session: Session, group: str, queue: Queue, move: tuple[int, int], status: str
+        self,
+        session: RocketmqConnection,
+        group: str,
+        queue: Queue,
+        move: tuple[int, int],
+        status: str,
     ) -> None:
         """A reader asked for offset ``move[0]`` and goes on at ``move[1]``."""
         self.counts[status] = self.counts.get(status, 0) + 1
@@ -398,15 +403,15 @@ class OffsetEvents:
                 "peer": session.name,
             },
         )
-        house = self._house
-        is_wanted = house.settings.is_telling_offset_moves and topic != OFFSET_MOVED_TOPIC
-        if not is_wanted or not self._bucket.take(1, house.clock.monotonic_ms()):
+        broker = self._broker
+        is_wanted = broker.settings.is_telling_offset_moves and topic != OFFSET_MOVED_TOPIC
+        if not is_wanted or not self._bucket.take(1, broker.clock.monotonic_ms()):
             self.unwritten += 1
             return
         event = OffsetMovedEvent(
             consumer_group=group,
             message_queue=MessageQueue(
-                topic=topic, broker_name=house.broker_name, queue_id=queue.number
+                topic=topic, broker_name=broker.broker_name, queue_id=queue.number
             ),
             offset_request=move[0],
             offset_new=move[1],
@@ -417,20 +422,20 @@ class OffsetEvents:
             0,
             encode_body(event),
             format_properties({TAGS: group, KEYS: group}),
-            born_ms=house.clock.wall_ms(),
-            born_host=house.store_host,
-            store_host=house.store_host,
+            born_ms=broker.clock.wall_ms(),
+            born_host=broker.store_host,
+            store_host=broker.store_host,
         )
         keys = (group.encode(),)
         session.sends.store([Storing(record, route=place.routes[0], keys=keys)])
 
     def _place(self) -> Place:
-        found = self._house.topics.find(OFFSET_MOVED_TOPIC)
+        found = self._broker.topics.find(OFFSET_MOVED_TOPIC)
         if found is None:
             config = TopicConfig(
                 topic_name=OFFSET_MOVED_TOPIC, read_queue_nums=1, write_queue_nums=1
             )
-            found = self._house.topics.put(config)
+            found = self._broker.topics.put(config)
         return found
 
 
@@ -446,23 +451,23 @@ _RELEASED: Final = int(IndexFlag.RELEASED)
 class Pulls:
     """Serves pulls."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._settings = house.settings
-        self._offsets = house.part(OffsetBook)
-        self._events = house.part(OffsetEvents)
-        self._checks = PullChecks(house)
-        self._short = ShortHolds(house)
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._broker = broker
+        self._settings = broker.settings
+        self._offsets = broker.part(OffsetRegistry)
+        self._events = broker.part(OffsetEvents)
+        self._checks = PullChecks(broker)
+        self._short = ShortHolds(broker)
         self._token = 0
         self.counts: dict[str, int] = dict.fromkeys(Status, 0)
         """Answers by status."""
-        house.engine.tallies.show(
+        broker.engine.tallies.show(
             "rocketmq_pulls", "Answers to pulls, by RocketMQ's status", "status", self.counts
         )
         self.messages = 0
         """Messages given out."""
 
-    def serve(self, session: Session, command: Command) -> None:
+    def serve(self, session: RocketmqConnection, command: Command) -> None:
         """Answer a pull, now or later."""
         header = parse(PullHeader, command)
         queue, chosen, judge = self._checks.check(header, str(session.peer))
@@ -477,26 +482,26 @@ class Pulls:
         may_wait = bool(header.sys_flag & _SUSPEND) and not command.is_oneway
         if may_wait and self._settings.is_long_polling:
             wait_ms = min(header.suspend_timeout_millis, self._settings.suspend_ms_max)
-            pull.deadline_ms = self._house.clock.monotonic_ms() + wait_ms
+            pull.deadline_ms = self._broker.clock.monotonic_ms() + wait_ms
 
         def answered(pull: Pull, result: PullResult) -> None:
             self._answer(session, command, group, queue, pull=pull, result=result)
 
         if header.sys_flag & _COMMIT:
             self._offsets.commit(queue, group, header.commit_offset, session.name)
-        result = self._house.engine.pulls.pull(pull)
+        result = self._broker.engine.pulls.pull(pull)
         if result is None:
             session.await_pull(pull.token, answered)
             return
         if may_wait and not self._settings.is_long_polling:
             wait_ms = self._settings.short_polling_ms
-            deadline_ms = self._house.clock.monotonic_ms() + wait_ms
+            deadline_ms = self._broker.clock.monotonic_ms() + wait_ms
             held = Held(session, queue, pull, deadline_ms, answered)
             if outcome(pull, result).code == _NOT_FOUND and self._short.hold(held):
                 return
         answered(pull, result)
 
-    def _pull(self, session: Session, header: PullHeader, queue: Queue) -> Pull:
+    def _pull(self, session: RocketmqConnection, header: PullHeader, queue: Queue) -> Pull:
         self._token += 1
         settings = self._settings
         messages_max, bytes_max = settings.pull_messages_max, settings.pull_bytes_max
@@ -515,7 +520,7 @@ class Pulls:
         )
 
     def _is_on_disk(self, queue: Queue, offset: int) -> bool:
-        cold_end = self._house.engine.log_end - self._settings.resident_bytes
+        cold_end = self._broker.engine.log_end - self._settings.resident_bytes
         if cold_end <= 0:
             return False
         found = queue.index.entries(offset, 1) if offset >= 0 else []
@@ -523,7 +528,7 @@ class Pulls:
 
     def _answer(
         self,
-        session: Session,
+        session: RocketmqConnection,
         command: Command,
         group: str,
         queue: Queue,
@@ -547,7 +552,7 @@ class Pulls:
             if record.wire == _ROCKETMQ and not entry[7] & _RELEASED:
                 messages.append(record.origin)
             else:
-                found = shown(self._house, queue, record, entry)
+                found = shown(self._broker, queue, record, entry)
                 # A batch of another protocol may begin below the offset that was asked for.
                 messages += found[max(0, pull.offset - entry[1]) :] or found
         self.messages += len(messages)
@@ -555,7 +560,7 @@ class Pulls:
 
     def _write(
         self,
-        session: Session,
+        session: RocketmqConnection,
         command: Command,
         end: Outcome,
         span: tuple[int, int],
@@ -583,8 +588,8 @@ class Pulls:
         session.write(head, *body)
 
 
-def _pull(session: Session, command: Command) -> None:
-    session.house.part(Pulls).serve(session, command)
+def _pull(session: RocketmqConnection, command: Command) -> None:
+    session.broker.part(Pulls).serve(session, command)
 
 
 HANDLERS: Final[dict[int, Handler]] = {

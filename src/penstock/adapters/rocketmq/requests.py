@@ -19,11 +19,11 @@ from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Command, Malformed
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.connection import Session
+    from penstock.adapters.rocketmq.connection import RocketmqConnection
 
 logger = logging.getLogger(__name__)
 
-Handler = Callable[["Session", Command], None]
+Handler = Callable[["RocketmqConnection", Command], None]
 """Serves one request: answers it now or later, or raises ``Answer``, ``Malformed`` (code 1) or
 a ``PenstockError`` (code 1)."""
 
@@ -35,7 +35,9 @@ class Request:
 
     __slots__ = ("command", "handler", "session")
 
-    def __init__(self, session: Session, command: Command, handler: Handler | None) -> None:
+    def __init__(
+        self, session: RocketmqConnection, command: Command, handler: Handler | None
+    ) -> None:
         self.session = session
         self.command = command
         self.handler = handler
@@ -47,7 +49,7 @@ class Request:
             self._end(unknown_code(command.code))
             return
         class_name = class_of(command.code)
-        engine = session.house.engine
+        engine = session.broker.engine
         if class_name == SEND and (refusal := engine.refuse_now()) is not None:
             code, remark = refusal_answer(refusal, is_arrival=True)
             engine.waiting.turned_away(class_name, refusal)

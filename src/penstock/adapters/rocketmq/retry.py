@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from penstock.adapters.rocketmq import transactions
-from penstock.adapters.rocketmq.group_registry import GroupBook
+from penstock.adapters.rocketmq.group_registry import GroupRegistry
 from penstock.adapters.rocketmq.naming import (
     DLQ_PREFIX,
     RETRY_PREFIX,
@@ -60,8 +60,8 @@ from penstock.wire.rocketmq.stored import (
 )
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import House
-    from penstock.adapters.rocketmq.connection import Session
+    from penstock.adapters.rocketmq.broker import RocketmqBroker
+    from penstock.adapters.rocketmq.connection import RocketmqConnection
     from penstock.adapters.rocketmq.requests import Handler
     from penstock.adapters.rocketmq.send import Draft, Special
     from penstock.adapters.rocketmq.topics import Place
@@ -200,15 +200,15 @@ _TRANSACTION: Final = int(SysFlag.TRANSACTION_ROLLBACK)
 _FACTS: Final = RocketmqFacts()
 
 
-def send_back(session: Session, command: Command) -> None:
+def send_back(session: RocketmqConnection, command: Command) -> None:
     header = parse(SendBackHeader, command)
-    house = session.house
-    config = group_config(house, header.group)
+    broker = session.broker
+    config = group_config(broker, header.group)
     if config.retry_queue_nums <= 0:
         session.answer(command)  # the group does not want retries: dropped, as RocketMQ does
         return
-    retry = _retry_place(house, config)
-    stored = shown_at(house, header.offset)
+    retry = _retry_place(broker, config)
+    stored = shown_at(broker, header.offset)
     if stored is None:
         raise system_error(f"look message by offset failed, {header.offset}")
     message, _ = decode_stored(stored)
@@ -216,11 +216,11 @@ def send_back(session: Session, command: Command) -> None:
     if command.version >= MAX_TIMES_VERSION and header.max_reconsume_times is not None:
         times_max = header.max_reconsume_times
     if header.delay_level < 0 or message.reconsume_times >= times_max:
-        place, delay_ms = dlq_place(house, header.group), 0
+        place, delay_ms = dlq_place(broker, header.group), 0
     else:
         place = retry
         delay_ms = level_ms(
-            header.delay_level or house.settings.retry_first_level + message.reconsume_times
+            header.delay_level or broker.settings.retry_first_level + message.reconsume_times
         )
     if not place.is_writable:
         raise no_permission(f"the topic[{place.name}] sending message is forbidden")
@@ -228,22 +228,22 @@ def send_back(session: Session, command: Command) -> None:
 
 
 def destination(
-    house: House, group: str, *, times: int, times_max: int | None, version: int
+    broker: RocketmqBroker, group: str, *, times: int, times_max: int | None, version: int
 ) -> Place | None:
     """Where a message that a client sends to %RETRY%group goes instead; None = there indeed.
 
     Ordered consumers give up this way: while one of the group holds a queue, it is a dead letter.
     """
-    config = group_config(house, group)
+    config = group_config(broker, group)
     if version < MAX_TIMES_VERSION or times_max is None:
         times_max = config.retry_max_times
-    is_ordered = house.locks.holds_any(group, house.clock.monotonic_ms())
-    return dlq_place(house, group) if is_ordered or times > times_max else None
+    is_ordered = broker.locks.holds_any(group, broker.clock.monotonic_ms())
+    return dlq_place(broker, group) if is_ordered or times > times_max else None
 
 
-def group_config(house: House, group: str) -> SubscriptionGroupConfig:
+def group_config(broker: RocketmqBroker, group: str) -> SubscriptionGroupConfig:
     """The group's settings; raises ``Answer`` 26."""
-    config = house.part(GroupBook).find(group)
+    config = broker.part(GroupRegistry).find(group)
     if config is None:
         raise Answer(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
@@ -251,9 +251,9 @@ def group_config(house: House, group: str) -> SubscriptionGroupConfig:
     return config
 
 
-def dlq_place(house: House, group: str) -> Place:
+def dlq_place(broker: RocketmqBroker, group: str) -> Place:
     """The group's dead-letter topic, made when it is needed."""
-    return _group_place(house, dlq_topic(group), 1)
+    return _group_place(broker, dlq_topic(group), 1)
 
 
 def retry_properties(message: StoredMessage) -> bytes:
@@ -267,28 +267,32 @@ def retry_properties(message: StoredMessage) -> bytes:
 
 
 def _again(
-    session: Session, command: Command, message: StoredMessage, place: Place, delay_ms: int
+    session: RocketmqConnection,
+    command: Command,
+    message: StoredMessage,
+    place: Place,
+    delay_ms: int,
 ) -> Storing:
     """The new message, and what its consumer hears when it is stored."""
-    house = session.house
+    broker = session.broker
     properties = retry_properties(message)
     if place.name.startswith(DLQ_PREFIX):
         properties = with_property(properties, DLQ_ORIGIN_TOPIC, message.topic)
         properties = with_property(properties, DLQ_ORIGIN_MESSAGE_ID, message.offset_message_id)
     is_committed = message.sys_flag & _TRANSACTION == SysFlag.TRANSACTION_COMMIT
-    queue = house.random.randrange(place.queues)
+    queue = broker.random.randrange(place.queues)
     record = record_of(
         replace(
             message,
             topic=place.name,
             queue_id=queue,
             properties=properties,
-            store_host=house.store_host,
+            store_host=broker.store_host,
             reconsume_times=message.reconsume_times + 1,
             prepared_offset=message.prepared_offset or (is_committed and message.commit_log_offset),
             body_crc=-1,
         ),
-        deliver_ms=house.clock.wall_ms() + delay_ms if delay_ms else 0,
+        deliver_ms=broker.clock.wall_ms() + delay_ms if delay_ms else 0,
     )
     if delay_ms:
         record.reshape(flags=record.flags | RecordFlag.DELAYED)
@@ -305,13 +309,13 @@ def _again(
     )
 
 
-def _retry_place(house: House, config: SubscriptionGroupConfig) -> Place:
-    return _group_place(house, retry_topic(config.group_name), config.retry_queue_nums)
+def _retry_place(broker: RocketmqBroker, config: SubscriptionGroupConfig) -> Place:
+    return _group_place(broker, retry_topic(config.group_name), config.retry_queue_nums)
 
 
-def _group_place(house: House, name: str, queues: int) -> Place:
-    house.topics.check_name(name)
-    return house.topics.find(name) or house.topics.put(
+def _group_place(broker: RocketmqBroker, name: str, queues: int) -> Place:
+    broker.topics.check_name(name)
+    return broker.topics.find(name) or broker.topics.put(
         TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
     )
 
@@ -333,9 +337,9 @@ HANDLERS: Final[dict[int, Handler]] = {RequestCode.CONSUMER_SEND_MSG_BACK: send_
 _SPECIAL_SENDS_FACTS = RocketmqFacts()
 
 
-def install(house: House) -> Special:
+def install(broker: RocketmqBroker) -> Special:
     """Let the sends of this house be asked."""
-    house.specials.append(take)
+    broker.specials.append(take)
     return take
 
 
@@ -351,9 +355,9 @@ def take(draft: Draft) -> bool:
     if transactions.is_half(place.name, draft.properties):
         _store_half(draft)
         return True
-    house = draft.session.house
+    broker = draft.session.broker
     try:
-        delay = plan(draft.properties, house.clock.wall_ms(), house.settings.timer_ms_max)
+        delay = plan(draft.properties, broker.clock.wall_ms(), broker.settings.timer_ms_max)
     except DelayRefused as problem:
         raise Answer(ResponseCode.MESSAGE_ILLEGAL, str(problem)) from None
     if not delay.deliver_ms:
@@ -367,7 +371,7 @@ def take(draft: Draft) -> bool:
 def _grave(draft: Draft) -> Place | None:
     header = draft.send.header
     return destination(
-        draft.session.house,
+        draft.session.broker,
         draft.place.name.removeprefix(RETRY_PREFIX),
         times=header.reconsume_times,
         times_max=header.max_reconsume_times,
@@ -376,8 +380,8 @@ def _grave(draft: Draft) -> Place | None:
 
 
 def _store_half(draft: Draft) -> None:
-    house = draft.session.house
-    table = house.part(Transactions)
+    broker = draft.session.broker
+    table = broker.part(Transactions)
     table.check_room()
     properties = without_properties(draft.properties, (DELAY, *TIMER_NAMES))
     record = draft.record(
@@ -424,7 +428,7 @@ def _answer(draft: Draft, storing: Storing) -> None:
             draft.send,
             storing.record.position,
             offset if offset >= 0 else int(storing.record.position),
-            host_hex=session.house.store_host_hex,
+            host_hex=session.broker.store_host_hex,
             queue_id=draft.queue_number if draft.place.queues > draft.queue_number else 0,
             unique_key=draft.unique_key,
         )
@@ -444,8 +448,8 @@ BURIED_TOPIC = "DLQ_ORIGIN_TOPIC"
 BURIED_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 
 
-class RocketmqBurial:
-    """Satisfies ``engine.ports.Burial``."""
+class RocketmqDeadLetterFormat:
+    """Satisfies ``engine.ports.DeadLetterFormat``."""
 
     def bury(self, record: Record, death: Death) -> Record | None:
         """The letter; None when the stored bytes make no sense."""

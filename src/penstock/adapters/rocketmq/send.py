@@ -4,7 +4,7 @@ The order of checks is RocketMQ's: topic name, forbidden topic, topic (made if a
 permission, sizes. Nothing is stored before the last of them.
 
 A message that is not simply stored in its queue (delayed, transactional, to a retry topic) is
-offered to ``house.specials`` as a ``Draft``; the first that takes it stores and answers it itself.
+offered to ``broker.specials`` as a ``Draft``; the first that takes it stores and answers it itself.
 
 Not here: waiting and answering (``send_desk.py``).
 """
@@ -42,7 +42,7 @@ from penstock.wire.rocketmq.properties import PROPERTIES_BYTES_MAX, span_at
 from penstock.wire.rocketmq.stored import BatchItem, split_batch, stored_record
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.connection import Session
+    from penstock.adapters.rocketmq.connection import RocketmqConnection
     from penstock.adapters.rocketmq.requests import Handler
     from penstock.engine.topic import Topic
 
@@ -53,15 +53,15 @@ _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 class Sender:
     """Turns the sends of one session into publications."""
 
-    def __init__(self, session: Session, desk: SendDesk) -> None:
-        house = session.house
+    def __init__(self, session: RocketmqConnection, desk: SendHandler) -> None:
+        broker = session.broker
         self.session = session
-        self._house = house
+        self._broker = broker
         self._desk = desk
-        self._topics = house.topics
-        self._body_bytes_max = house.settings.body_bytes_max
-        self._properties_bytes_max = house.settings.properties_bytes_max
-        self._cluster = b"CLUSTER\x01" + house.cluster.encode() + b"\x02"
+        self._topics = broker.topics
+        self._body_bytes_max = broker.settings.body_bytes_max
+        self._properties_bytes_max = broker.settings.properties_bytes_max
+        self._cluster = b"CLUSTER\x01" + broker.cluster.encode() + b"\x02"
 
     def prepare(self, send: SendFrame) -> Sending | None:
         """The publication of a send; None when somebody else takes care of it."""
@@ -88,7 +88,7 @@ class Sender:
             # What came before it must not come behind it.
             self._desk.publish()
             draft = Draft(self.session, send, place, number, properties, unique_key)
-            for special in self._house.specials:
+            for special in self._broker.specials:
                 if special(draft):
                     return None
         record = stored_record(
@@ -98,7 +98,7 @@ class Sender:
             properties,
             born_ms=header.born_timestamp,
             born_host=self.session.born_host,
-            store_host=self._house.store_host,
+            store_host=self._broker.store_host,
             flag=header.flag,
             sys_flag=header.sys_flag,
             reconsume_times=header.reconsume_times,
@@ -121,12 +121,12 @@ class Sender:
             raise no_permission(f"the topic[{place.name}] sending message is forbidden")
         if number >= place.queues:
             raise Answer(
-                self._house.settings.invalid_parameter_code,
+                self._broker.settings.invalid_parameter_code,
                 f"request queueId[{number}] is illegal, topic[{place.name}] has "
                 f"{place.queues} queues, Producer: {self.session.peer}",
             )
         if number < 0:
-            return self._house.random.randrange(max(1, place.config.write_queue_nums))
+            return self._broker.random.randrange(max(1, place.config.write_queue_nums))
         return number
 
     def check_sizes(self, body_bytes: int, properties_bytes: int) -> None:
@@ -149,14 +149,14 @@ class Sender:
             unique_key = properties[at : at + size]
             properties += self._cluster
         else:
-            unique_key = self._house.unique_keys.make().encode()
+            unique_key = self._broker.unique_keys.make().encode()
             properties = b"%b%b%b\x02%b" % (properties, _UNIQ, unique_key, self._cluster)
         if len(properties) > PROPERTIES_BYTES_MAX:
             self.check_sizes(0, len(properties))
         return unique_key, properties
 
 
-def serve_send(session: Session, command: Command) -> None:
+def serve_send(session: RocketmqConnection, command: Command) -> None:
     """A send in a frame that ``hot_frames`` does not read."""
     send = SendFrame(
         command.code,
@@ -186,13 +186,13 @@ HANDLERS: Final[dict[int, Handler]] = {
 # Not here: what is checked and stored (``send.py``), token and confirm (``storing.py``).
 
 
-class SendDesk:
+class SendHandler:
     """Sends of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: RocketmqConnection) -> None:
         self._session = session
-        self._house = session.house
-        self._waiting = session.house.engine.waiting
+        self._broker = session.broker
+        self._waiting = session.broker.engine.waiting
         self._arrived: list[SendFrame] = []
         # By route: order matters within a queue only, and the engine moves runs of one queue.
         self._checked: dict[Route | None, list[Publication]] = {}
@@ -214,7 +214,7 @@ class SendDesk:
         if not self._arrived:
             return
         sends, self._arrived = self._arrived, []
-        refusal = self._house.engine.refuse_now()
+        refusal = self._broker.engine.refuse_now()
         if refusal is not None:
             code, remark = refusal_answer(refusal, is_arrival=True)
             self._waiting.turned_away(SEND, refusal, len(sends))
@@ -243,7 +243,7 @@ class SendDesk:
 
     def run(self, send: SendFrame) -> None:
         """Check and publish one send that has waited, or came in a general frame."""
-        refusal = self._house.engine.refuse_now()
+        refusal = self._broker.engine.refuse_now()
         if refusal is not None:
             self._refuse(send, refusal)
         elif not self._session.is_closed:
@@ -284,7 +284,7 @@ class SendDesk:
         self.publish()
 
     def _answer(self, sendings: list[Sending]) -> None:
-        host_hex = self._house.store_host_hex
+        host_hex = self._broker.store_host_hex
         self._session.write(
             *[
                 send_answer(
@@ -310,7 +310,7 @@ class _WaitingSend:
 
     __slots__ = ("_desk", "_send")
 
-    def __init__(self, desk: SendDesk, send: SendFrame) -> None:
+    def __init__(self, desk: SendHandler, send: SendFrame) -> None:
         self._desk = desk
         self._send = send
 
@@ -440,7 +440,7 @@ class Publisher:
 class Draft(msgspec.Struct):
     """One send on its way."""
 
-    session: Session
+    session: RocketmqConnection
     send: SendFrame
     place: Place
     """The topic it names."""
@@ -468,7 +468,7 @@ class Draft(msgspec.Struct):
             properties,
             born_ms=header.born_timestamp,
             born_host=self.session.born_host,
-            store_host=self.session.house.store_host,
+            store_host=self.session.broker.store_host,
             flag=header.flag,
             sys_flag=header.sys_flag if sys_flag is None else sys_flag,
             reconsume_times=(
@@ -486,7 +486,7 @@ class Draft(msgspec.Struct):
                 self.send,
                 storing.record.position,
                 max(0, storing.offset),
-                host_hex=self.session.house.store_host_hex,
+                host_hex=self.session.broker.store_host_hex,
                 queue_id=self.queue_number,
                 unique_key=self.unique_key,
             )
@@ -509,7 +509,7 @@ Special = Callable[[Draft], bool]
 def send_batch(sender: Sender, send: SendFrame, place: Place, number: int) -> None:
     """Check all of it, then publish all of it."""
     session, header = sender.session, send.header
-    house = session.house
+    broker = session.broker
     items = _items(send, place)
     tally = _Tally(session, send, number, len(items))
     storings: list[Storing] = []
@@ -524,7 +524,7 @@ def send_batch(sender: Sender, send: SendFrame, place: Place, number: int) -> No
             properties,
             born_ms=header.born_timestamp,
             born_host=session.born_host,
-            store_host=house.store_host,
+            store_host=broker.store_host,
             flag=item.flag,
             sys_flag=header.sys_flag,
             reconsume_times=header.reconsume_times,
@@ -568,7 +568,9 @@ class _Tally:
         "_session", "unique_key",
     )  # fmt: skip
 
-    def __init__(self, session: Session, send: SendFrame, queue_number: int, count: int) -> None:
+    def __init__(
+        self, session: RocketmqConnection, send: SendFrame, queue_number: int, count: int
+    ) -> None:
         self._session = session
         self._send = send
         self._queue_number = queue_number
@@ -583,7 +585,7 @@ class _Tally:
         """One more is durable; they come in order."""
         if not self._ids:
             self._first_offset = storing.offset
-        host = self._session.house.store_host
+        host = self._session.broker.store_host
         self._ids.append(offset_message_id(host, storing.record.position))
         self._end()
 

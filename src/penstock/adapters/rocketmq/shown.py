@@ -39,7 +39,7 @@ from penstock.wire.rocketmq.stored import (
 )
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import House
+    from penstock.adapters.rocketmq.broker import RocketmqBroker
 
 _ROCKETMQ: Final = int(Wire.ROCKETMQ)
 _RELEASED: Final = int(IndexFlag.RELEASED)
@@ -47,10 +47,10 @@ _TRANSACTION: Final = int(SysFlag.TRANSACTION_ROLLBACK)
 _COMMIT: Final = int(SysFlag.TRANSACTION_COMMIT)
 
 
-def shown(house: House, queue: Queue, record: Record, entry: IndexEntry) -> list[bytes]:
+def shown(broker: RocketmqBroker, queue: Queue, record: Record, entry: IndexEntry) -> list[bytes]:
     """The stored messages of one index entry, as its queue shows them."""
     if record.wire != _ROCKETMQ:
-        return _presented(house, queue, record, entry)
+        return _presented(broker, queue, record, entry)
     if entry[7] & _RELEASED:
         return [shown_in(queue, record, entry[1])]
     return [record.origin]
@@ -69,12 +69,12 @@ def shown_in(queue: Queue, record: Record, offset: int) -> bytes:
     return placed(origin, queue.number, offset, record.position)
 
 
-def shown_at(house: House, position: int) -> bytes | None:
+def shown_at(broker: RocketmqBroker, position: int) -> bytes | None:
     """The message that a commitLogOffset names, as its queue shows it; None = not there.
 
     Of a record with several targets each has a commitLogOffset of its own (D4).
     """
-    located = house.engine.locate(position)
+    located = broker.engine.locate(position)
     if located is None or not located.targets or located.record.kind != RecordKind.MESSAGE:
         return None
     record, targets, number = located
@@ -84,19 +84,21 @@ def shown_at(house: House, position: int) -> bytes | None:
         return record.origin
     target = number if len(targets) > 1 else 0
     queue_id, offset = targets[target]
-    queue = house.engine.queue(queue_id)
+    queue = broker.engine.queue(queue_id)
     if queue is None:
         return None
     entry = (position - number + target, int(offset), 0, record.store_ms, 0, record.messages, 0, 0)
-    found = _presented(house, queue, record, entry)
+    found = _presented(broker, queue, record, entry)
     return found[number - target] if number - target < len(found) else None
 
 
-def _presented(house: House, queue: Queue, record: Record, entry: IndexEntry) -> list[bytes]:
+def _presented(
+    broker: RocketmqBroker, queue: Queue, record: Record, entry: IndexEntry
+) -> list[bytes]:
     """A record of another protocol."""
     return [
         present(
-            house,
+            broker,
             record,
             wire_name(queue.topic.name),
             queue_number=queue.number,
@@ -151,13 +153,19 @@ _NEUTRAL: Final = NeutralReader()
 
 
 def present(
-    house: House, record: Record, topic: str, *, queue_number: int, offset: int, position: int
+    broker: RocketmqBroker,
+    record: Record,
+    topic: str,
+    *,
+    queue_number: int,
+    offset: int,
+    position: int,
 ) -> bytes:
     """The message as a queue of ``topic`` (RocketMQ's spelling) shows it."""
-    reader = reader_of(house, record)
+    reader = reader_of(broker, record)
     facts = reader.facts(record)
     try:
-        body = reader.body(record, house.all_settings.topics.message_bytes_max)
+        body = reader.body(record, broker.all_settings.topics.message_bytes_max)
     except ValueError:
         body = record.body  # cannot be inflated: better as it is than not at all
     return encode_stored(
@@ -171,14 +179,14 @@ def present(
             born_ms=facts.born_ms or record.store_ms,
             born_host=NO_HOST,
             store_ms=record.store_ms,
-            store_host=house.store_host,
+            store_host=broker.store_host,
             reconsume_times=facts.attempts,
         )
     )
 
 
-def reader_of(house: House, record: Record) -> Reader:
-    reader: object = house.engine.facts.get(record.wire)
+def reader_of(broker: RocketmqBroker, record: Record) -> Reader:
+    reader: object = broker.engine.facts.get(record.wire)
     if record.wire != Wire.NEUTRAL and isinstance(reader, Reader):
         return reader
     return _NEUTRAL if record.wire == Wire.NEUTRAL else _UNKNOWN

@@ -31,7 +31,7 @@ from penstock.wire.rocketmq.bodies import DataVersion, Perm, TopicConfig
 from penstock.wire.rocketmq.headers import SendHeader
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import House
+    from penstock.adapters.rocketmq.broker import RocketmqBroker
 
 TOPIC_KIND: Final = "rocketmq.topic"
 QUEUES_MAX: Final = 1024
@@ -76,18 +76,18 @@ class Place:
         self.routes = tuple([DirectRoute(queue) for queue in topic.queues])
 
 
-class TopicBook:
+class TopicRegistry:
     """All topics of this broker, by RocketMQ's names."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._engine = house.engine
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._broker = broker
+        self._engine = broker.engine
         self._places: dict[str, Place] = {}
         """Only topics that exist: bounded by ``topics.queues_max``."""
         self._configs: dict[str, TopicRow] = {}
-        for name, body in house.engine.definitions(TOPIC_KIND).items():
+        for name, body in broker.engine.definitions(TOPIC_KIND).items():
             self._configs[name] = msgspec.json.decode(body, type=TopicRow)
-        self.version = DataVersion(timestamp=house.clock.wall_ms())
+        self.version = DataVersion(timestamp=broker.clock.wall_ms())
         """Changes whenever a topic does: name servers compare it."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change; set by a broker that joined a name server."""
@@ -115,8 +115,8 @@ class TopicBook:
 
     @property
     def model(self) -> TopicConfig:
-        queues = self._house.settings.default_topic_queues
-        inherit = int(Perm.INHERIT) if self._house.settings.is_auto_creating else 0
+        queues = self._broker.settings.default_topic_queues
+        inherit = int(Perm.INHERIT) if self._broker.settings.is_auto_creating else 0
         return TopicConfig(
             topic_name=DEFAULT_TOPIC,
             read_queue_nums=queues,
@@ -133,7 +133,7 @@ class TopicBook:
 
     def configs(self) -> dict[str, TopicConfig]:
         """Every topic and TBW102, in order of creation."""
-        found = {DEFAULT_TOPIC: self.model} if self._house.settings.is_auto_creating else {}
+        found = {DEFAULT_TOPIC: self.model} if self._broker.settings.is_auto_creating else {}
         for topic in self._engine.topics():
             if not topic.name.name.startswith(FOREIGN_PREFIXES):
                 name = wire_name(topic.name)
@@ -177,7 +177,7 @@ class TopicBook:
         neutral = neutral_name(name)
         topic = self._engine.topic(neutral)
         if topic is None:
-            policy = TopicPolicy(retention_ms=self._house.settings.retention_ms)
+            policy = TopicPolicy(retention_ms=self._broker.settings.retention_ms)
             topic = self._engine.create_topic(neutral, queues=queues, policy=policy)
         elif len(topic.queues) < queues:
             topic = self._engine.grow_topic(neutral, queues)
@@ -203,7 +203,7 @@ class TopicBook:
         """Raise ``Answer`` when RocketMQ does not allow the name."""
         problem = problem_with(name)
         if problem is not None:
-            raise Answer(self._house.settings.invalid_parameter_code, problem)
+            raise Answer(self._broker.settings.invalid_parameter_code, problem)
 
     def _inherited(self, header: SendHeader) -> Place | None:
         """A new topic after the model the send names, if that one lets itself be inherited."""
@@ -232,6 +232,6 @@ class TopicBook:
 
     def _changed(self) -> None:
         self.version = DataVersion(
-            timestamp=self._house.clock.wall_ms(), counter=self.version.counter + 1
+            timestamp=self._broker.clock.wall_ms(), counter=self.version.counter + 1
         )
         self.on_change()

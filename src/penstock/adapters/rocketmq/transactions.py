@@ -50,8 +50,8 @@ from penstock.wire.rocketmq.stored import (
 )
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import House
-    from penstock.adapters.rocketmq.connection import Session
+    from penstock.adapters.rocketmq.broker import RocketmqBroker
+    from penstock.adapters.rocketmq.connection import RocketmqConnection
     from penstock.adapters.rocketmq.requests import Handler
 
 logger = logging.getLogger(__name__)
@@ -108,9 +108,9 @@ def make_half(record: Record) -> None:
 class Transactions:
     """The half messages without a decision."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._settings = house.settings
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._broker = broker
+        self._settings = broker.settings
         # Position -> how often its producers were asked; bounded by transactions_open_max.
         self._open: dict[int, int] = {}
         self._asks: list[tuple[int, int]] = []
@@ -118,7 +118,7 @@ class Transactions:
         self._look_ms = 0
         self._ended: Counter[str] = Counter()
         self._recover()
-        house.timers.add(self)
+        broker.timers.add(self)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -148,7 +148,7 @@ class Transactions:
             raise system_error(WRONG_GROUP)
         if header.tran_state_table_offset != record.position:
             raise system_error(WRONG_STATE_OFFSET)
-        engine = self._house.engine
+        engine = self._broker.engine
         if header.commit_or_rollback == _COMMIT:
             self._note_keys(position, record)
             engine.release(position)
@@ -175,17 +175,17 @@ class Transactions:
         self._report()
 
     def _check(self, position: int, now_ms: int) -> None:
-        house = self._house
+        broker = self._broker
         record = self._half(position)
         if record is None:
             self._close(position)
             return
-        age_ms = house.clock.wall_ms() - record.store_ms
+        age_ms = broker.clock.wall_ms() - record.store_ms
         wait_ms = self._immunity_ms(record) - age_ms
         checks = self._open[position]
         if age_ms > self._settings.retention_ms:
             self._ended["too old, dropped"] += 1
-            house.engine.cancel_delayed(position)
+            broker.engine.cancel_delayed(position)
             self._close(position)
         elif checks == 0 and wait_ms > 0:
             heappush(self._asks, (now_ms + wait_ms, position))
@@ -193,19 +193,19 @@ class Transactions:
             self._give_up(position)
         else:
             self._open[position] = checks + 1
-            house.engine.define(HALF_KIND, str(position), b"%d" % (checks + 1))
+            broker.engine.define(HALF_KIND, str(position), b"%d" % (checks + 1))
             heappush(self._asks, (now_ms + self._settings.transaction_check_ms, position))
             self._ask(record)
 
     def _ask(self, record: Record) -> None:
         """Ask some living client of the producer group, if there is one."""
-        house = self._house
+        broker = self._broker
         properties = record.properties
         name = _group_of(record)
-        group = house.producers.group(name)
+        group = broker.producers.group(name)
         member = group.pick() if group is not None else None
         session = (
-            house.sessions.get(ConnectionId(member.connection)) if member is not None else None
+            broker.sessions.get(ConnectionId(member.connection)) if member is not None else None
         )
         if session is None:
             self._ended["nobody of its producer group can be asked"] += 1
@@ -220,7 +220,7 @@ class Transactions:
             msg_id=unique_key,
             transaction_id=unique_key,
             offset_msg_id=offset_message_id(message.store_host, position),
-            bname=house.broker_name,
+            bname=broker.broker_name,
         )
         body = retopic(
             placed(record.origin, message.queue_id, position, position),
@@ -232,12 +232,12 @@ class Transactions:
 
     def _give_up(self, position: int) -> None:
         """Asked often enough: an operator may look at it where such messages go."""
-        house = self._house
+        broker = self._broker
         self._ended[f"asked often enough, now in {MAX_CHECKS_TOPIC}"] += 1
-        place = house.topics.find(MAX_CHECKS_TOPIC) or house.topics.put(
+        place = broker.topics.find(MAX_CHECKS_TOPIC) or broker.topics.put(
             TopicConfig(topic_name=MAX_CHECKS_TOPIC, read_queue_nums=1, write_queue_nums=1)
         )
-        house.engine.release(position, to=place.topic)
+        broker.engine.release(position, to=place.topic)
         self._close(position)
 
     def _report(self) -> None:
@@ -250,7 +250,7 @@ class Transactions:
 
     def _half(self, position: int) -> Record | None:
         """The half message at exactly this position, if it waits for a decision."""
-        engine = self._house.engine
+        engine = self._broker.engine
         located = engine.locate(position) if engine.is_undecided(position) else None
         if located is None or located.record.wire != Wire.ROCKETMQ:
             return None
@@ -261,17 +261,17 @@ class Transactions:
             return
         self._open[position] = 0
         wait_ms = self._immunity_ms(record)
-        heappush(self._asks, (self._house.clock.monotonic_ms() + wait_ms, position))
-        self._house.timers.stir()
+        heappush(self._asks, (self._broker.clock.monotonic_ms() + wait_ms, position))
+        self._broker.timers.stir()
 
     def _close(self, position: int) -> None:
         if self._open.pop(position, 0):
-            self._house.engine.define(HALF_KIND, str(position), None)
+            self._broker.engine.define(HALF_KIND, str(position), None)
 
     def _look(self) -> None:
         """Bring what is open in line with what the engine holds."""
-        self._look_ms = self._house.clock.monotonic_ms() + self._settings.transaction_check_ms
-        waiting = self._house.engine.undecided()
+        self._look_ms = self._broker.clock.monotonic_ms() + self._settings.transaction_check_ms
+        waiting = self._broker.engine.undecided()
         for position in waiting:
             self._add(position, None)
         if len(self._open) > len(waiting):
@@ -281,7 +281,7 @@ class Transactions:
             self._asks = sorted(each for each in self._asks if each[1] in self._open)
 
     def _recover(self) -> None:
-        engine = self._house.engine
+        engine = self._broker.engine
         self._look()
         for key, text in engine.definitions(HALF_KIND).items():
             if int(key) in self._open:
@@ -298,7 +298,7 @@ class Transactions:
 
     def _note_keys(self, position: int, record: Record) -> None:
         """It can be looked up from now on; a half message that is rolled back never can."""
-        engine = self._house.engine
+        engine = self._broker.engine
         located = engine.locate(position)
         for queue_id, _ in located.targets if located is not None else ():
             queue = engine.queue(queue_id)
@@ -306,15 +306,15 @@ class Transactions:
                 engine.note_keys(queue.topic, _FACTS.keys(record), position)
 
 
-def end_transaction(session: Session, command: Command) -> None:
+def end_transaction(session: RocketmqConnection, command: Command) -> None:
     """END_TRANSACTION; usually oneway."""
     header = parse(EndTransactionHeader, command)
     if header.commit_or_rollback not in (_COMMIT, _ROLLBACK):
         session.answer(command)  # "unknown": the producer will be asked again
         return
-    house = session.house
-    house.part(Transactions).end(header)
-    house.engine.after_durable(lambda: session.answer(command))
+    broker = session.broker
+    broker.part(Transactions).end(header)
+    broker.engine.after_durable(lambda: session.answer(command))
 
 
 def _group_of(record: Record) -> str:

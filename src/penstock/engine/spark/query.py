@@ -194,7 +194,7 @@ SAVE_MS: Final = 60_000
 TOLD_MAX: Final = 256
 
 
-class QueryBook:
+class QueryRegistry:
     """Every query of one engine."""
 
     def __init__(self, parts: Parts, settings: SparkSettings) -> None:

@@ -14,8 +14,8 @@ import msgspec
 from penstock.flow.diagnosis import QueryView, StageView
 
 if TYPE_CHECKING:
-    from penstock.engine.spark.desk import QueryDesk
     from penstock.engine.spark.query import Query
+    from penstock.engine.spark.query_service import QueryService
     from penstock.engine.topic import Topic
 
 QUEUES_SHOWN_MAX: Final = 1000
@@ -75,12 +75,12 @@ class QueryPage(msgspec.Struct, frozen=True, kw_only=True):
     """What publishers are told that wait for it."""
 
 
-def query_pages(desk: QueryDesk, now_ms: int, wall_ms: int) -> list[QueryPage]:
+def query_pages(desk: QueryService, now_ms: int, wall_ms: int) -> list[QueryPage]:
     queries = desk.book.queries
     return [_page(desk, queries[name], now_ms, wall_ms) for name in sorted(queries)]
 
 
-def stage_of(desk: QueryDesk, query: Query, topic: Topic, now_ms: int) -> StageView:
+def stage_of(desk: QueryService, query: Query, topic: Topic, now_ms: int) -> StageView:
     """A query on a topic as a stage of the delivery side."""
     backlog = query.backlog(topic, desk.wall_ms, now_ms)
     view = QueryView(
@@ -94,7 +94,7 @@ def stage_of(desk: QueryDesk, query: Query, topic: Topic, now_ms: int) -> StageV
     return StageView("query", f"{query.name} on {topic.name}", ready=backlog.messages, query=view)
 
 
-def _page(desk: QueryDesk, query: Query, now_ms: int, wall_ms: int) -> QueryPage:
+def _page(desk: QueryService, query: Query, now_ms: int, wall_ms: int) -> QueryPage:
     lease, book = query.lease, desk.book
     places = [_place(desk, query, topic, now_ms, wall_ms) for topic in query.topics()]
     is_over = query.state in ("stopped", "failed")
@@ -124,7 +124,7 @@ def _page(desk: QueryDesk, query: Query, now_ms: int, wall_ms: int) -> QueryPage
     )
 
 
-def _place(desk: QueryDesk, query: Query, topic: Topic, now_ms: int, wall_ms: int) -> TopicPlace:
+def _place(desk: QueryService, query: Query, topic: Topic, now_ms: int, wall_ms: int) -> TopicPlace:
     backlog = query.backlog(topic, wall_ms, now_ms)
     pressures = desk.book.pressures
     return TopicPlace(

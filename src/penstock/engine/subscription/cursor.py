@@ -30,7 +30,7 @@ COUNTS_KEPT: Final = 1000
 """Delivery counts a replay collects before it looks which of them are still wanted."""
 
 
-class Lane:
+class QueueCursor:
     """The state of one subscription in one queue."""
 
     __slots__ = (
@@ -73,7 +73,7 @@ class Lane:
         self.cursor = Cursor(low_mark)
         self.pending = Pending()
         self.redelivery = Redelivery(delayed_room)
-        self.notes = Notes(low_mark)
+        self.notes = PendingSettlements(low_mark)
         self.next_offset = low_mark
         self.delivered_mark = low_mark
         """No offset at or above was delivered; -1 with nothing reserved yet."""
@@ -434,7 +434,7 @@ def joined_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 # state makes the state at the moment of the take. Not here: the encoding (``log/format.py``).
 
 
-class Notes:
+class PendingSettlements:
     """Unsaved changes of one cursor."""
 
     __slots__ = ("_counts", "_mark", "_ranges", "_saved_low", "_sought", "is_empty")
@@ -672,7 +672,7 @@ class BodyBytes:
 
     __slots__ = ("_between", "_lane", "_mean", "_read")
 
-    def __init__(self, lane: Lane, read: Read) -> None:
+    def __init__(self, lane: QueueCursor, read: Read) -> None:
         self._lane = lane
         self._read = read
         self._between = (-1, -1)
@@ -746,7 +746,7 @@ class ReadyBytes:
     __slots__ = ("_base", "_lane", "_read", "_read_upto", "_sizes", "_unread")
 
     def __init__(
-        self, lane: Lane, read: Callable[[Sequence[tuple[int, int]]], list[Record | None]]
+        self, lane: QueueCursor, read: Callable[[Sequence[tuple[int, int]]], list[Record | None]]
     ) -> None:
         self._lane = lane
         self._read = read

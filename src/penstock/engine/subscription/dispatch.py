@@ -18,7 +18,7 @@ from typing import Final
 
 from penstock.engine.host import Host, SubscriptionOptions
 from penstock.engine.subscription.consumer import Consumer, Delivery, Held
-from penstock.engine.subscription.cursor import Lane, joined_ranges
+from penstock.engine.subscription.cursor import QueueCursor, joined_ranges
 from penstock.engine.subscription.dispatchers import KeyShared
 from penstock.engine.subscription.pick import Picked, Picker, overdue
 from penstock.engine.subscription.settle import Settler
@@ -26,13 +26,13 @@ from penstock.flow.demand import UNLIMITED
 from penstock.flow.diagnosis import BURIALS, EXPIRIES, UndoneView
 from penstock.model.settlement import Cause
 
-__all__ = ["Delivery", "Journey", "Outbox"]
+__all__ = ["Delivery", "DeliveryPipeline", "Outbox"]
 
 Outbox = dict[Consumer, list[Delivery]]
 """What a round hands over: one list per consumer."""
 
 
-class Journey:
+class DeliveryPipeline:
     """Moves messages of one subscription from its lanes to its consumers and back."""
 
     __slots__ = (
@@ -54,7 +54,7 @@ class Journey:
         self.settler = Settler(host, options, consumers, self.picker)
         self.redelivered_messages = 0
 
-    def undone(self, lanes: list[Lane]) -> UndoneView | None:
+    def undone(self, lanes: list[QueueCursor]) -> UndoneView | None:
         """Deaths that are spread over turns, as far as they are still to come; for who looks."""
         dying = self.settler.dying
         if dying:
@@ -65,7 +65,7 @@ class Journey:
         count = sum(each.count for each in late)
         return UndoneView(EXPIRIES, count, min(each.since_ms for each in late))
 
-    def serve(self, lane: Lane, messages_max: int, outbox: Outbox) -> int:
+    def serve(self, lane: QueueCursor, messages_max: int, outbox: Outbox) -> int:
         """One lane's round, until demand, messages or the budget run out; returns what moved."""
         dispatcher = lane.dispatcher
         if isinstance(dispatcher, KeyShared):
@@ -105,7 +105,7 @@ class Journey:
 
     def take(
         self,
-        lane: Lane,
+        lane: QueueCursor,
         consumer: Consumer,
         messages_max: int,
         *,
@@ -127,12 +127,14 @@ class Journey:
                 self._hand(lane, consumer, picked, outbox)
         return outbox.get(consumer, [])
 
-    def _pick(self, lane: Lane, messages_max: int, bytes_max: int) -> Picked:
+    def _pick(self, lane: QueueCursor, messages_max: int, bytes_max: int) -> Picked:
         return self.picker.pick(
             lane, messages_max, bytes_max, is_reading=not self.settler.inflight.is_blocked
         )
 
-    def _serve_keys(self, lane: Lane, keys: KeyShared, messages_max: int, outbox: Outbox) -> int:
+    def _serve_keys(
+        self, lane: QueueCursor, keys: KeyShared, messages_max: int, outbox: Outbox
+    ) -> int:
         moved = 0
         key_of = self._options.ordering_key
         for taker in keys.takers():
@@ -167,7 +169,7 @@ class Journey:
         return moved
 
     def _serve_parked(
-        self, lane: Lane, keys: KeyShared, taker: Consumer, messages_max: int, outbox: Outbox
+        self, lane: QueueCursor, keys: KeyShared, taker: Consumer, messages_max: int, outbox: Outbox
     ) -> int:
         room, room_bytes = taker.rooms()
         room = min(room, messages_max)
@@ -183,7 +185,7 @@ class Journey:
 
     def _hand_owner(
         self,
-        lane: Lane,
+        lane: QueueCursor,
         keys: KeyShared,
         owner: Consumer,
         deliveries: list[Delivery],
@@ -197,7 +199,7 @@ class Journey:
                 keys.handed(delivery.slot, owner.consumer_id)
         self._hand(lane, owner, Picked(deliveries), outbox)
 
-    def _hand(self, lane: Lane, consumer: Consumer, picked: Picked, outbox: Outbox) -> None:
+    def _hand(self, lane: QueueCursor, consumer: Consumer, picked: Picked, outbox: Outbox) -> None:
         """Charge a list to its consumer and hold it in flight; the outlet gets it afterwards."""
         deliveries = picked.deliveries
         messages = len(deliveries)
@@ -231,7 +233,7 @@ class Journey:
         else:
             waiting.extend(deliveries)
 
-    def _hold(self, lane: Lane, consumer: Consumer, deliveries: list[Delivery]) -> None:
+    def _hold(self, lane: QueueCursor, consumer: Consumer, deliveries: list[Delivery]) -> None:
         deadline_ms = 0
         if consumer.visibility_ms:
             deadline_ms = self._host.clock.monotonic_ms() + consumer.visibility_ms
@@ -247,7 +249,7 @@ class Journey:
             )
             lane.pending.add(delivery.offset, held)
 
-    def _settle_at_once(self, lane: Lane, deliveries: list[Delivery]) -> None:
+    def _settle_at_once(self, lane: QueueCursor, deliveries: list[Delivery]) -> None:
         """Nobody will say anything of these: done when they are handed over."""
         counts = lane.redelivery.counts
         if counts:

@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.engine.host import Host, IndexEntry, SubscriptionOptions
 from penstock.engine.subscription.consumer import Delivery
-from penstock.engine.subscription.cursor import Lane
+from penstock.engine.subscription.cursor import QueueCursor
 from penstock.flow.diagnosis import EXPIRIES, UndoneView
 from penstock.log.index import IndexFlag
 from penstock.model.record import Record
@@ -68,7 +68,7 @@ class Picker:
         """Offsets that no longer exist: removed by retention, or transient before a restart."""
 
     def pick(
-        self, lane: Lane, messages_max: int, bytes_max: int, *, is_reading: bool = True
+        self, lane: QueueCursor, messages_max: int, bytes_max: int, *, is_reading: bool = True
     ) -> Picked:
         """About as much as asked for; one batch may cross the line. ``is_reading``: also unread.
 
@@ -97,7 +97,9 @@ class Picker:
             return plain
         return self._unread(lane, messages_max, bytes_max, is_fresh=is_fresh)
 
-    def again(self, lane: Lane, offsets: list[int], messages_max: int, bytes_max: int) -> Picked:
+    def again(
+        self, lane: QueueCursor, offsets: list[int], messages_max: int, bytes_max: int
+    ) -> Picked:
         """Entries at these first offsets, ascending; what is too much is the caller's again."""
         found = entries_at(lane, offsets)
         entries = list(found.values())
@@ -111,7 +113,9 @@ class Picker:
         picked.left_over = [entry[1] for entry in entries[len(wanted) :]]
         return picked
 
-    def _unread(self, lane: Lane, messages_max: int, bytes_max: int, *, is_fresh: bool) -> Picked:
+    def _unread(
+        self, lane: QueueCursor, messages_max: int, bytes_max: int, *, is_fresh: bool
+    ) -> Picked:
         """``is_fresh``: nothing of it was ever settled, delivered or is to be looked at."""
         index = lane.queue.index
         start = lane.next_offset
@@ -139,7 +143,7 @@ class Picker:
         moved = lane.next_offset - start
         return self._sift(lane, entries, is_fresh=is_fresh and is_plain, moved=moved)
 
-    def _plain(self, lane: Lane, messages_max: int, bytes_max: int) -> Picked | None:
+    def _plain(self, lane: QueueCursor, messages_max: int, bytes_max: int) -> Picked | None:
         """The common chunk, without a loop of ours: single messages, never seen, all at hand."""
         start = lane.next_offset
         count = min(messages_max, lane.end - start, CHUNK_ENTRIES_MAX)
@@ -160,7 +164,9 @@ class Picker:
             deliveries = list(map(Delivery, records, repeat(queue_id), range(start, end), lengths))
         return Picked(deliveries, count, is_plain=True, sizes=lengths)
 
-    def _sift(self, lane: Lane, entries: list[IndexEntry], *, is_fresh: bool, moved: int) -> Picked:
+    def _sift(
+        self, lane: QueueCursor, entries: list[IndexEntry], *, is_fresh: bool, moved: int
+    ) -> Picked:
         """Read the records and keep what can be delivered."""
         if self.filter is not None:
             entries = self._wanted(lane, entries)
@@ -181,7 +187,7 @@ class Picker:
         return Picked(deliveries, moved)
 
     def _examine(
-        self, lane: Lane, entry: IndexEntry, record: Record | None, now_ms: int
+        self, lane: QueueCursor, entry: IndexEntry, record: Record | None, now_ms: int
     ) -> Delivery | None:
         """One entry that needs a look; None when it is not to be delivered now."""
         offset, span = entry[1], entry[5]
@@ -208,7 +214,9 @@ class Picker:
             )
         return None
 
-    def bury(self, lane: Lane, entry: IndexEntry, record: Record | None, cause: Cause) -> None:
+    def bury(
+        self, lane: QueueCursor, entry: IndexEntry, record: Record | None, cause: Cause
+    ) -> None:
         """A message dies: a dead letter if there is a target, and settled in the same frame.
 
         For those who only look on (D11) it is past, not dead: its letter is others' to write.
@@ -223,7 +231,7 @@ class Picker:
             self._host.dead_letter(lane.queue, offset, record, cause, attempts)
         self._drop(lane, cause, offset, entry[5])
 
-    def expire_head(self, lane: Lane, entries_max: int) -> int:
+    def expire_head(self, lane: QueueCursor, entries_max: int) -> int:
         """Settle what is expired at the head, whether or not anybody consumes; returns entries."""
         dropped = 0
         now_ms = self._host.clock.wall_ms()
@@ -245,7 +253,7 @@ class Picker:
         self.watch_head(lane)
         return dropped
 
-    def watch_head(self, lane: Lane) -> None:
+    def watch_head(self, lane: QueueCursor) -> None:
         """Learn when the message at the head expires, once per head."""
         head = head_of(lane)
         if head == lane.head_offset:
@@ -264,11 +272,13 @@ class Picker:
     def _read_one(self, entry: IndexEntry) -> Record | None:
         return self._host.read([(entry[0], entry[4])])[0]
 
-    def _is_expired(self, lane: Lane, entry: IndexEntry, record: Record, now_ms: int) -> bool:
+    def _is_expired(
+        self, lane: QueueCursor, entry: IndexEntry, record: Record, now_ms: int
+    ) -> bool:
         expire_ms = expires_ms(entry, record, lane.queue.topic.policy.message_ttl_ms)
         return 0 < expire_ms < now_ms and entry[1] < lane.offered_upto
 
-    def _wanted(self, lane: Lane, entries: list[IndexEntry]) -> list[IndexEntry]:
+    def _wanted(self, lane: QueueCursor, entries: list[IndexEntry]) -> list[IndexEntry]:
         assert self.filter is not None
         matches = self.filter.matches_entry
         wanted = []
@@ -279,18 +289,18 @@ class Picker:
                 self._drop(lane, Cause.ACKED, entry[1], entry[5])
         return wanted
 
-    def _fill_holes(self, lane: Lane, start: int, entries: list[IndexEntry]) -> None:
+    def _fill_holes(self, lane: QueueCursor, start: int, entries: list[IndexEntry]) -> None:
         """Offsets that no entry has are settled, or the low mark would wait for them for ever."""
         for entry in entries:
             if entry[1] > start:
                 self.gone(lane, start, entry[1])
             start = entry[1] + entry[5]
 
-    def gone(self, lane: Lane, start: int, end: int) -> None:
+    def gone(self, lane: QueueCursor, start: int, end: int) -> None:
         """These offsets no longer exist: settled, or the low mark would wait for them."""
         self.skipped += self._drop(lane, Cause.COMMITTED, start, end - start)
 
-    def _drop(self, lane: Lane, cause: Cause, offset: int, span: int) -> int:
+    def _drop(self, lane: QueueCursor, cause: Cause, offset: int, span: int) -> int:
         fresh = lane.settle(cause, offset, offset + span)
         lane.redelivery.counts.pop(offset, None)
         return fresh
@@ -301,7 +311,7 @@ def _is_whole(records: list[Record | None]) -> TypeGuard[list[Record]]:
     return all(records)
 
 
-def entries_at(lane: Lane, offsets: list[int]) -> dict[int, IndexEntry]:
+def entries_at(lane: QueueCursor, offsets: list[int]) -> dict[int, IndexEntry]:
     """The entries with these first offsets, in their order; what is gone is not among them."""
     index = lane.queue.index
     there = {
@@ -313,7 +323,7 @@ def entries_at(lane: Lane, offsets: list[int]) -> dict[int, IndexEntry]:
     return {offset: there[offset] for offset in offsets if offset in there}
 
 
-def _mortal_head(lane: Lane) -> IndexEntry | None:
+def _mortal_head(lane: QueueCursor) -> IndexEntry | None:
     """The entry at the head if it can expire at all."""
     if not lane.redelivery.again:
         lane.next_offset = lane.cursor.next_unsettled(lane.next_offset)
@@ -376,7 +386,7 @@ def expires_ms(entry: IndexEntry, record: Record, ttl_ms: int) -> int:
     return min(own, by_topic) if own else by_topic
 
 
-def overdue(lane: Lane, host: Host) -> UndoneView | None:
+def overdue(lane: QueueCursor, host: Host) -> UndoneView | None:
     """What is out of time and still there, if anything is: at least so many, and since when."""
     wall_ms, now_ms = host.clock.wall_ms(), host.clock.monotonic_ms()
     head, ttl_ms = head_of(lane), lane.queue.topic.policy.message_ttl_ms
@@ -392,7 +402,7 @@ def overdue(lane: Lane, host: Host) -> UndoneView | None:
     return UndoneView(EXPIRIES, max(1, min(end, lane.end) - head), now_ms - max(0, late_ms))
 
 
-def head_of(lane: Lane) -> int:
+def head_of(lane: QueueCursor) -> int:
     """The next offset to deliver; the lane's end when there is none."""
     again = lane.redelivery.again
     return again[0] if again else lane.next_offset

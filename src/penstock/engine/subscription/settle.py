@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from penstock.engine.host import Host, SubscribedQueue, SubscriptionOptions
 from penstock.engine.subscription.consumer import NOBODY, Consumer, Held
-from penstock.engine.subscription.cursor import Lane, joined_ranges
+from penstock.engine.subscription.cursor import QueueCursor, joined_ranges
 from penstock.engine.subscription.pick import CHUNK_ENTRIES_MAX, Picker, entries_at
 from penstock.flow.demand import UNLIMITED, InflightLimit
 from penstock.log.index import IndexFlag
@@ -56,7 +56,7 @@ class Settler:
         self._options = options
         self._consumers = consumers
         self.picker = picker
-        self.dying = Dying(host, picker, self._return)
+        self.dying = RejectBacklog(host, picker, self._return)
         """Those of a long list that are not buried yet."""
         self.inflight = InflightLimit(host.flow.unacked_subscription_max)
         """F13 for the subscription: while blocked only what was delivered before goes out."""
@@ -64,7 +64,7 @@ class Settler:
         self.unknown_settles = 0
         """Settlements of offsets that were never delivered; ignored."""
 
-    def settle(self, lane: Lane, offsets: Sequence[int], cause: Cause = Cause.ACKED) -> int:
+    def settle(self, lane: QueueCursor, offsets: Sequence[int], cause: Cause = Cause.ACKED) -> int:
         """These offsets are done, whoever had them; returns how many were not before."""
         if (taken := lane.pending.take_run(offsets)) is not None:
             # Never delivered before, so none of them has a count.
@@ -84,7 +84,7 @@ class Settler:
                 counts.pop(offset, None)
         return settled
 
-    def settle_upto(self, lane: Lane, end: int, cause: Cause = Cause.COMMITTED) -> int:
+    def settle_upto(self, lane: QueueCursor, end: int, cause: Cause = Cause.COMMITTED) -> int:
         """Everything below ``end`` is done."""
         end = min(end, lane.queue.index.next_offset)
         low = lane.cursor.low_mark
@@ -106,7 +106,7 @@ class Settler:
         return fresh
 
     def requeue(
-        self, lane: Lane, offsets: Iterable[int], *, delay_ms: int = 0, is_counted: bool
+        self, lane: QueueCursor, offsets: Iterable[int], *, delay_ms: int = 0, is_counted: bool
     ) -> int:
         """Back to their original places (after a while, if asked); returns how many entries."""
         limit = self._options.delivery_limit or lane.queue.topic.policy.delivery_limit
@@ -136,7 +136,7 @@ class Settler:
         self.dying.condemn(lane, dying, Cause.DELIVERY_LIMIT)
         return moved
 
-    def reject(self, lane: Lane, offsets: Iterable[int]) -> int:
+    def reject(self, lane: QueueCursor, offsets: Iterable[int]) -> int:
         """Refused for good: dead letters if there is a target. A batch is buried whole, once."""
         entries = lane.pending.entries
         starts = self._entries_of(lane, offsets)
@@ -144,7 +144,7 @@ class Settler:
         self.dying.condemn(lane, starts, Cause.REJECTED)
         return len(starts)
 
-    def move(self, lane: Lane, offsets: Iterable[int], rewrite: Rewrite) -> int:
+    def move(self, lane: QueueCursor, offsets: Iterable[int], rewrite: Rewrite) -> int:
         """To other queues, as copies; what is gone or unreadable is only settled."""
         starts = self._entries_of(lane, offsets)
         found = entries_at(lane, starts)
@@ -169,13 +169,13 @@ class Settler:
                 lane.redelivery.counts.pop(start, None)
         return copies
 
-    def throw_out(self, lane: Lane) -> None:
+    def throw_out(self, lane: QueueCursor) -> None:
         """Take everything out of flight without saying what becomes of it (seek)."""
         for start in list(lane.pending.entries):
             self._out_of_flight(lane, start)
 
     def _return_each(
-        self, lane: Lane, offsets: Sequence[int], popped: list[Held | None]
+        self, lane: QueueCursor, offsets: Sequence[int], popped: list[Held | None]
     ) -> list[int]:
         """Any list; the offsets that are no single messages in flight come back."""
         odd: list[int] = []
@@ -196,7 +196,9 @@ class Settler:
         self._return(holder, messages, size)
         return odd
 
-    def _settle_runs(self, lane: Lane, offsets: Sequence[int], odd: list[int], cause: Cause) -> int:
+    def _settle_runs(
+        self, lane: QueueCursor, offsets: Sequence[int], odd: list[int], cause: Cause
+    ) -> int:
         if not offsets:
             return 0
         ordered = sorted(offsets)
@@ -213,7 +215,7 @@ class Settler:
         self.settled_messages += fresh
         return fresh
 
-    def _known(self, lane: Lane, ordered: list[int]) -> list[int]:
+    def _known(self, lane: QueueCursor, ordered: list[int]) -> list[int]:
         """Without what nobody ever delivered, not even the process before.
 
         Settling that is a peer's mistake, and the one way to make the ranges grow without bound.
@@ -223,7 +225,7 @@ class Settler:
         self.unknown_settles += len(ordered) - len(known)
         return known
 
-    def _shrink(self, lane: Lane, offset: int) -> None:
+    def _shrink(self, lane: QueueCursor, offset: int) -> None:
         """An offset was settled that is no plain in-flight entry: in a batch, or waiting."""
         start = lane.pending.first_offset(offset)
         if start is None:
@@ -238,13 +240,13 @@ class Settler:
             self._return(held.consumer_id, held.messages - left, 0)
             lane.pending.shrink(held, held.messages - left)
 
-    def _entries_of(self, lane: Lane, offsets: Iterable[int]) -> list[int]:
+    def _entries_of(self, lane: QueueCursor, offsets: Iterable[int]) -> list[int]:
         """First offsets of the in-flight entries that cover these, each once."""
         first_offset = lane.pending.first_offset
         starts = dict.fromkeys(first_offset(offset) for offset in offsets)
         return [start for start in starts if start is not None]
 
-    def _out_of_flight(self, lane: Lane, start: int) -> Held | None:
+    def _out_of_flight(self, lane: QueueCursor, start: int) -> Held | None:
         held = lane.pending.pop(start)
         if held is not None:
             if held.slot:
@@ -281,7 +283,7 @@ DYING_MAX: Final = 200_000
 """Messages that may wait; as many as can be in flight, the rest was taken by hand meanwhile."""
 
 
-class Dying:
+class RejectBacklog:
     """The line of those who wait to be buried."""
 
     __slots__ = ("_give", "_host", "_left", "_line", "_picker", "count", "since_ms")
@@ -292,7 +294,7 @@ class Dying:
         self._give = give
         self._left = DEATHS_AT_ONCE
         # First offsets of in-flight entries.
-        self._line: deque[tuple[Lane, deque[int], Cause]] = deque()
+        self._line: deque[tuple[QueueCursor, deque[int], Cause]] = deque()
         self.count = 0
         self.since_ms = 0
         """Since when somebody waits, while somebody does."""
@@ -300,7 +302,7 @@ class Dying:
     def __bool__(self) -> bool:
         return bool(self._line)
 
-    def condemn(self, lane: Lane, starts: list[int], cause: Cause) -> None:
+    def condemn(self, lane: QueueCursor, starts: list[int], cause: Cause) -> None:
         """These in-flight entries die: now, or when it is their turn."""
         if not starts:
             return
@@ -331,7 +333,7 @@ class Dying:
         while self._line:
             self.turn()
 
-    def _let_go(self, lane: Lane, starts: list[int]) -> None:
+    def _let_go(self, lane: QueueCursor, starts: list[int]) -> None:
         entries = lane.pending.entries
         messages = size = holder = 0
         for start in starts:
@@ -356,7 +358,7 @@ class Dying:
                 self._line.popleft()
             self._bury(lane, [start for start in some if _leaves(lane, start)], cause)
 
-    def _bury(self, lane: Lane, starts: list[int], cause: Cause) -> None:
+    def _bury(self, lane: QueueCursor, starts: list[int], cause: Cause) -> None:
         """Entries out of flight die; their records are read again, they were not kept."""
         found = entries_at(lane, starts)
         records = self._host.read([(entry[0], entry[4]) for entry in found.values()])
@@ -367,7 +369,7 @@ class Dying:
                 self._picker.gone(lane, start, start + 1)
 
 
-def _leaves(lane: Lane, start: int) -> bool:
+def _leaves(lane: QueueCursor, start: int) -> bool:
     """Take an entry out of flight; False when it is not waiting to be buried any more."""
     held = lane.pending.entries.get(start)
     if held is None or held.consumer_id != NOBODY:
@@ -390,7 +392,7 @@ Give = Callable[[int, int, int], None]
 
 
 def singles_back(
-    lane: Lane, offsets: Iterable[int], attempts_max: int, *, is_counted: bool, give: Give
+    lane: QueueCursor, offsets: Iterable[int], attempts_max: int, *, is_counted: bool, give: Give
 ) -> tuple[int, list[int]]:
     """How many went back, and the offsets that are none of these."""
     entries = lane.pending.entries
@@ -422,13 +424,13 @@ def singles_back(
 # Each is a settlement with a cause (D13), so that it survives a restart like any ack.
 
 
-def seek(settler: Settler, lane: Lane, offset: int) -> None:
+def seek(settler: Settler, lane: QueueCursor, offset: int) -> None:
     """Go on at ``offset``, back or forth; what is in flight is no longer anybody's."""
     settler.throw_out(lane)
     lane.seek(max(0, min(offset, lane.queue.index.next_offset)))
 
 
-def purge(lane: Lane) -> int:
+def purge(lane: QueueCursor) -> int:
     """Settle everything that is not in flight; returns how many messages."""
     purged = 0
     start = lane.cursor.low_mark
@@ -447,7 +449,7 @@ def purge(lane: Lane) -> int:
     return purged
 
 
-def drop_head(host: Host, picker: Picker, lane: Lane, messages: int, cause: Cause) -> int:
+def drop_head(host: Host, picker: Picker, lane: QueueCursor, messages: int, cause: Cause) -> int:
     """Settle the oldest ready messages, as dead letters; returns how many went."""
     dropped = 0
     while dropped < messages and lane.has_ready:
@@ -465,7 +467,7 @@ def drop_head(host: Host, picker: Picker, lane: Lane, messages: int, cause: Caus
     return dropped
 
 
-def _is_immortal(lane: Lane, count: int) -> bool:
+def _is_immortal(lane: QueueCursor, count: int) -> bool:
     """True when none of the next messages can expire."""
     if lane.redelivery.again or lane.queue.topic.policy.message_ttl_ms:
         return False

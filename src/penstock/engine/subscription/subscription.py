@@ -34,8 +34,8 @@ from penstock.engine.subscription.consumer import (
     Held,
     RefusalReason,
 )
-from penstock.engine.subscription.cursor import BodyBytes, Lane, ReadyBytes
-from penstock.engine.subscription.dispatch import Journey, Outbox
+from penstock.engine.subscription.cursor import BodyBytes, QueueCursor, ReadyBytes
+from penstock.engine.subscription.dispatch import DeliveryPipeline, Outbox
 from penstock.engine.subscription.dispatchers import (
     Dispatcher,
     Exclusive,
@@ -70,13 +70,13 @@ class Lanes:
     def __init__(self, subscription_id: SubscriptionId, name: str) -> None:
         self.subscription_id = subscription_id
         self.name = name
-        self._lanes: dict[QueueId, Lane] = {}
-        self._order: list[Lane] = []
+        self._lanes: dict[QueueId, QueueCursor] = {}
+        self._order: list[QueueCursor] = []
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.subscription_id}>"
 
-    def lane(self, queue_id: QueueId) -> Lane:
+    def lane(self, queue_id: QueueId) -> QueueCursor:
         """The place in one queue: cursor, in flight, coming back, delayed, unread."""
         lane = self._lanes.get(queue_id)
         if lane is None:
@@ -196,7 +196,7 @@ class Takes(Lanes, ABC):
     __slots__ = ("_host", "_journey", "_settler", "is_closed", "is_leaving", "on_late", "on_ready")
 
     def __init__(
-        self, subscription_id: SubscriptionId, name: str, host: Host, journey: Journey
+        self, subscription_id: SubscriptionId, name: str, host: Host, journey: DeliveryPipeline
     ) -> None:
         super().__init__(subscription_id, name)
         self.is_closed = False
@@ -270,7 +270,7 @@ class Takes(Lanes, ABC):
         self._changed(lane)
         return moved
 
-    def _expire_visibility(self, lane: Lane, now_ms: int, count_max: int) -> int:
+    def _expire_visibility(self, lane: QueueCursor, now_ms: int, count_max: int) -> int:
         """Deal with late entries of one queue; how many there were."""
         overdue = lane.pending.overdue(now_ms, count_max)
         if overdue and self.on_late is not None:
@@ -279,13 +279,13 @@ class Takes(Lanes, ABC):
             self._settler.requeue(lane, overdue, is_counted=True)
         return len(overdue)
 
-    def _changed(self, lane: Lane | None = None) -> None:
+    def _changed(self, lane: QueueCursor | None = None) -> None:
         """After a verb: save what it changed (in one lane or in any), and look what can go now."""
         if not self.is_closed:
             self._save(lane)
             self._host.wake(self)
 
-    def _save(self, lane: Lane | None) -> None:
+    def _save(self, lane: QueueCursor | None) -> None:
         if self.is_closed:
             return
         if self.has_unsaved if lane is None else not lane.notes.is_empty:
@@ -308,7 +308,7 @@ class Measured(Takes, ABC):
     __slots__ = ("_body_bytes", "_ready_bytes", "_unserved_ms", "_unserved_since_ms")
 
     def __init__(
-        self, subscription_id: SubscriptionId, name: str, host: Host, journey: Journey
+        self, subscription_id: SubscriptionId, name: str, host: Host, journey: DeliveryPipeline
     ) -> None:
         super().__init__(subscription_id, name, host, journey)
         self._ready_bytes: dict[QueueId, ReadyBytes] = {}
@@ -419,9 +419,9 @@ class Subscription(Measured):
     ) -> None:
         """``is_new``: its start is saved with the next append; else it is restored from a state."""
         members: dict[int, Consumer] = {}
-        super().__init__(subscription_id, name, host, Journey(host, options, members))
+        super().__init__(subscription_id, name, host, DeliveryPipeline(host, options, members))
         self.options = options
-        self.roster = Roster(host, self, self._settler, members)
+        self.roster = ConsumerSet(host, self, self._settler, members)
         self._turn = 0
         for queue in queues:
             self.add_queue(queue, _start(options.start, queue), is_new=is_new)
@@ -430,7 +430,7 @@ class Subscription(Measured):
         """The topic has one queue more; consumers of the whole topic take from it too."""
         topics = self._host.topics
         dispatcher: Dispatcher = _DISPATCHERS[self.options.mode]()
-        lane = Lane(
+        lane = QueueCursor(
             queue,
             dispatcher,
             start,
@@ -637,7 +637,7 @@ class Subscription(Measured):
 
     # Parts
 
-    def _serve_in_turn(self, lanes: list[Lane], messages_max: int, outbox: Outbox) -> int:
+    def _serve_in_turn(self, lanes: list[QueueCursor], messages_max: int, outbox: Outbox) -> int:
         moved = 0
         if self.options.is_priority:
             for lane in lanes:
@@ -668,7 +668,7 @@ def _start(start: Start | int, queue: SubscribedQueue) -> int:
 # Invariant: whoever has a message in flight is in the roster.
 
 
-class Roster:
+class ConsumerSet:
     """All consumers of one subscription, by id."""
 
     __slots__ = ("_host", "_last_id", "_members", "_settler", "_subscription")
@@ -694,7 +694,7 @@ class Roster:
 
     def attach(
         self,
-        lanes: list[Lane],
+        lanes: list[QueueCursor],
         outlet: ConsumerOutlet,
         demand: Demand,
         unsent: UnsentLimit | None,
@@ -735,13 +735,13 @@ class Roster:
                 self.join(lane, consumer)
         return consumer
 
-    def join(self, lane: Lane, consumer: Consumer) -> None:
+    def join(self, lane: QueueCursor, consumer: Consumer) -> None:
         """It takes from this lane; whom it displaces loses what it has there, in order."""
         displaced = lane.dispatcher.join(consumer)
         if displaced is not None:
             self._take_back(lane, displaced, is_counted=False)
 
-    def cancel(self, lanes: list[Lane], consumer: Consumer) -> None:
+    def cancel(self, lanes: list[QueueCursor], consumer: Consumer) -> None:
         """It takes no more; what it has stays its own."""
         if not consumer.is_attached:
             return
@@ -752,7 +752,7 @@ class Roster:
         if not consumer.inflight.messages:
             self._gone(consumer)
 
-    def detach(self, lanes: list[Lane], consumer: Consumer, *, is_counted: bool) -> None:
+    def detach(self, lanes: list[QueueCursor], consumer: Consumer, *, is_counted: bool) -> None:
         """It is gone, and what it has goes back to its place."""
         self.cancel(lanes, consumer)
         for lane in lanes:
@@ -760,7 +760,7 @@ class Roster:
                 self._take_back(lane, consumer, is_counted=is_counted)
         self._gone(consumer)
 
-    def close(self, lanes: list[Lane], cause: str) -> None:
+    def close(self, lanes: list[QueueCursor], cause: str) -> None:
         """Everyone is told that the subscription is gone."""
         for lane in lanes:
             self._settler.throw_out(lane)
@@ -777,7 +777,7 @@ class Roster:
         if consumer.owns_unsent:
             consumer.unsent.close()
 
-    def _take_back(self, lane: Lane, consumer: Consumer, *, is_counted: bool) -> None:
+    def _take_back(self, lane: QueueCursor, consumer: Consumer, *, is_counted: bool) -> None:
         consumer_id = consumer.consumer_id
         held = [at for at, each in lane.pending.entries.items() if each.consumer_id == consumer_id]
         self._settler.requeue(lane, held, is_counted=is_counted)
@@ -859,7 +859,7 @@ def consumer_view(consumer: Consumer) -> ConsumerView:
 
 
 def snapshot(
-    name: str, lanes: list[Lane], journey: Journey, consumers: list[Consumer]
+    name: str, lanes: list[QueueCursor], journey: DeliveryPipeline, consumers: list[Consumer]
 ) -> SubscriptionStatistics:
     """A subscription's snapshot."""
     return SubscriptionStatistics(
@@ -881,7 +881,7 @@ def snapshot(
 
 
 def stage_view(
-    name: str, lanes: list[Lane], journey: Journey, consumers: list[Consumer]
+    name: str, lanes: list[QueueCursor], journey: DeliveryPipeline, consumers: list[Consumer]
 ) -> StageView:
     """A subscription as a stage of the delivery side."""
     is_blocked = journey.settler.inflight.is_blocked

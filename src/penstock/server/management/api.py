@@ -41,7 +41,7 @@ from penstock.server.management.asked import (
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import House
+    from penstock.adapters.amqp.broker import AmqpBroker
 
 _STATUS: Final = {
     ReplyCode.NOT_FOUND: 404,
@@ -55,9 +55,9 @@ class ManagementApi:
     """Answers for one house."""
 
     def __init__(
-        self, house: House, wake: Callable[[], None], endpoints: Mapping[str, str]
+        self, broker: AmqpBroker, wake: Callable[[], None], endpoints: Mapping[str, str]
     ) -> None:
-        self._place = Place(house, wake, endpoints)
+        self._place = Place(broker, wake, endpoints)
         self._table: Table = {
             **clients.OVERVIEW_TABLE,
             **clients.CLIENT_TABLE,
@@ -79,7 +79,7 @@ class ManagementApi:
     async def answer(self, request: Request) -> Response:
         """Any request below ``/api``."""
         try:
-            user = login(request, self._place.house.users)
+            user = login(request, self._place.broker.users)
             path = parts_of(request)
             handler, names = self._find(request.method, path)
             found = await handler(self._place, Asked(request, user, path), *names)

@@ -20,11 +20,11 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from starlette.requests import Request
 
-from penstock.adapters.amqp.management.operator_desk import OperatorDesk
+from penstock.adapters.amqp.management.operator_service import OperatorService
 from penstock.adapters.amqp.users import is_loopback
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import House
+    from penstock.adapters.amqp.broker import AmqpBroker
     from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.adapters.amqp.users import User, Users
@@ -249,25 +249,25 @@ class Place:
     """What the handlers share."""
 
     def __init__(
-        self, house: House, wake: Callable[[], None], endpoints: Mapping[str, str]
+        self, broker: AmqpBroker, wake: Callable[[], None], endpoints: Mapping[str, str]
     ) -> None:
-        self.house: Final = house
+        self.broker: Final = broker
         self.endpoints: Final = endpoints
         """Listeners of the broker, ``host:port`` by name."""
         self.wake: Final = wake
         """Asks for a turn of the engine."""
-        self.started_ms: Final = house.clock.monotonic_ms()
-        self.desk: Final = OperatorDesk(house)
+        self.started_ms: Final = broker.clock.monotonic_ms()
+        self.desk: Final = OperatorService(broker)
 
     def vhost(self, name: str) -> VirtualHost:
-        found = self.house.vhost(name)
+        found = self.broker.vhost(name)
         if found is None:
             raise not_found()
         return found
 
     async def durable(self) -> None:
         """Return once everything changed so far would survive a crash."""
-        await self._told_by(self.house.engine.after_durable, "durable")
+        await self._told_by(self.broker.engine.after_durable, "durable")
 
     async def gone(self, queue: AmqpQueue) -> None:
         """Return once a queue that is to go has buried its dead, and is gone."""

@@ -25,12 +25,12 @@ from typing import Any, Final
 from penstock import __version__
 from penstock.adapters.amqp.broker import CHURN
 from penstock.adapters.amqp.connection import Session
-from penstock.adapters.amqp.management.figures import (
+from penstock.adapters.amqp.management.statistics import (
     HANDED,
     LEVELS,
     OVERVIEW,
     STEP_MS,
-    house_figures,
+    broker_figures,
     vhost_figures,
 )
 from penstock.adapters.amqp.management.views import (
@@ -65,7 +65,7 @@ _NAMES: Final = ((ANY, ANY), (ANY, ANY, ANY))
 
 async def alarms(place: Place, _asked: Asked) -> dict[str, str] | Failed:
     """503 while an alarm is raised."""
-    raised = place.house.engine.alarms.raised
+    raised = place.broker.engine.alarms.raised
     if raised:
         told = ", ".join(f"{reason.value} ({culprit})" for reason, culprit in raised.items())
         return Failed(f"alarms in effect: {told}")
@@ -123,7 +123,7 @@ async def connection_channels(place: Place, asked: Asked, name: str) -> Any:
 async def close(place: Place, asked: Asked, name: str) -> Done:
     session = _session(place, name)
     reason = asked.headers.get("x-reason") or CLOSED
-    place.house.close_connection(session.connection_id, reason)
+    place.broker.close_connection(session.connection_id, reason)
     return Done()
 
 
@@ -155,12 +155,12 @@ def _sessions(place: Place, vhost: str | None) -> list[Session]:
     if vhost is not None:
         place.vhost(vhost)
     return [
-        each for each in place.house.sessions.values() if vhost is None or each.vhost.name == vhost
+        each for each in place.broker.sessions.values() if vhost is None or each.vhost.name == vhost
     ]
 
 
 def _session(place: Place, name: str) -> Session:
-    for each in place.house.sessions.values():
+    for each in place.broker.sessions.values():
         if each.name == name:
             return each
     raise not_found()
@@ -215,11 +215,11 @@ RATES_MODE: Final = "basic"
 
 async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
     """Everything in a few numbers."""
-    house = place.house
-    settings, vhosts = house.settings, list(house.vhosts.values())
-    sessions = list(house.sessions.values())
+    broker = place.broker
+    settings, vhosts = broker.settings, list(broker.vhosts.values())
+    sessions = list(broker.sessions.values())
     queues = [queue for vhost in vhosts for queue in vhost.queues]
-    figures = house_figures(house, [vhost_figures(vhost) for vhost in vhosts])
+    figures = broker_figures(broker, [vhost_figures(vhost) for vhost in vhosts])
     return {
         "management_version": settings.server_version,
         "rabbitmq_version": settings.server_version,
@@ -228,8 +228,8 @@ async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
         "penstock_version": __version__,
         "erlang_version": "",
         "erlang_full_version": "",
-        "cluster_name": house.cluster_name,
-        "node": node_of(house),
+        "cluster_name": broker.cluster_name,
+        "node": node_of(broker),
         "rates_mode": RATES_MODE,
         "sample_retention_policies": {
             kind: [STEP_MS // 1000] for kind in ("global", "basic", "detailed")
@@ -237,9 +237,9 @@ async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
         "disable_stats": False,
         "enable_queue_totals": False,
         "statistics_db_event_queue": 0,
-        "message_stats": house.rates.details(OVERVIEW, figures, (*PUBLISHED, *HANDED)),
-        "churn_rates": house.rates.details(OVERVIEW, figures, CHURN),
-        "queue_totals": house.rates.details(OVERVIEW, figures, LEVELS),
+        "message_stats": broker.rates.details(OVERVIEW, figures, (*PUBLISHED, *HANDED)),
+        "churn_rates": broker.rates.details(OVERVIEW, figures, CHURN),
+        "queue_totals": broker.rates.details(OVERVIEW, figures, LEVELS),
         "object_totals": {
             "connections": len(sessions),
             "channels": sum(len(each.channels) for each in sessions),
@@ -249,10 +249,10 @@ async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
         },
         "exchange_types": _exchange_types(),
         "listeners": [
-            {"node": node_of(house), "protocol": protocol, **_address(endpoint)}
+            {"node": node_of(broker), "protocol": protocol, **_address(endpoint)}
             for protocol, endpoint in place.endpoints.items()
         ],
-        "contexts": [{"node": node_of(house), **each} for each in _contexts(place)],
+        "contexts": [{"node": node_of(broker), **each} for each in _contexts(place)],
     }
 
 
@@ -262,7 +262,7 @@ async def whoami(_place: Place, asked: Asked) -> dict[str, Any]:
 
 async def cluster_name(place: Place, _asked: Asked) -> dict[str, str]:
     """What the broker calls itself."""
-    return {"name": place.house.cluster_name}
+    return {"name": place.broker.cluster_name}
 
 
 async def nodes(place: Place, asked: Asked) -> Any:
@@ -277,17 +277,17 @@ async def node(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
 
 
 def _node(place: Place) -> dict[str, Any]:
-    alarms = place.house.engine.alarms
+    alarms = place.broker.engine.alarms
     return {
-        "name": node_of(place.house),
+        "name": node_of(place.broker),
         "type": "disc",
         "running": True,
         "os_pid": str(os.getpid()),
         "processors": os.cpu_count() or 1,
-        "uptime": place.house.clock.monotonic_ms() - place.started_ms,
+        "uptime": place.broker.clock.monotonic_ms() - place.started_ms,
         **_files(),
-        "sockets_used": len(place.house.sessions),
-        "sockets_total": place.house.all_settings.listeners.connections_max,
+        "sockets_used": len(place.broker.sessions),
+        "sockets_total": place.broker.all_settings.listeners.connections_max,
         "mem_used": alarms.memory.value,
         "mem_limit": alarms.memory.limit,
         "mem_alarm": alarms.memory.is_raised,

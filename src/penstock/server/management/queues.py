@@ -102,7 +102,7 @@ class PublishOrder(msgspec.Struct):
 
 
 async def queues(place: Place, asked: Asked, vhost_name: str | None = None) -> Any:
-    vhosts = place.house.vhosts.values() if vhost_name is None else [place.vhost(vhost_name)]
+    vhosts = place.broker.vhosts.values() if vhost_name is None else [place.vhost(vhost_name)]
     found = [each for vhost in vhosts for each in vhost.queues]
     return await paged(asked, found, queue_view)
 

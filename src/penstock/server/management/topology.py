@@ -59,18 +59,18 @@ from penstock.wire.amqp.codes import AmqpError
 
 
 async def vhosts(place: Place, asked: Asked) -> Any:
-    house = place.house
-    return await paged(asked, house.vhosts.values(), lambda each: vhost_view(house, each))
+    broker = place.broker
+    return await paged(asked, broker.vhosts.values(), lambda each: vhost_view(broker, each))
 
 
 async def vhost(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
-    return vhost_view(place.house, place.vhost(name))
+    return vhost_view(place.broker, place.vhost(name))
 
 
 async def put_vhost(place: Place, asked: Asked, name: str) -> Done:
     asked.administrator()
-    is_new = name not in place.house.vhosts
-    make_vhost(place.house, name)
+    is_new = name not in place.broker.vhosts
+    make_vhost(place.broker, name)
     await place.durable()
     return Done(is_new)
 
@@ -81,19 +81,19 @@ async def delete_vhost(place: Place, asked: Asked, name: str) -> Done:
     place.vhost(name)
     if name == DEFAULT_VHOST:
         raise bad_request("vhost '/' is always there")
-    place.house.drop_vhost(name)
+    place.broker.drop_vhost(name)
     await place.durable()
     return Done()
 
 
 async def users(place: Place, asked: Asked) -> Any:
     asked.administrator()
-    return await paged(asked, place.house.users.all(), user_view)
+    return await paged(asked, place.broker.users.all(), user_view)
 
 
 async def user(place: Place, asked: Asked, name: str) -> dict[str, Any]:
     asked.administrator()
-    found = place.house.users.get(name)
+    found = place.broker.users.get(name)
     if found is None:
         raise not_found()
     return user_view(found)
@@ -103,30 +103,30 @@ async def put_user(place: Place, asked: Asked, name: str) -> Done:
     asked.administrator()
     wanted = await asked.body(UserDefinition)
     wanted.name = name
-    is_new = place.house.users.get(name) is None
-    place.house.users.put(wanted.user)
+    is_new = place.broker.users.get(name) is None
+    place.broker.users.put(wanted.user)
     await place.durable()
     return Done(is_new)
 
 
 async def delete_user(place: Place, asked: Asked, name: str) -> Done:
     asked.administrator()
-    if not place.house.users.delete(name):
+    if not place.broker.users.delete(name):
         raise not_found()
-    for session in list(place.house.sessions.values()):
+    for session in list(place.broker.sessions.values()):
         if session.user.name == name:
-            place.house.close_connection(session.connection_id, f"user '{name}' is deleted")
+            place.broker.close_connection(session.connection_id, f"user '{name}' is deleted")
     await place.durable()
     return Done()
 
 
 async def permissions(place: Place, asked: Asked) -> Any:
     """Who may do what: everybody everything."""
-    return await _permissions(place, asked, [each.name for each in place.house.users.all()])
+    return await _permissions(place, asked, [each.name for each in place.broker.users.all()])
 
 
 async def user_permissions(place: Place, asked: Asked, name: str) -> Any:
-    if place.house.users.get(name) is None:
+    if place.broker.users.get(name) is None:
         raise not_found()
     return await _permissions(place, asked, [name])
 
@@ -134,14 +134,14 @@ async def user_permissions(place: Place, asked: Asked, name: str) -> Any:
 async def vhost_permissions(place: Place, asked: Asked, vhost_name: str) -> Any:
     """Who may do something in one vhost."""
     place.vhost(vhost_name)
-    pairs = [(each.name, vhost_name) for each in place.house.users.all()]
+    pairs = [(each.name, vhost_name) for each in place.broker.users.all()]
     return await paged(asked, pairs, lambda pair: permission_view(*pair))
 
 
 async def permission(place: Place, _asked: Asked, vhost_name: str, name: str) -> dict[str, str]:
     """What one user may do in one vhost."""
     place.vhost(vhost_name)
-    if place.house.users.get(name) is None:
+    if place.broker.users.get(name) is None:
         raise not_found()
     return permission_view(name, vhost_name)
 
@@ -161,7 +161,7 @@ async def delete_permission(place: Place, asked: Asked, vhost_name: str, name: s
 
 
 async def _permissions(place: Place, asked: Asked, users: list[str]) -> Any:
-    pairs = [(name, vhost_name) for name in users for vhost_name in place.house.vhosts]
+    pairs = [(name, vhost_name) for name in users for vhost_name in place.broker.vhosts]
     return await paged(asked, pairs, lambda pair: permission_view(*pair))
 
 
@@ -253,7 +253,7 @@ async def delete_binding(place: Place, _asked: Asked, *where: str) -> Done:
 
 async def export(place: Place, asked: Asked, vhost_name: str | None = None) -> dict[str, Any]:
     asked.administrator()
-    return exported(place.house, None if vhost_name is None else place.vhost(vhost_name))
+    return exported(place.broker, None if vhost_name is None else place.vhost(vhost_name))
 
 
 async def take_in(place: Place, asked: Asked, vhost_name: str | None = None) -> Done:
@@ -262,7 +262,7 @@ async def take_in(place: Place, asked: Asked, vhost_name: str | None = None) -> 
     host = None if vhost_name is None else place.vhost(vhost_name)
     document = await asked.body(Definitions)
     try:
-        import_definitions(place.house, document, host)
+        import_definitions(place.broker, document, host)
     except AmqpError as error:
         # Whatever is missing is missing in the document: never a 404.
         raise bad_request(reason_of(error)) from None
@@ -271,7 +271,7 @@ async def take_in(place: Place, asked: Asked, vhost_name: str | None = None) -> 
 
 
 def _vhosts(place: Place, name: str | None) -> list[VirtualHost]:
-    return list(place.house.vhosts.values()) if name is None else [place.vhost(name)]
+    return list(place.broker.vhosts.values()) if name is None else [place.vhost(name)]
 
 
 def _exchange(vhost: VirtualHost, name: str) -> Exchange:

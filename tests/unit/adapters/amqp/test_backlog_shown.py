@@ -87,4 +87,4 @@ def test_who_deletes_a_queue_with_dead_to_bury_says_that_it_waits_for_that_queue
     assert undone(client) == UndoneView(COMMANDS, 1, began_ms, "queue leaving")
     client.turn()
     assert undone(client) is None
-    assert client.bench.house.vhosts["/"].queues.get("leaving") is None
+    assert client.bench.broker.vhosts["/"].queues.get("leaving") is None

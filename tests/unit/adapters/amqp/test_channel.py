@@ -100,7 +100,7 @@ def test_after_its_error_a_channel_hears_close_ok_and_then_it_is_new(bench, peer
     peer.send(1, CloseOk())
     assert peer.open(1) == OpenOk()
     assert failed(peer.call(1, Get(0, "made")))[0] == 404
-    assert bench.house.vhosts["/"].queues.get("made") is None
+    assert bench.broker.vhosts["/"].queues.get("made") is None
 
 
 def test_both_sides_may_close_a_channel_at_the_same_time(peer):

@@ -84,10 +84,10 @@ def test_nobody_else_waits_for_turns_that_one_peer_asks_for(client):
 def test_what_came_behind_a_command_that_waits_comes_behind_it(client):
     client.raw(published(client) + method_frame(1, Get(queue="q")) + method_frame(2, Purge(0, "q")))
     client.raw(method_frame(2, Declare(queue="r")))
-    assert client.bench.house.vhosts["/"].queues.get("r") is None
+    assert client.bench.broker.vhosts["/"].queues.get("r") is None
     client.turn()
     assert isinstance(client.answer(1), GetOk)
-    assert client.bench.house.vhosts["/"].queues.get("r") is not None
+    assert client.bench.broker.vhosts["/"].queues.get("r") is not None
 
 
 def test_what_is_held_is_not_waited_for(client):
@@ -191,7 +191,7 @@ def test_whoever_hangs_up_is_heard_to_the_end(client):
     assert not client.session.wants_close
     client.turn()
     assert client.session.wants_close
-    queue = client.bench.house.vhosts["/"].queues.get("q")
+    queue = client.bench.broker.vhosts["/"].queues.get("q")
     assert queue.ready == 1
 
 
@@ -203,7 +203,7 @@ def test_a_connection_that_ends_does_nothing_more(client, is_close):
     else:
         client.session.stopping("shutdown")
     client.turn()
-    assert client.bench.house.vhosts["/"].queues.get("late") is None
+    assert client.bench.broker.vhosts["/"].queues.get("late") is None
 
 
 def test_closes_wait_as_well(client):

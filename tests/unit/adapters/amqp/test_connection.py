@@ -145,7 +145,7 @@ def test_the_clients_close_is_answered_and_everything_is_given_back(bench):
     assert peer.call(1, Consume(0, "ours", "c"))
     assert peer.bodies() == [b"work"]
     assert peer.call(0, Close(200, "done")) == CloseOk()
-    assert bench.house.sessions == {}
+    assert bench.broker.sessions == {}
     other = bench.client()
     other.send(1, Get(0, "ours"))
     other.turn()
@@ -227,9 +227,9 @@ def test_operators_meet_a_connection_by_its_address_and_by_the_name_it_gave_itse
 
 def test_an_operator_may_end_a_connection(bench):
     peer = bench.client()
-    assert bench.house.close_connection(peer.session.connection_id, "told so")
+    assert bench.broker.close_connection(peer.session.connection_id, "told so")
     assert cut_off(peer.answer(0)) == (320, "CONNECTION_FORCED - told so")
-    assert not bench.house.close_connection(peer.session.connection_id, "again")
+    assert not bench.broker.close_connection(peer.session.connection_id, "again")
 
 
 def test_bytes_that_are_no_frames_end_the_connection_with_501(bench):
@@ -282,7 +282,7 @@ def test_a_part_that_fails_to_close_leaves_nothing_else_behind(bench, monkeypatc
     with pytest.raises(RuntimeError):
         peer.leave()
     bench.settle()
-    assert bench.house.sessions == {}
+    assert bench.broker.sessions == {}
     assert bench.engine.statistics().connections == 0
     other = bench.client()
     assert other.call(1, Declare(0, "mine", is_passive=True)).reply_code == 404
@@ -337,7 +337,7 @@ def test_messages_may_carry_the_login_and_no_other_user(peer):
 
 def test_an_impersonator_may_claim_to_be_anybody():
     bench = AmqpBench()
-    bench.house.users.add("relay", "secret", ["impersonator"])
+    bench.broker.users.add("relay", "secret", ["impersonator"])
     peer = bench.peer()
     peer.handshake(user="relay", password="secret")
     assert peer.session.may_claim(b"root")

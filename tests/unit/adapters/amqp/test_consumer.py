@@ -77,7 +77,7 @@ def test_the_highest_priority_comes_first_and_acks_find_their_queues() -> None:
     assert came(peer) == [b"1", b"3", b"2", b"0", b"4"]
     peer.send(1, Ack(2), Ack(4), Ack(3))
     peer.turn()
-    queue = peer.bench.house.vhosts["/"].queues.get("q")
+    queue = peer.bench.broker.vhosts["/"].queues.get("q")
     assert queue is not None
     assert (queue.ready, queue.unacked) == (0, 2)
 
@@ -159,7 +159,7 @@ def test_a_batch_of_another_protocol_is_one_delivery_and_settled_as_a_whole() ->
     batch.reshape(messages=5)
     bench.publish(bench.channel(), topic, b"single", batch, b"another")
     assert came(peer) == [b"single", b"five in one", b"another"]
-    queue = bench.house.vhosts["/"].queues.get("batches")
+    queue = bench.broker.vhosts["/"].queues.get("batches")
     assert queue is not None
     assert queue.unacked == 7
     peer.send(1, Ack(2))
@@ -335,7 +335,7 @@ class Scene:
 
     @property
     def queue(self) -> AmqpQueue:
-        found = self.bench.house.vhosts["/"].queues.get("q")
+        found = self.bench.broker.vhosts["/"].queues.get("q")
         assert found is not None
         return found
 

@@ -170,7 +170,7 @@ def test_a_cancelled_consumer_keeps_what_it_has(bench: AmqpBench) -> None:
     assert peer.call(1, Cancel("c")) == CancelOk("c")
     publish(peer, b"three")
     assert deliveries(peer) == []
-    queue = bench.house.vhosts["/"].queues.get("q")
+    queue = bench.broker.vhosts["/"].queues.get("q")
     assert queue is not None
     assert (queue.ready, queue.unacked, queue.consumers) == (1, 2, 0)
     peer.send(1, Ack(2, is_multiple=True))
@@ -225,9 +225,9 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(bench: AmqpBench) -> N
     peer.call(1, Consume(queue="q", consumer_tag="a"))
     peer.call(1, Consume(queue="q", consumer_tag="b"))
     peer.call(1, Cancel("a"))
-    assert bench.house.vhosts["/"].queues.get("q") is not None
+    assert bench.broker.vhosts["/"].queues.get("q") is not None
     peer.call(1, Cancel("b"))
-    assert bench.house.vhosts["/"].queues.get("q") is None
+    assert bench.broker.vhosts["/"].queues.get("q") is None
     assert [type(heard.method) for heard in peer.take()] == []
 
 

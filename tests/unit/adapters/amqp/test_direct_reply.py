@@ -115,7 +115,7 @@ def test_a_reply_to_nobody_is_unroutable(bench, asker, server, how):
     wait_for_replies(asker)
     key = address(bench, asker)
     gone(asker, how)
-    assert len(bench.house.replies) == 0
+    assert len(bench.broker.replies) == 0
     server.call(1, ConfirmSelect())
     server.publish(1, "", key, b"1")
     server.publish(1, "", key, b"2", is_mandatory=True)
@@ -135,7 +135,7 @@ def test_replies_are_confirmed_at_once(bench, asker, server):
 def test_another_vhost_cannot_reply(bench, asker, server):
     wait_for_replies(asker)
     key = address(bench, asker)
-    bench.house.make_vhost("other")
+    bench.broker.make_vhost("other")
     stranger = bench.client(vhost="other")
     stranger.publish(1, "", key, b"!", is_mandatory=True)
     assert [type(each) for each in stranger.methods(1)] == [Return]

@@ -69,7 +69,7 @@ def test_a_durable_declare_is_answered_after_the_commit(bench: AmqpBench, peer: 
     peer.turn()
     assert peer.methods(1) == [DeclareOk()]
     bench.cut_power()
-    assert bench.house.vhosts["/"].exchanges["d"].is_durable
+    assert bench.broker.vhosts["/"].exchanges["d"].is_durable
 
 
 def test_line_ends_are_no_part_of_a_name(peer: AmqpPeer) -> None:

@@ -24,9 +24,9 @@ def test_all_sessions_of_a_listener_share_a_house():
     bench = Workbench()
     factory = AmqpFactory(bench.settings)
     timers = factory.open(bench.engine, bench.clock, {})
-    assert timers is factory.house.timers
+    assert timers is factory.broker.timers
     session = make(factory, bench)
-    assert session.house is factory.house
+    assert session.broker is factory.broker
     assert session.name == "127.0.0.1:4000 -> 127.0.0.1:5672"
     assert not session.is_established
 

@@ -151,7 +151,7 @@ def test_an_expiration_that_is_no_number_of_milliseconds_closes_the_channel(
 
 def test_a_message_above_the_limit_closes_the_channel(bench, peer):
     topic = durable_topic(peer)
-    size = bench.house.settings.message_bytes_max + 1
+    size = bench.broker.settings.message_bytes_max + 1
     head = (60).to_bytes(2, "big") + bytes(2) + size.to_bytes(8, "big") + PERSISTENT
     frame = b"\x02\x00\x01" + len(head).to_bytes(4, "big") + head + b"\xce"
     peer.raw(method_frame(1, Publish(0, "", "q")) + frame)

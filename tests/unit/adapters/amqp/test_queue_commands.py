@@ -281,7 +281,7 @@ def test_delete_tells_consumers_and_forgets_bindings(bench, client):
     client.call(1, Delete(queue="q"))
     other.turn()
     assert [type(method) for method in other.methods(1)] == [Cancel]
-    assert list(bench.house.vhosts["/"].bindings) == []
+    assert list(bench.broker.vhosts["/"].bindings) == []
     declared(client)
     client.publish(1, "amq.fanout", "", b"x")
     assert ready(client) == 0
@@ -292,7 +292,7 @@ def test_a_topic_deleted_by_others_is_a_queue_no_more(bench, client):
     client.call(1, Bind(queue="q", exchange="amq.fanout"))
     bench.engine.delete_topic(TopicName("", "q"))
     assert queue_of(bench) is None
-    assert list(bench.house.vhosts["/"].bindings) == []
+    assert list(bench.broker.vhosts["/"].bindings) == []
     bench.settle()
     bench.kill()
     assert queue_of(bench) is None

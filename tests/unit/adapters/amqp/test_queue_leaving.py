@@ -52,7 +52,7 @@ class Scene:
 
     @property
     def book(self):
-        return self.bench.house.vhosts["/"].queues
+        return self.bench.broker.vhosts["/"].queues
 
     @property
     def letters(self):

@@ -50,7 +50,7 @@ def drained(client, name):
 
 
 def ready(bench, name="q"):
-    return bench.house.vhosts["/"].queues.get(name).ready
+    return bench.broker.vhosts["/"].queues.get(name).ready
 
 
 @pytest.mark.parametrize(("own_ms", "dies_ms"), [(None, 1000), (100, 100), (5000, 1000)])

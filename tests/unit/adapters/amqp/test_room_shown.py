@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kit.amqp.peer import AmqpBench
-from penstock.adapters.amqp.management.figures import connection_state
+from penstock.adapters.amqp.management.statistics import connection_state
 from penstock.flow.diagnosis import diagnose
 from penstock.flow.reason import Reason
 from penstock.settings.load import Settings

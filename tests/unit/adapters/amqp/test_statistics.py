@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 
 from penstock.adapters.amqp import statistics as rates_module
-from penstock.adapters.amqp.management.figures import house_figures, vhost_figures
+from penstock.adapters.amqp.management.statistics import broker_figures, vhost_figures
 from penstock.adapters.amqp.statistics import NAMES, Rates
 from penstock.wire.amqp.methods.basic import Ack, Consume, Get, Nack
 from penstock.wire.amqp.methods.queue import Declare, Delete
@@ -31,7 +31,7 @@ def test_every_way_out_is_counted_by_itself_for_channel_and_queue(bench, peer):
     peer.send(1, Ack(1))
     peer.turn()
     peer.call(1, Get(0, "q"))
-    queue = bench.house.vhosts["/"].queues.get("q")
+    queue = bench.broker.vhosts["/"].queues.get("q")
     expected = {"ack": 1, "deliver": 2, "get": 1, "get_empty": 1, "get_no_ack": 1}
     assert counted(queue.tally) == expected
     assert counted(peer.session.channels[1].consuming.tally) == expected
@@ -45,21 +45,21 @@ def test_what_comes_again_is_counted_as_that_and_what_needs_no_ack_has_none(benc
     peer.turn()
     peer.call(1, Consume(0, "q", "tag", is_no_ack=True))
     peer.turn()
-    queue = bench.house.vhosts["/"].queues.get("q")
+    queue = bench.broker.vhosts["/"].queues.get("q")
     assert counted(queue.tally) == {"get": 1, "deliver_no_ack": 1, "redeliver": 1}
 
 
 def test_a_deleted_queue_goes_on_counting_in_its_vhost_and_a_dropped_vhost_in_the_house(bench):
-    bench.house.make_vhost("team")
+    bench.broker.make_vhost("team")
     peer = bench.client(vhost="team")
     filled(peer, "q", 2)
     peer.call(1, Get(0, "q", is_no_ack=True))
-    team = bench.house.vhosts["team"]
+    team = bench.broker.vhosts["team"]
     assert (vhost_figures(team).get_no_ack, vhost_figures(team).messages_ready) == (1, 1)
     peer.call(1, Delete(0, "q"))
     assert (vhost_figures(team).get_no_ack, vhost_figures(team).messages_ready) == (1, 0)
-    bench.house.drop_vhost("team")
-    assert house_figures(bench.house, []).get_no_ack == 1
+    bench.broker.drop_vhost("team")
+    assert broker_figures(bench.broker, []).get_no_ack == 1
 
 
 # ---- rates --------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 import pytest
 
 from kit.amqp.peer import PERSISTENT, AmqpBench, durable_topic, ready
-from penstock.adapters.amqp.transactions import ACK_BYTES, TxRoom
-from penstock.engine.parcel import PUBLICATION_BYTES
+from penstock.adapters.amqp.transactions import ACK_BYTES, TxBudget
+from penstock.engine.publish_batch import PUBLICATION_BYTES
 from penstock.flow.budgets import BytesPool
 from penstock.model.ids import ConnectionId
 from penstock.settings.flow import FlowSettings
@@ -191,7 +191,7 @@ def test_a_transaction_has_the_size_of_the_connections_share_at_most():
     (closed,) = peer.methods(1)
     assert closed.reply_code == 406
     assert "no room for it before its commit" in closed.reply_text
-    assert bench.house.transactions.bytes == 0, "the channel is gone, and what it held"
+    assert bench.broker.transactions.bytes == 0, "the channel is gone, and what it held"
 
 
 def test_settlements_that_wait_weigh_something_too(bench, peer):
@@ -201,9 +201,9 @@ def test_settlements_that_wait_weigh_something_too(bench, peer):
     peer.call(1, TxSelect())
     got = peer.call(1, Get(queue="q"))
     peer.send(1, Ack(got.delivery_tag))
-    assert bench.house.transactions.bytes == ACK_BYTES
+    assert bench.broker.transactions.bytes == ACK_BYTES
     peer.call(1, TxRollback())
-    assert bench.house.transactions.bytes == 0
+    assert bench.broker.transactions.bytes == 0
 
 
 @pytest.mark.parametrize("end", [TxCommit(), TxRollback(), Close(200, "bye")])
@@ -211,9 +211,9 @@ def test_every_end_of_a_transaction_makes_room(bench, peer, end):
     durable_topic(peer)
     peer.call(1, TxSelect())
     peer.publish(1, "", "q", b"a", PERSISTENT)
-    assert bench.house.transactions.bytes > 0
+    assert bench.broker.transactions.bytes > 0
     peer.call(1, end)
-    assert bench.house.transactions.bytes == 0
+    assert bench.broker.transactions.bytes == 0
 
 
 def test_the_loss_of_a_connection_makes_room(bench, peer):
@@ -221,7 +221,7 @@ def test_the_loss_of_a_connection_makes_room(bench, peer):
     peer.call(1, TxSelect())
     peer.publish(1, "", "q", b"a", PERSISTENT)
     peer.leave()
-    assert bench.house.transactions.bytes == 0
+    assert bench.broker.transactions.bytes == 0
 
 
 def test_several_commits_at_once_are_answered_in_order_each_once(bench, peer):
@@ -257,7 +257,7 @@ ONE, OTHER = ConnectionId(1), ConnectionId(2)
 
 def test_a_connection_has_its_share_and_all_together_a_quarter_of_the_pool():
     pool = BytesPool(400)
-    room = TxRoom(pool, 60)
+    room = TxBudget(pool, 60)
     assert room.take(ONE, 60)
     assert not room.take(ONE, 1), "its share"
     assert not room.take(OTHER, 41), "a quarter"
@@ -267,13 +267,13 @@ def test_a_connection_has_its_share_and_all_together_a_quarter_of_the_pool():
 
 def test_what_is_refused_holds_nothing_and_stands_in_no_line():
     pool = BytesPool(400)
-    room = TxRoom(pool, 1000)
+    room = TxBudget(pool, 1000)
     assert not room.take(ONE, 101)
     assert (room.bytes, pool.refusals, pool._waiting) == (0, 0, {})
 
 
 def test_given_back_is_there_for_others():
-    room = TxRoom(BytesPool(400), 100)
+    room = TxBudget(BytesPool(400), 100)
     assert room.take(ONE, 100)
     room.give(ONE, 100)
     room.give(ONE, 0)
@@ -283,4 +283,4 @@ def test_given_back_is_there_for_others():
 def test_a_pool_that_publishers_have_filled_has_no_room():
     pool = BytesPool(400)
     pool.take(pool.share("publisher", 400), 390)
-    assert not TxRoom(pool, 100).take(ONE, 11)
+    assert not TxBudget(pool, 100).take(ONE, 11)

@@ -8,13 +8,13 @@ from typing import cast
 import pytest
 
 from kit.workbench import Workbench
-from penstock.adapters.amqp.broker import House
+from penstock.adapters.amqp.broker import AmqpBroker
 from penstock.adapters.amqp.users import User, Users, hash_of, is_loopback
 
 
 def users_of(bench: Workbench, *, is_guest_local: bool = True) -> Users:
     settings = SimpleNamespace(is_guest_local=is_guest_local)
-    return Users(cast("House", SimpleNamespace(engine=bench.engine, settings=settings)))
+    return Users(cast("AmqpBroker", SimpleNamespace(engine=bench.engine, settings=settings)))
 
 
 def test_guest_is_there_and_comes_from_this_machine_only() -> None:

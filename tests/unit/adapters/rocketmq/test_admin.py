@@ -31,7 +31,7 @@ def test_a_topic_s_queues(bench, consumer):
     for _ in range(3):
         bench.clock.advance(10)
         producer.send("orders")
-    bench.house.topics.find("orders").topic.queues[0].index.trim(1)
+    bench.broker.topics.find("orders").topic.queues[0].index.trim(1)
     rows = table(consumer.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "orders"}))
     last_ms = bench.clock.wall_ms()
     assert rows["orders", 0] == {"minOffset": 1, "maxOffset": 3, "lastUpdateTimestamp": last_ms}

@@ -25,7 +25,7 @@ def bench():
 
 @pytest.fixture
 def routes(bench):
-    return bench.house.part(ClusterRoutes)
+    return bench.broker.part(ClusterRoutes)
 
 
 def route(**queues):
@@ -127,12 +127,12 @@ def test_a_topic_nobody_asks_about_is_forgotten(bench, routes):
 
 def test_after_a_registration_only_routes_that_show_this_broker_otherwise_are_wanted(bench, routes):
     for topic in ("orders", "parcels"):
-        bench.house.topics.put(TopicConfig(topic_name=topic, read_queue_nums=4))
+        bench.broker.topics.put(TopicConfig(topic_name=topic, read_queue_nums=4))
         ask(routes, topic)
         routes.learnt(topic, answer(a=4, b=4))
     routes.registered()
     assert routes.wanted() is None
-    bench.house.topics.put(TopicConfig(topic_name="parcels", read_queue_nums=6))
+    bench.broker.topics.put(TopicConfig(topic_name="parcels", read_queue_nums=6))
     routes.registered()
     assert routes.wanted() == "parcels"
 

@@ -131,7 +131,7 @@ def test_what_a_gone_client_sent_is_stored_and_nobody_is_told(bench, client):
     bench.settle()
     assert client.session.outgoing() == []
     assert len(bench.stored("orders")) == 1
-    assert bench.house.sessions == {}
+    assert bench.broker.sessions == {}
 
 
 def test_every_request_has_a_class_that_exists():
@@ -146,11 +146,11 @@ def test_every_request_has_a_class_that_exists():
 
 
 def test_the_store_host_is_the_one_first_written(bench):
-    first = bench.house.store_host
+    first = bench.broker.store_host
     household = Household(Settings())
     household.open(bench.engine, bench.clock, {"rocketmq_broker": "127.0.0.1:4242"})
-    assert household.house.broker_port == 4242
-    assert household.house.store_host == first
+    assert household.broker.broker_port == 4242
+    assert household.broker.store_host == first
 
 
 def test_nobody_is_served_before_the_house_is_open(bench):
@@ -161,7 +161,7 @@ def test_nobody_is_served_before_the_house_is_open(bench):
 
 
 def test_parts_are_made_once(bench, client):
-    assert bench.house.part(dict_of) is bench.house.part(dict_of)
+    assert bench.broker.part(dict_of) is bench.broker.part(dict_of)
     assert client.session.part(dict_of) is client.session.part(dict_of)
 
 

@@ -23,7 +23,7 @@ from penstock.wire.rocketmq.stored import stored_record
 
 @pytest.fixture
 def filters():
-    return RocketmqBench().house.part(Filters)
+    return RocketmqBench().broker.part(Filters)
 
 
 def message(**properties):
@@ -102,7 +102,7 @@ def test_a_message_of_another_protocol_has_the_properties_its_reader_finds():
     bench.engine.facts = {int(Wire.AMQP): Reader()}
     record = neutral_record(b"x")
     record.reshape(wire=int(Wire.AMQP))
-    assert Filters(bench.house).build("colour = 'red'", "sql92").matches_record(record)
+    assert Filters(bench.broker).build("colour = 'red'", "sql92").matches_record(record)
 
 
 # ---- filter maps --------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_without_the_setting_nothing_is_mapped():
     bench, consumer, _ = opened(is_on=False)
     consumer.heartbeat(orders="size > 5", language="SQL92")
     read_all(consumer)
-    assert bench.house.part(FilterMaps).maps is None
+    assert bench.broker.part(FilterMaps).maps is None
 
 
 @pytest.mark.parametrize("ending", ["other selector", "topic dropped", "group forgotten"])
@@ -178,8 +178,8 @@ def test_a_registration_ends_with_its_subscription(ending):
     consumer.heartbeat(orders="size > 5", language="SQL92")
     read_all(consumer)
     producer.send("orders", b"x", size="9")
-    maps = bench.house.part(FilterMaps).maps
-    queue_id = bench.house.topics.find("orders").topic.queues[0].queue_id
+    maps = bench.broker.part(FilterMaps).maps
+    queue_id = bench.broker.topics.find("orders").topic.queues[0].queue_id
     assert maps.judge(map_name(GROUP, "orders"), queue_id) is not None
     if ending == "other selector":
         consumer.heartbeat(orders="size > 6", language="SQL92", version=2)

@@ -8,7 +8,7 @@ from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq.group_registry import (
     NO_OFFSET,
     OFFSETS_KIND,
-    OffsetBook,
+    OffsetRegistry,
     group_name,
     subscription_name,
 )
@@ -40,11 +40,11 @@ class _Route:
 
 
 def book_of(bench):
-    return bench.house.part(OffsetBook)
+    return bench.broker.part(OffsetRegistry)
 
 
 def queues_of(bench):
-    return bench.house.topics.find("orders").topic.queues
+    return bench.broker.topics.find("orders").topic.queues
 
 
 def committed(bench, group=GROUP):
@@ -108,7 +108,7 @@ def test_a_kill_never_invents_progress(bench):
 
 
 def test_a_group_holds_no_data_and_is_no_subscription_of_others(bench):
-    topic = bench.house.topics.find("orders").topic
+    topic = bench.broker.topics.find("orders").topic
     bench.engine.create_subscription(topic.name, GROUP, SubscriptionOptions())
     book_of(bench).commit(queues_of(bench)[0], GROUP, 5)
     other = topic.subscriptions[GROUP]
@@ -129,7 +129,7 @@ def test_an_equal_commit_writes_nothing(bench):
 
 
 def test_what_is_forgotten_is_forgotten_after_a_restart_too(bench):
-    topic = bench.house.topics.find("orders").topic
+    topic = bench.broker.topics.find("orders").topic
     book_of(bench).commit(queues_of(bench)[0], GROUP, 5)
     assert book_of(bench).forget(topic, GROUP)
     assert not book_of(bench).forget(topic, GROUP)
@@ -144,7 +144,7 @@ def test_what_is_forgotten_is_forgotten_after_a_restart_too(bench):
 def test_rows_of_a_deleted_topic_are_dropped_at_the_next_start(bench):
     book_of(bench).commit(queues_of(bench)[0], GROUP, 5)
     bench.settle()
-    bench.house.topics.delete("orders")
+    bench.broker.topics.delete("orders")
     bench.settle()
     bench.kill()
     assert bench.engine.definitions(OFFSETS_KIND) == {}
@@ -152,7 +152,7 @@ def test_rows_of_a_deleted_topic_are_dropped_at_the_next_start(bench):
 
 def test_a_topic_made_anew_has_no_offsets(bench):
     book_of(bench).commit(queues_of(bench)[0], GROUP, 5)
-    bench.house.topics.delete("orders")
+    bench.broker.topics.delete("orders")
     bench.settle()
     bench.topic("orders", queues=3)
     assert committed(bench) == [NO_OFFSET] * 3
@@ -160,7 +160,7 @@ def test_a_topic_made_anew_has_no_offsets(bench):
 
 def test_a_queue_that_is_added_has_no_offset(bench):
     book_of(bench).commit(queues_of(bench)[0], GROUP, 5)
-    bench.engine.grow_topic(bench.house.topics.find("orders").topic.name, 4)
+    bench.engine.grow_topic(bench.broker.topics.find("orders").topic.name, 4)
     assert committed(bench) == [5, NO_OFFSET, NO_OFFSET, NO_OFFSET]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
-from penstock.adapters.rocketmq.group_registry import GROUP_CHARS_MAX, GROUP_KIND, GroupBook
+from penstock.adapters.rocketmq.group_registry import GROUP_CHARS_MAX, GROUP_KIND, GroupRegistry
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, decode_body, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 
@@ -52,9 +52,9 @@ def test_a_change_is_answered_when_it_is_durable_and_survives(bench, consumer):
     bench.settle()
     assert consumer.answer_to(opaque).code == 0
     bench.kill()
-    config = bench.house.part(GroupBook).get(GROUP)
+    config = bench.broker.part(GroupRegistry).get(GROUP)
     assert (config.consume_enable, config.retry_max_times) == (False, 3)
-    assert not bench.house.switches.get(GROUP).is_consuming
+    assert not bench.broker.switches.get(GROUP).is_consuming
 
 
 def test_all_groups_are_listed(bench, consumer):
@@ -99,7 +99,7 @@ def test_deleting_a_group_with_its_offsets(bench, consumer, word):
     consumer.ask(RequestCode.LOCK_BATCH_MQ, body=consumer.lock_body("orders", 0))
     assert delete(consumer, **{word: "true"}).code == 0
     assert consumer.query("orders").ext == {"offset": "0"}
-    assert not bench.house.locks.holds_any(GROUP, bench.clock.monotonic_ms())
+    assert not bench.broker.locks.holds_any(GROUP, bench.clock.monotonic_ms())
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "%DLQ%x", "g" * (GROUP_CHARS_MAX + 1)])
@@ -116,7 +116,7 @@ def test_a_body_that_cannot_be_read_is_1(consumer, body):
 
 
 def test_groups_are_bounded(bench, consumer):
-    book = bench.house.part(GroupBook)
+    book = bench.broker.part(GroupRegistry)
     book.groups_max = 2
     assert [put(consumer, groupName=name).code for name in "abc"] == [0, 0, 1]
     assert book.find("c") is None
@@ -125,18 +125,18 @@ def test_groups_are_bounded(bench, consumer):
 
 def test_a_row_that_cannot_be_read_does_not_stop_the_broker(bench, caplog):
     bench.engine.define(GROUP_KIND, "odd", b"no json")
-    bench.house.part(GroupBook).put(SubscriptionGroupConfig(group_name=GROUP))
+    bench.broker.part(GroupRegistry).put(SubscriptionGroupConfig(group_name=GROUP))
     bench.settle()
     bench.kill()
-    book = bench.house.part(GroupBook)
+    book = bench.broker.part(GroupRegistry)
     assert GROUP in book
     assert "odd" not in book
     assert "cannot be read" in caplog.text
 
 
 def test_switches_are_back_on_when_a_group_is_deleted(bench):
-    book = bench.house.part(GroupBook)
+    book = bench.broker.part(GroupRegistry)
     book.put(SubscriptionGroupConfig(group_name=GROUP, consume_enable=False))
     assert book.delete(GROUP)
     assert not book.delete(GROUP)
-    assert bench.house.switches.get(GROUP).is_consuming
+    assert bench.broker.switches.get(GROUP).is_consuming

@@ -3,7 +3,7 @@
 import pytest
 
 from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
-from penstock.adapters.rocketmq.group_registry import GroupBook
+from penstock.adapters.rocketmq.group_registry import GroupRegistry
 from penstock.adapters.rocketmq.offsets import BOOT_FIRST, NO_ZERO
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 
@@ -26,7 +26,7 @@ def fill(bench, count, topic="orders", step_ms=0):
 
 
 def queue_of(bench, topic="orders", number=0):
-    return bench.house.topics.find(topic).topic.queues[number]
+    return bench.broker.topics.find(topic).topic.queues[number]
 
 
 def ask(client, code, topic="orders", queue=0, **others):
@@ -126,7 +126,7 @@ def test_updates_that_name_nothing_are_26_17_and_29(bench, consumer):
     assert consumer.commit("nowhere", 1).code == ResponseCode.TOPIC_NOT_EXIST
     assert consumer.commit("orders", 1, 99).code == ResponseCode.INVALID_PARAMETER
     assert consumer.commit("orders", 1, -1).code == ResponseCode.INVALID_PARAMETER
-    bench.house.part(GroupBook).is_auto_creating = False
+    bench.broker.part(GroupRegistry).is_auto_creating = False
     answer = consumer.commit("orders", 1, group="strangers")
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 

@@ -10,7 +10,7 @@ from penstock.wire.rocketmq.codes import ResponseCode
 @pytest.fixture
 def bench():
     bench = RocketmqBench()
-    bench.house.topics.put(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
+    bench.broker.topics.put(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
     return bench
 
 
@@ -75,7 +75,7 @@ def test_after_its_time_it_comes_again_in_its_place_with_its_count(bench, popper
     answer = popper.pop(0, order=True)
     assert [(each.body, each.count) for each in answer.messages] == [(b"a", 1), (b"b", 0)]
     assert [each.handle.retry_flag for each in answer.messages] == [0, 0]
-    assert bench.house.topics.find("%RETRY%g_orders") is None
+    assert bench.broker.topics.find("%RETRY%g_orders") is None
 
 
 def test_a_changed_time_keeps_the_queue_blocked_as_long(bench, popper):

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench, bodies, messages
-from penstock.adapters.rocketmq.group_registry import OffsetBook
+from penstock.adapters.rocketmq.group_registry import OffsetRegistry
 from penstock.adapters.rocketmq.naming import OFFSET_MOVED_TOPIC
 from penstock.adapters.rocketmq.pull import EVENTS_BURST, OffsetEvents
 from penstock.model.names import topic_name
@@ -48,7 +48,7 @@ def fill(producer, count, topic="orders", **properties):
 
 def trim(bench, offset, topic="orders"):
     """Retention took everything below."""
-    bench.house.topics.find(topic).topic.queues[0].index.trim(offset)
+    bench.broker.topics.find(topic).topic.queues[0].index.trim(offset)
 
 
 def ext(answer):
@@ -63,7 +63,7 @@ def test_a_pull_gives_the_stored_bytes_as_they_lie_in_the_log(bench, producer, c
     fill(producer, 3, KEYS="k")
     answer = consumer.pull("orders")
     assert (answer.code, answer.remark) == (0, "FOUND")
-    topic = bench.house.topics.find("orders").topic
+    topic = bench.broker.topics.find("orders").topic
     assert answer.body == b"".join(record.origin for record in bench.records(topic))
     assert ext(answer) == (3, 0, 3)
     assert answer.ext["suggestWhichBrokerId"] == "0"
@@ -278,7 +278,7 @@ def test_a_message_that_cannot_be_read_was_removing(bench, producer, consumer, m
 
 def test_a_hole_in_the_index_is_offset_found_null(bench, producer, consumer):
     fill(producer, 2)
-    queue = bench.house.topics.find("orders").topic.queues[0]
+    queue = bench.broker.topics.find("orders").topic.queues[0]
     queue.index.lift(9)
     queue.durable_end = 9
     answer = consumer.pull("orders", 5)
@@ -303,7 +303,7 @@ def test_a_corrected_offset_is_logged_counted_and_written(bench, producer, consu
     fill(producer, 2)
     consumer.pull("orders", 9)
     bench.settle()
-    events = bench.house.part(OffsetEvents)
+    events = bench.broker.part(OffsetEvents)
     assert events.counts == {"OFFSET_OVERFLOW_BADLY": 1}
     assert "PULL_OFFSET_MOVED" in caplog.text
     (event,) = bench.stored(OFFSET_MOVED_TOPIC)
@@ -312,7 +312,7 @@ def test_a_corrected_offset_is_logged_counted_and_written(bench, producer, consu
         "consumerGroup": GROUP,
         "messageQueue": {
             "topic": "orders",
-            "brokerName": bench.house.broker_name,
+            "brokerName": bench.broker.broker_name,
             "queueId": 0,
         },
         "offsetRequest": 9,
@@ -325,7 +325,7 @@ def test_a_stubborn_client_writes_few_events(bench, producer, consumer):
     for _ in range(EVENTS_BURST + 20):
         consumer.pull("orders", 9)
     assert len(bench.stored(OFFSET_MOVED_TOPIC)) == EVENTS_BURST
-    events = bench.house.part(OffsetEvents)
+    events = bench.broker.part(OffsetEvents)
     assert (events.counts["OFFSET_OVERFLOW_BADLY"], events.unwritten) == (EVENTS_BURST + 20, 20)
 
 
@@ -333,7 +333,7 @@ def test_events_can_be_turned_off():
     bench = bench_with(is_telling_offset_moves=False)
     bench.topic("orders")
     BenchConsumer.on(bench).pull("orders", 9)
-    assert bench.house.topics.find(OFFSET_MOVED_TOPIC) is None
+    assert bench.broker.topics.find(OFFSET_MOVED_TOPIC) is None
 
 
 # The committed offset that comes along.
@@ -348,8 +348,8 @@ def test_a_pull_commits_the_offset_it_brings(bench, producer, consumer):
 def test_without_its_flag_the_offset_is_not_committed(bench, producer, consumer):
     fill(producer, 5)
     consumer.pull("orders", 4, commitOffset=3)
-    queue = bench.house.topics.find("orders").topic.queues[0]
-    assert bench.house.part(OffsetBook).committed(queue, GROUP) == -1
+    queue = bench.broker.topics.find("orders").topic.queues[0]
+    assert bench.broker.part(OffsetRegistry).committed(queue, GROUP) == -1
 
 
 def test_a_held_pull_commits_on_its_first_pass_only(bench, producer, consumer):

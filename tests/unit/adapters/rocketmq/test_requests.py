@@ -265,7 +265,7 @@ def test_a_topics_rate_limit_refuses_with_2_and_leaves_others_alone(bench):
     client = bench.client()
     client.send("bills")
     client.send("orders")
-    topic = bench.house.topics.find("orders").topic
+    topic = bench.broker.topics.find("orders").topic
     policy = replace_policy(topic.policy, publish_messages_per_s=1)
     bench.engine.set_policy(topic.name, policy)
     codes = [client.send("orders").code for _ in range(5)]

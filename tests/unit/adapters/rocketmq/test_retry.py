@@ -3,7 +3,7 @@
 import pytest
 
 from kit.rocketmq.bench import RocketmqBench
-from penstock.adapters.rocketmq.group_registry import GroupBook
+from penstock.adapters.rocketmq.group_registry import GroupRegistry
 from penstock.adapters.rocketmq.retry import LEVELS_MS, MAX_TIMES_VERSION
 from penstock.engine.ports import Publication
 from penstock.engine.topic import FanoutRoute
@@ -43,7 +43,7 @@ def send_back(client, position, level=0, *, version=479, **ext):
 
 
 def configure(bench, **settings):
-    bench.house.part(GroupBook).put(SubscriptionGroupConfig(group_name="readers", **settings))
+    bench.broker.part(GroupRegistry).put(SubscriptionGroupConfig(group_name="readers", **settings))
 
 
 # The new message.
@@ -173,7 +173,7 @@ def test_retry_and_dead_letter_topics_have_one_queue(bench, client):
     send_back(client, position)
     send_back(client, position, -1)
     for name in (RETRY, DLQ):
-        config = bench.house.topics.find(name).config
+        config = bench.broker.topics.find(name).config
         assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
 
 
@@ -253,7 +253,7 @@ def test_an_unknown_offset_is_told(client):
 
 
 def test_an_unknown_group_is_told_when_groups_are_not_made(bench, client):
-    bench.house.part(GroupBook).is_auto_creating = False
+    bench.broker.part(GroupRegistry).is_auto_creating = False
     answer = send_back(client, position_of(client.send("orders", b"body")))
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert answer.remark.startswith("subscription group not exist, readers")
@@ -262,9 +262,9 @@ def test_an_unknown_group_is_told_when_groups_are_not_made(bench, client):
 def test_a_retry_topic_that_may_not_be_written_refuses(bench, client):
     position = position_of(client.send("orders", b"body"))
     send_back(client, position, 1)
-    place = bench.house.topics.find(RETRY)
+    place = bench.broker.topics.find(RETRY)
     place.config.perm = 4
-    bench.house.topics.put(place.config)
+    bench.broker.topics.put(place.config)
     assert send_back(client, position, 1).code == ResponseCode.NO_PERMISSION
 
 

@@ -149,7 +149,7 @@ def test_system_topics_take_no_sends(bench, client, topic):
 
 @pytest.mark.parametrize("topic", sorted(FORBIDDEN_TOPICS))
 def test_system_topics_that_the_broker_made_itself_take_no_sends_either(bench, client, topic):
-    bench.house.topics.ensure(topic)
+    bench.broker.topics.ensure(topic)
     answer = client.send(topic)
     assert answer.code == ResponseCode.NO_PERMISSION
     assert answer.remark == f"Sending message to topic[{topic}] is forbidden."
@@ -159,9 +159,9 @@ def test_system_topics_that_the_broker_made_itself_take_no_sends_either(bench, c
 @pytest.mark.parametrize(("asked", "made"), [(1, 1), (4, 4), (8, 8), (9, 8), (0, 1), (-3, 1)])
 def test_an_unknown_topic_is_made_with_at_most_the_queues_of_tbw102(bench, client, asked, made):
     client.send("orders", header={"defaultTopicQueueNums": str(asked)})
-    config = bench.house.topics.find("orders").config
+    config = bench.broker.topics.find("orders").config
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (made, made, 6)
-    assert len(bench.house.topics.find("orders").topic.queues) == made
+    assert len(bench.broker.topics.find("orders").topic.queues) == made
 
 
 def test_without_auto_creation_an_unknown_topic_is_17():
@@ -181,13 +181,13 @@ def test_only_a_model_that_lets_itself_be_inherited_makes_topics(bench, client, 
 def test_retry_and_dead_letter_topics_are_made_with_one_queue(bench, client):
     client.send("%RETRY%g", header={"defaultTopicQueueNums": "8", "reconsumeTimes": "1"})
     client.send("%DLQ%g", header={"defaultTopicQueueNums": "8"})
-    assert bench.house.topics.find("%RETRY%g").queues == 1
-    assert bench.house.topics.find("%DLQ%g").queues == 1
+    assert bench.broker.topics.find("%RETRY%g").queues == 1
+    assert bench.broker.topics.find("%DLQ%g").queues == 1
 
 
 def test_messages_of_an_auto_made_topic_stay_for_72_hours(bench, client):
     client.send("orders")
-    assert bench.house.topics.find("orders").topic.policy.retention_ms == 72 * 3_600_000
+    assert bench.broker.topics.find("orders").topic.policy.retention_ms == 72 * 3_600_000
 
 
 def test_a_topic_without_write_permission_is_16(bench, client):

@@ -3,7 +3,7 @@
 import pytest
 
 from kit.rocketmq.bench import RocketmqBench
-from penstock.adapters.rocketmq.retry import RocketmqBurial
+from penstock.adapters.rocketmq.retry import RocketmqDeadLetterFormat
 from penstock.adapters.rocketmq.shown import present, properties_of
 from penstock.engine.ports import Death
 from penstock.model.record import Facts, Record, Shape, Wire, neutral_record
@@ -29,33 +29,33 @@ class FakeReader:
 
 
 @pytest.fixture
-def house():
-    return RocketmqBench().house
+def broker():
+    return RocketmqBench().broker
 
 
-def shown(house, record):
-    data = present(house, record, "orders%2Eeu", queue_number=3, offset=17, position=4096)
+def shown(broker, record):
+    data = present(broker, record, "orders%2Eeu", queue_number=3, offset=17, position=4096)
     message, end = decode_stored(data)
     assert end == len(data)
     return message
 
 
-def test_a_neutral_record_keeps_its_properties(house):
+def test_a_neutral_record_keeps_its_properties(broker):
     record = neutral_record(b"body", properties=b"a\x01b\x02", key=b"k", tag=b"t")
     record.store_ms = 99
-    message = shown(house, record)
+    message = shown(broker, record)
     assert (message.topic, message.queue_id, message.queue_offset) == ("orders%2Eeu", 3, 17)
     assert (message.commit_log_offset, message.store_ms, message.born_ms) == (4096, 99, 99)
     assert (message.body, message.is_intact) == (b"body", True)
     assert message.property_map() == {"a": "b", "TAGS": "t", "__SHARDINGKEY": "k", "KEYS": "k"}
 
 
-def test_facts_of_another_wire_become_rocketmqs_words(house):
+def test_facts_of_another_wire_become_rocketmqs_words(broker):
     facts = Facts(
         key="two words", tag="t", message_id="id-1", born_ms=5, attempts=2, properties={"u": "v"}
     )
-    house.engine.facts = {int(Wire.AMQP): FakeReader(facts)}
-    message = shown(house, Record(b"wire bytes", Shape(wire=Wire.AMQP)))
+    broker.engine.facts = {int(Wire.AMQP): FakeReader(facts)}
+    message = shown(broker, Record(b"wire bytes", Shape(wire=Wire.AMQP)))
     assert (message.body, message.born_ms, message.reconsume_times) == (b"plain", 5, 2)
     assert message.property_map() == {
         "TAGS": "t",
@@ -65,16 +65,16 @@ def test_facts_of_another_wire_become_rocketmqs_words(house):
     }
 
 
-def test_a_body_that_cannot_be_inflated_is_shown_as_it_is(house):
-    house.engine.facts = {int(Wire.AMQP): FakeReader(Facts(), None)}
+def test_a_body_that_cannot_be_inflated_is_shown_as_it_is(broker):
+    broker.engine.facts = {int(Wire.AMQP): FakeReader(Facts(), None)}
     record = Record(b"squeezed", Shape(wire=Wire.AMQP, body_len=8))
-    assert shown(house, record).body == b"squeezed"
+    assert shown(broker, record).body == b"squeezed"
 
 
-def test_a_wire_that_nobody_reads_shows_key_tag_and_body(house):
+def test_a_wire_that_nobody_reads_shows_key_tag_and_body(broker):
     record = Record(b"ktbody", Shape(wire=Wire.PULSAR, key_len=1, tag_at=1, tag_len=1, body_at=2))
     record.reshape(body_len=4)
-    message = shown(house, record)
+    message = shown(broker, record)
     assert message.body == b"body"
     assert message.property_map()["TAGS"] == "t"
 
@@ -103,7 +103,7 @@ def test_a_dead_letter_names_its_grave_and_where_it_came_from():
         cause=int(Cause.REJECTED), space="", topic="orders", queue=2, offset=7, attempts=3,
         time_ms=1, grave_space="ns", grave="dead",
     )  # fmt: skip
-    letter = RocketmqBurial().bury(record, death)
+    letter = RocketmqDeadLetterFormat().bury(record, death)
     message, _ = decode_stored(letter.origin)
     assert (message.topic, message.queue_id, message.body) == ("ns%dead", 0, b"body")
     assert (message.born_ms, message.reconsume_times) == (5, 3)
@@ -121,6 +121,6 @@ def test_a_second_death_replaces_the_first_and_nonsense_vanishes():
     )
     record = stored_record("orders", 0, b"", b"DLQ_ORIGIN_TOPIC\x01old\x02")
     record.position = 8
-    letter = RocketmqBurial().bury(record, death)
+    letter = RocketmqDeadLetterFormat().bury(record, death)
     assert letter.properties.count(b"DLQ_ORIGIN_TOPIC") == 1
-    assert RocketmqBurial().bury(Record(b"nonsense"), death) is None
+    assert RocketmqDeadLetterFormat().bury(Record(b"nonsense"), death) is None

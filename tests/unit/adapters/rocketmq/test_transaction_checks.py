@@ -39,7 +39,7 @@ def bodies(bench, topic="orders"):
 
 
 def still_open(bench):
-    return len(bench.house.part(Transactions))
+    return len(bench.broker.part(Transactions))
 
 
 def test_the_constants_are_rocketmqs():
@@ -80,7 +80,7 @@ def test_what_a_question_says(bench, producer):
         "msgId": "U1",
         "transactionId": "U1",
         "offsetMsgId": answer.ext["msgId"],
-        "bname": bench.house.broker_name,
+        "bname": bench.broker.broker_name,
     }
     message, _ = decode_stored(check.body)
     assert (message.topic, message.body) == ("orders", b"half")
@@ -136,7 +136,7 @@ def test_it_counts_when_nobody_can_be_asked(bench, producer):
 
 def test_what_is_older_than_the_broker_keeps_is_dropped(bench, producer):
     producer.send_half(CHECK_IMMUNITY_TIME_IN_SECONDS=str(100 * 3_600))
-    bench.clock.advance(bench.house.settings.retention_ms)
+    bench.clock.advance(bench.broker.settings.retention_ms)
     bench.advance(0)
     assert still_open(bench) == 1
     bench.advance(1)

@@ -39,7 +39,7 @@ def bodies(bench, topic="orders"):
 
 
 def still_open(bench):
-    return len(bench.house.part(Transactions))
+    return len(bench.broker.part(Transactions))
 
 
 @pytest.mark.parametrize(

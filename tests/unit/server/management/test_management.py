@@ -37,8 +37,8 @@ def test_guest_asks_from_this_machine_under_its_own_name_only(tool):
 
 
 def test_a_user_without_tag_may_not_look_and_one_without_the_right_tag_not_change(bench):
-    bench.house.users.add("plain", "x")
-    bench.house.users.add("looker", "x", ["monitoring"])
+    bench.broker.users.add("plain", "x")
+    bench.broker.users.add("looker", "x", ["monitoring"])
     assert Tool(bench, "plain:x")("GET", "/api/queues")[0] == 401
     looker = Tool(bench, "looker:x")
     assert looker("GET", "/api/queues", client="10.0.0.7", host="broker")[0] == 200

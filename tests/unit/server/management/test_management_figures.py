@@ -3,7 +3,7 @@
 import pytest
 
 from kit.amqp.management_tool import ManagementTool as Tool
-from penstock.adapters.amqp.management.figures import STEP_MS
+from penstock.adapters.amqp.management.statistics import STEP_MS
 from penstock.wire.amqp.frames import method_frame
 from penstock.wire.amqp.methods.basic import Ack, Consume, Qos
 from penstock.wire.amqp.methods.queue import Declare, DeclareOk, Delete
@@ -11,7 +11,7 @@ from penstock.wire.amqp.methods.queue import Declare, DeclareOk, Delete
 
 def sampled(bench, ms=STEP_MS):
     bench.advance(ms)
-    bench.house.timers.due(bench.clock.monotonic_ms())
+    bench.broker.timers.due(bench.clock.monotonic_ms())
 
 
 def publish(peer, *bodies):

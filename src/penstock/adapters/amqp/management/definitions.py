@@ -55,7 +55,7 @@ from penstock.wire.amqp.methods.method import short_bytes
 from penstock.wire.amqp.table import encode_table
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import House
+    from penstock.adapters.amqp.broker import AmqpBroker
     from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.engine.topic import Topic
@@ -72,17 +72,17 @@ class _Operator:
 OPERATOR: Final = _Operator()
 
 
-def exported(house: House, vhost: VirtualHost | None = None) -> dict[str, Any]:
+def exported(broker: AmqpBroker, vhost: VirtualHost | None = None) -> dict[str, Any]:
     """Everything, or what one vhost has (then nothing says which)."""
-    vhosts = list(house.vhosts.values()) if vhost is None else [vhost]
+    vhosts = list(broker.vhosts.values()) if vhost is None else [vhost]
     document: dict[str, Any] = {
-        "rabbit_version": house.settings.server_version,
-        "rabbitmq_version": house.settings.server_version,
-        "product_name": house.settings.server_product,
-        "product_version": house.settings.server_version,
+        "rabbit_version": broker.settings.server_version,
+        "rabbitmq_version": broker.settings.server_version,
+        "product_name": broker.settings.server_product,
+        "product_version": broker.settings.server_version,
     }
     if vhost is None:
-        users = house.users.all()
+        users = broker.users.all()
         document["users"] = [user_view(user) for user in users]
         document["vhosts"] = [{"name": each.name} for each in vhosts]
         document["permissions"] = [
@@ -108,22 +108,22 @@ def exported(house: House, vhost: VirtualHost | None = None) -> dict[str, Any]:
 
 
 def import_definitions(
-    house: House, document: Definitions, vhost: VirtualHost | None = None
+    broker: AmqpBroker, document: Definitions, vhost: VirtualHost | None = None
 ) -> None:
     """Make what is defined, all of it or nothing.
 
     Raises ``AmqpError`` or ``ValueError`` for the first part that cannot be, before anything is
     made. The rest is one transaction of the catalog: nothing here waits for anybody.
     """
-    survey(house, document, vhost)
+    survey(broker, document, vhost)
     if vhost is None:
         for each in document.users:
-            house.users.put(each.user)
+            broker.users.put(each.user)
         for host in document.vhosts:
-            make_vhost(house, host.name)
+            make_vhost(broker, host.name)
 
     def place(named: str) -> VirtualHost:
-        return vhost if vhost is not None else house.vhosts[named]
+        return vhost if vhost is not None else broker.vhosts[named]
 
     for exchange in document.exchanges:
         make_exchange(place(exchange.vhost), exchange)
@@ -133,10 +133,10 @@ def import_definitions(
         make_binding(place(binding.vhost), binding)
 
 
-def make_vhost(house: House, name: str) -> VirtualHost:
+def make_vhost(broker: AmqpBroker, name: str) -> VirtualHost:
     """A vhost, new or there already."""
     check_vhost_name(name)
-    return house.make_vhost(name)
+    return broker.make_vhost(name)
 
 
 def make_exchange(vhost: VirtualHost, wanted: ExchangeDefinition) -> Exchange:
@@ -339,9 +339,9 @@ def fitting(name: str) -> str:
 VHOST_NAME_BYTES_MAX: Final = 255
 
 
-def survey(house: House, document: Definitions, vhost: VirtualHost | None = None) -> None:
+def survey(broker: AmqpBroker, document: Definitions, vhost: VirtualHost | None = None) -> None:
     """Raise ``AmqpError`` or ``ValueError`` unless all of it can be made."""
-    _Survey(house, vhost).check(document)
+    _Survey(broker, vhost).check(document)
 
 
 def check_vhost_name(name: str) -> None:
@@ -360,8 +360,8 @@ def check_source(wanted: BindingDefinition) -> None:
 class _Survey:
     """One document's."""
 
-    def __init__(self, house: House, vhost: VirtualHost | None) -> None:
-        self._house = house
+    def __init__(self, broker: AmqpBroker, vhost: VirtualHost | None) -> None:
+        self._broker = broker
         self._vhost = vhost
         """The only one there is a talk of; None = every part names its own."""
         self._new_vhosts: set[str] = set()
@@ -372,37 +372,37 @@ class _Survey:
         self._bindings: set[tuple[str, BindingKey]] = set()
 
     def check(self, document: Definitions) -> None:
-        house = self._house
+        broker = self._broker
         if self._vhost is None:
-            users = house.users
+            users = broker.users
             new_users = {each.name for each in document.users if users.get(each.name) is None}
             for user in document.users:
                 users.check(user.user, len(new_users))
             for vhost in document.vhosts:
                 check_vhost_name(vhost.name)
-            self._new_vhosts = {each.name for each in document.vhosts}.difference(house.vhosts)
-        check_vhosts(house, len(self._new_vhosts))
+            self._new_vhosts = {each.name for each in document.vhosts}.difference(broker.vhosts)
+        check_vhosts(broker, len(self._new_vhosts))
         for exchange in document.exchanges:
             self._exchange(self._place(exchange.vhost), exchange)
-        check_exchanges(house, len(self._exchanges) + len(PREDECLARED) * len(self._new_vhosts))
+        check_exchanges(broker, len(self._exchanges) + len(PREDECLARED) * len(self._new_vhosts))
         new_topics = sum([self._queue(self._place(each.vhost), each) for each in document.queues])
         self._check_queues(new_topics)
         for binding in document.bindings:
             self._binding(self._place(binding.vhost), binding)
-        check_bindings(house, len(self._bindings))
+        check_bindings(broker, len(self._bindings))
 
     def _place(self, named: str) -> str:
         """The name of the vhost that a part is in."""
         if self._vhost is not None:
             return self._vhost.name
-        if named not in self._house.vhosts and named not in self._new_vhosts:
+        if named not in self._broker.vhosts and named not in self._new_vhosts:
             raise AmqpError(ReplyCode.NOT_FOUND, f"no vhost '{named}'")
         return named
 
     def _exchange(self, vhost: str, wanted: ExchangeDefinition) -> None:
         exchange = wanted.exchange
         known = self._exchange_there(vhost, exchange.name)
-        check_exchange(self._house, vhost, known, exchange)
+        check_exchange(self._broker, vhost, known, exchange)
         if known is None:
             self._exchanges[vhost, exchange.name] = exchange
 
@@ -414,7 +414,7 @@ class _Survey:
         resource = resource_of(name, vhost)
         first = self._queues.get((vhost, name))
         if first is not None:
-            settings = checked(self._house, vhost, first, name)
+            settings = checked(self._broker, vhost, first, name)
             check_flag(resource, "durable", first.is_durable, declaration.is_durable)
             check_flag(resource, "auto_delete", first.is_auto_delete, declaration.is_auto_delete)
             check_same_arguments(
@@ -425,13 +425,13 @@ class _Survey:
         if topic is not None:
             self._check_there(vhost, topic, declaration)
             return 0
-        settings = checked(self._house, vhost, declaration, name)
+        settings = checked(self._broker, vhost, declaration, name)
         self._queues[vhost, name] = declaration
         return settings.policy.max_priority + 1
 
     def _check_there(self, vhost: str, topic: Topic, wanted: Declaration) -> None:
         """Raise unless a declaration equals what is there already."""
-        there = self._house.vhosts.get(vhost)
+        there = self._broker.vhosts.get(vhost)
         queue = None if there is None else there.queues.get(wanted.name)
         if queue is None:
             # The vhost is to be made: what is in its space is another protocol's.
@@ -445,7 +445,7 @@ class _Survey:
         )
 
     def _check_queues(self, more: int) -> None:
-        engine, limit = self._house.engine, self._house.all_settings.topics.queues_max
+        engine, limit = self._broker.engine, self._broker.all_settings.topics.queues_max
         there = sum([len(topic.queues) for topic in engine.topics()]) if more else 0
         if more and there + more > limit:
             text = f"there are {there} queues, {more} more make more than {limit} "
@@ -466,7 +466,7 @@ class _Survey:
         if source is None:
             raise _no_exchange(wanted.source, vhost)
         binding = Binding(wanted.source, target, wanted.routing_key, dict(wanted.arguments))
-        check_arguments(self._house, binding.arguments)
+        check_arguments(self._broker, binding.arguments)
         # Whether its arguments make sense is told by whoever matches with them.
         MATCHERS[source.kind]().add(binding)
         if binding.key not in source.bindings:
@@ -477,11 +477,11 @@ class _Survey:
         planned = self._exchanges.get((vhost, name))
         if planned is not None:
             return planned
-        there = self._house.vhosts.get(vhost)
+        there = self._broker.vhosts.get(vhost)
         return (self._given if there is None else there.exchanges).get(name)
 
     def _topic(self, vhost: str, name: str) -> Topic | None:
-        return self._house.engine.topic(TopicName(space_of(vhost), name))
+        return self._broker.engine.topic(TopicName(space_of(vhost), name))
 
 
 def _no_exchange(name: str, vhost: str) -> AmqpError:

@@ -64,8 +64,8 @@ REMEMBERED_BYTES_MAX: Final = 1024
 _REJECTED: Final = "rejected"
 
 
-class ExchangeGraves:
-    """The graves of one queue; satisfies ``engine.ports.Graves``."""
+class ExchangeDeadLetterRouter:
+    """The graves of one queue; satisfies ``engine.ports.DeadLetterRouter``."""
 
     def __init__(
         self, vhost: VirtualHost, queue: str, exchange: str, routing_key: str | None
@@ -108,18 +108,20 @@ class ExchangeGraves:
         return ((letter, queues),) if queues else ()
 
     def _translated(self, record: Record) -> Record:
-        house = self._vhost.house
-        bytes_max = house.all_settings.topics.message_bytes_max
-        reader = house.engine.facts.get(record.wire)
+        broker = self._vhost.broker
+        bytes_max = broker.all_settings.topics.message_bytes_max
+        reader = broker.engine.facts.get(record.wire)
         return as_amqp(record, self._queue, reader=reader, bytes_max=bytes_max)
 
 
-def graves_for(vhost: VirtualHost, queue: AmqpQueue) -> ExchangeGraves | None:
+def graves_for(vhost: VirtualHost, queue: AmqpQueue) -> ExchangeDeadLetterRouter | None:
     """Where the dead of this queue go; None when it has no dead-letter exchange."""
     exchange = queue.arguments.get(DEAD_LETTER_EXCHANGE)
     if exchange is None:
         return None
-    return ExchangeGraves(vhost, queue.name, exchange, queue.arguments.get(DEAD_LETTER_KEY))
+    return ExchangeDeadLetterRouter(
+        vhost, queue.name, exchange, queue.arguments.get(DEAD_LETTER_KEY)
+    )
 
 
 @lru_cache(maxsize=HEADS_KEPT)

@@ -140,8 +140,8 @@ class Bindings:
         known = exchange.bindings.get(binding.key)
         if known is not None:
             return known
-        check_bindings(self._vhost.house)
-        check_arguments(self._vhost.house, binding.arguments)
+        check_bindings(self._vhost.broker)
+        check_arguments(self._vhost.broker, binding.arguments)
         self.restore(binding)
         if is_durable:
             put_binding(self._vhost, binding)
@@ -240,7 +240,7 @@ class Bindings:
 # transaction; an answer that must not leave before goes through
 # ``ChannelState.answer_when_durable``.
 #
-# Not here: queues (``queue_book.py``), users (``users.py``), vhosts (``house.py``).
+# Not here: queues (``queue_book.py``), users (``users.py``), vhosts (``broker.py``).
 
 
 EXCHANGE_KIND: Final = "amqp.exchange"
@@ -277,11 +277,11 @@ def put_exchange(vhost: VirtualHost, exchange: Exchange) -> None:
         encode_table(exchange.arguments),
     )
     key = _exchange_key(vhost, exchange)
-    vhost.house.engine.define(EXCHANGE_KIND, key, msgspec.msgpack.encode(row))
+    vhost.broker.engine.define(EXCHANGE_KIND, key, msgspec.msgpack.encode(row))
 
 
 def delete_exchange(vhost: VirtualHost, exchange: Exchange) -> None:
-    vhost.house.engine.define(EXCHANGE_KIND, _exchange_key(vhost, exchange), None)
+    vhost.broker.engine.define(EXCHANGE_KIND, _exchange_key(vhost, exchange), None)
 
 
 def put_binding(vhost: VirtualHost, binding: Binding) -> None:
@@ -292,13 +292,13 @@ def put_binding(vhost: VirtualHost, binding: Binding) -> None:
         binding.routing_key,
         encode_table(binding.arguments),
     )
-    vhost.house.engine.define(
+    vhost.broker.engine.define(
         BINDING_KIND, _binding_key(vhost, binding), msgspec.msgpack.encode(row)
     )
 
 
 def delete_binding(vhost: VirtualHost, binding: Binding) -> None:
-    vhost.house.engine.define(BINDING_KIND, _binding_key(vhost, binding), None)
+    vhost.broker.engine.define(BINDING_KIND, _binding_key(vhost, binding), None)
 
 
 def stored_exchanges(vhost: VirtualHost) -> Iterator[Exchange]:
@@ -339,5 +339,5 @@ def _binding_key(vhost: VirtualHost, binding: Binding) -> str:
 
 def _bodies(vhost: VirtualHost, kind: str) -> list[bytes]:
     prefix = vhost.name + _NUL
-    rows = vhost.house.engine.definitions(kind)
+    rows = vhost.broker.engine.definitions(kind)
     return [body for key, body in rows.items() if key.startswith(prefix)]

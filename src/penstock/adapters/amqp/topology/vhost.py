@@ -5,7 +5,7 @@ Exchanges live here and nowhere else: they are never topics.
 
 Invariant: whoever changes exchanges, bindings or the set of queues calls ``changed``; what the
 router remembers is then void.
-Not here: which vhosts there are (``house.py``), how they are kept (``topology_rows.py``).
+Not here: which vhosts there are (``broker.py``), how they are kept (``topology_rows.py``).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from penstock.adapters.amqp.topology.exchange import (
     stored_bindings,
     stored_exchanges,
 )
-from penstock.adapters.amqp.topology.queue_registry import QueueBook
+from penstock.adapters.amqp.topology.queue_registry import QueueRegistry
 from penstock.adapters.amqp.topology.router import PublishRoutes, Router
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import House
+    from penstock.adapters.amqp.broker import AmqpBroker
 
 DEFAULT_VHOST: Final = "/"
 
@@ -35,9 +35,9 @@ class VirtualHost:
 
     __slots__ = (
         "bindings",
+        "broker",
         "exchanges",
         "gone",
-        "house",
         "name",
         "queues",
         "router",
@@ -46,10 +46,10 @@ class VirtualHost:
         "version",
     )
 
-    def __init__(self, house: House, name: str) -> None:
+    def __init__(self, broker: AmqpBroker, name: str) -> None:
         self.name: Final = name
         self.space: Final = space_of(name)
-        self.house: Final = house
+        self.broker: Final = broker
         self.gone: Final = Tally()
         """What queues counted that are deleted."""
         self.version = 0
@@ -59,7 +59,7 @@ class VirtualHost:
         self.router: Final = Router(self)
         self.routes: Final = PublishRoutes(self)
         """Those that publishers used lately."""
-        self.queues: Final = QueueBook(self)
+        self.queues: Final = QueueRegistry(self)
         self._restore()
 
     def __repr__(self) -> str:

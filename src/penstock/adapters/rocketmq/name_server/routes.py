@@ -30,7 +30,7 @@ from penstock.wire.rocketmq.bodies import (
 )
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import House
+    from penstock.adapters.rocketmq.broker import RocketmqBroker
 
 BROKERS_MAX: Final = 1000
 TOPICS_MAX: Final = 100_000
@@ -60,14 +60,14 @@ class Registered(msgspec.Struct):
     """Its topics are shown without permission to write."""
 
 
-class RouteBook:
+class RouteRegistry:
     """All brokers."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._broker = broker
         self._others: dict[str, Registered] = {}
         self._is_local_wiped = False
-        house.timers.add(self)
+        broker.timers.add(self)
 
     # Questions.
 
@@ -89,7 +89,7 @@ class RouteBook:
             brokers.append(broker)
         if not queues:
             return None
-        order = self._house.key_values.get(ORDER_NAMESPACE, topic)
+        order = self._broker.key_values.get(ORDER_NAMESPACE, topic)
         return TopicRouteData(order_topic_conf=order, queue_datas=queues, broker_datas=brokers)
 
     def cluster(self, local_host: str) -> Cluster:
@@ -103,8 +103,8 @@ class RouteBook:
     def topics(self, cluster: str | None = None) -> list[str]:
         """Every topic of every broker (of a cluster)."""
         found: dict[str, None] = {}
-        if self._has_local and cluster in (None, self._house.cluster):
-            found.update(dict.fromkeys(self._house.topics.configs()))
+        if self._has_local and cluster in (None, self._broker.cluster):
+            found.update(dict.fromkeys(self._broker.topics.configs()))
         for other in self._sorted():
             if cluster in (None, other.cluster):
                 found.update(dict.fromkeys(other.topics))
@@ -122,7 +122,7 @@ class RouteBook:
 
         ``owner`` is the connection it came over: with its end the address goes (``left``).
         """
-        if name == self._house.broker_name and self._has_local:
+        if name == self._broker.broker_name and self._has_local:
             raise system_error(
                 f"broker name {name} is this broker's own; give the other one another --broker-name"
             )
@@ -158,10 +158,10 @@ class RouteBook:
                     self.leave(name, broker_id)
 
     def heard(self, broker: Registered, silence_ms_max: int = 0) -> Registered:
-        broker.heard_ms = self._house.clock.monotonic_ms()
-        usual_ms = self._house.settings.broker_silence_ms_max
+        broker.heard_ms = self._broker.clock.monotonic_ms()
+        usual_ms = self._broker.settings.broker_silence_ms_max
         broker.silence_ms_max = silence_ms_max if silence_ms_max > 0 else usual_ms
-        self._house.timers.stir()
+        self._broker.timers.stir()
         return broker
 
     def leave(self, name: str, broker_id: str) -> None:
@@ -175,9 +175,9 @@ class RouteBook:
 
     def set_wiped(self, name: str, is_wiped: bool) -> int:
         """Show a broker's topics with or without permission to write; how many it has."""
-        if name == self._house.broker_name and self._has_local:
+        if name == self._broker.broker_name and self._has_local:
             self._is_local_wiped = is_wiped
-            return len(self._house.topics.configs())
+            return len(self._broker.topics.configs())
         broker = self._others.get(name)
         if broker is None:
             return 0
@@ -206,16 +206,16 @@ class RouteBook:
 
     @property
     def _has_local(self) -> bool:
-        return bool(self._house.broker_port)
+        return bool(self._broker.broker_port)
 
     def _sorted(self) -> list[Registered]:
         return [self._others[name] for name in sorted(self._others)]
 
     def _local(self, local_host: str) -> BrokerData:
         return BrokerData(
-            cluster=self._house.cluster,
-            broker_name=self._house.broker_name,
-            broker_addrs={MASTER: self._house.address_for(local_host)},
+            cluster=self._broker.cluster,
+            broker_name=self._broker.broker_name,
+            broker_addrs={MASTER: self._broker.address_for(local_host)},
         )
 
     def _brokers(self, local_host: str) -> Iterator[BrokerData]:
@@ -227,7 +227,7 @@ class RouteBook:
     def _holders(
         self, topic: str, local_host: str
     ) -> Iterator[tuple[BrokerData, TopicConfig, bool]]:
-        config = self._house.topics.config(topic) if self._has_local else None
+        config = self._broker.topics.config(topic) if self._has_local else None
         if config is not None:
             yield self._local(local_host), config, self._is_local_wiped
         for other in self._sorted():
@@ -236,15 +236,15 @@ class RouteBook:
 
     def _make_on_lookup(self, topic: str) -> None:
         """Make what the broker is willing to have before anybody sends to it."""
-        house = self._house
-        if not self._has_local or house.topics.config(topic) is not None:
+        broker = self._broker
+        if not self._has_local or broker.topics.config(topic) is not None:
             return
         if topic.startswith(RETRY_PREFIX):
             group = topic.removeprefix(RETRY_PREFIX)
-            if group in house.engine.definitions(GROUP_KIND) or house.consumers.group(group):
-                house.topics.ensure(topic)
-        elif house.settings.is_creating_on_lookup and problem_with(topic) is None:
-            house.topics.ensure(topic, queues=house.settings.default_topic_queues)
+            if group in broker.engine.definitions(GROUP_KIND) or broker.consumers.group(group):
+                broker.topics.ensure(topic)
+        elif broker.settings.is_creating_on_lookup and problem_with(topic) is None:
+            broker.topics.ensure(topic, queues=broker.settings.default_topic_queues)
 
 
 def _data(broker: Registered) -> BrokerData:

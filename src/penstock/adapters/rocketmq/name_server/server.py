@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.adapters.contract import Peer
-from penstock.adapters.rocketmq.broker import House
+from penstock.adapters.rocketmq.broker import RocketmqBroker
 from penstock.adapters.rocketmq.line import Line
-from penstock.adapters.rocketmq.name_server.routes import ORDER_NAMESPACE, RouteBook
+from penstock.adapters.rocketmq.name_server.routes import ORDER_NAMESPACE, RouteRegistry
 from penstock.adapters.rocketmq.naming import SYSTEM_TOPICS
 from penstock.adapters.rocketmq.requests import Answer, no_route, system_error, unknown_code
 from penstock.model.clock import Clock
@@ -52,16 +52,16 @@ class NameSession(Line):
     def __init__(
         self,
         peer: Peer,
-        house: House,
+        broker: RocketmqBroker,
         handlers: Mapping[int, NameHandler],
         wake: Callable[[], None],
     ) -> None:
-        super().__init__(peer, house, wake)
+        super().__init__(peer, broker, wake)
         self.on_close: Callable[[], None] = lambda: None
         self._handlers = handlers
 
     def receive(self, data: bytes) -> None:
-        self.heard_ms = self.house.clock.monotonic_ms()
+        self.heard_ms = self.broker.clock.monotonic_ms()
         self._frames.feed(data)
         try:
             while commands := self._frames.commands():
@@ -142,31 +142,31 @@ class DeleteTopicHeader(Header, gc=False, kw_only=True, rename="camel"):
 
 def route(session: NameSession, command: Command) -> None:
     topic = parse(TopicHeader, command).topic
-    found = session.house.part(RouteBook).route(topic, session.peer.local_host)
+    found = session.broker.part(RouteRegistry).route(topic, session.peer.local_host)
     if found is None:
         raise no_route(topic)
     session.answer(command, body=encode_body(found))
 
 
 def cluster(session: NameSession, command: Command) -> None:
-    found = session.house.part(RouteBook).cluster(session.peer.local_host)
+    found = session.broker.part(RouteRegistry).cluster(session.peer.local_host)
     session.answer(command, body=encode_body(found))
 
 
 def topics(session: NameSession, command: Command) -> None:
     """GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
-    found = session.house.part(RouteBook).topics()
+    found = session.broker.part(RouteRegistry).topics()
     session.answer(command, body=encode_body(TopicList(topic_list=found)))
 
 
 def topics_by_cluster(session: NameSession, command: Command) -> None:
-    found = session.house.part(RouteBook).topics(parse(ClusterHeader, command).cluster)
+    found = session.broker.part(RouteRegistry).topics(parse(ClusterHeader, command).cluster)
     session.answer(command, body=encode_body(TopicList(topic_list=found)))
 
 
 def system_topics(session: NameSession, command: Command) -> None:
     """GET_SYSTEM_TOPIC_LIST_FROM_NS: clusters, brokers and the topics nobody sends to."""
-    found = session.house.part(RouteBook).cluster(session.peer.local_host)
+    found = session.broker.part(RouteRegistry).cluster(session.peer.local_host)
     brokers = list(found.broker_addr_table.values())
     names = [*found.cluster_addr_table, *found.broker_addr_table, *sorted(SYSTEM_TOPICS)]
     address = next(iter(brokers[0].broker_addrs.values()), None) if brokers else None
@@ -176,19 +176,19 @@ def system_topics(session: NameSession, command: Command) -> None:
 def delete_topic(session: NameSession, command: Command) -> None:
     """DELETE_TOPIC_IN_NAMESRV: the route only; each broker deletes its own messages (215)."""
     header = parse(DeleteTopicHeader, command)
-    session.house.part(RouteBook).forget_topic(header.topic, header.cluster_name)
+    session.broker.part(RouteRegistry).forget_topic(header.topic, header.cluster_name)
     session.answer(command)
 
 
 def put_value(session: NameSession, command: Command) -> None:
     header = parse(KeyValueHeader, command)
-    session.house.key_values.put(header.namespace, header.key, header.value)
-    session.house.engine.after_durable(lambda: session.answer(command))
+    session.broker.key_values.put(header.namespace, header.key, header.value)
+    session.broker.engine.after_durable(lambda: session.answer(command))
 
 
 def get_value(session: NameSession, command: Command) -> None:
     header = parse(KeyValueHeader, command)
-    value = session.house.key_values.get(header.namespace, header.key)
+    value = session.broker.key_values.get(header.namespace, header.key)
     if value is None:
         remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
         raise Answer(ResponseCode.QUERY_NOT_FOUND, remark)
@@ -197,13 +197,13 @@ def get_value(session: NameSession, command: Command) -> None:
 
 def delete_value(session: NameSession, command: Command) -> None:
     header = parse(KeyValueHeader, command)
-    session.house.key_values.delete(header.namespace, header.key)
-    session.house.engine.after_durable(lambda: session.answer(command))
+    session.broker.key_values.delete(header.namespace, header.key)
+    session.broker.engine.after_durable(lambda: session.answer(command))
 
 
 def list_values(session: NameSession, command: Command) -> None:
     header = parse(KeyValueHeader, command)
-    table = session.house.key_values.table(header.namespace)
+    table = session.broker.key_values.table(header.namespace)
     if not table:
         remark = f"No config item, Namespace: {header.namespace}"
         raise Answer(ResponseCode.QUERY_NOT_FOUND, remark)
@@ -244,7 +244,7 @@ def register(session: NameSession, command: Command) -> None:
     if header.body_crc32 and header.body_crc32 != zlib.crc32(body) & 0x7FFFFFFF:
         raise system_error("crc32 not match")
     known = _body(body, is_compressed=header.compressed)
-    book = session.house.part(RouteBook)
+    book = session.broker.part(RouteRegistry)
     broker = book.enter(
         header.broker_name,
         header.cluster_name,
@@ -256,14 +256,14 @@ def register(session: NameSession, command: Command) -> None:
     book.heard(broker, header.heartbeat_timeout_millis)
     if header.broker_id == int(MASTER):
         book.tell_topics(broker, known.topics, is_complete=header.is_complete)
-    table = KeyValueTable(table=session.house.key_values.table(ORDER_NAMESPACE))
+    table = KeyValueTable(table=session.broker.key_values.table(ORDER_NAMESPACE))
     master = "" if header.broker_id == int(MASTER) else broker.addresses.get(MASTER, "")
     session.answer(command, ext={"haServerAddr": "", "masterAddr": master}, body=encode_body(table))
 
 
 def unregister(session: NameSession, command: Command) -> None:
     header = parse(BrokerHeader, command)
-    session.house.part(RouteBook).leave(header.broker_name, str(header.broker_id))
+    session.broker.part(RouteRegistry).leave(header.broker_name, str(header.broker_id))
     session.answer(command)
 
 
@@ -271,7 +271,7 @@ def compare_version(session: NameSession, command: Command) -> None:
     """QUERY_DATA_VERSION: whether the broker must register its topics again."""
     header = parse(BrokerHeader, command)
     version = decode_body(command.body, DataVersion)
-    book = session.house.part(RouteBook)
+    book = session.broker.part(RouteRegistry)
     broker = book.broker(header.broker_name)
     is_changed = broker is None or broker.version != version
     if broker is not None and not is_changed:
@@ -281,7 +281,7 @@ def compare_version(session: NameSession, command: Command) -> None:
 
 
 def heartbeat(session: NameSession, command: Command) -> None:
-    book = session.house.part(RouteBook)
+    book = session.broker.part(RouteRegistry)
     broker = book.broker(parse(BrokerHeader, command).broker_name)
     if broker is not None:
         book.heard(broker)
@@ -291,13 +291,13 @@ def heartbeat(session: NameSession, command: Command) -> None:
 def wipe_write(session: NameSession, command: Command) -> None:
     """WIPE_WRITE_PERM_OF_BROKER."""
     name = parse(BrokerNameHeader, command).broker_name
-    count = session.house.part(RouteBook).set_wiped(name, True)
+    count = session.broker.part(RouteRegistry).set_wiped(name, True)
     session.answer(command, ext={"wipeTopicCount": str(count)})
 
 
 def add_write(session: NameSession, command: Command) -> None:
     name = parse(BrokerNameHeader, command).broker_name
-    count = session.house.part(RouteBook).set_wiped(name, False)
+    count = session.broker.part(RouteRegistry).set_wiped(name, False)
     session.answer(command, ext={"addTopicCount": str(count)})
 
 
@@ -312,13 +312,13 @@ def _body(data: bytes, *, is_compressed: bool) -> RegisterBrokerBody:
 # What a broker of ours says to the name server it joined.
 
 
-def registration(house: House) -> Command:
+def registration(broker: RocketmqBroker) -> Command:
     """REGISTER_BROKER for this broker."""
     topics = TopicConfigTable(
-        topic_config_table=house.topics.configs(), data_version=house.topics.version
+        topic_config_table=broker.topics.configs(), data_version=broker.topics.version
     )
     body = encode_body(RegisterBrokerBody(topics=topics))
-    ext = _identity(house) | {
+    ext = _identity(broker) | {
         "haServerAddr": "",
         "compressed": "false",
         "isComplete": "true",
@@ -327,27 +327,27 @@ def registration(house: House) -> Command:
     return Command(int(RequestCode.REGISTER_BROKER), ext, body)
 
 
-def farewell(house: House) -> Command:
+def farewell(broker: RocketmqBroker) -> Command:
     """UNREGISTER_BROKER for this broker."""
-    return Command(int(RequestCode.UNREGISTER_BROKER), _identity(house))
+    return Command(int(RequestCode.UNREGISTER_BROKER), _identity(broker))
 
 
-def learn(house: House, answer: Command) -> None:
+def learn(broker: RocketmqBroker, answer: Command) -> None:
     """What the name server said to a registration: the order configuration."""
     try:
         table = decode_body(answer.body, KeyValueTable).table if answer.body else {}
     except (Malformed, msgspec.MsgspecError):
         return
     for key, value in table.items():
-        if house.key_values.get(ORDER_NAMESPACE, key) != value:
-            house.key_values.put(ORDER_NAMESPACE, key, value)
+        if broker.key_values.get(ORDER_NAMESPACE, key) != value:
+            broker.key_values.put(ORDER_NAMESPACE, key, value)
 
 
-def _identity(house: House) -> dict[str, str]:
+def _identity(broker: RocketmqBroker) -> dict[str, str]:
     return {
-        "brokerName": house.broker_name,
-        "brokerAddr": house.address,
-        "clusterName": house.cluster,
+        "brokerName": broker.broker_name,
+        "brokerAddr": broker.address,
+        "clusterName": broker.cluster,
         "brokerId": MASTER,
     }
 
@@ -376,8 +376,8 @@ class NameServerFactory:
 
     protocol = NAME_SERVER
 
-    def __init__(self, house: Callable[[], House]) -> None:
-        self._house = house
+    def __init__(self, broker: Callable[[], RocketmqBroker]) -> None:
+        self._broker = broker
 
     def make(
         self,
@@ -389,4 +389,4 @@ class NameServerFactory:
     ) -> NameSession:
         """A session for a connection that was just accepted."""
         del connection_id, engine, clock
-        return NameSession(peer, self._house(), HANDLERS, wake)
+        return NameSession(peer, self._broker(), HANDLERS, wake)

@@ -22,7 +22,7 @@ from enum import Enum, StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.adapters.rocketmq.group_registry import NO_OFFSET, OffsetBook
+from penstock.adapters.rocketmq.group_registry import NO_OFFSET, OffsetRegistry
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX, wire_name
 from penstock.adapters.rocketmq.shown import shown
 from penstock.engine.subscription.consumer import Consumer, ConsumerRefusal
@@ -37,8 +37,8 @@ from penstock.wire.rocketmq.properties import PROPERTIES_BYTES_MAX, value_of, wi
 from penstock.wire.rocketmq.stored import decode_stored, record_of, topic_field
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import House
-    from penstock.adapters.rocketmq.connection import Session
+    from penstock.adapters.rocketmq.broker import RocketmqBroker
+    from penstock.adapters.rocketmq.connection import RocketmqConnection
     from penstock.engine.subscription.consumer import Delivery
     from penstock.engine.topic import Queue, Topic
     from penstock.model.record import Record
@@ -95,7 +95,7 @@ class PopReader:
         self,
         topic: Topic,
         group: str,
-        offsets: OffsetBook,
+        offsets: OffsetRegistry,
         on_gone: Callable[[PopReader], None],
     ) -> None:
         self.topic = topic
@@ -263,11 +263,11 @@ def revive_number(counter: int, *, is_orderly: bool) -> int:
 class Pops:
     """The broker's side of pop."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
-        self.waits = house.part(PopWaits)
-        self.revival = Revival(house, self._retry_reader)
-        self._offsets = house.part(OffsetBook)
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self.broker = broker
+        self.waits = broker.part(PopWaits)
+        self.revival = Revival(broker, self._retry_reader)
+        self._offsets = broker.part(OffsetRegistry)
         # Bounded by the engine's subscriptions.
         self._readers: dict[int, PopReader] = {}
         self._popped = 0
@@ -291,12 +291,12 @@ class Pops:
 
     def retry_reader(self, topic: str, group: str) -> PopReader | None:
         """The group's hold on the retry topic of a topic, if that exists."""
-        place = self.house.topics.find(pop_retry_topic(group, topic))
+        place = self.broker.topics.find(pop_retry_topic(group, topic))
         return None if place is None else self._retry_reader(place.topic, group, topic)
 
     def pop_ms(self, *, is_again: bool) -> int:
         """The time that receipts of a pop carry; unique where a message may have an older one."""
-        now_ms = self.house.clock.wall_ms()
+        now_ms = self.broker.clock.wall_ms()
         if is_again:
             now_ms = max(now_ms, self._last_pop_ms + 1)
         self._last_pop_ms = max(self._last_pop_ms, now_ms)
@@ -315,7 +315,7 @@ class Pops:
     def _ready(self, reader: PopReader) -> None:
         self.waits.look(reader.name, reader.group, len(reader.topic.queues))
         if reader.origin:
-            origin = self.house.topics.find(reader.origin)
+            origin = self.broker.topics.find(reader.origin)
             queues = 0 if origin is None else len(origin.topic.queues)
             self.waits.look(reader.origin, reader.group, queues)
 
@@ -324,12 +324,12 @@ class Pops:
             self.waits.dismiss(reader.name, reader.group, len(reader.topic.queues))
 
 
-def forget_retries(house: House, topic: str) -> None:
+def forget_retries(broker: RocketmqBroker, topic: str) -> None:
     """A topic is about to be deleted: what its groups popped in vain goes with it."""
-    place = house.topics.find(topic)
+    place = broker.topics.find(topic)
     if place is not None:
-        for group in house.part(OffsetBook).groups_of(place.topic):
-            house.topics.delete(pop_retry_topic(group, topic))
+        for group in broker.part(OffsetRegistry).groups_of(place.topic):
+            broker.topics.delete(pop_retry_topic(group, topic))
 
 
 # ---- pop wait -----------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ class Poll:
 
     def __init__(
         self,
-        session: Session,
+        session: RocketmqConnection,
         place: tuple[str, str, int],
         *,
         kind: Hashable,
@@ -392,12 +392,12 @@ class Poll:
 class PopWaits:
     """Everybody who waits."""
 
-    def __init__(self, house: House) -> None:
-        self._clock = house.clock
-        self._wait_ms_max = house.settings.suspend_ms_max
-        self._timers = house.timers
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._clock = broker.clock
+        self._wait_ms_max = broker.settings.suspend_ms_max
+        self._timers = broker.timers
         self._held: HeldPulls[Poll] = HeldPulls(POLLS_MAX, POLLS_PER_KEY_MAX)
-        house.timers.add(self)
+        broker.timers.add(self)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -434,7 +434,7 @@ class PopWaits:
             for poll in self._held.cancel_key((topic, group, queue)):
                 poll.time_up()
 
-    def cancel(self, session: Session) -> None:
+    def cancel(self, session: RocketmqConnection) -> None:
         """A connection is gone: nobody reads the answers."""
         self._held.cancel_owner(id(session))
 
@@ -461,7 +461,7 @@ def _looks(in_vain: set[Hashable], poll: Poll) -> bool:
 class _Leaving:
     """Tells the table that a connection went; one per connection."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: RocketmqConnection) -> None:
         self.waits: PopWaits | None = None
         self._session = session
         session.on_close(self._closed)
@@ -498,13 +498,13 @@ RetryReader = Callable[["Topic", str, str], PopReader]
 class Revival:
     """Takes what is late."""
 
-    def __init__(self, house: House, retry_reader: RetryReader) -> None:
-        self._house = house
+    def __init__(self, broker: RocketmqBroker, retry_reader: RetryReader) -> None:
+        self._broker = broker
         self._retry_reader = retry_reader
         # Retry topics (by id) whose definition is durable; and who waits for that of others.
         self._known: set[int] = set()
         self._postponed: dict[int, list[tuple[PopReader, QueueId, list[int]]]] = {}
-        self._counts = house.part(PopCounts).messages
+        self._counts = broker.part(PopCounts).messages
 
     def late(self, reader: PopReader, queue_id: QueueId, offsets: list[int]) -> None:
         orderly, others = reader.split_late(queue_id, offsets)
@@ -538,11 +538,11 @@ class Revival:
             self._known.add(retry.topic_id)
             del self._postponed[retry.topic_id]
             for reader, queue_id, offsets in waiting:
-                still = reader.still_late(queue_id, offsets, self._house.clock.monotonic_ms())
+                still = reader.still_late(queue_id, offsets, self._broker.clock.monotonic_ms())
                 if still:
                     self.late(reader, queue_id, still)
 
-        self._house.engine.after_durable(durable)
+        self._broker.engine.after_durable(durable)
 
     def _revive(self, reader: PopReader, queue: Queue, offsets: list[int], target: Queue) -> None:
         queue_id = queue.queue_id
@@ -556,7 +556,7 @@ class Revival:
                 return [
                     (retried(data, target, popped_ms[entry[1]], attempts + 1), target)
                     for offset, data in enumerate(
-                        shown(self._house, queue, record, entry), entry[1]
+                        shown(self._broker, queue, record, entry), entry[1]
                     )
                     if offset in unsettled
                 ]
@@ -580,7 +580,7 @@ class Revival:
             return reader.topic.queues[0]
         name = pop_retry_topic(reader.group, reader.name)
         topic_field(name)
-        place = self._house.topics.ensure(name)
+        place = self._broker.topics.ensure(name)
         self._retry_reader(place.topic, reader.group, reader.name)
         return place.topic.queues[0]
 
@@ -634,10 +634,10 @@ class PopEvent(StrEnum):
 class PopCounts:
     """Both kinds of counters; counting is adding to them."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, broker: RocketmqBroker) -> None:
         self.answers: dict[str, int] = dict.fromkeys(PopOutcome, 0)
         self.messages: dict[str, int] = dict.fromkeys(PopEvent, 0)
-        tallies = house.engine.tallies
+        tallies = broker.engine.tallies
         tallies.show("rocketmq_pops", "Answers to pops", "outcome", self.answers)
         tallies.show(
             "rocketmq_popped_messages", "What became of popped messages", "event", self.messages

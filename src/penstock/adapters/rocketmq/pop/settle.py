@@ -34,8 +34,8 @@ from penstock.wire.rocketmq.headers import (
 from penstock.wire.rocketmq.pop_handle import REVIVE_ORDERLY, PopHandle, RetryFlag, parse_handle
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import House
-    from penstock.adapters.rocketmq.connection import Session
+    from penstock.adapters.rocketmq.broker import RocketmqBroker
+    from penstock.adapters.rocketmq.connection import RocketmqConnection
     from penstock.adapters.rocketmq.requests import Handler
     from penstock.engine.topic import Queue
     from penstock.wire.rocketmq.command import Command
@@ -80,7 +80,7 @@ class Receipt(NamedTuple):
     handle: PopHandle
 
 
-def receipt_of(house: House, header: AckHeader | ChangeInvisibleHeader) -> Receipt:
+def receipt_of(broker: RocketmqBroker, header: AckHeader | ChangeInvisibleHeader) -> Receipt:
     """What a request means; raises ``Answer`` when that is nothing."""
     try:
         handle = parse_handle(header.extra_info)
@@ -91,14 +91,14 @@ def receipt_of(house: House, header: AckHeader | ChangeInvisibleHeader) -> Recei
             f"the receipt is of offset {handle.offset} in queue {handle.queue_id}, the request "
             f"of offset {header.offset} in queue {header.queue_id}"
         )
-    if handle.broker_name != house.broker_name:
+    if handle.broker_name != broker.broker_name:
         raise _illegal(f"the receipt is of broker {handle.broker_name[:80]!r}")
     topic = real_topic(header.topic, header.consumer_group, handle.retry_flag)
-    queue = queue_of(house, topic, header.queue_id)
+    queue = queue_of(broker, topic, header.queue_id)
     check_offset(queue, header.offset)
-    reader = house.part(Pops).known(queue.topic, header.consumer_group)
+    reader = broker.part(Pops).known(queue.topic, header.consumer_group)
     if reader is None or not reader.is_alive(queue, header.offset, handle):
-        house.part(PopCounts).messages[PopEvent.VOID] += 1
+        broker.part(PopCounts).messages[PopEvent.VOID] += 1
         raise VoidReceipt(header.offset)
     return Receipt(reader, queue, header.offset, handle)
 
@@ -110,9 +110,9 @@ def real_topic(topic: str, group: str, flag: int) -> str:
     return pop_retry_topic(group, topic)
 
 
-def queue_of(house: House, topic: str, number: int) -> Queue:
+def queue_of(broker: RocketmqBroker, topic: str, number: int) -> Queue:
     """The queue a receipt names; raises ``Answer``."""
-    place = house.topics.require(topic)
+    place = broker.topics.require(topic)
     queues = place.topic.queues
     if not 0 <= number < len(queues):
         raise _illegal(
@@ -142,29 +142,29 @@ def _illegal(remark: str) -> Answer:
 _log = logging.getLogger(__name__)
 
 
-def ack(session: Session, command: Command) -> None:
-    house = session.house
+def ack(session: RocketmqConnection, command: Command) -> None:
+    broker = session.broker
     try:
-        receipt = receipt_of(house, parse(AckHeader, command))
+        receipt = receipt_of(broker, parse(AckHeader, command))
     except VoidReceipt as void:
         session.answer(command, remark=void.remark)
         return
     receipt.reader.settle(receipt.queue, [receipt.offset])
-    house.part(PopCounts).messages[PopEvent.ACKNOWLEDGED] += 1
+    broker.part(PopCounts).messages[PopEvent.ACKNOWLEDGED] += 1
     session.answer(command)
 
 
-def batch_ack(session: Session, command: Command) -> None:
+def batch_ack(session: RocketmqConnection, command: Command) -> None:
     body = decode_body(command.body, BatchAckBody)
-    if body.broker_name and body.broker_name != session.house.broker_name:
+    if body.broker_name and body.broker_name != session.broker.broker_name:
         raise Answer(
             ResponseCode.MESSAGE_ILLEGAL,
             f"the receipts are of broker {body.broker_name[:80]!r}, this is "
-            f"{session.house.broker_name!r}",
+            f"{session.broker.broker_name!r}",
         )
     for each in body.acks:
         try:
-            settle(session.house, each)
+            settle(session.broker, each)
         except Answer as problem:
             _log.info(
                 "acknowledgements of a batch were left out",
@@ -173,22 +173,22 @@ def batch_ack(session: Session, command: Command) -> None:
     session.answer(command)
 
 
-def settle(house: House, batch: BatchAck) -> int:
+def settle(broker: RocketmqBroker, batch: BatchAck) -> int:
     """Acknowledge what one pop gave of one queue; how many counted."""
     flag = int(batch.retry) if batch.retry.isdecimal() else 0
-    queue = queue_of(house, real_topic(batch.topic, batch.consumer_group, flag), batch.queue_id)
+    queue = queue_of(broker, real_topic(batch.topic, batch.consumer_group, flag), batch.queue_id)
     offsets = batch.offsets()
     for offset in offsets[:1] + offsets[-1:]:
         check_offset(queue, offset)
-    reader = house.part(Pops).known(queue.topic, batch.consumer_group)
+    reader = broker.part(Pops).known(queue.topic, batch.consumer_group)
     if reader is None:
         return 0
     handle = PopHandle(
         batch.start_offset, batch.pop_time, batch.invisible_time, batch.revive_queue_id,
-        flag, house.broker_name, batch.queue_id, -1,
+        flag, broker.broker_name, batch.queue_id, -1,
     )  # fmt: skip
     alive = [offset for offset in offsets if reader.is_alive(queue, offset, handle)]
-    counts = house.part(PopCounts).messages
+    counts = broker.part(PopCounts).messages
     counts[PopEvent.ACKNOWLEDGED] += len(alive)
     counts[PopEvent.VOID] += len(offsets) - len(alive)
     return reader.settle(queue, alive) if alive else 0
@@ -208,27 +208,27 @@ ACK_HANDLERS: Final[dict[int, Handler]] = {
 # message back at once, which is how clients say "not now".
 
 
-def change_invisible(session: Session, command: Command) -> None:
+def change_invisible(session: RocketmqConnection, command: Command) -> None:
     """CHANGE_MESSAGE_INVISIBLETIME."""
-    house = session.house
+    broker = session.broker
     header = parse(ChangeInvisibleHeader, command)
     if not 0 <= header.invisible_time <= INVISIBLE_MS_MAX:
         raise Answer(
-            house.settings.invalid_parameter_code,
+            broker.settings.invalid_parameter_code,
             f"invisibleTime[{header.invisible_time}] is illegal, use 0 to {INVISIBLE_MS_MAX} ms",
         )
-    receipt = receipt_of(house, header)
-    pops = house.part(Pops)
+    receipt = receipt_of(broker, header)
+    pops = broker.part(Pops)
     is_orderly = receipt.handle.revive_qid == REVIVE_ORDERLY
     revive_qid = pops.next_revive_qid(is_orderly=is_orderly)
     pop_ms = pops.pop_ms(is_again=True)
     receipt.reader.extend(
         receipt.queue,
         receipt.offset,
-        deadline_ms=house.clock.monotonic_ms() + header.invisible_time,
+        deadline_ms=broker.clock.monotonic_ms() + header.invisible_time,
         tag=tag_of(pop_ms, revive_qid),
     )
-    house.part(PopCounts).messages[PopEvent.EXTENDED] += 1
+    broker.part(PopCounts).messages[PopEvent.EXTENDED] += 1
     answer = ChangeInvisibleAnswer(
         pop_time=pop_ms, invisible_time=header.invisible_time, revive_qid=revive_qid
     )

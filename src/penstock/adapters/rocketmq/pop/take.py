@@ -52,8 +52,8 @@ from penstock.wire.rocketmq.pop_handle import (
 )
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import House
-    from penstock.adapters.rocketmq.connection import Session
+    from penstock.adapters.rocketmq.broker import RocketmqBroker
+    from penstock.adapters.rocketmq.connection import RocketmqConnection
     from penstock.adapters.rocketmq.requests import Handler
     from penstock.engine.filter.filters import Filter
     from penstock.engine.host import IndexEntry
@@ -78,8 +78,8 @@ class PopTaken:
     """Messages of one answer."""
 
     __slots__ = (
+        "_broker",
         "_counts",
-        "_house",
         "_is_orderly",
         "_offsets",
         "_parts",
@@ -89,8 +89,8 @@ class PopTaken:
         "size",
     )
 
-    def __init__(self, house: House, *, is_orderly: bool) -> None:
-        self._house = house
+    def __init__(self, broker: RocketmqBroker, *, is_orderly: bool) -> None:
+        self._broker = broker
         self._is_orderly = is_orderly
         self._taken: list[tuple[PopReader, list[Delivery]]] = []
         self._parts: list[bytes] = []
@@ -125,7 +125,7 @@ class PopTaken:
         """A message that is not its own answer; one of another protocol may be several."""
         cursor = reader.subscription.lane(queue.queue_id).cursor
         offsets = self._offsets[reader.flag, queue.number]
-        messages = shown(self._house, queue, delivery.record, entry)
+        messages = shown(self._broker, queue, delivery.record, entry)
         for offset, data in enumerate(messages, delivery.offset):
             # Of a batch some may be acknowledged already.
             if len(messages) == 1 or not cursor.is_settled(offset):
@@ -191,20 +191,20 @@ class PopPlace(NamedTuple):
     """The filter on what comes back from the retry topic."""
 
 
-def checked(house: House, header: PopHeader) -> PopPlace:
+def checked(broker: RocketmqBroker, header: PopHeader) -> PopPlace:
     """The place of a pop; raises ``Answer``."""
     if not 0 < header.max_msg_nums <= MESSAGES_MAX:
         raise system_error(
-            f"the broker[{house.broker_name}] pop message's num is greater than {MESSAGES_MAX}, "
+            f"the broker[{broker.broker_name}] pop message's num is greater than {MESSAGES_MAX}, "
             f"or not positive: {header.max_msg_nums}"
         )
     if not 0 < header.invisible_time <= INVISIBLE_MS_MAX:
         raise Answer(
-            house.settings.invalid_parameter_code,
+            broker.settings.invalid_parameter_code,
             f"invisibleTime[{header.invisible_time}] is illegal, use 1 to {INVISIBLE_MS_MAX} ms",
         )
-    place = readable(house, header)
-    filters = house.part(Filters)
+    place = readable(broker, header)
+    filters = broker.part(Filters)
     language = language_of(header.exp_type)
     try:
         wanted = filters.build(header.exp or "*", language)
@@ -221,23 +221,25 @@ def checked(house: House, header: PopHeader) -> PopPlace:
     return place._replace(wanted=wanted, wanted_again=again)
 
 
-def readable(house: House, header: PopHeader | PeekHeader | NotificationHeader) -> PopPlace:
+def readable(
+    broker: RocketmqBroker, header: PopHeader | PeekHeader | NotificationHeader
+) -> PopPlace:
     """The queues a request names and the group's hold on them; raises ``Answer``."""
     topic, number = header.topic, header.queue_id
-    if not house.settings.is_readable:
-        raise no_permission(f"the broker[{house.broker_name}] pop message is forbidden")
-    place = house.topics.require(topic)
+    if not broker.settings.is_readable:
+        raise no_permission(f"the broker[{broker.broker_name}] pop message is forbidden")
+    place = broker.topics.require(topic)
     if not place.is_readable:
         raise no_permission(f"the topic[{topic}] pop message is forbidden")
     queues = place.topic.queues[: max(1, place.config.read_queue_nums)]
     if number >= len(queues):
         raise Answer(
-            house.settings.invalid_parameter_code,
+            broker.settings.invalid_parameter_code,
             f"queueId[{number}] is illegal, topic:[{topic}] "
             f"topicConfig.readQueueNums:[{place.config.read_queue_nums}]",
         )
-    house.part(PullChecks).group(header.consumer_group)
-    reader = house.part(Pops).reader(place.topic, header.consumer_group)
+    broker.part(PullChecks).group(header.consumer_group)
+    reader = broker.part(Pops).reader(place.topic, header.consumer_group)
     return PopPlace(reader, queues if number < 0 else (queues[number],))
 
 
@@ -258,20 +260,20 @@ class PopRequest:
 
     __slots__ = ("_command", "_counts", "_header", "_place", "_pops", "_session")
 
-    def __init__(self, session: Session, command: Command, header: PopHeader) -> None:
+    def __init__(self, session: RocketmqConnection, command: Command, header: PopHeader) -> None:
         self._session = session
         self._command = command
         self._header = header
-        self._pops = session.house.part(Pops)
-        self._place = checked(session.house, header)
-        self._counts = session.house.part(PopCounts)
+        self._pops = session.broker.part(Pops)
+        self._place = checked(session.broker, header)
+        self._counts = session.broker.part(PopCounts)
 
     def run(self) -> None:
         """Serve it now, or let it wait."""
         place, init_mode = self._place, self._header.init_mode
         started = [place.reader.start(queue, init_mode) for queue in place.queues]
         if any(started):
-            self._session.house.engine.after_durable(self._resume)
+            self._session.broker.engine.after_durable(self._resume)
         else:
             self._go()
 
@@ -317,7 +319,7 @@ class PopRequest:
         header, pops = self._header, self._pops
         if self._place.reader.subscription.is_closed:
             return False
-        taken = PopTaken(self._session.house, is_orderly=header.order)
+        taken = PopTaken(self._session.broker, is_orderly=header.order)
         rest = 0
         for reader, queue in self._sources():
             rest += self._take(reader, queue, taken)
@@ -343,7 +345,7 @@ class PopRequest:
         if retry is None:
             return normal
         retries: list[Source] = [(retry, queue) for queue in retry.topic.queues]
-        if self._session.house.random.randrange(100) < RETRY_FIRST_PERCENT:
+        if self._session.broker.random.randrange(100) < RETRY_FIRST_PERCENT:
             return retries + normal
         return normal + retries
 
@@ -351,7 +353,7 @@ class PopRequest:
         queues = place.queues
         if len(queues) < 2:
             return list(queues)
-        first = self._session.house.random.randrange(len(queues))
+        first = self._session.broker.random.randrange(len(queues))
         return [*queues[first:], *queues[:first]]
 
     def _take(self, reader: PopReader, queue: Queue, taken: PopTaken) -> int:
@@ -379,7 +381,7 @@ class PopRequest:
         return place.wanted if reader is place.reader else place.wanted_again
 
 
-def pop(session: Session, command: Command) -> None:
+def pop(session: RocketmqConnection, command: Command) -> None:
     PopRequest(session, command, parse(PopHeader, command)).run()
 
 
@@ -392,19 +394,19 @@ POP_HANDLERS: Final[dict[int, Handler]] = {RequestCode.POP_MESSAGE: pop}
 # The answer looks like that of a pop, but there are no receipts in it, and nothing is in flight.
 
 
-def peek(session: Session, command: Command) -> None:
-    house = session.house
+def peek(session: RocketmqConnection, command: Command) -> None:
+    broker = session.broker
     header = parse(PeekHeader, command)
     if not 0 < header.max_msg_nums <= MESSAGES_MAX:
         raise system_error(f"peek 1 to {MESSAGES_MAX} messages, not {header.max_msg_nums}")
-    place = readable(house, header)
+    place = readable(broker, header)
     sources: list[tuple[PopReader, Queue]] = [(place.reader, queue) for queue in place.queues]
-    first = house.random.randrange(len(sources))
+    first = broker.random.randrange(len(sources))
     sources = sources[first:] + sources[:first]
-    retry = house.part(Pops).retry_reader(header.topic, header.consumer_group)
+    retry = broker.part(Pops).retry_reader(header.topic, header.consumer_group)
     if retry is not None:
         retries = [(retry, queue) for queue in retry.topic.queues]
-        is_first = house.random.randrange(100) < RETRY_FIRST_PERCENT
+        is_first = broker.random.randrange(100) < RETRY_FIRST_PERCENT
         sources = retries + sources if is_first else sources + retries
     messages: list[bytes] = []
     rest = 0
@@ -414,24 +416,26 @@ def peek(session: Session, command: Command) -> None:
     if not messages:
         raise Answer(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
     answer = PopAnswer(
-        pop_time=house.clock.wall_ms(), invisible_time=0, rest_num=max(0, rest - len(messages))
+        pop_time=broker.clock.wall_ms(), invisible_time=0, rest_num=max(0, rest - len(messages))
     )
     session.answer(command, ext=fields(answer), body=b"".join(messages), remark="FOUND")
 
 
-def _look(session: Session, reader: PopReader, queue: Queue, messages_max: int) -> list[bytes]:
+def _look(
+    session: RocketmqConnection, reader: PopReader, queue: Queue, messages_max: int
+) -> list[bytes]:
     if messages_max <= 0:
         return []
     offset = reader.next_offset(queue)
     pull = Pull(session, queue, offset, messages_max=messages_max, bytes_max=BYTES_MAX)
-    found = session.house.engine.pulls.read(pull)
+    found = session.broker.engine.pulls.read(pull)
     if found.status in (PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_TOO_LARGE):
         pull.offset = found.next_offset
-        found = session.house.engine.pulls.read(pull)
+        found = session.broker.engine.pulls.read(pull)
     return [
         data
         for record, entry in zip(found.records, found.entries, strict=True)
-        for data in shown(session.house, queue, record, entry)
+        for data in shown(session.broker, queue, record, entry)
     ]
 
 
@@ -445,10 +449,10 @@ PEEK_HANDLERS: Final[dict[int, Handler]] = {RequestCode.PEEK_MESSAGE: peek}
 # is answered with ``hasMsg`` either way; a full table says so instead of waiting.
 
 
-def notification(session: Session, command: Command) -> None:
+def notification(session: RocketmqConnection, command: Command) -> None:
     header = parse(NotificationHeader, command)
-    place = readable(session.house, header)
-    pops = session.house.part(Pops)
+    place = readable(session.broker, header)
+    pops = session.broker.part(Pops)
 
     def say(has_msg: bool, *, is_full: bool = False) -> None:
         answer = NotificationAnswer(has_msg=has_msg, polling_full=is_full)

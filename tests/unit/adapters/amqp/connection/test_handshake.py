@@ -84,7 +84,7 @@ def test_the_whole_way_in(bench, peer):
     peer.send(0, TuneOk(2047, 131_072, 60))
     assert peer.call(0, Open("/")) == OpenOk()
     assert peer.session.is_established
-    assert bench.house.sessions == {peer.session.connection_id: peer.session}
+    assert bench.broker.sessions == {peer.session.connection_id: peer.session}
 
 
 def test_the_whole_way_in_byte_by_byte(bench):
@@ -132,7 +132,7 @@ def test_guest_comes_from_this_machine_only(bench):
     peer = bench.peer(host="192.0.2.7")
     peer.greet()
     assert cut_off(peer.login())[0] == 403
-    bench.house.users.add("shop", "keeper")
+    bench.broker.users.add("shop", "keeper")
     other = bench.peer(host="192.0.2.7")
     other.greet()
     assert isinstance(other.login("shop", "keeper"), Tune)
@@ -175,21 +175,21 @@ def test_an_unknown_virtual_host_is_not_allowed(peer):
 
 
 def test_a_virtual_host_that_was_made_is_open_also_after_a_restart(bench):
-    bench.house.make_vhost("shop")
+    bench.broker.make_vhost("shop")
     assert bench.peer().handshake("shop") == OpenOk()
     bench.settle()
     bench.stop()
     assert bench.peer().handshake("shop") == OpenOk()
-    assert bench.house.drop_vhost("shop")
+    assert bench.broker.drop_vhost("shop")
     assert cut_off(bench.peer().handshake("shop"))[0] == 530
 
 
 def test_a_dropped_virtual_host_takes_its_connections_with_it(bench):
-    bench.house.make_vhost("shop")
+    bench.broker.make_vhost("shop")
     peer = bench.client(vhost="shop")
-    bench.house.drop_vhost("shop")
+    bench.broker.drop_vhost("shop")
     assert cut_off(peer.answer(0)) == (320, "CONNECTION_FORCED - vhost 'shop' is deleted")
-    assert not bench.house.drop_vhost("/")
+    assert not bench.broker.drop_vhost("/")
 
 
 @pytest.mark.parametrize("method", [TuneOk(1, 4096, 0), Open("/"), UpdateSecret(b"x", "y")])
@@ -234,4 +234,4 @@ def test_nothing_of_the_engine_is_touched_by_a_peer_that_leaves_early(bench, pee
     peer.greet()
     peer.leave()
     assert bench.engine.statistics().connections == 0
-    assert bench.house.sessions == {}
+    assert bench.broker.sessions == {}

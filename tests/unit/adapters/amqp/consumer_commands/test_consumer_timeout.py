@@ -21,7 +21,7 @@ def with_one_delivery(bench: AmqpBench) -> AmqpPeer:
 
 def wait(bench: AmqpBench, ms: int) -> None:
     bench.clock.advance(ms)
-    bench.house.timers.due(bench.clock.monotonic_ms())
+    bench.broker.timers.due(bench.clock.monotonic_ms())
 
 
 def test_too_long_costs_the_channel_and_requeues() -> None:
@@ -38,7 +38,7 @@ def test_too_long_costs_the_channel_and_requeues() -> None:
         "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value "
         f"used: {limit_ms} ms."
     )
-    queue = bench.house.vhosts["/"].queues.get("q")
+    queue = bench.broker.vhosts["/"].queues.get("q")
     assert queue is not None
     assert (queue.ready, queue.unacked) == (1, 0)
 
@@ -60,6 +60,6 @@ def test_only_the_oldest_counts() -> None:
 def test_zero_means_never() -> None:
     bench = AmqpBench(Settings(amqp=AmqpSettings(consumer_timeout_ms=0)))
     peer = with_one_delivery(bench)
-    assert ConsumerTimeouts(bench.house).next_deadline_ms() is None
+    assert ConsumerTimeouts(bench.broker).next_deadline_ms() is None
     wait(bench, 1 << 40)
     assert peer.take() == []

@@ -27,7 +27,7 @@ def got(peer: AmqpPeer, *, is_no_ack: bool = False, channel: int = 1) -> tuple[G
 
 
 def counts(peer: AmqpPeer) -> tuple[int, int]:
-    queue = peer.bench.house.vhosts["/"].queues.get("q")
+    queue = peer.bench.broker.vhosts["/"].queues.get("q")
     assert queue is not None
     return queue.ready, queue.unacked
 

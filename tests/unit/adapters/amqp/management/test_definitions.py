@@ -45,7 +45,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 def imported(bench: AmqpBench, document: dict[str, Any]) -> None:
-    import_definitions(bench.house, msgspec.convert(document, Definitions))
+    import_definitions(bench.broker, msgspec.convert(document, Definitions))
     bench.settle()
 
 
@@ -53,30 +53,30 @@ def test_what_was_imported_is_there_after_a_crash_and_is_exported_again() -> Non
     bench = AmqpBench()
     imported(bench, DOCUMENT)
     bench.cut_power()
-    team = bench.house.vhosts["team"]
+    team = bench.broker.vhosts["team"]
     assert team.exchanges["out"].is_internal
     orders = team.queues.get("orders")
     assert orders is not None
     assert orders.arguments == {"x-max-length": 10}
-    assert bench.house.users.login("ada", "test12", "10.0.0.1")
+    assert bench.broker.users.login("ada", "test12", "10.0.0.1")
     assert [queue.name for queue in team.router.route_dead("out", ("k",)).queues or ()] == []
-    document = exported(bench.house)
+    document = exported(bench.broker)
     assert [each["name"] for each in document["users"]] == ["ada", "guest"]
     assert document["bindings"] == DOCUMENT["bindings"][:2]
     assert {each["name"] for each in document["exchanges"]} == {"in", "out"}
     again = AmqpBench()
     imported(again, document)
-    assert exported(again.house) == document
+    assert exported(again.broker) == document
 
 
 def test_one_vhost_is_exported_without_its_name_and_imported_under_another() -> None:
     bench = AmqpBench()
     imported(bench, DOCUMENT)
-    document = exported(bench.house, bench.house.vhosts["team"])
+    document = exported(bench.broker, bench.broker.vhosts["team"])
     assert "users" not in document
     assert not any("vhost" in each for each in document["bindings"])
-    target = bench.house.make_vhost("copy")
-    import_definitions(bench.house, msgspec.convert(document, Definitions), target)
+    target = bench.broker.make_vhost("copy")
+    import_definitions(bench.broker, msgspec.convert(document, Definitions), target)
     assert {each.source for each in target.bindings} == {"in", "out"}
 
 
@@ -85,7 +85,7 @@ def test_what_ends_with_a_connection_is_not_exported() -> None:
     peer = bench.client()
     peer.call(1, Declare(0, "mine", is_exclusive=True))
     bench.topic("foreign")
-    assert exported(bench.house)["queues"] == []
+    assert exported(bench.broker)["queues"] == []
 
 
 @pytest.mark.parametrize(

@@ -174,12 +174,12 @@ def refused(client, method, setting):
 
 def test_exchanges_of_all_vhosts_together():
     client = client_of(exchanges_max=14)
-    client.bench.house.make_vhost("other")
+    client.bench.broker.make_vhost("other")
     for name in ("a", "b"):
         client.call(1, exchange.Declare(0, name, "fanout"))
     client.call(1, exchange.Declare(0, "b", "fanout"))
     refused(client, exchange.Declare(0, "c", "fanout"), "amqp.exchanges_max")
-    assert "c" not in client.bench.house.vhosts["/"].exchanges
+    assert "c" not in client.bench.broker.vhosts["/"].exchanges
 
 
 def test_bindings_of_all_kinds_together():
@@ -205,11 +205,11 @@ def test_bindings_that_go_with_their_queue_make_room():
 
 
 def test_virtual_hosts():
-    house = client_of(vhosts_max=2).bench.house
-    house.make_vhost("a")
-    house.make_vhost("a")
+    broker = client_of(vhosts_max=2).bench.broker
+    broker.make_vhost("a")
+    broker.make_vhost("a")
     with pytest.raises(ValueError, match="vhosts_max"):
-        house.make_vhost("b")
+        broker.make_vhost("b")
 
 
 @pytest.mark.parametrize(
@@ -230,16 +230,16 @@ def test_the_arguments_of_everything_that_is_kept(method):
 
 def test_a_vhost_that_is_dropped_is_not_told_of_topics_any_more():
     client = client_of()
-    house, engine = client.bench.house, client.bench.engine
+    broker, engine = client.bench.broker, client.bench.engine
     before = len(engine._parts.removal_watchers)
     for _ in range(3):
-        vhost = house.make_vhost("v")
+        vhost = broker.make_vhost("v")
         client_of_vhost = client.bench.peer()
         client_of_vhost.handshake("v")
         client_of_vhost.open(1)
         client_of_vhost.call(1, queue.Declare(queue="q", is_durable=True))
         client_of_vhost.call(1, queue.Bind(0, "q", "amq.direct", "k"))
-        assert house.drop_vhost("v")
+        assert broker.drop_vhost("v")
         assert vhost.queues.get("q") is None
         assert list(vhost.bindings) == []
     assert len(engine._parts.removal_watchers) == before

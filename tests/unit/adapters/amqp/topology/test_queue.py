@@ -108,14 +108,14 @@ def test_deleting_what_another_protocol_made_takes_our_part_only(bench, client):
     assert client.call(1, Delete(queue="orders")) == DeleteOk(1)
     assert topic.subscriptions == {}
     assert bench.engine.topic(topic.name) is topic
-    assert list(bench.house.vhosts["/"].bindings) == []
+    assert list(bench.broker.vhosts["/"].bindings) == []
 
 
 def test_lists_show_topics_and_hide_what_is_hidden(bench, client):
     bench.topic("orders")
     bench.topic("%RETRY%group")
     name = declared(client, "").queue
-    listed = [queue.name for queue in bench.house.vhosts["/"].queues]
+    listed = [queue.name for queue in bench.broker.vhosts["/"].queues]
     assert listed == ["orders", name]
 
 

@@ -18,7 +18,7 @@ ANN, BOB = Client(1), Client(2)
 
 
 def book(bench, vhost="/"):
-    return bench.house.vhosts[vhost].queues
+    return bench.broker.vhosts[vhost].queues
 
 
 def row_of(bench, name="q", **arguments):
@@ -27,7 +27,7 @@ def row_of(bench, name="q", **arguments):
 
 
 def test_a_queue_in_another_vhost_is_another_topic(bench):
-    bench.house.make_vhost("team")
+    bench.broker.make_vhost("team")
     here = book(bench).declare(Declaration("q", is_durable=True), ANN)
     there = book(bench, "team").declare(Declaration("q", is_durable=True), ANN)
     assert here.topic.name == TopicName("", "q")
@@ -88,11 +88,11 @@ def test_a_row_with_arguments_we_would_refuse_is_still_a_queue(bench):
 
 
 def test_a_dropped_vhost_takes_its_queues(bench):
-    bench.house.make_vhost("team")
+    bench.broker.make_vhost("team")
     book(bench, "team").declare(Declaration("q", is_durable=True), ANN)
     book(bench).declare(Declaration("q", is_durable=True), ANN)
     bench.settle()
-    bench.house.drop_vhost("team")
+    bench.broker.drop_vhost("team")
     bench.settle()
     assert [topic.name for topic in bench.engine.topics()] == [TopicName("", "q")]
 

@@ -285,7 +285,7 @@ def vhost():
     peer.call(1, Declare(queue="q"))
     for key in ("a.#", "*.b", "#"):
         peer.call(1, Bind(queue="q", exchange="amq.topic", routing_key=key))
-    return bench.house.vhosts["/"]
+    return bench.broker.vhosts["/"]
 
 
 @pytest.fixture

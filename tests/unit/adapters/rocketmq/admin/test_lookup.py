@@ -179,7 +179,7 @@ def test_the_answer_says_how_far_the_index_reaches(bench, client):
 
 def test_a_hash_that_lies_is_found_out(bench, client):
     answer = client.send("orders", b"1", KEYS="a")
-    place = bench.house.topics.find("orders")
+    place = bench.broker.topics.find("orders")
     bench.engine.note_keys(place.topic, [b"liar"], position_of(answer))
     assert query(client, "liar").code == ResponseCode.QUERY_NOT_FOUND
 

@@ -60,7 +60,7 @@ def test_consume_directly_carries_the_message(bench, consumer, operator):
     operator.write(DIRECTLY, names(msgId=sent.ext["msgId"], topic="orders"))
     question = asked(consumer, DIRECTLY)
     assert decode_stored(question.body)[0].body == b"this one"
-    assert question.ext["brokerName"] == bench.house.broker_name
+    assert question.ext["brokerName"] == bench.broker.broker_name
 
 
 @pytest.mark.parametrize("msg_id", ["", "xyz", "00" * 15])
@@ -101,7 +101,7 @@ def test_a_client_that_goes_ends_the_question(bench, consumer, operator):
     consumer.close()
     assert operator.answer_to(opaque).code == ResponseCode.SYSTEM_ERROR
     bench.advance(RELAY_MS)
-    assert len(bench.house.part(Relays)) == 0
+    assert len(bench.broker.part(Relays)) == 0
 
 
 def test_an_operator_that_goes_is_not_answered(bench, consumer, operator):

@@ -30,7 +30,7 @@ def test_a_topic_is_made_as_asked(bench, client):
         attributes="+message.type=FIFO,+a=b",
     )  # fmt: skip
     assert answer.code == 0
-    place = bench.house.topics.find("orders")
+    place = bench.broker.topics.find("orders")
     config = place.config
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (3, 2, 4)
     assert config.order
@@ -50,7 +50,7 @@ def test_it_is_answered_once_it_is_durable(bench, client):
 def test_a_topic_and_its_configuration_survive_a_kill(bench, client):
     create(client, readQueueNums="3", writeQueueNums="2", perm="4", attributes="+a=b")
     bench.kill()
-    config = bench.house.topics.find("orders").config
+    config = bench.broker.topics.find("orders").config
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (3, 2, 4)
     assert config.attributes == {"a": "b"}
 
@@ -61,14 +61,14 @@ def test_more_queues_are_added_and_fewer_only_hidden(bench, client):
     assert client.send("orders", queue=3).code == 0
     create(client, readQueueNums="1", writeQueueNums="1")
     assert client.send("orders", queue=1).code == 29
-    assert len(bench.house.topics.find("orders").topic.queues) == 4
+    assert len(bench.broker.topics.find("orders").topic.queues) == 4
     assert len(bench.stored("orders", 3)) == 1
 
 
 def test_attributes_are_added_and_taken_away(bench, client):
     create(client, attributes="+a=1,+b=2")
     create(client, attributes="-a,+c=3")
-    assert bench.house.topics.find("orders").config.attributes == {"b": "2", "c": "3"}
+    assert bench.broker.topics.find("orders").config.attributes == {"b": "2", "c": "3"}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_deleted_topic_is_gone_and_its_name_free(bench, client):
     client.send("orders")
     assert client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}).code == 0
     assert bench.engine.topics() == []
-    assert bench.house.topics.find("orders") is None
+    assert bench.broker.topics.find("orders") is None
     answer = client.send("orders")
     assert (answer.code, answer.ext["queueOffset"]) == (0, "0")
 
@@ -111,7 +111,7 @@ def test_deleting_what_is_not_there_is_no_error_but_system_topics_stay(client):
 
 def test_topics_of_other_protocols_are_seen_with_all_their_queues(bench, client):
     bench.engine.create_topic(topic_name("orders.eu"), queues=3)
-    config = bench.house.topics.find("orders%2Eeu").config
+    config = bench.broker.topics.find("orders%2Eeu").config
     assert (config.read_queue_nums, config.perm) == (3, 6)
     assert client.send("orders%2Eeu", queue=2).code == 0
 
@@ -142,7 +142,7 @@ def test_what_was_said_of_a_topic_is_not_said_of_its_successor(bench, client):
     bench.engine.create_topic(topic_name("orders"), queues=1)
     bench.settle()
     for _ in range(2):
-        config = bench.house.topics.find("orders").config
+        config = bench.broker.topics.find("orders").config
         assert (config.write_queue_nums, config.perm) == (1, 6)
         bench.kill()
 
@@ -150,4 +150,4 @@ def test_what_was_said_of_a_topic_is_not_said_of_its_successor(bench, client):
 def test_other_protocols_own_topics_are_in_no_list(bench, client):
     for name in ("amq.gen-x", "penstock.flow", "orders.eu"):
         bench.engine.create_topic(topic_name(name))
-    assert list(bench.house.topics.configs()) == ["TBW102", "orders%2Eeu"]
+    assert list(bench.broker.topics.configs()) == ["TBW102", "orders%2Eeu"]

@@ -7,7 +7,7 @@ import pytest
 from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq.cluster_routes import HOLD_MS_MAX, ClusterRoutes
 from penstock.adapters.rocketmq.groups import Modes
-from penstock.adapters.rocketmq.name_server.routes import RouteBook
+from penstock.adapters.rocketmq.name_server.routes import RouteRegistry
 from penstock.engine.group.assignment import ConsumeMode, ModeSetting
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
@@ -18,7 +18,7 @@ from penstock.wire.rocketmq.command import Command
 
 def make_bench(settings=None):
     bench = RocketmqBench(settings)
-    bench.house.topics.put(TopicConfig(topic_name="orders", read_queue_nums=4, write_queue_nums=4))
+    bench.broker.topics.put(TopicConfig(topic_name="orders", read_queue_nums=4, write_queue_nums=4))
     bench.settle()
     return bench
 
@@ -81,7 +81,7 @@ def numbers(found):
 
 def set_pop(bench, share):
     setting = ModeSetting(ConsumeMode.POP, share)
-    bench.house.part(Modes).set("orders", "g", setting)
+    bench.broker.part(Modes).set("orders", "g", setting)
 
 
 def test_by_default_queues_are_divided_to_be_pulled(bench):
@@ -168,7 +168,7 @@ def tell_route(bench, **queues):
         for name, count in queues.items()
     ]
     body = encode_body(TopicRouteData(queue_datas=datas))
-    routes = bench.house.part(ClusterRoutes)
+    routes = bench.broker.part(ClusterRoutes)
     assert routes.wanted() == "orders"
     routes.learnt("orders", Command(0, body=body))
 
@@ -231,7 +231,7 @@ def test_more_queues_than_a_cluster_can_have_are_not_believed(joined):
 
 
 def test_queues_that_only_other_brokers_have_are_divided_too(bench):
-    book = bench.house.part(RouteBook)
+    book = bench.broker.part(RouteRegistry)
     other = book.enter("other", "DefaultCluster", "0", "10.0.0.7:10911")
     other.topics = {"far": TopicConfig(topic_name="far", read_queue_nums=2)}
     join(bench, "c0")

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
-from penstock.adapters.rocketmq.group_registry import GroupBook
+from penstock.adapters.rocketmq.group_registry import GroupRegistry
 from penstock.adapters.rocketmq.groups import RETRY_QUEUES_MAX, Clients, Notices
 from penstock.engine.group.membership import MEMBER_MS_MAX, SCAN_MS
 from penstock.settings.load import Settings
@@ -27,7 +27,7 @@ def consumer(bench):
 
 
 def members(bench, group=GROUP):
-    return bench.house.consumers.client_ids(group)
+    return bench.broker.consumers.client_ids(group)
 
 
 def beat(client, body):
@@ -41,10 +41,10 @@ def test_a_heartbeat_registers_the_group_its_topics_and_its_retry_topic(bench, c
     answer = consumer.heartbeat(orders="A || B", version=7)
     assert answer.code == 0
     assert members(bench) == ["c1"]
-    wanted = bench.house.consumers.wanted(GROUP, "orders")
+    wanted = bench.broker.consumers.wanted(GROUP, "orders")
     assert (wanted.expression, wanted.language, wanted.version) == ("A || B", "tag", 7)
-    assert GROUP in bench.house.part(GroupBook)
-    retry = bench.house.topics.find(f"%RETRY%{GROUP}")
+    assert GROUP in bench.broker.part(GroupRegistry)
+    retry = bench.broker.topics.find(f"%RETRY%{GROUP}")
     assert (retry.config.read_queue_nums, retry.config.perm) == (1, 6)
 
 
@@ -60,12 +60,12 @@ def test_a_cpp_heartbeat_with_ordinals_and_missing_parts_is_understood(bench, co
         b'"producerDataSet":[{"groupName":"senders"}]}\n'
     )
     assert beat(consumer, body).code == 0
-    group = bench.house.consumers.group("readers")
+    group = bench.broker.consumers.group("readers")
     assert group.traits.is_broadcast
     assert group.traits.manner == "CONSUME_PASSIVELY"
     assert group.traits.start == "CONSUME_FROM_LAST_OFFSET"
     assert (group.wanted["orders"].version, group.wanted["orders"].language) == (12, "tag")
-    assert bench.house.producers.client_ids("senders") == ["cpp"]
+    assert bench.broker.producers.client_ids("senders") == ["cpp"]
 
 
 def test_a_second_kind_of_heartbeat_without_topics_changes_no_subscription(bench, consumer):
@@ -77,25 +77,25 @@ def test_a_second_kind_of_heartbeat_without_topics_changes_no_subscription(bench
         "consumerDataSet": [{"groupName": GROUP}],
     }
     assert beat(consumer, encode_body(body)).code == 0
-    assert bench.house.consumers.wanted(GROUP, "orders").expression == "A"
+    assert bench.broker.consumers.wanted(GROUP, "orders").expression == "A"
 
 
 def test_a_retry_topic_has_as_many_queues_as_its_group_says(bench, consumer):
     config = SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=3)
-    bench.house.part(GroupBook).put(config)
+    bench.broker.part(GroupRegistry).put(config)
     consumer.heartbeat(orders="*")
-    assert bench.house.topics.find(f"%RETRY%{GROUP}").queues == 3
+    assert bench.broker.topics.find(f"%RETRY%{GROUP}").queues == 3
     config = SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=10**6)
-    bench.house.part(GroupBook).put(config)
+    bench.broker.part(GroupRegistry).put(config)
     consumer.heartbeat(orders="*")
-    assert bench.house.topics.find(f"%RETRY%{GROUP}").queues == RETRY_QUEUES_MAX
+    assert bench.broker.topics.find(f"%RETRY%{GROUP}").queues == RETRY_QUEUES_MAX
 
 
 def test_a_group_without_retries_gets_no_retry_topic(bench, consumer):
     config = SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=0)
-    bench.house.part(GroupBook).put(config)
+    bench.broker.part(GroupRegistry).put(config)
     consumer.heartbeat(orders="*")
-    assert bench.house.topics.find(f"%RETRY%{GROUP}") is None
+    assert bench.broker.topics.find(f"%RETRY%{GROUP}") is None
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"{" * 1000, b'{"clientID":5}x'])
@@ -165,7 +165,7 @@ def test_broadcasting_groups_are_never_told(bench, consumer):
 
 def test_a_group_may_be_set_not_to_be_told(bench, consumer):
     config = SubscriptionGroupConfig(group_name=GROUP, notify_consumer_ids_changed_enable=False)
-    bench.house.part(GroupBook).put(config)
+    bench.broker.part(GroupRegistry).put(config)
     consumer.heartbeat(orders="*")
     assert consumer.told == []
 
@@ -181,7 +181,7 @@ def test_a_broker_may_be_set_not_to_tell():
 def test_one_client_id_on_two_connections_is_logged(bench, consumer, caplog):
     consumer.heartbeat(orders="*")
     BenchConsumer.on(bench, "c1").heartbeat(orders="*")
-    assert bench.house.part(Notices).counts["duplicate"] == 1
+    assert bench.broker.part(Notices).counts["duplicate"] == 1
     assert "'c1' is used by more than one connection" in caplog.text
     assert members(bench) == ["c1", "c1"]
 
@@ -195,10 +195,10 @@ def test_unregister_leaves_the_named_groups(bench, consumer):
     ext = {"clientID": "c1", "producerGroup": "", "consumerGroup": GROUP}
     assert consumer.ask(RequestCode.UNREGISTER_CLIENT, ext).code == 0
     assert members(bench) is None
-    assert bench.house.producers.client_ids("senders") is not None
+    assert bench.broker.producers.client_ids("senders") is not None
     ext = {"clientID": "c1", "producerGroup": "senders"}
     assert consumer.ask(RequestCode.UNREGISTER_CLIENT, ext).code == 0
-    assert bench.house.producers.client_ids("senders") is None
+    assert bench.broker.producers.client_ids("senders") is None
 
 
 def test_the_others_are_told_when_one_leaves(bench, consumer):
@@ -228,7 +228,7 @@ def test_120_s_of_silence_end_a_membership_looked_at_every_10_s(bench, consumer)
     bench.advance(10_000)
     assert members(bench) is None
     assert consumer.session.wants_close
-    assert bench.house.part(Notices).counts["expired"] == 1
+    assert bench.broker.part(Notices).counts["expired"] == 1
 
 
 def test_heartbeats_keep_a_membership(bench, consumer):
@@ -240,13 +240,13 @@ def test_heartbeats_keep_a_membership(bench, consumer):
 
 def test_silent_producers_go_too(bench, consumer):
     beat(consumer, b'{"clientID":"p","producerDataSet":[{"groupName":"senders"}]}')
-    assert bench.house.producers.client_ids("senders") == ["p"]
+    assert bench.broker.producers.client_ids("senders") == ["p"]
     bench.advance(130_000)
-    assert bench.house.producers.client_ids("senders") is None
+    assert bench.broker.producers.client_ids("senders") is None
 
 
 def test_without_clients_nothing_is_due(bench):
-    assert bench.house.part(Clients).next_deadline_ms() is None
+    assert bench.broker.part(Clients).next_deadline_ms() is None
 
 
 # Asking before subscribing.

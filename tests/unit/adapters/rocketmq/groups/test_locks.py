@@ -89,14 +89,14 @@ def test_cpp_ends_its_body_with_a_newline(first):
 
 
 def test_queues_of_another_broker_are_not_granted(bench, first):
-    body = first.lock_body("orders", 0).replace(bench.house.broker_name.encode(), b"elsewhere")
+    body = first.lock_body("orders", 0).replace(bench.broker.broker_name.encode(), b"elsewhere")
     answer = first.ask(RequestCode.LOCK_BATCH_MQ, body=body)
     assert answer.body == b'{"lockOKMQSet":[]}'
 
 
 def test_the_granted_queues_come_back_as_they_were_named(bench, first):
     answer = first.ask(RequestCode.LOCK_BATCH_MQ, body=first.lock_body("orders", 3))
-    name = bench.house.broker_name.encode()
+    name = bench.broker.broker_name.encode()
     assert answer.body == (
         b'{"lockOKMQSet":[{"topic":"orders","brokerName":"%b","queueId":3}]}' % name
     )

@@ -20,24 +20,24 @@ def set_mode(bench, **more):
 
 
 def test_the_usual_mode_is_pull_without_a_share(bench):
-    assert bench.house.modes.get("orders", "g") == ModeSetting(ConsumeMode.PULL, -1)
+    assert bench.broker.modes.get("orders", "g") == ModeSetting(ConsumeMode.PULL, -1)
 
 
 def test_a_mode_is_set_for_one_group_on_one_topic(bench):
     assert set_mode(bench).code == 0
-    assert bench.house.modes.get("orders", "g") == ModeSetting(ConsumeMode.POP, 3)
-    assert bench.house.modes.get("orders", "h").mode is ConsumeMode.PULL
-    assert bench.house.modes.get("other", "g").mode is ConsumeMode.PULL
+    assert bench.broker.modes.get("orders", "g") == ModeSetting(ConsumeMode.POP, 3)
+    assert bench.broker.modes.get("orders", "h").mode is ConsumeMode.PULL
+    assert bench.broker.modes.get("other", "g").mode is ConsumeMode.PULL
 
 
 def test_a_mode_survives_a_restart_and_can_be_set_back(bench):
     set_mode(bench)
     bench.settle()
     bench.kill()
-    assert bench.house.modes.get("orders", "g") == ModeSetting(ConsumeMode.POP, 3)
+    assert bench.broker.modes.get("orders", "g") == ModeSetting(ConsumeMode.POP, 3)
     set_mode(bench, mode="PULL")
     bench.stop()
-    assert bench.house.modes.get("orders", "g").mode is ConsumeMode.PULL
+    assert bench.broker.modes.get("orders", "g").mode is ConsumeMode.PULL
 
 
 def test_retry_topics_are_refused(bench):
@@ -52,11 +52,11 @@ def test_retry_topics_are_refused(bench):
 )
 def test_nonsense_is_refused(bench, more):
     assert set_mode(bench, **more).code == ResponseCode.SYSTEM_ERROR
-    assert len(bench.house.modes) == 0
+    assert len(bench.broker.modes) == 0
 
 
 def test_settings_are_bounded(bench):
-    bench.house.modes.settings_max = 1
+    bench.broker.modes.settings_max = 1
     assert set_mode(bench).code == 0
     assert set_mode(bench, topic="other").code == ResponseCode.SYSTEM_ERROR
 
@@ -75,7 +75,7 @@ def test_a_deleted_topic_takes_its_modes_along(bench):
     answer = bench.client().ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
     assert answer.code == 0
     assert list(bench.engine.definitions(MODE_KIND)) == ["other@g"]
-    assert bench.house.modes.get("orders", "g").mode is ConsumeMode.PULL
+    assert bench.broker.modes.get("orders", "g").mode is ConsumeMode.PULL
 
 
 def test_a_deleted_group_takes_its_modes_along(bench):

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
-from penstock.adapters.rocketmq.group_registry import GroupBook
+from penstock.adapters.rocketmq.group_registry import GroupRegistry
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
 from penstock.wire.rocketmq.bodies import decode_body, standard_json
@@ -21,7 +21,7 @@ def filled(bench):
     for _ in range(10):
         producer.send("orders")
         bench.clock.advance(100)
-    bench.house.part(GroupBook).find(GROUP)
+    bench.broker.part(GroupRegistry).find(GROUP)
     BenchConsumer.on(bench).commit("orders", 6)
     return bench
 
@@ -131,7 +131,7 @@ def test_the_old_way_tells_every_member(old):
 def test_cpp_members_get_a_list(old):
     consumer = BenchConsumer.on(old, "c1")
     consumer.heartbeat(orders="*")
-    member = old.house.consumers.group(GROUP).members[int(consumer.session.connection_id)]
+    member = old.broker.consumers.group(GROUP).members[int(consumer.session.connection_id)]
     client = member.client
     member.client = type(client)(client.client_id, client.connection, "CPP", 63)
     reset(old, old.start_ms + 250)

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from kit.rocketmq.bench import Popped, Popper, RocketmqBench, is_void
-from penstock.adapters.rocketmq.group_registry import OffsetBook
+from penstock.adapters.rocketmq.group_registry import OffsetRegistry
 from penstock.wire.rocketmq.bodies import TopicConfig, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 
@@ -13,7 +13,7 @@ from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 @pytest.fixture
 def bench():
     bench = RocketmqBench()
-    bench.house.topics.put(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
+    bench.broker.topics.put(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
     bench.settle()
     return bench
 
@@ -34,8 +34,8 @@ def forged(popped, **changes):
 
 
 def committed(bench, queue=0, topic="orders"):
-    found = bench.house.topics.find(topic).topic.queues[queue]
-    return bench.house.part(OffsetBook).committed(found, "g")
+    found = bench.broker.topics.find(topic).topic.queues[queue]
+    return bench.broker.part(OffsetRegistry).committed(found, "g")
 
 
 def test_an_acknowledged_message_does_not_come_back(bench, popper):

@@ -3,7 +3,7 @@
 import pytest
 
 from kit.rocketmq.bench import Popper, RocketmqBench, is_void
-from penstock.adapters.rocketmq.group_registry import GroupBook, OffsetBook
+from penstock.adapters.rocketmq.group_registry import GroupRegistry, OffsetRegistry
 from penstock.adapters.rocketmq.pop.reader import IN_MEMORY_BYTES_MAX
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, TopicConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
@@ -24,8 +24,8 @@ class Dice:
 @pytest.fixture
 def bench():
     bench = RocketmqBench()
-    bench.house.topics.put(TopicConfig(topic_name="orders", read_queue_nums=4, write_queue_nums=4))
-    bench.house.random = Dice()
+    bench.broker.topics.put(TopicConfig(topic_name="orders", read_queue_nums=4, write_queue_nums=4))
+    bench.broker.random = Dice()
     bench.settle()
     return bench
 
@@ -84,7 +84,7 @@ def test_a_client_that_goes_keeps_its_messages_invisible_until_their_time_is_up(
 def test_queue_minus_one_takes_from_all_queues_starting_at_a_random_one(bench, popper):
     for number in range(4):
         fill(bench, b"%d" % number, queue=number)
-    bench.house.random = Dice(2)
+    bench.broker.random = Dice(2)
     answer = popper.pop()
     assert answer.bodies == [b"2", b"3", b"0", b"1"]
     assert answer.ext["startOffsetInfo"] == "0 2 0;0 3 0;0 0 0;0 1 0"
@@ -140,8 +140,8 @@ def test_a_new_group_with_init_max_begins_at_the_last_message_of_an_old_queue(
     fill(bench, b"a", b"b", b"c")
     assert IN_MEMORY_BYTES_MAX > 10
     assert popper.pop(0, init_mode=1).bodies == [b"c"]
-    queue = bench.house.topics.find("orders").topic.queues[0]
-    assert bench.house.part(OffsetBook).committed(queue, "g") == 2
+    queue = bench.broker.topics.find("orders").topic.queues[0]
+    assert bench.broker.part(OffsetRegistry).committed(queue, "g") == 2
 
 
 def test_nothing_is_given_out_before_the_beginning_is_durable(bench, popper):
@@ -160,8 +160,8 @@ def test_the_chosen_beginning_is_stored_at_once_and_survives_a_restart(bench, po
     popper.pop(0, init_mode=0)
     bench.settle()
     bench.kill()
-    queue = bench.house.topics.find("orders").topic.queues[0]
-    assert bench.house.part(OffsetBook).committed(queue, "g") == 0
+    queue = bench.broker.topics.find("orders").topic.queues[0]
+    assert bench.broker.part(OffsetRegistry).committed(queue, "g") == 0
     assert Popper(bench).pop(0, init_mode=1).bodies == [b"a"]
 
 
@@ -180,8 +180,8 @@ def test_a_group_switches_between_pull_and_pop_without_losing_its_place(bench, p
 def test_pops_follow_a_reset_and_pulls_are_not_told_of_it_later(bench, popper):
     fill(bench, b"a", b"b")
     popper.ack_all(popper.pop(0).messages)
-    queue = bench.house.topics.find("orders").topic.queues[0]
-    offsets = bench.house.part(OffsetBook)
+    queue = bench.broker.topics.find("orders").topic.queues[0]
+    offsets = bench.broker.part(OffsetRegistry)
     offsets.reset(queue, "g", 0)
     popper.ack_all(popper.pop(0).messages)
     assert offsets.take_reset(queue, "g") is None
@@ -191,7 +191,7 @@ def test_pops_follow_a_reset_and_pulls_are_not_told_of_it_later(bench, popper):
 def test_a_place_that_retention_removed_is_corrected_and_read_again(bench, popper):
     fill(bench, b"a", b"b", b"c")
     popper.pop(0, messages=1)
-    queue = bench.house.topics.find("orders").topic.queues[0]
+    queue = bench.broker.topics.find("orders").topic.queues[0]
     queue.index.trim(2)
     assert popper.pop(0).bodies == [b"c"]
 
@@ -214,11 +214,11 @@ def test_an_sql_filter_sees_the_properties(bench, popper):
 
 def test_a_pop_that_found_only_filtered_messages_moves_on_until_it_finds_one(bench, popper):
     fill(bench, *[b"x"] * 100, TAGS="A")
-    queue = bench.house.topics.find("orders").topic.queues[0]
+    queue = bench.broker.topics.find("orders").topic.queues[0]
     opaque = popper.start_pop(exp="B", exp_type="TAG")
     bench.settle()
     assert popper.heard(opaque) is None
-    assert bench.house.part(OffsetBook).committed(queue, "g") == 100
+    assert bench.broker.part(OffsetRegistry).committed(queue, "g") == 100
     fill(bench, b"b", TAGS="B")
     assert popper.heard(opaque).bodies == [b"b"]
 
@@ -235,14 +235,14 @@ def test_a_filter_that_cannot_be_read_is_23(bench, popper):
 def test_retries_come_first_with_a_chance_of_20_percent(bench, popper):
     make_late(bench, popper, b"late")
     fill(bench, b"new")
-    bench.house.random = Dice(0, 19)
+    bench.broker.random = Dice(0, 19)
     assert popper.pop().bodies == [b"late", b"new"]
 
 
 def test_else_retries_come_after_the_normal_queues(bench, popper):
     make_late(bench, popper, b"late")
     fill(bench, b"new")
-    bench.house.random = Dice(0, 20)
+    bench.broker.random = Dice(0, 20)
     answer = popper.pop()
     assert answer.bodies == [b"new", b"late"]
     assert answer.ext["msgOffsetInfo"] == "0 0 1;1 0 0"
@@ -251,7 +251,7 @@ def test_else_retries_come_after_the_normal_queues(bench, popper):
 def test_retries_only_fill_what_the_normal_queues_left(bench, popper):
     make_late(bench, popper, b"late")
     fill(bench, b"new")
-    bench.house.random = Dice(0, 99)
+    bench.broker.random = Dice(0, 99)
     answer = popper.pop(messages=1)
     assert answer.bodies == [b"new"]
     assert answer.rest == 1
@@ -292,22 +292,22 @@ def test_an_invisible_time_that_makes_no_sense_is_refused(popper, invisible_ms):
 
 def test_a_group_that_may_not_consume_is_16(bench, popper):
     config = SubscriptionGroupConfig(group_name="g", consume_enable=False)
-    bench.house.part(GroupBook).put(config)
+    bench.broker.part(GroupRegistry).put(config)
     assert popper.pop().code == ResponseCode.NO_PERMISSION
 
 
 def test_a_topic_that_may_not_be_read_is_16(bench):
-    bench.house.topics.put(TopicConfig(topic_name="shut", perm=2))
+    bench.broker.topics.put(TopicConfig(topic_name="shut", perm=2))
     assert Popper(bench, topic="shut").pop().code == ResponseCode.NO_PERMISSION
 
 
 def test_a_deleted_topic_takes_its_receipts_and_readers_along(bench, popper):
     fill(bench, b"a")
     (popped,) = popper.pop().messages
-    bench.house.topics.delete("orders")
+    bench.broker.topics.delete("orders")
     bench.settle()
     assert popper.ack(popped).code == ResponseCode.TOPIC_NOT_EXIST
-    bench.house.topics.put(TopicConfig(topic_name="orders", read_queue_nums=1, write_queue_nums=1))
+    bench.broker.topics.put(TopicConfig(topic_name="orders", read_queue_nums=1, write_queue_nums=1))
     fill(bench, b"b")
     assert is_void(popper.ack(popped))
     assert popper.pop().bodies == [b"b"]

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench, bodies
-from penstock.adapters.rocketmq.group_registry import GroupBook
+from penstock.adapters.rocketmq.group_registry import GroupRegistry
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
@@ -30,7 +30,7 @@ def consumer(bench):
 
 def configure(bench, **changes):
     config = SubscriptionGroupConfig(group_name=GROUP, **changes)
-    assert bench.house.part(GroupBook).put(config)
+    assert bench.broker.part(GroupRegistry).put(config)
 
 
 def set_perm(consumer, perm):
@@ -53,7 +53,7 @@ def test_an_unknown_group_is_made():
     bench = bench_with()
     bench.topic("orders")
     BenchConsumer.on(bench).pull("orders", group="never-seen")
-    assert "never-seen" in bench.house.part(GroupBook)
+    assert "never-seen" in bench.broker.part(GroupRegistry)
 
 
 def test_an_unknown_group_is_26_when_groups_are_not_made():

@@ -56,7 +56,7 @@ def test_an_arrival_wakes_at_once(bench, consumer):
 
 
 def test_an_arrival_in_another_queue_wakes_nobody(bench, consumer):
-    bench.engine.grow_topic(bench.house.topics.find("orders").topic.name, 2)
+    bench.engine.grow_topic(bench.broker.topics.find("orders").topic.name, 2)
     opaque = consumer.start_pull("orders", suspend_ms=PUSH_MS)
     bench.client().send("other", b"new")
     assert consumer.answer_to(opaque) is None
@@ -179,7 +179,7 @@ def test_short_polling_forgets_clients_that_went_and_queues_that_are_gone(short)
     first.start_pull("orders", suspend_ms=PUSH_MS)
     opaque = second.start_pull("orders", suspend_ms=PUSH_MS)
     first.close()
-    short.engine.delete_topic(short.house.topics.find("orders").topic.name)
+    short.engine.delete_topic(short.broker.topics.find("orders").topic.name)
     short.advance(1_000)
     assert second.answer_to(opaque).remark == "NO_MATCHED_LOGIC_QUEUE"
 
@@ -193,10 +193,10 @@ def test_short_polling_holds_only_19(short):
 
 
 def test_short_polling_without_anybody_wants_no_sweeps(short):
-    holds = ShortHolds(short.house)
+    holds = ShortHolds(short.broker)
     assert holds.next_deadline_ms() is None
     holds.due(10**9)
-    queue = short.house.topics.find("orders").topic.queues[0]
+    queue = short.broker.topics.find("orders").topic.queues[0]
     session, answers = short.client().session, []
     held = Held(session, queue, Pull(session, queue, 0), 0, lambda *answer: answers.append(answer))
     assert holds.hold(held)

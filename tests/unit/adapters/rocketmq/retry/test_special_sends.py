@@ -3,7 +3,7 @@
 import pytest
 
 from kit.rocketmq.bench import RocketmqBench
-from penstock.adapters.rocketmq.group_registry import GroupBook
+from penstock.adapters.rocketmq.group_registry import GroupRegistry
 from penstock.wire.rocketmq.codes import ResponseCode
 
 RETRY, DLQ = "%RETRY%readers", "%DLQ%readers"
@@ -55,7 +55,7 @@ def test_the_clients_own_maximum_counts_there_too(bench, client):
 
 def test_a_group_that_holds_a_queue_gives_up_at_once(bench, client):
     now_ms = bench.clock.monotonic_ms()
-    bench.house.locks.lock("readers", [("orders", 0)], "someone", now_ms)
+    bench.broker.locks.lock("readers", [("orders", 0)], "someone", now_ms)
     sent_to_retry(client, b"ordered", DELAY="5")
     assert [each.body for each in bench.stored(DLQ)] == [b"ordered"]
     bench.clock.advance(60_001)
@@ -64,7 +64,7 @@ def test_a_group_that_holds_a_queue_gives_up_at_once(bench, client):
 
 
 def test_the_lock_of_another_group_does_not_matter(bench, client):
-    bench.house.locks.lock("others", [("orders", 0)], "someone", bench.clock.monotonic_ms())
+    bench.broker.locks.lock("others", [("orders", 0)], "someone", bench.clock.monotonic_ms())
     sent_to_retry(client)
     assert (len(bench.stored(RETRY)), len(bench.stored(DLQ))) == (1, 0)
 
@@ -80,5 +80,5 @@ def test_a_delay_that_is_no_number_is_refused_and_nothing_is_stored(bench, clien
 
 def test_an_unknown_group_is_told_when_groups_are_not_made(bench, client):
     client.send("orders", b"body")
-    bench.house.part(GroupBook).is_auto_creating = False
+    bench.broker.part(GroupRegistry).is_auto_creating = False
     assert sent_to_retry(client).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

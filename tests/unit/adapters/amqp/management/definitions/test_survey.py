@@ -36,7 +36,7 @@ GOOD: dict[str, Any] = {
 
 
 def imported(bench: AmqpBench, document: dict[str, Any]) -> None:
-    import_definitions(bench.house, msgspec.convert(document, Definitions))
+    import_definitions(bench.broker, msgspec.convert(document, Definitions))
 
 
 def with_part(kind: str, *parts: dict[str, Any]) -> dict[str, Any]:
@@ -146,12 +146,12 @@ def test_one_impossible_part_refuses_all_of_it(document: dict[str, Any], text: s
     peer.call(1, Declare(0, "mine", is_exclusive=True))
     bench.topic("foreign")
     bench.engine.create_topic(TopicName("team", "alien"))
-    before = exported(bench.house)
+    before = exported(bench.broker)
     sequence = bench.store.definitions.sequence
     with pytest.raises((AmqpError, ValueError), match=text):
         imported(bench, document)
-    assert exported(bench.house) == before
-    assert "team" not in bench.house.vhosts
+    assert exported(bench.broker) == before
+    assert "team" not in bench.broker.vhosts
     assert bench.store.definitions.sequence == sequence, "nothing waits to be written"
 
 
@@ -168,7 +168,7 @@ def test_limits_hold_for_the_document_as_a_whole(settings: Settings, text: str) 
     bench = AmqpBench(settings)
     with pytest.raises(AmqpError, match=text):
         imported(bench, GOOD)
-    assert list(bench.house.vhosts) == ["/"]
+    assert list(bench.broker.vhosts) == ["/"]
 
 
 def test_limits_that_are_just_reached_are_no_refusal() -> None:
@@ -182,33 +182,33 @@ def test_a_second_import_changes_nothing() -> None:
     bench = AmqpBench()
     imported(bench, with_part("queues", queue(arguments={"x-max-priority": 2})))
     bench.settle()
-    document, sequence = exported(bench.house), bench.store.definitions.sequence
+    document, sequence = exported(bench.broker), bench.store.definitions.sequence
     again = {**document, "users": []}
     imported(bench, again)
     imported(bench, again)
-    assert exported(bench.house) == document
+    assert exported(bench.broker) == document
     assert bench.store.definitions.sequence == sequence
-    assert bench.house.vhosts["team"].bindings.count == 3
+    assert bench.broker.vhosts["team"].bindings.count == 3
 
 
 def test_a_crash_before_the_transaction_leaves_nothing_and_after_it_all() -> None:
     bench = AmqpBench()
-    before = exported(bench.house)
+    before = exported(bench.broker)
     imported(bench, GOOD)
     bench.cut_power()
-    assert exported(bench.house)["queues"] == before["queues"] == []
-    assert list(bench.house.vhosts) == ["/"]
-    assert bench.house.users.get("ada") is None
+    assert exported(bench.broker)["queues"] == before["queues"] == []
+    assert list(bench.broker.vhosts) == ["/"]
+    assert bench.broker.users.get("ada") is None
     imported(bench, GOOD)
     bench.settle()
-    whole = exported(bench.house)
+    whole = exported(bench.broker)
     bench.cut_power()
-    kept = exported(bench.house)
+    kept = exported(bench.broker)
     assert kept["bindings"] == whole["bindings"]
     assert len(kept["bindings"]) == 3
     assert {each["name"] for each in kept["queues"]} == {"orders", "plain"}
     assert {each["name"] for each in kept["exchanges"]} == {"in"}, "the other was transient"
-    assert bench.house.users.get("ada") is not None
+    assert bench.broker.users.get("ada") is not None
 
 
 def test_a_topic_of_another_protocol_may_be_named_by_a_document_and_is_bound() -> None:
@@ -219,4 +219,4 @@ def test_a_topic_of_another_protocol_may_be_named_by_a_document_and_is_bound() -
         "bindings": [{"source": "amq.fanout", "vhost": "/", "destination": "foreign"}],
     }
     imported(bench, document)
-    assert bench.house.vhosts["/"].bindings.count == 1
+    assert bench.broker.vhosts["/"].bindings.count == 1

@@ -16,7 +16,7 @@ RETRY = "%RETRY%g_orders"
 @pytest.fixture
 def bench():
     bench = RocketmqBench()
-    bench.house.topics.put(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
+    bench.broker.topics.put(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
     return bench
 
 
@@ -79,7 +79,7 @@ def test_only_what_is_unacknowledged_comes_back(bench, popper):
 def test_what_is_gone_meanwhile_is_skipped(bench, popper):
     fill(bench, b"a", b"b")
     popper.pop(invisible_time=1000)
-    bench.house.topics.find("orders").topic.queues[0].index.trim(1)
+    bench.broker.topics.find("orders").topic.queues[0].index.trim(1)
     bench.advance(1000)
     assert [each.body for each in bench.stored(RETRY)] == [b"b"]
 
@@ -158,7 +158,7 @@ def test_without_room_for_a_retry_topic_the_message_goes_back_to_its_place(bench
     bench.advance(1000)
     (again,) = popper.pop().messages
     assert (again.body, again.handle.retry_flag) == (b"a", 0)
-    assert bench.house.part(PopCounts).messages["returned"] == 1
+    assert bench.broker.part(PopCounts).messages["returned"] == 1
 
 
 def test_a_hung_consumer_holds_no_queue(bench, popper):
@@ -178,11 +178,11 @@ def test_a_deleted_topic_takes_its_retries_along(bench, popper):
     bench.advance(1000)
     assert bench.stored(RETRY)
     popper.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
-    assert bench.house.topics.find(RETRY) is None
+    assert bench.broker.topics.find(RETRY) is None
 
 
 def test_messages_of_other_protocols_are_popped_and_revived_like_ours(bench, popper):
-    topic = bench.house.topics.find("orders").topic
+    topic = bench.broker.topics.find("orders").topic
     bench.publish(
         bench.channel(), DirectRoute(topic.queues[1]), neutral_record(b"theirs", tag=b"T")
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from kit.rocketmq.bench import Popper, RocketmqBench
-from penstock.adapters.rocketmq.group_registry import NO_OFFSET, OffsetBook
+from penstock.adapters.rocketmq.group_registry import NO_OFFSET, OffsetRegistry
 from penstock.adapters.rocketmq.pop.reader import PopWaits
 from penstock.wire.rocketmq.bodies import TopicConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
@@ -12,7 +12,7 @@ from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 @pytest.fixture
 def bench():
     bench = RocketmqBench()
-    bench.house.topics.put(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
+    bench.broker.topics.put(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
     return bench
 
 
@@ -42,8 +42,8 @@ def test_what_is_there_is_said_at_once_and_stays(bench, popper):
     bench.client().send("orders", b"a")
     found = popper.ask(RequestCode.NOTIFICATION, asked(bench))
     assert (found.code, found.ext) == (0, {"hasMsg": "true", "pollingFull": "false"})
-    queue = bench.house.topics.find("orders").topic.queues[0]
-    assert bench.house.part(OffsetBook).committed(queue, "g") == NO_OFFSET
+    queue = bench.broker.topics.find("orders").topic.queues[0]
+    assert bench.broker.part(OffsetRegistry).committed(queue, "g") == NO_OFFSET
     assert popper.pop().bodies == [b"a"]
     assert popper.ask(RequestCode.NOTIFICATION, asked(bench)).ext["hasMsg"] == "false"
 
@@ -70,7 +70,7 @@ def test_when_the_time_is_up_there_is_nothing(bench, popper):
 
 
 def test_a_full_table_is_said(bench, popper):
-    bench.house.part(PopWaits)._held.total_max = 0
+    bench.broker.part(PopWaits)._held.total_max = 0
     opaque = start(bench, popper)
     assert answer(popper, opaque) == {"hasMsg": "false", "pollingFull": "true"}
 

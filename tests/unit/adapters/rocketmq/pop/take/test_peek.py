@@ -11,7 +11,7 @@ from penstock.wire.rocketmq.stored import decode_stored
 @pytest.fixture
 def bench():
     bench = RocketmqBench()
-    bench.house.topics.put(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
+    bench.broker.topics.put(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
     return bench
 
 
@@ -77,5 +77,5 @@ def test_a_place_that_retention_removed_is_corrected(bench, popper):
         bench.client().send("orders", body)
     popper.pop(0, messages=1, order=True, invisible_time=1000)
     bench.advance(1000)
-    bench.house.topics.find("orders").topic.queues[0].index.trim(1)
+    bench.broker.topics.find("orders").topic.queues[0].index.trim(1)
     assert bodies(peek(popper, 0)) == [b"b"]

@@ -61,7 +61,7 @@ TIMED: Final = Manner.TIMED
 """For every parcel one of these is asked for: by its own name it is found three times faster."""
 
 
-class Parcel(msgspec.Struct, eq=False):
+class PublishBatch(msgspec.Struct, eq=False):
     """A run of publishes."""
 
     channel: Channel
@@ -88,7 +88,7 @@ class Parcel(msgspec.Struct, eq=False):
         """Bytes the pool pays for it (D22)."""
         return self.size + PUBLICATION_BYTES * len(self.publications)
 
-    def join(self, later: Parcel) -> bool:
+    def join(self, later: PublishBatch) -> bool:
         """Take in what its channel sent right after it, if the two can travel as one."""
         if (
             later.route is not self.route
@@ -108,9 +108,11 @@ class Parcel(msgspec.Struct, eq=False):
         self.has_keys |= later.has_keys
         return True
 
-    def part(self, publications: list[Publication], queues: tuple[Queue, ...] | None) -> Parcel:
+    def part(
+        self, publications: list[Publication], queues: tuple[Queue, ...] | None
+    ) -> PublishBatch:
         """Some of its publications, routed to ``queues``."""
-        return Parcel(
+        return PublishBatch(
             self.channel,
             publications,
             self.route,
@@ -122,7 +124,7 @@ class Parcel(msgspec.Struct, eq=False):
             is_run=self.is_run,
         )
 
-    def split(self, count: int) -> Parcel:
+    def split(self, count: int) -> PublishBatch:
         """Cut off and return the first ``count`` publications; this one keeps the rest."""
         if not 0 < count < len(self.publications):
             raise InvariantBroken(f"a parcel of {len(self)} cannot be split at {count}")
@@ -132,7 +134,9 @@ class Parcel(msgspec.Struct, eq=False):
         return first
 
 
-def parcels_of(channel: Channel, publications: list[Publication], now_ms: int) -> list[Parcel]:
+def parcels_of(
+    channel: Channel, publications: list[Publication], now_ms: int
+) -> list[PublishBatch]:
     """The publications as parcels, in order; the list becomes theirs."""
     first = publications[0]
     route, shape, origin_bytes = first.route, first.record.shape, len(first.record.origin)
@@ -154,7 +158,7 @@ def parcels_of(channel: Channel, publications: list[Publication], now_ms: int) -
         size += length
     if route is None:
         raise InvariantBroken(NO_ROUTE)
-    parcel = Parcel(channel, publications, route, size, arrived_ms=now_ms)
+    parcel = PublishBatch(channel, publications, route, size, arrived_ms=now_ms)
     parcel.has_keys, parcel.is_run = has_keys, is_run
     return [parcel]
 
@@ -163,15 +167,15 @@ def size_of(publications: list[Publication]) -> int:
     return sum([len(publication.record.origin) for publication in publications])
 
 
-def _mixed(channel: Channel, publications: list[Publication], now_ms: int) -> list[Parcel]:
-    parcels: list[Parcel] = []
-    last: Parcel | None = None
+def _mixed(channel: Channel, publications: list[Publication], now_ms: int) -> list[PublishBatch]:
+    parcels: list[PublishBatch] = []
+    last: PublishBatch | None = None
     for publication in publications:
         manner = _manner(publication.record.shape)
         if last is None or publication.route is not last.route or manner is not last.manner:
             if publication.route is None:
                 raise InvariantBroken(NO_ROUTE)
-            last = Parcel(channel, [], publication.route, 0, manner=manner, arrived_ms=now_ms)
+            last = PublishBatch(channel, [], publication.route, 0, manner=manner, arrived_ms=now_ms)
             parcels.append(last)
         last.publications.append(publication)
         last.has_keys |= bool(publication.keys)
@@ -205,7 +209,7 @@ class Inbox:
 
     def __init__(self) -> None:
         # Mostly of one parcel, and never long: a list is made faster than a deque.
-        self._lanes: dict[Channel, list[Parcel]] = {}
+        self._lanes: dict[Channel, list[PublishBatch]] = {}
         self._fresh: dict[Channel, None] = {}
         self._old: dict[Channel, None] = {}
         self.messages = 0
@@ -214,11 +218,11 @@ class Inbox:
     def __bool__(self) -> bool:
         return bool(self._lanes)
 
-    def __iter__(self) -> Iterator[Parcel]:
+    def __iter__(self) -> Iterator[PublishBatch]:
         for lane in self._lanes.values():
             yield from lane
 
-    def put(self, parcel: Parcel) -> None:
+    def put(self, parcel: PublishBatch) -> None:
         """A channel routed a parcel here."""
         channel = parcel.channel
         lane = self._lanes.get(channel)
@@ -229,20 +233,20 @@ class Inbox:
             lane.append(parcel)
         self.messages += len(parcel.publications)
 
-    def is_head(self, parcel: Parcel) -> bool:
+    def is_head(self, parcel: PublishBatch) -> bool:
         """True when it is here and nothing of its channel is before it."""
         lane = self._lanes.get(parcel.channel)
         return lane is not None and lane[0] is parcel
 
-    def newcomers(self) -> list[Parcel]:
+    def newcomers(self) -> list[PublishBatch]:
         """The first parcels of channels that had nothing here before."""
         return [self._lanes[channel][0] for channel in self._fresh]
 
-    def heads(self) -> list[Parcel]:
+    def heads(self) -> list[PublishBatch]:
         """The first parcel of every channel, in the order of service."""
         return [self._lanes[channel][0] for channel in (*self._fresh, *self._old)]
 
-    def take(self, parcel: Parcel) -> None:
+    def take(self, parcel: PublishBatch) -> None:
         """Take out the head of a lane; its channel is last in turn then."""
         channel = parcel.channel
         lane = self._lanes[channel]

@@ -17,7 +17,7 @@ from penstock.adapters.amqp.topology.queue import SUBSCRIPTION
 from penstock.flow.reason import Reason
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import House
+    from penstock.adapters.amqp.broker import AmqpBroker
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.connection import Session
     from penstock.adapters.amqp.topology.queue import AmqpQueue
@@ -85,7 +85,7 @@ class QueueFigures(NamedTuple):
         return QueueFigures(*[mine + sign * its for mine, its in zip(self, other, strict=True)])
 
 
-class HouseFigures(NamedTuple):
+class BrokerFigures(NamedTuple):
     """Of everything together; publishes are those of all protocols."""
 
     messages: int
@@ -153,14 +153,14 @@ def vhost_figures(vhost: VirtualHost) -> QueueFigures:
     return whole
 
 
-def house_figures(house: House, vhosts: Iterable[QueueFigures]) -> HouseFigures:
+def broker_figures(broker: AmqpBroker, vhosts: Iterable[QueueFigures]) -> BrokerFigures:
     """Those of all vhosts, and what publishers did."""
-    whole = gone_figures(house.gone)
+    whole = gone_figures(broker.gone)
     for each in vhosts:
         whole = whole.plus(each)
-    counters = house.engine.counters
-    returned, dropped = (house.undelivered.get(each, 0) for each in ("returned", "unroutable"))
-    return HouseFigures(
+    counters = broker.engine.counters
+    returned, dropped = (broker.undelivered.get(each, 0) for each in ("returned", "unroutable"))
+    return BrokerFigures(
         *whole[:3],
         # The engine never sees what AMQP finds no queue for.
         counters.published + returned + dropped,
@@ -168,7 +168,7 @@ def house_figures(house: House, vhosts: Iterable[QueueFigures]) -> HouseFigures:
         returned,
         dropped,
         *whole[5:],
-        **house.churn,
+        **broker.churn,
     )
 
 
@@ -212,9 +212,9 @@ PAUSE_MS: Final = 50
 class Sampler:
     """A task of the house's timers."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._next_ms = self._began_ms = house.clock.monotonic_ms()
+    def __init__(self, broker: AmqpBroker) -> None:
+        self._broker = broker
+        self._next_ms = self._began_ms = broker.clock.monotonic_ms()
         self._sweep: Iterator[None] | None = None
 
     def next_deadline_ms(self) -> int | None:
@@ -234,18 +234,18 @@ class Sampler:
 
     def _walk(self) -> Iterator[None]:
         """Sample everything, pausing after each object."""
-        house = self._house
-        rates, clock = house.rates, house.clock
-        for session in list(house.sessions.values()):
+        broker = self._broker
+        rates, clock = broker.rates, broker.clock
+        for session in list(broker.sessions.values()):
             rates.sample(connection_key(session), connection_figures(session), clock.monotonic_ms())
             yield
             for channel in list(session.channels.values()):
                 rates.sample(channel_key(channel), channel_figures(channel), clock.monotonic_ms())
                 yield
-        totals = {vhost: gone_figures(vhost.gone) for vhost in house.vhosts.values()}
+        totals = {vhost: gone_figures(vhost.gone) for vhost in broker.vhosts.values()}
         seen: list[tuple[AmqpQueue, QueueFigures]] = []
-        for topic in house.engine.topics():
-            vhost = house.vhost_of(topic)
+        for topic in broker.engine.topics():
+            vhost = broker.vhost_of(topic)
             queue = None if vhost is None else vhost.queues.known(topic)
             if queue is not None and queue.vhost in totals:
                 figures = queue_figures(queue)
@@ -259,7 +259,7 @@ class Sampler:
         now_ms = clock.monotonic_ms()
         for vhost, figures in totals.items():
             rates.sample(vhost_key(vhost), figures, now_ms)
-        rates.sample(OVERVIEW, house_figures(house, totals.values()), now_ms)
+        rates.sample(OVERVIEW, broker_figures(broker, totals.values()), now_ms)
         rates.swept()
 
 

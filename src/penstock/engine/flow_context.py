@@ -31,7 +31,7 @@ ASSUMED_BYTES: Final = 16 << 30
 """What a limit like 0.6 is a share of until the server has looked (``set_alarm_limits``)."""
 
 
-class Chain:
+class FlowContext:
     """Shared parts of the stages of one engine."""
 
     def __init__(self, clock: Clock, settings: Settings) -> None:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from kit.workbench import Workbench
 from penstock.adapters.amqp.management import figures as sampler_module
-from penstock.adapters.amqp.management.figures import (
+from penstock.adapters.amqp.management.statistics import (
     OVERVIEW,
     PAUSE_MS,
     STEP_MS,
@@ -24,15 +24,15 @@ from penstock.wire.amqp.methods.queue import Declare, Delete
 
 def passed(bench, ms):
     """Time goes on, and the house's timers are called as a server would; when they were."""
-    house, end_ms = bench.house, bench.clock.monotonic_ms() + ms
+    broker, end_ms = bench.broker, bench.clock.monotonic_ms() + ms
     calls = []
     while True:
         now_ms = bench.clock.monotonic_ms()
         calls.append(now_ms)
-        house.timers.due(now_ms)
+        broker.timers.due(now_ms)
         if now_ms >= end_ms:
             return calls
-        bench.advance(min(end_ms, max(now_ms + 1, house.timers.next_deadline_ms())) - now_ms)
+        bench.advance(min(end_ms, max(now_ms + 1, broker.timers.next_deadline_ms())) - now_ms)
 
 
 def publish(peer, messages, name="q"):
@@ -43,41 +43,41 @@ def publish(peer, messages, name="q"):
 
 def test_everything_has_its_rate_after_two_samples(bench, peer):
     peer.call(1, Declare(0, "q"))
-    house = bench.house
+    broker = bench.broker
     passed(bench, STEP_MS)
     publish(peer, 50)
     passed(bench, STEP_MS)
-    queue = house.vhosts["/"].queues.get("q")
+    queue = broker.vhosts["/"].queues.get("q")
     channel = peer.session.channels[1]
     keys = (queue_key(queue), channel_key(channel), connection_key(peer.session), OVERVIEW)
-    assert [house.rates.per_second(key)["publish"] for key in keys] == [10.0] * 4
-    assert house.rates.per_second(vhost_key(queue.vhost))["messages"] == 10.0
+    assert [broker.rates.per_second(key)["publish"] for key in keys] == [10.0] * 4
+    assert broker.rates.per_second(vhost_key(queue.vhost))["messages"] == 10.0
     passed(bench, STEP_MS)
-    assert house.rates.per_second(queue_key(queue))["publish"] == 0.0
+    assert broker.rates.per_second(queue_key(queue))["publish"] == 0.0
 
 
 def test_what_is_gone_is_forgotten(bench, peer):
     peer.call(1, Declare(0, "q"))
-    key = queue_key(bench.house.vhosts["/"].queues.get("q"))
+    key = queue_key(bench.broker.vhosts["/"].queues.get("q"))
     passed(bench, 2 * STEP_MS)
-    assert bench.house.rates.per_second(key) is not None
+    assert bench.broker.rates.per_second(key) is not None
     peer.call(1, Delete(0, "q"))
     passed(bench, 2 * STEP_MS)
-    assert bench.house.rates.per_second(key) is None
+    assert bench.broker.rates.per_second(key) is None
 
 
 def test_many_objects_are_sampled_in_small_steps(bench, peer, monkeypatch):
     monkeypatch.setattr(sampler_module, "OBJECTS_A_STEP", 3)
     for number in range(10):
         peer.call(1, Declare(0, f"q{number}"))
-    house = bench.house
+    broker = bench.broker
     passed(bench, STEP_MS)
     calls = passed(bench, 2 * STEP_MS)
     pauses = [later - sooner for sooner, later in pairwise(calls)]
     assert pauses.count(PAUSE_MS) >= 2 * 3
-    queues = list(house.vhosts["/"].queues)
+    queues = list(broker.vhosts["/"].queues)
     assert len(queues) == 10
-    assert all(house.rates.per_second(queue_key(each)) is not None for each in queues)
+    assert all(broker.rates.per_second(queue_key(each)) is not None for each in queues)
 
 
 def test_totals_do_not_go_back_when_a_queue_is_deleted_in_the_midst_of_a_sweep(
@@ -88,22 +88,22 @@ def test_totals_do_not_go_back_when_a_queue_is_deleted_in_the_midst_of_a_sweep(
         peer.call(1, Declare(0, name))
         publish(peer, 4, name)
         peer.call(1, Consume(0, name, name, is_no_ack=True))
-    house = bench.house
+    broker = bench.broker
     passed(bench, 2 * STEP_MS)
-    house.timers.due(bench.clock.monotonic_ms())
+    broker.timers.due(bench.clock.monotonic_ms())
     bench.advance(STEP_MS)
-    house.timers.due(bench.clock.monotonic_ms())
+    broker.timers.due(bench.clock.monotonic_ms())
     peer.call(1, Delete(0, "a"))
     peer.call(1, Delete(0, "c"))
     passed(bench, STEP_MS)
-    rates = house.rates.per_second(OVERVIEW)
+    rates = broker.rates.per_second(OVERVIEW)
     assert rates["deliver_no_ack"] == 0.0
-    assert house.rates._histories[OVERVIEW].now.deliver_no_ack == 12
+    assert broker.rates._histories[OVERVIEW].now.deliver_no_ack == 12
 
 
 def test_a_house_without_anything_is_sampled_too(bench):
     passed(bench, 2 * STEP_MS)
-    assert bench.house.rates.per_second(OVERVIEW)["publish"] == 0.0
+    assert bench.broker.rates.per_second(OVERVIEW)["publish"] == 0.0
 
 
 # ---- states -------------------------------------------------------------------------------------

@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.workbench import Workbench
-from penstock.engine.spark.desk import WAYS_MAX, Stretch, divide, ends_within, topic_pattern, ways
 from penstock.engine.spark.query import PollOrder, QueryRefused
+from penstock.engine.spark.query_service import (
+    WAYS_MAX,
+    Stretch,
+    divide,
+    ends_within,
+    topic_pattern,
+    ways,
+)
 from penstock.engine.topic import DirectRoute
 from penstock.model.names import NAME_BYTES_MAX
 from penstock.model.progress import BatchProgress

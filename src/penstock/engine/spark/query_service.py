@@ -62,10 +62,10 @@ class _Held:
         self.topics = topics
 
 
-class QueryDesk:
+class QueryService:
     """All queries of one engine."""
 
-    def __init__(self, parts: Parts, book: books.QueryBook) -> None:
+    def __init__(self, parts: Parts, book: books.QueryRegistry) -> None:
         self._parts = parts
         self._chain = parts.chain
         self.book: Final = book

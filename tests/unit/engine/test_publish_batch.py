@@ -2,16 +2,16 @@
 
 import pytest
 
-from penstock.engine.parcel import (
+from penstock.engine.ports import Publication
+from penstock.engine.publish_batch import (
     JOINED_MAX,
     JOINED_MS_MAX,
     PUBLICATION_BYTES,
     Inbox,
     Manner,
-    Parcel,
+    PublishBatch,
     parcels_of,
 )
-from penstock.engine.ports import Publication
 from penstock.model.errors import InvariantBroken
 from penstock.model.record import Record, RecordFlag, neutral_record
 
@@ -71,7 +71,7 @@ def test_what_is_split_weighs_together_what_it_weighed_before():
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_parcel_is_never_split_into_nothing(count):
-    parcel = Parcel(None, [publication(b"a"), publication(b"b")], HERE, 2)
+    parcel = PublishBatch(None, [publication(b"a"), publication(b"b")], HERE, 2)
     with pytest.raises(InvariantBroken):
         parcel.split(count)
 
@@ -151,7 +151,7 @@ class Sender:
 
 
 def parcel(channel, name=b""):
-    return Parcel(channel, [Publication(neutral_record(name))], None, len(name))
+    return PublishBatch(channel, [Publication(neutral_record(name))], None, len(name))
 
 
 def take_first(inbox):

@@ -32,7 +32,7 @@ from penstock.wire.amqp.methods.method import short_bytes
 from penstock.wire.amqp.origin import PublishHead, publish_record
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import House
+    from penstock.adapters.amqp.broker import AmqpBroker
     from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.engine.connection import Channel
@@ -53,11 +53,11 @@ Answer = Callable[[Refusal | None], None]
 """Told None when the message is stored, else why not."""
 
 
-class OperatorDesk:
+class OperatorService:
     """Publishes and looks on behalf of people; one per house."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, broker: AmqpBroker) -> None:
+        self._broker = broker
         self._channel: Channel | None = None
         self._answers: dict[int, Answer] = {}
         self._last_token = 0
@@ -70,7 +70,7 @@ class OperatorDesk:
 
         Raises ``AmqpError`` for an exchange that is not there or not open to publishers.
         """
-        now_ms = self._house.clock.wall_ms()
+        now_ms = self._broker.clock.wall_ms()
         head = PublishHead(
             exchange, routing_key, False, False, short_bytes(exchange) + short_bytes(routing_key)
         )
@@ -125,15 +125,15 @@ class OperatorDesk:
         record = delivery.record
         if record.shape.wire == Wire.AMQP:
             return record
-        engine = self._house.engine
-        bytes_max = self._house.all_settings.topics.message_bytes_max
+        engine = self._broker.engine
+        bytes_max = self._broker.all_settings.topics.message_bytes_max
         reader = engine.facts.get(record.wire)
         return as_amqp(record, queue.name, reader=reader, bytes_max=bytes_max)
 
     def _open(self) -> Channel:
         if self._channel is None:
             options = ConnectionOptions(pending_publishes_max=0, is_fast_failing=True)
-            connection = self._house.engine.connect(CONNECTION_ID, self, "amqp-http", options)
+            connection = self._broker.engine.connect(CONNECTION_ID, self, "amqp-http", options)
             self._channel = connection.open_channel("1")
         return self._channel
 

@@ -4,7 +4,7 @@ import pytest
 
 from kit.amqp.peer import AmqpBench
 from penstock.adapters.amqp.management.definitions import QueueDefinition, make_queue
-from penstock.adapters.amqp.management.operator_desk import ACK_MODES, OperatorDesk
+from penstock.adapters.amqp.management.operator_service import ACK_MODES, OperatorService
 from penstock.adapters.amqp.topology.queue import AmqpQueue
 from penstock.model.record import neutral_record
 from penstock.model.refusal import Refusal, RefusalKind
@@ -22,7 +22,7 @@ def bench() -> AmqpBench:
 
 @pytest.fixture
 def queue(bench: AmqpBench) -> AmqpQueue:
-    return make_queue(bench.house.vhosts["/"], QueueDefinition("q", arguments={}))
+    return make_queue(bench.broker.vhosts["/"], QueueDefinition("q", arguments={}))
 
 
 class Clerk:
@@ -30,14 +30,14 @@ class Clerk:
 
     def __init__(self, bench: AmqpBench) -> None:
         self.bench = bench
-        self.desk = OperatorDesk(bench.house)
+        self.desk = OperatorService(bench.broker)
         self.answers: list[Refusal | None] = []
 
     def publish(
         self, key: str, body: bytes, exchange: str = "", properties: bytes = PERSISTENT
     ) -> bool:
         return self.desk.publish(
-            self.bench.house.vhosts["/"],
+            self.bench.broker.vhosts["/"],
             exchange,
             key,
             content=(properties, body),
@@ -59,7 +59,7 @@ def test_cc_and_bcc_of_a_publish_count_and_bcc_is_not_told(
     bench: AmqpBench, queue: AmqpQueue
 ) -> None:
     others = [
-        make_queue(bench.house.vhosts["/"], QueueDefinition(name, arguments={}))
+        make_queue(bench.broker.vhosts["/"], QueueDefinition(name, arguments={}))
         for name in ("open", "hidden")
     ]
     headers = {"CC": ["open"], "BCC": ["hidden"]}
@@ -110,12 +110,12 @@ def test_a_look_leaves_nothing_in_flight(bench: AmqpBench, queue: AmqpQueue, mod
 
 def test_what_another_protocol_published_is_shown_as_amqp(bench: AmqpBench) -> None:
     topic = bench.topic("foreign")
-    queue = bench.house.vhosts["/"].queues.get("foreign")
+    queue = bench.broker.vhosts["/"].queues.get("foreign")
     assert queue is not None
     assert queue.subscription is not None
     bench.publish(bench.channel(), topic, b"body")
     bench.settle()
-    desk = OperatorDesk(bench.house)
+    desk = OperatorService(bench.broker)
     (taken,) = desk.get(queue, 5, "ack_requeue_true")
     assert desk.shown(queue, taken).body == b"body"
 
@@ -123,14 +123,14 @@ def test_what_another_protocol_published_is_shown_as_amqp(bench: AmqpBench) -> N
 @pytest.mark.parametrize("mode", ACK_MODES)
 def test_a_batch_is_settled_or_given_back_as_a_whole(bench: AmqpBench, mode: str) -> None:
     topic = bench.topic("batches")
-    queue = bench.house.vhosts["/"].queues.get("batches")
+    queue = bench.broker.vhosts["/"].queues.get("batches")
     assert queue is not None
     assert queue.subscription is not None
     batch = neutral_record(b"five in one")
     batch.reshape(messages=5)
     bench.publish(bench.channel(), topic, batch)
     bench.settle()
-    OperatorDesk(bench.house).get(queue, 1, mode)
+    OperatorService(bench.broker).get(queue, 1, mode)
     bench.settle()
     assert (queue.ready, queue.unacked) == (5 if mode.endswith("true") else 0, 0)
 
@@ -138,12 +138,12 @@ def test_a_batch_is_settled_or_given_back_as_a_whole(bench: AmqpBench, mode: str
 def test_an_exclusive_queue_and_an_unknown_mode_are_refused(
     bench: AmqpBench, queue: AmqpQueue
 ) -> None:
-    desk = OperatorDesk(bench.house)
+    desk = OperatorService(bench.broker)
     with pytest.raises(AmqpError, match="ackmode 'none' is not known"):
         desk.get(queue, 1, "none")
     peer = bench.client()
     peer.call(1, Declare(0, "mine", is_exclusive=True))
-    mine = bench.house.vhosts["/"].queues.get("mine")
+    mine = bench.broker.vhosts["/"].queues.get("mine")
     assert mine is not None
     with pytest.raises(AmqpError, match="RESOURCE_LOCKED"):
         desk.get(mine, 1, "ack_requeue_true")
