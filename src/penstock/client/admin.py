@@ -76,6 +76,7 @@ class AdminSession:
     start_async = awaitable(_start)
 
     async def _stop(self) -> None:
+        """Close the connections."""
         self._is_stopped = True
         found, self._instance = self._instance, None
         if found is not None:

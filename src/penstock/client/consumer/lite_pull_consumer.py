@@ -108,6 +108,7 @@ class LiteSession:
         return self._life.state
 
     async def _start(self) -> None:
+        """Join the group and pull."""
         self._life.begin()
         shared = instance(
             self._name_servers,
@@ -521,6 +522,7 @@ class LitePullConsumer(LiteSession):
     subscribe_async = awaitable(_subscribe)
 
     async def _unsubscribe(self, topic: str) -> None:
+        """Read a topic no more."""
         self._life.check_open()
         if self._member is None:
             self._subscriptions.remove(topic)
@@ -559,6 +561,7 @@ class LitePullConsumer(LiteSession):
     topic_queues_async = awaitable(_topic_queues)
 
     async def _queues(self) -> list[QueueRef]:
+        """The queues read now."""
         return sorted(self._running().owned())
 
     queues = blocking(_queues)
@@ -618,6 +621,7 @@ class LitePullConsumer(LiteSession):
     pause_async = awaitable(_pause)
 
     async def _resume(self, queues: Iterable[QueueRef]) -> None:
+        """Go on with these queues."""
         self._running().reader.resume(queues)
 
     resume = blocking(_resume)

@@ -79,6 +79,7 @@ class PullConsumer(Contexts):
     # --- life -----------------------------------------------------------------------------------
 
     async def _start(self) -> None:
+        """Be ready to pull."""
         self._life.begin()
         if self._options["registers_group"]:
             shared = instance(self._name_servers, self._options)

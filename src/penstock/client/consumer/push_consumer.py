@@ -218,6 +218,7 @@ class PushConsumer(Contexts):
     pause_async = awaitable(_pause)
 
     async def _resume(self) -> None:
+        """Pull again."""
         self._running().pause(is_paused=False)
 
     resume = blocking(_resume)
@@ -231,6 +232,7 @@ class PushConsumer(Contexts):
     statistics_async = awaitable(_statistics)
 
     async def _queues(self) -> list[QueueRef]:
+        """The queues owned now."""
         return sorted(self._running().queues.owned())
 
     queues = blocking(_queues)

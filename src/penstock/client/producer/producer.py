@@ -485,6 +485,7 @@ class Entrance:
         self._enter_or_block(_aimed(send, aim))
 
     def _times(self, aim: Aim) -> tuple[int, int]:
+        """(now, time-out)."""
         self._thread.check_alive()
         timeout_ms = self._timeout_ms if aim.timeout_ms is None else aim.timeout_ms
         if timeout_ms <= 0:

@@ -149,6 +149,7 @@ class Transactions:
         header: CheckTransactionHeader,
         context: EndContext,
     ) -> None:
+        """On a worker thread."""
         try:
             context.state = state_of(check(message))
         except Exception:
