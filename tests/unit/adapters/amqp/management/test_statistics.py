@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from kit.workbench import Workbench
-from penstock.adapters.amqp.management import figures as sampler_module
+from penstock.adapters.amqp.management import statistics as sampler_module
 from penstock.adapters.amqp.management.statistics import (
     OVERVIEW,
     PAUSE_MS,
