@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from penstock.adapters.amqp.context import AmqpContext
 from penstock.adapters.amqp.direct_reply import DirectReplies
-from penstock.adapters.amqp.statistics import Rates, Tally
+from penstock.adapters.amqp.statistics import Tally
 from penstock.adapters.amqp.topology.matching import check_vhosts
 from penstock.adapters.amqp.topology.vhost import VirtualHost
 from penstock.adapters.amqp.transactions import TxBudget
@@ -33,42 +34,20 @@ if TYPE_CHECKING:
 
 VHOST_KIND: Final = "amqp.vhost"
 DEFAULT_VHOST: Final = "/"
-CHURN: Final = (
-    "connection_created", "connection_closed", "channel_created", "channel_closed",
-    "queue_declared", "queue_created", "queue_deleted",
-)  # fmt: skip
-"""What comes and goes and is counted, in RabbitMQ's words."""
+LOOK_MS: Final = 60_000
+"""A delivery is found to be late by at most this."""
 
 
 class AmqpBroker:
     """Shared state of the AMQP listener."""
 
     def __init__(self, engine: Engine, clock: Clock, settings: Settings) -> None:
+        self.context: Final = AmqpContext(engine, clock, settings)
         self.engine: Final = engine
         self.clock: Final = clock
         self.all_settings: Final = settings
         self.settings: Final = settings.amqp
-        self.message_bytes_max: Final = min(
-            self.settings.message_bytes_max, settings.topics.message_bytes_max
-        )
-        """Largest body: found by its header, before the engine would refuse it in fewer words."""
-        self.cluster_name: Final = self.settings.cluster_name or settings.broker.name
         self.timers: Final = Timers()
-        self._closes: dict[str, int] = {}
-        engine.tallies.show(
-            "amqp_closes", "Channels and connections that we closed", "reason", self._closes
-        )
-        self.undelivered: Final[dict[str, int]] = {}
-        """Publishes that went to no queue, by reason."""
-        engine.tallies.show(
-            "amqp_undelivered",
-            "Publishes that went to no queue: dropped, returned, or replies nobody read",
-            "reason",
-            self.undelivered,
-        )
-        self.rates: Final = Rates()
-        """How fast everything goes; for those who look."""
-        self.churn: Final = dict.fromkeys(CHURN, 0)
         self.gone: Final = Tally()
         """What vhosts counted that are dropped."""
         self.sessions: Final[dict[ConnectionId, Session]] = {}
@@ -81,17 +60,17 @@ class AmqpBroker:
             "room",
             self.contents.waits,
         )
-        self.users: Final = Users(self)
+        self.users: Final = Users(engine, is_guest_local=settings.amqp.is_guest_local)
         self.transactions: Final = TxBudget(
             engine.inflight_pool, settings.flow.connection_bytes_max
         )
         self.replies: Final = DirectReplies()
         """Requesters that wait for direct replies."""
         self.vhosts: Final[dict[str, VirtualHost]] = {}
-        self.vhosts[DEFAULT_VHOST] = VirtualHost(self, DEFAULT_VHOST)
+        self.vhosts[DEFAULT_VHOST] = VirtualHost(self.context, DEFAULT_VHOST, self.vhosts)
         for name in engine.definitions(VHOST_KIND):
             if name not in self.vhosts:
-                self.vhosts[name] = VirtualHost(self, name)
+                self.vhosts[name] = VirtualHost(self.context, name, self.vhosts)
         engine.watch_removals(self._removed)
 
     def vhost(self, name: str) -> VirtualHost | None:
@@ -106,8 +85,8 @@ class AmqpBroker:
         """A virtual host, new or there already; durable after the next commit."""
         found = self.vhosts.get(name)
         if found is None:
-            check_vhosts(self)
-            found = self.vhosts[name] = VirtualHost(self, name)
+            check_vhosts(self.settings, len(self.vhosts))
+            found = self.vhosts[name] = VirtualHost(self.context, name, self.vhosts)
             self.engine.define(VHOST_KIND, name, b"")
         return found
 
@@ -128,13 +107,13 @@ class AmqpBroker:
     def enter(self, session: Session) -> None:
         """A connection has opened its virtual host."""
         self.sessions[session.connection_id] = session
-        self.churn["connection_created"] += 1
+        self.context.churn["connection_created"] += 1
 
     def leave(self, session: Session) -> bool:
         """It is gone; False when it never entered, or left before."""
         if self.sessions.pop(session.connection_id, None) is None:
             return False
-        self.churn["connection_closed"] += 1
+        self.context.churn["connection_closed"] += 1
         return True
 
     def content_share(self, name: str, wake: Callable[[], None]) -> ContentShare:
@@ -143,19 +122,10 @@ class AmqpBroker:
         return ContentShare(
             name,
             self.contents,
-            bytes_max=self.message_bytes_max,
+            bytes_max=self.context.message_bytes_max,
             ms_max=settings.content_ms_max,
             wake=wake,
         )
-
-    def note_close(self, error: AmqpError) -> None:
-        """A channel or connection is closed for this error."""
-        name = error.code.name
-        self._closes[name] = self._closes.get(name, 0) + 1
-
-    def note_undelivered(self, reason: str, messages: int) -> None:
-        """Publishes had nowhere to go."""
-        self.undelivered[reason] = self.undelivered.get(reason, 0) + messages
 
     def close_connection(self, connection_id: ConnectionId, reason: str) -> bool:
         """An operator ends a connection: 320; False when it is gone already."""
@@ -170,3 +140,30 @@ class AmqpBroker:
         vhost = self.vhost_of(topic)
         if vhost is not None:
             vhost.queues.removed(topic)
+
+
+class ConsumerTimeouts:
+    """Looks now and then whether a consumer forgot what it was given: a task of the timers.
+
+    A delivery that stays unsettled for longer than ``amqp.consumer_timeout_ms`` costs its channel:
+    406, and everything is requeued. Only the oldest run of each channel is looked at, as rarely as
+    RabbitMQ does it.
+    """
+
+    def __init__(self, broker: AmqpBroker) -> None:
+        self._broker = broker
+        self._next_ms = broker.clock.monotonic_ms() + self._pause_ms
+
+    @property
+    def _pause_ms(self) -> int:
+        return min(LOOK_MS, self._broker.settings.consumer_timeout_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """The next look; never without a limit."""
+        return self._next_ms if self._broker.settings.consumer_timeout_ms else None
+
+    def due(self, now_ms: int) -> None:
+        self._next_ms = now_ms + self._pause_ms
+        for session in list(self._broker.sessions.values()):
+            for channel in list(session.channels.values()):
+                channel.consuming.due(now_ms)

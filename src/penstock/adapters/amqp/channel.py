@@ -60,6 +60,7 @@ class ChannelState:
         self.session: Final = session
         self.vhost: Final[VirtualHost] = session.vhost
         self.broker: Final[AmqpBroker] = session.broker
+        self.context: Final = session.context
         self.phase = ChannelPhase.OPEN
         self.last_queue = ""
         """The queue declared last: what an empty name means."""
@@ -68,7 +69,7 @@ class ChannelState:
         """The engine's channel, if anything was published; ``flow`` opens it."""
         self.publishing: Final = Publishing(self)
         self.consuming: Final = Consuming(self)
-        self.broker.churn["channel_created"] += 1
+        self.context.churn["channel_created"] += 1
 
     def __repr__(self) -> str:
         return f"<ChannelState {self.number} of {self.session.name}>"
@@ -102,7 +103,7 @@ class ChannelState:
     def answer_when_durable(self, method: Method) -> None:
         """A method that leaves after every definition so far is durable (D6)."""
         later = self.answer_later()
-        self.broker.engine.after_durable(lambda: later(method))
+        self.context.engine.after_durable(lambda: later(method))
 
     def answer_later(self) -> Callable[[Method | None], None]:
         """A place in the line: call it with the answer, or None when there is none after all."""
@@ -122,7 +123,7 @@ class ChannelState:
             self.session.fail(error)
         elif self.is_open:
             self.phase = ChannelPhase.FAILED
-            self.broker.note_close(error)
+            self.context.note_close(error)
             self.give_back()
             self._say(Close(int(error.code), error.reply_text, error.class_id, error.method_id))
 
@@ -139,7 +140,7 @@ class ChannelState:
     def give_back(self) -> None:
         """Requeue what is unsettled, let consumers and publishes go; may be called twice."""
         if not self.consuming.is_closed:
-            self.broker.churn["channel_closed"] += 1
+            self.context.churn["channel_closed"] += 1
         self.consuming.close()
         self.publishing.close()
         if self.engine_channel is not None:

@@ -57,6 +57,7 @@ from penstock.wire.amqp.table import decode_entries
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.broker import AmqpBroker
+    from penstock.adapters.amqp.context import AmqpContext
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.adapters.amqp.users import User
     from penstock.engine.connection import Connection
@@ -93,6 +94,7 @@ class Caller:
         "connection",
         "connection_id",
         "connection_name",
+        "context",
         "frame_max",
         "heartbeat",
         "is_over",
@@ -113,6 +115,7 @@ class Caller:
         self.connection_id: Final = connection_id
         self.peer: Final = peer
         self.broker: Final = broker
+        self.context: Final = broker.context
         self.clock: Final = broker.clock
         self.wake: Final = wake
         self.name: Final = f"{peer} -> {Peer(peer.local_host, peer.local_port, '', 0)}"
@@ -270,7 +273,7 @@ class Session(Caller):
         """True once a virtual host is open."""
         self.wants_close = False
         self.handshake: Final = Handshake(self)
-        self._inflow: Final = Inflow(message_bytes_max=broker.message_bytes_max)
+        self._inflow: Final = Inflow(message_bytes_max=broker.context.message_bytes_max)
         self.backlog: Final = Backlog(self, self._inflow)
         self._contents: Final = broker.content_share(self.name, wake)
         self._beat = Heartbeat(0, self.now_ms)
@@ -285,7 +288,7 @@ class Session(Caller):
         if self.is_over:
             return
         logger.info("closing %s: %s", self.name, error)
-        self.broker.note_close(error)
+        self.context.note_close(error)
         self._end(close_frame(error))
         self._farewell = Farewell(self.now_ms + self.broker.settings.close_ms_max)
 
@@ -540,7 +543,7 @@ class Handshake:
         """The header came and is right; only the first time counts."""
         if self.step is Step.GREETING:
             self.step = Step.STARTING
-            self._session.say(Start(server_properties=server_properties(self._session.broker)))
+            self._session.say(Start(server_properties=server_properties(self._session.context)))
 
     def take(self, method: Method) -> None:
         """The next method of the client."""
@@ -607,12 +610,12 @@ def check_limit(name: str, value: int, low: int, high: int) -> None:
     raise AmqpError(ReplyCode.NOT_ALLOWED, text)
 
 
-def server_properties(broker: AmqpBroker) -> dict[str, Any]:
+def server_properties(context: AmqpContext) -> dict[str, Any]:
     """Whom we say we are: the name clients know, and ours beside it."""
-    settings = broker.settings
+    settings = context.settings
     return {
         "capabilities": dict.fromkeys(CAPABILITIES, True),
-        "cluster_name": broker.cluster_name,
+        "cluster_name": context.cluster_name,
         "copyright": "The authors of Penstock",
         "information": f"Penstock {__version__}, which speaks as {settings.server_product}",
         "platform": f"Python {sys.version.split()[0]}",

@@ -232,7 +232,7 @@ def note(holder: Holder, deliveries: list[Delivery], *, is_plain: bool) -> int:
     """Enter deliveries into the ledger; the first tag."""
     channel = holder.channel
     unacked = channel.consuming.unacked
-    now_ms = channel.broker.clock.monotonic_ms()
+    now_ms = channel.context.clock.monotonic_ms()
     first_tag = unacked.next_tag
     if is_plain and len(holder.queue.topic.queues) == 1:
         offsets = list(map(_OFFSET, deliveries))
@@ -258,9 +258,9 @@ def presented(holder: Holder, delivery: Delivery) -> Record:
     """The record of a delivery as its AMQP peer shall see it."""
     record = delivery.record
     if record.shape.wire != _AMQP:
-        broker = holder.channel.broker
-        bytes_max = broker.all_settings.topics.message_bytes_max
-        reader = broker.engine.facts.get(record.wire)
+        context = holder.channel.context
+        bytes_max = context.all_settings.topics.message_bytes_max
+        reader = context.engine.facts.get(record.wire)
         record = as_amqp(record, holder.queue.name, reader=reader, bytes_max=bytes_max)
     if delivery.attempts and holder.is_counted:
         record = with_attempts(record, delivery.attempts)

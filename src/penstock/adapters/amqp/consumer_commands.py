@@ -20,10 +20,10 @@ from uuid import uuid4
 
 from penstock.adapters.amqp import consumer
 from penstock.adapters.amqp.consumer import ConsumerEntry, Holder, Unacked
-from penstock.adapters.amqp.direct_reply import PSEUDO_QUEUE
 from penstock.adapters.amqp.queue_commands import named
 from penstock.adapters.amqp.statistics import Tally
 from penstock.adapters.amqp.topology.matching import check_arguments
+from penstock.adapters.amqp.topology.router import DIRECT_REPLY_QUEUE
 from penstock.engine.host import Mode
 from penstock.flow.demand import ChannelWindow, Unlimited
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
@@ -41,7 +41,6 @@ from penstock.wire.amqp.methods.basic import (
 from penstock.wire.amqp.serializer import got
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import AmqpBroker
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.engine.subscription.subscription import Subscription
@@ -107,14 +106,14 @@ class Consuming:
     def next_deadline_ms(self) -> int | None:
         """When ``due`` may find something that is unsettled for too long."""
         oldest_ms = self.unacked.oldest_ms
-        limit_ms = self.channel.broker.settings.consumer_timeout_ms
+        limit_ms = self.channel.context.settings.consumer_timeout_ms
         return oldest_ms + limit_ms if limit_ms and oldest_ms is not None else None
 
     def due(self, now_ms: int) -> None:
         """Fail the channel when a delivery is unsettled for longer than allowed."""
         deadline_ms = self.next_deadline_ms()
         if deadline_ms is not None and now_ms >= deadline_ms:
-            limit_ms = self.channel.broker.settings.consumer_timeout_ms
+            limit_ms = self.channel.context.settings.consumer_timeout_ms
             text = (
                 f"delivery acknowledgement on channel {self.channel.number} timed out. "
                 f"Timeout value used: {limit_ms} ms. This timeout value can be configured "
@@ -187,7 +186,7 @@ def consume(channel: ChannelState, method: Consume) -> None:
     replies = channel.publishing.replies
     if tag in consuming.consumers or (replies.consumer and replies.consumer.tag == tag):
         raise AmqpError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
-    if method.queue == PSEUDO_QUEUE:
+    if method.queue == DIRECT_REPLY_QUEUE:
         replies.consume(method, tag)
     else:
         begin(channel, method, tag)
@@ -197,7 +196,7 @@ def consume(channel: ChannelState, method: Consume) -> None:
 
 def begin(channel: ChannelState, method: Consume, tag: str) -> None:
     consuming = channel.consuming
-    count_max = channel.broker.settings.consumers_per_channel_max
+    count_max = channel.context.settings.consumers_per_channel_max
     if consuming.consumers_kept >= count_max:
         text = (
             f"reached maximum ({count_max}) of consumers per channel "
@@ -209,7 +208,7 @@ def begin(channel: ChannelState, method: Consume, tag: str) -> None:
     if type(priority) is not int:
         text = f"invalid arg '{PRIORITY}' for consumer '{tag}': a whole number is expected"
         raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
-    check_arguments(channel.broker, method.arguments)
+    check_arguments(channel.context.settings, method.arguments)
     check_exclusive(queue, method)
     consuming.add(ConsumerEntry(channel, queue, method, tag, priority))
 
@@ -338,37 +337,3 @@ def qos(channel: ChannelState, method: Qos) -> None:
 
 
 QOS_COMMANDS: Final[dict[type[Any], Callable[[ChannelState, Any], None]]] = {Qos: qos}
-
-
-# ---- consumer timeout ---------------------------------------------------------------------------
-# Looks now and then whether a consumer forgot what it was given (``amqp.consumer_timeout_ms``).
-#
-# A delivery that stays unsettled for longer costs its channel: 406, and everything is requeued.
-# Only the oldest run of each channel is looked at, once a minute at most: RabbitMQ does it as
-# rarely. Not here: the look at one channel (``Consuming.due``).
-
-
-LOOK_MS: Final = 60_000
-"""A delivery is found to be late by at most this."""
-
-
-class ConsumerTimeouts:
-    """A task of the house's timers."""
-
-    def __init__(self, broker: AmqpBroker) -> None:
-        self._broker = broker
-        self._next_ms = broker.clock.monotonic_ms() + self._pause_ms
-
-    @property
-    def _pause_ms(self) -> int:
-        return min(LOOK_MS, self._broker.settings.consumer_timeout_ms)
-
-    def next_deadline_ms(self) -> int | None:
-        """The next look; never without a limit."""
-        return self._next_ms if self._broker.settings.consumer_timeout_ms else None
-
-    def due(self, now_ms: int) -> None:
-        self._next_ms = now_ms + self._pause_ms
-        for session in list(self._broker.sessions.values()):
-            for channel in list(session.channels.values()):
-                channel.consuming.due(now_ms)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Final
 
+from penstock.adapters.amqp.topology.router import DIRECT_REPLY_PREFIX, DIRECT_REPLY_QUEUE
 from penstock.model.record import Record
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.methods.basic import Consume
@@ -26,11 +27,8 @@ from penstock.wire.amqp.serializer import Deliveries
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState
 
-PSEUDO_QUEUE: Final = "amq.rabbitmq.reply-to"
-"""The queue that is none."""
-KEY_PREFIX: Final = PSEUDO_QUEUE + "."
 OPAQUE_BYTES: Final = 16
-_REPLY_TO: Final = PSEUDO_QUEUE.encode()
+_REPLY_TO: Final = DIRECT_REPLY_QUEUE.encode()
 
 
 class ReplyConsumer:
@@ -57,7 +55,7 @@ class ReplyConsumer:
             unsent.queued(1, len(record.origin))
             taken.append(record)
         if len(taken) < len(records):
-            channel.broker.note_undelivered("reply not read", len(records) - len(taken))
+            channel.context.note_undelivered("reply not read", len(records) - len(taken))
         if taken:
             first_tag = channel.consuming.unacked.skip(len(taken))
             size = sum([len(record.origin) for record in taken])
@@ -82,11 +80,11 @@ class DirectReplies:
 
     def exists(self, name: str, vhost: str) -> bool:
         """What queue.declare wants to know of such a name."""
-        return name == PSEUDO_QUEUE or self.find(name, vhost) is not None
+        return name == DIRECT_REPLY_QUEUE or self.find(name, vhost) is not None
 
     def add(self, channel: ChannelState, tag: str) -> ReplyConsumer:
         """A requester begins to wait."""
-        key = KEY_PREFIX + secrets.token_urlsafe(OPAQUE_BYTES)
+        key = DIRECT_REPLY_PREFIX + secrets.token_urlsafe(OPAQUE_BYTES)
         waiting = self._waiting[key] = ReplyConsumer(channel, key, tag)
         return waiting
 
@@ -141,4 +139,4 @@ def is_pseudo(reply_to: bytes | None) -> bool:
 
 def is_pseudo_queue(name: str) -> bool:
     """True for names that queue.declare only looks up."""
-    return name == PSEUDO_QUEUE or name.startswith(KEY_PREFIX)
+    return name == DIRECT_REPLY_QUEUE or name.startswith(DIRECT_REPLY_PREFIX)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from penstock.adapters.amqp.broker import AmqpBroker
+from penstock.adapters.amqp.broker import AmqpBroker, ConsumerTimeouts
 from penstock.adapters.amqp.connection import Session
-from penstock.adapters.amqp.consumer_commands import ConsumerTimeouts
 from penstock.adapters.amqp.management.statistics import Sampler
 from penstock.adapters.contract import Peer
 from penstock.adapters.timers import Timers

@@ -173,7 +173,7 @@ class Publishing:
 
     @property
     def _now_ms(self) -> int:
-        return self._channel.broker.clock.wall_ms()
+        return self._channel.context.clock.wall_ms()
 
     # On the way.
 
@@ -237,7 +237,7 @@ class Publishing:
     def _drop(self, head: PublishHead, records: list[Record], first: int) -> None:
         """No queue for them: they come back if they must not be lost, and are done with."""
         reason = "returned" if head.is_mandatory else "unroutable"
-        self._channel.broker.note_undelivered(reason, len(records))
+        self._channel.context.note_undelivered(reason, len(records))
         if not head.is_mandatory:
             self.dropped += len(records)
         else:

@@ -113,7 +113,7 @@ def delete(channel: ChannelState, method: Delete) -> None:
 
 def _deleted(channel: ChannelState, queue: AmqpQueue, say: Callable[[], None]) -> None:
     if queue.is_durable:
-        channel.broker.engine.after_durable(say)
+        channel.context.engine.after_durable(say)
     else:
         say()
 

@@ -168,7 +168,7 @@ class Transaction:
 
     def _fits(self, publishes: list[HeldPublish]) -> bool:
         """True when the engine takes all of it in its next turn."""
-        flow = self._channel.broker.all_settings.flow
+        flow = self._channel.context.all_settings.flow
         steps = sum(
             len(each.records) * each.route.steps for each in publishes if each.route is not None
         )
@@ -193,7 +193,7 @@ class Transaction:
             if commit is not None:
                 commit.answer(TxCommitOk())
 
-        self._channel.broker.engine.after_durable(say)
+        self._channel.context.engine.after_durable(say)
 
 
 def select(channel: ChannelState, _method: TxSelect) -> None:

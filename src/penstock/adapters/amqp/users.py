@@ -26,7 +26,7 @@ from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.origin import Claims
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import AmqpBroker
+    from penstock.engine.broker import Engine
 
 USER_KIND: Final = "amqp.user"
 GUEST: Final = "guest"
@@ -83,10 +83,11 @@ class User(msgspec.Struct, frozen=True):
 class Users:
     """All users of the broker."""
 
-    def __init__(self, broker: AmqpBroker) -> None:
-        self._broker = broker
+    def __init__(self, engine: Engine, *, is_guest_local: bool) -> None:
+        self._engine: Final = engine
+        self._is_guest_local: Final = is_guest_local
         self._users: dict[str, User] = {GUEST: User(GUEST, hash_of(GUEST), (ADMINISTRATOR,))}
-        for name, body in broker.engine.definitions(USER_KIND).items():
+        for name, body in engine.definitions(USER_KIND).items():
             if body:
                 self._users[name] = msgspec.msgpack.decode(body, type=User)
             else:
@@ -105,7 +106,7 @@ class Users:
         is_right = (user or _UNKNOWN).opens(password)
         if user is None or not is_right:
             return None
-        is_bound = user.is_loopback_only and self._broker.settings.is_guest_local
+        is_bound = user.is_loopback_only and self._is_guest_local
         return user if not is_bound or is_loopback(host) else None
 
     def may_enter(self, user: User, vhost: str) -> bool:
@@ -130,7 +131,7 @@ class Users:
         """Make or change a user; raises ``ValueError`` saying what is wrong with it."""
         self.check(user)
         self._users[user.name] = user
-        self._broker.engine.define(USER_KIND, user.name, msgspec.msgpack.encode(user))
+        self._engine.define(USER_KIND, user.name, msgspec.msgpack.encode(user))
 
     def add(self, name: str, password: str, tags: Iterable[str] = ()) -> User:
         """Make or change a user by password."""
@@ -142,7 +143,7 @@ class Users:
         """Remove a user; guest stays away too. False when there was none."""
         if self._users.pop(name, None) is None:
             return False
-        self._broker.engine.define(USER_KIND, name, b"" if name == GUEST else None)
+        self._engine.define(USER_KIND, name, b"" if name == GUEST else None)
         return True
 
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock import __version__
-from penstock.adapters.amqp.broker import CHURN
 from penstock.adapters.amqp.connection import Session
+from penstock.adapters.amqp.context import CHURN
 from penstock.adapters.amqp.management.statistics import (
     HANDED,
     LEVELS,
@@ -228,8 +228,8 @@ async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
         "penstock_version": __version__,
         "erlang_version": "",
         "erlang_full_version": "",
-        "cluster_name": broker.cluster_name,
-        "node": node_of(broker),
+        "cluster_name": broker.context.cluster_name,
+        "node": node_of(broker.context),
         "rates_mode": RATES_MODE,
         "sample_retention_policies": {
             kind: [STEP_MS // 1000] for kind in ("global", "basic", "detailed")
@@ -237,9 +237,9 @@ async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
         "disable_stats": False,
         "enable_queue_totals": False,
         "statistics_db_event_queue": 0,
-        "message_stats": broker.rates.details(OVERVIEW, figures, (*PUBLISHED, *HANDED)),
-        "churn_rates": broker.rates.details(OVERVIEW, figures, CHURN),
-        "queue_totals": broker.rates.details(OVERVIEW, figures, LEVELS),
+        "message_stats": broker.context.rates.details(OVERVIEW, figures, (*PUBLISHED, *HANDED)),
+        "churn_rates": broker.context.rates.details(OVERVIEW, figures, CHURN),
+        "queue_totals": broker.context.rates.details(OVERVIEW, figures, LEVELS),
         "object_totals": {
             "connections": len(sessions),
             "channels": sum(len(each.channels) for each in sessions),
@@ -249,10 +249,10 @@ async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
         },
         "exchange_types": _exchange_types(),
         "listeners": [
-            {"node": node_of(broker), "protocol": protocol, **_address(endpoint)}
+            {"node": node_of(broker.context), "protocol": protocol, **_address(endpoint)}
             for protocol, endpoint in place.endpoints.items()
         ],
-        "contexts": [{"node": node_of(broker), **each} for each in _contexts(place)],
+        "contexts": [{"node": node_of(broker.context), **each} for each in _contexts(place)],
     }
 
 
@@ -262,7 +262,7 @@ async def whoami(_place: Place, asked: Asked) -> dict[str, Any]:
 
 async def cluster_name(place: Place, _asked: Asked) -> dict[str, str]:
     """What the broker calls itself."""
-    return {"name": place.broker.cluster_name}
+    return {"name": place.broker.context.cluster_name}
 
 
 async def nodes(place: Place, asked: Asked) -> Any:
@@ -279,7 +279,7 @@ async def node(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
 def _node(place: Place) -> dict[str, Any]:
     alarms = place.broker.engine.alarms
     return {
-        "name": node_of(place.broker),
+        "name": node_of(place.broker.context),
         "type": "disc",
         "running": True,
         "os_pid": str(os.getpid()),

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -104,11 +105,11 @@ class PublishOrder(msgspec.Struct):
 async def queues(place: Place, asked: Asked, vhost_name: str | None = None) -> Any:
     vhosts = place.broker.vhosts.values() if vhost_name is None else [place.vhost(vhost_name)]
     found = [each for vhost in vhosts for each in vhost.queues]
-    return await paged(asked, found, queue_view)
+    return await paged(asked, found, partial(queue_view, place.broker))
 
 
 async def queue(place: Place, _asked: Asked, vhost_name: str, name: str) -> dict[str, Any]:
-    return queue_view(_queue(place, vhost_name, name), is_detailed=True)
+    return queue_view(place.broker, _queue(place, vhost_name, name), is_detailed=True)
 
 
 async def put_queue(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:

@@ -3,7 +3,7 @@
 import pytest
 
 from kit.amqp.peer import AmqpBench
-from penstock.adapters.amqp.direct_reply import KEY_PREFIX, PSEUDO_QUEUE
+from penstock.adapters.amqp.topology.router import DIRECT_REPLY_PREFIX, DIRECT_REPLY_QUEUE
 from penstock.model.names import TopicName
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
@@ -21,7 +21,7 @@ from penstock.wire.amqp.methods.queue import Declare as DeclareQueue
 from penstock.wire.amqp.methods.queue import DeclareOk
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
 
-ASKING = encode_properties(Properties(reply_to=PSEUDO_QUEUE, correlation_id="1"))
+ASKING = encode_properties(Properties(reply_to=DIRECT_REPLY_QUEUE, correlation_id="1"))
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def server(bench):
 
 
 def wait_for_replies(peer):
-    answer = peer.call(1, Consume(queue=PSEUDO_QUEUE, consumer_tag="r", is_no_ack=True))
+    answer = peer.call(1, Consume(queue=DIRECT_REPLY_QUEUE, consumer_tag="r", is_no_ack=True))
     assert isinstance(answer, ConsumeOk)
 
 
@@ -54,7 +54,7 @@ def address(bench, asker):
 def test_a_reply_comes_to_the_one_who_asked_without_touching_the_log(bench, asker, server):
     wait_for_replies(asker)
     key = address(bench, asker)
-    assert key.startswith(KEY_PREFIX)
+    assert key.startswith(DIRECT_REPLY_PREFIX)
     end = bench.store.end_position
     raw = encode_properties(Properties(correlation_id="1"))
     server.publish(1, "", key, b"!", raw)
@@ -75,13 +75,13 @@ def test_replies_share_the_delivery_tags_of_their_channel(bench, asker, server):
 
 
 def test_the_consumer_must_not_want_acks(asker):
-    closed = asker.call(1, Consume(queue=PSEUDO_QUEUE))
+    closed = asker.call(1, Consume(queue=DIRECT_REPLY_QUEUE))
     assert closed.reply_text == "PRECONDITION_FAILED - reply consumer cannot acknowledge"
 
 
 def test_there_is_one_per_channel(asker):
     wait_for_replies(asker)
-    closed = asker.call(1, Consume(queue=PSEUDO_QUEUE, is_no_ack=True))
+    closed = asker.call(1, Consume(queue=DIRECT_REPLY_QUEUE, is_no_ack=True))
     assert closed.reply_text == "PRECONDITION_FAILED - reply consumer already set"
 
 
@@ -93,12 +93,12 @@ def test_asking_without_waiting_closes_the_channel(asker, server):
 
 
 def test_declaring_the_pseudo_queue_is_a_look_whether_it_is_there(bench, asker, server):
-    answer = asker.call(1, DeclareQueue(queue=PSEUDO_QUEUE))
+    answer = asker.call(1, DeclareQueue(queue=DIRECT_REPLY_QUEUE))
     assert isinstance(answer, DeclareOk)
     wait_for_replies(asker)
     key = address(bench, asker)
     assert isinstance(server.call(1, DeclareQueue(queue=key)), DeclareOk)
-    assert server.call(1, DeclareQueue(queue=KEY_PREFIX + "x")).reply_code == 404
+    assert server.call(1, DeclareQueue(queue=DIRECT_REPLY_PREFIX + "x")).reply_code == 404
 
 
 def gone(asker, how):

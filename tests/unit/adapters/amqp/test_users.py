@@ -2,19 +2,15 @@
 
 from base64 import b64decode, b64encode
 from hashlib import sha256, sha512
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from kit.workbench import Workbench
-from penstock.adapters.amqp.broker import AmqpBroker
 from penstock.adapters.amqp.users import User, Users, hash_of, is_loopback
 
 
 def users_of(bench: Workbench, *, is_guest_local: bool = True) -> Users:
-    settings = SimpleNamespace(is_guest_local=is_guest_local)
-    return Users(cast("AmqpBroker", SimpleNamespace(engine=bench.engine, settings=settings)))
+    return Users(bench.engine, is_guest_local=is_guest_local)
 
 
 def test_guest_is_there_and_comes_from_this_machine_only() -> None:

@@ -46,7 +46,7 @@ from penstock.adapters.amqp.topology.queue import (
 )
 from penstock.adapters.amqp.topology.queue import check_arguments as check_same_arguments
 from penstock.adapters.amqp.topology.queue_registry import Declaration, checked
-from penstock.adapters.amqp.topology.vhost import space_of
+from penstock.adapters.amqp.topology.vhost import DEFAULT_VHOST, space_of
 from penstock.adapters.amqp.users import SHA256, User, hash_of
 from penstock.model.ids import ConnectionId
 from penstock.model.names import TopicName, topic_name
@@ -381,15 +381,17 @@ class _Survey:
             for vhost in document.vhosts:
                 check_vhost_name(vhost.name)
             self._new_vhosts = {each.name for each in document.vhosts}.difference(broker.vhosts)
-        check_vhosts(broker, len(self._new_vhosts))
+        check_vhosts(broker.settings, len(broker.vhosts), len(self._new_vhosts))
         for exchange in document.exchanges:
             self._exchange(self._place(exchange.vhost), exchange)
-        check_exchanges(broker, len(self._exchanges) + len(PREDECLARED) * len(self._new_vhosts))
+        new_exchanges = len(self._exchanges) + len(PREDECLARED) * len(self._new_vhosts)
+        default_vhost = broker.vhosts[DEFAULT_VHOST]
+        check_exchanges(broker.settings, default_vhost.exchanges_in_all, new_exchanges)
         new_topics = sum([self._queue(self._place(each.vhost), each) for each in document.queues])
         self._check_queues(new_topics)
         for binding in document.bindings:
             self._binding(self._place(binding.vhost), binding)
-        check_bindings(broker, len(self._bindings))
+        check_bindings(broker.settings, default_vhost.bindings_in_all, len(self._bindings))
 
     def _place(self, named: str) -> str:
         """The name of the vhost that a part is in."""
@@ -402,7 +404,7 @@ class _Survey:
     def _exchange(self, vhost: str, wanted: ExchangeDefinition) -> None:
         exchange = wanted.exchange
         known = self._exchange_there(vhost, exchange.name)
-        check_exchange(self._broker, vhost, known, exchange)
+        check_exchange(self._broker.settings, vhost, known, exchange)
         if known is None:
             self._exchanges[vhost, exchange.name] = exchange
 
@@ -414,7 +416,7 @@ class _Survey:
         resource = resource_of(name, vhost)
         first = self._queues.get((vhost, name))
         if first is not None:
-            settings = checked(self._broker, vhost, first, name)
+            settings = checked(self._broker.settings, vhost, first, name)
             check_flag(resource, "durable", first.is_durable, declaration.is_durable)
             check_flag(resource, "auto_delete", first.is_auto_delete, declaration.is_auto_delete)
             check_same_arguments(
@@ -425,7 +427,7 @@ class _Survey:
         if topic is not None:
             self._check_there(vhost, topic, declaration)
             return 0
-        settings = checked(self._broker, vhost, declaration, name)
+        settings = checked(self._broker.settings, vhost, declaration, name)
         self._queues[vhost, name] = declaration
         return settings.policy.max_priority + 1
 
@@ -466,7 +468,7 @@ class _Survey:
         if source is None:
             raise _no_exchange(wanted.source, vhost)
         binding = Binding(wanted.source, target, wanted.routing_key, dict(wanted.arguments))
-        check_arguments(self._broker, binding.arguments)
+        check_arguments(self._broker.settings, binding.arguments)
         # Whether its arguments make sense is told by whoever matches with them.
         MATCHERS[source.kind]().add(binding)
         if binding.key not in source.bindings:

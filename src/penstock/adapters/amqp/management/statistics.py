@@ -159,7 +159,9 @@ def broker_figures(broker: AmqpBroker, vhosts: Iterable[QueueFigures]) -> Broker
     for each in vhosts:
         whole = whole.plus(each)
     counters = broker.engine.counters
-    returned, dropped = (broker.undelivered.get(each, 0) for each in ("returned", "unroutable"))
+    returned, dropped = (
+        broker.context.undelivered.get(each, 0) for each in ("returned", "unroutable")
+    )
     return BrokerFigures(
         *whole[:3],
         # The engine never sees what AMQP finds no queue for.
@@ -168,7 +170,7 @@ def broker_figures(broker: AmqpBroker, vhosts: Iterable[QueueFigures]) -> Broker
         returned,
         dropped,
         *whole[5:],
-        **broker.churn,
+        **broker.context.churn,
     )
 
 
@@ -235,7 +237,7 @@ class Sampler:
     def _walk(self) -> Iterator[None]:
         """Sample everything, pausing after each object."""
         broker = self._broker
-        rates, clock = broker.rates, broker.clock
+        rates, clock = broker.context.rates, broker.clock
         for session in list(broker.sessions.values()):
             rates.sample(connection_key(session), connection_figures(session), clock.monotonic_ms())
             yield

@@ -40,15 +40,16 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import ChannelState
     from penstock.adapters.amqp.connection import Session
     from penstock.adapters.amqp.consumer import ConsumerEntry
+    from penstock.adapters.amqp.context import AmqpContext
     from penstock.adapters.amqp.topology.exchange import Exchange
     from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.adapters.amqp.users import User
 
 
-def node_of(broker: AmqpBroker) -> str:
+def node_of(context: AmqpContext) -> str:
     """What the broker is called where RabbitMQ says which node."""
-    return f"penstock@{broker.cluster_name}"
+    return f"penstock@{context.cluster_name}"
 
 
 _PUBLISHING: Final = ("publish", "confirm", "return_unroutable", "drop_unroutable")
@@ -61,19 +62,19 @@ _NO_TLS: Final = dict.fromkeys(
 
 
 def connection_view(session: Session) -> dict[str, Any]:
-    broker, peer = session.broker, session.peer
-    now_ms = broker.clock.monotonic_ms()
+    context, peer = session.context, session.peer
+    now_ms = context.clock.monotonic_ms()
     figures = connection_figures(session)
     return {
         "name": session.name,
         "user_provided_name": session.connection_name or None,
-        "node": node_of(broker),
+        "node": node_of(context),
         "vhost": session.vhost.name,
         "user": session.user.name,
         "user_who_performed_action": session.user.name,
         "protocol": "AMQP 0-9-1",
         "type": "network",
-        "state": connection_state(session.connection, broker.engine, now_ms),
+        "state": connection_state(session.connection, context.engine, now_ms),
         "peer_host": peer.host,
         "peer_port": peer.port,
         "host": peer.local_host,
@@ -90,15 +91,15 @@ def connection_view(session: Session) -> dict[str, Any]:
         "recv_cnt": session.receives,
         "send_cnt": session.sends,
         "send_pend": session.unsent.messages,
-        **broker.rates.details(connection_key(session), figures, ("recv_oct", "send_oct")),
-        "message_stats": broker.rates.details(connection_key(session), figures, ("publish",)),
+        **context.rates.details(connection_key(session), figures, ("recv_oct", "send_oct")),
+        "message_stats": context.rates.details(connection_key(session), figures, ("publish",)),
     }
 
 
 def channel_view(channel: ChannelState, *, is_detailed: bool = False) -> dict[str, Any]:
     """One channel; in detail with its consumers."""
     session, publishing, consuming = channel.session, channel.publishing, channel.consuming
-    now_ms = session.broker.clock.monotonic_ms()
+    now_ms = session.context.clock.monotonic_ms()
     tx, confirms = publishing.tx, publishing.confirms
     uncommitted, acks = tx.held if tx is not None else (0, 0)
     unconfirmed = confirms.outstanding if confirms is not None else 0
@@ -106,7 +107,7 @@ def channel_view(channel: ChannelState, *, is_detailed: bool = False) -> dict[st
     view: dict[str, Any] = {
         "name": channel_name(channel),
         "number": channel.number,
-        "node": node_of(session.broker),
+        "node": node_of(session.context),
         "vhost": channel.vhost.name,
         "user": session.user.name,
         "user_who_performed_action": session.user.name,
@@ -121,7 +122,7 @@ def channel_view(channel: ChannelState, *, is_detailed: bool = False) -> dict[st
         "messages_uncommitted": uncommitted,
         "acks_uncommitted": acks,
         "connection_details": connection_details(session),
-        "message_stats": session.broker.rates.details(
+        "message_stats": session.context.rates.details(
             channel_key(channel), figures, (*_PUBLISHING, *HANDED)
         ),
     }
@@ -164,7 +165,7 @@ def channel_details(channel: ChannelState) -> dict[str, Any]:
         "name": channel_name(channel),
         "number": channel.number,
         "connection_name": session.name,
-        "node": node_of(session.broker),
+        "node": node_of(session.context),
         "peer_host": session.peer.host,
         "peer_port": session.peer.port,
         "user": session.user.name,
@@ -205,9 +206,11 @@ def exchange_view(
     }
 
 
-def queue_view(queue: AmqpQueue, *, is_detailed: bool = False) -> dict[str, Any]:
+def queue_view(
+    broker: AmqpBroker, queue: AmqpQueue, *, is_detailed: bool = False
+) -> dict[str, Any]:
     """One queue; in detail with every consumer."""
-    broker, key = queue.vhost.broker, queue_key(queue)
+    rates, key = broker.context.rates, queue_key(queue)
     figures = queue_figures(queue)
     subscription = queue.topic.subscriptions.get(SUBSCRIPTION)
     ready_bytes, unacked_bytes = subscription.body_bytes() if subscription is not None else (0, 0)
@@ -216,14 +219,14 @@ def queue_view(queue: AmqpQueue, *, is_detailed: bool = False) -> dict[str, Any]
     view: dict[str, Any] = {
         "name": queue.name,
         "vhost": queue.vhost.name,
-        "node": node_of(broker),
+        "node": node_of(broker.context),
         "type": queue.kind,
         "state": queue_state(queue.topic, broker.clock.monotonic_ms()),
         "durable": queue.is_durable,
         "auto_delete": queue.is_auto_delete,
         "exclusive": queue.is_exclusive,
         "arguments": plain(queue.arguments),
-        **broker.rates.details(key, figures, LEVELS),
+        **rates.details(key, figures, LEVELS),
         "message_bytes": ready_bytes + unacked_bytes,
         "message_bytes_ready": ready_bytes,
         "message_bytes_unacknowledged": unacked_bytes,
@@ -237,10 +240,10 @@ def queue_view(queue: AmqpQueue, *, is_detailed: bool = False) -> dict[str, Any]
         "operator_policy": None,
         "effective_policy_definition": {},
         "owner_pid_details": connection_details(owner) if owner is not None else None,
-        "message_stats": broker.rates.details(key, figures, ("publish", *HANDED)),
+        "message_stats": rates.details(key, figures, ("publish", *HANDED)),
     }
     if is_detailed:
-        consumers = consumers_of(queue)
+        consumers = consumers_of(broker, queue)
         view["consumer_details"] = consumers
         view["incoming"] = view["deliveries"] = []
         for each in consumers:
@@ -251,11 +254,11 @@ def queue_view(queue: AmqpQueue, *, is_detailed: bool = False) -> dict[str, Any]
     return view
 
 
-def consumers_of(queue: AmqpQueue) -> list[dict[str, Any]]:
+def consumers_of(broker: AmqpBroker, queue: AmqpQueue) -> list[dict[str, Any]]:
     """The consumers of a queue, on whatever connection."""
     return [
         consumer_view(entry)
-        for session in queue.vhost.broker.sessions.values()
+        for session in broker.sessions.values()
         for channel in session.channels.values()
         for entry in channel.consuming.consumers.values()
         if entry.queue is queue
@@ -296,9 +299,9 @@ def vhost_view(broker: AmqpBroker, vhost: VirtualHost) -> dict[str, Any]:
         "metadata": {"description": "", "tags": []},
         "default_queue_type": "classic",
         "tracing": False,
-        "cluster_state": {node_of(broker): "running"},
-        **broker.rates.details(key, figures, LEVELS),
-        "message_stats": broker.rates.details(key, figures, HANDED),
+        "cluster_state": {node_of(broker.context): "running"},
+        **broker.context.rates.details(key, figures, LEVELS),
+        "message_stats": broker.context.rates.details(key, figures, HANDED),
     }
 
 
@@ -316,7 +319,7 @@ def _utilisation(queue: AmqpQueue) -> float | None:
     subscription = queue.topic.subscriptions.get(SUBSCRIPTION)
     if subscription is None or not queue.consumers:
         return None
-    rates = queue.vhost.broker.rates.per_second(queue_key(queue))
+    rates = queue.vhost.context.rates.per_second(queue_key(queue))
     if rates is None:
         return 0.0 if subscription.is_unserved else 1.0
     return max(0.0, 1.0 - rates["unserved_ms"] / 1000)

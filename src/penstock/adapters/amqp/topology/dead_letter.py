@@ -108,9 +108,9 @@ class ExchangeDeadLetterRouter:
         return ((letter, queues),) if queues else ()
 
     def _translated(self, record: Record) -> Record:
-        broker = self._vhost.broker
-        bytes_max = broker.all_settings.topics.message_bytes_max
-        reader = broker.engine.facts.get(record.wire)
+        context = self._vhost.context
+        bytes_max = context.all_settings.topics.message_bytes_max
+        reader = context.engine.facts.get(record.wire)
         return as_amqp(record, self._queue, reader=reader, bytes_max=bytes_max)
 
 

@@ -140,8 +140,9 @@ class Bindings:
         known = exchange.bindings.get(binding.key)
         if known is not None:
             return known
-        check_bindings(self._vhost.broker)
-        check_arguments(self._vhost.broker, binding.arguments)
+        settings = self._vhost.context.settings
+        check_bindings(settings, self._vhost.bindings_in_all)
+        check_arguments(settings, binding.arguments)
         self.restore(binding)
         if is_durable:
             put_binding(self._vhost, binding)
@@ -277,11 +278,11 @@ def put_exchange(vhost: VirtualHost, exchange: Exchange) -> None:
         encode_table(exchange.arguments),
     )
     key = _exchange_key(vhost, exchange)
-    vhost.broker.engine.define(EXCHANGE_KIND, key, msgspec.msgpack.encode(row))
+    vhost.context.engine.define(EXCHANGE_KIND, key, msgspec.msgpack.encode(row))
 
 
 def delete_exchange(vhost: VirtualHost, exchange: Exchange) -> None:
-    vhost.broker.engine.define(EXCHANGE_KIND, _exchange_key(vhost, exchange), None)
+    vhost.context.engine.define(EXCHANGE_KIND, _exchange_key(vhost, exchange), None)
 
 
 def put_binding(vhost: VirtualHost, binding: Binding) -> None:
@@ -292,13 +293,13 @@ def put_binding(vhost: VirtualHost, binding: Binding) -> None:
         binding.routing_key,
         encode_table(binding.arguments),
     )
-    vhost.broker.engine.define(
+    vhost.context.engine.define(
         BINDING_KIND, _binding_key(vhost, binding), msgspec.msgpack.encode(row)
     )
 
 
 def delete_binding(vhost: VirtualHost, binding: Binding) -> None:
-    vhost.broker.engine.define(BINDING_KIND, _binding_key(vhost, binding), None)
+    vhost.context.engine.define(BINDING_KIND, _binding_key(vhost, binding), None)
 
 
 def stored_exchanges(vhost: VirtualHost) -> Iterator[Exchange]:
@@ -339,5 +340,5 @@ def _binding_key(vhost: VirtualHost, binding: Binding) -> str:
 
 def _bodies(vhost: VirtualHost, kind: str) -> list[bytes]:
     prefix = vhost.name + _NUL
-    rows = vhost.broker.engine.definitions(kind)
+    rows = vhost.context.engine.definitions(kind)
     return [body for key, body in rows.items() if key.startswith(prefix)]

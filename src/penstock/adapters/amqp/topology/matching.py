@@ -17,7 +17,7 @@ from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.table import Timestamp, encode_table
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import AmqpBroker
+    from penstock.settings.protocols import AmqpSettings
 
 FINGERPRINT_BYTES: Final = 16
 
@@ -435,29 +435,29 @@ MATCHERS: Final[dict[str, type[Matcher]]] = {
 # there stays as it is. Queues are counted by the engine, for all protocols (``topics.queues_max``).
 
 
-def check_vhosts(broker: AmqpBroker, more: int = 1) -> None:
-    """Raise when there may not be so many more."""
-    limit = broker.settings.vhosts_max
-    if more and len(broker.vhosts) + more > limit:
+def check_vhosts(settings: AmqpSettings, there: int, more: int = 1) -> None:
+    """Raise when there may not be so many more than there are."""
+    limit = settings.vhosts_max
+    if more and there + more > limit:
         raise _reached(f"there are {limit} vhosts", "vhosts_max")
 
 
-def check_exchanges(broker: AmqpBroker, more: int = 1) -> None:
+def check_exchanges(settings: AmqpSettings, there: int, more: int = 1) -> None:
     """The same for exchanges, those that nobody made included."""
-    limit = broker.settings.exchanges_max
-    if more and sum(len(each.exchanges) for each in broker.vhosts.values()) + more > limit:
+    limit = settings.exchanges_max
+    if more and there + more > limit:
         raise _reached(f"there are {limit} exchanges", "exchanges_max")
 
 
-def check_bindings(broker: AmqpBroker, more: int = 1) -> None:
-    limit = broker.settings.bindings_max
-    if more and sum(each.bindings.count for each in broker.vhosts.values()) + more > limit:
+def check_bindings(settings: AmqpSettings, there: int, more: int = 1) -> None:
+    limit = settings.bindings_max
+    if more and there + more > limit:
         raise _reached(f"there are {limit} bindings", "bindings_max")
 
 
-def check_arguments(broker: AmqpBroker, arguments: dict[str, Any]) -> None:
+def check_arguments(settings: AmqpSettings, arguments: dict[str, Any]) -> None:
     """Raise when arguments are too large to be kept."""
-    limit = broker.settings.arguments_bytes_max
+    limit = settings.arguments_bytes_max
     if arguments and (size := len(encode_table(arguments))) > limit:
         raise _reached(f"arguments of {size} bytes, {limit} are allowed", "arguments_bytes_max")
 

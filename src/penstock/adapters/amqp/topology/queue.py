@@ -134,7 +134,7 @@ class AmqpQueue:
             start=Start.LATEST if self.is_foreign else Start.EARLIEST,
             delivery_limit=self.settings.delivery_limit,
         )
-        engine = self.vhost.broker.engine
+        engine = self.vhost.context.engine
         return engine.create_subscription(self.topic.name, SUBSCRIPTION, options)
 
     @property
@@ -160,7 +160,7 @@ class AmqpQueue:
 
     def touch(self) -> None:
         """Somebody declared it or got from it: ``x-expires`` counts from now."""
-        self.topic.touch(self.vhost.broker.clock.monotonic_ms())
+        self.topic.touch(self.vhost.context.clock.monotonic_ms())
 
     def check_access(self, client: Client) -> None:
         """405 when it is another connection's."""

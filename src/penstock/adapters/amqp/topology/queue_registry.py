@@ -39,10 +39,10 @@ from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.table import decode_table, encode_table
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import AmqpBroker
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.engine.topic import Topic
     from penstock.model.ids import ConnectionId
+    from penstock.settings.protocols import AmqpSettings
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class QueueRegistry:
 
     def __init__(self, vhost: VirtualHost) -> None:
         self._vhost: Final = vhost
-        self._engine: Final = vhost.broker.engine
+        self._engine: Final = vhost.context.engine
         self._queues: dict[str, AmqpQueue] = {}
         self._owned: dict[ConnectionId, dict[str, AmqpQueue]] = {}
         """Exclusive queues by connection."""
@@ -116,7 +116,7 @@ class QueueRegistry:
 
     def declare(self, wanted: Declaration, client: Client) -> AmqpQueue:
         """The queue, made now or there already and equivalent; raises 403, 405 or 406."""
-        churn = self._vhost.broker.churn
+        churn = self._vhost.context.churn
         churn["queue_declared"] += 1
         owner = client.connection_id if wanted.is_exclusive else None
         # An exclusive queue ends with its connection, whatever it says about durability.
@@ -134,7 +134,7 @@ class QueueRegistry:
                 assert found.subscription is not None
             return found
         name = wanted.name or self._generated()
-        settings = checked(self._vhost.broker, self._vhost.name, wanted, name)
+        settings = checked(self._vhost.context.settings, self._vhost.name, wanted, name)
         topic = self._make_topic(name, settings, is_durable=is_durable)
         queue = AmqpQueue(
             self._vhost,
@@ -233,7 +233,7 @@ class QueueRegistry:
             del owned[queue.name]
             if not owned:
                 del self._owned[queue.owner]
-        self._vhost.broker.churn["queue_deleted"] += not queue.is_foreign
+        self._vhost.context.churn["queue_deleted"] += not queue.is_foreign
         if queue.is_durable and not queue.is_foreign:
             self._engine.define(QUEUE_KIND, self._key(queue.name), None)
         self._vhost.bindings.forget(to_queue(queue.name))
@@ -289,14 +289,14 @@ class QueueRegistry:
         return f"{self._vhost.name}\0{name}"
 
 
-def checked(broker: AmqpBroker, vhost: str, wanted: Declaration, name: str) -> QueueArguments:
+def checked(settings: AmqpSettings, vhost: str, wanted: Declaration, name: str) -> QueueArguments:
     """What a new queue's arguments mean; raises unless there can be such a queue."""
     resource = resource_of(name, vhost)
-    settings = read_arguments(resource, wanted.arguments)
-    check_arguments(broker, wanted.arguments)
-    if settings.kind == QUORUM:
+    found = read_arguments(resource, wanted.arguments)
+    check_arguments(settings, wanted.arguments)
+    if found.kind == QUORUM:
         _check_quorum(wanted, resource)
-    return settings
+    return found
 
 
 def _check_quorum(wanted: Declaration, resource: str) -> None:

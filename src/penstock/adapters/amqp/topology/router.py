@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.adapters.amqp.direct_reply import KEY_PREFIX
 from penstock.adapters.amqp.topology.exchange import DEFAULT_EXCHANGE, Exchange
 from penstock.engine.topic import KeyRoute, route_to
 from penstock.model.record import Record, Wire
@@ -41,6 +40,10 @@ ROUTES_KEPT: Final = 4096
 """Different (exchange, routing key) remembered per vhost; the oldest goes first."""
 HEADERS_PER_STEP: Final = 8
 """Comparing the headers of a message with one binding costs a fraction of storing a copy of it."""
+DIRECT_REPLY_QUEUE: Final = "amq.rabbitmq.reply-to"
+"""The queue that is none: who consumes it gets the replies to its requests."""
+DIRECT_REPLY_PREFIX: Final = DIRECT_REPLY_QUEUE + "."
+"""Routing keys that name such a requester, not a queue (``direct_reply.py``)."""
 _AMQP: Final = int(Wire.AMQP)
 _NO_HEADERS: Final[Mapping[str, Any]] = {}
 
@@ -372,7 +375,7 @@ class PublishRoutes:
         """
         if head.is_immediate:
             raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
-        if not head.exchange and head.routing_key.startswith(KEY_PREFIX):
+        if not head.exchange and head.routing_key.startswith(DIRECT_REPLY_PREFIX):
             return None
         router = self._vhost.router
         route = router.route(head.exchange, head.routing_key)

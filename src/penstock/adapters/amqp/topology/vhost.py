@@ -10,6 +10,7 @@ Not here: which vhosts there are (``broker.py``), how they are kept (``topology_
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.statistics import Tally
@@ -25,7 +26,7 @@ from penstock.adapters.amqp.topology.router import PublishRoutes, Router
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import AmqpBroker
+    from penstock.adapters.amqp.context import AmqpContext
 
 DEFAULT_VHOST: Final = "/"
 
@@ -34,8 +35,9 @@ class VirtualHost:
     """One vhost."""
 
     __slots__ = (
+        "all_vhosts",
         "bindings",
-        "broker",
+        "context",
         "exchanges",
         "gone",
         "name",
@@ -46,10 +48,14 @@ class VirtualHost:
         "version",
     )
 
-    def __init__(self, broker: AmqpBroker, name: str) -> None:
+    def __init__(
+        self, context: AmqpContext, name: str, all_vhosts: Mapping[str, VirtualHost]
+    ) -> None:
         self.name: Final = name
         self.space: Final = space_of(name)
-        self.broker: Final = broker
+        self.context: Final = context
+        self.all_vhosts: Final = all_vhosts
+        """Those of the broker, this one included: limits count all of them together."""
         self.gone: Final = Tally()
         """What queues counted that are deleted."""
         self.version = 0
@@ -64,6 +70,15 @@ class VirtualHost:
 
     def __repr__(self) -> str:
         return f"<VirtualHost {self.name!r}>"
+
+    @property
+    def exchanges_in_all(self) -> int:
+        """Exchanges of all vhosts of the broker."""
+        return sum(len(each.exchanges) for each in self.all_vhosts.values())
+
+    @property
+    def bindings_in_all(self) -> int:
+        return sum(each.bindings.count for each in self.all_vhosts.values())
 
     def exchange(self, name: str) -> Exchange:
         """The exchange of this name; raises 404 when there is none."""

@@ -1,7 +1,7 @@
 """Deliveries that nobody settles for half an hour cost their channel."""
 
 from kit.amqp.peer import AmqpBench, AmqpPeer
-from penstock.adapters.amqp.consumer_commands import ConsumerTimeouts
+from penstock.adapters.amqp.broker import ConsumerTimeouts
 from penstock.settings.load import Settings
 from penstock.settings.protocols import AmqpSettings
 from penstock.wire.amqp.methods import channel

@@ -50,20 +50,20 @@ def test_everything_has_its_rate_after_two_samples(bench, peer):
     queue = broker.vhosts["/"].queues.get("q")
     channel = peer.session.channels[1]
     keys = (queue_key(queue), channel_key(channel), connection_key(peer.session), OVERVIEW)
-    assert [broker.rates.per_second(key)["publish"] for key in keys] == [10.0] * 4
-    assert broker.rates.per_second(vhost_key(queue.vhost))["messages"] == 10.0
+    assert [broker.context.rates.per_second(key)["publish"] for key in keys] == [10.0] * 4
+    assert broker.context.rates.per_second(vhost_key(queue.vhost))["messages"] == 10.0
     passed(bench, STEP_MS)
-    assert broker.rates.per_second(queue_key(queue))["publish"] == 0.0
+    assert broker.context.rates.per_second(queue_key(queue))["publish"] == 0.0
 
 
 def test_what_is_gone_is_forgotten(bench, peer):
     peer.call(1, Declare(0, "q"))
     key = queue_key(bench.broker.vhosts["/"].queues.get("q"))
     passed(bench, 2 * STEP_MS)
-    assert bench.broker.rates.per_second(key) is not None
+    assert bench.broker.context.rates.per_second(key) is not None
     peer.call(1, Delete(0, "q"))
     passed(bench, 2 * STEP_MS)
-    assert bench.broker.rates.per_second(key) is None
+    assert bench.broker.context.rates.per_second(key) is None
 
 
 def test_many_objects_are_sampled_in_small_steps(bench, peer, monkeypatch):
@@ -77,7 +77,7 @@ def test_many_objects_are_sampled_in_small_steps(bench, peer, monkeypatch):
     assert pauses.count(PAUSE_MS) >= 2 * 3
     queues = list(broker.vhosts["/"].queues)
     assert len(queues) == 10
-    assert all(broker.rates.per_second(queue_key(each)) is not None for each in queues)
+    assert all(broker.context.rates.per_second(queue_key(each)) is not None for each in queues)
 
 
 def test_totals_do_not_go_back_when_a_queue_is_deleted_in_the_midst_of_a_sweep(
@@ -96,14 +96,14 @@ def test_totals_do_not_go_back_when_a_queue_is_deleted_in_the_midst_of_a_sweep(
     peer.call(1, Delete(0, "a"))
     peer.call(1, Delete(0, "c"))
     passed(bench, STEP_MS)
-    rates = broker.rates.per_second(OVERVIEW)
+    rates = broker.context.rates.per_second(OVERVIEW)
     assert rates["deliver_no_ack"] == 0.0
-    assert broker.rates._histories[OVERVIEW].now.deliver_no_ack == 12
+    assert broker.context.rates._histories[OVERVIEW].now.deliver_no_ack == 12
 
 
 def test_a_house_without_anything_is_sampled_too(bench):
     passed(bench, 2 * STEP_MS)
-    assert bench.broker.rates.per_second(OVERVIEW)["publish"] == 0.0
+    assert bench.broker.context.rates.per_second(OVERVIEW)["publish"] == 0.0
 
 
 # ---- states -------------------------------------------------------------------------------------

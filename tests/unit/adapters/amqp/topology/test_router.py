@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from kit.amqp.peer import AmqpBench
 from kit.amqp.topology import Topology, message
-from penstock.adapters.amqp.direct_reply import KEY_PREFIX
 from penstock.adapters.amqp.topology.dead_letter import letter_head
 from penstock.adapters.amqp.topology.router import (
     BCC,
     CC,
     COPIES_MAX,
+    DIRECT_REPLY_PREFIX,
     REMEMBERED_COPIES_MAX,
     ROUTES_KEPT,
     ROUTES_MAX,
@@ -342,8 +342,8 @@ def test_routes_of_very_many_copies_are_not_remembered(routes):
 
 
 def test_direct_replies_have_no_route(routes):
-    assert routes.find(letter_head("", KEY_PREFIX + "x")) is None
-    assert routes.find(letter_head("amq.topic", KEY_PREFIX + "x")) is not None
+    assert routes.find(letter_head("", DIRECT_REPLY_PREFIX + "x")) is None
+    assert routes.find(letter_head("amq.topic", DIRECT_REPLY_PREFIX + "x")) is not None
 
 
 def test_what_may_not_be_published_is_an_error(routes):
