@@ -22,9 +22,9 @@ import msgspec
 from penstock.client.errors import BrokerRefused, ClientError, NoRoute, StateError
 from penstock.client.instance import ClientInstance, client_id, local_ip, process_name
 from penstock.client.loop import awaitable, blocking
-from penstock.client.message import ReceivedMessage, received
+from penstock.client.message import ReceivedMessage, received_messages
 from penstock.client.options import InstanceOptions, resolve
-from penstock.client.requests import Calls
+from penstock.client.requests import BrokerRequests
 from penstock.client.routes import MASTER_ID, NameServerList, Route, RouteCache, parse_name_servers
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.bodies import (
@@ -106,8 +106,8 @@ class AdminSession:
         return self._instance
 
     @property
-    def _calls(self) -> Calls:
-        return self._running.calls
+    def _calls(self) -> BrokerRequests:
+        return self._running.requests
 
     @property
     def _routes(self) -> RouteCache:
@@ -576,7 +576,7 @@ class MessageAdmin(AdminSession):
                 expression_type="TAG",
             )
             pulled = await self._calls.pull(address, header, timeout_ms=PULL_TIMEOUT_MS)
-            messages = received(pulled.body, queue) if not pulled.code else []
+            messages = received_messages(pulled.body, queue) if not pulled.code else []
             found += [each for each in messages if begin_ms <= each.stored_at_ms < end_ms]
             if any(each.stored_at_ms >= end_ms for each in messages):
                 break

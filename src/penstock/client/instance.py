@@ -31,7 +31,7 @@ from penstock.client.errors import ClientError, GroupTaken
 from penstock.client.loop import Tasks
 from penstock.client.message import stored_messages
 from penstock.client.options import InstanceOptions, pick
-from penstock.client.requests import Calls, encode_tables, read_offsets
+from penstock.client.requests import BrokerRequests, encode_tables, read_offsets
 from penstock.client.routes import (
     MASTER_ID,
     ROUTES_MAX,
@@ -41,7 +41,7 @@ from penstock.client.routes import (
     RouteCache,
     parse_name_servers,
 )
-from penstock.client.states import Life, State
+from penstock.client.states import Lifecycle, State
 from penstock.model.assignment import QueueRef
 from penstock.model.clock import Clock
 from penstock.wire.rocketmq.bodies import ConsumerData, HeartbeatData, ProducerData, decode_body
@@ -85,23 +85,27 @@ class ClientInstance:
         self.client_id: Final = identity
         self.options: Final = options
         self.clock: Final[Clock] = clock or MachineClock()
-        self._life = Life(f"client {identity}")
+        self._life = Lifecycle(f"client {identity}")
         self._members = Membership(identity)
         timeout_ms = options["request_timeout_ms"]
-        self._requests = ServerRequests(self)
+        self._server_requests = ServerRequests(self)
         self.network: Final = Network(
-            options, self.clock, self._requests.asked, signer=_signer(options), connect=connect
+            options,
+            self.clock,
+            self._server_requests.asked,
+            signer=_signer(options),
+            connect=connect,
         )
         self.name_servers: Final = NameServers(addresses, self.network)
         self.routes: Final = RouteCache(self.name_servers, timeout_ms=timeout_ms)
-        self.calls: Final = Calls(
+        self.requests: Final = BrokerRequests(
             self.network,
             self.routes,
             self.name_servers,
             client_id=identity,
             timeout_ms=timeout_ms,
         )
-        self.heartbeats: Final = Heartbeats(self.calls, self.routes, self._members.heartbeat)
+        self.heartbeats: Final = Heartbeats(self.requests, self.routes, self._members.heartbeat)
         self._tasks = Tasks()
         self._returning: set[str] = set()
         self._rebalance_due = asyncio.Event()
@@ -252,7 +256,7 @@ class ClientInstance:
         if not timeout_ms:
             return
         told = [
-            self.calls.unregister(
+            self.requests.unregister(
                 address,
                 producer_group=producer_group,
                 consumer_group=consumer_group,
@@ -554,7 +558,7 @@ class Heartbeats:
     """The heartbeats of one instance."""
 
     def __init__(
-        self, calls: Calls, routes: RouteCache, compose: Callable[[], HeartbeatData | None]
+        self, calls: BrokerRequests, routes: RouteCache, compose: Callable[[], HeartbeatData | None]
     ) -> None:
         self._calls = calls
         self._routes = routes

@@ -224,7 +224,7 @@ class ReceivedMessage:
         )
 
 
-def received(body: bytes, queue: QueueRef) -> list[ReceivedMessage]:
+def received_messages(body: bytes, queue: QueueRef) -> list[ReceivedMessage]:
     """The messages in the body of an answer to a pull of one queue, inner batches taken apart."""
     return [ReceivedMessage(each, queue) for each in stored_messages(body)]
 

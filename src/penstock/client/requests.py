@@ -649,7 +649,7 @@ def _json(answer: Command) -> dict[str, Any]:
 # ---- calls --------------------------------------------------------------------------------------
 
 
-class Calls(AdminCalls):
+class BrokerRequests(AdminCalls):
     """Every request, of one client."""
 
     async def heartbeat(

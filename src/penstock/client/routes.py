@@ -141,7 +141,7 @@ def default_route(topic: str, data: TopicRouteData, queues: int) -> Route:
     return Route(topic, made, is_default=True)
 
 
-class Found(NamedTuple):
+class BrokerAddress(NamedTuple):
     """Where to read from."""
 
     address: str
@@ -232,14 +232,14 @@ class RouteCache:
         """Where a broker listens; None when no route names it."""
         return self._brokers.get(broker, {}).get(broker_id)
 
-    def readable(self, broker: str, suggested_id: int = MASTER_ID) -> Found | None:
+    def readable(self, broker: str, suggested_id: int = MASTER_ID) -> BrokerAddress | None:
         """Where to read of a broker: the suggested one, else the master, else any slave."""
         known = self._brokers.get(broker)
         if not known:
             return None
         for number in (suggested_id, MASTER_ID, *sorted(known)):
             if number in known:
-                return Found(known[number], number)
+                return BrokerAddress(known[number], number)
         return None
 
     def brokers(self) -> dict[str, dict[int, str]]:

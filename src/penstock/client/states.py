@@ -21,7 +21,7 @@ class State(Enum):
     FAILED = "failed"
 
 
-class Life:
+class Lifecycle:
     """The life of one thing, which says what is wrong with a wrong call."""
 
     __slots__ = ("state", "what")
@@ -94,7 +94,7 @@ class Startable(Protocol):
 S = TypeVar("S", bound=Startable)
 
 
-class Contexts:
+class StartStop:
     """Started on the way in, stopped on the way out, whatever happened in between."""
 
     def __enter__(self: S) -> S:

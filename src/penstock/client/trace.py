@@ -1,13 +1,12 @@
 """Message trace: who sent and who consumed each message, written to RocketMQ's trace topic.
 
-``Trace`` collects records on the client's loop and sends them ten at a time, or after five
-seconds, through whatever ``send`` it was given; the hooks of ``producer/tracing.py`` and
-``consumer/tracing.py`` feed it. It never holds up what it traces: when trace messages cannot be
-sent, records wait within a bound, then they are counted and forgotten.
+``TraceDispatcher`` collects records on the client's loop and sends them ten at a time, or after
+five seconds, through whatever ``send`` it was given; hooks of producers and consumers feed it. It
+never holds up what it traces: when trace messages cannot be sent, records wait within a bound, then
+they are counted and forgotten.
 
 Invariants: messages of the trace topic are not traced; at most ``SENDS_MAX`` trace messages are on
 their way.
-Not here: the text of a record (``trace_records.py``).
 """
 
 import asyncio
@@ -87,7 +86,7 @@ def _flag(is_true: bool) -> str:
     return "true" if is_true else "false"
 
 
-def published(
+def publish_record(
     *,
     at_ms: int,
     group: str,
@@ -111,7 +110,7 @@ def published(
     )  # fmt: skip
 
 
-def consuming(
+def consume_begin_record(
     *,
     at_ms: int,
     group: str,
@@ -128,7 +127,7 @@ def consuming(
     )  # fmt: skip
 
 
-def consumed(
+def consume_end_record(
     *,
     at_ms: int,
     group: str,
@@ -146,7 +145,7 @@ def consumed(
     )  # fmt: skip
 
 
-def transaction_ended(
+def transaction_record(
     *,
     at_ms: int,
     group: str,
@@ -253,7 +252,7 @@ class TraceCounts(NamedTuple):
     """In trace messages that could not be sent."""
 
 
-class Trace:
+class TraceDispatcher:
     """Collects records and sends them; ``record`` may be called from any thread."""
 
     def __init__(

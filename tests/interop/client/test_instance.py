@@ -61,7 +61,7 @@ def joined(name_servers, member, name, **options):
 
 def members(found, group, topic):
     try:
-        return set(client_loop().run(found.calls.consumers_of(group, topic)))
+        return set(client_loop().run(found.requests.consumers_of(group, topic)))
     except ClientError:
         return set()
 
@@ -116,11 +116,11 @@ def test_offsets_go_to_the_broker_and_back(cluster, topic, group, unique, eventu
     with joined(cluster.name_server, Member(group, topic), unique("i")) as found:
         run = client_loop().run
         queue = found.routes.get(topic).read_queues()[0]
-        assert run(found.calls.max_offset(queue)) == 0
-        run(found.calls.update_offset(queue, group, 0, oneway=False))
-        eventually(lambda: run(found.calls.query_offset(queue, group)) == 0, what="the offset")
+        assert run(found.requests.max_offset(queue)) == 0
+        run(found.requests.update_offset(queue, group, 0, oneway=False))
+        eventually(lambda: run(found.requests.query_offset(queue, group)) == 0, what="the offset")
         with pytest.raises(ClientError):
-            run(found.calls.max_offset(QueueRef(topic, "no-such-broker", 0)))
+            run(found.requests.max_offset(QueueRef(topic, "no-such-broker", 0)))
 
 
 def test_a_broker_that_comes_back_knows_its_members_again(own_cluster, unique, eventually):
@@ -132,7 +132,7 @@ def test_a_broker_that_comes_back_knows_its_members_again(own_cluster, unique, e
         own_cluster.kill()
         began = time.monotonic()
         with pytest.raises(ClientError):
-            client_loop().run(found.calls.max_offset(queue))
+            client_loop().run(found.requests.max_offset(queue))
         assert time.monotonic() - began < 3.5
         own_cluster.start()
         eventually(lambda: members(found, group, topic) == {found.client_id}, what="it is back")
@@ -150,14 +150,14 @@ def test_a_broker_that_hangs_is_left_within_the_time_out_and_used_again(
         try:
             began = time.monotonic()
             with pytest.raises(TimedOut, match="within 200 ms"):
-                run(found.calls.max_offset(queue))
+                run(found.requests.max_offset(queue))
             assert time.monotonic() - began < 2
         finally:
             os.kill(own_cluster.pid, signal.SIGCONT)
 
         def is_back():
             with contextlib.suppress(TimedOut):
-                return run(found.calls.max_offset(queue)) == 0
+                return run(found.requests.max_offset(queue)) == 0
 
         eventually(is_back)
 
@@ -173,4 +173,4 @@ def test_the_child_of_a_fork_has_a_client_of_its_own(cluster, topic, group, uniq
                     code = 42 if mine is not found and mine.routes.get(topic) else 2
             os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
-        assert client_loop().run(found.calls.consumers_of(group, topic)) == [found.client_id]
+        assert client_loop().run(found.requests.consumers_of(group, topic)) == [found.client_id]

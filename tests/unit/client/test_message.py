@@ -12,7 +12,7 @@ from penstock.client.message import (
     SendResult,
     SendStatus,
     decompress,
-    received,
+    received_messages,
 )
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.message_id import encode_host
@@ -96,7 +96,7 @@ def test_a_compressed_body_is_unpacked_once_when_looked_at():
 
 def test_the_body_of_an_answer_is_a_list_of_messages():
     body = encode_stored(stored(body=b"1")) + encode_stored(stored(body=b"2"))
-    assert [each.body for each in received(body, QUEUE)] == [b"1", b"2"]
+    assert [each.body for each in received_messages(body, QUEUE)] == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -105,7 +105,7 @@ def test_an_inner_batch_is_taken_apart(is_packed):
     flag = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
     if is_packed:
         batch, flag = zlib.compress(batch), flag | SysFlag.COMPRESSED
-    found = received(encode_stored(stored(body=batch, sys_flag=int(flag))), QUEUE)
+    found = received_messages(encode_stored(stored(body=batch, sys_flag=int(flag))), QUEUE)
     assert [(each.body, each.offset, each.tag) for each in found] == [
         (b"1", 17, "a"),
         (b"2", 18, None),

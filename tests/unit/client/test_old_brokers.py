@@ -27,7 +27,7 @@ def test_a_broker_that_knows_no_lite_pulls_gets_plain_ones_from_then_on():
         options = resolve(InstanceOptions, {})
         made = ClientInstance(("ns:1",), options, "me", clock=ManualClock(), connect=peer.connect)
         pulled = [
-            await made.calls.pull("a:1", PULL, timeout_ms=100, is_lite=True) for _ in range(2)
+            await made.requests.pull("a:1", PULL, timeout_ms=100, is_lite=True) for _ in range(2)
         ]
         return [each.header.next_begin_offset for each in pulled], [
             each.code for _, each in peer.asked

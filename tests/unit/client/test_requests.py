@@ -44,7 +44,7 @@ def call(code, answer, action):
             broker_datas=[BrokerData(broker_name="a", broker_addrs={"0": "a:1"})],
         )
         made.routes.put(Route("t", data))
-        result = await action(made.calls)
+        result = await action(made.requests)
         for _ in range(5):
             await asyncio.sleep(0)
         return result, [each for _, each in peer.asked if each.code == code]

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from penstock.client.errors import StateError
-from penstock.client.states import Contexts, Life, State
+from penstock.client.states import Lifecycle, StartStop, State
 
 
 def test_a_life_begins_once():
-    life = Life("producer 'p'")
+    life = Lifecycle("producer 'p'")
     life.begin()
     life.started()
     assert life.is_running
@@ -18,7 +18,7 @@ def test_a_life_begins_once():
 
 
 def test_a_start_that_did_not_end_well_is_a_failure_for_good():
-    life = Life("producer 'p'")
+    life = Lifecycle("producer 'p'")
     life.begin()
     assert (life.state, life.is_over) == (State.FAILED, True)
     with pytest.raises(StateError, match="failed; make a new one"):
@@ -27,11 +27,11 @@ def test_a_start_that_did_not_end_well_is_a_failure_for_good():
 
 def test_what_was_not_started_says_how_to_start_it():
     with pytest.raises(StateError, match=r"created; call start\(\) first"):
-        Life("consumer 'c'").check_running()
+        Lifecycle("consumer 'c'").check_running()
 
 
 def test_what_is_stopped_takes_nobody_in():
-    life = Life("client 'c'")
+    life = Lifecycle("client 'c'")
     life.check_open()
     life.state = State.STOPPED
     with pytest.raises(StateError, match="stopped; make a new one"):
@@ -42,7 +42,7 @@ def test_what_is_stopped_takes_nobody_in():
 # ``with`` and ``async with``: started on the way in, stopped on the way out.
 
 
-class Thing(Contexts):
+class Thing(StartStop):
     def __init__(self):
         self.happened = []
 

@@ -15,15 +15,15 @@ from penstock.client.trace import (
     BATCH_WAIT_MS,
     TRACE_TOPIC,
     ConsumeOutcome,
-    Trace,
     TraceBatches,
+    TraceDispatcher,
     TracedKind,
     TraceRecord,
-    consumed,
-    consuming,
+    consume_begin_record,
+    consume_end_record,
     parse_records,
-    published,
-    transaction_ended,
+    publish_record,
+    transaction_record,
 )
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.properties import format_properties
@@ -78,7 +78,7 @@ def received(**properties):
 
 
 def test_every_message_of_a_batch_leaves_a_record_with_its_own_ids(sent):
-    trace = Trace(sent)
+    trace = TraceDispatcher(sent)
     SendTrace(trace).after(a_send(Message("orders", b"a", tag="t"), Message("orders", b"bb")))
     stop(trace)
     assert [(row[5], row[6], row[9], row[10], row[12], row[13]) for row in sent.records] == [
@@ -90,14 +90,14 @@ def test_every_message_of_a_batch_leaves_a_record_with_its_own_ids(sent):
 
 
 def test_a_failed_send_is_traced_as_failed_and_a_delayed_one_as_delayed(sent):
-    trace = Trace(sent)
+    trace = TraceDispatcher(sent)
     SendTrace(trace).after(a_send(Message("orders", b"a"), result=None, kind=SendKind.DELAYED))
     stop(trace)
     assert [(row[11], row[13]) for row in sent.records] == [("3", "false")]
 
 
 def test_oneway_sends_and_trace_messages_themselves_leave_no_record(sent):
-    trace = Trace(sent)
+    trace = TraceDispatcher(sent)
     hook = SendTrace(trace)
     hook.after(a_send(Message("orders", b"a"), is_oneway=True, result=None))
     hook.after(a_send(Message(TRACE_TOPIC, b"a")))
@@ -106,7 +106,7 @@ def test_oneway_sends_and_trace_messages_themselves_leave_no_record(sent):
 
 
 def test_the_end_of_a_transaction_is_traced(sent):
-    trace = Trace(sent)
+    trace = TraceDispatcher(sent)
     context = EndContext("g", "orders", "ID0", TransactionState.ROLLBACK)
     context.transaction_id = "ID0"
     SendTrace(trace).transaction_ended(context)
@@ -130,7 +130,7 @@ def test_the_end_of_a_transaction_is_traced(sent):
     ],
 )
 def test_a_call_of_a_listener_is_traced_before_and_after(sent, kind, number, is_ok):
-    trace = Trace(sent)
+    trace = TraceDispatcher(sent)
     hook = ConsumeTrace(trace)
     message = received()
     context = hook.before("g", QUEUE, [message])
@@ -149,14 +149,14 @@ def test_a_call_of_a_listener_is_traced_before_and_after(sent, kind, number, is_
 
 
 def test_a_message_whose_sender_wanted_no_trace_is_not_traced(sent):
-    trace = Trace(sent)
+    trace = TraceDispatcher(sent)
     ConsumeTrace(trace).before("g", QUEUE, [received(TRACE_ON="false")])
     stop(trace)
     assert sent.messages == []
 
 
 def test_ten_records_make_a_trace_message_at_once(sent):
-    trace = Trace(sent)
+    trace = TraceDispatcher(sent)
     hook = SendTrace(trace)
 
     async def fill():
@@ -180,7 +180,7 @@ def test_when_trace_messages_cannot_leave_records_wait_within_a_bound_and_are_co
         sent.gate.set()
         await trace.stop()
 
-    trace = Trace(sent)
+    trace = TraceDispatcher(sent)
     client_loop().run(fill(trace), 10)
     assert trace.counts.forgotten > 800
     assert trace.counts.sent + trace.counts.forgotten == 3000
@@ -188,7 +188,7 @@ def test_when_trace_messages_cannot_leave_records_wait_within_a_bound_and_are_co
 
 def test_trace_messages_that_fail_are_counted_and_hurt_nobody(sent):
     sent.error = RuntimeError("no trace topic")
-    trace = Trace(sent)
+    trace = TraceDispatcher(sent)
     SendTrace(trace).after(a_send(Message("orders", b"a")))
     stop(trace)
     assert trace.counts.failed == 1
@@ -212,7 +212,7 @@ def a_publish(**changes):
         "offset_message_id": "7F01",
         "is_ok": True,
     }
-    return published(**{**fields, **changes})
+    return publish_record(**{**fields, **changes})
 
 
 def test_a_publish_is_fourteen_fields_in_rocketmqs_order():
@@ -225,10 +225,10 @@ def test_a_publish_is_fourteen_fields_in_rocketmqs_order():
 
 
 def test_a_call_of_a_listener_is_two_records_with_one_request_id():
-    before = consuming(
+    before = consume_begin_record(
         at_ms=5, group="g", request_id="R", message_id="AA01", retry_times=2, keys="k"
     )
-    after = consumed(
+    after = consume_end_record(
         at_ms=9, group="g", request_id="R", message_id="AA01", cost_ms=4, keys="k",
         outcome=ConsumeOutcome.EXCEPTION,
     )  # fmt: skip
@@ -239,7 +239,7 @@ def test_a_call_of_a_listener_is_two_records_with_one_request_id():
 
 
 def test_the_end_of_a_transaction_says_state_and_who_asked():
-    record = transaction_ended(
+    record = transaction_record(
         at_ms=5, group="g", topic="t", message_id="AA", tag="", keys="", store_host="h:1",
         transaction_id="AA", state="COMMIT_MESSAGE", is_from_check=True,
     )  # fmt: skip

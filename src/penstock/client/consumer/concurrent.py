@@ -346,7 +346,7 @@ _NOT_COPIED: Final = frozenset(
 
 
 class BackSender(Protocol):
-    """What the broker is asked; ``Calls`` answers it."""
+    """What the broker is asked; ``BrokerRequests`` answers it."""
 
     async def master_of(self, queue: QueueRef) -> str:
         """Where the master of a queue listens."""

@@ -72,7 +72,7 @@ from penstock.client.loop import awaitable, blocking
 from penstock.client.message import ReceivedMessage
 from penstock.client.options import resolve
 from penstock.client.routes import NameServerList, parse_name_servers
-from penstock.client.states import Life, State
+from penstock.client.states import Lifecycle, State
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.bodies import SUBSCRIBE_ALL, ConsumerData, ConsumeType, MessageModel
 from penstock.wire.rocketmq.stored import StoredMessage
@@ -94,7 +94,7 @@ class LiteSession:
         self.group = group
         self._name_servers = parse_name_servers(name_servers)
         self._options = resolve(LitePullOptions, options)
-        self._life = Life(f"lite pull consumer {group!r}")
+        self._life = Lifecycle(f"lite pull consumer {group!r}")
         self._subscriptions = Subscriptions(MachineClock().wall_ms)
         self._is_subscribed = False
         self._assigned: list[QueueRef] | None = None
@@ -254,7 +254,7 @@ class LiteMember:
     async def _check(self, wanted: Subscription) -> None:
         """A broker compiles an expression now, so that a mistake is seen at once."""
         if wanted.is_sql:
-            await self.instance.calls.check_client(self.group, wanted.data)
+            await self.instance.requests.check_client(self.group, wanted.data)
 
     async def unsubscribe(self, topic: str) -> None:
         """Give up a topic."""
@@ -298,7 +298,7 @@ class LiteMember:
         return None if route is None else route.read_queues()
 
     async def _members_of(self, topic: str) -> list[str]:
-        return await self.instance.calls.consumers_of(self.group, topic)
+        return await self.instance.requests.consumers_of(self.group, topic)
 
     async def _follow_assignment(self) -> bool:
         assert self._assigned is not None
@@ -326,7 +326,7 @@ class LiteMember:
         """The stored one, or what "consume from" says."""
         self.reader.offsets.forget(queue)
         stored = await self.reader.offsets.read(queue)
-        return await first_offset(queue, stored, self._where, self._from_ms, self.instance.calls)
+        return await first_offset(queue, stored, self._where, self._from_ms, self.instance.requests)
 
     async def start_queue(self, queue: QueueRef, offset: int) -> None:
         """Read it."""
@@ -434,7 +434,7 @@ def _store(instance: ClientInstance, group: str, options: LitePullOptions) -> Of
     if options["is_broadcasting"]:
         directory = options["offsets_directory"]
         return LocalFileOffsets(offsets_file(directory, instance.client_id, group))
-    return RemoteOffsets(instance.calls, group)
+    return RemoteOffsets(instance.requests, group)
 
 
 # ---- lite watch ---------------------------------------------------------------------------------
@@ -631,7 +631,7 @@ class LitePullConsumer(LiteSession):
 
     async def _seek(self, queue: QueueRef, offset: int) -> None:
         """Go on with a queue at this offset; what was pulled of it is forgotten."""
-        calls = self._running().instance.calls
+        calls = self._running().instance.requests
         lowest, end = await calls.min_offset(queue), await calls.max_offset(queue)
         if not lowest <= offset <= end:
             raise ValueError(f"offset {offset} is outside {queue}: it holds {lowest} to {end}")
@@ -642,21 +642,21 @@ class LitePullConsumer(LiteSession):
 
     async def _seek_to_begin(self, queue: QueueRef) -> None:
         """Go on with the oldest message."""
-        self._seek_to(queue, await self._running().instance.calls.min_offset(queue))
+        self._seek_to(queue, await self._running().instance.requests.min_offset(queue))
 
     seek_to_begin = blocking(_seek_to_begin)
     seek_to_begin_async = awaitable(_seek_to_begin)
 
     async def _seek_to_end(self, queue: QueueRef) -> None:
         """Go on with the next message that comes."""
-        self._seek_to(queue, await self._running().instance.calls.max_offset(queue))
+        self._seek_to(queue, await self._running().instance.requests.max_offset(queue))
 
     seek_to_end = blocking(_seek_to_end)
     seek_to_end_async = awaitable(_seek_to_end)
 
     async def _seek_to_time(self, queue: QueueRef, at: datetime | int) -> None:
         """Go on with the first message stored at or after a time (wall milliseconds)."""
-        calls = self._running().instance.calls
+        calls = self._running().instance.requests
         self._seek_to(queue, await calls.search_offset(queue, timestamp_ms(at, 0)))
 
     seek_to_time = blocking(_seek_to_time)

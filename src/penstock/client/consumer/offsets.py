@@ -98,7 +98,7 @@ _log = logging.getLogger(__name__)
 
 
 class OffsetCalls(Protocol):
-    """What the broker is asked; ``Calls`` answers it."""
+    """What the broker is asked; ``BrokerRequests`` answers it."""
 
     async def query_offset(self, queue: QueueRef, group: str) -> int | None:
         """The stored offset; None when there is none."""

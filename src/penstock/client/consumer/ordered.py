@@ -517,7 +517,7 @@ def may_let_go(is_working: bool, dropped_for_ms: int, terms: LockTerms = TERMS) 
 
 
 class LockCalls(Protocol):
-    """What a broker is asked; ``Calls`` answers it."""
+    """What a broker is asked; ``BrokerRequests`` answers it."""
 
     async def lock(
         self, broker: str, group: str, queues: Collection[QueueRef]

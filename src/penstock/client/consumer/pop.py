@@ -89,7 +89,7 @@ class PopTerms(NamedTuple):
 
 
 class PopRequests(Protocol):
-    """The requests that are needed here; ``Calls`` has them."""
+    """The requests that are needed here; ``BrokerRequests`` has them."""
 
     async def master_of(self, queue: QueueRef) -> str:
         """Where the master of a queue listens."""
@@ -539,7 +539,7 @@ class BrokerSharing:
 
 
 class AssignmentCalls(Protocol):
-    """Who asks a broker; ``Calls`` does."""
+    """Who asks a broker; ``BrokerRequests`` does."""
 
     async def query_assignment(
         self, topic: str, group: str, *, strategy: str
@@ -572,7 +572,7 @@ def _kept(topic: str, problem: ClientError) -> None:
 # | None   the broker cannot say now: keep what there is
 # | []     nothing for this member: leave everything
 #
-# Not here: starting and stopping (``pop.py``, the push consumer), asking (``Calls``).
+# Not here: starting and stopping (``pop.py``, the push consumer), asking (``BrokerRequests``).
 
 
 class Assigned(msgspec.Struct, gc=False, frozen=True):

@@ -290,7 +290,7 @@ BURY_LEVEL = -1
 
 
 class SettlingCalls(Protocol):
-    """The requests that are needed here; ``Calls`` has them."""
+    """The requests that are needed here; ``BrokerRequests`` has them."""
 
     async def master_of(self, queue: QueueRef) -> str:
         """Where the master of a queue listens."""

@@ -38,7 +38,7 @@ from penstock.client.loop import awaitable, blocking, client_loop
 from penstock.client.message import ReceivedMessage
 from penstock.client.options import InstanceOptions, pick, resolve
 from penstock.client.routes import NameServerList, parse_name_servers
-from penstock.client.states import Contexts, Life, State
+from penstock.client.states import Lifecycle, StartStop, State
 from penstock.model.assignment import QueueRef, Strategy
 from penstock.wire.rocketmq.bodies import SUBSCRIBE_ALL, ConsumerData, ConsumeType
 from penstock.wire.rocketmq.stored import StoredMessage
@@ -53,7 +53,7 @@ PullDone = Callable[[PullResult | ClientError], object]
 """Called on the client's thread with what a pull brought; it must not wait for anything."""
 
 
-class PullConsumer(Contexts):
+class PullConsumer(StartStop):
     """Reads queues as it is told."""
 
     def __init__(
@@ -64,7 +64,7 @@ class PullConsumer(Contexts):
         self.group = group
         self._name_servers = parse_name_servers(name_servers)
         self._options = resolve(PullOptions, options)
-        self._life = Life(f"pull consumer {group!r}")
+        self._life = Lifecycle(f"pull consumer {group!r}")
         self._member: PullMember | None = None
         self._instance: ClientInstance | None = None
         self._pulls: PullRequests | None = None
@@ -154,7 +154,7 @@ class PullConsumer(Contexts):
         wanted = subscription(queue.topic, tags=tags, sql=sql, version=0)
         if sql is not None and (queue.topic, sql) not in self._checked:
             # A pull with an expression it cannot compile is not refused by every broker.
-            await self._running().calls.check_client(self.group, wanted.data)
+            await self._running().requests.check_client(self.group, wanted.data)
             if len(self._checked) >= CHECKED_MAX:
                 self._checked.clear()
             self._checked.add((queue.topic, sql))
@@ -212,7 +212,7 @@ class PullConsumer(Contexts):
 
     async def _send_back(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """Have the group get a message again later (36); a level below 0 makes a dead letter."""
-        calls = self._running().calls
+        calls = self._running().requests
         header = back_header(message, self.group, delay_level, self._options["retries_max"])
         address = await calls.master_of(message.queue)
         await calls.send_back(address, header, timeout_ms=SEND_BACK_TIMEOUT_MS)
@@ -224,14 +224,14 @@ class PullConsumer(Contexts):
 
     async def _committed(self, queue: QueueRef) -> int | None:
         """Where the group is in a queue, as the broker says; None when it was never stored."""
-        return await self._running().calls.query_offset(queue, self.group)
+        return await self._running().requests.query_offset(queue, self.group)
 
     committed = blocking(_committed)
     committed_async = awaitable(_committed)
 
     async def _commit(self, queue: QueueRef, offset: int) -> None:
         """Store now where the group is; may also move it back."""
-        await self._running().calls.update_offset(queue, self.group, offset, oneway=False)
+        await self._running().requests.update_offset(queue, self.group, offset, oneway=False)
         if self._member is not None:
             self._member.offsets.forget(queue)
 
@@ -247,28 +247,28 @@ class PullConsumer(Contexts):
 
     async def _min_offset(self, queue: QueueRef) -> int:
         """The offset of the oldest message of a queue."""
-        return await self._running().calls.min_offset(queue)
+        return await self._running().requests.min_offset(queue)
 
     min_offset = blocking(_min_offset)
     min_offset_async = awaitable(_min_offset)
 
     async def _max_offset(self, queue: QueueRef) -> int:
         """The offset behind the newest message of a queue."""
-        return await self._running().calls.max_offset(queue)
+        return await self._running().requests.max_offset(queue)
 
     max_offset = blocking(_max_offset)
     max_offset_async = awaitable(_max_offset)
 
     async def _search_offset(self, queue: QueueRef, at: datetime | int) -> int:
         """The offset of the first message stored at or after a time (wall milliseconds)."""
-        return await self._running().calls.search_offset(queue, timestamp_ms(at, 0))
+        return await self._running().requests.search_offset(queue, timestamp_ms(at, 0))
 
     search_offset = blocking(_search_offset)
     search_offset_async = awaitable(_search_offset)
 
     async def _earliest_store_time(self, queue: QueueRef) -> int:
         """Wall milliseconds at which the oldest message was stored; -1 when there is none."""
-        return await self._running().calls.earliest_store_time(queue)
+        return await self._running().requests.earliest_store_time(queue)
 
     earliest_store_time = blocking(_earliest_store_time)
     earliest_store_time_async = awaitable(_earliest_store_time)
@@ -308,7 +308,7 @@ class PullMember:
     def __init__(self, instance: ClientInstance, group: str, strategy: str | Strategy) -> None:
         self.instance = instance
         self.group = group
-        self.offsets = Offsets(RemoteOffsets(instance.calls, group))
+        self.offsets = Offsets(RemoteOffsets(instance.requests, group))
         self._subscriptions = Subscriptions(instance.clock.wall_ms)
         self._listeners: dict[str, QueuesChanged] = {}
         self._owned: dict[QueueRef, AssignedQueue] = {}
@@ -386,7 +386,7 @@ class PullMember:
         return None if route is None else route.read_queues()
 
     async def _members_of(self, topic: str) -> list[str]:
-        return await self.instance.calls.consumers_of(self.group, topic)
+        return await self.instance.requests.consumers_of(self.group, topic)
 
     # --- what the instance asks -----------------------------------------------------------------
 

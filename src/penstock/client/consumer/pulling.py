@@ -48,9 +48,9 @@ from penstock.client.consumer.subscription import (
 )
 from penstock.client.errors import BrokerRefused, ClientError, NoRoute, Unreachable
 from penstock.client.instance import ClientInstance
-from penstock.client.message import RETRY_PREFIX, ReceivedMessage, received
+from penstock.client.message import RETRY_PREFIX, ReceivedMessage, received_messages
 from penstock.client.options import InstanceOptions, Option
-from penstock.client.routes import MASTER_ID, Found
+from penstock.client.routes import MASTER_ID, BrokerAddress
 from penstock.flow.thresholds import Cached, Throttle
 from penstock.model.assignment import AVG, QueueRef, Strategy
 from penstock.model.clock import Clock
@@ -115,7 +115,7 @@ class PullHost(Protocol):
     filters: Sequence[FilterHook]
     is_paused: bool
 
-    async def readable(self, queue: QueueRef, suggested_id: int) -> Found:
+    async def readable(self, queue: QueueRef, suggested_id: int) -> BrokerAddress:
         """Where to pull; raises ``NoRoute`` when nobody knows."""
         ...
 
@@ -317,7 +317,7 @@ def _heard(ahead: asyncio.Task[Pulled]) -> None:
 
 
 def pull_header(
-    host: PullHost, assigned: AssignedQueue, subscription: Subscription, found: Found
+    host: PullHost, assigned: AssignedQueue, subscription: Subscription, found: BrokerAddress
 ) -> PullHeader:
     """The pull of this queue from where it is now, committing what is settled if it may."""
     terms, queue = host.terms, assigned.queue
@@ -405,7 +405,7 @@ class PullRequests:
             max_msg_bytes=self._bytes_max,
         )
         try:
-            answer = await self._instance.calls.pull(
+            answer = await self._instance.requests.pull(
                 found.address,
                 header,
                 timeout_ms=self._timeout_ms + wait_ms,
@@ -417,7 +417,7 @@ class PullRequests:
             raise
         self._follow(queue, answer.header.suggest_which_broker_id)
         try:
-            messages = subscription.matching(received(answer.body, queue))
+            messages = subscription.matching(received_messages(answer.body, queue))
         except Malformed as problem:
             raise ClientError(f"the answer of {found.address} cannot be read: {problem}") from None
         return PullResult(
@@ -439,7 +439,7 @@ class PullRequests:
         else:
             self._suggested[queue] = suggested_id
 
-    async def _readable(self, queue: QueueRef) -> Found:
+    async def _readable(self, queue: QueueRef) -> BrokerAddress:
         routes = self._instance.routes
         suggested_id = self._suggested.get(queue, MASTER_ID)
         found = routes.readable(queue.broker, suggested_id)

@@ -94,8 +94,13 @@ from penstock.client.message import Message, ReceivedMessage, SendStatus
 from penstock.client.options import resolve
 from penstock.client.producer.encoding import Encoder
 from penstock.client.routes import NameServerList, parse_name_servers
-from penstock.client.states import Contexts, Life, State
-from penstock.client.trace import ConsumeOutcome, Trace, consumed, consuming
+from penstock.client.states import Lifecycle, StartStop, State
+from penstock.client.trace import (
+    ConsumeOutcome,
+    TraceDispatcher,
+    consume_begin_record,
+    consume_end_record,
+)
 from penstock.flow.thresholds import Thresholds
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.bodies import SUBSCRIBE_ALL, ConsumerData, ConsumeType, MessageModel
@@ -103,7 +108,7 @@ from penstock.wire.rocketmq.message_id import UniqueKeys
 from penstock.wire.rocketmq.stored import StoredMessage
 
 
-class PushConsumer(Contexts):
+class PushConsumer(StartStop):
     """Consumes subscribed topics as a member of a group."""
 
     def __init__(
@@ -122,7 +127,7 @@ class PushConsumer(Contexts):
         self._listener = listener
         self._options = resolve(PushConsumerOptions, options)
         check_options(self._options)
-        self._life = Life(f"push consumer {group!r}")
+        self._life = Lifecycle(f"push consumer {group!r}")
         self._subscriptions = Subscriptions(MachineClock().wall_ms)
         self._member: PushMember | None = None
 
@@ -420,7 +425,7 @@ class PushMember:
         if not wanted.is_sql:
             return
         try:
-            await self.instance.calls.check_client(self.group, wanted.data)
+            await self.instance.requests.check_client(self.group, wanted.data)
         except NoRoute:
             _log.warning("expression not checked: no route", extra={"topic": wanted.topic})
 
@@ -429,13 +434,13 @@ class PushMember:
         if options["is_broadcasting"]:
             return WholeSharing(self._queues_of)
         strategy = options["strategy"]
-        members_of = partial(self.instance.calls.consumers_of, self.group)
+        members_of = partial(self.instance.requests.consumers_of, self.group)
         divided = DividedSharing(
             self.instance.client_id, strategy_of(strategy), self._queues_of, members_of
         )
         if self.pop is None:
             return divided
-        ask = asker(self.instance.calls, self.group, strategy)
+        ask = asker(self.instance.requests, self.group, strategy)
         return BrokerSharing(ask, self.pop, self._queues_of, divided)
 
     async def _divide(self) -> bool:
@@ -567,7 +572,7 @@ def offset_store(instance: ClientInstance, group: str, options: PushConsumerOpti
     if options["is_broadcasting"]:
         directory = options["offsets_directory"]
         return LocalFileOffsets(offsets_file(directory, instance.client_id, group))
-    return RemoteOffsets(instance.calls, group)
+    return RemoteOffsets(instance.requests, group)
 
 
 def make_listening(
@@ -639,7 +644,7 @@ def pop_mode(
     retries_max = options["retries_max"]
     return PopMode(
         queues,
-        instance.calls,
+        instance.requests,
         listening,
         terms,
         is_pulled=lambda place: any(is_same_place(place, each) for each in queues.owned()),
@@ -659,12 +664,16 @@ async def has_route(instance: ClientInstance, topic: str) -> bool:
     return True
 
 
-def trace(instance: ClientInstance, group: str, options: PushConsumerOptions) -> Trace | None:
+def trace(
+    instance: ClientInstance, group: str, options: PushConsumerOptions
+) -> TraceDispatcher | None:
     """Where traces go, if any are wanted."""
     if not options["trace"]:
         return None
     sender = PlainSender(instance, f"{TRACE_GROUP}-{group}")
-    return Trace(sender.send, topic=options["trace_topic"], records_max=options["trace_batch_max"])
+    return TraceDispatcher(
+        sender.send, topic=options["trace_topic"], records_max=options["trace_batch_max"]
+    )
 
 
 def broker_locks(
@@ -678,7 +687,7 @@ def broker_locks(
         return None
     renewal_ms, stale_ms = options["lock_renewal_ms"], options["lock_stale_ms"]
     terms = LockTerms(renewal_ms=renewal_ms, stale_ms=stale_ms, lost_ms=2 * stale_ms)
-    return BrokerLocks(instance.calls, group, owned=owned, clock=instance.clock, terms=terms)
+    return BrokerLocks(instance.requests, group, owned=owned, clock=instance.clock, terms=terms)
 
 
 def consume_service(
@@ -690,7 +699,7 @@ def consume_service(
     """Who sees to it that pulled messages are consumed."""
     group, offsets, statistics = queues.group, queues.offsets, queues.statistics
     runtime, sender = LoopRuntime(instance), PlainSender(instance)
-    back = SendBack(group, options["retries_max"], instance.calls, sender)
+    back = SendBack(group, options["retries_max"], instance.requests, sender)
     if not options["is_ordered"]:
         return ConcurrentService(
             runtime,
@@ -756,7 +765,7 @@ class PlainSender:
         if not queues:
             raise NoRoute(message.topic, "no queue of it takes messages")
         queue = random.choice(queues)
-        address = await self._instance.calls.master_of(queue)
+        address = await self._instance.requests.master_of(queue)
         command = self._encoder.encode(message).command(queue)
         answer = await self._instance.network.request(address, command, timeout_ms=TIMEOUT_MS)
         if answer.code not in _STORED:
@@ -778,7 +787,7 @@ OUTCOMES: Final = {
 class ConsumeTrace:
     """Records every call of a listener: what it got, and how it ended."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: TraceDispatcher) -> None:
         self._trace = trace
 
     def before(self, group: str, queue: QueueRef, messages: Sequence[ReceivedMessage]) -> object:
@@ -787,7 +796,7 @@ class ConsumeTrace:
         at_ms = time.time_ns() // 1_000_000
         self._trace.record(
             *[
-                consuming(
+                consume_begin_record(
                     at_ms=at_ms,
                     group=group,
                     request_id=request_id,
@@ -807,7 +816,7 @@ class ConsumeTrace:
         at_ms = time.time_ns() // 1_000_000
         self._trace.record(
             *[
-                consumed(
+                consume_end_record(
                     at_ms=at_ms,
                     group=group,
                     request_id=str(context),

@@ -29,9 +29,9 @@ from penstock.client.consumer.subscription import (
 )
 from penstock.client.errors import ClientError
 from penstock.client.instance import ClientInstance
-from penstock.client.message import ReceivedMessage, received
+from penstock.client.message import ReceivedMessage, received_messages
 from penstock.client.options import InstanceOptions, Option
-from penstock.client.routes import Found
+from penstock.client.routes import BrokerAddress
 from penstock.client.trace import TraceOptions
 from penstock.flow.thresholds import Throttle
 from penstock.model.assignment import AVG, QueueRef, Strategy
@@ -125,7 +125,9 @@ class PushQueues:
         """Where to begin with a queue: the stored offset, or what ``consume_from`` says."""
         self.offsets.forget(queue)
         stored = await self.offsets.read(queue)
-        return await first_offset(queue, stored, self._where, self._from_ms, self._instance.calls)
+        return await first_offset(
+            queue, stored, self._where, self._from_ms, self._instance.requests
+        )
 
     async def start_queue(self, queue: QueueRef, offset: int) -> None:
         """It is ours: pull."""
@@ -180,7 +182,7 @@ class PushQueues:
     async def _gate(self, assigned: AssignedQueue) -> bool:
         return self.locks is None or self.locks.is_held(assigned)
 
-    async def readable(self, queue: QueueRef, suggested_id: int) -> Found:
+    async def readable(self, queue: QueueRef, suggested_id: int) -> BrokerAddress:
         """Where to pull."""
         routes = self._instance.routes
         found = routes.readable(queue.broker, suggested_id)
@@ -194,7 +196,7 @@ class PushQueues:
     async def pull(self, address: str, header: PullHeader, queue: QueueRef) -> Pulled:
         """One pull."""
         timeout_ms = self._pull_timeout_ms
-        answer = await self._instance.calls.pull(address, header, timeout_ms=timeout_ms)
+        answer = await self._instance.requests.pull(address, header, timeout_ms=timeout_ms)
         said = answer.header
         return Pulled(
             PULL_CODES[answer.code],
@@ -206,7 +208,7 @@ class PushQueues:
     def read(self, body: bytes, queue: QueueRef) -> list[ReceivedMessage]:
         """The messages of an answer."""
         try:
-            return received(body, queue)
+            return received_messages(body, queue)
         except Malformed as problem:
             raise ClientError(f"messages of {queue} cannot be read: {problem}") from problem
 

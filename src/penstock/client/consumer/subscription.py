@@ -183,7 +183,7 @@ _WIRE: Final = {
 
 
 class OffsetQuestions(Protocol):
-    """What a broker is asked; ``Calls`` answers it."""
+    """What a broker is asked; ``BrokerRequests`` answers it."""
 
     async def max_offset(self, queue: QueueRef) -> int:
         """The offset behind the last message."""

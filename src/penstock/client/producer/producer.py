@@ -65,8 +65,14 @@ from penstock.client.producer.transaction import (
     state_of,
 )
 from penstock.client.routes import NameServerList, parse_name_servers
-from penstock.client.states import Contexts, Life, State
-from penstock.client.trace import Trace, TracedKind, TraceOptions, published, transaction_ended
+from penstock.client.states import Lifecycle, StartStop, State
+from penstock.client.trace import (
+    TraceDispatcher,
+    TracedKind,
+    TraceOptions,
+    publish_record,
+    transaction_record,
+)
 from penstock.flow.reason import Reason
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.command import Malformed
@@ -77,7 +83,7 @@ from penstock.wire.rocketmq.stored import StoredMessage
 DEFAULT_GROUP: Final = "penstock-producers"
 
 
-class Producer(Contexts):
+class Producer(StartStop):
     """Sends messages; make as few as you can, they are shared by threads and loops."""
 
     def __init__(
@@ -90,7 +96,7 @@ class Producer(Contexts):
     ) -> None:
         check_group(group)
         self.group: Final = group
-        self._life: Final = Life(f"producer {group!r}")
+        self._life: Final = Lifecycle(f"producer {group!r}")
         self._name_servers: Final = parse_name_servers(name_servers)
         self._options: Final = resolve(ProducerOptions, options)
         self._check: Final = transaction_check
@@ -584,7 +590,7 @@ class Machinery:
         )
         self.transactions: Final = Transactions(
             group,
-            shared.calls,
+            shared.requests,
             shared.routes,
             thread,
             check=check,
@@ -659,7 +665,7 @@ class Machinery:
             auto_create_queues=self.options["auto_create_queues"],
         )
 
-    def _trace(self) -> Trace:
+    def _trace(self) -> TraceDispatcher:
         encoder = self._encoder(f"{TRACE_GROUP}-{self.group}")
 
         async def send_trace(message: Message) -> SendResult:
@@ -672,7 +678,7 @@ class Machinery:
             self.sender.begin(send)
             return await future
 
-        return Trace(
+        return TraceDispatcher(
             send_trace,
             topic=self.options["trace_topic"],
             records_max=self.options["trace_batch_max"],
@@ -703,7 +709,7 @@ STATES: Final = {
 class SendTrace(SendHook):
     """Records every send and every end of a transaction."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: TraceDispatcher) -> None:
         self._trace = trace
 
     def after(self, context: SendContext) -> None:
@@ -714,7 +720,7 @@ class SendTrace(SendHook):
         cost_ms = context.cost_ms // len(context.messages)
         offset_ids = result.offset_message_id.split(",") if result is not None else []
         records = [
-            published(
+            publish_record(
                 at_ms=context.born_ms,
                 group=context.group,
                 topic=message.topic,
@@ -738,7 +744,7 @@ class SendTrace(SendHook):
 
     def transaction_ended(self, context: EndContext) -> None:
         """One record."""
-        record = transaction_ended(
+        record = transaction_record(
             at_ms=time.time_ns() // 1_000_000,
             group=context.group,
             topic=context.topic,

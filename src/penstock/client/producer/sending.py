@@ -558,13 +558,13 @@ class EpisodeLog:
 REFRESH_SPACING_MS: Final = 1000
 """A dead broker fails thousands of sends a second; the name server is asked once."""
 
-Found = Callable[[Send, ClientError | None], None]
+RouteReady = Callable[[Send, ClientError | None], None]
 
 
 class RouteWaits:
     """Who waits for which topic; lives on the client's thread."""
 
-    def __init__(self, routes: RouteCache, *, default_queues: int, found: Found) -> None:
+    def __init__(self, routes: RouteCache, *, default_queues: int, found: RouteReady) -> None:
         self._routes = routes
         self._default_queues = default_queues
         self._found = found

@@ -25,7 +25,7 @@ from penstock.client.errors import ClientError
 from penstock.client.loop import LoopThread, listener_loop
 from penstock.client.message import Message, ReceivedMessage, SendResult
 from penstock.client.producer.send import EndContext, SendHook, TransactionState, tell_ended
-from penstock.client.requests import Calls
+from penstock.client.requests import BrokerRequests
 from penstock.client.routes import RouteCache
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.command import Malformed
@@ -56,7 +56,7 @@ class Transactions:
     def __init__(
         self,
         group: str,
-        calls: Calls,
+        calls: BrokerRequests,
         routes: RouteCache,
         thread: LoopThread,
         *,

@@ -11,15 +11,15 @@ from penstock.client.consumer.pulling import Pulled, PullLoop, PullStatus, PullT
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.client.consumer.subscription import Subscriptions
 from penstock.client.errors import BrokerRefused, Unreachable
-from penstock.client.routes import Found
+from penstock.client.routes import BrokerAddress
 from penstock.flow.thresholds import Thresholds, Throttle
 from penstock.model.assignment import QueueRef
 from penstock.testing.clock import ManualClock
 from penstock.wire.rocketmq.headers import PullFlag
 
 QUEUE = QueueRef("t", "b", 0)
-MASTER = Found("master:1", 0)
-SLAVE = Found("slave:1", 1)
+MASTER = BrokerAddress("master:1", 0)
+SLAVE = BrokerAddress("slave:1", 1)
 
 
 class Service:

@@ -8,7 +8,7 @@ from penstock.client.consumer.pulling import PullRequests, PullStatus
 from penstock.client.consumer.subscription import subscription
 from penstock.client.errors import ClientError, NoRoute, Unreachable
 from penstock.client.requests import Pulled
-from penstock.client.routes import Found
+from penstock.client.routes import BrokerAddress
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.headers import PullAnswer
 from penstock.wire.rocketmq.stored import StoredMessage, encode_stored
@@ -21,7 +21,7 @@ class Instance:
     """A broker of one name with a master and a slave, as far as pulls are concerned."""
 
     def __init__(self, *answers, brokers=("b",)):
-        self.calls = self.routes = self
+        self.requests = self.routes = self
         self.answers = list(answers)
         self.asked = []
         self.looked_up = 0
@@ -30,7 +30,7 @@ class Instance:
     def readable(self, broker, suggested_id):
         if broker not in self._brokers:
             return None
-        return Found(f"{broker}-{suggested_id}", suggested_id)
+        return BrokerAddress(f"{broker}-{suggested_id}", suggested_id)
 
     async def look_up(self, topic):
         self.looked_up += 1
