@@ -26,12 +26,12 @@ from kit.client.parts import (
     QUEUES,
     LockingBroker,
     ManualRuntime,
-    MemoryOffsets,
+    MemoryOffsetStore,
     OrderedMember,
     calm,
 )
-from penstock.client.consumer.concurrent import ConcurrentService
-from penstock.client.consumer.listening import ConsumeResult
+from penstock.client.consumer.concurrent import ConsumeMessageConcurrentlyService
+from penstock.client.consumer.executor import ConsumeResult
 
 LISTENER_MS_MAX = 20_000
 MEMBERS = st.integers(0, 1)
@@ -44,7 +44,7 @@ ACTIONS = st.tuples(
 """What members do all the time, and which of those that can do it now."""
 
 
-class MemberOffsets(MemoryOffsets):
+class MemberOffsets(MemoryOffsetStore):
     """The shared offsets, reached over one member's connection."""
 
     def __init__(self, shared):
@@ -58,8 +58,8 @@ class ConcurrentMember(OrderedMember):
     def __init__(self, runtime, broker, store, **options):
         super().__init__(runtime, broker, store, is_broadcasting=True, **options)
         self.takes_back = True
-        self.service = self.keeper.service = ConcurrentService(
-            runtime, self.listening, self.keeper.offsets, self.statistics, give_back=self
+        self.service = self.keeper.service = ConsumeMessageConcurrentlyService(
+            runtime, self.executor, self.keeper.offsets, self.statistics, give_back=self
         )
         self.given_back = []
 
@@ -82,7 +82,7 @@ class Workplace(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.runtime = ManualRuntime()
         self.broker = LockingBroker(self.runtime.clock)
-        self.store = MemoryOffsets()
+        self.store = MemoryOffsetStore()
         self.ends = dict.fromkeys(QUEUES, 0)
         """How many messages each queue of the broker has."""
         self.settled = {queue: set() for queue in QUEUES}
@@ -152,7 +152,7 @@ class Workplace(RuleBasedStateMachine):
 
     def waiting(self):
         return [
-            (member, at) for member in self.members for at in range(len(member.listening.waiting()))
+            (member, at) for member in self.members for at in range(len(member.executor.waiting()))
         ]
 
     def begin_call(self, pick):
@@ -161,7 +161,7 @@ class Workplace(RuleBasedStateMachine):
             return
         member, at = choices[pick % len(choices)]
         try:
-            [message] = member.listening.begin(at)
+            [message] = member.executor.begin(at)
         except IndexError:
             return
         self.check_begin(member, message)
@@ -171,9 +171,7 @@ class Workplace(RuleBasedStateMachine):
         """What must hold when a listener is called."""
 
     def begun(self):
-        return [
-            (member, at) for member in self.members for at in range(len(member.listening.begun))
-        ]
+        return [(member, at) for member in self.members for at in range(len(member.executor.begun))]
 
     def end_call(self, pick, answer):
         choices = self.begun()
@@ -182,17 +180,17 @@ class Workplace(RuleBasedStateMachine):
             self.end(member, at, answer)
 
     def end(self, member, at, answer):
-        _, [message] = member.listening.begun[at]
+        _, [message] = member.executor.begun[at]
         del self.begun_ms[key_of(member, message)]
         if answer is None:
             self.settled[message.queue].add(message.offset)
 
         async def finish():
             if answer == "raise":
-                member.listening.finish(error=ValueError("no"), at=at)
+                member.executor.finish(error=ValueError("no"), at=at)
             else:
                 later = ConsumeResult.SUSPEND if self.is_ordered else ConsumeResult.LATER
-                member.listening.finish(None if answer is None else later, at=at)
+                member.executor.finish(None if answer is None else later, at=at)
             await calm()
 
         self.run(finish())
@@ -208,7 +206,7 @@ class Workplace(RuleBasedStateMachine):
     def end_overdue(self):
         now_ms = self.runtime.monotonic_ms()
         for member in self.members:
-            for at, (_, [message]) in reversed(list(enumerate(member.listening.begun))):
+            for at, (_, [message]) in reversed(list(enumerate(member.executor.begun))):
                 begun_ms = self.begun_ms[key_of(member, message)]
                 if now_ms - begun_ms >= LISTENER_MS_MAX - 1:
                     self.end(member, at, None)

@@ -16,7 +16,7 @@ from penstock.client.admin import (
     QueueProgress,
     QueueStats,
 )
-from penstock.client.consumer.listening import (
+from penstock.client.consumer.executor import (
     ConsumeHook,
     ConsumeResult,
     Finished,

@@ -11,7 +11,7 @@ makes new ones; what was made before the fork is dead in the child, and says so 
 Invariants: calls posted from one thread run in the order of posting; a call that raises is logged
 and does not keep others from running.
 Not here: what runs there (``instance.py``), worker threads for plain listeners
-(``consumer/listening.py``).
+(``consumer/executor.py``).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ offset that may be committed). Limits of a whole topic are divided by the queues
 An answer to a pull is never cut, so a cache passes its limit by at most one pull. A queue that is
 held again within ``MEMORY_MS`` continues its *episode*; only the edges of episodes are told.
 
-Not here: the cache (``client/consumer/assigned.py``), the pull loop
+Not here: the cache (``client/consumer/process_queue.py``), the pull loop
 (``client/consumer/pulling.py``).
 """
 

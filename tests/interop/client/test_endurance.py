@@ -8,7 +8,7 @@ import time
 import pytest
 
 from penstock.client import ClientError, Message, Producer, PushConsumer
-from penstock.client.consumer import assigned
+from penstock.client.consumer import process_queue
 
 MIB = 1 << 20
 BODY = os.urandom(4096)
@@ -73,7 +73,7 @@ def test_a_slow_listener_keeps_the_cache_in_its_limits_and_memory_flat(
 
 def test_a_throttled_queue_is_never_dropped_as_idle(cluster, topic, group, eventually, monkeypatch):
     """The idle limit is made shorter than the listener hangs; a dropped queue would come again."""
-    monkeypatch.setattr(assigned, "PULL_IDLE_MS_MAX", 400)
+    monkeypatch.setattr(process_queue, "PULL_IDLE_MS_MAX", 400)
     fill(cluster, topic, 2000)
     is_free = threading.Event()
     seen = []

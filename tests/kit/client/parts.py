@@ -10,20 +10,24 @@ import heapq
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
-from penstock.client.consumer.assigned import AssignedQueue, ConsumeService
-from penstock.client.consumer.listening import (
+from penstock.client.consumer.executor import (
     Answer,
-    Caller,
+    ConsumeHooks,
+    ConsumeRequest,
     ConsumeResult,
     Finished,
-    Hooks,
+    ListenerInvoker,
     ResultKind,
     Running,
-    Work,
 )
-from penstock.client.consumer.offsets import Offsets, OffsetStore
-from penstock.client.consumer.ordered import BrokerLocks, OrderedService, OrderedTerms
-from penstock.client.consumer.rebalance import Rebalancer, Share, reset_offsets
+from penstock.client.consumer.offsets import OffsetStore, OffsetTable
+from penstock.client.consumer.ordered import (
+    BrokerLocks,
+    ConsumeMessageOrderlyService,
+    OrderlySettings,
+)
+from penstock.client.consumer.process_queue import AssignedQueue, ConsumeMessageService
+from penstock.client.consumer.rebalance import Allocation, Rebalancer, reset_offsets
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.client.errors import Unreachable
 from penstock.client.message import ReceivedMessage
@@ -150,25 +154,27 @@ class RuntimePart:
             task.cancel()
 
 
-class ManualListening:
+class ManualExecutor:
     """Workers that call nobody: the test says what the listener answered."""
 
     def __init__(self) -> None:
-        self.caller = Caller(lambda _: None, Hooks("g"), takes_list=False, timeout_ms=60_000)
-        self.works: list[Work] = []
+        self.caller = ListenerInvoker(
+            lambda _: None, ConsumeHooks("g"), takes_list=False, timeout_ms=60_000
+        )
+        self.works: list[ConsumeRequest] = []
         """Of which no worker has taken all, oldest first."""
-        self.begun: list[tuple[Work, list[ReceivedMessage]]] = []
+        self.begun: list[tuple[ConsumeRequest, list[ReceivedMessage]]] = []
         """Calls that run, oldest first."""
         self.is_stopped = False
 
     def start(self) -> None:
         """Nothing to start."""
 
-    def submit(self, work: Work) -> None:
+    def submit(self, work: ConsumeRequest) -> None:
         """Taken by a worker at once."""
         self.works.append(work)
 
-    def waiting(self) -> list[Work]:
+    def waiting(self) -> list[ConsumeRequest]:
         """What a worker could take now; workers take nothing of dropped queues."""
         self.works = [each for each in self.works if each.batches]
         return [each for each in self.works if not each.assigned.is_dropped]
@@ -195,7 +201,7 @@ class ManualListening:
         self.finish(answer, error)
         return [message.offset for message in batch]
 
-    def asking(self) -> Running | None:
+    def current_call(self) -> Running | None:
         """Nobody."""
         return None
 
@@ -209,7 +215,7 @@ class ManualListening:
         return not self.begun
 
 
-class MemoryOffsets:
+class MemoryOffsetStore:
     """An offset store that all members of a group share, with a list of what was written."""
 
     def __init__(self) -> None:
@@ -276,13 +282,13 @@ class LockRequests:
 
 
 class PlainKeeper:
-    """A ``QueueKeeper`` that pulls nothing: queues, offsets and changes, as the test sees them."""
+    """A ``QueueOwner`` that pulls nothing: queues, offsets and changes, as the test sees them."""
 
     def __init__(self, runtime: "ManualRuntime | RuntimePart", store: OffsetStore) -> None:
         self._runtime = runtime
-        self.offsets = Offsets(store)
+        self.offsets = OffsetTable(store)
         self.queues: dict[QueueRef, AssignedQueue] = {}
-        self.service: ConsumeService | None = None
+        self.service: ConsumeMessageService | None = None
         self.changes: list[tuple[str, list[QueueRef], list[QueueRef]]] = []
         self.events: list[tuple[str, QueueRef]] = []
 
@@ -351,7 +357,7 @@ class OrderedMember:
         self,
         runtime: ManualRuntime | RuntimePart,
         broker: LockingBroker,
-        store: MemoryOffsets,
+        store: MemoryOffsetStore,
         *,
         name: str = "me",
         is_broadcasting: bool = False,
@@ -359,11 +365,11 @@ class OrderedMember:
     ) -> None:
         self.runtime = runtime
         self.broker = broker
-        self.listening = ManualListening()
+        self.executor = ManualExecutor()
         self.keeper = PlainKeeper(runtime, store)
         self.store = store
         self.name = name
-        self.mine = Share(QUEUES, QUEUES)
+        self.mine = Allocation(QUEUES, QUEUES)
         self.dead: list[int] = []
         self.buried: list[tuple[QueueRef, int]] = []
         self.takes_dead = True
@@ -375,15 +381,15 @@ class OrderedMember:
                 self.requests, GROUP, owned=self.keeper.owned, clock=runtime.clock
             )
         self.statistics = ConsumerStatistics()
-        self.service = self.keeper.service = OrderedService(
+        self.service = self.keeper.service = ConsumeMessageOrderlyService(
             runtime,
-            self.listening,
+            self.executor,
             self.keeper.offsets,
             self.statistics,
             give_up=self._give_up,
             locks=self.locks,
             lost=self._lost,
-            terms=OrderedTerms(**terms),
+            terms=OrderlySettings(**terms),
         )
         self.rebalancer = Rebalancer(
             self.keeper, self, runtime.clock, heartbeat=self._heartbeat, locks=self.locks
@@ -391,10 +397,10 @@ class OrderedMember:
 
     async def rebalance(self, *mine: QueueRef) -> bool:
         """These queues are its share now."""
-        self.mine = Share(QUEUES, list(mine))
+        self.mine = Allocation(QUEUES, list(mine))
         return await self.rebalancer.rebalance([TOPIC])
 
-    async def share(self, topic: str) -> Share | None:
+    async def allocate(self, topic: str) -> Allocation | None:
         """What the rebalancer is told."""
         return self.mine
 
@@ -433,7 +439,7 @@ def ordered_scene(
         async def run() -> None:
             runtime = ManualRuntime()
             broker = LockingBroker(runtime.clock)
-            member = OrderedMember(runtime, broker, MemoryOffsets(), **options)
+            member = OrderedMember(runtime, broker, MemoryOffsetStore(), **options)
             member.service.start()
             await member.rebalance(*QUEUES)
             await play(member)

@@ -9,9 +9,16 @@ assert bench.broker.settled == [10]
 import asyncio
 from typing import Any
 
-from penstock.client.consumer.listening import Answer, Caller, Finished, ResultKind, Running, Work
-from penstock.client.consumer.pop import PopMode, PopTerms
-from penstock.client.consumer.pop_settling import PopQueue
+from penstock.client.consumer.executor import (
+    Answer,
+    ConsumeRequest,
+    Finished,
+    ListenerInvoker,
+    ResultKind,
+    Running,
+)
+from penstock.client.consumer.pop import PopMode, PopSettings
+from penstock.client.consumer.pop_settling import PopProcessQueue
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.client.consumer.subscription import FilterHook, Subscriptions
 from penstock.client.errors import BrokerRefused
@@ -103,11 +110,11 @@ class PopBroker:
         return sorted(shared + [each.offset for each in self.acks])
 
 
-class ManualListening:
+class ManualExecutor:
     """Keeps works until the test consumes them."""
 
-    def __init__(self, caller: Caller | None = None) -> None:
-        self.works: list[Work] = []
+    def __init__(self, caller: ListenerInvoker | None = None) -> None:
+        self.works: list[ConsumeRequest] = []
         self.caller: Any = caller
 
     def start(self) -> None:
@@ -117,7 +124,7 @@ class ManualListening:
         """Nothing to stop."""
         return True
 
-    def asking(self) -> Running | None:
+    def current_call(self) -> Running | None:
         """Nobody."""
         return None
 
@@ -125,7 +132,7 @@ class ManualListening:
         """No call lasts."""
         return []
 
-    def submit(self, work: Work) -> None:
+    def submit(self, work: ConsumeRequest) -> None:
         """Keep it."""
         self.works.append(work)
 
@@ -194,15 +201,15 @@ class PopBench:
         self.consumer = PopConsumerFake(tags)
         self.clock = self.consumer.clock
         self.broker = PopBroker()
-        self.listening = ManualListening()
+        self.executor = ManualExecutor()
         self.mode = PopMode(
-            self.consumer, self.broker, self.listening, PopTerms(**(terms or {})), **more
+            self.consumer, self.broker, self.executor, PopSettings(**(terms or {})), **more
         )
 
     async def pop(self, *answers: Popped | Exception) -> None:
         """Answer pops, one after the other."""
         self.broker.answers += answers
-        if not self.mode.places():
+        if not self.mode.queues():
             self.mode.retain("t", [PLACE])
         elif self.broker.held is not None and not self.broker.held.done():
             answer = self.broker.answers.pop(0)
@@ -211,6 +218,6 @@ class PopBench:
         await turns()
 
     @property
-    def place(self) -> PopQueue:
+    def place(self) -> PopProcessQueue:
         """Where it pops from."""
-        return self.mode.places()[PLACE]
+        return self.mode.queues()[PLACE]

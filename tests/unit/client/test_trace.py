@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.client.consumer.listening import Finished, ResultKind
+from penstock.client.consumer.executor import Finished, ResultKind
 from penstock.client.consumer.push_consumer import ConsumeTrace
 from penstock.client.loop import client_loop
 from penstock.client.message import Message, ReceivedMessage, SendResult, SendStatus

@@ -9,7 +9,7 @@
 
 Invariants: a message leaves the cache when it succeeded or a broker has taken it back, never
 before; results of a dropped queue change nothing.
-Not here: calling listeners (``listening.py``), what may be committed (``process_queue.py``).
+Not here: calling listeners (``executor.py``), what may be committed (``process_queue.py``).
 """
 
 import asyncio
@@ -18,17 +18,17 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from penstock.client.consumer.assigned import AssignedQueue, DirectOutcome
-from penstock.client.consumer.listening import (
+from penstock.client.consumer.executor import (
+    ConsumeExecutor,
+    ConsumeRequest,
     ConsumeResult,
     Finished,
     Later,
-    Listening,
     ResultKind,
     Suspend,
-    Work,
 )
-from penstock.client.consumer.offsets import Offsets
+from penstock.client.consumer.offsets import OffsetTable
+from penstock.client.consumer.process_queue import AssignedQueue, DirectOutcome
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.client.consumer.subscription import retry_topic
 from penstock.client.errors import ClientError
@@ -90,14 +90,14 @@ def batches_of(messages: Sequence[ReceivedMessage], size: int) -> list[list[Rece
     return [list(messages[at : at + size]) for at in range(0, len(messages), size)]
 
 
-class ConcurrentService:
+class ConsumeMessageConcurrentlyService:
     """The consume service of a push consumer that is not ordered."""
 
     def __init__(
         self,
         runtime: Runtime,
-        listening: Listening,
-        offsets: Offsets,
+        executor: ConsumeExecutor,
+        offsets: OffsetTable,
         statistics: ConsumerStatistics,
         *,
         give_back: GiveBack | None,
@@ -106,7 +106,7 @@ class ConcurrentService:
         local_retry_ms: int = 5_000,
     ) -> None:
         self._runtime = runtime
-        self._listening = listening
+        self._executor = executor
         self._offsets = offsets
         self._statistics = statistics
         self._give_back = give_back
@@ -118,23 +118,23 @@ class ConcurrentService:
 
     def start(self) -> None:
         """Start the workers and the sweep for calls that take too long."""
-        self._listening.start()
+        self._executor.start()
         self._sweep_later()
 
     async def stop(self, wait_ms: int) -> None:
         """Take nothing more; wait for running calls."""
         self._is_stopped = True
-        if not await self._listening.stop(wait_ms):
+        if not await self._executor.stop(wait_ms):
             _log.warning(
                 "listeners did not end in time; their messages will come again",
-                extra={"running": len(self._listening.running()), "waited_ms": wait_ms},
+                extra={"running": len(self._executor.running()), "waited_ms": wait_ms},
             )
 
     def submit(self, assigned: AssignedQueue, messages: Sequence[ReceivedMessage]) -> None:
         """Consume these; they are in the cache already."""
         if messages and not self._is_stopped:
             batches = batches_of(messages, self._batch)
-            self._listening.submit(Work(assigned, batches, self._finished))
+            self._executor.submit(ConsumeRequest(assigned, batches, self._finished))
 
     async def dropped(self, assigned: AssignedQueue) -> bool:
         """Nothing to wait for: what runs now finds its queue dropped."""
@@ -147,18 +147,18 @@ class ConcurrentService:
         """Call the listener with one message and wait for it; nothing is settled by it."""
         ended: asyncio.Future[Finished] = asyncio.get_running_loop().create_future()
 
-        def done(_: Work, finished: list[Finished]) -> None:
+        def done(_: ConsumeRequest, finished: list[Finished]) -> None:
             if not ended.done():
                 ended.set_result(finished[0])
 
         nowhere = AssignedQueue(message.queue, message.offset, self._runtime.monotonic_ms())
-        self._listening.submit(Work(nowhere, [[message]], done))
+        self._executor.submit(ConsumeRequest(nowhere, [[message]], done))
         return direct_outcome(await ended, is_ordered=False)
 
     def sweep(self, now_s: float) -> int:
         """Give back what listeners have had for too long; returns how many messages."""
         count = 0
-        for running in self._listening.running():
+        for running in self._executor.running():
             if (now_s - running.since_s) * 1000 < self._timeout_ms:
                 continue
             assigned = running.work.assigned
@@ -183,7 +183,7 @@ class ConcurrentService:
             _log.warning("listeners take too long", extra={"given_back": count})
         self._sweep_later()
 
-    def _finished(self, work: Work, finished: list[Finished]) -> None:
+    def _finished(self, work: ConsumeRequest, finished: list[Finished]) -> None:
         """Calls ended; on the client's loop."""
         assigned = work.assigned
         now_ms = self._runtime.monotonic_ms()
@@ -267,7 +267,7 @@ def _log_exception(call: Finished) -> None:
 # The broker sends one stored message; the listener is called with it, whoever owns its queue.
 # Nothing is settled, committed or sent back: the operator learns what the listener made of it.
 #
-# Not here: calling the listener (``ConsumeService.consume_directly``), the request
+# Not here: calling the listener (``ConsumeMessageService.consume_directly``), the request
 # (``instance.py``).
 
 
@@ -360,7 +360,7 @@ class BackSender(Protocol):
 
 
 class CopySender(Protocol):
-    """Who sends the fresh copy; ``PlainSender``."""
+    """Who sends the fresh copy; ``InnerProducer``."""
 
     async def send(self, message: Message) -> None:
         """Send it; raises when it is not stored."""

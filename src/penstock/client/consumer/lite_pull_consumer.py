@@ -34,27 +34,27 @@ from datetime import datetime
 from typing import Any, Self, Unpack
 
 from penstock import __version__
-from penstock.client.consumer.assigned import AssignedQueue
 from penstock.client.consumer.lite_reader import LiteFigures, LiteQueue, LiteReader
 from penstock.client.consumer.offsets import (
-    LocalFileOffsets,
-    Offsets,
+    LocalFileOffsetStore,
     OffsetStore,
-    OwnOffsets,
-    RemoteOffsets,
+    OffsetTable,
+    RemoteBrokerOffsetStore,
+    UserOffsetStore,
     offsets_file,
 )
+from penstock.client.consumer.process_queue import AssignedQueue
 from penstock.client.consumer.pulling import (
     LitePullOptions,
-    PullRequests,
+    PullClient,
     PullResult,
     QueuesChanged,
 )
 from penstock.client.consumer.rebalance import (
-    DividedSharing,
+    Allocator,
+    BroadcastAllocator,
+    GroupAllocator,
     Rebalancer,
-    Sharing,
-    WholeSharing,
     strategy_of,
 )
 from penstock.client.consumer.statistics import ConsumerFacts, running_info
@@ -198,10 +198,10 @@ class LiteMember:
         self._assigned: set[QueueRef] | None = None
         self._is_member = False
         """Brokers have heard of it: before, they would not count it among the members."""
-        self._requests = PullRequests(
+        self._requests = PullClient(
             instance, group, timeout_ms=options["pull_timeout_ms"], is_lite=True
         )
-        offsets = Offsets(_store(instance, group, options))
+        offsets = OffsetTable(_store(instance, group, options))
         self.reader = LiteReader(group, options, offsets, instance.clock, pull=self._pull)
         self._rebalancer = Rebalancer(
             self, self._sharing(), instance.clock, heartbeat=instance.heartbeat
@@ -287,11 +287,11 @@ class LiteMember:
             wait_ms=self._options["pull_suspend_ms"],
         )
 
-    def _sharing(self) -> Sharing:
+    def _sharing(self) -> Allocator:
         if self._options["is_broadcasting"]:
-            return WholeSharing(self._queues_of)
+            return BroadcastAllocator(self._queues_of)
         strategy = strategy_of(self._options["strategy"])
-        return DividedSharing(self.instance.client_id, strategy, self._queues_of, self._members_of)
+        return GroupAllocator(self.instance.client_id, strategy, self._queues_of, self._members_of)
 
     def _queues_of(self, topic: str) -> list[QueueRef] | None:
         route = self.instance.routes.get(topic)
@@ -430,11 +430,11 @@ class LiteMember:
 def _store(instance: ClientInstance, group: str, options: LitePullOptions) -> OffsetStore:
     own = options["offset_store"]
     if own is not None:
-        return OwnOffsets(own)
+        return UserOffsetStore(own)
     if options["is_broadcasting"]:
         directory = options["offsets_directory"]
-        return LocalFileOffsets(offsets_file(directory, instance.client_id, group))
-    return RemoteOffsets(instance.requests, group)
+        return LocalFileOffsetStore(offsets_file(directory, instance.client_id, group))
+    return RemoteBrokerOffsetStore(instance.requests, group)
 
 
 # ---- lite watch ---------------------------------------------------------------------------------

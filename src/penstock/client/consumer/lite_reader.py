@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.client.consumer.assigned import AssignedQueue, Pauses, ProcessQueue
-from penstock.client.consumer.offsets import Offsets
+from penstock.client.consumer.offsets import OffsetTable
+from penstock.client.consumer.process_queue import AssignedQueue, Pauses, ProcessQueue
 from penstock.client.consumer.pulling import LitePullOptions, PullResult, PullStatus
 from penstock.client.consumer.statistics import HeldQueue, QueueThresholds
 from penstock.client.errors import BrokerRefused, ClientError, StateError
@@ -94,7 +94,13 @@ class LiteReader:
     """Hands out what was pulled, and keeps account of it."""
 
     def __init__(
-        self, group: str, options: LitePullOptions, offsets: Offsets, clock: Clock, *, pull: Pull
+        self,
+        group: str,
+        options: LitePullOptions,
+        offsets: OffsetTable,
+        clock: Clock,
+        *,
+        pull: Pull,
     ) -> None:
         self.offsets = offsets
         self.cache = LiteCache()

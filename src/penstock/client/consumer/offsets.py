@@ -35,7 +35,7 @@ class OffsetStore(Protocol):
         ...
 
 
-class Offsets:
+class OffsetTable:
     """Offsets in memory, and which of them the store does not have yet."""
 
     def __init__(self, store: OffsetStore) -> None:
@@ -111,7 +111,7 @@ class OffsetCalls(Protocol):
         ...
 
 
-class RemoteOffsets:
+class RemoteBrokerOffsetStore:
     """The offset store of a clustering group."""
 
     def __init__(self, calls: OffsetCalls, group: str) -> None:
@@ -172,7 +172,7 @@ def offsets_file(directory: str | None, client_id: str, group: str) -> Path:
     return root / _safe(client_id) / _safe(group) / "offsets.json"
 
 
-class LocalFileOffsets:
+class LocalFileOffsetStore:
     """The offset store of a broadcasting consumer."""
 
     def __init__(self, path: Path) -> None:
@@ -250,7 +250,7 @@ def _safe(name: str) -> str:
 # Not here: what was settled (``table.py``).
 
 
-class OwnOffsets:
+class UserOffsetStore:
     """Makes an ``OffsetStore`` of a user's object."""
 
     def __init__(self, store: Any) -> None:

@@ -13,7 +13,7 @@ goes on. Broadcasting needs no broker's lock, and a message given up is only log
 
 Invariants: at most one listener call per queue; a call begins only while the lock is held; an
 offset is noted only under a lock that cannot have been another member's since.
-Not here: how listeners are called (``listening.py``), what follows from an answer
+Not here: how listeners are called (``executor.py``), what follows from an answer
 (``ordered_next.py``).
 """
 
@@ -26,17 +26,17 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
-from penstock.client.consumer.assigned import AssignedQueue, DirectOutcome, Pauses
 from penstock.client.consumer.concurrent import Runtime, direct_outcome
-from penstock.client.consumer.listening import (
+from penstock.client.consumer.executor import (
+    ConsumeExecutor,
+    ConsumeRequest,
     ConsumeResult,
     Finished,
     Later,
-    Listening,
     Suspend,
-    Work,
 )
-from penstock.client.consumer.offsets import Offsets
+from penstock.client.consumer.offsets import OffsetTable
+from penstock.client.consumer.process_queue import AssignedQueue, DirectOutcome, Pauses
 from penstock.client.consumer.statistics import ConsumerStatistics, name_of
 from penstock.client.errors import ClientError, StateError
 from penstock.client.message import ReceivedMessage
@@ -57,7 +57,7 @@ RECONSUME_MAX: Final = 2**31 - 1
 """What -1 means here: order is worth more than progress."""
 
 
-class OrderedTerms(NamedTuple):
+class OrderlySettings(NamedTuple):
     """The options of ordered consumption."""
 
     batch_max: int = 1
@@ -75,24 +75,24 @@ GiveUp = Callable[[ReceivedMessage], Awaitable[bool]]
 """Make it a dead letter; False when that failed."""
 
 
-class OrderedService:
+class ConsumeMessageOrderlyService:
     """The consume service of an ordered listener."""
 
     def __init__(
         self,
         runtime: Runtime,
-        listening: Listening,
-        offsets: Offsets,
+        executor: ConsumeExecutor,
+        offsets: OffsetTable,
         statistics: ConsumerStatistics,
         *,
         give_up: GiveUp,
         locks: BrokerLocks | None,
         lost: Callable[[], None],
-        terms: OrderedTerms | None = None,
+        terms: OrderlySettings | None = None,
     ) -> None:
         self._runtime = runtime
-        self._listening = listening
-        self._calls = ListenerCalls(listening)
+        self._executor = executor
+        self._calls = ListenerCalls(executor)
         self._offsets = offsets
         self._statistics = statistics
         self._give_up = give_up
@@ -100,7 +100,7 @@ class OrderedService:
         """None: broadcasting."""
         self._lost = lost
         """Called when a lock is another member's now: rebalance soon."""
-        self._terms = terms or OrderedTerms()
+        self._terms = terms or OrderlySettings()
         self._pauses = Pauses(runtime.later)
         self._at_work: dict[QueueRef, AssignedQueue] = {}
         self._ends: dict[QueueRef, asyncio.Future[None]] = {}
@@ -111,7 +111,7 @@ class OrderedService:
 
     def start(self) -> None:
         """Start the workers, and begin to renew locks."""
-        self._listening.start()
+        self._executor.start()
         if self._locks is not None:
             self._runtime.spawn(self._renew(self._locks), "renew queue locks")
             self._runtime.spawn(self._sweep(), "withdraw late calls")
@@ -122,11 +122,11 @@ class OrderedService:
         self._calls.withdraw_all()
         self._pauses.cut_all()
         until_ms = self._runtime.monotonic_ms() + wait_ms
-        asking = self._listening.asking()
-        own = None if asking is None else asking.work.assigned.queue
+        current_call = self._executor.current_call()
+        own = None if current_call is None else current_call.work.assigned.queue
         for end in [end for queue, end in self._ends.items() if queue != own]:
             await self._pauses.until(end, max(0, until_ms - self._runtime.monotonic_ms()))
-        await self._listening.stop(max(0, until_ms - self._runtime.monotonic_ms()))
+        await self._executor.stop(max(0, until_ms - self._runtime.monotonic_ms()))
         if self._at_work:
             _log.warning("listeners still run", extra={"queues": list(self._at_work)})
 
@@ -150,7 +150,7 @@ class OrderedService:
         terms = self._locks.terms
         since_ms = self._dropped_ms.setdefault(assigned, self._runtime.monotonic_ms())
         is_working = self._at_work.get(assigned.queue) is assigned
-        is_due = may_let_go(is_working, self._runtime.monotonic_ms() - since_ms, terms)
+        is_due = may_unlock(is_working, self._runtime.monotonic_ms() - since_ms, terms)
         if is_working and not is_due:
             self._calls.withdraw(assigned)
             self._pauses.cut(assigned)
@@ -236,15 +236,15 @@ class OrderedService:
         self._statistics.topic(assigned.queue.topic).finished([finished], now_ms)
         if finished.error is not None:
             _log_exception(finished)
-        match judge(finished, self._terms.is_auto_commit):
-            case Next.COMMIT:
+        match action_of(finished, self._terms.is_auto_commit):
+            case OrderlyAction.COMMIT:
                 cache.commit_taken()
-            case Next.KEEP:
+            case OrderlyAction.KEEP:
                 return 0
-            case Next.ROLL_BACK:
+            case OrderlyAction.ROLL_BACK:
                 cache.roll_back()
                 wait_ms = suspend_ms(finished, self._terms.suspend_ms)
-            case Next.AGAIN:
+            case OrderlyAction.AGAIN:
                 given_up = await self._over(finished.messages)
                 cache.put_back(finished.messages)
                 cache.settle(given_up)
@@ -332,7 +332,7 @@ SUSPEND_MS_MAX: Final = 30_000
 """RocketMQ's bounds of a suspension."""
 
 
-class Next(Enum):
+class OrderlyAction(Enum):
     """What to do with the messages of a call."""
 
     COMMIT = auto()
@@ -341,18 +341,18 @@ class Next(Enum):
     ROLL_BACK = auto()
 
 
-def judge(finished: Finished, is_auto_commit: bool) -> Next:
+def action_of(finished: Finished, is_auto_commit: bool) -> OrderlyAction:
     """The row and column of the table."""
     answer = finished.answer
     if finished.error is not None or isinstance(answer, (Suspend, Later)):
-        return Next.AGAIN
+        return OrderlyAction.AGAIN
     if answer is ConsumeResult.SUSPEND or answer is ConsumeResult.LATER:
-        return Next.AGAIN
+        return OrderlyAction.AGAIN
     if answer is ConsumeResult.ROLLBACK:
-        return Next.AGAIN if is_auto_commit else Next.ROLL_BACK
+        return OrderlyAction.AGAIN if is_auto_commit else OrderlyAction.ROLL_BACK
     if is_auto_commit or answer is ConsumeResult.COMMIT:
-        return Next.COMMIT
-    return Next.KEEP
+        return OrderlyAction.COMMIT
+    return OrderlyAction.KEEP
 
 
 def suspend_ms(finished: Finished, default_ms: int) -> int:
@@ -371,7 +371,7 @@ def suspend_ms(finished: Finished, default_ms: int) -> int:
 #
 # Invariants: every call ends exactly once, with what became of it or with None (withdrawn); a call
 # begins only while ``may_begin`` says so, asked by the worker right before.
-# Not here: the workers (``listening.py``).
+# Not here: the workers (``executor.py``).
 
 
 class _Guarded(deque[list[ReceivedMessage]]):
@@ -399,9 +399,9 @@ class _Guarded(deque[list[ReceivedMessage]]):
 class ListenerCalls:
     """The calls that have not ended."""
 
-    def __init__(self, listening: Listening) -> None:
-        self._listening = listening
-        self._open: dict[Work, asyncio.Future[Finished | None]] = {}
+    def __init__(self, executor: ConsumeExecutor) -> None:
+        self._executor = executor
+        self._open: dict[ConsumeRequest, asyncio.Future[Finished | None]] = {}
 
     async def call(
         self,
@@ -410,11 +410,11 @@ class ListenerCalls:
         may_begin: Callable[[], bool] = lambda: True,
     ) -> Finished | None:
         """What the listener made of these messages; None when it was not called."""
-        work = Work(assigned, (), self._finished)
+        work = ConsumeRequest(assigned, (), self._finished)
         work.batches = _Guarded(messages, may_begin)
         ended: asyncio.Future[Finished | None] = asyncio.get_running_loop().create_future()
         self._open[work] = ended
-        self._listening.submit(work)
+        self._executor.submit(work)
         try:
             return await ended
         finally:
@@ -436,15 +436,15 @@ class ListenerCalls:
             if isinstance(work.batches, _Guarded) and not work.batches.may_begin():
                 self._withdraw(work)
 
-    def _withdraw(self, work: Work) -> None:
+    def _withdraw(self, work: ConsumeRequest) -> None:
         # Workers take from the same deque: whoever gets the batch decides.
         if isinstance(work.batches, _Guarded) and work.batches.withdraw():
             self._end(work, None)
 
-    def _finished(self, work: Work, finished: list[Finished]) -> None:
+    def _finished(self, work: ConsumeRequest, finished: list[Finished]) -> None:
         self._end(work, finished[0])
 
-    def _end(self, work: Work, finished: Finished | None) -> None:
+    def _end(self, work: ConsumeRequest, finished: Finished | None) -> None:
         ended = self._open.get(work)
         if ended is not None and not ended.done():
             ended.set_result(finished)
@@ -469,7 +469,7 @@ class ListenerCalls:
 # Not here: the work (``ordered.py``), the broker's side (``engine/group/locks.py``).
 
 
-class LockTerms(NamedTuple):
+class LockTimes(NamedTuple):
     """The times of a lock's life."""
 
     first_renewal_ms: int = 1_000
@@ -484,15 +484,15 @@ class LockTerms(NamedTuple):
     """A dropped queue is unlocked after this although its listener still runs."""
 
 
-TERMS: Final = LockTerms()
+TERMS: Final = LockTimes()
 
 
-def is_held(assigned: AssignedQueue, now_ms: int, terms: LockTerms = TERMS) -> bool:
+def is_held(assigned: AssignedQueue, now_ms: int, terms: LockTimes = TERMS) -> bool:
     """True while work may begin under the lock."""
     return assigned.is_locked and now_ms - assigned.last_locked_ms <= terms.stale_ms
 
 
-def note_grant(assigned: AssignedQueue, asked_ms: int, terms: LockTerms = TERMS) -> bool:
+def note_grant(assigned: AssignedQueue, asked_ms: int, terms: LockTimes = TERMS) -> bool:
     """A grant asked for at ``asked_ms``; False: the lock was lost in between, and the queue."""
     if assigned.is_dropped:
         return False
@@ -511,7 +511,7 @@ def note_refusal(assigned: AssignedQueue) -> None:
     assigned.drop()
 
 
-def may_let_go(is_working: bool, dropped_for_ms: int, terms: LockTerms = TERMS) -> bool:
+def may_unlock(is_working: bool, dropped_for_ms: int, terms: LockTimes = TERMS) -> bool:
     """Whether a dropped queue may be unlocked now."""
     return not is_working or dropped_for_ms >= terms.drop_forced_ms
 
@@ -540,7 +540,7 @@ class BrokerLocks:
         *,
         owned: Callable[[], Mapping[QueueRef, AssignedQueue]],
         clock: Clock,
-        terms: LockTerms = TERMS,
+        terms: LockTimes = TERMS,
     ) -> None:
         self._calls = calls
         self._group = group

@@ -18,20 +18,20 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from penstock.client.consumer.assigned import Pauses
-from penstock.client.consumer.listening import Listening
+from penstock.client.consumer.executor import ConsumeExecutor
 from penstock.client.consumer.pop_settling import (
     RETURN_MS,
+    ConsumeMessagePopService,
     PoppedMessage,
-    PopQueue,
-    PopService,
-    Settling,
+    PopProcessQueue,
+    PopSettler,
     SettlingCalls,
     new_attempt,
     receipts,
     retry_topic,
 )
-from penstock.client.consumer.rebalance import QueuesOf, Share, Sharing
+from penstock.client.consumer.process_queue import Pauses
+from penstock.client.consumer.rebalance import Allocation, Allocator, QueuesOf
 from penstock.client.consumer.statistics import ConsumerStatistics, PopFigures, QueueThresholds
 from penstock.client.consumer.subscription import FilterHook, Subscription, Subscriptions, wanted_of
 from penstock.client.errors import BrokerRefused, ClientError, StateError
@@ -75,7 +75,7 @@ ANSWER_MS: Final = 10_000
 """How long an answer may take beyond the time the broker holds the pop."""
 
 
-class PopTerms(NamedTuple):
+class PopSettings(NamedTuple):
     """The options of popping."""
 
     batch: int = 32
@@ -104,12 +104,12 @@ class PopHost(NamedTuple):
     """What the loops of one consumer share."""
 
     group: str
-    terms: PopTerms
+    terms: PopSettings
     calls: PopRequests
     clock: Clock
     subscriptions: Subscriptions
-    service: PopService
-    settling: Settling
+    service: ConsumeMessagePopService
+    settling: PopSettler
     statistics: ConsumerStatistics
     filters: Sequence[FilterHook]
     is_paused: Callable[[], bool]
@@ -121,7 +121,11 @@ class PopLoop:
     """Pops from one place until it is dropped."""
 
     def __init__(
-        self, host: PopHost, queue: PopQueue, throttle: Throttle, pauses: Pauses | None = None
+        self,
+        host: PopHost,
+        queue: PopProcessQueue,
+        throttle: Throttle,
+        pauses: Pauses | None = None,
     ) -> None:
         self._host = host
         self.queue = queue
@@ -312,8 +316,8 @@ class PopMode:
         self,
         consumer: PopConsumer,
         calls: ModeCalls,
-        listening: Listening,
-        terms: PopTerms,
+        executor: ConsumeExecutor,
+        terms: PopSettings,
         *,
         is_pulled: Callable[[QueueRef], bool] = lambda _: False,
         has_route: HasRoute | None = None,
@@ -322,13 +326,13 @@ class PopMode:
         reconsume_times_max: int | None = None,
     ) -> None:
         self._clock = consumer.clock
-        self._listening = listening
+        self._executor = executor
         self._group = consumer.group
         self._subscriptions = consumer.subscriptions
         self._has_route = has_route
-        self._settling = Settling(calls, consumer.group, consumer.clock)
-        self._service = PopService(
-            listening,
+        self._settling = PopSettler(calls, consumer.group, consumer.clock)
+        self._service = ConsumeMessagePopService(
+            executor,
             self._settling,
             consumer.statistics,
             consumer.clock,
@@ -355,16 +359,16 @@ class PopMode:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._popped = 0
-        self._leaving: set[PopQueue] = set()
+        self._leaving: set[PopProcessQueue] = set()
 
-    def places(self) -> dict[QueueRef, PopQueue]:
+    def queues(self) -> dict[QueueRef, PopProcessQueue]:
         """Where it pops from now."""
         return {ref: loop.queue for ref, loop in self._loops.items()}
 
     def retain(self, topic: str, places: Collection[QueueRef]) -> bool:
         """Pop from these places of a topic, and from no others; True when that is a change."""
         now = [ref for ref in self._loops if ref.topic == topic]
-        found = changes((), now, Assigned(pop=frozenset(places)))
+        found = changes((), now, BrokerAssignment(pop=frozenset(places)))
         for ref in found.stop_pop:
             self._stop(ref)
         for ref in sorted(found.start_pop):
@@ -404,9 +408,9 @@ class PopMode:
         if self._sweeper is not None:
             self._sweeper.cancel()
         until_ms = self._clock.monotonic_ms() + wait_ms
-        asking = self._listening.asking()
+        current_call = self._executor.current_call()
         # A listener that stops its own consumer has messages, which nobody can wait for.
-        own = 0 if asking is None else len(asking.batch)
+        own = 0 if current_call is None else len(current_call.batch)
         while sum(each.unacked for each in self._leaving) > own and (
             self._clock.monotonic_ms() < until_ms
         ):
@@ -417,7 +421,7 @@ class PopMode:
     def figures(self) -> PopFigures:
         """As it is now."""
         settling = self._settling
-        places = self.places()
+        places = self.queues()
         return PopFigures(
             unacked={ref: queue.unacked for ref, queue in places.items()},
             popped=self._popped + sum(queue.popped for queue in places.values()),
@@ -438,11 +442,11 @@ class PopMode:
                 "droped": queue.is_dropped,
                 "lastPopTimestamp": queue.last_pull_ms + ahead_ms,
             }
-            for ref, queue in self.places().items()
+            for ref, queue in self.queues().items()
         }
 
     def _start(self, ref: QueueRef) -> None:
-        queue = PopQueue(ref, self._clock.monotonic_ms())
+        queue = PopProcessQueue(ref, self._clock.monotonic_ms())
         loop = self._loops[ref] = PopLoop(self._host, queue, self._limits.open(ref))
         task = start_loop(loop)
         self._tasks.add(task)
@@ -501,11 +505,11 @@ class PopPlaces(Protocol):
         ...
 
 
-class BrokerSharing:
+class BrokerAllocator:
     """A broker divides the queues, and says how to read them."""
 
     def __init__(
-        self, ask: AskAssignment, places: PopPlaces, queues_of: QueuesOf, divided: Sharing
+        self, ask: AskAssignment, places: PopPlaces, queues_of: QueuesOf, divided: Allocator
     ) -> None:
         self._ask = ask
         self._places = places
@@ -513,10 +517,10 @@ class BrokerSharing:
         self._divided = divided
         self._is_known = True
 
-    async def share(self, topic: str) -> Share | None:
+    async def allocate(self, topic: str) -> Allocation | None:
         """The queues of a topic to pull; None keeps what there is."""
         if not self._is_known:
-            return await self._divided.share(topic)
+            return await self._divided.allocate(topic)
         try:
             answer = await self._ask(topic)
         except BrokerRefused as refusal:
@@ -525,7 +529,7 @@ class BrokerSharing:
                 return None
             _log.warning("brokers here do not assign queues, members do", extra={"topic": topic})
             self._is_known = False
-            return await self._divided.share(topic)
+            return await self._divided.allocate(topic)
         except ClientError as problem:
             _kept(topic, problem)
             return None
@@ -535,7 +539,7 @@ class BrokerSharing:
         self._places.retain(topic, wanted.pop)
         await self._places.mode_seen(topic, wanted.mode)
         queues = sorted(self._queues_of(topic) or wanted.pull | wanted.pop)
-        return Share(queues, sorted(wanted.pull))
+        return Allocation(queues, sorted(wanted.pull))
 
 
 class AssignmentCalls(Protocol):
@@ -575,7 +579,7 @@ def _kept(topic: str, problem: ClientError) -> None:
 # Not here: starting and stopping (``pop.py``, the push consumer), asking (``BrokerRequests``).
 
 
-class Assigned(msgspec.Struct, gc=False, frozen=True):
+class BrokerAssignment(msgspec.Struct, gc=False, frozen=True):
     """The queues of one topic by mode."""
 
     pull: frozenset[QueueRef] = frozenset()
@@ -601,7 +605,7 @@ class Changes(msgspec.Struct, gc=False, frozen=True):
         return bool(self.stop_pull or self.stop_pop or self.start_pull or self.start_pop)
 
 
-def assigned(topic: str, answer: Sequence[QueueAssignment]) -> Assigned:
+def assigned(topic: str, answer: Sequence[QueueAssignment]) -> BrokerAssignment:
     """The answer of a broker by mode; what is not of this topic is not ours to read."""
     pull: set[QueueRef] = set()
     pop: set[QueueRef] = set()
@@ -610,11 +614,11 @@ def assigned(topic: str, answer: Sequence[QueueAssignment]) -> Assigned:
         if queue.topic == topic:
             into = pop if each.mode is RequestMode.POP else pull
             into.add(QueueRef(queue.topic, queue.broker_name, queue.queue_id))
-    return Assigned(frozenset(pull), frozenset(pop))
+    return BrokerAssignment(frozenset(pull), frozenset(pop))
 
 
 def changes(
-    pulled: Collection[QueueRef], popped: Collection[QueueRef], wanted: Assigned | None
+    pulled: Collection[QueueRef], popped: Collection[QueueRef], wanted: BrokerAssignment | None
 ) -> Changes:
     """From what is read now to what the broker wants; None keeps all."""
     if wanted is None:

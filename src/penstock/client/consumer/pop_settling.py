@@ -12,8 +12,8 @@ Messages wait here for a free worker; what waits longer than its invisible time 
 all. An ordered queue's messages are given to the listener batch after batch, each after the one
 before it succeeded; queues of one pop run side by side.
 
-Invariant: every message handed in is ended exactly once in its ``PopQueue``.
-Not here: calling the listener (``listening.py``), requests (``pop_settling.py``), pops
+Invariant: every message handed in is ended exactly once in its ``PopProcessQueue``.
+Not here: calling the listener (``executor.py``), requests (``pop_settling.py``), pops
 (``pop.py``).
 """
 
@@ -28,16 +28,16 @@ from uuid import uuid4
 
 import msgspec
 
-from penstock.client.consumer.assigned import AssignedQueue
-from penstock.client.consumer.listening import (
+from penstock.client.consumer.executor import (
     Answer,
     Batch,
+    ConsumeExecutor,
+    ConsumeRequest,
     Finished,
     Later,
-    Listening,
     Suspend,
-    Work,
 )
+from penstock.client.consumer.process_queue import AssignedQueue
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.client.consumer.subscription import RETRY_PREFIX
 from penstock.client.errors import BrokerRefused, ClientError
@@ -71,25 +71,25 @@ RETURN_MS: Final = 1
 """Invisible time of what is handed back unread: somebody else may have it at once."""
 
 
-class PopWork(Work):
+class PopWork(ConsumeRequest):
     """Messages of one pop on their way through the listener."""
 
     __slots__ = ("left", "popped_from", "rest")
 
-    popped_from: PopQueue
+    popped_from: PopProcessQueue
     left: int
     """Messages not reported yet."""
     rest: list[Batch]
     """Ordered: batches that wait for those in front of them."""
 
 
-class PopService:
+class ConsumeMessagePopService:
     """Consumes popped messages of one group."""
 
     def __init__(
         self,
-        listening: Listening,
-        settling: Settling,
+        executor: ConsumeExecutor,
+        settling: PopSettler,
         statistics: ConsumerStatistics,
         clock: Clock,
         *,
@@ -98,7 +98,7 @@ class PopService:
         suspend_ms: int = 1_000,
         reconsume_times_max: int | None = None,
     ) -> None:
-        self._listening = listening
+        self._executor = executor
         self._settling = settling
         self._statistics = statistics
         self._clock = clock
@@ -110,7 +110,7 @@ class PopService:
         self.too_late = 0
         """Messages whose invisible time was over before a result was there."""
 
-    def submit(self, queue: PopQueue, messages: Sequence[PoppedMessage]) -> None:
+    def submit(self, queue: PopProcessQueue, messages: Sequence[PoppedMessage]) -> None:
         """Consume what one pop brought."""
         queue.found(len(messages))
         if not self._is_ordered:
@@ -139,7 +139,7 @@ class PopService:
             for batch in late:
                 self._leave(work, _popped(batch))
 
-    def dropped(self, queue: PopQueue) -> None:
+    def dropped(self, queue: PopProcessQueue) -> None:
         """The place is not ours any more: hand back what no worker has taken yet."""
         for work in list(self._works):
             if work.popped_from is not queue:
@@ -153,15 +153,17 @@ class PopService:
                 self._settling.give_back(_popped(batch), RETURN_MS)
                 self._end(work, len(batch), in_time=True)
 
-    def _begin(self, queue: PopQueue, batches: list[Batch], rest: Iterable[Batch] = ()) -> None:
+    def _begin(
+        self, queue: PopProcessQueue, batches: list[Batch], rest: Iterable[Batch] = ()
+    ) -> None:
         work = PopWork(queue, batches, self._done)
         work.popped_from = queue
         work.rest = list(rest)
         work.left = sum(map(len, batches)) + sum(map(len, work.rest))
         self._works.add(work)
-        self._listening.submit(work)
+        self._executor.submit(work)
 
-    def _done(self, work: Work, calls: list[Finished]) -> None:
+    def _done(self, work: ConsumeRequest, calls: list[Finished]) -> None:
         """Calls of the listener ended; on the client's loop."""
         assert isinstance(work, PopWork)
         now_ms = self._clock.monotonic_ms()
@@ -234,7 +236,7 @@ class PopService:
                 self._leave(work, _popped(each))
             return
         work.batches.append(batch)
-        self._listening.submit(work)
+        self._executor.submit(work)
 
     def _too_late(self, work: PopWork, messages: list[PoppedMessage]) -> None:
         self.too_late += len(messages)
@@ -315,7 +317,7 @@ class SettlingCalls(Protocol):
         ...
 
 
-class Settling:
+class PopSettler:
     """What becomes of popped messages, for one group."""
 
     def __init__(self, calls: SettlingCalls, group: str, clock: Clock) -> None:
@@ -628,7 +630,7 @@ class PoppedMessage(ReceivedMessage):
         handle: PopHandle,
         text: str,
         *,
-        popped_from: PopQueue,
+        popped_from: PopProcessQueue,
         deadline_ms: int,
     ) -> None:
         super().__init__(stored, queue, text)
@@ -648,7 +650,7 @@ class PoppedMessage(ReceivedMessage):
         return now_ms >= self.deadline_ms
 
 
-class PopQueue(AssignedQueue):
+class PopProcessQueue(AssignedQueue):
     """One place."""
 
     __slots__ = ("attempt_id", "popped", "settled", "unacked")

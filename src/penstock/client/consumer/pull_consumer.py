@@ -25,11 +25,11 @@ from datetime import datetime
 from typing import Any, Final, Unpack
 
 from penstock import __version__
-from penstock.client.consumer.assigned import AssignedQueue
 from penstock.client.consumer.concurrent import SEND_BACK_TIMEOUT_MS, back_header
-from penstock.client.consumer.offsets import Offsets, RemoteOffsets
-from penstock.client.consumer.pulling import PullOptions, PullRequests, PullResult, QueuesChanged
-from penstock.client.consumer.rebalance import DividedSharing, Rebalancer, strategy_of
+from penstock.client.consumer.offsets import OffsetTable, RemoteBrokerOffsetStore
+from penstock.client.consumer.process_queue import AssignedQueue
+from penstock.client.consumer.pulling import PullClient, PullOptions, PullResult, QueuesChanged
+from penstock.client.consumer.rebalance import GroupAllocator, Rebalancer, strategy_of
 from penstock.client.consumer.statistics import ConsumerFacts, running_info
 from penstock.client.consumer.subscription import Subscriptions, subscription, timestamp_ms
 from penstock.client.errors import ClientError, StateError
@@ -67,7 +67,7 @@ class PullConsumer(StartStop):
         self._life = Lifecycle(f"pull consumer {group!r}")
         self._member: PullMember | None = None
         self._instance: ClientInstance | None = None
-        self._pulls: PullRequests | None = None
+        self._pulls: PullClient | None = None
         self._checked: set[tuple[str, str]] = set()
         """Expressions that a broker has compiled."""
 
@@ -89,7 +89,7 @@ class PullConsumer(StartStop):
         else:
             shared = self._own_instance()
         self._instance = shared
-        self._pulls = PullRequests(
+        self._pulls = PullClient(
             shared,
             self.group,
             timeout_ms=self._options["pull_timeout_ms"],
@@ -308,7 +308,7 @@ class PullMember:
     def __init__(self, instance: ClientInstance, group: str, strategy: str | Strategy) -> None:
         self.instance = instance
         self.group = group
-        self.offsets = Offsets(RemoteOffsets(instance.requests, group))
+        self.offsets = OffsetTable(RemoteBrokerOffsetStore(instance.requests, group))
         self._subscriptions = Subscriptions(instance.clock.wall_ms)
         self._listeners: dict[str, QueuesChanged] = {}
         self._owned: dict[QueueRef, AssignedQueue] = {}
@@ -316,7 +316,7 @@ class PullMember:
         self._telling = asyncio.Lock()
         self._rebalancer = Rebalancer(
             self,
-            DividedSharing(
+            GroupAllocator(
                 instance.client_id, strategy_of(strategy), self._queues_of, self._members_of
             ),
             instance.clock,

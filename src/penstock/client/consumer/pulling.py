@@ -36,8 +36,8 @@ from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from penstock.client.consumer.assigned import AssignedQueue, ConsumeService
-from penstock.client.consumer.offsets import Offsets
+from penstock.client.consumer.offsets import OffsetTable
+from penstock.client.consumer.process_queue import AssignedQueue, ConsumeMessageService
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.client.consumer.subscription import (
     ConsumeFrom,
@@ -90,7 +90,7 @@ class Pulled(NamedTuple):
     """Stored messages, not read yet."""
 
 
-class PullTerms(NamedTuple):
+class PullSettings(NamedTuple):
     """The options of pulling."""
 
     batch: int = 32
@@ -107,10 +107,10 @@ class PullHost(Protocol):
 
     clock: Clock
     group: str
-    terms: PullTerms
+    terms: PullSettings
     subscriptions: Subscriptions
-    offsets: Offsets
-    service: ConsumeService
+    offsets: OffsetTable
+    service: ConsumeMessageService
     statistics: ConsumerStatistics
     filters: Sequence[FilterHook]
     is_paused: bool
@@ -362,7 +362,7 @@ def no_route(queue: QueueRef) -> NoRoute:
 # (``pulling.py``).
 
 
-class PullRequests:
+class PullClient:
     """The pulls of one consumer."""
 
     def __init__(

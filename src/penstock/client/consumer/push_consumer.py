@@ -27,41 +27,46 @@ from functools import partial
 from typing import Any, Final, Unpack
 
 from penstock import __version__
-from penstock.client.consumer.assigned import AssignedQueue, ConsumeService
 from penstock.client.consumer.concurrent import (
     DEAD_LETTER_LEVEL,
-    ConcurrentService,
+    ConsumeMessageConcurrentlyService,
     SendBack,
     outcome_body,
 )
-from penstock.client.consumer.listening import (
-    Caller,
-    CoroutineListening,
+from penstock.client.consumer.executor import (
+    ConsumeExecutor,
+    ConsumeHooks,
+    CoroutineExecutor,
     Finished,
-    Hooks,
     Listener,
-    Listening,
+    ListenerInvoker,
     ResultKind,
-    ThreadListening,
+    ThreadExecutor,
     is_coroutine_listener,
 )
 from penstock.client.consumer.offsets import (
-    LocalFileOffsets,
-    Offsets,
+    LocalFileOffsetStore,
     OffsetStore,
-    OwnOffsets,
-    RemoteOffsets,
+    OffsetTable,
+    RemoteBrokerOffsetStore,
+    UserOffsetStore,
     offsets_file,
 )
-from penstock.client.consumer.ordered import BrokerLocks, LockTerms, OrderedService, OrderedTerms
-from penstock.client.consumer.pop import BrokerSharing, PopMode, PopTerms, asker, is_same_place
-from penstock.client.consumer.pulling import PullTerms
+from penstock.client.consumer.ordered import (
+    BrokerLocks,
+    ConsumeMessageOrderlyService,
+    LockTimes,
+    OrderlySettings,
+)
+from penstock.client.consumer.pop import BrokerAllocator, PopMode, PopSettings, asker, is_same_place
+from penstock.client.consumer.process_queue import AssignedQueue, ConsumeMessageService
+from penstock.client.consumer.pulling import PullSettings
 from penstock.client.consumer.push_queues import PushConsumerOptions, PushQueues, check_options
 from penstock.client.consumer.rebalance import (
-    DividedSharing,
+    Allocator,
+    BroadcastAllocator,
+    GroupAllocator,
     Rebalancer,
-    Sharing,
-    WholeSharing,
     reset_offsets,
     strategy_of,
 )
@@ -304,7 +309,7 @@ class PushMember:
         self._is_member = False
         """Brokers have heard of it: before, they would not count it among the members."""
         self._statistics = ConsumerStatistics()
-        self._offsets = Offsets(offset_store(instance, group, options))
+        self._offsets = OffsetTable(offset_store(instance, group, options))
         self.queues = PushQueues(
             instance,
             group,
@@ -321,13 +326,13 @@ class PushMember:
         )
         self.queues.locks = broker_locks(instance, group, options, self.queues.owned)
         self._trace = trace(instance, group, options)
-        hooks = Hooks(group, options["hooks"])
+        hooks = ConsumeHooks(group, options["hooks"])
         if self._trace is not None:
             hooks.add(ConsumeTrace(self._trace))
-        listening = make_listening(group, listener, options, hooks, listener_loop)
-        self._service = consume_service(self.queues, instance, listening, options)
+        executor = make_executor(group, listener, options, hooks, listener_loop)
+        self._service = consume_service(self.queues, instance, executor, options)
         self.queues.service = self._service
-        self.pop = pop_mode(self.queues, instance, listening, options)
+        self.pop = pop_mode(self.queues, instance, executor, options)
         self._rebalancer = Rebalancer(
             self.queues,
             self._sharing(),
@@ -429,19 +434,19 @@ class PushMember:
         except NoRoute:
             _log.warning("expression not checked: no route", extra={"topic": wanted.topic})
 
-    def _sharing(self) -> Sharing:
+    def _sharing(self) -> Allocator:
         options = self._options
         if options["is_broadcasting"]:
-            return WholeSharing(self._queues_of)
+            return BroadcastAllocator(self._queues_of)
         strategy = options["strategy"]
         members_of = partial(self.instance.requests.consumers_of, self.group)
-        divided = DividedSharing(
+        divided = GroupAllocator(
             self.instance.client_id, strategy_of(strategy), self._queues_of, members_of
         )
         if self.pop is None:
             return divided
         ask = asker(self.instance.requests, self.group, strategy)
-        return BrokerSharing(ask, self.pop, self._queues_of, divided)
+        return BrokerAllocator(ask, self.pop, self._queues_of, divided)
 
     async def _divide(self) -> bool:
         topics = self.topics()
@@ -568,22 +573,22 @@ def offset_store(instance: ClientInstance, group: str, options: PushConsumerOpti
     """Where this consumer's offsets are kept."""
     own = options["offset_store"]
     if own is not None:
-        return OwnOffsets(own)
+        return UserOffsetStore(own)
     if options["is_broadcasting"]:
         directory = options["offsets_directory"]
-        return LocalFileOffsets(offsets_file(directory, instance.client_id, group))
-    return RemoteOffsets(instance.requests, group)
+        return LocalFileOffsetStore(offsets_file(directory, instance.client_id, group))
+    return RemoteBrokerOffsetStore(instance.requests, group)
 
 
-def make_listening(
+def make_executor(
     group: str,
     listener: Listener,
     options: PushConsumerOptions,
-    hooks: Hooks,
+    hooks: ConsumeHooks,
     loop: asyncio.AbstractEventLoop | None,
-) -> Listening:
+) -> ConsumeExecutor:
     """Who calls the listener; coroutines run on ``loop``, or on a thread of their own."""
-    caller = Caller(
+    caller = ListenerInvoker(
         listener,
         hooks,
         takes_list=options["consume_batch"] > 1,
@@ -591,9 +596,9 @@ def make_listening(
     )
     workers = options["consume_threads"]
     if not is_coroutine_listener(listener):
-        return ThreadListening(client_loop(), caller, workers, f"penstock-{group}")
+        return ThreadExecutor(client_loop(), caller, workers, f"penstock-{group}")
     relay: CallRelay = relay_to(loop if loop is not None else listener_loop().loop)
-    return CoroutineListening(client_loop(), caller, workers, relay)
+    return CoroutineExecutor(client_loop(), caller, workers, relay)
 
 
 def thresholds(group: str, options: PushConsumerOptions) -> QueueThresholds:
@@ -610,9 +615,9 @@ def thresholds(group: str, options: PushConsumerOptions) -> QueueThresholds:
     )
 
 
-def pull_terms(options: PushConsumerOptions) -> PullTerms:
+def pull_terms(options: PushConsumerOptions) -> PullSettings:
     """The options of the pull loops."""
-    return PullTerms(
+    return PullSettings(
         batch=options["pull_batch"],
         batch_bytes=options["pull_batch_bytes"],
         interval_ms=options["pull_interval_ms"],
@@ -626,13 +631,13 @@ def pull_terms(options: PushConsumerOptions) -> PullTerms:
 def pop_mode(
     queues: PushQueues,
     instance: ClientInstance,
-    listening: Listening,
+    executor: ConsumeExecutor,
     options: PushConsumerOptions,
 ) -> PopMode | None:
     """The places to pop from, where a broker may switch the group to pop."""
     if not options["is_popping"] or options["is_broadcasting"]:
         return None
-    terms = PopTerms(
+    terms = PopSettings(
         batch=options["pop_batch"],
         invisible_ms=options["pop_invisible_ms"],
         poll_ms=options["pop_poll_ms"],
@@ -645,7 +650,7 @@ def pop_mode(
     return PopMode(
         queues,
         instance.requests,
-        listening,
+        executor,
         terms,
         is_pulled=lambda place: any(is_same_place(place, each) for each in queues.owned()),
         has_route=lambda topic: has_route(instance, topic),
@@ -670,7 +675,7 @@ def trace(
     """Where traces go, if any are wanted."""
     if not options["trace"]:
         return None
-    sender = PlainSender(instance, f"{TRACE_GROUP}-{group}")
+    sender = InnerProducer(instance, f"{TRACE_GROUP}-{group}")
     return TraceDispatcher(
         sender.send, topic=options["trace_topic"], records_max=options["trace_batch_max"]
     )
@@ -686,24 +691,24 @@ def broker_locks(
     if not options["is_ordered"] or options["is_broadcasting"]:
         return None
     renewal_ms, stale_ms = options["lock_renewal_ms"], options["lock_stale_ms"]
-    terms = LockTerms(renewal_ms=renewal_ms, stale_ms=stale_ms, lost_ms=2 * stale_ms)
+    terms = LockTimes(renewal_ms=renewal_ms, stale_ms=stale_ms, lost_ms=2 * stale_ms)
     return BrokerLocks(instance.requests, group, owned=owned, clock=instance.clock, terms=terms)
 
 
 def consume_service(
     queues: PushQueues,
     instance: ClientInstance,
-    listening: Listening,
+    executor: ConsumeExecutor,
     options: PushConsumerOptions,
-) -> ConsumeService:
+) -> ConsumeMessageService:
     """Who sees to it that pulled messages are consumed."""
     group, offsets, statistics = queues.group, queues.offsets, queues.statistics
-    runtime, sender = LoopRuntime(instance), PlainSender(instance)
+    runtime, sender = LoopRuntime(instance), InnerProducer(instance)
     back = SendBack(group, options["retries_max"], instance.requests, sender)
     if not options["is_ordered"]:
-        return ConcurrentService(
+        return ConsumeMessageConcurrentlyService(
             runtime,
-            listening,
+            executor,
             offsets,
             statistics,
             give_back=None if options["is_broadcasting"] else back,
@@ -717,15 +722,15 @@ def consume_service(
             return True
         return await back.give_back(message, DEAD_LETTER_LEVEL)
 
-    return OrderedService(
+    return ConsumeMessageOrderlyService(
         runtime,
-        listening,
+        executor,
         offsets,
         statistics,
         give_up=give_up,
         locks=queues.locks,
         lost=instance.rebalance_now,
-        terms=OrderedTerms(
+        terms=OrderlySettings(
             batch_max=options["consume_batch"],
             suspend_ms=options["suspend_ms"],
             reconsume_max=options["retries_max"],
@@ -748,7 +753,7 @@ DEFAULT_QUEUES: Final = 4
 _STORED: Final = frozenset(status.value for status in SendStatus)
 
 
-class PlainSender:
+class InnerProducer:
     """Sends single messages; on the client's loop."""
 
     def __init__(self, instance: ClientInstance, group: str = GROUP) -> None:

@@ -1,6 +1,6 @@
 """The queues a push consumer owns, and their pull loops.
 
-It is ``QueueKeeper`` to rebalancing and ``PullHost`` to the pull loops; all on the client's loop.
+It is ``QueueOwner`` to rebalancing and ``PullHost`` to the pull loops; all on the client's loop.
 
 Invariants: an owned queue has one pull loop; a queue is given up in this order: dropped, its
 listener asked, persisted, forgotten, released.
@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
 
-from penstock.client.consumer.assigned import AssignedQueue, ConsumeService
-from penstock.client.consumer.listening import ConsumeHook
-from penstock.client.consumer.offsets import Offsets, OffsetStore
+from penstock.client.consumer.executor import ConsumeHook
+from penstock.client.consumer.offsets import OffsetStore, OffsetTable
 from penstock.client.consumer.ordered import BrokerLocks
-from penstock.client.consumer.pulling import PULL_CODES, Pulled, PullLoop, PullTerms, no_route
+from penstock.client.consumer.process_queue import AssignedQueue, ConsumeMessageService
+from penstock.client.consumer.pulling import PULL_CODES, Pulled, PullLoop, PullSettings, no_route
 from penstock.client.consumer.rebalance import strategy_of
 from penstock.client.consumer.statistics import ConsumerStatistics, QueueFigures, QueueThresholds
 from penstock.client.consumer.subscription import (
@@ -42,7 +42,7 @@ from penstock.wire.rocketmq.headers import PullHeader
 class PushQueues:
     """Owned queues and who pulls for them."""
 
-    service: ConsumeService
+    service: ConsumeMessageService
     """Set right after it is made: the service needs to know the locks of these queues."""
     locks: BrokerLocks | None = None
 
@@ -50,10 +50,10 @@ class PushQueues:
         self,
         instance: ClientInstance,
         group: str,
-        terms: PullTerms,
+        terms: PullSettings,
         *,
         subscriptions: Subscriptions,
-        offsets: Offsets,
+        offsets: OffsetTable,
         statistics: ConsumerStatistics,
         thresholds: QueueThresholds,
         where: ConsumeFrom,

@@ -10,7 +10,7 @@ or whose lock was lost is stopped and made anew.
 Invariants: one rebalance of a consumer at a time; stopping comes before starting; a queue is
 started only while it is not owned; after ``close`` nothing is started.
 Not here: who gets what (``sharing.py``), when to rebalance (``rebalance_timer.py``), the making of
-queues (a ``QueueKeeper``).
+queues (a ``QueueOwner``).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from penstock.client.consumer.assigned import AssignedQueue, QueueKeeper
-from penstock.client.consumer.offsets import Offsets
+from penstock.client.consumer.offsets import OffsetTable
+from penstock.client.consumer.process_queue import AssignedQueue, QueueOwner
 from penstock.client.errors import ClientError
 from penstock.model.assignment import (
     CONFIG,
@@ -36,16 +36,16 @@ from penstock.model.clock import Clock
 _log = logging.getLogger(__name__)
 
 
-class Plan(NamedTuple):
+class RebalancePlan(NamedTuple):
     """What a share asks of a topic's queues."""
 
     stop: list[QueueRef]
     start: list[QueueRef]
 
 
-def differ(
+def plan_rebalance(
     owned: Mapping[QueueRef, AssignedQueue], topic: str, mine: Collection[QueueRef], now_ms: int
-) -> Plan:
+) -> RebalancePlan:
     """Queues to stop (not ours any more, or to be made anew), and queues to start."""
     wanted = dict.fromkeys(mine)
     stop = [
@@ -55,7 +55,7 @@ def differ(
         and (queue not in wanted or assigned.is_dropped or assigned.is_idle(now_ms))
     ]
     gone = set(stop)
-    return Plan(stop, [queue for queue in wanted if queue not in owned or queue in gone])
+    return RebalancePlan(stop, [queue for queue in wanted if queue not in owned or queue in gone])
 
 
 class LockBook(Protocol):
@@ -79,8 +79,8 @@ class Rebalancer:
 
     def __init__(
         self,
-        keeper: QueueKeeper,
-        sharing: Sharing,
+        keeper: QueueOwner,
+        sharing: Allocator,
         clock: Clock,
         *,
         heartbeat: Callable[[], Awaitable[None]],
@@ -103,16 +103,16 @@ class Rebalancer:
             )
             is_changed = False
             for topic in wanted:
-                share = None if self._is_closed else await self._sharing.share(topic)
-                if share is None:
+                allocation = None if self._is_closed else await self._sharing.allocate(topic)
+                if allocation is None:
                     is_balanced = self._is_closed and is_balanced
                     continue
-                is_balanced = share.is_known_member and is_balanced
+                is_balanced = allocation.is_known_member and is_balanced
                 # A broker that does not know us learns it from the heartbeat below.
-                is_changed = not share.is_known_member or is_changed
-                if await self._apply(topic, share):
+                is_changed = not allocation.is_known_member or is_changed
+                if await self._apply(topic, allocation):
                     is_changed = True
-                is_balanced = self._is_settled(topic, share.mine) and is_balanced
+                is_balanced = self._is_settled(topic, allocation.mine) and is_balanced
             if is_changed and not self._is_closed:
                 await self._heartbeat()
             return is_balanced
@@ -132,11 +132,11 @@ class Rebalancer:
         async with self._turn:
             pass
 
-    async def _apply(self, topic: str, share: Share) -> bool:
+    async def _apply(self, topic: str, allocation: Allocation) -> bool:
         """Bring one topic in line; True when the owned queues changed."""
         keeper = self._keeper
         before = {id(assigned) for assigned in keeper.owned().values()}
-        plan = differ(keeper.owned(), topic, share.mine, self._clock.monotonic_ms())
+        plan = plan_rebalance(keeper.owned(), topic, allocation.mine, self._clock.monotonic_ms())
         await self._stop(plan.stop)
         await self._start([queue for queue in plan.start if queue not in keeper.owned()])
         if {id(assigned) for assigned in keeper.owned().values()} == before:
@@ -144,9 +144,9 @@ class Rebalancer:
         mine = [queue for queue in keeper.owned() if queue.topic == topic]
         _log.info(
             "rebalanced",
-            extra={"topic": topic, "queues": len(share.queues), "mine": len(mine)},
+            extra={"topic": topic, "queues": len(allocation.queues), "mine": len(mine)},
         )
-        keeper.assignment_changed(topic, share.queues, mine)
+        keeper.assignment_changed(topic, allocation.queues, mine)
         return True
 
     async def _stop(self, queues: Iterable[QueueRef]) -> bool:
@@ -222,7 +222,7 @@ _MADE_BY: Final = {
 }
 
 
-class Share(NamedTuple):
+class Allocation(NamedTuple):
     """A topic's queues, and which of them are ours."""
 
     queues: list[QueueRef]
@@ -231,10 +231,10 @@ class Share(NamedTuple):
     """False when the broker does not know us (yet): we get nothing, and ask again soon."""
 
 
-class Sharing(Protocol):
+class Allocator(Protocol):
     """A way to find out."""
 
-    async def share(self, topic: str) -> Share | None:
+    async def allocate(self, topic: str) -> Allocation | None:
         """What is ours now; None keeps what there is."""
         ...
 
@@ -257,7 +257,7 @@ def strategy_of(chosen: str | Strategy) -> Strategy:
     )
 
 
-class DividedSharing:
+class GroupAllocator:
     """Clustering: the group's members divide the queues."""
 
     def __init__(
@@ -268,7 +268,7 @@ class DividedSharing:
         self._queues_of = queues_of
         self._members_of = members_of
 
-    async def share(self, topic: str) -> Share | None:
+    async def allocate(self, topic: str) -> Allocation | None:
         """Our part of the topic among the members a broker knows now."""
         queues = _sorted_queues(self._queues_of, topic)
         if queues is None:
@@ -279,7 +279,7 @@ class DividedSharing:
             _log.warning("members not known", extra={"topic": topic, "error": str(problem)})
             return None
         if self._client_id not in members:
-            return Share(queues, [], is_known_member=False)
+            return Allocation(queues, [], is_known_member=False)
         try:
             chosen = self._strategy(self._client_id, queues, members)
         except Exception:
@@ -287,19 +287,19 @@ class DividedSharing:
             _log.exception("allocation failed", extra={"topic": topic, "members": len(members)})
             return None
         # A fixed list may name queues of several topics: each is taken with its own.
-        return Share(queues, [queue for queue in chosen if queue.topic == topic])
+        return Allocation(queues, [queue for queue in chosen if queue.topic == topic])
 
 
-class WholeSharing:
+class BroadcastAllocator:
     """Broadcasting: every member reads every queue."""
 
     def __init__(self, queues_of: QueuesOf) -> None:
         self._queues_of = queues_of
 
-    async def share(self, topic: str) -> Share | None:
+    async def allocate(self, topic: str) -> Allocation | None:
         """All queues of the topic."""
         queues = _sorted_queues(self._queues_of, topic)
-        return None if queues is None else Share(queues, queues)
+        return None if queues is None else Allocation(queues, queues)
 
 
 def _sorted_queues(queues_of: QueuesOf, topic: str) -> list[QueueRef] | None:
@@ -329,7 +329,7 @@ async def reset_offsets(
     *,
     owned: Callable[[], Mapping[QueueRef, AssignedQueue]],
     rebalancer: Rebalancer,
-    offsets: Offsets,
+    offsets: OffsetTable,
 ) -> dict[QueueRef, int]:
     """Move the owned ones of these queues; returns them. Rebalance at once after this."""
     moved: dict[QueueRef, int] = {}

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.client.consumer.assigned import AssignedQueue
-from penstock.client.consumer.listening import Finished, ResultKind
+from penstock.client.consumer.executor import Finished, ResultKind
+from penstock.client.consumer.process_queue import AssignedQueue
 from penstock.flow.thresholds import (
     Cached,
     EpisodeSink,

@@ -4,25 +4,31 @@ import asyncio
 
 import pytest
 
-from kit.client.parts import ManualListening, ManualRuntime, MemoryOffsets, calm, received_message
-from penstock.client.consumer.assigned import AssignedQueue
+from kit.client.parts import (
+    ManualExecutor,
+    ManualRuntime,
+    MemoryOffsetStore,
+    calm,
+    received_message,
+)
 from penstock.client.consumer.concurrent import (
-    ConcurrentService,
+    ConsumeMessageConcurrentlyService,
     batches_of,
     direct_outcome,
     failures_of,
     outcome_body,
 )
-from penstock.client.consumer.listening import (
+from penstock.client.consumer.executor import (
+    ConsumeRequest,
     ConsumeResult,
     Finished,
     Later,
     ResultKind,
     Running,
     Suspend,
-    Work,
 )
-from penstock.client.consumer.offsets import Offsets
+from penstock.client.consumer.offsets import OffsetTable
+from penstock.client.consumer.process_queue import AssignedQueue
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.model.assignment import QueueRef
 
@@ -46,13 +52,13 @@ class Bench:
 
     def __init__(self, *, broadcasting=False, **options):
         self.runtime = ManualRuntime()
-        self.listening = ManualListening()
-        self.offsets = Offsets(MemoryOffsets())
+        self.executor = ManualExecutor()
+        self.offsets = OffsetTable(MemoryOffsetStore())
         self.statistics = ConsumerStatistics()
         self.back = Back()
-        self.service = ConcurrentService(
+        self.service = ConsumeMessageConcurrentlyService(
             self.runtime,
-            self.listening,
+            self.executor,
             self.offsets,
             self.statistics,
             give_back=None if broadcasting else self.back,
@@ -77,7 +83,7 @@ class Bench:
 
     @property
     def work(self):
-        return self.listening.works[-1]
+        return self.executor.works[-1]
 
     @property
     def figures(self):
@@ -152,10 +158,10 @@ def test_what_no_broker_takes_is_tried_again_here_after_five_seconds_and_never_c
         (message,) = bench.pulled(0)
         bench.end(bench.work, (0, ConsumeResult.LATER))
         await bench.runtime.advance(4_999)
-        assert len(bench.listening.works) == 1
+        assert len(bench.executor.works) == 1
         assert (bench.committed, message.reconsume_times) == (0, 1)
         await bench.runtime.advance(1)
-        assert len(bench.listening.works) == 2
+        assert len(bench.executor.works) == 2
         bench.end(bench.work, (0, None))
         assert bench.committed == 1
         assert bench.figures.retried_locally == 1
@@ -172,7 +178,7 @@ def test_a_local_retry_of_a_dropped_queue_does_not_happen():
         await calm()
         bench.assigned.drop()
         await bench.runtime.advance(10_000)
-        assert len(bench.listening.works) == 1
+        assert len(bench.executor.works) == 1
 
     asyncio.run(scene())
 
@@ -237,7 +243,7 @@ def test_a_call_that_takes_too_long_loses_its_messages_to_the_broker():
         bench = Bench(consume_timeout_ms=1_000)
         bench.pulled(0, 1)
         slow, fast = bench.work.batches
-        bench.listening.running = lambda: [
+        bench.executor.running = lambda: [
             Running(bench.work, slow, 10.0),
             Running(bench.work, fast, 10.9),
         ]
@@ -259,11 +265,11 @@ def test_a_timed_out_message_that_cannot_be_given_back_stays_until_the_next_swee
         bench.back.is_reachable = False
         bench.pulled(0)
         (slow,) = bench.work.batches
-        bench.listening.running = lambda: [Running(bench.work, slow, 0.0)]
+        bench.executor.running = lambda: [Running(bench.work, slow, 0.0)]
         assert bench.service.sweep(5.0) == 1
         await calm()
         assert bench.assigned.process_queue.count == 1
-        assert len(bench.listening.works) == 1
+        assert len(bench.executor.works) == 1
         assert bench.service.sweep(6.0) == 1
         await bench.runtime.close()
 
@@ -284,7 +290,7 @@ def test_a_direct_call_settles_nothing_and_says_what_came_of_it():
         bench = Bench()
         asked = asyncio.create_task(bench.service.consume_directly(received_message(QUEUE, 9)))
         await calm()
-        bench.listening.answer(None, ValueError("bad"))
+        bench.executor.answer(None, ValueError("bad"))
         outcome = await asked
         assert (outcome.result, outcome.is_ordered) == ("CR_THROW_EXCEPTION", False)
         assert bench.committed is None
@@ -298,14 +304,16 @@ def test_after_stop_nothing_is_consumed():
         bench.service.start()
         await bench.service.stop(100)
         bench.pulled(0)
-        assert bench.listening.is_stopped
-        assert bench.listening.works == []
+        assert bench.executor.is_stopped
+        assert bench.executor.works == []
 
     asyncio.run(scene())
 
 
 def test_a_work_knows_its_queue():
-    work = Work(AssignedQueue(QUEUE, 0, 0), [[received_message(QUEUE, 0)]], lambda *_: None)
+    work = ConsumeRequest(
+        AssignedQueue(QUEUE, 0, 0), [[received_message(QUEUE, 0)]], lambda *_: None
+    )
     assert work.assigned.queue == QUEUE
 
 

@@ -6,7 +6,7 @@ import functools
 import pytest
 
 from penstock.client.consumer.lite_reader import AutoCommit, LiteReader
-from penstock.client.consumer.offsets import Offsets
+from penstock.client.consumer.offsets import OffsetTable
 from penstock.client.consumer.pulling import LitePullOptions, PullResult, PullStatus
 from penstock.client.errors import StateError
 from penstock.client.message import ReceivedMessage
@@ -50,7 +50,11 @@ class Bench:
         self.messages = messages
         self.more = asyncio.Event()
         self.reader = LiteReader(
-            "g", resolve(LitePullOptions, options), Offsets(self.store), self.clock, pull=self.pull
+            "g",
+            resolve(LitePullOptions, options),
+            OffsetTable(self.store),
+            self.clock,
+            pull=self.pull,
         )
 
     async def pull(self, queue, offset):

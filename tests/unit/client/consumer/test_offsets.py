@@ -2,15 +2,15 @@
 
 import asyncio
 
-from kit.client.parts import MemoryOffsets
-from penstock.client.consumer.offsets import Offsets
+from kit.client.parts import MemoryOffsetStore
+from penstock.client.consumer.offsets import OffsetTable
 from penstock.model.assignment import QueueRef
 
 A, B = QueueRef("t", "b", 0), QueueRef("u", "b", 1)
 
 
 def test_a_late_result_does_not_undo_progress_but_a_reset_does():
-    offsets = Offsets(MemoryOffsets())
+    offsets = OffsetTable(MemoryOffsetStore())
     offsets.note(A, 5)
     offsets.note(A, 3)
     assert offsets.get(A) == 5
@@ -19,7 +19,7 @@ def test_a_late_result_does_not_undo_progress_but_a_reset_does():
 
 
 def test_what_did_not_change_is_not_written_again():
-    class Counting(MemoryOffsets):
+    class Counting(MemoryOffsetStore):
         writes = 0
 
         async def write(self, offsets):
@@ -27,7 +27,7 @@ def test_what_did_not_change_is_not_written_again():
             return await super().write(offsets)
 
     store = Counting()
-    offsets = Offsets(store)
+    offsets = OffsetTable(store)
     offsets.note(A, 5)
     asyncio.run(offsets.persist())
     asyncio.run(offsets.persist())
@@ -38,8 +38,8 @@ def test_what_did_not_change_is_not_written_again():
 
 
 def test_what_could_not_be_written_is_written_next_time():
-    store = MemoryOffsets()
-    offsets = Offsets(store)
+    store = MemoryOffsetStore()
+    offsets = OffsetTable(store)
     offsets.note(A, 5)
     store.is_reachable = False
     asyncio.run(offsets.persist())
@@ -49,8 +49,8 @@ def test_what_could_not_be_written_is_written_next_time():
 
 
 def test_only_some_queues_may_be_written():
-    store = MemoryOffsets()
-    offsets = Offsets(store)
+    store = MemoryOffsetStore()
+    offsets = OffsetTable(store)
     offsets.note(A, 5)
     offsets.note(B, 6)
     asyncio.run(offsets.persist([B, QueueRef("x", "b", 0)]))
@@ -58,9 +58,9 @@ def test_only_some_queues_may_be_written():
 
 
 def test_a_read_offset_is_known_and_needs_no_write():
-    store = MemoryOffsets()
+    store = MemoryOffsetStore()
     store.stored[A] = 9
-    offsets = Offsets(store)
+    offsets = OffsetTable(store)
     assert asyncio.run(offsets.read(A)) == 9
     assert offsets.get(A) == 9
     store.stored.clear()
@@ -69,17 +69,17 @@ def test_a_read_offset_is_known_and_needs_no_write():
 
 
 def test_a_stored_offset_below_zero_is_none():
-    store = MemoryOffsets()
+    store = MemoryOffsetStore()
     store.stored[A] = -1
-    offsets = Offsets(store)
+    offsets = OffsetTable(store)
     assert asyncio.run(offsets.read(A)) is None
     assert asyncio.run(offsets.read(B)) is None
     assert offsets.get(A) is None
 
 
 def test_a_forgotten_queue_is_neither_known_nor_written():
-    store = MemoryOffsets()
-    offsets = Offsets(store)
+    store = MemoryOffsetStore()
+    offsets = OffsetTable(store)
     offsets.note(A, 5)
     offsets.forget(A)
     asyncio.run(offsets.persist())
@@ -87,12 +87,12 @@ def test_a_forgotten_queue_is_neither_known_nor_written():
 
 
 def test_a_queue_forgotten_while_it_is_written_is_not_remembered_as_written():
-    class Slow(MemoryOffsets):
+    class Slow(MemoryOffsetStore):
         async def write(self, written):
             offsets.forget(A)
             return await super().write(written)
 
-    offsets = Offsets(Slow())
+    offsets = OffsetTable(Slow())
     offsets.note(A, 5)
     asyncio.run(offsets.persist())
     offsets.note(A, 5)
@@ -101,7 +101,7 @@ def test_a_queue_forgotten_while_it_is_written_is_not_remembered_as_written():
 
 
 def test_a_snapshot_is_of_one_topic_or_of_all():
-    offsets = Offsets(MemoryOffsets())
+    offsets = OffsetTable(MemoryOffsetStore())
     offsets.note(A, 1)
     offsets.note(B, 2)
     assert offsets.snapshot("u") == {B: 2}

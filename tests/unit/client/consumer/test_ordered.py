@@ -5,20 +5,20 @@ import asyncio
 import pytest
 
 from kit.client.parts import QUEUES, LockingBroker, calm, ordered_scene, received_message
-from penstock.client.consumer.assigned import AssignedQueue
-from penstock.client.consumer.listening import ConsumeResult, Finished, Later, ResultKind, Suspend
+from penstock.client.consumer.executor import ConsumeResult, Finished, Later, ResultKind, Suspend
 from penstock.client.consumer.ordered import (
     BrokerLocks,
-    LockTerms,
-    Next,
+    LockTimes,
+    OrderlyAction,
+    action_of,
     by_broker,
     is_held,
-    judge,
-    may_let_go,
+    may_unlock,
     note_grant,
     note_refusal,
     suspend_ms,
 )
+from penstock.client.consumer.process_queue import AssignedQueue
 from penstock.model.assignment import QueueRef
 from penstock.testing.clock import ManualClock
 
@@ -29,17 +29,17 @@ Q0, Q1 = QUEUES
 async def test_messages_of_a_queue_are_called_one_by_one_and_committed_in_order(member):
     member.keeper.pulled(Q0, [0, 1])
     await calm()
-    assert len(member.listening.waiting()) == 1
-    assert member.listening.answer() == [0]
+    assert len(member.executor.waiting()) == 1
+    assert member.executor.answer() == [0]
     await calm()
     assert member.noted() == 1
     member.keeper.pulled(Q0, [2])
-    assert member.listening.answer() == [1]
+    assert member.executor.answer() == [1]
     await calm()
-    assert member.listening.answer() == [2]
+    assert member.executor.answer() == [2]
     await calm()
     assert member.noted() == 3
-    assert not member.listening.waiting()
+    assert not member.executor.waiting()
 
 
 @ordered_scene()
@@ -47,36 +47,36 @@ async def test_two_queues_are_worked_on_beside_each_other(member):
     member.keeper.pulled(Q0, [0])
     member.keeper.pulled(Q1, [5])
     await calm()
-    assert [work.assigned.queue for work in member.listening.waiting()] == [Q0, Q1]
+    assert [work.assigned.queue for work in member.executor.waiting()] == [Q0, Q1]
 
 
 @ordered_scene(batch_max=3)
 async def test_a_call_gets_at_most_a_batch(member):
     member.keeper.pulled(Q0, [0, 1, 2, 3])
     await calm()
-    assert member.listening.answer() == [0, 1, 2]
+    assert member.executor.answer() == [0, 1, 2]
     await calm()
-    assert member.listening.answer() == [3]
+    assert member.executor.answer() == [3]
 
 
 @ordered_scene()
 async def test_a_failed_message_comes_again_after_the_suspension_and_nothing_before_it(member):
     member.keeper.pulled(Q0, [0, 1])
     await calm()
-    member.listening.answer(error=KeyError("x"))
+    member.executor.answer(error=KeyError("x"))
     await member.runtime.advance(999)
-    assert not member.listening.waiting()
+    assert not member.executor.waiting()
     await member.runtime.advance(1)
-    batch = member.listening.begin()
+    batch = member.executor.begin()
     assert [(each.offset, each.reconsume_times) for each in batch] == [(0, 1)]
-    member.listening.finish(ConsumeResult.SUSPEND)
+    member.executor.finish(ConsumeResult.SUSPEND)
     assert member.noted() == 0
     await member.runtime.advance(1_000)
-    assert member.listening.answer(Suspend(50)) == [0]
+    assert member.executor.answer(Suspend(50)) == [0]
     await member.runtime.advance(50)
-    assert member.listening.answer() == [0]
+    assert member.executor.answer() == [0]
     await calm()
-    assert member.listening.answer() == [1]
+    assert member.executor.answer() == [1]
 
 
 @ordered_scene(reconsume_max=2)
@@ -84,11 +84,11 @@ async def test_a_message_that_failed_too_often_is_a_dead_letter_and_the_queue_go
     member.keeper.pulled(Q0, [0, 1])
     for _ in range(3):
         await member.runtime.advance(1_000)
-        assert member.listening.answer(ConsumeResult.SUSPEND) == [0]
+        assert member.executor.answer(ConsumeResult.SUSPEND) == [0]
     await calm()
     assert member.dead == [0]
     assert member.noted() == 1
-    assert member.listening.answer() == [1]
+    assert member.executor.answer() == [1]
 
 
 @ordered_scene(reconsume_max=0)
@@ -96,12 +96,12 @@ async def test_a_message_that_cannot_be_given_up_blocks_its_queue(member):
     member.takes_dead = False
     member.keeper.pulled(Q0, [0])
     await calm()
-    member.listening.answer(ConsumeResult.SUSPEND)
+    member.executor.answer(ConsumeResult.SUSPEND)
     await calm()
     assert member.noted() == 0
     member.takes_dead = True
     await member.runtime.advance(1_000)
-    member.listening.answer(ConsumeResult.SUSPEND)
+    member.executor.answer(ConsumeResult.SUSPEND)
     await calm()
     assert member.dead == [0]
     assert member.noted() == 1
@@ -111,12 +111,12 @@ async def test_a_message_that_cannot_be_given_up_blocks_its_queue(member):
 async def test_without_auto_commit_only_commit_commits(member):
     member.keeper.pulled(Q0, [0, 1, 2])
     await calm()
-    member.listening.answer()
+    member.executor.answer()
     await calm()
-    member.listening.answer()
+    member.executor.answer()
     await calm()
     assert not member.noted()
-    member.listening.answer(ConsumeResult.COMMIT)
+    member.executor.answer(ConsumeResult.COMMIT)
     await calm()
     assert member.noted() == 3
 
@@ -125,13 +125,13 @@ async def test_without_auto_commit_only_commit_commits(member):
 async def test_a_rollback_repeats_everything_since_the_last_commit(member):
     member.keeper.pulled(Q0, [0, 1, 2])
     await calm()
-    member.listening.answer(ConsumeResult.COMMIT)
+    member.executor.answer(ConsumeResult.COMMIT)
     await calm()
-    member.listening.answer()
+    member.executor.answer()
     await calm()
-    assert member.listening.answer(ConsumeResult.ROLLBACK) == [2]
+    assert member.executor.answer(ConsumeResult.ROLLBACK) == [2]
     await member.runtime.advance(1_000)
-    assert member.listening.answer() == [1]
+    assert member.executor.answer() == [1]
     assert member.noted() == 1
 
 
@@ -139,13 +139,13 @@ async def test_a_rollback_repeats_everything_since_the_last_commit(member):
 async def test_giving_up_one_message_does_not_commit_those_before_it(member):
     member.keeper.pulled(Q0, [0, 1, 2])
     await calm()
-    member.listening.answer()
+    member.executor.answer()
     await calm()
-    member.listening.answer(ConsumeResult.SUSPEND)
+    member.executor.answer(ConsumeResult.SUSPEND)
     await calm()
     assert member.dead == [1]
     assert member.noted() == 0
-    assert member.listening.answer(ConsumeResult.COMMIT) == [2]
+    assert member.executor.answer(ConsumeResult.COMMIT) == [2]
     await calm()
     assert member.noted() == 3
 
@@ -155,19 +155,19 @@ async def test_a_queue_that_never_runs_dry_yields_after_a_minute(member):
     member.keeper.pulled(Q0, range(100))
     for _ in range(61):
         await member.runtime.advance(1_000)
-        if member.listening.waiting():
-            member.listening.answer()
+        if member.executor.waiting():
+            member.executor.answer()
     await calm()
-    assert not member.listening.waiting()
+    assert not member.executor.waiting()
     await member.runtime.advance(10)
-    assert member.listening.waiting()
+    assert member.executor.waiting()
 
 
 @ordered_scene(is_broadcasting=True)
 async def test_broadcasting_needs_no_broker_lock(member):
     member.keeper.pulled(Q0, [0, 1])
     await member.runtime.advance(100_000)
-    assert member.listening.answer() == [0]
+    assert member.executor.answer() == [0]
     await calm()
     assert member.noted() == 1
     assert not member.broker.asked
@@ -179,7 +179,7 @@ async def test_direct_consumption_settles_nothing(member):
     message = received_message(Q0, 7)
     direct = asyncio.ensure_future(member.service.consume_directly(message))
     await calm()
-    member.listening.answer(ConsumeResult.SUSPEND)
+    member.executor.answer(ConsumeResult.SUSPEND)
     outcome = await direct
     assert (outcome.result, outcome.is_ordered) == ("CR_LATER", True)
     assert not member.noted()
@@ -189,9 +189,9 @@ async def test_direct_consumption_settles_nothing(member):
 async def test_failures_and_successes_are_counted(member):
     member.keeper.pulled(Q0, [0])
     await calm()
-    member.listening.answer(error=KeyError("x"))
+    member.executor.answer(error=KeyError("x"))
     await member.runtime.advance(1_000)
-    member.listening.answer()
+    member.executor.answer()
     await calm()
     figures = member.statistics.figures(member.runtime.monotonic_ms())["t"]
     assert figures.failed_recently == 1
@@ -209,24 +209,24 @@ def finished(answer=None, error=None):
 @pytest.mark.parametrize(
     ("answer", "automatic", "manual"),
     [
-        (None, Next.COMMIT, Next.KEEP),
-        (ConsumeResult.SUCCESS, Next.COMMIT, Next.KEEP),
-        (ConsumeResult.COMMIT, Next.COMMIT, Next.COMMIT),
-        (ConsumeResult.SUSPEND, Next.AGAIN, Next.AGAIN),
-        (ConsumeResult.LATER, Next.AGAIN, Next.AGAIN),
-        (Suspend(5), Next.AGAIN, Next.AGAIN),
-        (Later(3), Next.AGAIN, Next.AGAIN),
-        (ConsumeResult.ROLLBACK, Next.AGAIN, Next.ROLL_BACK),
+        (None, OrderlyAction.COMMIT, OrderlyAction.KEEP),
+        (ConsumeResult.SUCCESS, OrderlyAction.COMMIT, OrderlyAction.KEEP),
+        (ConsumeResult.COMMIT, OrderlyAction.COMMIT, OrderlyAction.COMMIT),
+        (ConsumeResult.SUSPEND, OrderlyAction.AGAIN, OrderlyAction.AGAIN),
+        (ConsumeResult.LATER, OrderlyAction.AGAIN, OrderlyAction.AGAIN),
+        (Suspend(5), OrderlyAction.AGAIN, OrderlyAction.AGAIN),
+        (Later(3), OrderlyAction.AGAIN, OrderlyAction.AGAIN),
+        (ConsumeResult.ROLLBACK, OrderlyAction.AGAIN, OrderlyAction.ROLL_BACK),
     ],
 )
 def test_every_answer_has_its_row(answer, automatic, manual):
-    assert judge(finished(answer), True) is automatic
-    assert judge(finished(answer), False) is manual
+    assert action_of(finished(answer), True) is automatic
+    assert action_of(finished(answer), False) is manual
 
 
 def test_who_raises_sees_the_messages_again():
     for is_auto_commit in (True, False):
-        assert judge(finished(error=KeyError("x")), is_auto_commit) is Next.AGAIN
+        assert action_of(finished(error=KeyError("x")), is_auto_commit) is OrderlyAction.AGAIN
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_suspension_is_what_the_listener_said_within_bounds(answer, default_ms
 # The life of a broker's lock, as its holder sees it.
 
 
-TERMS = LockTerms()
+TERMS = LockTimes()
 A0 = QueueRef("t", "a", 0)
 A1 = QueueRef("t", "a", 1)
 B0 = QueueRef("t", "b", 0)
@@ -312,7 +312,7 @@ def test_a_dropped_queue_takes_no_grant():
 def test_a_dropped_queue_is_let_go_when_idle_or_after_twenty_seconds(
     is_working, dropped_for_ms, expected
 ):
-    assert may_let_go(is_working, dropped_for_ms) is expected
+    assert may_unlock(is_working, dropped_for_ms) is expected
 
 
 def test_one_request_for_each_broker():

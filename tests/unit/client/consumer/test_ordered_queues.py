@@ -28,10 +28,10 @@ async def test_nothing_begins_under_a_stale_lock_until_it_is_renewed(member):
     await member.runtime.advance(30_001)
     member.keeper.pulled(Q0, [0])
     await calm()
-    assert not member.listening.waiting()
+    assert not member.executor.waiting()
     member.broker.is_reachable = True
     await member.runtime.advance(3_000 + 10)
-    assert member.listening.answer() == [0]
+    assert member.executor.answer() == [0]
     assert not member.losses
 
 
@@ -39,10 +39,10 @@ async def test_nothing_begins_under_a_stale_lock_until_it_is_renewed(member):
 async def test_a_lock_taken_by_another_member_ends_the_queue_and_asks_for_a_rebalance(member):
     member.keeper.pulled(Q0, [0, 1])
     await calm()
-    member.listening.answer()
+    member.executor.answer()
     await calm()
     await member.keeper.offsets.persist()
-    member.listening.begin()
+    member.executor.begin()
     member.broker.is_reachable = False
     await member.runtime.advance(61_000)
     member.broker.is_reachable = True
@@ -51,7 +51,7 @@ async def test_a_lock_taken_by_another_member_ends_the_queue_and_asks_for_a_reba
     await member.runtime.advance(20_000)
     assert member.losses
     # The call that was out comes to nothing: the other member went on long ago.
-    member.listening.finish()
+    member.executor.finish()
     await calm()
     assert not await member.rebalance(Q0, Q1)
     assert Q0 not in member.keeper.owned()
@@ -66,10 +66,10 @@ async def test_a_call_that_waited_for_a_worker_until_its_lock_was_stale_does_not
     member.broker.is_reachable = False
     await member.runtime.advance(30_001)
     with pytest.raises(IndexError):
-        member.listening.begin()
+        member.executor.begin()
     member.broker.is_reachable = True
     await member.runtime.advance(5_000)
-    assert member.listening.answer() == [0]
+    assert member.executor.answer() == [0]
 
 
 @ordered_scene()
@@ -86,11 +86,11 @@ async def test_a_queue_is_dropped_at_once_when_no_listener_runs(member):
 async def test_a_listener_that_ends_within_half_a_second_of_the_drop_still_counts(member):
     member.keeper.pulled(Q0, [0])
     await calm()
-    member.listening.begin()
+    member.executor.begin()
     rebalance = asyncio.ensure_future(member.rebalance(Q1))
     await member.runtime.advance(400)
     assert not rebalance.done()
-    member.listening.finish()
+    member.executor.finish()
     assert await rebalance
     assert member.store.stored[Q0] == 1
     assert member.broker.owner("g", Q0) is None
@@ -100,13 +100,13 @@ async def test_a_listener_that_ends_within_half_a_second_of_the_drop_still_count
 async def test_a_listener_that_runs_on_keeps_the_lock_until_a_later_rebalance(member):
     member.keeper.pulled(Q0, [0, 1])
     await calm()
-    member.listening.begin()
+    member.executor.begin()
     rebalance = asyncio.ensure_future(member.rebalance(Q1))
     await member.runtime.advance(500)
     assert not await rebalance
     assert member.broker.owner("g", Q0) == "me"
     assert member.keeper.owned()[Q0].unlock_tries == 1
-    member.listening.finish()
+    member.executor.finish()
     await calm()
     assert await member.rebalance(Q1)
     assert member.broker.owner("g", Q0) is None
@@ -118,14 +118,14 @@ async def test_a_dropped_queue_is_unlocked_by_force_after_twenty_seconds(member)
     await member.runtime.advance(20_500)
     member.keeper.pulled(Q0, [0])
     await calm()
-    member.listening.begin()
+    member.executor.begin()
     for seconds in range(20):
         rebalance = asyncio.ensure_future(member.rebalance(Q1))
         await member.runtime.advance(1_000)
         assert not await rebalance, f"unlocked after {seconds} s"
     assert await member.rebalance(Q1)
     assert member.broker.owner("g", Q0) is None
-    member.listening.finish()
+    member.executor.finish()
     await calm()
     assert member.store.stored.get(Q0, 0) == 0
 
@@ -134,7 +134,7 @@ async def test_a_dropped_queue_is_unlocked_by_force_after_twenty_seconds(member)
 async def test_a_queue_that_comes_back_waits_for_the_listener_of_its_former_self(member):
     member.keeper.pulled(Q0, [0])
     await calm()
-    member.listening.begin()
+    member.executor.begin()
     await member.runtime.advance(1_000)
     member.keeper.owned()[Q0].drop()
     for _ in range(22):
@@ -143,10 +143,10 @@ async def test_a_queue_that_comes_back_waits_for_the_listener_of_its_former_self
         await rebalance
     member.keeper.pulled(Q0, [0])
     await calm()
-    assert not member.listening.waiting()
-    member.listening.finish()
+    assert not member.executor.waiting()
+    member.executor.finish()
     await calm()
-    assert member.listening.answer() == [0]
+    assert member.executor.answer() == [0]
     await calm()
     assert member.noted() == 1
 
@@ -155,24 +155,24 @@ async def test_a_queue_that_comes_back_waits_for_the_listener_of_its_former_self
 async def test_a_stop_waits_for_listeners_and_then_unlocks(member):
     member.keeper.pulled(Q0, [0, 1])
     await calm()
-    member.listening.begin()
+    member.executor.begin()
     stop = asyncio.ensure_future(member.service.stop(5_000))
     await member.runtime.advance(2_000)
     assert not stop.done()
-    member.listening.finish()
+    member.executor.finish()
     await stop
     assert member.noted() == 1
     for assigned in member.keeper.owned().values():
         await member.service.released(assigned)
     assert member.broker.owner("g", Q0) is None
-    assert member.listening.is_stopped
+    assert member.executor.is_stopped
 
 
 @ordered_scene()
 async def test_a_listener_that_outlives_the_stop_keeps_others_out(member):
     member.keeper.pulled(Q0, [0])
     await calm()
-    member.listening.begin()
+    member.executor.begin()
     stop = asyncio.ensure_future(member.service.stop(5_000))
     await member.runtime.advance(5_000)
     await stop
@@ -180,7 +180,7 @@ async def test_a_listener_that_outlives_the_stop_keeps_others_out(member):
         await member.service.released(assigned)
     assert member.broker.owner("g", Q0) == "me"
     assert member.broker.owner("g", Q1) is None
-    member.listening.finish()
+    member.executor.finish()
     await calm()
     assert not member.noted()
 
@@ -189,7 +189,7 @@ async def test_a_listener_that_outlives_the_stop_keeps_others_out(member):
 async def test_a_reset_moves_owned_queues_back_and_forward(member):
     member.keeper.pulled(Q0, [0, 1])
     await calm()
-    member.listening.answer()
+    member.executor.answer()
     await calm()
     elsewhere = QueueRef("t", "c", 0)
     moved = await member.reset({Q0: 0, Q1: 50, elsewhere: 9})
@@ -203,11 +203,11 @@ async def test_a_reset_moves_owned_queues_back_and_forward(member):
 async def test_a_listener_that_runs_during_a_reset_does_not_undo_it(member):
     member.keeper.pulled(Q0, [0, 1])
     await calm()
-    member.listening.begin()
+    member.executor.begin()
     resetting = asyncio.ensure_future(member.reset({Q0: 0}))
     await member.runtime.advance(500)
     await resetting
-    member.listening.finish()
+    member.executor.finish()
     await calm()
     await member.rebalance(Q0, Q1)
     assert member.store.stored[Q0] == 0

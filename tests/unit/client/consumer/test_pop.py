@@ -6,10 +6,10 @@ import functools
 import pytest
 
 from kit.client.pop_bench import PLACE, PopBench, found, nothing, turns
-from penstock.client.consumer.listening import ConsumeResult, Later, Suspend
-from penstock.client.consumer.pop import BrokerSharing, PopLoop
-from penstock.client.consumer.pop_settling import PopQueue
-from penstock.client.consumer.rebalance import Share
+from penstock.client.consumer.executor import ConsumeResult, Later, Suspend
+from penstock.client.consumer.pop import BrokerAllocator, PopLoop
+from penstock.client.consumer.pop_settling import PopProcessQueue
+from penstock.client.consumer.rebalance import Allocation
 from penstock.client.errors import BrokerRefused, StateError, TimedOut
 from penstock.client.message import ReceivedMessage
 from penstock.flow.thresholds import Thresholds, Throttle
@@ -33,7 +33,7 @@ async def test_messages_are_popped_consumed_and_acknowledged_together():
     bench = PopBench()
     await bench.pop(found(b"a", b"b", b"c"))
     assert bench.place.unacked == 3
-    assert bench.listening.consume() == [b"a", b"b", b"c"]
+    assert bench.executor.consume() == [b"a", b"b", b"c"]
     await turns()
     assert bench.broker.settled == [10, 11, 12]
     assert len(bench.broker.batches) == 1
@@ -47,7 +47,7 @@ async def test_messages_are_popped_consumed_and_acknowledged_together():
 async def test_one_message_is_acknowledged_by_a_request_of_its_own():
     bench = PopBench()
     await bench.pop(found(b"a"))
-    bench.listening.consume()
+    bench.executor.consume()
     await turns()
     assert [each.extra_info for each in bench.broker.acks] == ["10 1000 60000 3 0 b 0 10"]
 
@@ -57,11 +57,11 @@ async def test_a_broker_that_knows_no_shared_acknowledgements_gets_single_ones_f
     bench = PopBench()
     bench.broker.refuses_batches = True
     await bench.pop(found(b"a", b"b"))
-    bench.listening.consume()
+    bench.executor.consume()
     await turns()
     bench.broker.refuses_batches = False
     await bench.pop(found(b"c", b"d", start=12))
-    bench.listening.consume()
+    bench.executor.consume()
     await turns()
     assert bench.broker.settled == [10, 11, 12, 13]
     assert not bench.broker.batches
@@ -71,7 +71,7 @@ async def test_a_broker_that_knows_no_shared_acknowledgements_gets_single_ones_f
 async def test_a_failure_is_invisible_for_the_time_of_its_deliveries():
     bench = PopBench()
     await bench.pop(found(b"a", b"b", reconsume_times=2))
-    bench.listening.consume(error=ValueError("no"))
+    bench.executor.consume(error=ValueError("no"))
     await turns()
     assert [each.invisible_time for each in bench.broker.changes] == [60_000, 60_000]
     assert bench.place.unacked == 0
@@ -82,7 +82,7 @@ async def test_a_failure_is_invisible_for_the_time_of_its_deliveries():
 async def test_a_level_chooses_the_wait_and_what_is_done_of_a_batch_is_acknowledged():
     bench = PopBench(consume_batch=3)
     await bench.pop(found(b"a", b"b", b"c"))
-    bench.listening.consume(Later(delay_level=1, done=2))
+    bench.executor.consume(Later(delay_level=1, done=2))
     await turns()
     assert bench.broker.settled == [10, 11]
     assert [(each.offset, each.invisible_time) for each in bench.broker.changes] == [(12, 30_000)]
@@ -92,7 +92,7 @@ async def test_a_level_chooses_the_wait_and_what_is_done_of_a_batch_is_acknowled
 async def test_a_level_below_zero_makes_a_dead_letter():
     bench = PopBench()
     await bench.pop(found(b"a", commit_log_offset=77))
-    bench.listening.consume(Later(delay_level=-1))
+    bench.executor.consume(Later(delay_level=-1))
     await turns()
     assert [(each.offset, each.delay_level) for each in bench.broker.sent_back] == [(77, -1)]
     assert bench.broker.settled == [10]
@@ -103,7 +103,7 @@ async def test_what_failed_sixteen_times_and_is_four_hours_old_is_given_up():
     bench = PopBench()
     born_ms = bench.clock.wall_ms() - 4 * 3_600_000 - 1
     await bench.pop(found(b"a", reconsume_times=16, born_ms=born_ms))
-    bench.listening.consume(ConsumeResult.LATER)
+    bench.executor.consume(ConsumeResult.LATER)
     await turns()
     assert bench.broker.settled == [10]
     assert bench.broker.changes == []
@@ -114,7 +114,7 @@ async def test_a_result_after_the_invisible_time_is_ignored():
     bench = PopBench()
     await bench.pop(found(b"a", b"b", invisible_ms=5_000))
     bench.clock.advance(5_000)
-    bench.listening.consume()
+    bench.executor.consume()
     await turns()
     assert bench.broker.settled == []
     assert (bench.place.unacked, bench.mode.figures().too_late) == (0, 2)
@@ -127,7 +127,7 @@ async def test_what_waits_too_long_for_a_worker_is_not_consumed_at_all():
     await bench.pop(found(b"new", start=20))
     bench.clock.advance(5_000)
     bench.mode._service.sweep()
-    assert bench.listening.consume() == [b"new"]
+    assert bench.executor.consume() == [b"new"]
     assert bench.place.unacked == 0
 
 
@@ -135,12 +135,12 @@ async def test_what_waits_too_long_for_a_worker_is_not_consumed_at_all():
 async def test_more_time_gives_a_new_receipt_which_is_the_one_acknowledged():
     bench = PopBench()
     await bench.pop(found(b"a", invisible_ms=5_000))
-    (work,) = bench.listening.works
+    (work,) = bench.executor.works
     message = work.batches[0][0]
     await bench.mode.extend(message, 90_000)
     assert message.pop_handle == "10 2000 90000 7 0 b 0 10"
     bench.clock.advance(60_000)
-    bench.listening.consume()
+    bench.executor.consume()
     await turns()
     assert [each.extra_info for each in bench.broker.acks] == ["10 2000 90000 7 0 b 0 10"]
 
@@ -155,9 +155,9 @@ async def test_only_popped_messages_have_an_invisible_time():
 async def test_a_message_that_came_back_is_acknowledged_where_it_lies():
     bench = PopBench()
     await bench.pop(found(b"a", topic="%RETRY%g_t", queue=0))
-    (work,) = bench.listening.works
+    (work,) = bench.executor.works
     assert (work.batches[0][0].topic, work.batches[0][0].queue.topic) == ("t", "%RETRY%g_t")
-    bench.listening.consume()
+    bench.executor.consume()
     await turns()
     assert [each.topic for each in bench.broker.acks] == ["%RETRY%g_t"]
 
@@ -169,10 +169,10 @@ async def test_above_the_limit_nothing_is_popped_until_half_of_it_is_settled():
     assert len(bench.broker.pops) == 1
     (held,) = bench.mode.figures().held
     assert (held.queue, held.threshold, held.limit) == (PLACE, "messages", 2)
-    bench.listening.consume(batches=1)
+    bench.executor.consume(batches=1)
     await turns()
     assert len(bench.broker.pops) == 1
-    bench.listening.consume(batches=1)
+    bench.executor.consume(batches=1)
     await turns()
     assert len(bench.broker.pops) == 2
 
@@ -243,7 +243,7 @@ async def test_messages_of_another_tag_are_acknowledged_unseen():
     bench = PopBench(tags="A")
     await bench.pop(found(b"a", properties=b"TAGS\x01A\x02"))
     await bench.pop(found(b"b", start=11, properties=b"TAGS\x01B\x02"))
-    assert bench.listening.consume() == [b"a"]
+    assert bench.executor.consume() == [b"a"]
     await turns()
     assert bench.broker.settled == [10, 11]
 
@@ -253,7 +253,7 @@ async def test_messages_that_a_filter_hook_does_not_want_are_acknowledged_unseen
     bench = PopBench()
     bench.consumer.filters.append(lambda messages: [each for each in messages if each.offset != 11])
     await bench.pop(found(b"a", b"b", b"c"))
-    assert bench.listening.consume() == [b"a", b"c"]
+    assert bench.executor.consume() == [b"a", b"c"]
     await turns()
     assert sorted(bench.broker.settled) == [10, 11, 12]
 
@@ -262,7 +262,7 @@ async def test_messages_that_a_filter_hook_does_not_want_are_acknowledged_unseen
 async def test_a_dropped_place_hands_back_what_no_worker_has_taken():
     bench = PopBench()
     await bench.pop(found(b"a", b"b", b"c"))
-    assert bench.listening.consume(batches=1) == [b"a"]
+    assert bench.executor.consume(batches=1) == [b"a"]
     bench.mode.retain("t", [])
     await turns()
     assert bench.broker.settled == [10]
@@ -280,17 +280,17 @@ async def test_what_comes_after_a_place_was_dropped_is_handed_back():
     bench.broker.held.set_result(found(b"late"))
     await turns()
     assert [each.offset for each in bench.broker.changes] == [10]
-    assert bench.listening.works == []
+    assert bench.executor.works == []
 
 
 @run
 async def test_stopping_tells_brokers_of_everything_that_is_done():
     bench = PopBench()
     await bench.pop(found(b"a"))
-    bench.listening.consume()
+    bench.executor.consume()
     await bench.mode.stop(1000)
     assert bench.broker.settled == [10]
-    assert bench.mode.places() == {}
+    assert bench.mode.queues() == {}
 
 
 @run
@@ -298,10 +298,10 @@ async def test_an_ordered_queue_is_consumed_message_after_message():
     bench = PopBench(terms={"is_ordered": True})
     await bench.pop(found(b"a", b"b", revive=999))
     assert bench.broker.pops[0].order
-    assert bench.listening.consume(batches=1) == [b"a"]
+    assert bench.executor.consume(batches=1) == [b"a"]
     await turns()
     assert bench.broker.settled == [10]
-    assert bench.listening.consume() == [b"b"]
+    assert bench.executor.consume() == [b"b"]
     await turns()
     assert bench.broker.settled == [10, 11]
 
@@ -310,8 +310,8 @@ async def test_an_ordered_queue_is_consumed_message_after_message():
 async def test_an_ordered_failure_holds_back_all_that_is_behind_it():
     bench = PopBench(terms={"is_ordered": True})
     await bench.pop(found(b"a", b"b", b"c", revive=999))
-    bench.listening.consume(batches=1)
-    bench.listening.consume(Suspend(500))
+    bench.executor.consume(batches=1)
+    bench.executor.consume(Suspend(500))
     await turns()
     assert bench.broker.settled == [10]
     assert [(each.offset, each.invisible_time) for each in bench.broker.changes] == [
@@ -325,8 +325,8 @@ async def test_an_ordered_failure_holds_back_all_that_is_behind_it():
 async def test_an_ordered_message_is_buried_after_its_last_try_and_the_queue_goes_on():
     bench = PopBench(terms={"is_ordered": True}, reconsume_times_max=2)
     await bench.pop(found(b"a", b"b", revive=999, reconsume_times=2))
-    bench.listening.consume(error=ValueError("no"), batches=1)
-    assert bench.listening.consume() == [b"b"]
+    bench.executor.consume(error=ValueError("no"), batches=1)
+    assert bench.executor.consume() == [b"b"]
     await turns()
     assert len(bench.broker.sent_back) == 1
     assert bench.broker.settled == [10, 11]
@@ -336,7 +336,7 @@ async def test_an_ordered_message_is_buried_after_its_last_try_and_the_queue_goe
 async def test_an_ordered_pop_that_was_lost_is_asked_for_with_the_same_attempt():
     bench = PopBench(terms={"is_ordered": True})
     bench.broker.answers = [TimedOut("b", 1), nothing(), nothing()]
-    loop = PopLoop(bench.mode._host, PopQueue(PLACE, 0), Throttle("x", Thresholds(96, 0, 0)))
+    loop = PopLoop(bench.mode._host, PopProcessQueue(PLACE, 0), Throttle("x", Thresholds(96, 0, 0)))
     for _ in range(3):
         await loop.step()
     first, second, third = [each.attempt_id for each in bench.broker.pops]
@@ -367,11 +367,11 @@ async def test_while_a_group_pulls_it_pulls_what_its_pops_left_behind():
 
 
 QUEUES = [QueueRef("t", "b", number) for number in range(4)]
-DIVIDED = Share(QUEUES, QUEUES[:1])
+DIVIDED = Allocation(QUEUES, QUEUES[:1])
 
 
 class Divided:
-    async def share(self, topic):
+    async def allocate(self, topic):
         return DIVIDED
 
 
@@ -400,9 +400,9 @@ def shared(answer, places=None):
         return answer
 
     async def twice():
-        sharing = BrokerSharing(ask, places, lambda _: QUEUES, Divided())
-        await sharing.share("t")
-        return await sharing.share("t")
+        sharing = BrokerAllocator(ask, places, lambda _: QUEUES, Divided())
+        await sharing.allocate("t")
+        return await sharing.allocate("t")
 
     return asyncio.run(twice()), places.now, len(asked)
 
@@ -418,7 +418,7 @@ def told(*queues, mode):
 
 def test_queues_to_pull_are_the_share_and_places_to_pop_go_to_pop_mode():
     answer = [*told(2, mode=RequestMode.PULL), *told(-1, mode=RequestMode.POP)]
-    assert shared(answer) == (Share(QUEUES, [QUEUES[2]]), {QueueRef("t", "b", -1)}, 2)
+    assert shared(answer) == (Allocation(QUEUES, [QUEUES[2]]), {QueueRef("t", "b", -1)}, 2)
 
 
 def test_pop_mode_hears_how_a_topic_is_read():
@@ -428,7 +428,7 @@ def test_pop_mode_hears_how_a_topic_is_read():
 
 
 def test_an_empty_answer_leaves_everything_and_none_keeps_it():
-    assert shared([]) == (Share(QUEUES, []), set(), 2)
+    assert shared([]) == (Allocation(QUEUES, []), set(), 2)
     assert shared(None) == (None, None, 2)
 
 

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from kit.client.parts import MemoryOffsets, calm, received_message
-from penstock.client.consumer.assigned import PULL_IDLE_MS_MAX, AssignedQueue
-from penstock.client.consumer.offsets import Offsets
-from penstock.client.consumer.pulling import Pulled, PullLoop, PullStatus, PullTerms, pull_header
+from kit.client.parts import MemoryOffsetStore, calm, received_message
+from penstock.client.consumer.offsets import OffsetTable
+from penstock.client.consumer.process_queue import PULL_IDLE_MS_MAX, AssignedQueue
+from penstock.client.consumer.pulling import Pulled, PullLoop, PullSettings, PullStatus, pull_header
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.client.consumer.subscription import Subscriptions
 from penstock.client.errors import BrokerRefused, Unreachable
@@ -38,10 +38,10 @@ class Host:
     def __init__(self, *answers, **terms):
         self.clock = ManualClock()
         self.group = "g"
-        self.terms = PullTerms(**terms)
+        self.terms = PullSettings(**terms)
         self.subscriptions = Subscriptions(self.clock.wall_ms)
         self.subscriptions.add("t")
-        self.offsets = Offsets(MemoryOffsets())
+        self.offsets = OffsetTable(MemoryOffsetStore())
         self.service = Service()
         self.statistics = ConsumerStatistics()
         self.filters = ()
@@ -50,10 +50,10 @@ class Host:
         self.asked = []
         self.heartbeats = 0
         self.moved = []
-        self.places = {0: MASTER, 1: SLAVE}
+        self.queues = {0: MASTER, 1: SLAVE}
 
     async def readable(self, queue, suggested_id):
-        return self.places[suggested_id]
+        return self.queues[suggested_id]
 
     async def pull(self, address, header, queue):
         self.asked.append((address, header))

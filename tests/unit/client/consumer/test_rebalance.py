@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from kit.client.parts import LockingBroker, ManualRuntime, MemoryOffsets, PlainKeeper
-from penstock.client.consumer.assigned import AssignedQueue
+from kit.client.parts import LockingBroker, ManualRuntime, MemoryOffsetStore, PlainKeeper
 from penstock.client.consumer.ordered import BrokerLocks
-from penstock.client.consumer.rebalance import Plan, Rebalancer, Share, differ
+from penstock.client.consumer.process_queue import AssignedQueue
+from penstock.client.consumer.rebalance import Allocation, RebalancePlan, Rebalancer, plan_rebalance
 from penstock.client.errors import Unreachable
 from penstock.model.assignment import QueueRef
 
@@ -20,22 +20,22 @@ def owned(*queues, now_ms=0):
 
 
 def test_differ_stops_what_is_not_ours_and_starts_what_is_new():
-    plan = differ(owned(Q[0], Q[1], OTHER), "t", [Q[1], Q[2]], 0)
-    assert plan == Plan(stop=[Q[0]], start=[Q[2]])
+    plan = plan_rebalance(owned(Q[0], Q[1], OTHER), "t", [Q[1], Q[2]], 0)
+    assert plan == RebalancePlan(stop=[Q[0]], start=[Q[2]])
 
 
 def test_differ_makes_an_idle_queue_anew_after_two_minutes():
     queues = owned(Q[0])
-    assert differ(queues, "t", [Q[0]], 120_000) == Plan([], [])
-    assert differ(queues, "t", [Q[0]], 120_001) == Plan([Q[0]], [Q[0]])
+    assert plan_rebalance(queues, "t", [Q[0]], 120_000) == RebalancePlan([], [])
+    assert plan_rebalance(queues, "t", [Q[0]], 120_001) == RebalancePlan([Q[0]], [Q[0]])
     queues[Q[0]].last_pull_ms = 100_000
-    assert differ(queues, "t", [Q[0]], 120_001) == Plan([], [])
+    assert plan_rebalance(queues, "t", [Q[0]], 120_001) == RebalancePlan([], [])
 
 
 def test_differ_makes_a_queue_anew_whose_lock_was_lost():
     queues = owned(Q[0])
     queues[Q[0]].drop()
-    assert differ(queues, "t", [Q[0]], 0) == Plan([Q[0]], [Q[0]])
+    assert plan_rebalance(queues, "t", [Q[0]], 0) == RebalancePlan([Q[0]], [Q[0]])
 
 
 class Shares:
@@ -45,7 +45,7 @@ class Shares:
         self.shares = shares
         self.asked = []
 
-    async def share(self, topic):
+    async def allocate(self, topic):
         self.asked.append(topic)
         return self.shares[topic]
 
@@ -53,7 +53,7 @@ class Shares:
 class Scene:
     def __init__(self, **shares):
         self.runtime = ManualRuntime()
-        self.store = MemoryOffsets()
+        self.store = MemoryOffsetStore()
         self.keeper = PlainKeeper(self.runtime, self.store)
         self.shares = Shares(**shares)
         self.heartbeats = 0
@@ -72,7 +72,7 @@ class Scene:
 
 
 def test_a_change_is_told_with_a_heartbeat_and_no_change_is_not():
-    scene = Scene(t=Share(Q, Q[:2]))
+    scene = Scene(t=Allocation(Q, Q[:2]))
     assert scene.run()
     assert sorted(scene.keeper.owned()) == Q[:2]
     assert scene.keeper.changes == [("t", Q, Q[:2])]
@@ -82,7 +82,7 @@ def test_a_change_is_told_with_a_heartbeat_and_no_change_is_not():
 
 
 def test_a_share_that_is_not_known_keeps_the_queues_and_is_tried_again_soon():
-    scene = Scene(t=Share(Q, Q))
+    scene = Scene(t=Allocation(Q, Q))
     scene.run()
     before = dict(scene.keeper.owned())
     scene.shares.shares["t"] = None
@@ -92,9 +92,9 @@ def test_a_share_that_is_not_known_keeps_the_queues_and_is_tried_again_soon():
 
 
 def test_an_unknown_member_gets_nothing_says_hello_and_tries_again():
-    scene = Scene(t=Share(Q, Q))
+    scene = Scene(t=Allocation(Q, Q))
     scene.run()
-    scene.shares.shares["t"] = Share(Q, [], is_known_member=False)
+    scene.shares.shares["t"] = Allocation(Q, [], is_known_member=False)
     assert not scene.run()
     assert not scene.keeper.owned()
     assert not scene.run()
@@ -102,12 +102,12 @@ def test_an_unknown_member_gets_nothing_says_hello_and_tries_again():
 
 
 def test_a_queue_that_goes_is_persisted_and_one_that_comes_forgets_what_was_known():
-    scene = Scene(t=Share(Q, [Q[0]]))
+    scene = Scene(t=Allocation(Q, [Q[0]]))
     scene.run()
     scene.keeper.offsets.note(Q[0], 7)
     scene.keeper.offsets.note(Q[1], 99)  # from long ago
     scene.store.stored[Q[1]] = 3
-    scene.shares.shares["t"] = Share(Q, [Q[1]])
+    scene.shares.shares["t"] = Allocation(Q, [Q[1]])
     scene.run()
     assert scene.store.stored[Q[0]] == 7
     assert scene.keeper.offsets.get(Q[0]) is None
@@ -116,14 +116,14 @@ def test_a_queue_that_goes_is_persisted_and_one_that_comes_forgets_what_was_know
 
 
 def test_queues_of_a_topic_that_is_not_subscribed_any_more_go():
-    scene = Scene(t=Share(Q, Q), u=Share([OTHER], [OTHER]))
+    scene = Scene(t=Allocation(Q, Q), u=Allocation([OTHER], [OTHER]))
     scene.run("t", "u")
     assert scene.run("t")
     assert sorted(scene.keeper.owned()) == Q
 
 
 def test_without_its_first_offset_a_queue_is_not_started_and_asked_for_again():
-    scene = Scene(t=Share(Q, Q))
+    scene = Scene(t=Allocation(Q, Q))
     scene.store.is_reachable = False
     assert not scene.run()
     assert not scene.keeper.owned()
@@ -133,7 +133,7 @@ def test_without_its_first_offset_a_queue_is_not_started_and_asked_for_again():
 
 
 def test_nothing_is_started_after_close():
-    scene = Scene(t=Share(Q, Q))
+    scene = Scene(t=Allocation(Q, Q))
 
     async def play():
         await scene.rebalancer.close()
@@ -145,7 +145,7 @@ def test_nothing_is_started_after_close():
 
 
 def test_a_queue_that_cannot_be_stopped_yet_leaves_the_consumer_unbalanced():
-    scene = Scene(t=Share(Q, Q))
+    scene = Scene(t=Allocation(Q, Q))
     scene.run()
 
     async def refuse(queue):
@@ -153,7 +153,7 @@ def test_a_queue_that_cannot_be_stopped_yet_leaves_the_consumer_unbalanced():
         raise Unreachable("b", "away")
 
     stop, scene.keeper.stop_queue = scene.keeper.stop_queue, refuse
-    scene.shares.shares["t"] = Share(Q, Q[:3])
+    scene.shares.shares["t"] = Allocation(Q, Q[:3])
     assert not scene.run()
     assert Q[3] in scene.keeper.owned()
     scene.keeper.stop_queue = stop
@@ -163,7 +163,7 @@ def test_a_queue_that_cannot_be_stopped_yet_leaves_the_consumer_unbalanced():
 
 @pytest.fixture
 def locked_scene():
-    scene = Scene(t=Share(Q, Q))
+    scene = Scene(t=Allocation(Q, Q))
     scene.broker = LockingBroker(scene.runtime.clock)
     scene.locks = BrokerLocks(
         scene.broker.calls_of("me"), "g", owned=scene.keeper.owned, clock=scene.runtime.clock

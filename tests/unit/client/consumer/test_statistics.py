@@ -3,8 +3,8 @@
 import logging
 
 from kit.client.parts import received_message
-from penstock.client.consumer.assigned import AssignedQueue
-from penstock.client.consumer.listening import ConsumeResult, Finished, ResultKind
+from penstock.client.consumer.executor import ConsumeResult, Finished, ResultKind
+from penstock.client.consumer.process_queue import AssignedQueue
 from penstock.client.consumer.statistics import (
     ConsumerFacts,
     ConsumerStatistics,

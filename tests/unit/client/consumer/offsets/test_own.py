@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.client.consumer.offsets import OwnOffsets
+from penstock.client.consumer.offsets import UserOffsetStore
 from penstock.client.errors import ClientError
 from penstock.model.assignment import QueueRef
 
@@ -46,14 +46,14 @@ class Broken(Plain):
 @pytest.mark.parametrize("kind", [Plain, Awaitable])
 def test_functions_and_coroutines_are_both_good(kind):
     own = kind()
-    store = OwnOffsets(own)
+    store = UserOffsetStore(own)
     assert asyncio.run(store.read(A)) is None
     assert asyncio.run(store.write({A: 4})) == [A]
     assert asyncio.run(store.read(A)) == 4
 
 
 def test_a_store_that_raises_keeps_nothing_and_is_asked_again_later(caplog):
-    store = OwnOffsets(Broken())
+    store = UserOffsetStore(Broken())
     assert asyncio.run(store.write({A: 4})) == ()
     with pytest.raises(ClientError, match="away"):
         asyncio.run(store.read(A))
@@ -61,4 +61,4 @@ def test_a_store_that_raises_keeps_nothing_and_is_asked_again_later(caplog):
 
 def test_something_without_read_and_write_is_refused():
     with pytest.raises(TypeError, match="read"):
-        OwnOffsets(object())
+        UserOffsetStore(object())

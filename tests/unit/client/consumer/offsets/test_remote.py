@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.client.consumer.offsets import RemoteOffsets
+from penstock.client.consumer.offsets import RemoteBrokerOffsetStore
 from penstock.client.errors import Unreachable
 from penstock.model.assignment import QueueRef
 
@@ -33,7 +33,7 @@ class Calls:
 
 def test_a_dead_broker_does_not_keep_the_others_from_being_told():
     calls = Calls()
-    store = RemoteOffsets(calls, "g")
+    store = RemoteBrokerOffsetStore(calls, "g")
     assert asyncio.run(store.write({B: 1, A: 2})) == [A]
     assert calls.stored == {(A, "g"): 2}
     assert asyncio.run(store.read(A)) == 2
@@ -41,4 +41,4 @@ def test_a_dead_broker_does_not_keep_the_others_from_being_told():
 
 def test_a_broker_that_cannot_be_asked_is_not_one_without_offset():
     with pytest.raises(Unreachable):
-        asyncio.run(RemoteOffsets(Calls(), "g").read(B))
+        asyncio.run(RemoteBrokerOffsetStore(Calls(), "g").read(B))

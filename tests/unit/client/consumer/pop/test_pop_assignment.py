@@ -1,6 +1,6 @@
 """What a broker's assignment changes."""
 
-from penstock.client.consumer.pop import Assigned, Changes, assigned, changes
+from penstock.client.consumer.pop import BrokerAssignment, Changes, assigned, changes
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.bodies import MessageQueue, QueueAssignment, RequestMode
 
@@ -38,15 +38,17 @@ def test_all_queues_of_a_broker_are_one_place_to_pop_from():
 
 
 def test_what_stays_is_not_touched():
-    assert not changes([ref(3)], [ref(1)], Assigned(frozenset([ref(3)]), frozenset([ref(1)])))
+    assert not changes(
+        [ref(3)], [ref(1)], BrokerAssignment(frozenset([ref(3)]), frozenset([ref(1)]))
+    )
 
 
 def test_queues_of_another_topic_are_not_taken():
-    assert assigned("t", told(0, topic="u")) == Assigned()
+    assert assigned("t", told(0, topic="u")) == BrokerAssignment()
 
 
 def test_the_mode_of_a_topic_is_known_when_all_its_queues_have_it():
     assert assigned("t", told(0, 1)).mode is RequestMode.POP
     assert assigned("t", told(0, mode=RequestMode.PULL)).mode is RequestMode.PULL
     assert assigned("t", [*told(0), *told(1, mode=RequestMode.PULL)]).mode is None
-    assert Assigned().mode is None
+    assert BrokerAssignment().mode is None

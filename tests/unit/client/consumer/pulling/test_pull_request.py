@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.client.consumer.pulling import PullRequests, PullStatus
+from penstock.client.consumer.pulling import PullClient, PullStatus
 from penstock.client.consumer.subscription import subscription
 from penstock.client.errors import ClientError, NoRoute, Unreachable
 from penstock.client.requests import Pulled
@@ -62,7 +62,7 @@ def answered(*bodies, code=0, suggested=0, next_offset=0, tag=None):
 
 
 def pulls(instance, *, times=1, wanted=ALL, wait_ms=0, **more):
-    requests = PullRequests(instance, "g", timeout_ms=10_000, **more)
+    requests = PullClient(instance, "g", timeout_ms=10_000, **more)
 
     async def pull():
         return [

@@ -6,15 +6,15 @@ import threading
 import pytest
 
 from kit.client.parts import received_message
-from penstock.client.consumer.assigned import AssignedQueue
-from penstock.client.consumer.listening import (
-    Caller,
-    CoroutineListening,
-    Hooks,
+from penstock.client.consumer.executor import (
+    ConsumeHooks,
+    ConsumeRequest,
+    CoroutineExecutor,
+    ListenerInvoker,
     ResultKind,
-    ThreadListening,
-    Work,
+    ThreadExecutor,
 )
+from penstock.client.consumer.process_queue import AssignedQueue
 from penstock.client.loop import client_loop, listener_loop, relay_to
 from penstock.model.assignment import QueueRef
 
@@ -28,7 +28,7 @@ def batches(count):
 
 
 def caller(listener):
-    return Caller(listener, Hooks("g"), takes_list=False, timeout_ms=60_000)
+    return ListenerInvoker(listener, ConsumeHooks("g"), takes_list=False, timeout_ms=60_000)
 
 
 class Results:
@@ -45,22 +45,24 @@ class Results:
 
 
 def threads(listener, workers=4):
-    return ThreadListening(client_loop(), caller(listener), workers, "test")
+    return ThreadExecutor(client_loop(), caller(listener), workers, "test")
 
 
 def coroutines(listener, workers=4):
     relay = relay_to(listener_loop().loop)
-    return CoroutineListening(client_loop(), caller(listener), workers, relay)
+    return CoroutineExecutor(client_loop(), caller(listener), workers, relay)
 
 
 def consume(make, listener, count, *, workers=4):
     """Have a number of messages consumed; returns the results."""
     done = Results(count)
-    listening = on_loop(lambda: make(listener, workers))
-    on_loop(listening.start)
-    on_loop(lambda: listening.submit(Work(AssignedQueue(QUEUE, 0, 0), batches(count), done)))
+    executor = on_loop(lambda: make(listener, workers))
+    on_loop(executor.start)
+    on_loop(
+        lambda: executor.submit(ConsumeRequest(AssignedQueue(QUEUE, 0, 0), batches(count), done))
+    )
     assert done.are_there.wait(SECONDS)
-    assert client_loop().run(listening.stop(SECONDS * 1000))
+    assert client_loop().run(executor.stop(SECONDS * 1000))
     return done.finished
 
 
@@ -108,16 +110,16 @@ def test_others_go_on_with_a_work_in_which_one_worker_is_stuck():
         if message.offset == 0:
             assert release.wait(SECONDS)
 
-    listening = on_loop(lambda: threads(listener, workers=2))
+    executor = on_loop(lambda: threads(listener, workers=2))
     done = Results(9)
     assigned = AssignedQueue(QUEUE, 0, 0)
-    on_loop(listening.start)
-    on_loop(lambda: listening.submit(Work(assigned, batches(10), done)))
+    on_loop(executor.start)
+    on_loop(lambda: executor.submit(ConsumeRequest(assigned, batches(10), done)))
     assert done.are_there.wait(SECONDS), "the nine others are reported while one runs"
-    (running,) = on_loop(listening.running)
+    (running,) = on_loop(executor.running)
     assert running.batch[0].offset == 0
     release.set()
-    assert client_loop().run(listening.stop(SECONDS * 1000))
+    assert client_loop().run(executor.stop(SECONDS * 1000))
     assert len(done.finished) == 10
 
 
@@ -128,28 +130,28 @@ def test_results_before_a_long_call_are_reported_while_it_runs():
         if message.offset == 1:
             assert release.wait(SECONDS)
 
-    listening = on_loop(lambda: threads(listener, workers=1))
+    executor = on_loop(lambda: threads(listener, workers=1))
     done = Results(1)
-    on_loop(listening.start)
-    on_loop(lambda: listening.submit(Work(AssignedQueue(QUEUE, 0, 0), batches(2), done)))
+    on_loop(executor.start)
+    on_loop(lambda: executor.submit(ConsumeRequest(AssignedQueue(QUEUE, 0, 0), batches(2), done)))
     assert done.are_there.wait(SECONDS)
     assert [each.messages[0].offset for each in done.finished] == [0]
     release.set()
-    assert client_loop().run(listening.stop(SECONDS * 1000))
+    assert client_loop().run(executor.stop(SECONDS * 1000))
 
 
 def test_messages_of_a_dropped_queue_are_not_consumed():
     seen = []
-    listening = on_loop(lambda: threads(seen.append, workers=1))
+    executor = on_loop(lambda: threads(seen.append, workers=1))
     dropped, other = AssignedQueue(QUEUE, 0, 0), AssignedQueue(QUEUE, 0, 0)
     dropped.drop()
     done = Results(1)
-    on_loop(listening.start)
-    on_loop(lambda: listening.submit(Work(dropped, batches(3), done)))
-    on_loop(lambda: listening.submit(Work(other, batches(1), done)))
+    on_loop(executor.start)
+    on_loop(lambda: executor.submit(ConsumeRequest(dropped, batches(3), done)))
+    on_loop(lambda: executor.submit(ConsumeRequest(other, batches(1), done)))
     assert done.are_there.wait(SECONDS)
     assert len(seen) == 1
-    assert client_loop().run(listening.stop(SECONDS * 1000))
+    assert client_loop().run(executor.stop(SECONDS * 1000))
 
 
 @pytest.mark.parametrize("make", [threads, coroutines])
@@ -164,12 +166,12 @@ def test_stopping_waits_for_running_calls_only_as_long_as_it_may(make):
         entered.set()
         await asyncio.get_running_loop().run_in_executor(None, release.wait, SECONDS)
 
-    listening = on_loop(lambda: make(listener if make is threads else coroutine, 1))
+    executor = on_loop(lambda: make(listener if make is threads else coroutine, 1))
     done = Results(1)
-    on_loop(listening.start)
-    on_loop(lambda: listening.submit(Work(AssignedQueue(QUEUE, 0, 0), batches(5), done)))
+    on_loop(executor.start)
+    on_loop(lambda: executor.submit(ConsumeRequest(AssignedQueue(QUEUE, 0, 0), batches(5), done)))
     assert entered.wait(SECONDS)
-    assert not client_loop().run(listening.stop(10))
+    assert not client_loop().run(executor.stop(10))
     release.set()
 
 
@@ -177,25 +179,25 @@ def test_a_function_that_stops_its_own_workers_is_not_waited_for():
     ended, done = [], Results(1)
 
     def stop(_):
-        ended.append(client_loop().run(listening.stop(SECONDS * 1000)))
+        ended.append(client_loop().run(executor.stop(SECONDS * 1000)))
 
-    listening = on_loop(lambda: threads(stop))
-    on_loop(listening.start)
-    on_loop(lambda: listening.submit(Work(AssignedQueue(QUEUE, 0, 0), batches(1), done)))
+    executor = on_loop(lambda: threads(stop))
+    on_loop(executor.start)
+    on_loop(lambda: executor.submit(ConsumeRequest(AssignedQueue(QUEUE, 0, 0), batches(1), done)))
     assert done.are_there.wait(SECONDS / 2)
     assert ended == [True]
-    assert on_loop(listening.asking) is None
+    assert on_loop(executor.current_call) is None
 
 
 def test_a_coroutine_that_stops_its_own_workers_is_not_waited_for():
     ended, done = [], Results(1)
 
     async def stop(_):
-        ended.append(await client_loop().on(listening.stop(SECONDS * 1000)))
+        ended.append(await client_loop().on(executor.stop(SECONDS * 1000)))
 
-    listening = on_loop(lambda: coroutines(stop))
-    on_loop(listening.start)
-    on_loop(lambda: listening.submit(Work(AssignedQueue(QUEUE, 0, 0), batches(1), done)))
+    executor = on_loop(lambda: coroutines(stop))
+    on_loop(executor.start)
+    on_loop(lambda: executor.submit(ConsumeRequest(AssignedQueue(QUEUE, 0, 0), batches(1), done)))
     assert done.are_there.wait(SECONDS / 2)
     assert ended == [True]
 
@@ -209,11 +211,11 @@ def test_coroutines_run_on_the_loop_they_were_given():
     async def main():
         relay = relay_to(asyncio.get_running_loop())
         home, done = client_loop(), Results(3)
-        listening = CoroutineListening(home, caller(listener), 2, relay)
-        listening.start()
-        home.post(listening.submit, Work(AssignedQueue(QUEUE, 0, 0), batches(3), done))
+        executor = CoroutineExecutor(home, caller(listener), 2, relay)
+        executor.start()
+        home.post(executor.submit, ConsumeRequest(AssignedQueue(QUEUE, 0, 0), batches(3), done))
         assert await asyncio.to_thread(done.are_there.wait, SECONDS)
-        await home.on(listening.stop(SECONDS * 1000))
+        await home.on(executor.stop(SECONDS * 1000))
         assert loops == {asyncio.get_running_loop()}
 
     asyncio.run(main())

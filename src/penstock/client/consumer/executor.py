@@ -4,7 +4,7 @@ A concurrent listener returns nothing (or ``SUCCESS``) when its messages are don
 returns ``LATER`` when they are to come again. An ordered one may also say ``SUSPEND``, ``COMMIT``
 and ``ROLLBACK``. ``Later`` and ``Suspend`` are the same answers with a number.
 
-Not here: who calls listeners (``listening.py``), what follows from an answer (``concurrent.py``,
+Not here: who calls listeners (``executor.py``), what follows from an answer (``concurrent.py``,
 ``ordered.py``).
 """
 
@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from penstock.client.consumer.assigned import AssignedQueue
+from penstock.client.consumer.process_queue import AssignedQueue
 from penstock.client.loop import CallRelay, LoopThread
 from penstock.client.message import ReceivedMessage
 from penstock.model.assignment import QueueRef
@@ -97,14 +97,14 @@ class Finished(msgspec.Struct, gc=False):
 # ---- work ---------------------------------------------------------------------------------------
 # What listeners are given to do: batches of one queue, and who hears of the results.
 #
-# Not here: who calls (``listening.py``), and how (``caller.py``).
+# Not here: who calls (``executor.py``), and how (``caller.py``).
 
 
 Batch: TypeAlias = list[ReceivedMessage]
-Done: TypeAlias = Callable[["Work", list[Finished]], None]
+Done: TypeAlias = Callable[["ConsumeRequest", list[Finished]], None]
 
 
-class Work:
+class ConsumeRequest:
     """Batches of one queue to be consumed, and who hears of the results, on the client's loop."""
 
     __slots__ = ("assigned", "batches", "done", "results")
@@ -120,7 +120,7 @@ class Work:
 class Running(NamedTuple):
     """A call of a listener that has not ended."""
 
-    work: Work
+    work: ConsumeRequest
     batch: Batch
     since_s: float
     """``time.perf_counter``."""
@@ -129,11 +129,11 @@ class Running(NamedTuple):
 # ---- listening ----------------------------------------------------------------------------------
 # Calling listeners: plain functions on a pool of threads, coroutines on an event loop.
 #
-# The client's loop submits ``Work``: batches of one queue in one deque. Workers take batches off it
-# one by one, so several workers may share a work, and hand results back in lists: many calls, one
-# wake-up of the loop. How many workers are told of a work depends on how long calls took lately: a
-# fast listener is called by one thread without switching, a slow one by all of them. Should a call
-# take unexpectedly long, a tick tells idle workers of what is left.
+# The client's loop submits ``ConsumeRequest``: batches of one queue in one deque. Workers take
+# batches off it one by one, so several workers may share a work, and hand results back in lists:
+# many calls, one wake-up of the loop. How many workers are told of a work depends on how long calls
+# took lately: a fast listener is called by one thread without switching, a slow one by all of them.
+# Should a call take unexpectedly long, a tick tells idle workers of what is left.
 #
 # Invariants: a batch is taken by one worker; every taken batch is reported exactly once; after
 # ``stop`` no batch is taken. Whoever raises (hook or listener) does not end a worker.
@@ -156,16 +156,16 @@ _worker: ContextVar[tuple[Any, int] | None] = ContextVar("penstock_worker", defa
 """Who calls a listener, and in which slot; what the listener asks the client for carries it."""
 
 
-class Listening(Protocol):
+class ConsumeExecutor(Protocol):
     """Workers that call a listener."""
 
-    caller: Caller
+    caller: ListenerInvoker
 
     def start(self) -> None:
         """Start the workers."""
         ...
 
-    def submit(self, work: Work) -> None:
+    def submit(self, work: ConsumeRequest) -> None:
         """Have it consumed."""
         ...
 
@@ -173,7 +173,7 @@ class Listening(Protocol):
         """The calls that have not ended."""
         ...
 
-    def asking(self) -> Running | None:
+    def current_call(self) -> Running | None:
         """The call in which the running coroutine was asked for; None outside of listeners."""
         ...
 
@@ -192,15 +192,15 @@ class _Sharing(ABC):
         self.workers = workers
         self.is_stopping = False
         # Bare tuples: making a named one for each message would cost as much as calling a listener.
-        self.slots: list[tuple[Work, Batch, float] | None] = [None] * workers
+        self.slots: list[tuple[ConsumeRequest, Batch, float] | None] = [None] * workers
         self.home = home
         self._call_ms = FIRST_CALL_MS
-        self._open: deque[Work] = deque()
+        self._open: deque[ConsumeRequest] = deque()
         self._is_ticking = False
         self._to_exit = workers
         self._all_exited = asyncio.Event()
 
-    def share(self, work: Work) -> int:
+    def workers_for(self, work: ConsumeRequest) -> int:
         """The number of workers to tell of it."""
         count = len(work.batches)
         self._open.append(work)
@@ -208,7 +208,7 @@ class _Sharing(ABC):
             self._tick_later()
         return min(count, self.workers, max(1, ceil(self._call_ms * count / SHARE_MS)))
 
-    def report(self, work: Work) -> None:
+    def report(self, work: ConsumeRequest) -> None:
         """Results are there; on the client's loop."""
         results = work.results
         finished = [results.popleft() for _ in range(len(results))]
@@ -221,7 +221,7 @@ class _Sharing(ABC):
         """The calls that have not ended."""
         return [Running(*each) for each in self.slots if each is not None]
 
-    def asking(self) -> Running | None:
+    def current_call(self) -> Running | None:
         """The call in which the running coroutine was asked for; None outside of listeners."""
         worker = _worker.get()
         call = self.slots[worker[1]] if worker is not None and worker[0] is self else None
@@ -235,7 +235,7 @@ class _Sharing(ABC):
 
     async def wait(self, wait_ms: int) -> bool:
         """True when all workers ended in time, but for the one that asks."""
-        if self.asking() is not None:
+        if self.current_call() is not None:
             self.exited()
         try:
             await asyncio.wait_for(self._all_exited.wait(), wait_ms / 1000)
@@ -244,7 +244,7 @@ class _Sharing(ABC):
         return True
 
     @abstractmethod
-    def tell(self, work: Work) -> None:
+    def tell(self, work: ConsumeRequest) -> None:
         """Tell one more worker of it."""
 
     def _tick_later(self) -> None:
@@ -266,14 +266,14 @@ class _Sharing(ABC):
         self._tick_later()
 
 
-class ThreadListening(_Sharing):
+class ThreadExecutor(_Sharing):
     """Plain functions, on threads of their own."""
 
-    def __init__(self, home: LoopThread, caller: Caller, workers: int, name: str) -> None:
+    def __init__(self, home: LoopThread, caller: ListenerInvoker, workers: int, name: str) -> None:
         super().__init__(home, workers)
         self.caller = caller
         self._name = name
-        self._works: SimpleQueue[Work | None] = SimpleQueue()
+        self._works: SimpleQueue[ConsumeRequest | None] = SimpleQueue()
 
     def start(self) -> None:
         """Start the threads."""
@@ -281,12 +281,12 @@ class ThreadListening(_Sharing):
             name = f"{self._name}-{slot}"
             threading.Thread(target=self._run, args=(slot,), name=name, daemon=True).start()
 
-    def submit(self, work: Work) -> None:
+    def submit(self, work: ConsumeRequest) -> None:
         """Have it consumed."""
-        for _ in range(self.share(work)):
+        for _ in range(self.workers_for(work)):
             self._works.put(work)
 
-    def tell(self, work: Work) -> None:
+    def tell(self, work: ConsumeRequest) -> None:
         """Tell one more thread of it."""
         self._works.put(work)
 
@@ -308,7 +308,7 @@ class ThreadListening(_Sharing):
             self.slots[slot] = None
         self.home.post(self.exited)
 
-    def _consume(self, slot: int, work: Work) -> None:
+    def _consume(self, slot: int, work: ConsumeRequest) -> None:
         take, call, results = work.batches.popleft, self.caller.call, work.results
         assigned, slots = work.assigned, self.slots
         now_s = reported_s = time.perf_counter()
@@ -329,25 +329,27 @@ class ThreadListening(_Sharing):
             self.home.post(self.report, work)
 
 
-class CoroutineListening(_Sharing):
+class CoroutineExecutor(_Sharing):
     """Coroutine functions, on an event loop of the user's or on the listeners' thread."""
 
-    def __init__(self, home: LoopThread, caller: Caller, workers: int, relay: CallRelay) -> None:
+    def __init__(
+        self, home: LoopThread, caller: ListenerInvoker, workers: int, relay: CallRelay
+    ) -> None:
         super().__init__(home, workers)
         self.caller = caller
         self._relay = relay
-        self._works: asyncio.Queue[Work | None] = asyncio.Queue()
+        self._works: asyncio.Queue[ConsumeRequest | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Start the tasks."""
         self._relay.post(self._start)
 
-    def submit(self, work: Work) -> None:
+    def submit(self, work: ConsumeRequest) -> None:
         """Have it consumed."""
-        self._relay.post(self._put, work, self.share(work))
+        self._relay.post(self._put, work, self.workers_for(work))
 
-    def tell(self, work: Work) -> None:
+    def tell(self, work: ConsumeRequest) -> None:
         """Tell one more task of it."""
         self._relay.post(self._put, work, 1)
 
@@ -364,7 +366,7 @@ class CoroutineListening(_Sharing):
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._run(slot)) for slot in range(self.workers)]
 
-    def _put(self, work: Work | None, times: int) -> None:
+    def _put(self, work: ConsumeRequest | None, times: int) -> None:
         for _ in range(times):
             self._works.put_nowait(work)
 
@@ -381,7 +383,7 @@ class CoroutineListening(_Sharing):
             self.slots[slot] = None
             self.home.post(self.exited)
 
-    async def _consume(self, slot: int, work: Work) -> None:
+    async def _consume(self, slot: int, work: ConsumeRequest) -> None:
         assigned, batches, results = work.assigned, work.batches, work.results
         now_s = reported_s = time.perf_counter()
         while not (self.is_stopping or assigned.is_dropped):
@@ -403,7 +405,7 @@ class CoroutineListening(_Sharing):
 # ---- caller -------------------------------------------------------------------------------------
 # One call of a listener: argument, time, hooks, and what its answer means.
 #
-# Not here: on which thread or loop (``listening.py``), what follows (``concurrent.py``,
+# Not here: on which thread or loop (``executor.py``), what follows (``concurrent.py``,
 # ``ordered.py``).
 
 
@@ -413,18 +415,18 @@ Listener: TypeAlias = Callable[[Any], Answer | Awaitable[Answer]]
 _SUCCESS: Final = ResultKind.SUCCESS
 
 
-class Caller:
+class ListenerInvoker:
     """Calls one listener."""
 
     def __init__(
-        self, listener: Listener, hooks: Hooks, *, takes_list: bool, timeout_ms: float
+        self, listener: Listener, hooks: ConsumeHooks, *, takes_list: bool, timeout_ms: float
     ) -> None:
         self.listener = listener
         self.takes_list = takes_list
         self._hooks = hooks
         self._timeout_ms = timeout_ms
 
-    def call(self, work: Work, batch: Batch, started_s: float) -> tuple[Finished, float]:
+    def call(self, work: ConsumeRequest, batch: Batch, started_s: float) -> tuple[Finished, float]:
         """Call it now; returns what became of it and when that was."""
         contexts = self._hooks.before(work.assigned.queue, batch) if self._hooks.all else None
         try:
@@ -439,7 +441,7 @@ class Caller:
         return finished, ended_s
 
     async def call_async(
-        self, work: Work, batch: Batch, started_s: float
+        self, work: ConsumeRequest, batch: Batch, started_s: float
     ) -> tuple[Finished, float]:
         """The same for a coroutine function."""
         contexts = self._hooks.before(work.assigned.queue, batch) if self._hooks.all else None
@@ -507,7 +509,7 @@ class ConsumeHook(Protocol):
         ...
 
 
-class Hooks:
+class ConsumeHooks:
     """The hooks of one consumer, in the order they were added."""
 
     def __init__(self, group: str, hooks: Sequence[ConsumeHook] = ()) -> None:

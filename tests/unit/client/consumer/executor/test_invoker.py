@@ -3,28 +3,32 @@
 import pytest
 
 from kit.client.parts import received_message
-from penstock.client.consumer.assigned import AssignedQueue
-from penstock.client.consumer.listening import (
-    Caller,
+from penstock.client.consumer.executor import (
+    ConsumeHooks,
+    ConsumeRequest,
     ConsumeResult,
-    Hooks,
     Later,
+    ListenerInvoker,
     ResultKind,
     Suspend,
-    Work,
     is_coroutine_listener,
 )
+from penstock.client.consumer.process_queue import AssignedQueue
 from penstock.model.assignment import QueueRef
 
 QUEUE = QueueRef("t", "b", 0)
 
 
 def caller(listener, *, takes_list=False, timeout_ms=60_000):
-    return Caller(listener, Hooks("g"), takes_list=takes_list, timeout_ms=timeout_ms)
+    return ListenerInvoker(
+        listener, ConsumeHooks("g"), takes_list=takes_list, timeout_ms=timeout_ms
+    )
 
 
 def one_call(listener, **options):
-    work = Work(AssignedQueue(QUEUE, 0, 0), [[received_message(QUEUE, 0)]], lambda *_: None)
+    work = ConsumeRequest(
+        AssignedQueue(QUEUE, 0, 0), [[received_message(QUEUE, 0)]], lambda *_: None
+    )
     finished, _ = caller(listener, **options).call(work, work.batches[0], 0.0)
     return finished
 

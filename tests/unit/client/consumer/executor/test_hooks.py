@@ -1,7 +1,7 @@
 """Hooks around each call of the listener."""
 
 from kit.client.parts import received_message
-from penstock.client.consumer.listening import Finished, Hooks, ResultKind
+from penstock.client.consumer.executor import ConsumeHooks, Finished, ResultKind
 from penstock.model.assignment import QueueRef
 
 QUEUE = QueueRef("t", "b", 0)
@@ -27,7 +27,7 @@ class Recorder:
 
 def test_each_hook_gets_its_own_context_back_with_the_result():
     one, two = Recorder("one"), Recorder("two")
-    hooks = Hooks("g", [one])
+    hooks = ConsumeHooks("g", [one])
     hooks.add(two)
     contexts = hooks.before(QUEUE, [received_message(QUEUE, 1)])
     hooks.after(QUEUE, Finished([], None, None, ResultKind.LATER, 1.0), contexts)
@@ -37,7 +37,7 @@ def test_each_hook_gets_its_own_context_back_with_the_result():
 
 def test_a_hook_that_raises_keeps_nobody_from_being_called(caplog):
     bad, good = Recorder("bad", fails=True), Recorder("good")
-    hooks = Hooks("g", [bad, good])
+    hooks = ConsumeHooks("g", [bad, good])
     contexts = hooks.before(QUEUE, [])
     hooks.after(QUEUE, Finished([], None, None, ResultKind.SUCCESS, 1.0), contexts)
     assert [each[0] for each in good.seen] == ["before", "after"]

@@ -1,8 +1,8 @@
 """A queue this consumer owns, and the two contracts around it: who consumes, who keeps queues.
 
-Rebalancing (``rebalance.py``) decides which queues are ours and tells a ``QueueKeeper``; the keeper
-makes ``AssignedQueue``s, pulls for them and hands messages to its ``ConsumeService`` (concurrent,
-ordered or pop). A queue that comes back is a new object: results of the old one find
+Rebalancing (``rebalance.py``) decides which queues are ours and tells a ``QueueOwner``; the keeper
+makes ``AssignedQueue``s, pulls for them and hands messages to its ``ConsumeMessageService``
+(concurrent, ordered or pop). A queue that comes back is a new object: results of the old one find
 ``is_dropped`` and change nothing.
 
 Invariant: once dropped, an assigned queue neither pulls nor commits.
@@ -79,7 +79,7 @@ class DirectOutcome(NamedTuple):
     is_auto_commit: bool = True
 
 
-class ConsumeService(Protocol):
+class ConsumeMessageService(Protocol):
     """Gives messages to the listener and sees to what comes of it."""
 
     def start(self) -> None:
@@ -107,7 +107,7 @@ class ConsumeService(Protocol):
         ...
 
 
-class QueueKeeper(Protocol):
+class QueueOwner(Protocol):
     """Who owns assigned queues: what rebalancing needs to know and may ask for."""
 
     def owned(self) -> Mapping[QueueRef, AssignedQueue]:

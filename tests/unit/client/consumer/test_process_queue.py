@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.client.parts import received_message
-from penstock.client.consumer.assigned import ProcessQueue
+from penstock.client.consumer.process_queue import ProcessQueue
 from penstock.model.assignment import QueueRef
 
 QUEUE = QueueRef("t", "b", 0)
