@@ -39,7 +39,7 @@ class Case(NamedTuple):
     """Runs at most until the host leaves one alone."""
 
 
-class Verdict(NamedTuple):
+class SettleAction(NamedTuple):
     case: str
     figure: str
     ours: float
@@ -125,14 +125,14 @@ def judged(found):
                 is_met = ratio >= goal.bound if goal.is_floor else ratio <= goal.bound
             text = f"{'>=' if goal.is_floor else '<='} {goal.bound:g}x"
             verdicts.append(
-                Verdict(case.name, goal.figure, ours[goal.figure], other, ratio, text, is_met)
+                SettleAction(case.name, goal.figure, ours[goal.figure], other, ratio, text, is_met)
             )
     for name, bound, unit in ABSOLUTE:
         value = found.get("start", {}).get(name)
         if value is not None:
             theirs = found["start"].get(name.replace("penstock", "rabbitmq"))
             goal = f"<= {bound:g} {unit}"
-            verdicts.append(Verdict("start", name, value, theirs, None, goal, value <= bound))
+            verdicts.append(SettleAction("start", name, value, theirs, None, goal, value <= bound))
     return verdicts
 
 

@@ -24,7 +24,7 @@ from unittest import mock
 import msgspec
 
 from kit.amqp.peer import AmqpBench
-from penstock.adapters.amqp.connection import Session as AmqpSession
+from penstock.adapters.amqp.connection import AmqpConnection as AmqpSession
 from penstock.adapters.contract import Adapter, Peer
 from penstock.adapters.rocketmq.broker import RocketmqBroker
 from penstock.adapters.rocketmq.connection import RocketmqConnection

@@ -249,7 +249,7 @@ def test_whatever_a_peer_says_it_is_answered_or_cut_off_and_others_live(kind, pe
         works(good, number)
     assert seen or kind is half_open, "no peer was ever told that it is wrong"
     statistics = bench.engine.statistics()
-    assert (statistics.connections, len(bench.broker.sessions)) == (1, 1)
+    assert (statistics.connections, len(bench.broker.connections)) == (1, 1)
     assert bench.broker.contents.drawn_bytes == 0
     assert not bench.broker.contents.waiting
     assert bench.engine.unsent_pool.bytes == 0

@@ -9,17 +9,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.adapters.amqp.consumer import RUN_TAGS_MAX, Holder, Run, Unacked
+from penstock.adapters.amqp.consumer import RUN_TAGS_MAX, AttachedConsumer, TagRun, UnackedTags
 from penstock.model.ids import QueueId
 from penstock.wire.amqp.codes import AmqpError
 
-HOLDERS = cast("list[Holder]", [object(), object()])
+HOLDERS = cast("list[AttachedConsumer]", [object(), object()])
 QUEUES = [QueueId(1), QueueId(2)]
 
 Place = tuple[Any, int, tuple[int, ...]]
 
 
-def places(pieces: list[Run]) -> dict[int, Place]:
+def places(pieces: list[TagRun]) -> dict[int, Place]:
     """Every tag of these pieces: who has it, of which queue, with which offsets."""
     found: dict[int, Place] = {}
     for piece in pieces:
@@ -40,12 +40,12 @@ class Ledger(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.unacked = Unacked()
+        self.unacked = UnackedTags()
         self.model: dict[int, Place] = {}
         self.next_tag = 1
         self.next_offset = 0
         self.now_ms = 0
-        self.aside: list[list[Run]] = []
+        self.aside: list[list[TagRun]] = []
 
     @rule(who=st.integers(0, 1), where=st.integers(0, 1), count=st.integers(1, 9))
     def deliver(self, who: int, where: int, count: int) -> None:
@@ -143,7 +143,7 @@ TestLedger.settings = settings(max_examples=150, stateful_step_count=40, deadlin
 
 
 def test_a_run_goes_on_only_so_far() -> None:
-    unacked = Unacked()
+    unacked = UnackedTags()
     for offset in range(RUN_TAGS_MAX + 10):
         unacked.add(HOLDERS[0], QUEUES[0], [offset], 0)
     pieces = unacked.take_all()

@@ -13,7 +13,7 @@ import msgspec
 
 from kit.workbench import Workbench
 from penstock.adapters.amqp.broker import AmqpBroker
-from penstock.adapters.amqp.connection import Session
+from penstock.adapters.amqp.connection import AmqpConnection
 from penstock.adapters.amqp.factory import open_house
 from penstock.adapters.amqp.topology.queue import AmqpQueue
 from penstock.adapters.contract import Peer
@@ -100,7 +100,7 @@ class AmqpPeer:
 
     def __init__(self, bench: AmqpBench, number: int, host: str) -> None:
         self.bench: Final = bench
-        self.session: Final = Session(
+        self.session: Final = AmqpConnection(
             # Far from the ids that a workbench gives to its own connections.
             ConnectionId(1_000_000 + number),
             Peer(host, 40_000 + number, "127.0.0.1", 5672),

@@ -1,11 +1,11 @@
-"""What all AMQP connections of a broker share: virtual hosts, users, sessions, deadlines.
+"""What all AMQP connections of a broker share: virtual hosts, users, connections, deadlines.
 
 One per process, made when the listeners are open and before anybody is accepted; ``open_house`` in
 ``factory.py`` fills it with what the catalog knows. Virtual host ``/`` is space "" (D9), any other
 ``v`` is space ``v``; ``/`` always exists.
 
 Parts with deadlines that belong to no connection add themselves to ``broker.timers``.
-Not here: one connection (``session.py``), what a virtual host has (``vhost.py``).
+Not here: one connection (``connection.py``), what a virtual host has (``vhost.py``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.context import AmqpContext
-from penstock.adapters.amqp.direct_reply import DirectReplies
-from penstock.adapters.amqp.statistics import Tally
+from penstock.adapters.amqp.direct_reply import DirectReplyRegistry
+from penstock.adapters.amqp.statistics import DeliveryCounters
 from penstock.adapters.amqp.topology.matching import check_vhosts
 from penstock.adapters.amqp.topology.vhost import VirtualHost
 from penstock.adapters.amqp.transactions import TxBudget
@@ -30,7 +30,7 @@ from penstock.settings.load import Settings
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.connection import Session
+    from penstock.adapters.amqp.connection import AmqpConnection
 
 VHOST_KIND: Final = "amqp.vhost"
 DEFAULT_VHOST: Final = "/"
@@ -48,9 +48,9 @@ class AmqpBroker:
         self.all_settings: Final = settings
         self.settings: Final = settings.amqp
         self.timers: Final = Timers()
-        self.gone: Final = Tally()
+        self.gone: Final = DeliveryCounters()
         """What vhosts counted that are dropped."""
-        self.sessions: Final[dict[ConnectionId, Session]] = {}
+        self.connections: Final[dict[ConnectionId, AmqpConnection]] = {}
         """Connections that live and have opened a virtual host."""
         self.contents: Final = ContentBudget(engine.inflight_pool)
         """Connections in the midst of a content, when room is short (D22)."""
@@ -64,7 +64,7 @@ class AmqpBroker:
         self.transactions: Final = TxBudget(
             engine.inflight_pool, settings.flow.connection_bytes_max
         )
-        self.replies: Final = DirectReplies()
+        self.replies: Final = DirectReplyRegistry()
         """Requesters that wait for direct replies."""
         self.vhosts: Final[dict[str, VirtualHost]] = {}
         self.vhosts[DEFAULT_VHOST] = VirtualHost(self.context, DEFAULT_VHOST, self.vhosts)
@@ -95,23 +95,23 @@ class AmqpBroker:
         vhost = self.vhosts.get(name)
         if vhost is None or name == DEFAULT_VHOST:
             return False
-        for session in list(self.sessions.values()):
-            if session.vhost is vhost:
-                self.close_connection(session.connection_id, f"vhost '{name}' is deleted")
+        for connection in list(self.connections.values()):
+            if connection.vhost is vhost:
+                self.close_connection(connection.connection_id, f"vhost '{name}' is deleted")
         vhost.drop()
         self.gone.add(vhost.gone)
         del self.vhosts[name]
         self.engine.define(VHOST_KIND, name, None)
         return True
 
-    def enter(self, session: Session) -> None:
+    def enter(self, connection: AmqpConnection) -> None:
         """A connection has opened its virtual host."""
-        self.sessions[session.connection_id] = session
+        self.connections[connection.connection_id] = connection
         self.context.churn["connection_created"] += 1
 
-    def leave(self, session: Session) -> bool:
+    def leave(self, connection: AmqpConnection) -> bool:
         """It is gone; False when it never entered, or left before."""
-        if self.sessions.pop(session.connection_id, None) is None:
+        if self.connections.pop(connection.connection_id, None) is None:
             return False
         self.context.churn["connection_closed"] += 1
         return True
@@ -129,10 +129,10 @@ class AmqpBroker:
 
     def close_connection(self, connection_id: ConnectionId, reason: str) -> bool:
         """An operator ends a connection: 320; False when it is gone already."""
-        session = self.sessions.get(connection_id)
-        if session is None:
+        connection = self.connections.get(connection_id)
+        if connection is None:
             return False
-        session.fail(AmqpError(ReplyCode.CONNECTION_FORCED, reason))
+        connection.fail(AmqpError(ReplyCode.CONNECTION_FORCED, reason))
         return True
 
     def _removed(self, topic: Topic) -> None:
@@ -164,6 +164,6 @@ class ConsumerTimeouts:
 
     def due(self, now_ms: int) -> None:
         self._next_ms = now_ms + self._pause_ms
-        for session in list(self._broker.sessions.values()):
-            for channel in list(session.channels.values()):
-                channel.consuming.due(now_ms)
+        for connection in list(self._broker.connections.values()):
+            for channel in list(connection.channels.values()):
+                channel.consumers.due(now_ms)

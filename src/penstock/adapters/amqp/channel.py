@@ -15,8 +15,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.adapters.amqp.consumer_commands import Consuming
-from penstock.adapters.amqp.publisher import Publishing
+from penstock.adapters.amqp.consumer_commands import ChannelConsumers
+from penstock.adapters.amqp.publisher import ChannelPublisher
 from penstock.adapters.replies import ReplyQueue
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.frames import method_frame
@@ -33,7 +33,7 @@ from penstock.wire.amqp.methods.method import Method
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.broker import AmqpBroker
-    from penstock.adapters.amqp.connection import Session
+    from penstock.adapters.amqp.connection import AmqpConnection
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.engine.connection import Channel
 
@@ -52,27 +52,27 @@ OPEN: Final = ChannelPhase.OPEN
 """For those who ask often: a member is slow to find by its name, as slow as a call."""
 
 
-class ChannelState:
+class AmqpChannel:
     """One open channel of one connection."""
 
-    def __init__(self, number: int, session: Session) -> None:
+    def __init__(self, number: int, connection: AmqpConnection) -> None:
         self.number: Final = number
-        self.session: Final = session
-        self.vhost: Final[VirtualHost] = session.vhost
-        self.broker: Final[AmqpBroker] = session.broker
-        self.context: Final = session.context
+        self.connection: Final = connection
+        self.vhost: Final[VirtualHost] = connection.vhost
+        self.broker: Final[AmqpBroker] = connection.broker
+        self.context: Final = connection.context
         self.phase = ChannelPhase.OPEN
         self.last_queue = ""
         """The queue declared last: what an empty name means."""
-        self.line: Final = ReplyQueue(session.send, self._line_changed)
+        self.line: Final = ReplyQueue(connection.send, self._line_changed)
         self.engine_channel: Channel | None = None
         """The engine's channel, if anything was published; ``flow`` opens it."""
-        self.publishing: Final = Publishing(self)
-        self.consuming: Final = Consuming(self)
+        self.publisher: Final = ChannelPublisher(self)
+        self.consumers: Final = ChannelConsumers(self)
         self.context.churn["channel_created"] += 1
 
     def __repr__(self) -> str:
-        return f"<ChannelState {self.number} of {self.session.name}>"
+        return f"<AmqpChannel {self.number} of {self.connection.name}>"
 
     @property
     def is_open(self) -> bool:
@@ -84,8 +84,10 @@ class ChannelState:
         """The engine's channel, opened when something is published first."""
         flow = self.engine_channel
         if flow is None:
-            flow = self.engine_channel = self.session.connection.open_channel(str(self.number))
-            self.session.flows[flow] = self
+            flow = self.engine_channel = self.connection.engine_connection.open_channel(
+                str(self.number)
+            )
+            self.connection.flows[flow] = self
         return flow
 
     # Answers.
@@ -95,7 +97,7 @@ class ChannelState:
         if self.phase is not OPEN:
             return
         # Past the line while nobody stands in it, which is the rule.
-        (self.line if self.line.is_waiting else self.session).send(data)
+        (self.line if self.line.is_waiting else self.connection).send(data)
 
     def answer(self, method: Method) -> None:
         self.send(method_frame(self.number, method))
@@ -120,7 +122,7 @@ class ChannelState:
         """Something is wrong with this channel (a hard error: with the whole connection)."""
         error.about(self.number)
         if error.code.is_hard:
-            self.session.fail(error)
+            self.connection.fail(error)
         elif self.is_open:
             self.phase = ChannelPhase.FAILED
             self.context.note_close(error)
@@ -135,16 +137,16 @@ class ChannelState:
         self.give_back()
         self._say(CloseOk())
         if not self.line.is_waiting:
-            self.session.forget(self)
+            self.connection.forget(self)
 
     def give_back(self) -> None:
         """Requeue what is unsettled, let consumers and publishes go; may be called twice."""
-        if not self.consuming.is_closed:
+        if not self.consumers.is_closed:
             self.context.churn["channel_closed"] += 1
-        self.consuming.close()
-        self.publishing.close()
+        self.consumers.close()
+        self.publisher.close()
         if self.engine_channel is not None:
-            self.session.flows.pop(self.engine_channel, None)
+            self.connection.flows.pop(self.engine_channel, None)
             self.engine_channel.close()
             self.engine_channel = None
 
@@ -158,12 +160,12 @@ class ChannelState:
 
     def _line_changed(self) -> None:
         if self.line.is_waiting:
-            self.session.waiting[self] = None
+            self.connection.waiting[self] = None
         else:
-            self.session.waiting.pop(self, None)
+            self.connection.waiting.pop(self, None)
             if self.phase is ChannelPhase.ENDED:
-                self.session.forget(self)
-        self.session.wake()
+                self.connection.forget(self)
+        self.connection.wake()
 
 
 def _nobody(method: Method | None) -> None:
@@ -176,31 +178,31 @@ def _nobody(method: Method | None) -> None:
 # Not here: what a close gives back (``channel.py``).
 
 
-def open_again(channel: ChannelState, method: Open) -> None:
+def open_again(channel: AmqpChannel, method: Open) -> None:
     del channel, method
     raise AmqpError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
 
 
-def close(channel: ChannelState, method: Close) -> None:
+def close(channel: AmqpChannel, method: Close) -> None:
     """The client is done with it."""
     del method
     channel.end()
 
 
-def flow(channel: ChannelState, method: Flow) -> None:
+def flow(channel: AmqpChannel, method: Flow) -> None:
     """Deliveries always flow; the window (basic.qos) is the way to slow them down."""
     if not method.is_active:
         raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "active=false")
     channel.answer(FlowOk(True))
 
 
-def access(channel: ChannelState, method: AccessRequest) -> None:
+def access(channel: AmqpChannel, method: AccessRequest) -> None:
     """Tickets are of AMQP 0-8; everybody gets the same one."""
     del method
     channel.answer(AccessRequestOk(1))
 
 
-COMMANDS: Final[dict[type[Method], Callable[[ChannelState, Any], None]]] = {
+COMMANDS: Final[dict[type[Method], Callable[[AmqpChannel, Any], None]]] = {
     Open: open_again,
     Close: close,
     Flow: flow,

@@ -32,7 +32,7 @@ from penstock.adapters.amqp import (
     queue_commands,
     transactions,
 )
-from penstock.adapters.amqp.channel import OPEN, ChannelPhase, ChannelState
+from penstock.adapters.amqp.channel import OPEN, AmqpChannel, ChannelPhase
 from penstock.adapters.amqp.consumer import acks, settle, stretches
 from penstock.flow.diagnosis import COMMANDS as DIAGNOSIS_COMMANDS
 from penstock.flow.diagnosis import UndoneView
@@ -55,7 +55,7 @@ from penstock.wire.amqp.methods.method import Method
 from penstock.wire.amqp.methods.queue import Declare, Delete, Purge
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.connection import Session
+    from penstock.adapters.amqp.connection import AmqpConnection
     from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.engine.connection import Channel
     from penstock.wire.amqp.parser import Inflow
@@ -86,8 +86,8 @@ class Backlog:
         "is_waiting",
     )
 
-    def __init__(self, session: Session, inflow: Inflow) -> None:
-        self._session = session
+    def __init__(self, connection: AmqpConnection, inflow: Inflow) -> None:
+        self._session = connection
         self._inflow = inflow
         self._events: list[Event] = []
         self._turns_left = TURNS_MAX
@@ -102,7 +102,7 @@ class Backlog:
             self._events += events
             return False
         self.is_waiting = False
-        session = self._session
+        connection = self._session
         for number, event in enumerate(events):
             # Publishes cost nothing here: they are the engine's to spread.
             if type(event) is AckRun or type(event) is SettleRun:
@@ -118,7 +118,7 @@ class Backlog:
             if left < 0 or (type(event) is Command and self._is_early(event)):
                 self._put_off(events[number:])
                 return False
-            if not run_event(session, event):
+            if not run_event(connection, event):
                 return False
             if self.is_waiting:
                 # For a queue that this was to delete.
@@ -147,7 +147,7 @@ class Backlog:
         self._awaited = None
         self.is_waiting = False
         if self._session.is_established:
-            self._session.connection.undone = None
+            self._session.engine_connection.undone = None
 
     def wait_for(self, queue: AmqpQueue) -> None:
         """Nothing is done before this queue, which is to go, is gone."""
@@ -170,13 +170,13 @@ class Backlog:
 
     def _put_off(self, events: list[Event]) -> None:
         """These wait for the next turn."""
-        session = self._session
+        connection = self._session
         self._events = events
-        self.is_waiting = not session.is_over
-        if session.is_established and session.connection.undone is None:
-            self._since_ms = session.now_ms
-            session.connection.undone = self
-        session.wake()
+        self.is_waiting = not connection.is_over
+        if connection.is_established and connection.engine_connection.undone is None:
+            self._since_ms = connection.now_ms
+            connection.engine_connection.undone = self
+        connection.wake()
 
     def _is_early(self, command: Command) -> bool:
         """True while publishes in front of a command are on their way to what it looks into."""
@@ -222,20 +222,20 @@ def _is_scattered(tags: list[int]) -> bool:
     return len(stretches(tags)) > len(tags) // NEIGHBOURS_PER_COMMAND
 
 
-def leaving_queue(session: Session, number: int, name: str) -> AmqpQueue | None:
+def leaving_queue(connection: AmqpConnection, number: int, name: str) -> AmqpQueue | None:
     """The queue that a command on this channel names, if it is to go and has dead to bury first."""
-    channel = session.channels.get(number)
-    return None if channel is None else session.vhost.queues.leaving(name or channel.last_queue)
+    channel = connection.channels.get(number)
+    return None if channel is None else connection.vhost.queues.leaving(name or channel.last_queue)
 
 
-def is_publishing(session: Session) -> bool:
+def is_publishing(connection: AmqpConnection) -> bool:
     """True while publishes of this connection wait for their turn, and nothing holds them."""
-    return session.is_established and any(_on_their_way(session))
+    return connection.is_established and any(_on_their_way(connection))
 
 
-def _on_their_way(session: Session) -> Iterator[Channel]:
+def _on_their_way(connection: AmqpConnection) -> Iterator[Channel]:
     """Channels of an open connection whose publishes the next turn will store."""
-    for channel in session.connection.channels.values():
+    for channel in connection.engine_connection.channels.values():
         if channel.inbox_messages and channel.hold is None:
             yield channel
 
@@ -248,7 +248,7 @@ def _on_their_way(session: Session) -> Iterator[Channel]:
 # everything else goes to the parts of the channel or to its family's handler. Errors learn here
 # which class and method they are about.
 #
-# Not here: handlers (``families.py``), what an error does (``ChannelState.fail``).
+# Not here: handlers (``families.py``), what an error does (``AmqpChannel.fail``).
 
 
 logger = logging.getLogger(__name__)
@@ -258,18 +258,18 @@ _ACK: Final = 80
 _CLOSE_OK: Final = CloseOk()
 
 
-def run_event(session: Session, event: Event) -> bool:
+def run_event(connection: AmqpConnection, event: Event) -> bool:
     """One thing that the peer said; False when it was the end of the connection."""
-    channel = session.channels.get(event.channel)
+    channel = connection.channels.get(event.channel)
     try:
         if channel is None:
-            _without_channel(session, event)
+            _without_channel(connection, event)
         elif type(event) is Command:
             _command(channel, event.method)
         elif channel.phase is not OPEN:
             pass
         elif type(event) is PublishRun:
-            channel.publishing.publish(event)
+            channel.publisher.publish(event)
         elif type(event) is AckRun:
             acks(channel, event)
         elif type(event) is SettleRun:
@@ -278,17 +278,17 @@ def run_event(session: Session, event: Event) -> bool:
             raise event.error
     except AmqpError as error:
         if channel is None:
-            session.fail(error)
+            connection.fail(error)
         else:
             channel.fail(error.about(event.channel, *_ids(event)))
     except (NotFound, AlreadyExists) as error:
         # Two words for the same thing, a check that was forgotten: ours, and the peer may know.
-        logger.exception("a command of %s failed by our mistake", session.name)
-        session.fail(AmqpError(ReplyCode.INTERNAL_ERROR, str(error)))
-    return not session.is_over
+        logger.exception("a command of %s failed by our mistake", connection.name)
+        connection.fail(AmqpError(ReplyCode.INTERNAL_ERROR, str(error)))
+    return not connection.is_over
 
 
-def _command(channel: ChannelState, method: Method) -> None:
+def _command(channel: AmqpChannel, method: Method) -> None:
     if channel.phase is OPEN:
         handler = HANDLERS.get(type(method))
         if handler is None:
@@ -297,33 +297,33 @@ def _command(channel: ChannelState, method: Method) -> None:
         handler(channel, method)
     elif channel.phase is ChannelPhase.FAILED:
         if type(method) is CloseOk:
-            channel.session.forget(channel)
+            channel.connection.forget(channel)
         elif type(method) is Close:
             # Both closed it at the same time; its close-ok to ours is still to come.
-            channel.session.send(method_frame(channel.number, _CLOSE_OK))
+            channel.connection.send(method_frame(channel.number, _CLOSE_OK))
 
 
-def _without_channel(session: Session, event: Event) -> None:
+def _without_channel(connection: AmqpConnection, event: Event) -> None:
     number = event.channel
-    if not number or not session.is_established:
-        run(session, event)
+    if not number or not connection.is_established:
+        run(connection, event)
         return
     try:
         if type(event) is not Command or type(event.method) is not Open:
             raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
-        _open(session, number)
+        _open(connection, number)
     except AmqpError as error:
         raise error.about(number, *_ids(event)) from None
 
 
-def _open(session: Session, number: int) -> None:
-    limit = session.channel_max
+def _open(connection: AmqpConnection, number: int) -> None:
+    limit = connection.channel_max
     if number > limit:
         text = (
             f"number of channels opened ({number}) has reached the negotiated channel_max ({limit})"
         )
         raise AmqpError(ReplyCode.NOT_ALLOWED, text)
-    session.channels[number] = channel = ChannelState(number, session)
+    connection.channels[number] = channel = AmqpChannel(number, connection)
     channel.answer(OpenOk())
 
 
@@ -340,10 +340,11 @@ def _ids(event: Event) -> tuple[int, int]:
 # Which method of an open channel goes to which handler: one dict per family, joined here.
 #
 # A handler gets the channel and the method, answers through the channel, and raises ``AmqpError``
-# when something is wrong; the session adds class and method to it and closes what has to be closed.
+# when something is wrong; the connection adds class and method to it and closes what has to be
+# closed.
 
 
-Handler = Callable[["ChannelState", Any], None]
+Handler = Callable[["AmqpChannel", Any], None]
 
 HANDLERS: Final[dict[type[Method], Handler]] = {
     **channel_commands.COMMANDS,
@@ -364,7 +365,7 @@ HANDLERS: Final[dict[type[Method], Handler]] = {
 # Not here: the steps of the handshake (``handshake.py``), how a connection ends (``closing.py``).
 
 
-def run(session: Session, event: Event) -> None:
+def run(connection: AmqpConnection, event: Event) -> None:
     """An event on channel 0, or one that came before the virtual host is open."""
     if event.channel or type(event) is not Command:
         text = f"frame on channel {event.channel} before the connection is open"
@@ -373,11 +374,11 @@ def run(session: Session, event: Event) -> None:
     handler = COMMANDS.get(type(method))
     try:
         if type(method) is ConnectionClose:
-            session.leave()
-        elif not session.is_established:
-            session.handshake.take(method)
+            connection.leave()
+        elif not connection.is_established:
+            connection.handshake.take(method)
         elif handler is not None:
-            handler(session, method)
+            handler(connection, method)
         else:
             text = "unexpected method in connection state running"
             raise AmqpError(ReplyCode.CHANNEL_ERROR, text)
@@ -385,12 +386,12 @@ def run(session: Session, event: Event) -> None:
         raise error.about(0, method.class_id, method.method_id) from None
 
 
-def update_secret(session: Session, method: UpdateSecret) -> None:
+def update_secret(connection: AmqpConnection, method: UpdateSecret) -> None:
     """There are no secrets that end; a new one is as good as the old one."""
     del method
-    session.say(UpdateSecretOk())
+    connection.say(UpdateSecretOk())
 
 
-COMMANDS: Final[dict[type[Method], Callable[[Session, Any], None]]] = {
+COMMANDS: Final[dict[type[Method], Callable[[AmqpConnection, Any], None]]] = {
     UpdateSecret: update_secret,
 }

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock import __version__
-from penstock.adapters.amqp.channel import ChannelState
+from penstock.adapters.amqp.channel import AmqpChannel
 from penstock.adapters.amqp.commands import Backlog
 from penstock.adapters.contract import Peer
 from penstock.adapters.replies import HandOverCount
@@ -91,10 +91,10 @@ class Caller:
         "client_properties",
         "clock",
         "connected_ms",
-        "connection",
         "connection_id",
         "connection_name",
         "context",
+        "engine_connection",
         "frame_max",
         "heartbeat",
         "is_over",
@@ -124,7 +124,7 @@ class Caller:
         # Known when the handshake is done, not before.
         self.user: User
         self.vhost: VirtualHost
-        self.connection: Connection
+        self.engine_connection: Connection
         self.auth_mechanism = ""
         self.client_properties: dict[str, Any] = {}
         self.client_capabilities: frozenset[str] = frozenset()
@@ -244,25 +244,25 @@ class BlockedNotices:
 logger = logging.getLogger(__name__)
 
 
-class Session(Caller):
+class AmqpConnection(Caller):
     """One client."""
 
     __slots__ = (
-        "_beat", "_contents", "_farewell", "_handed", "_inflow", "_is_hung_up", "backlog",
-        "channels", "confirming", "flows", "handshake", "is_established", "unsent", "waiting",
-        "wants_close",
+        "_beat", "_contents", "_farewell", "_handed", "_inflow", "_is_hung_up",
+        "channels", "commands", "confirming", "flows", "handshake", "is_established", "unsent",
+        "waiting", "wants_close",
     )  # fmt: skip
 
     def __init__(
         self, connection_id: ConnectionId, peer: Peer, broker: AmqpBroker, wake: Callable[[], None]
     ) -> None:
         super().__init__(connection_id, peer, broker, wake)
-        self.channels: Final[dict[int, ChannelState]] = {}
-        self.flows: Final[dict[Channel, ChannelState]] = {}
+        self.channels: Final[dict[int, AmqpChannel]] = {}
+        self.flows: Final[dict[Channel, AmqpChannel]] = {}
         """Channels of the engine that belong to channels of ours."""
-        self.waiting: Final[dict[ChannelState, None]] = {}
+        self.waiting: Final[dict[AmqpChannel, None]] = {}
         """Channels whose answers wait for the disk."""
-        self.confirming: dict[ChannelState, None] = {}
+        self.confirming: dict[AmqpChannel, None] = {}
         """Channels with confirms that are made of a whole turn."""
         flow = broker.all_settings.flow
         self.unsent: Final = UnsentLimit(
@@ -274,7 +274,7 @@ class Session(Caller):
         self.wants_close = False
         self.handshake: Final = Handshake(self)
         self._inflow: Final = Inflow(message_bytes_max=broker.context.message_bytes_max)
-        self.backlog: Final = Backlog(self, self._inflow)
+        self.commands: Final = Backlog(self, self._inflow)
         self._contents: Final = broker.content_share(self.name, wake)
         self._beat = Heartbeat(0, self.now_ms)
         self._farewell: Farewell | None = None
@@ -300,7 +300,7 @@ class Session(Caller):
         self._end(CLOSE_OK)
         self._farewell = Farewell(self.now_ms + self.broker.settings.close_ms_max)
 
-    def forget(self, channel: ChannelState) -> None:
+    def forget(self, channel: AmqpChannel) -> None:
         """A channel is gone, its number is free."""
         if self.channels.get(channel.number) is channel:
             del self.channels[channel.number]
@@ -316,10 +316,10 @@ class Session(Caller):
         options = ConnectionOptions(
             pending_publishes_max=self.broker.settings.pending_publishes_max
         )
-        self.connection = self.broker.engine.connect(
+        self.engine_connection = self.broker.engine.connect(
             self.connection_id, self, self.known_as, options
         )
-        self._contents.connection = self.connection
+        self._contents.connection = self.engine_connection
         self.broker.enter(self)
         self.is_established = True
 
@@ -330,10 +330,10 @@ class Session(Caller):
         """As the gate wants it, nothing waits to be done, and there is room for late answers."""
         if self.is_over or not self.is_established:
             return True
-        if self.backlog.is_waiting:
+        if self.commands.is_waiting:
             return False
         # A gate without a reason is open: the rule, and asked seven times in a turn.
-        if self.connection.gate.reasons and not self.connection.may_read:
+        if self.engine_connection.gate.reasons and not self.engine_connection.may_read:
             return False
         if self.waiting:
             held = sum([channel.line.held_bytes for channel in self.waiting])
@@ -355,18 +355,18 @@ class Session(Caller):
         if not self.is_established and inflow.is_greeted:
             self.handshake.greet()
         # Mostly nothing is left of the bytes, and nothing was left before.
-        if self.backlog.take(events) and (not inflow.is_clear or self._contents.charged_bytes):
+        if self.commands.take(events) and (not inflow.is_clear or self._contents.charged_bytes):
             self._all_done()
 
     def outgoing(self) -> list[bytes]:
         """Everything to send; what waited for this turn is done first."""
-        if self.backlog.is_waiting and self.backlog.go_on():
+        if self.commands.is_waiting and self.commands.go_on():
             self._all_done()
             self.wants_close = self.wants_close or self._is_hung_up
         if self.confirming:
             confirming, self.confirming = self.confirming, {}
             for channel in confirming:
-                channel.publishing.say_confirms()
+                channel.publisher.say_confirms()
         outbox, self._outbox = self._outbox, []
         if outbox and self.heartbeat:
             self._beat.sent_ms = self.clock.monotonic_ms()
@@ -380,7 +380,7 @@ class Session(Caller):
             return
         if self._handed.taken():
             for channel in self.channels.values():
-                channel.consuming.wake()
+                channel.consumers.wake()
 
     def next_deadline_ms(self) -> int | None:
         """Heartbeats, late contents, or a peer that does not answer our close."""
@@ -414,7 +414,7 @@ class Session(Caller):
     def eof(self) -> None:
         """The peer will say no more: nobody listens once all it said is done."""
         self._is_hung_up = True
-        self.wants_close = self.wants_close or not self.backlog.is_waiting
+        self.wants_close = self.wants_close or not self.commands.is_waiting
 
     def stopping(self, reason: str) -> None:
         if self.is_established:
@@ -430,12 +430,12 @@ class Session(Caller):
     def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
         ours = self.flows.get(channel)
         if ours is not None:
-            ours.publishing.confirmed(confirmations)
+            ours.publisher.confirmed(confirmations)
 
     def refused(self, channel: Channel, refusals: list[tuple[int, Refusal]]) -> None:
         ours = self.flows.get(channel)
         if ours is not None:
-            ours.publishing.refused(refusals)
+            ours.publisher.refused(refusals)
 
     # Parts.
 
@@ -454,7 +454,7 @@ class Session(Caller):
                 if not self.is_established or not self.channels.keys() >= numbers:
                     raise AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
                 # Alarms concern it from now on.
-                self.connection.note_publisher()
+                self.engine_connection.note_publisher()
             self._contents.keeps(self._inflow.held_bytes, self.now_ms)
         except AmqpError as error:
             self.fail(error)
@@ -473,7 +473,7 @@ class Session(Caller):
         if last_words:
             self.send(last_words)
         self.is_over = True
-        self.backlog.clear()
+        self.commands.clear()
         channels = list(self.channels.values())
         self.channels.clear()
         # Last in, first out; whatever fails in one of them, the others are not left behind.
@@ -491,7 +491,7 @@ class Session(Caller):
             try:
                 self.vhost.queues.connection_closed(self.connection_id)
             finally:
-                self.connection.close()
+                self.engine_connection.close()
 
 
 # ---- handshake ----------------------------------------------------------------------------------
@@ -535,7 +535,7 @@ class Step(Enum):
 class Handshake:
     """One connection's way in."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: AmqpConnection) -> None:
         self._session = session
         self.step = Step.GREETING
 

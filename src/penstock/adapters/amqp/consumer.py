@@ -40,7 +40,7 @@ from penstock.wire.amqp.methods.basic import (
 from penstock.wire.amqp.serializer import Deliveries
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.channel import ChannelState
+    from penstock.adapters.amqp.channel import AmqpChannel
     from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.engine.subscription.consumer import Delivery
     from penstock.engine.subscription.subscription import Subscription
@@ -53,12 +53,12 @@ QUORUM_PREFETCH: Final = 2000
 CANCEL_NOTIFY: Final = "consumer_cancel_notify"
 
 
-class Holder:
+class AttachedConsumer:
     """Somebody of this channel whom messages of one queue were given to."""
 
     __slots__ = ("channel", "consumer", "is_counted", "queue", "subscription")
 
-    def __init__(self, channel: ChannelState, queue: AmqpQueue) -> None:
+    def __init__(self, channel: AmqpChannel, queue: AmqpQueue) -> None:
         self.channel = channel
         self.queue = queue
         self.subscription: Subscription = queue.subscription
@@ -75,7 +75,7 @@ class Holder:
     def attach(self, demand: Demand, name: str, **keywords: Any) -> None:
         """Become a consumer of the engine; raises when it takes no more of them."""
         attached = self.subscription.attach(
-            self, demand, unsent=self.channel.session.unsent, name=name, **keywords
+            self, demand, unsent=self.channel.connection.unsent, name=name, **keywords
         )
         if not isinstance(attached, Consumer):
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, attached.text)
@@ -93,13 +93,13 @@ class Holder:
 
     def cancelled(self, consumer: Consumer, cause: str) -> None:
         """The queue is gone: so is whoever took from it by hand."""
-        self.channel.consuming.forget_getter(self)
+        self.channel.consumers.forget_getter(self)
 
     def active_changed(self, consumer: Consumer, is_active: bool) -> None:
         """Only consumers wait in line."""
 
 
-class ConsumerEntry(Holder):
+class BasicConsumer(AttachedConsumer):
     """A consumer as its client knows it: by its tag."""
 
     __slots__ = (
@@ -115,7 +115,7 @@ class ConsumerEntry(Holder):
     )
 
     def __init__(
-        self, channel: ChannelState, queue: AmqpQueue, method: Consume, tag: str, priority: int
+        self, channel: AmqpChannel, queue: AmqpQueue, method: Consume, tag: str, priority: int
     ) -> None:
         super().__init__(channel, queue)
         self.tag = tag
@@ -123,12 +123,12 @@ class ConsumerEntry(Holder):
         self.is_no_ack = method.is_no_ack
         self.is_exclusive = method.is_exclusive
         self.priority = priority
-        self.prefetch_count = 0 if method.is_no_ack else channel.consuming.prefetch_count
+        self.prefetch_count = 0 if method.is_no_ack else channel.consumers.prefetch_count
         """As its client asked; 0 = no limit."""
         self.is_active = True
         """False for those who wait until the single active consumer leaves."""
         self.window: Window | None = None
-        self.deliveries = Deliveries(channel.number, tag, channel.session.frame_max)
+        self.deliveries = Deliveries(channel.number, tag, channel.connection.frame_max)
 
     def start(self) -> None:
         """Take messages from now on."""
@@ -136,11 +136,11 @@ class ConsumerEntry(Holder):
         demand: Demand = Unlimited()
         if not self.is_no_ack:
             count = self.prefetch_count or (QUORUM_PREFETCH if self.is_counted else 0)
-            demand = self.window = Window(count, self.channel.consuming.window)
-        session = self.channel.session
+            demand = self.window = Window(count, self.channel.consumers.window)
+        connection = self.channel.connection
         self.attach(
             demand,
-            f"{session.name} ({self.channel.number}) {self.tag}",
+            f"{connection.name} ({self.channel.number}) {self.tag}",
             priority=self.priority,
             is_auto_settled=self.is_no_ack,
         )
@@ -169,7 +169,10 @@ class ConsumerEntry(Holder):
         if self.window is not None:
             self.window.close()
         channel = self.channel
-        if channel.consuming.forget(self) and CANCEL_NOTIFY in channel.session.client_capabilities:
+        if (
+            channel.consumers.forget(self)
+            and CANCEL_NOTIFY in channel.connection.client_capabilities
+        ):
             channel.answer(Cancel(self.tag, is_nowait=True))
 
     def active_changed(self, consumer: Consumer, is_active: bool) -> None:
@@ -185,9 +188,9 @@ class ConsumerEntry(Holder):
 # shows them (``present.py``); what came back to a quorum queue says how often.
 #
 # F14: what the socket has not taken is counted by the engine when it hands a list over, against the
-# connection's ``UnsentLimit``; ``Session.flushed`` gives it back and ``Consuming.wake`` lets the
-# engine go on. So a peer that does not read stops its own connection's deliveries and nobody
-# else's.
+# connection's ``UnsentLimit``; ``AmqpConnection.flushed`` gives it back and
+# ``ChannelConsumers.wake`` lets the engine go on. So a peer that does not read stops its own
+# connection's deliveries and nobody else's.
 #
 # Not here: tags (``unacked.py``), the layout of frames (``wire/amqp/serializer.py``).
 
@@ -200,7 +203,7 @@ _QUEUE: Final = attrgetter("queue_id")
 _IS_REDELIVERED: Final = attrgetter("is_redelivered")
 
 
-def deliver(entry: ConsumerEntry, deliveries: list[Delivery]) -> None:
+def deliver(entry: BasicConsumer, deliveries: list[Delivery]) -> None:
     """Send these to a consumer; what needs an ack is in the ledger afterwards."""
     count = len(deliveries)
     records: list[Record] = list(map(_RECORD, deliveries))
@@ -216,9 +219,9 @@ def deliver(entry: ConsumerEntry, deliveries: list[Delivery]) -> None:
     if not is_plain or (redelivered is not None and entry.is_counted):
         records = [presented(entry, delivery) for delivery in deliveries]
     channel, is_no_ack = entry.channel, entry.is_no_ack
-    consuming = channel.consuming
-    consuming.tally.delivered(count, again, is_no_ack=is_no_ack)
-    entry.queue.tally.delivered(count, again, is_no_ack=is_no_ack)
+    consuming = channel.consumers
+    consuming.counters.delivered(count, again, is_no_ack=is_no_ack)
+    entry.queue.counters.delivered(count, again, is_no_ack=is_no_ack)
     if is_no_ack:
         first_tag = consuming.unacked.skip(count)
     else:
@@ -228,10 +231,10 @@ def deliver(entry: ConsumerEntry, deliveries: list[Delivery]) -> None:
     channel.send(entry.deliveries.encode(records, first_tag, redelivered))
 
 
-def note(holder: Holder, deliveries: list[Delivery], *, is_plain: bool) -> int:
+def note(holder: AttachedConsumer, deliveries: list[Delivery], *, is_plain: bool) -> int:
     """Enter deliveries into the ledger; the first tag."""
     channel = holder.channel
-    unacked = channel.consuming.unacked
+    unacked = channel.consumers.unacked
     now_ms = channel.context.clock.monotonic_ms()
     first_tag = unacked.next_tag
     if is_plain and len(holder.queue.topic.queues) == 1:
@@ -254,7 +257,7 @@ def note(holder: Holder, deliveries: list[Delivery], *, is_plain: bool) -> int:
     return first_tag
 
 
-def presented(holder: Holder, delivery: Delivery) -> Record:
+def presented(holder: AttachedConsumer, delivery: Delivery) -> Record:
     """The record of a delivery as its AMQP peer shall see it."""
     record = delivery.record
     if record.shape.wire != _AMQP:
@@ -292,12 +295,12 @@ RUN_AGE_MS_MAX: Final = 1000
 """So is it after this time: a run is as old as its first delivery, for ``consumer_timeout``."""
 
 
-class Run(msgspec.Struct, eq=False):
+class TagRun(msgspec.Struct, eq=False):
     """Tags next to each other."""
 
     first_tag: int
     tags: int
-    holder: Holder
+    holder: AttachedConsumer
     queue_id: QueueId
     offsets: list[int]
     at: int = 0
@@ -321,8 +324,8 @@ class Run(msgspec.Struct, eq=False):
         """True for the one tag of a record with several messages in it."""
         return self.at < 0
 
-    def part(self, first_tag: int, tags: int) -> Run:
-        return Run(
+    def part(self, first_tag: int, tags: int) -> TagRun:
+        return TagRun(
             first_tag,
             tags,
             self.holder,
@@ -333,7 +336,7 @@ class Run(msgspec.Struct, eq=False):
         )
 
 
-class Unacked:
+class UnackedTags:
     """The tags of one channel."""
 
     __slots__ = ("_firsts", "_runs", "count", "next_tag")
@@ -343,7 +346,7 @@ class Unacked:
         self.count = 0
         # The same runs twice: their first tags for finding them, by bisection.
         self._firsts: list[int] = []
-        self._runs: list[Run] = []
+        self._runs: list[TagRun] = []
 
     @property
     def oldest_ms(self) -> int | None:
@@ -359,7 +362,9 @@ class Unacked:
         self.next_tag += tags
         return first
 
-    def add(self, holder: Holder, queue_id: QueueId, offsets: list[int], now_ms: int) -> int:
+    def add(
+        self, holder: AttachedConsumer, queue_id: QueueId, offsets: list[int], now_ms: int
+    ) -> int:
         """One tag for each offset; the first of them. The list belongs to the ledger now."""
         count = len(offsets)
         first = self.next_tag
@@ -379,32 +384,34 @@ class Unacked:
             last.offsets += offsets
             last.tags += count
         else:
-            run = Run(first, count, holder, queue_id, offsets=offsets, time_ms=now_ms)
+            run = TagRun(first, count, holder, queue_id, offsets=offsets, time_ms=now_ms)
             self._firsts.append(first)
             self._runs.append(run)
         return first
 
-    def add_batch(self, holder: Holder, queue_id: QueueId, offsets: list[int], now_ms: int) -> int:
+    def add_batch(
+        self, holder: AttachedConsumer, queue_id: QueueId, offsets: list[int], now_ms: int
+    ) -> int:
         """One tag for all these offsets."""
         first = self.skip(1)
         self.count += 1
-        run = Run(first, 1, holder, queue_id, offsets=offsets, at=-1, time_ms=now_ms)
+        run = TagRun(first, 1, holder, queue_id, offsets=offsets, at=-1, time_ms=now_ms)
         self._firsts.append(first)
         self._runs.append(run)
         return first
 
-    def take(self, tag: int, *, is_multiple: bool) -> list[Run]:
+    def take(self, tag: int, *, is_multiple: bool) -> list[TagRun]:
         """Settle this tag, or all up to it (0 = all there are); raises 406 when it is not known."""
         if is_multiple and not tag:
             return self.take_all()
-        pieces: list[Run] = []
+        pieces: list[TagRun] = []
         if not (self._take_upto(tag, pieces) if is_multiple else self._span(tag, tag, pieces)):
             raise unknown_tag(tag)
         return pieces
 
-    def take_each(self, tags: list[int]) -> tuple[list[Run], int | None]:
+    def take_each(self, tags: list[int]) -> tuple[list[TagRun], int | None]:
         """Settle these, in order, up to the first that is not known: that one comes back, too."""
-        pieces: list[Run] = []
+        pieces: list[TagRun] = []
         for first, last in stretches(tags):
             if not self._span(first, last, pieces):
                 break
@@ -417,9 +424,9 @@ class Unacked:
                 return pieces, tag
         return pieces, None
 
-    def take_multiples(self, tags: list[int]) -> tuple[list[Run], int | None]:
+    def take_multiples(self, tags: list[int]) -> tuple[list[TagRun], int | None]:
         """The same for tags of which each settles all before it."""
-        pieces: list[Run] = []
+        pieces: list[TagRun] = []
         if len(tags) > 1 and tags[0] > 0 and stretches(tags) == [(tags[0], tags[-1])]:
             # After the first of them nothing is left in front of the others.
             if not self._take_upto(tags[0], pieces):
@@ -437,11 +444,11 @@ class Unacked:
                 return pieces, tag
         return pieces, None
 
-    def take_all(self) -> list[Run]:
+    def take_all(self) -> list[TagRun]:
         pieces, self._runs, self._firsts, self.count = self._runs, [], [], 0
         return pieces
 
-    def put_back(self, pieces: list[Run]) -> None:
+    def put_back(self, pieces: list[TagRun]) -> None:
         for piece in pieces:
             at = bisect_right(self._firsts, piece.first_tag)
             self._firsts.insert(at, piece.first_tag)
@@ -457,7 +464,7 @@ class Unacked:
                 return at
         return -1
 
-    def _take_upto(self, tag: int, pieces: list[Run]) -> bool:
+    def _take_upto(self, tag: int, pieces: list[TagRun]) -> bool:
         at = self._find(tag)
         if at < 0:
             return False
@@ -470,7 +477,7 @@ class Unacked:
         self.count -= run.tags if not at else sum([run.tags for run in taken])
         return True
 
-    def _span(self, first: int, last: int, pieces: list[Run]) -> bool:
+    def _span(self, first: int, last: int, pieces: list[TagRun]) -> bool:
         """Settle the tags from first to last; False when one is not known: some may be taken."""
         at = self._find(first)
         if at < 0:
@@ -500,9 +507,9 @@ class Unacked:
         self._firsts.insert(at + 1, tag)
 
 
-def singles(pieces: list[Run], tags: list[int]) -> list[Run]:
+def singles(pieces: list[TagRun], tags: list[int]) -> list[TagRun]:
     """The same tags one by one, in this order."""
-    homes: dict[int, Run] = {}
+    homes: dict[int, TagRun] = {}
     for piece in pieces:
         homes.update(dict.fromkeys(range(piece.first_tag, piece.end_tag), piece))
     return [homes[tag].part(tag, 1) for tag in tags]
@@ -547,7 +554,7 @@ def unknown_tag(tag: int) -> AmqpError:
 # letters (``burial.py``).
 
 
-class Verdict(Enum):
+class SettleAction(Enum):
     """What a client says of messages it was given."""
 
     DONE = "done"
@@ -555,21 +562,21 @@ class Verdict(Enum):
     REFUSED = "refused"
 
 
-_DONE: Final = Verdict.DONE
+_DONE: Final = SettleAction.DONE
 """The rule; a member of an enumeration is slow to find by its name."""
 VERDICTS: Final = {
-    Ack.method_id: Verdict.DONE,
-    Nack.method_id: Verdict.REFUSED,
-    Nack.method_id + 1: Verdict.BACK,
-    Reject.method_id: Verdict.REFUSED,
-    Reject.method_id + 1: Verdict.BACK,
+    Ack.method_id: SettleAction.DONE,
+    Nack.method_id: SettleAction.REFUSED,
+    Nack.method_id + 1: SettleAction.BACK,
+    Reject.method_id: SettleAction.REFUSED,
+    Reject.method_id + 1: SettleAction.BACK,
 }
 """By the words of a ``SettleRun``."""
 
 
-def acks(channel: ChannelState, run: AckRun) -> None:
+def acks(channel: AmqpChannel, run: AckRun) -> None:
     """Acks, in the order they came."""
-    unacked = channel.consuming.unacked
+    unacked = channel.consumers.unacked
     take = unacked.take_multiples if run.is_multiple else unacked.take_each
     pieces, unknown = take(run.tags)
     if pieces:
@@ -578,13 +585,13 @@ def acks(channel: ChannelState, run: AckRun) -> None:
         raise unknown_tag(unknown).about(channel.number, CLASS_BASIC, Ack.method_id)
 
 
-def settle(channel: ChannelState, run: SettleRun) -> None:
+def settle(channel: AmqpChannel, run: SettleRun) -> None:
     """Words about single messages, one verdict at a time: they do not touch each other's.
 
     Only who comes back and who is refused, of one queue that counts, may die beside each other:
     those stay in the order in which they were named, and so do all that are refused.
     """
-    pieces, unknown = channel.consuming.unacked.take_each(run.tags)
+    pieces, unknown = channel.consumers.unacked.take_each(run.tags)
     count = sum([piece.tags for piece in pieces])
     words = run.words[:count]
     if words and words.count(words[0]) == count:
@@ -596,84 +603,86 @@ def settle(channel: ChannelState, run: SettleRun) -> None:
         raise unknown_tag(unknown).about(channel.number, CLASS_BASIC, run.words[count] & ~1)
 
 
-def _as_named(pieces: list[Run], tags: list[int], word: int) -> list[Run]:
+def _as_named(pieces: list[TagRun], tags: list[int], word: int) -> list[TagRun]:
     """Pieces in the order of these tags, where that may be told: dead letters are in order."""
-    is_told = VERDICTS[word] is Verdict.REFUSED or any(each.holder.is_counted for each in pieces)
+    is_told = VERDICTS[word] is SettleAction.REFUSED or any(
+        each.holder.is_counted for each in pieces
+    )
     if not is_told or all(map(lt, tags, tags[1:])):
         return pieces
     return singles(pieces, tags[: sum([piece.tags for piece in pieces])])
 
 
-def _parted(pieces: list[Run], words: bytes) -> Iterable[tuple[Verdict, list[Run]]]:
+def _parted(pieces: list[TagRun], words: bytes) -> Iterable[tuple[SettleAction, list[TagRun]]]:
     """Pieces of one tag each, and what is said of them."""
     verdicts = [VERDICTS[word] for word in words]
-    parts: dict[Verdict, list[Run]] = {}
+    parts: dict[SettleAction, list[TagRun]] = {}
     for verdict, piece in zip(verdicts, pieces, strict=True):
         parts.setdefault(verdict, []).append(piece)
-    done = parts.pop(Verdict.DONE, None)
+    done = parts.pop(SettleAction.DONE, None)
     if done is not None:
-        yield Verdict.DONE, done
+        yield SettleAction.DONE, done
     if len(parts) < 2 or not any(each.holder.is_counted for each in pieces):
         yield from parts.items()
         return
-    rest = [each for each in zip(verdicts, pieces, strict=True) if each[0] is not Verdict.DONE]
+    rest = [each for each in zip(verdicts, pieces, strict=True) if each[0] is not SettleAction.DONE]
     for verdict, part in groupby(rest, itemgetter(0)):
         yield verdict, [piece for _, piece in part]
 
 
-def nack(channel: ChannelState, method: Nack) -> None:
+def nack(channel: AmqpChannel, method: Nack) -> None:
     """basic.nack that came by itself: for all up to a tag, mostly."""
-    pieces = channel.consuming.unacked.take(method.delivery_tag, is_multiple=method.is_multiple)
-    decide(channel, pieces, Verdict.BACK if method.is_requeue else Verdict.REFUSED)
+    pieces = channel.consumers.unacked.take(method.delivery_tag, is_multiple=method.is_multiple)
+    decide(channel, pieces, SettleAction.BACK if method.is_requeue else SettleAction.REFUSED)
 
 
-def reject(channel: ChannelState, method: Reject) -> None:
+def reject(channel: AmqpChannel, method: Reject) -> None:
     """basic.reject that came by itself."""
-    pieces = channel.consuming.unacked.take(method.delivery_tag, is_multiple=False)
-    decide(channel, pieces, Verdict.BACK if method.is_requeue else Verdict.REFUSED)
+    pieces = channel.consumers.unacked.take(method.delivery_tag, is_multiple=False)
+    decide(channel, pieces, SettleAction.BACK if method.is_requeue else SettleAction.REFUSED)
 
 
-def recover(channel: ChannelState, method: Recover) -> None:
+def recover(channel: AmqpChannel, method: Recover) -> None:
     """basic.recover: everything unsettled goes back."""
     _recover(channel, is_requeue=method.is_requeue)
     channel.answer(RecoverOk())
 
 
-def recover_async(channel: ChannelState, method: RecoverAsync) -> None:
+def recover_async(channel: AmqpChannel, method: RecoverAsync) -> None:
     """The same without an answer."""
     _recover(channel, is_requeue=method.is_requeue)
 
 
-def _recover(channel: ChannelState, *, is_requeue: bool) -> None:
+def _recover(channel: AmqpChannel, *, is_requeue: bool) -> None:
     if not is_requeue:
         raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
-    carry_out(channel, channel.consuming.unacked.take_all(), Verdict.BACK)
+    carry_out(channel, channel.consumers.unacked.take_all(), SettleAction.BACK)
 
 
-def decide(channel: ChannelState, pieces: list[Run], verdict: Verdict) -> None:
+def decide(channel: AmqpChannel, pieces: list[TagRun], verdict: SettleAction) -> None:
     """Carry it out now, or at the commit."""
-    tx = channel.publishing.tx
+    tx = channel.publisher.tx
     if tx is None:
         carry_out(channel, pieces, verdict)
     else:
         tx.hold_ack(
             partial(carry_out, channel, pieces, verdict),
-            partial(channel.consuming.unacked.put_back, pieces),
+            partial(channel.consumers.unacked.put_back, pieces),
         )
 
 
-def carry_out(channel: ChannelState, pieces: list[Run], verdict: Verdict) -> None:
+def carry_out(channel: AmqpChannel, pieces: list[TagRun], verdict: SettleAction) -> None:
     """One verb of the engine for all messages of a queue."""
-    consuming = channel.consuming
+    consuming = channel.consumers
     for holder, queue_id, offsets in grouped(pieces):
         subscription = holder.subscription
         if subscription.is_closed:
             continue  # the queue is gone, and with it what was to be settled
         if verdict is _DONE:
             subscription.settle(queue_id, offsets)
-            consuming.tally.ack += len(offsets)
-            holder.queue.tally.ack += len(offsets)
-        elif verdict is Verdict.BACK:
+            consuming.counters.ack += len(offsets)
+            holder.queue.counters.ack += len(offsets)
+        elif verdict is SettleAction.BACK:
             subscription.requeue(queue_id, offsets, count=holder.is_counted)
         else:
             subscription.reject(queue_id, offsets)
@@ -681,12 +690,12 @@ def carry_out(channel: ChannelState, pieces: list[Run], verdict: Verdict) -> Non
         consuming.tidy()
 
 
-def grouped(pieces: list[Run]) -> Iterable[tuple[Holder, QueueId, list[int]]]:
+def grouped(pieces: list[TagRun]) -> Iterable[tuple[AttachedConsumer, QueueId, list[int]]]:
     """The offsets of these pieces by queue, and one of those who held them there."""
     if len(pieces) == 1:
         piece = pieces[0]
         return ((piece.holder, piece.queue_id, piece.settled_offsets),)
-    found: dict[tuple[Subscription, QueueId], tuple[Holder, QueueId, list[int]]] = {}
+    found: dict[tuple[Subscription, QueueId], tuple[AttachedConsumer, QueueId, list[int]]] = {}
     for piece in pieces:
         holder, queue_id = piece.holder, piece.queue_id
         known = found.get((holder.subscription, queue_id))
@@ -699,7 +708,7 @@ def grouped(pieces: list[Run]) -> Iterable[tuple[Holder, QueueId, list[int]]]:
     return found.values()
 
 
-COMMANDS: Final[dict[type[Any], Callable[[ChannelState, Any], None]]] = {
+COMMANDS: Final[dict[type[Any], Callable[[AmqpChannel, Any], None]]] = {
     Nack: nack,
     Reject: reject,
     Recover: recover,

@@ -1,8 +1,8 @@
 """basic.consume and basic.cancel, and what a channel knows of all its consumers.
 
-``Consuming`` is the receiving half of a channel: consumers by tag, the ledger of delivery tags, the
-two windows of basic.qos, and the silent takers of basic.get. ``COMMANDS`` are the handlers of this
-family; ``qos.py``, ``get.py`` and ``settling.py`` have the others.
+``ChannelConsumers`` is the receiving half of a channel: consumers by tag, the ledger of delivery
+tags, the two windows of basic.qos, and the silent takers of basic.get. ``COMMANDS`` are the
+handlers of this family; ``qos.py``, ``get.py`` and ``settling.py`` have the others.
 
 Invariants: when a channel is closed everything unsettled is back in its place before a queue that
 its last consumer leaves is deleted; a consumer that was cancelled keeps what it has.
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from penstock.adapters.amqp import consumer
-from penstock.adapters.amqp.consumer import ConsumerEntry, Holder, Unacked
+from penstock.adapters.amqp.consumer import AttachedConsumer, BasicConsumer, UnackedTags
 from penstock.adapters.amqp.queue_commands import named
-from penstock.adapters.amqp.statistics import Tally
+from penstock.adapters.amqp.statistics import DeliveryCounters
 from penstock.adapters.amqp.topology.matching import check_arguments
 from penstock.adapters.amqp.topology.router import DIRECT_REPLY_QUEUE
 from penstock.engine.host import Mode
@@ -41,7 +41,7 @@ from penstock.wire.amqp.methods.basic import (
 from penstock.wire.amqp.serializer import got
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.channel import ChannelState
+    from penstock.adapters.amqp.channel import AmqpChannel
     from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.engine.subscription.subscription import Subscription
 
@@ -50,35 +50,35 @@ GETTERS_MAX: Final = 256
 """Queues one channel has takers of basic.get for; beyond it those who hold nothing go."""
 
 
-class Consuming:
+class ChannelConsumers:
     """The receiving half of one channel."""
 
     __slots__ = (
+        "by_tag",
         "channel",
-        "consumers",
+        "counters",
         "getters",
         "is_closed",
         "lingering",
         "prefetch_count",
-        "tally",
         "unacked",
         "window",
     )
 
-    def __init__(self, channel: ChannelState) -> None:
+    def __init__(self, channel: AmqpChannel) -> None:
         self.channel = channel
-        self.consumers: dict[str, ConsumerEntry] = {}
+        self.by_tag: dict[str, BasicConsumer] = {}
         """By tag."""
-        self.tally: Final = Tally()
+        self.counters: Final = DeliveryCounters()
         """What its client was given and acknowledged."""
-        self.unacked = Unacked()
+        self.unacked = UnackedTags()
         self.window = ChannelWindow()
         """All consumers together; counts from the start, so that a limit may come later."""
         self.prefetch_count = 0
         """What consumers made from now on may have each; 0 = no limit."""
-        self.getters: dict[tuple[Subscription, bool], Holder] = {}
+        self.getters: dict[tuple[Subscription, bool], AttachedConsumer] = {}
         """Who takes by hand: by queue, and whether it needs no ack."""
-        self.lingering: dict[Holder, None] = {}
+        self.lingering: dict[AttachedConsumer, None] = {}
         """Consumers that were cancelled and still have something unsettled."""
         self.is_closed = False
 
@@ -95,11 +95,11 @@ class Consuming:
     @property
     def consumers_kept(self) -> int:
         """Consumers, and those that were cancelled and are not done."""
-        return len(self.consumers) + len(self.lingering)
+        return len(self.by_tag) + len(self.lingering)
 
     def wake(self) -> None:
         """The socket took what it had: the engine may go on (F14)."""
-        for entry in self.consumers.values():
+        for entry in self.by_tag.values():
             if entry.consumer is not None:
                 entry.consumer.wake()
 
@@ -123,25 +123,25 @@ class Consuming:
 
     # Who comes and goes.
 
-    def add(self, entry: ConsumerEntry) -> None:
+    def add(self, entry: BasicConsumer) -> None:
         entry.start()
-        self.consumers[entry.tag] = entry
+        self.by_tag[entry.tag] = entry
         entry.queue.exclusive_consumer = entry.is_exclusive
         self.channel.vhost.queues.consumer_added(entry.queue)
 
     def remove(self, tag: str) -> None:
         """A consumer takes no more; its queue may be deleted by that."""
-        entry = self.consumers.pop(tag)
+        entry = self.by_tag.pop(tag)
         entry.cancel()
         if entry.unacked:
             self.lingering[entry] = None
         self._left(entry)
 
-    def forget(self, entry: ConsumerEntry) -> bool:
+    def forget(self, entry: BasicConsumer) -> bool:
         """Its queue is gone; False when the channel did not know it any more."""
-        return self.consumers.pop(entry.tag, None) is not None
+        return self.by_tag.pop(entry.tag, None) is not None
 
-    def forget_getter(self, getter: Holder) -> None:
+    def forget_getter(self, getter: AttachedConsumer) -> None:
         """The queue of a taker by hand is gone."""
         self.getters = {key: each for key, each in self.getters.items() if each is not getter}
 
@@ -164,8 +164,8 @@ class Consuming:
         if self.is_closed:
             return
         self.is_closed = True
-        entries = list(self.consumers.values())
-        self.consumers.clear()
+        entries = list(self.by_tag.values())
+        self.by_tag.clear()
         for holder in (*entries, *self.lingering, *self.getters.values()):
             holder.detach()
         self.lingering.clear()
@@ -174,17 +174,17 @@ class Consuming:
         for entry in entries:
             self._left(entry)
 
-    def _left(self, entry: ConsumerEntry) -> None:
+    def _left(self, entry: BasicConsumer) -> None:
         if entry.is_exclusive:
             entry.queue.exclusive_consumer = False
         self.channel.vhost.queues.consumer_removed(entry.queue)
 
 
-def consume(channel: ChannelState, method: Consume) -> None:
-    consuming = channel.consuming
+def consume(channel: AmqpChannel, method: Consume) -> None:
+    consuming = channel.consumers
     tag = method.consumer_tag or new_tag()
-    replies = channel.publishing.replies
-    if tag in consuming.consumers or (replies.consumer and replies.consumer.tag == tag):
+    replies = channel.publisher.replies
+    if tag in consuming.by_tag or (replies.consumer and replies.consumer.tag == tag):
         raise AmqpError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
     if method.queue == DIRECT_REPLY_QUEUE:
         replies.consume(method, tag)
@@ -194,8 +194,8 @@ def consume(channel: ChannelState, method: Consume) -> None:
         channel.answer(ConsumeOk(tag))
 
 
-def begin(channel: ChannelState, method: Consume, tag: str) -> None:
-    consuming = channel.consuming
+def begin(channel: AmqpChannel, method: Consume, tag: str) -> None:
+    consuming = channel.consumers
     count_max = channel.context.settings.consumers_per_channel_max
     if consuming.consumers_kept >= count_max:
         text = (
@@ -203,14 +203,14 @@ def begin(channel: ChannelState, method: Consume, tag: str) -> None:
             "(amqp.consumers_per_channel_max)"
         )
         raise AmqpError(ReplyCode.NOT_ALLOWED, text)
-    queue = channel.vhost.queues.find(named(channel, method.queue), channel.session)
+    queue = channel.vhost.queues.find(named(channel, method.queue), channel.connection)
     priority = method.arguments.get(PRIORITY, 0)
     if type(priority) is not int:
         text = f"invalid arg '{PRIORITY}' for consumer '{tag}': a whole number is expected"
         raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
     check_arguments(channel.context.settings, method.arguments)
     check_exclusive(queue, method)
-    consuming.add(ConsumerEntry(channel, queue, method, tag, priority))
+    consuming.add(BasicConsumer(channel, queue, method, tag, priority))
 
 
 def check_exclusive(queue: AmqpQueue, method: Consume) -> None:
@@ -222,18 +222,18 @@ def check_exclusive(queue: AmqpQueue, method: Consume) -> None:
         raise AmqpError(ReplyCode.ACCESS_REFUSED, text)
 
 
-def cancel(channel: ChannelState, method: Cancel) -> None:
+def cancel(channel: AmqpChannel, method: Cancel) -> None:
     """basic.cancel; a tag nobody knows is as good as cancelled."""
     tag = method.consumer_tag
-    if tag in channel.consuming.consumers:
-        channel.consuming.remove(tag)
+    if tag in channel.consumers.by_tag:
+        channel.consumers.remove(tag)
     else:
-        channel.publishing.replies.cancel(tag)
+        channel.publisher.replies.cancel(tag)
     if not method.is_nowait:
         channel.answer(CancelOk(tag))
 
 
-def cancel_ok(channel: ChannelState, method: CancelOk) -> None:
+def cancel_ok(channel: AmqpChannel, method: CancelOk) -> None:
     """The client heard that its queue is gone."""
 
 
@@ -242,7 +242,7 @@ def new_tag() -> str:
     return "amq.ctag-" + urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
 
 
-CONSUME_COMMANDS: Final[dict[type[Any], Callable[[ChannelState, Any], None]]] = {
+CONSUME_COMMANDS: Final[dict[type[Any], Callable[[AmqpChannel, Any], None]]] = {
     Consume: consume,
     Cancel: cancel,
     CancelOk: cancel_ok,
@@ -260,12 +260,12 @@ CONSUME_COMMANDS: Final[dict[type[Any], Callable[[ChannelState, Any], None]]] = 
 # Not here: the ledger (``unacked.py``).
 
 
-def get(channel: ChannelState, method: Get) -> None:
-    queue = channel.vhost.queues.find(named(channel, method.queue), channel.session)
+def get(channel: AmqpChannel, method: Get) -> None:
+    queue = channel.vhost.queues.find(named(channel, method.queue), channel.connection)
     channel.send(take_one(channel, queue, is_no_ack=method.is_no_ack))
 
 
-def take_one(channel: ChannelState, queue: AmqpQueue, *, is_no_ack: bool) -> bytes:
+def take_one(channel: AmqpChannel, queue: AmqpQueue, *, is_no_ack: bool) -> bytes:
     """The frames that answer a basic.get: a message, or that there is none."""
     queue.touch()
     holder = getter(channel, queue, is_no_ack=is_no_ack)
@@ -278,12 +278,12 @@ def take_one(channel: ChannelState, queue: AmqpQueue, *, is_no_ack: bool) -> byt
         raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
     taken = holder.subscription.take(holder.consumer, 1)
     again = int(bool(taken) and taken[0].is_redelivered)
-    for tally in (channel.consuming.tally, queue.tally):
+    for tally in (channel.consumers.counters, queue.counters):
         tally.got(len(taken), again, is_no_ack=is_no_ack)
     if not taken:
         return method_frame(channel.number, GetEmpty())
     delivery = taken[0]
-    unacked = channel.consuming.unacked
+    unacked = channel.consumers.unacked
     channel.line.note_deliveries(1, delivery.size)
     return got(
         channel.number,
@@ -291,24 +291,24 @@ def take_one(channel: ChannelState, queue: AmqpQueue, *, is_no_ack: bool) -> byt
         unacked.skip(1) if is_no_ack else consumer.note(holder, taken, is_plain=False),
         is_redelivered=delivery.is_redelivered,
         messages=queue.ready,
-        frame_max=channel.session.frame_max,
+        frame_max=channel.connection.frame_max,
     )
 
 
-def getter(channel: ChannelState, queue: AmqpQueue, *, is_no_ack: bool) -> Holder:
+def getter(channel: AmqpChannel, queue: AmqpQueue, *, is_no_ack: bool) -> AttachedConsumer:
     """Who takes from this queue by hand, on this channel."""
-    consuming = channel.consuming
+    consuming = channel.consumers
     found = consuming.getters.get((queue.subscription, is_no_ack))
     if found is None:
         consuming.make_room_for_getter()
-        found = Holder(channel, queue)
-        name = f"{channel.session.name} ({channel.number}) basic.get"
+        found = AttachedConsumer(channel, queue)
+        name = f"{channel.connection.name} ({channel.number}) basic.get"
         found.attach(Unlimited(), name, is_passive=True, is_auto_settled=is_no_ack)
         consuming.getters[queue.subscription, is_no_ack] = found
     return found
 
 
-GET_COMMANDS: Final[dict[type[Any], Callable[[ChannelState, Any], None]]] = {Get: get}
+GET_COMMANDS: Final[dict[type[Any], Callable[[AmqpChannel, Any], None]]] = {Get: get}
 
 
 # ---- qos ----------------------------------------------------------------------------------------
@@ -322,11 +322,11 @@ GET_COMMANDS: Final[dict[type[Any], Callable[[ChannelState, Any], None]]] = {Get
 # else, also those with no limit of their own. Not here: the windows (``flow/demand.py``).
 
 
-def qos(channel: ChannelState, method: Qos) -> None:
+def qos(channel: AmqpChannel, method: Qos) -> None:
     if method.prefetch_size:
         text = f"prefetch_size!=0 ({method.prefetch_size})"
         raise AmqpError(ReplyCode.NOT_IMPLEMENTED, text)
-    consuming = channel.consuming
+    consuming = channel.consumers
     if method.is_global:
         consuming.window.resize(method.prefetch_count)
     else:
@@ -336,4 +336,4 @@ def qos(channel: ChannelState, method: Qos) -> None:
     channel.answer(QosOk())
 
 
-QOS_COMMANDS: Final[dict[type[Any], Callable[[ChannelState, Any], None]]] = {Qos: qos}
+QOS_COMMANDS: Final[dict[type[Any], Callable[[AmqpChannel, Any], None]]] = {Qos: qos}

@@ -25,7 +25,7 @@ from penstock.wire.amqp.properties import edit_properties
 from penstock.wire.amqp.serializer import Deliveries
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.channel import ChannelState
+    from penstock.adapters.amqp.channel import AmqpChannel
 
 OPAQUE_BYTES: Final = 16
 _REPLY_TO: Final = DIRECT_REPLY_QUEUE.encode()
@@ -36,16 +36,16 @@ class ReplyConsumer:
 
     __slots__ = ("_deliveries", "channel", "key", "tag")
 
-    def __init__(self, channel: ChannelState, key: str, tag: str) -> None:
+    def __init__(self, channel: AmqpChannel, key: str, tag: str) -> None:
         self.channel = channel
         self.key = key
         self.tag = tag
-        self._deliveries = Deliveries(channel.number, tag, channel.session.frame_max)
+        self._deliveries = Deliveries(channel.number, tag, channel.connection.frame_max)
 
     def deliver(self, records: list[Record]) -> int:
         """Send replies; how many of them the requester's backlog allowed."""
         channel = self.channel
-        unsent = channel.session.unsent
+        unsent = channel.connection.unsent
         # As for other deliveries: while all sockets together are behind, one at a time.
         is_short = unsent.pool is not None and unsent.pool.is_short
         taken: list[Record] = []
@@ -57,14 +57,14 @@ class ReplyConsumer:
         if len(taken) < len(records):
             channel.context.note_undelivered("reply not read", len(records) - len(taken))
         if taken:
-            first_tag = channel.consuming.unacked.skip(len(taken))
+            first_tag = channel.consumers.unacked.skip(len(taken))
             size = sum([len(record.origin) for record in taken])
             channel.line.note_deliveries(len(taken), size)
             channel.send(self._deliveries.encode(taken, first_tag))
         return len(taken)
 
 
-class DirectReplies:
+class DirectReplyRegistry:
     """All waiting requesters of a broker; at most one per open channel."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class DirectReplies:
         """What queue.declare wants to know of such a name."""
         return name == DIRECT_REPLY_QUEUE or self.find(name, vhost) is not None
 
-    def add(self, channel: ChannelState, tag: str) -> ReplyConsumer:
+    def add(self, channel: AmqpChannel, tag: str) -> ReplyConsumer:
         """A requester begins to wait."""
         key = DIRECT_REPLY_PREFIX + secrets.token_urlsafe(OPAQUE_BYTES)
         waiting = self._waiting[key] = ReplyConsumer(channel, key, tag)
@@ -92,12 +92,12 @@ class DirectReplies:
         self._waiting.pop(consumer.key, None)
 
 
-class ReplyDesk:
+class DirectReplyHandler:
     """One channel's part: its requester, and the reply-to of what it publishes."""
 
     __slots__ = ("_channel", "consumer")
 
-    def __init__(self, channel: ChannelState) -> None:
+    def __init__(self, channel: AmqpChannel) -> None:
         self._channel = channel
         self.consumer: ReplyConsumer | None = None
 

@@ -39,7 +39,7 @@ from penstock.wire.amqp.methods.exchange import (
 )
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.channel import ChannelState
+    from penstock.adapters.amqp.channel import AmqpChannel
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.settings.protocols import AmqpSettings
     from penstock.wire.amqp.methods.method import Method
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _LINE_ENDS: Final = str.maketrans("", "", "\r\n")
 
 
-def declare(channel: ChannelState, method: Declare) -> None:
+def declare(channel: AmqpChannel, method: Declare) -> None:
     """Make an exchange, or look whether it is there."""
     vhost = channel.vhost
     name = clean_name(method.exchange)
@@ -69,14 +69,14 @@ def declare(channel: ChannelState, method: Declare) -> None:
     _answer(channel, method.is_nowait, DeclareOk(), is_durable=is_new and exchange.is_durable)
 
 
-def delete(channel: ChannelState, method: Delete) -> None:
+def delete(channel: AmqpChannel, method: Delete) -> None:
     name = clean_name(method.exchange)
     gone = delete_exchange(channel.vhost, name, if_unused=method.if_unused)
     is_durable = gone is not None and gone.is_durable
     _answer(channel, method.is_nowait, DeleteOk(), is_durable=is_durable)
 
 
-def bind(channel: ChannelState, method: Bind) -> None:
+def bind(channel: AmqpChannel, method: Bind) -> None:
     """What the source gets goes on to the destination."""
     source, destination = clean_name(method.source), clean_name(method.destination)
     refuse_default(source, destination)
@@ -86,7 +86,7 @@ def bind(channel: ChannelState, method: Bind) -> None:
     _answer(channel, method.is_nowait, BindOk(), is_durable=binding.is_durable)
 
 
-def unbind(channel: ChannelState, method: Unbind) -> None:
+def unbind(channel: AmqpChannel, method: Unbind) -> None:
     source, destination = clean_name(method.source), clean_name(method.destination)
     refuse_default(source, destination)
     binding = channel.vhost.bindings.unbind(
@@ -213,7 +213,7 @@ def _value(value: Any) -> str:
     return "none" if value is None else f"the value '{value}' of type '{class_of(value)}'"
 
 
-def _answer(channel: ChannelState, is_nowait: bool, ok: Method, *, is_durable: bool) -> None:
+def _answer(channel: AmqpChannel, is_nowait: bool, ok: Method, *, is_durable: bool) -> None:
     """Say it is done; behind the catalog's next transaction when that has something of it."""
     if is_nowait:
         return

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.broker import AmqpBroker, ConsumerTimeouts
-from penstock.adapters.amqp.connection import Session
+from penstock.adapters.amqp.connection import AmqpConnection
 from penstock.adapters.amqp.management.statistics import Sampler
 from penstock.adapters.contract import Peer
 from penstock.adapters.timers import Timers
@@ -30,7 +30,7 @@ def open_house(engine: Engine, clock: Clock, settings: Settings) -> AmqpBroker:
 
 
 class AmqpFactory:
-    """Makes sessions; satisfies ``adapters.contract.AdapterFactory``."""
+    """Makes connections; satisfies ``adapters.contract.AdapterFactory``."""
 
     protocol = AMQP
 
@@ -57,7 +57,7 @@ class AmqpFactory:
         engine: Engine,
         clock: Clock,
         wake: Callable[[], None],
-    ) -> Session:
-        """A session for a connection that was just accepted."""
+    ) -> AmqpConnection:
+        """A connection for a connection that was just accepted."""
         del engine, clock
-        return Session(connection_id, peer, self.broker, wake)
+        return AmqpConnection(connection_id, peer, self.broker, wake)

@@ -24,9 +24,9 @@ from enum import Enum
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.adapters.amqp.direct_reply import ReplyDesk, is_pseudo
+from penstock.adapters.amqp.direct_reply import DirectReplyHandler, is_pseudo
 from penstock.adapters.amqp.topology.router import with_copies
-from penstock.adapters.amqp.transactions import HeldPublish, Transaction
+from penstock.adapters.amqp.transactions import Transaction, TxPublish
 from penstock.adapters.amqp.users import check_claims
 from penstock.engine.ports import Publication
 from penstock.flow.confirms import ConfirmLedger
@@ -42,7 +42,7 @@ from penstock.wire.amqp.serializer import ack_frame, confirms, returned
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.adapters.amqp.channel import ChannelState
+    from penstock.adapters.amqp.channel import AmqpChannel
     from penstock.adapters.amqp.topology.router import ExchangeRoute
     from penstock.engine.ports import Confirmation
     from penstock.wire.amqp.frames import PublishRun
@@ -56,7 +56,7 @@ NO_ROUTE: Final = "NO_ROUTE"
 _SILENT: Final = frozenset((RefusalKind.LENGTH_LIMIT, RefusalKind.NO_ROUTE, RefusalKind.CLOSING))
 
 
-class Mode(Enum):
+class PublishMode(Enum):
     """What a publisher hears of its publishes."""
 
     PLAIN = "plain"
@@ -64,30 +64,30 @@ class Mode(Enum):
     TX = "tx"
 
 
-class Publishing:
+class ChannelPublisher:
     """The publishing half of one channel."""
 
-    def __init__(self, channel: ChannelState) -> None:
+    def __init__(self, channel: AmqpChannel) -> None:
         self._channel = channel
-        self.mode = Mode.PLAIN
+        self.mode = PublishMode.PLAIN
         self.confirms: Confirms | None = None
         """After confirm.select."""
         self.tx: Transaction | None = None
         """After tx.select: publishes and settlements wait in it."""
-        self.replies: Final = ReplyDesk(channel)
+        self.replies: Final = DirectReplyHandler(channel)
         self.published = 0
         self.dropped = self.returned = 0
         """What no queue was there for, by what became of it."""
         self._routes: Final = channel.vhost.routes
 
-    # What the session calls.
+    # What the connection calls.
 
     def publish(self, run: PublishRun) -> None:
         """Publishes with one head, in order."""
         head, records = run.head, run.records
         route = self._routes.known(head)
         if route is None:
-            self._channel.session.connection.note_publisher()
+            self._channel.connection.engine_connection.note_publisher()
             route = self._routes.find(head)
         self.published += len(records)
         # A transaction keeps what it is given until the commit.
@@ -95,7 +95,7 @@ class Publishing:
         send = self._send if self.tx is None else self.tx.hold_publish
         claims = run.claims
         if claims is not NO_CLAIMS:
-            check_claims(claims, self._channel.session.user)
+            check_claims(claims, self._channel.connection.user)
             if is_pseudo(claims.reply_to):
                 records = self.replies.addressed(head, records, self._now_ms)
             if claims.has_copies:
@@ -107,18 +107,18 @@ class Publishing:
 
     def select_confirms(self) -> None:
         """confirm.select; again and again is fine."""
-        if self.mode is Mode.TX:
+        if self.mode is PublishMode.TX:
             raise _wrong_mode("cannot switch from tx to confirm mode")
         if self.confirms is None:
-            self.mode = Mode.CONFIRM
+            self.mode = PublishMode.CONFIRM
             self.confirms = Confirms(self._channel.number)
 
     def select_tx(self) -> None:
         """tx.select; again and again is fine."""
-        if self.mode is Mode.CONFIRM:
+        if self.mode is PublishMode.CONFIRM:
             raise _wrong_mode("cannot switch from confirm to tx mode")
         if self.tx is None:
-            self.mode = Mode.TX
+            self.mode = PublishMode.TX
             self.tx = Transaction(self._channel)
 
     @property
@@ -177,7 +177,7 @@ class Publishing:
 
     # On the way.
 
-    def _send_held(self, held: HeldPublish) -> int:
+    def _send_held(self, held: TxPublish) -> int:
         return self._send(held.head, held.route, held.records)
 
     def _send(self, head: PublishHead, route: ExchangeRoute | None, records: list[Record]) -> int:
@@ -242,7 +242,7 @@ class Publishing:
             self.dropped += len(records)
         else:
             self.returned += len(records)
-            number, frame_max = self._channel.number, self._channel.session.frame_max
+            number, frame_max = self._channel.number, self._channel.connection.frame_max
             self._channel.send(
                 b"".join(
                     [
@@ -258,8 +258,8 @@ class Publishing:
     def _ack(self, first: int, count: int) -> None:
         if self.confirms is not None and first > 0:
             self.confirms.acked(list(range(first, first + count)))
-            self._channel.session.confirming[self._channel] = None
-            self._channel.session.wake()
+            self._channel.connection.confirming[self._channel] = None
+            self._channel.connection.wake()
 
     def say_confirms(self) -> None:
         """Send what is known of publishes; at the end of a turn, so that it is one answer."""
@@ -345,10 +345,10 @@ class Confirms:
         )
 
 
-def select(channel: ChannelState, method: ConfirmSelect) -> None:
-    channel.publishing.select_confirms()
+def select(channel: AmqpChannel, method: ConfirmSelect) -> None:
+    channel.publisher.select_confirms()
     if not method.is_nowait:
         channel.answer(ConfirmSelectOk())
 
 
-COMMANDS: Final[dict[type[Method], Callable[[ChannelState, Any], None]]] = {ConfirmSelect: select}
+COMMANDS: Final[dict[type[Method], Callable[[AmqpChannel, Any], None]]] = {ConfirmSelect: select}

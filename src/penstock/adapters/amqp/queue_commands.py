@@ -36,11 +36,11 @@ from penstock.wire.amqp.methods.queue import (
 )
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.channel import ChannelState
+    from penstock.adapters.amqp.channel import AmqpChannel
     from penstock.wire.amqp.methods.method import Method
 
 
-def declare(channel: ChannelState, method: Declare) -> None:
+def declare(channel: AmqpChannel, method: Declare) -> None:
     """Make a queue, or look whether it is there."""
     name = clean_name(method.queue)
     if is_pseudo_queue(name):
@@ -48,7 +48,7 @@ def declare(channel: ChannelState, method: Declare) -> None:
         return
     book = channel.vhost.queues
     if method.is_passive:
-        queue = book.find(name, channel.session)
+        queue = book.find(name, channel.connection)
     else:
         refuse_reserved(name)
         wanted = Declaration(
@@ -58,7 +58,7 @@ def declare(channel: ChannelState, method: Declare) -> None:
             method.is_auto_delete,
             method.arguments,
         )
-        queue = book.declare(wanted, channel.session)
+        queue = book.declare(wanted, channel.connection)
     queue.touch()
     channel.last_queue = queue.name
     answer = DeclareOk(queue.name, queue.ready, queue.consumers)
@@ -67,39 +67,39 @@ def declare(channel: ChannelState, method: Declare) -> None:
     _answer(channel, method, answer, is_durable=is_durable)
 
 
-def bind(channel: ChannelState, method: Bind) -> None:
+def bind(channel: AmqpChannel, method: Bind) -> None:
     """What the exchange routes by this key goes to the queue."""
     name, exchange, key = _ends(channel, method)
     refuse_default(exchange)
     channel.vhost.exchange(exchange)
-    channel.vhost.queues.find(name, channel.session)
+    channel.vhost.queues.find(name, channel.connection)
     binding = channel.vhost.bindings.bind(exchange, to_queue(name), key, method.arguments)
     _answer(channel, method, BindOk(), is_durable=binding.is_durable)
 
 
-def unbind(channel: ChannelState, method: Unbind) -> None:
+def unbind(channel: AmqpChannel, method: Unbind) -> None:
     name, exchange, key = _ends(channel, method)
     refuse_default(exchange)
     queue = channel.vhost.queues.get(name)
     if queue is not None:
-        queue.check_access(channel.session)
+        queue.check_access(channel.connection)
     binding = channel.vhost.bindings.unbind(exchange, to_queue(name), key, method.arguments)
     is_durable = binding is not None and binding.is_durable
     _answer(channel, method, UnbindOk(), is_durable=is_durable)
 
 
-def purge(channel: ChannelState, method: Purge) -> None:
-    queue = channel.vhost.queues.find(named(channel, method.queue), channel.session)
+def purge(channel: AmqpChannel, method: Purge) -> None:
+    queue = channel.vhost.queues.find(named(channel, method.queue), channel.connection)
     _answer(channel, method, PurgeOk(queue.purge()), is_durable=queue.is_durable)
 
 
-def delete(channel: ChannelState, method: Delete) -> None:
+def delete(channel: AmqpChannel, method: Delete) -> None:
     """Remove a queue; its consumers on this channel hear of that after the answer."""
     queue = channel.vhost.queues.get(named(channel, method.queue))
     if queue is None:
         _answer(channel, method, DeleteOk(0), is_durable=False)
         return
-    queue.check_access(channel.session)
+    queue.check_access(channel.connection)
     _check_conditions(queue, if_unused=method.if_unused, if_empty=method.if_empty)
     later = _nobody if method.is_nowait else channel.answer_later()
     answer = DeleteOk(channel.vhost.queues.retire(queue))
@@ -108,10 +108,10 @@ def delete(channel: ChannelState, method: Delete) -> None:
     else:
         # Many wait for their dead letters: what the peer says next is heard when they have them.
         queue.on_gone.append(partial(_deleted, channel, queue, partial(later, answer)))
-        channel.session.backlog.wait_for(queue)
+        channel.connection.commands.wait_for(queue)
 
 
-def _deleted(channel: ChannelState, queue: AmqpQueue, say: Callable[[], None]) -> None:
+def _deleted(channel: AmqpChannel, queue: AmqpQueue, say: Callable[[], None]) -> None:
     if queue.is_durable:
         channel.context.engine.after_durable(say)
     else:
@@ -136,7 +136,7 @@ def delete_queue(queue: AmqpQueue, *, if_unused: bool = False, if_empty: bool = 
     return queue.vhost.queues.delete(queue)
 
 
-def named(channel: ChannelState, name: str) -> str:
+def named(channel: AmqpChannel, name: str) -> str:
     """The name a command means; raises 404 for an empty one when nothing was declared yet."""
     found = clean_name(name) or channel.last_queue
     if not found:
@@ -158,7 +158,7 @@ def refuse_reserved(name: str) -> None:
         raise AmqpError(ReplyCode.ACCESS_REFUSED, text)
 
 
-def _ends(channel: ChannelState, method: Bind | Unbind) -> tuple[str, str, str]:
+def _ends(channel: AmqpChannel, method: Bind | Unbind) -> tuple[str, str, str]:
     """Queue, exchange and key; with neither queue nor key given both are the last queue's name."""
     name = named(channel, method.queue)
     key = method.routing_key
@@ -167,7 +167,7 @@ def _ends(channel: ChannelState, method: Bind | Unbind) -> tuple[str, str, str]:
     return name, clean_name(method.exchange), key
 
 
-def _look_for_reply_queue(channel: ChannelState, name: str, *, is_nowait: bool) -> None:
+def _look_for_reply_queue(channel: AmqpChannel, name: str, *, is_nowait: bool) -> None:
     """Direct reply-to has no queue to declare: it is there, or it is not."""
     if not channel.broker.replies.exists(name, channel.vhost.name):
         raise no_queue(name, channel.vhost.name)
@@ -176,7 +176,7 @@ def _look_for_reply_queue(channel: ChannelState, name: str, *, is_nowait: bool) 
         channel.answer(DeclareOk(name, 0, 1))
 
 
-def _answer(channel: ChannelState, method: Any, answer: Method, *, is_durable: bool) -> None:
+def _answer(channel: AmqpChannel, method: Any, answer: Method, *, is_durable: bool) -> None:
     if getattr(method, "is_nowait", False):
         return
     if is_durable:

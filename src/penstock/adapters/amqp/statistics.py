@@ -19,7 +19,7 @@ NAMES: Final = (
 )  # fmt: skip
 
 
-class Tally:
+class DeliveryCounters:
     """Counters of one channel, queue or vhost."""
 
     __slots__ = NAMES
@@ -51,7 +51,7 @@ class Tally:
             self.get += messages
         self.redeliver += again
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: DeliveryCounters) -> None:
         """What another one had counts here from now on."""
         for name in NAMES:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -61,8 +61,8 @@ class Tally:
         return self.deliver + self.deliver_no_ack + self.get + self.get_no_ack
 
 
-def total(tallies: Iterable[Tally]) -> Tally:
-    whole = Tally()
+def total(tallies: Iterable[DeliveryCounters]) -> DeliveryCounters:
+    whole = DeliveryCounters()
     for each in tallies:
         whole.add(each)
     return whole

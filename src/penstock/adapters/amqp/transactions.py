@@ -37,14 +37,14 @@ from penstock.wire.amqp.methods.method import Method
 from penstock.wire.amqp.origin import PublishHead
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.channel import ChannelState
+    from penstock.adapters.amqp.channel import AmqpChannel
     from penstock.adapters.amqp.topology.router import ExchangeRoute
 
 ACK_BYTES: Final = 512
 """What a settlement that waits weighs: two closures and a piece of the ledger."""
 
 
-class HeldPublish(NamedTuple):
+class TxPublish(NamedTuple):
     """Publishes that wait for the commit, checked and with their way known."""
 
     head: PublishHead
@@ -53,7 +53,7 @@ class HeldPublish(NamedTuple):
     records: list[Record]
 
 
-class HeldAck(NamedTuple):
+class TxAck(NamedTuple):
     """Settlements that wait for the commit."""
 
     apply: Callable[[], None]
@@ -66,7 +66,7 @@ class _Commit:
     __slots__ = ("acks", "answer", "open")
 
     def __init__(
-        self, answer: Callable[[Method | None], None], acks: list[HeldAck], publishes: int
+        self, answer: Callable[[Method | None], None], acks: list[TxAck], publishes: int
     ) -> None:
         self.answer = answer
         self.acks = acks
@@ -80,11 +80,11 @@ class Transaction:
 
     __slots__ = ("_acks", "_bytes", "_channel", "_commits", "_publishes", "_serial")
 
-    def __init__(self, channel: ChannelState) -> None:
+    def __init__(self, channel: AmqpChannel) -> None:
         self._channel = channel
         self._bytes = 0
-        self._publishes: list[HeldPublish] = []
-        self._acks: list[HeldAck] = []
+        self._publishes: list[TxPublish] = []
+        self._acks: list[TxAck] = []
         # A client that does not await commit-ok can have several; what they hold is the engine's.
         self._commits: dict[int, _Commit] = {}
         self._serial = 0
@@ -103,12 +103,12 @@ class Transaction:
         self, head: PublishHead, route: ExchangeRoute | None, records: list[Record]
     ) -> None:
         self._charge(sum([len(each.origin) for each in records]) + PUBLICATION_BYTES * len(records))
-        self._publishes.append(HeldPublish(head, route, records))
+        self._publishes.append(TxPublish(head, route, records))
 
     def hold_ack(self, apply: Callable[[], None], undo: Callable[[], None] = lambda: None) -> None:
         """A settlement came in: done at the commit, undone by a rollback."""
         self._charge(ACK_BYTES)
-        self._acks.append(HeldAck(apply, undo))
+        self._acks.append(TxAck(apply, undo))
 
     def rollback(self) -> None:
         """Forget what waits; the settlements are undone, the newest first."""
@@ -118,7 +118,7 @@ class Transaction:
         for ack in reversed(acks):
             ack.undo()
 
-    def commit(self, publish: Callable[[HeldPublish], int]) -> None:
+    def commit(self, publish: Callable[[TxPublish], int]) -> None:
         """Do what waits; ``publish`` says how many of the publishes the engine will answer."""
         publishes, self._publishes = self._publishes, []
         acks, self._acks = self._acks, []
@@ -157,16 +157,16 @@ class Transaction:
             commit.answer(None)
 
     def _charge(self, size: int) -> None:
-        if not self._channel.broker.transactions.take(self._channel.session.connection_id, size):
+        if not self._channel.broker.transactions.take(self._channel.connection.connection_id, size):
             text = f"transaction of {self._bytes + size} bytes: no room for it before its commit"
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
         self._bytes += size
 
     def _make_room(self) -> None:
         size, self._bytes = self._bytes, 0
-        self._channel.broker.transactions.give(self._channel.session.connection_id, size)
+        self._channel.broker.transactions.give(self._channel.connection.connection_id, size)
 
-    def _fits(self, publishes: list[HeldPublish]) -> bool:
+    def _fits(self, publishes: list[TxPublish]) -> bool:
         """True when the engine takes all of it in its next turn."""
         flow = self._channel.context.all_settings.flow
         steps = sum(
@@ -174,7 +174,7 @@ class Transaction:
         )
         size = sum(len(record.origin) for each in publishes for record in each.records)
         return (
-            self._channel.session.connection.gate.is_open
+            self._channel.connection.engine_connection.gate.is_open
             and steps <= flow.turn_channel_messages_max
             and size <= flow.turn_bytes_max // 2
         )
@@ -196,22 +196,22 @@ class Transaction:
         self._channel.context.engine.after_durable(say)
 
 
-def select(channel: ChannelState, _method: TxSelect) -> None:
-    channel.publishing.select_tx()
+def select(channel: AmqpChannel, _method: TxSelect) -> None:
+    channel.publisher.select_tx()
     channel.answer(TxSelectOk())
 
 
-def commit(channel: ChannelState, _method: TxCommit) -> None:
+def commit(channel: AmqpChannel, _method: TxCommit) -> None:
     """tx.commit: the answer leaves when everything is durable."""
-    channel.publishing.commit()
+    channel.publisher.commit()
 
 
-def rollback(channel: ChannelState, _method: TxRollback) -> None:
-    channel.publishing.rollback()
+def rollback(channel: AmqpChannel, _method: TxRollback) -> None:
+    channel.publisher.rollback()
     channel.answer(TxRollbackOk())
 
 
-COMMANDS: Final[dict[type[Method], Callable[[ChannelState, Any], None]]] = {
+COMMANDS: Final[dict[type[Method], Callable[[AmqpChannel, Any], None]]] = {
     TxSelect: select,
     TxCommit: commit,
     TxRollback: rollback,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock import __version__
-from penstock.adapters.amqp.connection import Session
+from penstock.adapters.amqp.connection import AmqpConnection
 from penstock.adapters.amqp.context import CHURN
 from penstock.adapters.amqp.management.statistics import (
     HANDED,
@@ -107,35 +107,37 @@ async def none_of_them(_place: Place, _asked: Asked, *_names: str) -> Done:
 
 
 async def connections(place: Place, asked: Asked, vhost: str | None = None) -> Any:
-    found = _sessions(place, vhost)
+    found = _connections(place, vhost)
     return await paged(asked, found, connection_view)
 
 
 async def connection(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
-    return connection_view(_session(place, name))
+    return connection_view(_connection(place, name))
 
 
 async def connection_channels(place: Place, asked: Asked, name: str) -> Any:
-    found = _session(place, name).channels.values()
+    found = _connection(place, name).channels.values()
     return await paged(asked, found, channel_view)
 
 
 async def close(place: Place, asked: Asked, name: str) -> Done:
-    session = _session(place, name)
+    connection = _connection(place, name)
     reason = asked.headers.get("x-reason") or CLOSED
-    place.broker.close_connection(session.connection_id, reason)
+    place.broker.close_connection(connection.connection_id, reason)
     return Done()
 
 
 async def channels(place: Place, asked: Asked, vhost: str | None = None) -> Any:
-    found = [each for session in _sessions(place, vhost) for each in session.channels.values()]
+    found = [
+        each for connection in _connections(place, vhost) for each in connection.channels.values()
+    ]
     return await paged(asked, found, channel_view)
 
 
 async def channel(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
     """One channel, with its consumers."""
-    for session in _sessions(place, None):
-        for each in session.channels.values():
+    for connection in _connections(place, None):
+        for each in connection.channels.values():
             if channel_name(each) == name:
                 return channel_view(each, is_detailed=True)
     raise not_found()
@@ -144,23 +146,25 @@ async def channel(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
 async def consumers(place: Place, asked: Asked, vhost: str | None = None) -> Any:
     found = [
         entry
-        for session in _sessions(place, vhost)
-        for each in session.channels.values()
-        for entry in each.consuming.consumers.values()
+        for connection in _connections(place, vhost)
+        for each in connection.channels.values()
+        for entry in each.consumers.by_tag.values()
     ]
     return await paged(asked, found, consumer_view)
 
 
-def _sessions(place: Place, vhost: str | None) -> list[Session]:
+def _connections(place: Place, vhost: str | None) -> list[AmqpConnection]:
     if vhost is not None:
         place.vhost(vhost)
     return [
-        each for each in place.broker.sessions.values() if vhost is None or each.vhost.name == vhost
+        each
+        for each in place.broker.connections.values()
+        if vhost is None or each.vhost.name == vhost
     ]
 
 
-def _session(place: Place, name: str) -> Session:
-    for each in place.broker.sessions.values():
+def _connection(place: Place, name: str) -> AmqpConnection:
+    for each in place.broker.connections.values():
         if each.name == name:
             return each
     raise not_found()
@@ -217,7 +221,7 @@ async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
     """Everything in a few numbers."""
     broker = place.broker
     settings, vhosts = broker.settings, list(broker.vhosts.values())
-    sessions = list(broker.sessions.values())
+    connections = list(broker.connections.values())
     queues = [queue for vhost in vhosts for queue in vhost.queues]
     figures = broker_figures(broker, [vhost_figures(vhost) for vhost in vhosts])
     return {
@@ -241,8 +245,8 @@ async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
         "churn_rates": broker.context.rates.details(OVERVIEW, figures, CHURN),
         "queue_totals": broker.context.rates.details(OVERVIEW, figures, LEVELS),
         "object_totals": {
-            "connections": len(sessions),
-            "channels": sum(len(each.channels) for each in sessions),
+            "connections": len(connections),
+            "channels": sum(len(each.channels) for each in connections),
             "consumers": sum(queue.consumers for queue in queues),
             "exchanges": sum(len(vhost.exchanges) for vhost in vhosts),
             "queues": len(queues),
@@ -286,7 +290,7 @@ def _node(place: Place) -> dict[str, Any]:
         "processors": os.cpu_count() or 1,
         "uptime": place.broker.clock.monotonic_ms() - place.started_ms,
         **_files(),
-        "sockets_used": len(place.broker.sessions),
+        "sockets_used": len(place.broker.connections),
         "sockets_total": place.broker.all_settings.listeners.connections_max,
         "mem_used": alarms.memory.value,
         "mem_limit": alarms.memory.limit,

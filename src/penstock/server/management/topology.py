@@ -113,9 +113,9 @@ async def delete_user(place: Place, asked: Asked, name: str) -> Done:
     asked.administrator()
     if not place.broker.users.delete(name):
         raise not_found()
-    for session in list(place.broker.sessions.values()):
-        if session.user.name == name:
-            place.broker.close_connection(session.connection_id, f"user '{name}' is deleted")
+    for connection in list(place.broker.connections.values()):
+        if connection.user.name == name:
+            place.broker.close_connection(connection.connection_id, f"user '{name}' is deleted")
     await place.durable()
     return Done()
 

@@ -29,7 +29,7 @@ def published(client):
 def undone(client):
     now_ms = client.bench.clock.monotonic_ms()
     views = client.bench.engine.flow_map(now_ms, 0).views
-    label = client.session.connection.stage.label
+    label = client.session.engine_connection.stage.label
     found = [view.undone for view in views if view.label == label and view.undone is not None]
     return found[0] if found else None
 
@@ -66,7 +66,7 @@ def test_the_next_time_is_another_time(client):
 
 def test_a_connection_that_goes_takes_it_along(client):
     client.raw(published(client) + method_frame(1, Get(queue="q")))
-    connection = client.session.connection
+    connection = client.session.engine_connection
     assert connection.undone is not None
     client.leave()
     assert connection.undone is None
@@ -79,7 +79,7 @@ def test_who_deletes_a_queue_with_dead_to_bury_says_that_it_waits_for_that_queue
     client.call(1, Consume(queue="leaving", consumer_tag="c"))
     for _ in range(many):
         client.publish(1, "", "leaving", b"x")
-    while client.session.channels[1].consuming.unacked.count < many:
+    while client.session.channels[1].consumers.unacked.count < many:
         client.turn()
     began_ms = client.bench.clock.monotonic_ms()
     client.send(1, Nack(0, is_multiple=True, is_requeue=False), Delete(queue="leaving"))

@@ -131,7 +131,7 @@ def holding(client, count):
     client.raw(published(client, 2) * count)
     client.turn()
     client.call(1, Consume(queue="q"))
-    held = client.session.channels[1].consuming.unacked
+    held = client.session.channels[1].consumers.unacked
     while held.count < count:
         client.turn()
     client.take()
@@ -218,9 +218,9 @@ def test_closes_wait_as_well(client):
 def test_nothing_waits_any_more_when_the_connection_is_over(client):
     opening = method_frame(1, Declare(queue="q"))
     client.session.receive(opening * (COMMANDS_AT_ONCE + 1))
-    assert client.session.backlog.is_waiting
+    assert client.session.commands.is_waiting
     client.session.closed("gone")
-    assert not client.session.backlog.is_waiting
+    assert not client.session.commands.is_waiting
 
 
 # ---- dispatch -----------------------------------------------------------------------------------

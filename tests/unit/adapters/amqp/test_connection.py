@@ -145,7 +145,7 @@ def test_the_clients_close_is_answered_and_everything_is_given_back(bench):
     assert peer.call(1, Consume(0, "ours", "c"))
     assert peer.bodies() == [b"work"]
     assert peer.call(0, Close(200, "done")) == CloseOk()
-    assert bench.broker.sessions == {}
+    assert bench.broker.connections == {}
     other = bench.client()
     other.send(1, Get(0, "ours"))
     other.turn()
@@ -222,7 +222,10 @@ def test_operators_meet_a_connection_by_its_address_and_by_the_name_it_gave_itse
     bench, own, shown
 ):
     session = bench.client(connection_name=own).session
-    assert session.connection.stage.name == f"amqp-{session.connection_id} {session.peer}{shown}"
+    assert (
+        session.engine_connection.stage.name
+        == f"amqp-{session.connection_id} {session.peer}{shown}"
+    )
 
 
 def test_an_operator_may_end_a_connection(bench):
@@ -278,11 +281,11 @@ def test_a_part_that_fails_to_close_leaves_nothing_else_behind(bench, monkeypatc
     def broken():
         raise RuntimeError("for a test")
 
-    monkeypatch.setattr(peer.session.channels[1].publishing, "close", broken)
+    monkeypatch.setattr(peer.session.channels[1].publisher, "close", broken)
     with pytest.raises(RuntimeError):
         peer.leave()
     bench.settle()
-    assert bench.broker.sessions == {}
+    assert bench.broker.connections == {}
     assert bench.engine.statistics().connections == 0
     other = bench.client()
     assert other.call(1, Declare(0, "mine", is_passive=True)).reply_code == 404

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from kit.amqp.peer import AmqpBench, AmqpPeer
-from penstock.adapters.amqp.consumer import RUN_AGE_MS_MAX, Holder, Unacked, stretches
+from penstock.adapters.amqp.consumer import RUN_AGE_MS_MAX, AttachedConsumer, UnackedTags, stretches
 from penstock.adapters.amqp.topology.queue import AmqpQueue
 from penstock.engine.subscription.subscription import Subscription
 from penstock.model.ids import QueueId
@@ -147,7 +147,7 @@ def test_records_of_another_protocol_are_presented() -> None:
     assert (heard[0].method.exchange, heard[0].method.routing_key) == ("", "made-elsewhere")
     peer.send(1, Ack(0, is_multiple=True))
     peer.turn()
-    assert peer.session.channels[1].consuming.unacked_count == 0
+    assert peer.session.channels[1].consumers.unacked_count == 0
 
 
 def test_a_batch_of_another_protocol_is_one_delivery_and_settled_as_a_whole() -> None:
@@ -186,19 +186,19 @@ def test_what_the_engine_would_not_store_is_refused_by_its_header() -> None:
 # The ledger of delivery tags, by examples; the law is in ``property/test_unacked_ledger.py``.
 
 
-A, B = cast("list[Holder]", [object(), object()])
+A, B = cast("list[AttachedConsumer]", [object(), object()])
 Q = QueueId(7)
 
 
-def ledger(count: int = 0) -> Unacked:
+def ledger(count: int = 0) -> UnackedTags:
     """Tags 1 to ``count`` with offsets from 100 on."""
-    unacked = Unacked()
+    unacked = UnackedTags()
     if count:
         unacked.add(A, Q, list(range(100, 100 + count)), 0)
     return unacked
 
 
-def offsets(unacked: Unacked, *tags: int, is_multiple: bool = False) -> list[int]:
+def offsets(unacked: UnackedTags, *tags: int, is_multiple: bool = False) -> list[int]:
     take = unacked.take_multiples if is_multiple else unacked.take_each
     pieces, unknown = take(list(tags))
     assert unknown is None
@@ -206,7 +206,7 @@ def offsets(unacked: Unacked, *tags: int, is_multiple: bool = False) -> list[int
 
 
 def test_tags_begin_with_one_and_count_everything() -> None:
-    unacked = Unacked()
+    unacked = UnackedTags()
     assert unacked.add(A, Q, [5, 6], 0) == 1
     assert unacked.skip(3) == 3
     assert unacked.add_batch(A, Q, [7, 8, 9], 0) == 6
@@ -234,7 +234,7 @@ def test_acks_of_neighbours_are_one_piece() -> None:
 
 
 def test_a_batch_is_one_tag_with_all_its_offsets() -> None:
-    unacked = Unacked()
+    unacked = UnackedTags()
     unacked.add(A, Q, [1], 0)
     unacked.add_batch(A, Q, [2, 3, 4], 0)
     unacked.add(A, Q, [5], 0)
@@ -275,7 +275,7 @@ def test_what_was_taken_can_be_put_back() -> None:
 
 
 def test_a_run_is_as_old_as_its_first_delivery() -> None:
-    unacked = Unacked()
+    unacked = UnackedTags()
     assert unacked.oldest_ms is None
     unacked.add(A, Q, [1], 1000)
     unacked.add(A, Q, [2], 1000 + RUN_AGE_MS_MAX - 1)
@@ -372,7 +372,7 @@ def test_acks_in_any_order_settle_all_they_name() -> None:
     scene.peer.send(2, Ack(4), Ack(1), Ack(2), Ack(5))
     scene.peer.turn()
     assert scene.counts == (0, 1)
-    assert scene.peer.session.channels[2].consuming.unacked_count == 1
+    assert scene.peer.session.channels[2].consumers.unacked_count == 1
 
 
 def test_a_multiple_ack_settles_everything_up_to_its_tag() -> None:
@@ -592,7 +592,7 @@ def test_acks_wait_for_the_commit() -> None:
     scene.peer.send(2, Nack(3, is_requeue=False))
     scene.peer.turn()
     assert scene.counts == (0, 4)
-    assert scene.peer.session.channels[2].consuming.unacked_count == 1
+    assert scene.peer.session.channels[2].consumers.unacked_count == 1
     assert scene.peer.call(2, TxCommit()) == TxCommitOk()
     assert scene.counts == (0, 1)
 

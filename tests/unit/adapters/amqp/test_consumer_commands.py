@@ -69,7 +69,7 @@ def test_messages_come_in_order_with_tags_from_one(bench: AmqpBench) -> None:
         ("c", 2, False, b"two"),
         ("c", 3, False, b"three"),
     ]
-    assert peer.session.channels[1].consuming.unacked_count == 3
+    assert peer.session.channels[1].consumers.unacked_count == 3
 
 
 def test_a_tag_is_made_when_none_is_brought(bench: AmqpBench) -> None:
@@ -130,7 +130,7 @@ def test_without_acks_nothing_is_unsettled(bench: AmqpBench) -> None:
     peer.call(1, Consume(queue="q", consumer_tag="c", is_no_ack=True))
     publish(peer, b"one", b"two")
     assert [tag for _, tag, _, _ in deliveries(peer)] == [1, 2]
-    consuming = peer.session.channels[1].consuming
+    consuming = peer.session.channels[1].consumers
     assert consuming.unacked_count == 0
     close = peer.call(1, Ack(1))
     assert text_of(close) == "PRECONDITION_FAILED - unknown delivery tag 1"
@@ -201,11 +201,11 @@ def test_a_deleted_queue_cancels_its_consumers(bench: AmqpBench) -> None:
     other.call(1, Delete(queue="q"))
     peer.turn()
     assert [heard.method for heard in peer.take()] == [Cancel("c", is_nowait=True)]
-    assert peer.session.channels[1].consuming.consumers == {}
+    assert peer.session.channels[1].consumers.by_tag == {}
     # What it had is gone with the queue; settling it hurts nobody.
     peer.send(1, Ack(1))
     assert peer.call(1, Qos()) is not None
-    assert peer.session.channels[1].consuming.unacked_count == 0
+    assert peer.session.channels[1].consumers.unacked_count == 0
 
 
 def test_a_client_that_does_not_ask_is_not_told(bench: AmqpBench) -> None:
@@ -259,7 +259,7 @@ def test_a_single_active_consumer_is_followed_by_the_next_in_line(bench: AmqpBen
     for tag in ("z", "m", "a"):
         arguments = {"x-priority": 5} if tag == "a" else {}
         peer.call(1, Consume(queue="q", consumer_tag=tag, arguments=arguments))
-    consumers = peer.session.channels[1].consuming.consumers
+    consumers = peer.session.channels[1].consumers.by_tag
     assert [entry.is_active for entry in consumers.values()] == [True, False, False]
     publish(peer, b"one", b"two")
     assert [tag for tag, *_ in deliveries(peer)] == ["z", "z"]
@@ -332,8 +332,8 @@ def test_each_consumer_made_later_has_the_window() -> None:
     limit(peer, 3)
     consume(peer, "b")
     assert came(peer) == {"a": 2, "b": 3}
-    consuming = peer.session.channels[1].consuming
-    assert [entry.prefetch_count for entry in consuming.consumers.values()] == [2, 3]
+    consuming = peer.session.channels[1].consumers
+    assert [entry.prefetch_count for entry in consuming.by_tag.values()] == [2, 3]
     assert (consuming.prefetch_count, consuming.unacked_count) == (3, 5)
 
 
@@ -398,7 +398,7 @@ def test_zero_lifts_the_channel_window() -> None:
     limit(peer, 2, is_global=True)
     consume(peer, "a")
     assert came(peer) == {"a": 2}
-    assert peer.session.channels[1].consuming.global_prefetch_count == 2
+    assert peer.session.channels[1].consumers.global_prefetch_count == 2
     limit(peer, 0, is_global=True)
     assert came(peer) == {"a": 8}
 

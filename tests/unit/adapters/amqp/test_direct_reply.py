@@ -71,7 +71,7 @@ def test_replies_share_the_delivery_tags_of_their_channel(bench, asker, server):
         server.publish(1, "", key, b"!")
     asker.hear()
     assert [each.delivery_tag for each in asker.methods(1)] == [1, 2, 3]
-    assert asker.session.channels[1].consuming.unacked.count == 0
+    assert asker.session.channels[1].consumers.unacked.count == 0
 
 
 def test_the_consumer_must_not_want_acks(asker):

@@ -189,7 +189,7 @@ def test_in_plain_mode_an_unroutable_one_is_only_counted(peer):
     peer.publish(1, "", "nowhere", b"a")
     peer.turn()
     assert peer.methods() == []
-    assert peer.session.channels[1].publishing.dropped == 1
+    assert peer.session.channels[1].publisher.dropped == 1
 
 
 def test_what_goes_to_no_queue_is_counted_for_operators_also_when_its_channel_is_gone(bench, peer):
@@ -335,9 +335,9 @@ def test_a_queue_deleted_while_its_publish_is_on_the_way_means_dropped_and_confi
 
 
 def test_a_publisher_is_known_as_one_by_its_first_publish_also_an_unroutable_one(bench, peer):
-    assert not peer.session.connection.is_publisher
+    assert not peer.session.engine_connection.is_publisher
     peer.publish(1, "", "nowhere", b"")
-    assert peer.session.connection.is_publisher
+    assert peer.session.engine_connection.is_publisher
 
 
 def test_the_end_of_a_channel_leaves_what_it_published_to_the_engine(bench, peer):

@@ -31,7 +31,7 @@ class Scene:
         client.call(1, Declare(queue="q", arguments=arguments, **declared))
         self.publish(MANY)
         client.call(1, Consume(queue="q", consumer_tag="c"))
-        self.held = client.session.channels[1].consuming.unacked
+        self.held = client.session.channels[1].consumers.unacked
         while self.held.count < MANY:
             client.turn()
         client.take()

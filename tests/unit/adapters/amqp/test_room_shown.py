@@ -36,7 +36,7 @@ def stages(bench):
 
 
 def label(peer):
-    return peer.session.connection.stage.label
+    return peer.session.engine_connection.stage.label
 
 
 def looked_at(*peers):
@@ -67,14 +67,14 @@ def test_it_is_held_for_want_of_room_by_the_one_whose_content_fills_the_pool(ben
     assert not shown[label(most)].is_held
     assert not shown[label(through)].is_held
     found = diagnose(list(shown.values()))
-    assert (found.kind, found.name) == ("connection", most.session.connection.name)
+    assert (found.kind, found.name) == ("connection", most.session.engine_connection.name)
     assert "in-flight pool" in found.sentence
 
 
 def test_management_calls_it_flow(bench):
     *_, stopped = filled_by_contents(bench)
     now_ms = bench.clock.monotonic_ms()
-    assert connection_state(stopped.session.connection, bench.engine, now_ms) == "flow"
+    assert connection_state(stopped.session.engine_connection, bench.engine, now_ms) == "flow"
 
 
 def test_when_those_with_most_wait_themselves_it_is_the_one_that_was_let_through(bench):
@@ -92,7 +92,7 @@ def test_it_reads_on_and_is_held_no_more_when_there_is_room(bench):
     most, through, stopped = filled_by_contents(bench)
     most.leave()
     assert looked_at(through, stopped) == [True, True]
-    assert stopped.session.connection.gate.is_open
+    assert stopped.session.engine_connection.gate.is_open
     bench.advance(2_000)
     assert not stages(bench)[label(stopped)].is_held
 
@@ -119,7 +119,7 @@ def test_whose_own_publishes_fill_it_waits_for_who_is_to_digest_them(bench):
 
 def test_a_connection_that_goes_leaves_no_reason_behind(bench):
     *_, stopped = filled_by_contents(bench)
-    connection = stopped.session.connection
+    connection = stopped.session.engine_connection
     stopped.leave()
     assert connection.gate.is_open
     assert label(stopped) not in stages(bench)

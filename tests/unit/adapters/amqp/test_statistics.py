@@ -33,9 +33,9 @@ def test_every_way_out_is_counted_by_itself_for_channel_and_queue(bench, peer):
     peer.call(1, Get(0, "q"))
     queue = bench.broker.vhosts["/"].queues.get("q")
     expected = {"ack": 1, "deliver": 2, "get": 1, "get_empty": 1, "get_no_ack": 1}
-    assert counted(queue.tally) == expected
-    assert counted(peer.session.channels[1].consuming.tally) == expected
-    assert queue.tally.deliver_get == 4
+    assert counted(queue.counters) == expected
+    assert counted(peer.session.channels[1].consumers.counters) == expected
+    assert queue.counters.deliver_get == 4
 
 
 def test_what_comes_again_is_counted_as_that_and_what_needs_no_ack_has_none(bench, peer):
@@ -46,7 +46,7 @@ def test_what_comes_again_is_counted_as_that_and_what_needs_no_ack_has_none(benc
     peer.call(1, Consume(0, "q", "tag", is_no_ack=True))
     peer.turn()
     queue = bench.broker.vhosts["/"].queues.get("q")
-    assert counted(queue.tally) == {"get": 1, "deliver_no_ack": 1, "redeliver": 1}
+    assert counted(queue.counters) == {"get": 1, "deliver_no_ack": 1, "redeliver": 1}
 
 
 def test_a_deleted_queue_goes_on_counting_in_its_vhost_and_a_dropped_vhost_in_the_house(bench):

@@ -104,7 +104,7 @@ class OperatorService:
         try:
             taken = subscription.take(consumer, min(count, GET_MAX))
             again = sum([each.is_redelivered for each in taken])
-            queue.tally.got(len(taken), again, is_no_ack=mode == "ack_requeue_false")
+            queue.counters.got(len(taken), again, is_no_ack=mode == "ack_requeue_false")
             for queue_id, same in groupby(taken, attrgetter("queue_id")):
                 # All of a batch: what is settled in part comes back as a whole.
                 offsets = [

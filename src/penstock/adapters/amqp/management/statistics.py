@@ -12,14 +12,14 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.adapters.amqp.statistics import Tally
+from penstock.adapters.amqp.statistics import DeliveryCounters
 from penstock.adapters.amqp.topology.queue import SUBSCRIPTION
 from penstock.flow.reason import Reason
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.broker import AmqpBroker
-    from penstock.adapters.amqp.channel import ChannelState
-    from penstock.adapters.amqp.connection import Session
+    from penstock.adapters.amqp.channel import AmqpChannel
+    from penstock.adapters.amqp.connection import AmqpConnection
     from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.engine.broker import Engine
@@ -33,7 +33,7 @@ HANDED: Final = (
     "redeliver",
 )  # fmt: skip
 """What is counted of consumers, wherever it is shown."""
-_handed: Final[Callable[[Tally], tuple[int, ...]]] = attrgetter(*HANDED)
+_handed: Final[Callable[[DeliveryCounters], tuple[int, ...]]] = attrgetter(*HANDED)
 OVERVIEW: Final[Hashable] = "overview"
 
 
@@ -112,13 +112,13 @@ class BrokerFigures(NamedTuple):
     queue_deleted: int
 
 
-def connection_figures(session: Session) -> ConnectionFigures:
-    published = sum([channel.publishing.published for channel in session.channels.values()])
-    return ConnectionFigures(published, session.received_bytes, session.sent_bytes)
+def connection_figures(connection: AmqpConnection) -> ConnectionFigures:
+    published = sum([channel.publisher.published for channel in connection.channels.values()])
+    return ConnectionFigures(published, connection.received_bytes, connection.sent_bytes)
 
 
-def channel_figures(channel: ChannelState) -> ChannelFigures:
-    publishing = channel.publishing
+def channel_figures(channel: AmqpChannel) -> ChannelFigures:
+    publishing = channel.publisher
     confirms = publishing.confirms
     confirmed = publishing.published - confirms.outstanding if confirms is not None else 0
     return ChannelFigures(
@@ -126,7 +126,7 @@ def channel_figures(channel: ChannelState) -> ChannelFigures:
         confirmed,
         publishing.returned,
         publishing.dropped,
-        *_handed(channel.consuming.tally),
+        *_handed(channel.consumers.counters),
     )
 
 
@@ -136,11 +136,11 @@ def queue_figures(queue: AmqpQueue) -> QueueFigures:
     unserved_ms = subscription.unserved_ms if subscription is not None else 0
     published = sum([each.index.next_offset for each in queue.topic.queues])
     return QueueFigures(
-        ready + unacked, ready, unacked, published, unserved_ms, *_handed(queue.tally)
+        ready + unacked, ready, unacked, published, unserved_ms, *_handed(queue.counters)
     )
 
 
-def gone_figures(tally: Tally) -> QueueFigures:
+def gone_figures(tally: DeliveryCounters) -> QueueFigures:
     """Those of queues that are deleted: nothing waits in them."""
     return QueueFigures(0, 0, 0, 0, 0, *_handed(tally))
 
@@ -184,14 +184,14 @@ def queue_key(queue: AmqpQueue) -> Hashable:
     return "queue", queue.topic.topic_id
 
 
-def connection_key(session: Session) -> Hashable:
+def connection_key(connection: AmqpConnection) -> Hashable:
     """What its samples are kept under."""
-    return "connection", session.connection_id
+    return "connection", connection.connection_id
 
 
-def channel_key(channel: ChannelState) -> Hashable:
+def channel_key(channel: AmqpChannel) -> Hashable:
     """What its samples are kept under."""
-    return "channel", channel.session.connection_id, channel.number
+    return "channel", channel.connection.connection_id, channel.number
 
 
 # ---- sampler ------------------------------------------------------------------------------------
@@ -238,10 +238,12 @@ class Sampler:
         """Sample everything, pausing after each object."""
         broker = self._broker
         rates, clock = broker.context.rates, broker.clock
-        for session in list(broker.sessions.values()):
-            rates.sample(connection_key(session), connection_figures(session), clock.monotonic_ms())
+        for connection in list(broker.connections.values()):
+            rates.sample(
+                connection_key(connection), connection_figures(connection), clock.monotonic_ms()
+            )
             yield
-            for channel in list(session.channels.values()):
+            for channel in list(connection.channels.values()):
                 rates.sample(channel_key(channel), channel_figures(channel), clock.monotonic_ms())
                 yield
         totals = {vhost: gone_figures(vhost.gone) for vhost in broker.vhosts.values()}

@@ -29,7 +29,7 @@ from penstock.adapters.amqp.management.statistics import (
     vhost_figures,
     vhost_key,
 )
-from penstock.adapters.amqp.publisher import Mode
+from penstock.adapters.amqp.publisher import PublishMode
 from penstock.adapters.amqp.topology.matching import Binding, to_queue
 from penstock.adapters.amqp.topology.queue import SUBSCRIPTION
 from penstock.wire.amqp.properties import Properties
@@ -37,9 +37,9 @@ from penstock.wire.amqp.table import Timestamp
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.broker import AmqpBroker
-    from penstock.adapters.amqp.channel import ChannelState
-    from penstock.adapters.amqp.connection import Session
-    from penstock.adapters.amqp.consumer import ConsumerEntry
+    from penstock.adapters.amqp.channel import AmqpChannel
+    from penstock.adapters.amqp.connection import AmqpConnection
+    from penstock.adapters.amqp.consumer import BasicConsumer
     from penstock.adapters.amqp.context import AmqpContext
     from penstock.adapters.amqp.topology.exchange import Exchange
     from penstock.adapters.amqp.topology.queue import AmqpQueue
@@ -61,45 +61,45 @@ _NO_TLS: Final = dict.fromkeys(
 )  # fmt: skip
 
 
-def connection_view(session: Session) -> dict[str, Any]:
-    context, peer = session.context, session.peer
+def connection_view(connection: AmqpConnection) -> dict[str, Any]:
+    context, peer = connection.context, connection.peer
     now_ms = context.clock.monotonic_ms()
-    figures = connection_figures(session)
+    figures = connection_figures(connection)
     return {
-        "name": session.name,
-        "user_provided_name": session.connection_name or None,
+        "name": connection.name,
+        "user_provided_name": connection.connection_name or None,
         "node": node_of(context),
-        "vhost": session.vhost.name,
-        "user": session.user.name,
-        "user_who_performed_action": session.user.name,
+        "vhost": connection.vhost.name,
+        "user": connection.user.name,
+        "user_who_performed_action": connection.user.name,
         "protocol": "AMQP 0-9-1",
         "type": "network",
-        "state": connection_state(session.connection, context.engine, now_ms),
+        "state": connection_state(connection.engine_connection, context.engine, now_ms),
         "peer_host": peer.host,
         "peer_port": peer.port,
         "host": peer.local_host,
         "port": peer.local_port,
         "ssl": False,
         **_NO_TLS,
-        "auth_mechanism": session.auth_mechanism,
-        "channels": len(session.channels),
-        "channel_max": session.channel_max,
-        "frame_max": session.frame_max,
-        "timeout": session.heartbeat,
-        "connected_at": session.connected_ms,
-        "client_properties": plain(session.client_properties),
-        "recv_cnt": session.receives,
-        "send_cnt": session.sends,
-        "send_pend": session.unsent.messages,
-        **context.rates.details(connection_key(session), figures, ("recv_oct", "send_oct")),
-        "message_stats": context.rates.details(connection_key(session), figures, ("publish",)),
+        "auth_mechanism": connection.auth_mechanism,
+        "channels": len(connection.channels),
+        "channel_max": connection.channel_max,
+        "frame_max": connection.frame_max,
+        "timeout": connection.heartbeat,
+        "connected_at": connection.connected_ms,
+        "client_properties": plain(connection.client_properties),
+        "recv_cnt": connection.receives,
+        "send_cnt": connection.sends,
+        "send_pend": connection.unsent.messages,
+        **context.rates.details(connection_key(connection), figures, ("recv_oct", "send_oct")),
+        "message_stats": context.rates.details(connection_key(connection), figures, ("publish",)),
     }
 
 
-def channel_view(channel: ChannelState, *, is_detailed: bool = False) -> dict[str, Any]:
+def channel_view(channel: AmqpChannel, *, is_detailed: bool = False) -> dict[str, Any]:
     """One channel; in detail with its consumers."""
-    session, publishing, consuming = channel.session, channel.publishing, channel.consuming
-    now_ms = session.context.clock.monotonic_ms()
+    connection, publishing, consuming = channel.connection, channel.publisher, channel.consumers
+    now_ms = connection.context.clock.monotonic_ms()
     tx, confirms = publishing.tx, publishing.confirms
     uncommitted, acks = tx.held if tx is not None else (0, 0)
     unconfirmed = confirms.outstanding if confirms is not None else 0
@@ -107,33 +107,33 @@ def channel_view(channel: ChannelState, *, is_detailed: bool = False) -> dict[st
     view: dict[str, Any] = {
         "name": channel_name(channel),
         "number": channel.number,
-        "node": node_of(session.context),
+        "node": node_of(connection.context),
         "vhost": channel.vhost.name,
-        "user": session.user.name,
-        "user_who_performed_action": session.user.name,
+        "user": connection.user.name,
+        "user_who_performed_action": connection.user.name,
         "state": channel_state(channel.engine_channel, now_ms),
-        "confirm": publishing.mode is Mode.CONFIRM,
+        "confirm": publishing.mode is PublishMode.CONFIRM,
         "transactional": tx is not None,
         "prefetch_count": consuming.prefetch_count,
         "global_prefetch_count": consuming.global_prefetch_count,
-        "consumer_count": len(consuming.consumers),
+        "consumer_count": len(consuming.by_tag),
         "messages_unacknowledged": consuming.unacked_count,
         "messages_unconfirmed": unconfirmed,
         "messages_uncommitted": uncommitted,
         "acks_uncommitted": acks,
-        "connection_details": connection_details(session),
-        "message_stats": session.context.rates.details(
+        "connection_details": connection_details(connection),
+        "message_stats": connection.context.rates.details(
             channel_key(channel), figures, (*_PUBLISHING, *HANDED)
         ),
     }
     if is_detailed:
-        view["consumer_details"] = [consumer_view(each) for each in consuming.consumers.values()]
+        view["consumer_details"] = [consumer_view(each) for each in consuming.by_tag.values()]
         # Which exchange and which queue: RabbitMQ shows none either, with basic rates.
         view["publishes"] = view["deliveries"] = []
     return view
 
 
-def consumer_view(entry: ConsumerEntry) -> dict[str, Any]:
+def consumer_view(entry: BasicConsumer) -> dict[str, Any]:
     """One consumer, as lists and details of queues and channels show it."""
     channel = entry.channel
     return {
@@ -149,32 +149,32 @@ def consumer_view(entry: ConsumerEntry) -> dict[str, Any]:
     }
 
 
-def connection_details(session: Session) -> dict[str, Any]:
+def connection_details(connection: AmqpConnection) -> dict[str, Any]:
     """How other views name a connection."""
     return {
-        "name": session.name,
-        "peer_host": session.peer.host,
-        "peer_port": session.peer.port,
+        "name": connection.name,
+        "peer_host": connection.peer.host,
+        "peer_port": connection.peer.port,
     }
 
 
-def channel_details(channel: ChannelState) -> dict[str, Any]:
+def channel_details(channel: AmqpChannel) -> dict[str, Any]:
     """How other views name a channel."""
-    session = channel.session
+    connection = channel.connection
     return {
         "name": channel_name(channel),
         "number": channel.number,
-        "connection_name": session.name,
-        "node": node_of(session.context),
-        "peer_host": session.peer.host,
-        "peer_port": session.peer.port,
-        "user": session.user.name,
+        "connection_name": connection.name,
+        "node": node_of(connection.context),
+        "peer_host": connection.peer.host,
+        "peer_port": connection.peer.port,
+        "user": connection.user.name,
     }
 
 
-def channel_name(channel: ChannelState) -> str:
+def channel_name(channel: AmqpChannel) -> str:
     """A channel's name in paths."""
-    return f"{channel.session.name} ({channel.number})"
+    return f"{channel.connection.name} ({channel.number})"
 
 
 # ---- topology views -----------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def queue_view(
     subscription = queue.topic.subscriptions.get(SUBSCRIPTION)
     ready_bytes, unacked_bytes = subscription.body_bytes() if subscription is not None else (0, 0)
     utilisation = _utilisation(queue)
-    owner = broker.sessions.get(queue.owner) if queue.owner is not None else None
+    owner = broker.connections.get(queue.owner) if queue.owner is not None else None
     view: dict[str, Any] = {
         "name": queue.name,
         "vhost": queue.vhost.name,
@@ -258,9 +258,9 @@ def consumers_of(broker: AmqpBroker, queue: AmqpQueue) -> list[dict[str, Any]]:
     """The consumers of a queue, on whatever connection."""
     return [
         consumer_view(entry)
-        for session in broker.sessions.values()
-        for channel in session.channels.values()
-        for entry in channel.consuming.consumers.values()
+        for connection in broker.connections.values()
+        for channel in connection.channels.values()
+        for entry in channel.consumers.by_tag.values()
         if entry.queue is queue
     ]
 

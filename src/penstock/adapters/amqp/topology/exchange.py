@@ -239,7 +239,7 @@ class Bindings:
 # table, so that every type of value comes back as it was. An exchange is written when it is
 # durable, a binding when both of its ends are. ``Engine.define`` puts the row into the next
 # transaction; an answer that must not leave before goes through
-# ``ChannelState.answer_when_durable``.
+# ``AmqpChannel.answer_when_durable``.
 #
 # Not here: queues (``queue_book.py``), users (``users.py``), vhosts (``broker.py``).
 

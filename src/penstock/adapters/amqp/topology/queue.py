@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from penstock.adapters.amqp.statistics import Tally
+from penstock.adapters.amqp.statistics import DeliveryCounters
 from penstock.engine.host import Mode, Start, SubscriptionOptions
 from penstock.engine.topic import AT_ONCE_MS, NONE_MAX, Overflow, TopicPolicy
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
@@ -35,7 +35,7 @@ SUBSCRIPTION: Final = "amqp"
 
 
 class Client(Protocol):
-    """Who asks; a session."""
+    """Who asks; a connection."""
 
     @property
     def connection_id(self) -> ConnectionId:
@@ -49,6 +49,7 @@ class AmqpQueue:
     __slots__ = (
         "arguments",
         "consumers",
+        "counters",
         "exclusive_consumer",
         "had_consumer",
         "is_auto_delete",
@@ -59,7 +60,6 @@ class AmqpQueue:
         "on_gone",
         "owner",
         "settings",
-        "tally",
         "topic",
         "vhost",
     )
@@ -88,7 +88,7 @@ class AmqpQueue:
         self.is_auto_delete: Final = is_auto_delete
         self.is_foreign: Final = is_foreign
         """True when another protocol made the topic."""
-        self.tally: Final = Tally()
+        self.counters: Final = DeliveryCounters()
         """What its consumers were given and acknowledged."""
         self.is_deleted = False
         self.on_gone: list[Callable[[], None]] = []

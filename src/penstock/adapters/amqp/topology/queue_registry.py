@@ -226,7 +226,7 @@ class QueueRegistry:
 
     def _forget(self, queue: AmqpQueue) -> None:
         queue.is_deleted = True
-        self._vhost.gone.add(queue.tally)
+        self._vhost.gone.add(queue.counters)
         del self._queues[queue.name]
         if queue.owner is not None:
             owned = self._owned[queue.owner]

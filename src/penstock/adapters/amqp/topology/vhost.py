@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from penstock.adapters.amqp.statistics import Tally
+from penstock.adapters.amqp.statistics import DeliveryCounters
 from penstock.adapters.amqp.topology.exchange import (
     Bindings,
     Exchange,
@@ -56,7 +56,7 @@ class VirtualHost:
         self.context: Final = context
         self.all_vhosts: Final = all_vhosts
         """Those of the broker, this one included: limits count all of them together."""
-        self.gone: Final = Tally()
+        self.gone: Final = DeliveryCounters()
         """What queues counted that are deleted."""
         self.version = 0
         """Grows with every change of topology."""

@@ -84,7 +84,7 @@ def test_the_whole_way_in(bench, peer):
     peer.send(0, TuneOk(2047, 131_072, 60))
     assert peer.call(0, Open("/")) == OpenOk()
     assert peer.session.is_established
-    assert bench.broker.sessions == {peer.session.connection_id: peer.session}
+    assert bench.broker.connections == {peer.session.connection_id: peer.session}
 
 
 def test_the_whole_way_in_byte_by_byte(bench):
@@ -234,4 +234,4 @@ def test_nothing_of_the_engine_is_touched_by_a_peer_that_leaves_early(bench, pee
     peer.greet()
     peer.leave()
     assert bench.engine.statistics().connections == 0
-    assert bench.broker.sessions == {}
+    assert bench.broker.connections == {}

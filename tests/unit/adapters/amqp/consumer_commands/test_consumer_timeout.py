@@ -54,7 +54,7 @@ def test_only_the_oldest_counts() -> None:
     peer.send(1, Ack(1))
     wait(bench, limit_ms // 2 + 60_000)
     assert peer.take() == []
-    assert peer.session.channels[1].consuming.unacked_count == 1
+    assert peer.session.channels[1].consumers.unacked_count == 1
 
 
 def test_zero_means_never() -> None:

@@ -118,14 +118,14 @@ def test_a_channel_forgets_queues_it_got_from_long_ago() -> None:
     for number in range(GETTERS_MAX + 10):
         peer.call(1, Declare(queue=f"q{number}"))
         peer.call(1, Get(queue=f"q{number}"))
-    assert len(peer.session.channels[1].consuming.getters) <= GETTERS_MAX
+    assert len(peer.session.channels[1].consumers.getters) <= GETTERS_MAX
 
 
 def test_a_deleted_queue_is_forgotten() -> None:
     peer = client(b"one")
     got(peer)
     peer.call(1, Delete(queue="q"))
-    assert peer.session.channels[1].consuming.getters == {}
+    assert peer.session.channels[1].consumers.getters == {}
     peer.call(1, Declare(queue="q"))
     peer.publish(1, "", "q", b"two")
     assert got(peer)[1] == b"two"
