@@ -17,7 +17,8 @@ FOLDER_FILES_MAX = 26
 CRUMB_LINES = 120
 
 # Bases that users of the package derive from; what they are for is being derived from.
-PUBLIC_BASES = frozenset(("PenstockError",))
+# SendHook: users of the client's producer subclass it (``hooks=[...]``); message trace is one.
+PUBLIC_BASES = frozenset(("PenstockError", "SendHook"))
 # Packages whose modules are names for users, however short.
 PUBLIC_PACKAGES = ("penstock.testing",)
 

@@ -6,16 +6,18 @@
         admin.reset_offsets("billing", "orders", "earliest")
         admin.messages_by_key("orders", "order-4711")
 
-Every method has a twin ending in ``_async``.
+Every method is a coroutine here (``_topics``) with two public forms: ``topics`` blocks,
+``topics_async`` is awaited. Topics and groups are made and deleted on the master of every broker
+that the name server knows, so that nothing of them is left behind where nobody looks.
 
-Not here: the parts (``admin_topics.py``, ``admin_groups.py``, ``admin_messages.py``).
+Not here: the requests themselves (``requests.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, Literal, Self, Unpack
+from typing import Any, Final, Literal, TypeVar, Unpack
 
 import msgspec
 
@@ -26,6 +28,7 @@ from penstock.client.message import ReceivedMessage, received_messages
 from penstock.client.options import InstanceOptions, resolve
 from penstock.client.requests import BrokerRequests
 from penstock.client.routes import MASTER_ID, NameServerList, Route, RouteCache, parse_name_servers
+from penstock.client.states import StartStop
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.bodies import (
     Body,
@@ -46,17 +49,26 @@ from penstock.wire.rocketmq.headers import (
 from penstock.wire.rocketmq.message_id import decode_host, parse_offset_message_id
 from penstock.wire.rocketmq.stored import StoredMessage
 
-# ---- admin session ------------------------------------------------------------------------------
-# What every part of ``Admin`` shares: connections of its own, and which brokers there are.
-#
-# An administrator is no member of any group: it sends no heartbeats and keeps no routes fresh, so
-# it has a network of its own that is there from ``start`` to ``stop`` and costs nothing in between.
-#
-# Not here: what it does (``admin_topics.py``, ``admin_groups.py``, ``admin_messages.py``).
+READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+End = Literal["earliest", "latest"]
+Row = TypeVar("Row")
+ALWAYS_MS: Final = (1 << 63) - 1
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""The group under which RocketMQ's own tools read; brokers have it."""
+PULL_MESSAGES: Final = 32
+PULL_TIMEOUT_MS: Final = 10_000
+
+_OFFLINE: Final = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR)
+"""What brokers say of a group of which nobody is connected; older ones use the second."""
 
 
-class AdminSession:
-    """Start, stop, and the way to the brokers."""
+class Admin(StartStop):
+    """An operator's view of a cluster; it belongs to no group and disturbs nobody.
+
+    ``Admin("127.0.0.1:9876")``; several name servers are a list, or one text with semicolons.
+    """
 
     def __init__(self, name_servers: NameServerList, **options: Unpack[InstanceOptions]) -> None:
         self._addresses = parse_name_servers(name_servers)
@@ -64,113 +76,22 @@ class AdminSession:
         self._instance: ClientInstance | None = None
         self._is_stopped = False
 
-    async def _start(self) -> None:
-        """Be ready; nothing is sent before the first question."""
-        if self._instance is not None or self._is_stopped:
-            raise StateError("this Admin was started before; make a new one")
-        ip = self._options["client_ip"] or local_ip()
-        identity = client_id(ip, f"admin-{process_name()}", self._options["unit_name"])
-        self._instance = ClientInstance(self._addresses, self._options, identity)
-
-    start = blocking(_start)
-    start_async = awaitable(_start)
-
-    async def _stop(self) -> None:
-        """Close the connections."""
-        self._is_stopped = True
-        found, self._instance = self._instance, None
-        if found is not None:
-            await found.network.close()
-
-    stop = blocking(_stop)
-    stop_async = awaitable(_stop)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    async def __aenter__(self) -> Self:
-        await self.start_async()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop_async()
-
-    @property
-    def _running(self) -> ClientInstance:
-        if self._instance is None:
-            raise StateError("this Admin does not run; use it in a with statement, or start() it")
-        return self._instance
-
-    @property
-    def _calls(self) -> BrokerRequests:
-        return self._running.requests
-
-    @property
-    def _routes(self) -> RouteCache:
-        return self._running.routes
-
-    async def _all_brokers(self) -> dict[str, dict[int, str]]:
-        cluster = await self._calls.cluster()
-        return {
-            name: {int(number): address for number, address in data.broker_addrs.items()}
-            for name, data in sorted(cluster.broker_addr_table.items())
-        }
-
-    async def _masters(self, brokers: Iterable[str] | None = None) -> list[str]:
-        """Addresses of all masters, or of those of the brokers named."""
-        known = await self._all_brokers()
-        if brokers is None:
-            return [each[MASTER_ID] for each in known.values() if MASTER_ID in each]
-        wanted = [brokers] if isinstance(brokers, str) else list(brokers)
-        missing = [name for name in wanted if MASTER_ID not in known.get(name, {})]
-        if missing:
-            raise ValueError(
-                f"no master of {', '.join(missing)}; the name server knows {', '.join(known)}"
-            )
-        return [known[name][MASTER_ID] for name in wanted]
-
-    async def _masters_of(self, topic: str) -> dict[str, str]:
-        """Names of the brokers that have a topic, by the address of their master."""
-        route = await self._routes.look_up(topic)
-        found = {
-            addresses[MASTER_ID]: name
-            for name, addresses in route.brokers.items()
-            if MASTER_ID in addresses
-        }
-        if not found:
-            raise NoRoute(topic, "none of its brokers has a master now")
-        return found
-
-
-# ---- admin topics -------------------------------------------------------------------------------
-# Administration of topics: list, create, delete, routes and statistics.
-#
-# A topic is made and deleted on the master of every broker that the name server knows, and in the
-# name servers' routes, so that nothing of it is left behind where nobody looks.
-#
-# Not here: groups (``admin_groups.py``), messages (``admin_messages.py``).
-
-
-READ_WRITE = int(Perm.READ | Perm.WRITE)
-
-
-class TopicAdmin(AdminSession):
-    """What an operator does with topics."""
+    # --- topics -----------------------------------------------------------------------------------
 
     async def _topics(self) -> list[str]:
         """Names of all topics that the name server knows, internal ones too; sorted."""
-        return sorted(await self._calls.topic_list())
+        return sorted(await self._requests.topic_list())
 
     topics = blocking(_topics)
     topics_async = awaitable(_topics)
 
     async def _brokers(self) -> dict[str, dict[int, str]]:
         """Addresses of all brokers by name and broker id; 0 is a master."""
-        return await self._all_brokers()
+        cluster = await self._requests.cluster()
+        return {
+            name: {int(number): address for number, address in data.broker_addrs.items()}
+            for name, data in sorted(cluster.broker_addr_table.items())
+        }
 
     brokers = blocking(_brokers)
     brokers_async = awaitable(_brokers)
@@ -197,7 +118,7 @@ class TopicAdmin(AdminSession):
             attributes=_attributes(attributes),
         )
         for address in await self._masters(brokers):
-            await self._calls.create_topic(address, header)
+            await self._requests.create_topic(address, header)
 
     create_topic = blocking(_create_topic)
     create_topic_async = awaitable(_create_topic)
@@ -205,8 +126,8 @@ class TopicAdmin(AdminSession):
     async def _delete_topic(self, topic: str) -> None:
         """Delete a topic with its messages, everywhere."""
         for address in await self._masters():
-            await self._calls.delete_topic(address, topic)
-        await self._calls.delete_topic_route(topic)
+            await self._requests.delete_topic(address, topic)
+        await self._requests.delete_topic_route(topic)
         self._routes.forget([topic])
 
     delete_topic = blocking(_delete_topic)
@@ -226,8 +147,8 @@ class TopicAdmin(AdminSession):
         """First and next offset of every queue, and when it changed last."""
         found = {}
         for address in await self._masters_of(topic):
-            found.update(await self._calls.topic_stats(address, topic))
-        return topic_stats(found)
+            found.update(await self._requests.topic_stats(address, topic))
+        return read_rows(found, QueueStats)
 
     topic_stats = blocking(_topic_stats)
     topic_stats_async = awaitable(_topic_stats)
@@ -235,41 +156,20 @@ class TopicAdmin(AdminSession):
     async def _offsets_at(self, topic: str, at_ms: int) -> dict[QueueRef, int]:
         """In every queue the offset of the first message stored at a wall time or later."""
         route = await self._routes.look_up(topic)
-        return {each: await self._calls.search_offset(each, at_ms) for each in route.read_queues()}
+        return {
+            each: await self._requests.search_offset(each, at_ms) for each in route.read_queues()
+        }
 
     offsets_at = blocking(_offsets_at)
     offsets_at_async = awaitable(_offsets_at)
 
-
-def _attributes(given: Mapping[str, str] | None) -> str | None:
-    """``+name=value,+name=value``, as brokers read changes of attributes."""
-    if not given:
-        return None
-    return ",".join(f"+{name}={value}" for name, value in given.items())
-
-
-# ---- admin groups -------------------------------------------------------------------------------
-# Administration of consumer groups: settings, members, how far they are, and moving them.
-#
-# Not here: topics (``admin_topics.py``), messages (``admin_messages.py``).
-
-
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
-End = Literal["earliest", "latest"]
-
-_OFFLINE: Final = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR)
-"""What brokers say of a group of which nobody is connected; older ones use the second."""
-
-
-class GroupAdmin(AdminSession):
-    """What an operator does with groups."""
+    # --- groups -----------------------------------------------------------------------------------
 
     async def _groups(self) -> dict[str, SubscriptionGroupConfig]:
         """The settings of every group, by name."""
         found: dict[str, Any] = {}
         for address in await self._masters():
-            found |= await self._calls.group_configs(address)
+            found |= await self._requests.group_configs(address)
         return {
             name: msgspec.convert(found[name], SubscriptionGroupConfig, strict=False)
             for name in sorted(found)
@@ -298,7 +198,7 @@ class GroupAdmin(AdminSession):
             retry_queue_nums=retry_queues,
         )
         for address in await self._masters():
-            await self._calls.put_group(address, config)
+            await self._requests.put_group(address, config)
 
     create_group = blocking(_create_group)
     create_group_async = awaitable(_create_group)
@@ -306,35 +206,21 @@ class GroupAdmin(AdminSession):
     async def _delete_group(self, group: str, *, keeps_offsets: bool = False) -> None:
         """Delete a group everywhere; members that are connected make it anew."""
         for address in await self._masters():
-            await self._calls.delete_group(address, group, clean_offsets=not keeps_offsets)
+            await self._requests.delete_group(address, group, clean_offsets=not keeps_offsets)
 
     delete_group = blocking(_delete_group)
     delete_group_async = awaitable(_delete_group)
 
     async def _connections(self, group: str) -> GroupConnections:
         """Who consumes for a group now, and what; no connections when nobody does."""
-        answers = []
-        for address in await self._masters():
-            try:
-                answers.append(await self._calls.consumer_connections(address, group))
-            except BrokerRefused as refused:
-                if refused.code not in _OFFLINE:
-                    raise
-        return connections(answers)
+        return await self._connected(group, self._requests.consumer_connections)
 
     connections = blocking(_connections)
     connections_async = awaitable(_connections)
 
     async def _producer_connections(self, group: str) -> GroupConnections:
         """Who produces for a group now; no connections when nobody does."""
-        answers = []
-        for address in await self._masters():
-            try:
-                answers.append(await self._calls.producer_connections(address, group))
-            except BrokerRefused as refused:
-                if refused.code not in _OFFLINE:
-                    raise
-        return connections(answers)
+        return await self._connected(group, self._requests.producer_connections)
 
     producer_connections = blocking(_producer_connections)
     producer_connections_async = awaitable(_producer_connections)
@@ -346,7 +232,7 @@ class GroupAdmin(AdminSession):
         last: ClientError | None = None
         for address in await self._masters():
             try:
-                return await self._calls.running_info(
+                return await self._requests.running_info(
                     address, group, client_id, with_stacks=with_stacks
                 )
             except BrokerRefused as refused:
@@ -358,7 +244,7 @@ class GroupAdmin(AdminSession):
 
     async def _committed(self, group: str, queue: QueueRef) -> int | None:
         """Where a group is in one queue; None when nothing is stored."""
-        return await self._calls.query_offset(queue, group)
+        return await self._requests.query_offset(queue, group)
 
     committed = blocking(_committed)
     committed_async = awaitable(_committed)
@@ -369,8 +255,8 @@ class GroupAdmin(AdminSession):
         """How far a group is in every queue of a topic, or of all it reads."""
         found = {}
         for address in await self._masters():
-            found.update(await self._calls.consume_stats(address, group, topic))
-        return consume_stats(found)
+            found.update(await self._requests.consume_stats(address, group, topic))
+        return read_rows(found, QueueProgress)
 
     progress = blocking(_progress)
     progress_async = awaitable(_progress)
@@ -395,12 +281,12 @@ class GroupAdmin(AdminSession):
         moved: dict[QueueRef, int] = {}
         for address in await self._masters_of(topic):
             try:
-                moved |= await self._calls.reset_offset(address, header)
+                moved |= await self._requests.reset_offset(address, header)
             except BrokerRefused as refused:
                 # Brokers of 4.x tell the members; with none there, the offsets are stored instead.
                 if not _is_offline(refused):
                     raise
-                moved |= await self._store(group, topic, address, header)
+                moved |= await self._store_offsets(group, topic, address, header)
         return moved
 
     reset_offsets = blocking(_reset_offsets)
@@ -411,13 +297,13 @@ class GroupAdmin(AdminSession):
         header = ResetOffsetHeader(
             topic=queue.topic, group=group, queue_id=queue.queue, offset=offset, is_force=True
         )
-        address = await self._calls.master_of(queue)
+        address = await self._requests.master_of(queue)
         try:
-            await self._calls.reset_offset(address, header)
+            await self._requests.reset_offset(address, header)
         except BrokerRefused as refused:
             if not _is_offline(refused):
                 raise
-            await self._calls.update_offset(queue, group, offset, oneway=False)
+            await self._requests.update_offset(queue, group, offset, oneway=False)
 
     set_offset = blocking(_set_offset)
     set_offset_async = awaitable(_set_offset)
@@ -427,70 +313,14 @@ class GroupAdmin(AdminSession):
     ) -> None:
         """Have a group served by pull or by pop; with pop ``share`` members share each queue."""
         for address in await self._masters_of(topic):
-            await self._calls.set_request_mode(
+            await self._requests.set_request_mode(
                 address, topic, group, RequestMode(mode), share=share
             )
 
     set_consume_mode = blocking(_set_consume_mode)
     set_consume_mode_async = awaitable(_set_consume_mode)
 
-    async def _store(
-        self, group: str, topic: str, address: str, header: ResetOffsetHeader
-    ) -> dict[QueueRef, int]:
-        route = await self._routes.look_up(topic)
-        moved: dict[QueueRef, int] = {}
-        for queue in route.read_queues():
-            if await self._calls.master_of(queue) != address:
-                continue
-            wanted = (
-                await self._calls.max_offset(queue)
-                if header.timestamp < 0
-                else await self._calls.search_offset(queue, header.timestamp)
-            )
-            stored = await self._calls.query_offset(queue, group)
-            if header.is_force or stored is None or wanted < stored:
-                await self._calls.update_offset(queue, group, wanted, oneway=False)
-                moved[queue] = wanted
-        return moved
-
-
-def _is_offline(refused: BrokerRefused) -> bool:
-    """A broker that tells the members found none; 4.9 has no code of its own for that."""
-    is_unknown = refused.code == ResponseCode.SYSTEM_ERROR and "consumer group" in refused.remark
-    return refused.code == ResponseCode.CONSUMER_NOT_ONLINE or is_unknown
-
-
-def _timestamp(to: End | datetime | int) -> int:
-    """Milliseconds as brokers take them: 0 is before everything, -1 is the end."""
-    if isinstance(to, datetime):
-        return int(to.timestamp() * 1000)
-    if isinstance(to, int):
-        return to
-    try:
-        return {EARLIEST: 0, LATEST: -1}[to]
-    except KeyError:
-        raise ValueError(
-            f"{to!r} is neither 'earliest', 'latest', a datetime nor milliseconds"
-        ) from None
-
-
-# ---- admin messages -----------------------------------------------------------------------------
-# Single messages, for operators: by id, by key, by time.
-#
-# Brokers find messages of a key by its hash; what only has the same hash is left out here.
-#
-# Not here: consuming (``consumer/``).
-
-
-ALWAYS_MS: Final = (1 << 63) - 1
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""The group under which RocketMQ's own tools read; brokers have it."""
-PULL_MESSAGES: Final = 32
-PULL_TIMEOUT_MS: Final = 10_000
-
-
-class MessageAdmin(AdminSession):
-    """What an operator asks about messages."""
+    # --- messages ---------------------------------------------------------------------------------
 
     async def _message(self, topic: str, message_id: str) -> ReceivedMessage | None:
         """The message of an id: the sender's (``message_id``) or the broker's; None: none."""
@@ -505,14 +335,14 @@ class MessageAdmin(AdminSession):
         # A sender's id looks the same: a broker is only asked where there is one.
         names = {
             address: name
-            for name, addresses in (await self._all_brokers()).items()
+            for name, addresses in (await self._brokers()).items()
             for address in addresses.values()
         }
         name = names.get(f"{ip}:{port}")
         if name is None:
             return None
         try:
-            stored = await self._calls.view_message(f"{ip}:{port}", position, topic)
+            stored = await self._requests.view_message(f"{ip}:{port}", position, topic)
         except BrokerRefused as refused:
             if refused.code not in (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND):
                 raise
@@ -547,19 +377,116 @@ class MessageAdmin(AdminSession):
         route = await self._routes.look_up(topic)
         found: list[ReceivedMessage] = []
         for queue in route.read_queues():
-            start = await self._calls.search_offset(queue, begin_ms)
-            found += await self._read(queue, start, begin_ms, end_ms, count_max)
+            start = await self._requests.search_offset(queue, begin_ms)
+            found += await self._read_queue(queue, start, begin_ms, end_ms, count_max)
         found.sort(key=lambda each: (each.stored_at_ms, each.queue, each.offset))
         return found[:count_max]
 
     messages_between = blocking(_messages_between)
     messages_between_async = awaitable(_messages_between)
 
-    async def _read(
+    # --- start and stop ---------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        """Be ready; nothing is sent before the first question."""
+        # A network of its own that nobody else shares: no member of a group, no heartbeats, no
+        # routes kept fresh, and it costs nothing between two questions.
+        if self._instance is not None or self._is_stopped:
+            raise StateError("this Admin was started before; make a new one")
+        ip = self._options["client_ip"] or local_ip()
+        identity = client_id(ip, f"admin-{process_name()}", self._options["unit_name"])
+        self._instance = ClientInstance(self._addresses, self._options, identity)
+
+    start = blocking(_start)
+    start_async = awaitable(_start)
+
+    async def _stop(self) -> None:
+        """Close the connections."""
+        self._is_stopped = True
+        found, self._instance = self._instance, None
+        if found is not None:
+            await found.network.close()
+
+    stop = blocking(_stop)
+    stop_async = awaitable(_stop)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    @property
+    def _running(self) -> ClientInstance:
+        if self._instance is None:
+            raise StateError("this Admin does not run; use it in a with statement, or start() it")
+        return self._instance
+
+    @property
+    def _requests(self) -> BrokerRequests:
+        return self._running.requests
+
+    @property
+    def _routes(self) -> RouteCache:
+        return self._running.routes
+
+    async def _masters(self, brokers: Iterable[str] | None = None) -> list[str]:
+        """Addresses of all masters, or of those of the brokers named."""
+        known = await self._brokers()
+        if brokers is None:
+            return [each[MASTER_ID] for each in known.values() if MASTER_ID in each]
+        wanted = [brokers] if isinstance(brokers, str) else list(brokers)
+        missing = [name for name in wanted if MASTER_ID not in known.get(name, {})]
+        if missing:
+            raise ValueError(
+                f"no master of {', '.join(missing)}; the name server knows {', '.join(known)}"
+            )
+        return [known[name][MASTER_ID] for name in wanted]
+
+    async def _masters_of(self, topic: str) -> dict[str, str]:
+        """Names of the brokers that have a topic, by the address of their master."""
+        route = await self._routes.look_up(topic)
+        found = {
+            addresses[MASTER_ID]: name
+            for name, addresses in route.brokers.items()
+            if MASTER_ID in addresses
+        }
+        if not found:
+            raise NoRoute(topic, "none of its brokers has a master now")
+        return found
+
+    async def _connected(
+        self, group: str, ask: Callable[[str, str], Awaitable[dict[str, Any]]]
+    ) -> GroupConnections:
+        answers = []
+        for address in await self._masters():
+            try:
+                answers.append(await ask(address, group))
+            except BrokerRefused as refused:
+                if refused.code not in _OFFLINE:
+                    raise
+        return merge_connections(answers)
+
+    async def _store_offsets(
+        self, group: str, topic: str, address: str, header: ResetOffsetHeader
+    ) -> dict[QueueRef, int]:
+        route = await self._routes.look_up(topic)
+        moved: dict[QueueRef, int] = {}
+        for queue in route.read_queues():
+            if await self._requests.master_of(queue) != address:
+                continue
+            wanted = (
+                await self._requests.max_offset(queue)
+                if header.timestamp < 0
+                else await self._requests.search_offset(queue, header.timestamp)
+            )
+            stored = await self._requests.query_offset(queue, group)
+            if header.is_force or stored is None or wanted < stored:
+                await self._requests.update_offset(queue, group, wanted, oneway=False)
+                moved[queue] = wanted
+        return moved
+
+    async def _read_queue(
         self, queue: QueueRef, start: int, begin_ms: int, end_ms: int, count_max: int
     ) -> list[ReceivedMessage]:
-        address = await self._calls.master_of(queue)
-        end = await self._calls.max_offset(queue)
+        address = await self._requests.master_of(queue)
+        end = await self._requests.max_offset(queue)
         found: list[ReceivedMessage] = []
         while start < end and len(found) < count_max:
             header = PullHeader(
@@ -575,7 +502,7 @@ class MessageAdmin(AdminSession):
                 sub_version=0,
                 expression_type="TAG",
             )
-            pulled = await self._calls.pull(address, header, timeout_ms=PULL_TIMEOUT_MS)
+            pulled = await self._requests.pull(address, header, timeout_ms=PULL_TIMEOUT_MS)
             messages = received_messages(pulled.body, queue) if not pulled.code else []
             found += [each for each in messages if begin_ms <= each.stored_at_ms < end_ms]
             if any(each.stored_at_ms >= end_ms for each in messages):
@@ -606,23 +533,13 @@ class MessageAdmin(AdminSession):
         found: list[ReceivedMessage] = []
         names = await self._masters_of(topic)
         for address, name in names.items():
-            for stored in await self._calls.query_messages(address, header):
+            for stored in await self._requests.query_messages(address, header):
                 message = _received(stored, name)
                 is_real = message.message_id == key if is_unique else key in message.keys
                 if is_real:
                     found.append(message)
         found.sort(key=lambda each: (each.stored_at_ms, each.queue, each.offset))
         return found[-count_max:] if is_unique else found[:count_max]
-
-
-def _received(stored: StoredMessage, broker: str) -> ReceivedMessage:
-    return ReceivedMessage(stored, QueueRef(stored.topic, broker, stored.queue_id))
-
-
-# ---- admin tables -------------------------------------------------------------------------------
-# What brokers answer to administrators, typed: statistics of topics and groups, connections.
-#
-# Not here: who is asked (``admin_topics.py``, ``admin_groups.py``), the bytes (``calls_admin.py``).
 
 
 class QueueStats(msgspec.Struct, gc=False, frozen=True, rename="camel"):
@@ -693,23 +610,49 @@ class _Connections(Body, gc=False, kw_only=True, rename="camel"):
     consume_from_where: str = ""
 
 
-def topic_stats(rows: Mapping[QueueRef, Any]) -> dict[QueueRef, QueueStats]:
-    """Of GET_TOPIC_STATS_INFO, sorted by queue."""
-    return {queue: _read(rows[queue], QueueStats) for queue in sorted(rows)}
+def _attributes(given: Mapping[str, str] | None) -> str | None:
+    """``+name=value,+name=value``, as brokers read changes of attributes."""
+    if not given:
+        return None
+    return ",".join(f"+{name}={value}" for name, value in given.items())
 
 
-def consume_stats(rows: Mapping[QueueRef, Any]) -> dict[QueueRef, QueueProgress]:
-    """Of GET_CONSUME_STATS, sorted by queue."""
-    return {queue: _read(rows[queue], QueueProgress) for queue in sorted(rows)}
+def _is_offline(refused: BrokerRefused) -> bool:
+    """A broker that tells the members found none; 4.9 has no code of its own for that."""
+    is_unknown = refused.code == ResponseCode.SYSTEM_ERROR and "consumer group" in refused.remark
+    return refused.code == ResponseCode.CONSUMER_NOT_ONLINE or is_unknown
 
 
-def connections(answers: Iterable[Mapping[str, Any]]) -> GroupConnections:
+def _timestamp(to: End | datetime | int) -> int:
+    """Milliseconds as brokers take them: 0 is before everything, -1 is the end."""
+    if isinstance(to, datetime):
+        return int(to.timestamp() * 1000)
+    if isinstance(to, int):
+        return to
+    try:
+        return {EARLIEST: 0, LATEST: -1}[to]
+    except KeyError:
+        raise ValueError(
+            f"{to!r} is neither 'earliest', 'latest', a datetime nor milliseconds"
+        ) from None
+
+
+def _received(stored: StoredMessage, broker: str) -> ReceivedMessage:
+    return ReceivedMessage(stored, QueueRef(stored.topic, broker, stored.queue_id))
+
+
+def read_rows(rows: Mapping[QueueRef, Any], kind: type[Row]) -> dict[QueueRef, Row]:
+    """What brokers answered of each queue, typed, sorted by queue."""
+    return {queue: msgspec.convert(rows[queue], kind, strict=False) for queue in sorted(rows)}
+
+
+def merge_connections(answers: Iterable[Mapping[str, Any]]) -> GroupConnections:
     """Of one or several brokers: a client is connected to each, and is listed once."""
     found: dict[str, ClientConnection] = {}
     subscriptions: dict[str, SubscriptionData] = {}
     last = _Connections()
     for answer in answers:
-        last = _read(answer, _Connections)
+        last = msgspec.convert(answer, _Connections, strict=False)
         found |= {each.client_id: each for each in last.connection_set}
         subscriptions |= last.subscription_table
     return GroupConnections(
@@ -719,17 +662,3 @@ def connections(answers: Iterable[Mapping[str, Any]]) -> GroupConnections:
         last.message_model,
         last.consume_from_where,
     )
-
-
-def _read(value: Any, kind: Any) -> Any:
-    return msgspec.convert(value, kind, strict=False)
-
-
-# ---- admin --------------------------------------------------------------------------------------
-
-
-class Admin(TopicAdmin, GroupAdmin, MessageAdmin):
-    """An operator's view of a cluster; it belongs to no group and disturbs nobody.
-
-    ``Admin("127.0.0.1:9876")``; several name servers are a list, or one text with semicolons.
-    """

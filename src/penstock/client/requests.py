@@ -1,14 +1,14 @@
-"""All requests a client makes, one typed coroutine each; what it makes as a client is here.
+"""Every request a client makes of brokers and name servers, one typed coroutine each.
 
-    calls.query_offset(queue, group)          consumers that pull: ``calls_consume.py``
-    calls.pop(address, header, ...)           pop mode: ``calls_pop.py``
-    calls.create_topic(address, header)       operators: ``calls_admin.py``
+A coroutine raises ``BrokerRefused`` when the code of the answer is no success, and ``Unreachable``,
+``TimedOut`` or ``WouldBlock`` when there is no answer. What names a queue goes to the master of its
+broker; where a caller passes an address, it chose the broker itself (a slave to pull from, the
+broker that handed out a message, an operator's).
 
-A coroutine raises ``BrokerRefused`` when the answer's code is no success, ``Unreachable``,
-``TimedOut`` or ``WouldBlock`` when there is none.
-
-Not here: sends, which go straight through ``Network.start`` (``producer/``).
+Not here: sends, which go straight through ``Network.start_frame`` (``producer/sender.py``).
 """
+
+from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Mapping
@@ -51,15 +51,11 @@ from penstock.wire.rocketmq.headers import (
     ConsumeStatsHeader,
     CreateTopicHeader,
     EndTransactionHeader,
-    GroupConfigHeader,
     GroupHeader,
     GroupNameHeader,
     H,
     Header,
-    NotificationAnswer,
-    NotificationHeader,
     OffsetAnswer,
-    PeekHeader,
     PopAnswer,
     PopHeader,
     ProducerGroupHeader,
@@ -80,17 +76,35 @@ from penstock.wire.rocketmq.headers import (
 )
 from penstock.wire.rocketmq.stored import StoredMessage
 
-# ---- asking -------------------------------------------------------------------------------------
-# Asking a broker one question: the part that all calls share.
-#
-# Not here: the questions (``calls*.py``).
-
-
 _OK: Final = frozenset((int(ResponseCode.SUCCESS),))
+_FOUND_OR_NOT: Final = frozenset((int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)))
+_PULL_CODES: Final = frozenset(
+    (
+        int(ResponseCode.SUCCESS),
+        int(ResponseCode.PULL_NOT_FOUND),
+        int(ResponseCode.PULL_RETRY_IMMEDIATELY),
+        int(ResponseCode.PULL_OFFSET_MOVED),
+    )
+)
+_LITE_PULL_CODES: Final = _PULL_CODES | {int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}
+_POP_CODES: Final = frozenset(
+    (
+        int(ResponseCode.SUCCESS),
+        int(ResponseCode.PULL_NOT_FOUND),
+        int(ResponseCode.POLLING_FULL),
+        int(ResponseCode.POLLING_TIMEOUT),
+    )
+)
+
+ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Members and statistics of a large cluster are read up to the size of a frame."""
 
 
-class Asker:
-    """Sends a request to an address and reads the answer."""
+class BrokerRequests:
+    """The requests of one client instance (RocketMQ's ``MQClientAPIImpl``), on its event loop.
+
+    Nothing is tried again here and nothing is kept but which brokers know no lite pulls.
+    """
 
     def __init__(
         self,
@@ -109,7 +123,7 @@ class Asker:
         self._without_lite: set[str] = set()
         """Addresses of brokers that know no lite pulls (4.x); as many as there are brokers."""
 
-    async def ask(
+    async def _ask(
         self,
         address: str,
         code: int,
@@ -127,7 +141,7 @@ class Asker:
             raise BrokerRefused(answer.code, answer.remark, address)
         return answer
 
-    async def ask_name_server(
+    async def _ask_name_server(
         self, code: int, header: Header | dict[str, str] | None = None
     ) -> Command:
         """The answer of a name server; ``BrokerRefused`` unless it is SUCCESS."""
@@ -138,7 +152,7 @@ class Asker:
             raise BrokerRefused(answer.code, answer.remark, self._name_servers.current)
         return answer
 
-    def tell(
+    def _oneway(
         self, address: str, code: int, header: Header | None = None, body: bytes = b""
     ) -> None:
         """A request without an answer."""
@@ -154,51 +168,45 @@ class Asker:
             raise Unreachable(queue.broker, f"no route of {queue.topic!r} names its master")
         return address
 
+    async def _any_of(self, topic: str) -> str:
+        """The address of any broker of a topic; the master of it where there is one."""
+        route = await self._routes.get_or_look_up(topic)
+        known = [each for each in route.brokers.values() if each]
+        if not known:
+            raise Unreachable(topic, "its route names no broker")
+        chosen = random.choice(known)
+        return chosen.get(MASTER_ID) or chosen[min(chosen)]
 
-def read_header(kind: type[H], answer: Command) -> H:
-    """The typed header of an answer; ``ClientError`` where a broker forgot a field."""
-    try:
-        return parse(kind, answer)
-    except Malformed as problem:
-        raise ClientError(f"the answer of a broker cannot be read: {problem}") from None
+    # --- membership -------------------------------------------------------------------------------
 
+    async def heartbeat(
+        self, address: str, data: HeartbeatData, *, timeout_ms: int | None = None
+    ) -> int:
+        """HEART_BEAT; the version of the broker, by which one sees what it can do."""
+        answer = await self._ask(
+            address, RequestCode.HEART_BEAT, body=encode_body(data), timeout_ms=timeout_ms
+        )
+        return answer.version
 
-# ---- calls consume ------------------------------------------------------------------------------
-# Requests of consumers that pull: messages, offsets, retries, locks, members.
-#
-# Everything that names a queue goes to the master of its broker; only ``pull`` takes an address,
-# because a broker may suggest a slave.
-#
-# Not here: pop (``calls_pop.py``), when to call what (``consumer/``).
+    async def unregister(
+        self,
+        address: str,
+        *,
+        producer_group: str | None = None,
+        consumer_group: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """UNREGISTER_CLIENT: this client is no longer a member of the group."""
+        header = UnregisterHeader(
+            client_id=self._client_id, producer_group=producer_group, consumer_group=consumer_group
+        )
+        await self._ask(address, RequestCode.UNREGISTER_CLIENT, header, timeout_ms=timeout_ms)
 
+    def end_transaction(self, address: str, header: EndTransactionHeader) -> None:
+        """END_TRANSACTION: commit or roll back a half message; there is no answer."""
+        self._oneway(address, RequestCode.END_TRANSACTION, header)
 
-MEMBERS_BYTES_MAX: Final = 16 * 1024 * 1024
-
-_PULL_CODES: Final = frozenset(
-    (
-        int(ResponseCode.SUCCESS),
-        int(ResponseCode.PULL_NOT_FOUND),
-        int(ResponseCode.PULL_RETRY_IMMEDIATELY),
-        int(ResponseCode.PULL_OFFSET_MOVED),
-    )
-)
-_LITE_PULL_CODES: Final = _PULL_CODES | {int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}
-_FOUND_OR_NOT: Final = frozenset((int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)))
-
-
-class Pulled(msgspec.Struct, gc=False):
-    """The answer to a pull."""
-
-    code: int
-    """0 found, 19 not found, 20 retry at once, 21 the offset is outside the queue."""
-    header: PullAnswer
-    body: bytes
-    """Stored messages, for ``message.received``."""
-    remark: str = ""
-
-
-class ConsumeCalls(Asker):
-    """The requests of a consumer."""
+    # --- pulling, offsets, retries and queue locks ------------------------------------------------
 
     async def pull(
         self, address: str, header: PullHeader, *, timeout_ms: int, is_lite: bool = False
@@ -211,7 +219,7 @@ class ConsumeCalls(Asker):
             code, accepted = RequestCode.LITE_PULL_MESSAGE, _LITE_PULL_CODES
         else:
             code, accepted = RequestCode.PULL_MESSAGE, _PULL_CODES
-        answer = await self.ask(address, code, header, timeout_ms=timeout_ms, accepted=accepted)
+        answer = await self._ask(address, code, header, timeout_ms=timeout_ms, accepted=accepted)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self._without_lite.add(address)
             return await self.pull(address, header, timeout_ms=timeout_ms)
@@ -229,7 +237,7 @@ class ConsumeCalls(Asker):
             queue_id=queue.queue,
             set_zero_if_not_found=zero_if_not_found,
         )
-        answer = await self.ask(
+        answer = await self._ask(
             await self.master_of(queue),
             RequestCode.QUERY_CONSUMER_OFFSET,
             header,
@@ -249,24 +257,24 @@ class ConsumeCalls(Asker):
         )
         address = await self.master_of(queue)
         if oneway:
-            self.tell(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+            self._oneway(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
         else:
-            await self.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+            await self._ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     async def max_offset(self, queue: QueueRef) -> int:
         """The offset of the next message of a queue."""
-        return await self._offset(RequestCode.GET_MAX_OFFSET, queue)
+        return await self._queue_offset(RequestCode.GET_MAX_OFFSET, queue)
 
     async def min_offset(self, queue: QueueRef) -> int:
         """The offset of the oldest message of a queue."""
-        return await self._offset(RequestCode.GET_MIN_OFFSET, queue)
+        return await self._queue_offset(RequestCode.GET_MIN_OFFSET, queue)
 
     async def search_offset(self, queue: QueueRef, at_ms: int, boundary: str = "LOWER") -> int:
         """The offset of the first (LOWER) or last (UPPER) message stored at a wall time."""
         header = SearchOffsetHeader(
             topic=queue.topic, queue_id=queue.queue, timestamp=at_ms, boundary_type=boundary
         )
-        answer = await self.ask(
+        answer = await self._ask(
             await self.master_of(queue), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header
         )
         return read_header(OffsetAnswer, answer).offset
@@ -274,7 +282,7 @@ class ConsumeCalls(Asker):
     async def earliest_store_time(self, queue: QueueRef) -> int:
         """Wall time at which the oldest message of a queue was stored; -1 when it is empty."""
         header = QueueHeader(topic=queue.topic, queue_id=queue.queue)
-        answer = await self.ask(
+        answer = await self._ask(
             await self.master_of(queue), RequestCode.GET_EARLIEST_MSG_STORETIME, header
         )
         return read_header(TimestampAnswer, answer).timestamp
@@ -283,15 +291,15 @@ class ConsumeCalls(Asker):
         self, address: str, header: SendBackHeader, *, timeout_ms: int | None = None
     ) -> None:
         """CONSUMER_SEND_MSG_BACK: have a message delivered again later, or buried."""
-        await self.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_ms=timeout_ms)
+        await self._ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_ms=timeout_ms)
 
     async def consumers_of(self, group: str, topic: str) -> list[str]:
         """Client ids of the members of a group, from any broker of a topic."""
         address = await self._any_of(topic)
-        answer = await self.ask(
+        answer = await self._ask(
             address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(consumer_group=group)
         )
-        found = decode_body(answer.body, ConsumerList, bytes_max=MEMBERS_BYTES_MAX)
+        found = decode_body(answer.body, ConsumerList, bytes_max=ANSWER_BYTES_MAX)
         return found.consumer_id_list
 
     async def lock(self, broker: str, group: str, queues: Iterable[QueueRef]) -> set[QueueRef]:
@@ -299,11 +307,9 @@ class ConsumeCalls(Asker):
         listed = list(queues)
         if not listed:
             return set()
-        answer = await self.ask(
-            await self._master_named(broker, listed[0]),
-            RequestCode.LOCK_BATCH_MQ,
-            body=encode_body(self._lock_body(group, listed)),
-        )
+        address = await self.master_of(listed[0]._replace(broker=broker))
+        body = self._lock_body(group, listed)
+        answer = await self._ask(address, RequestCode.LOCK_BATCH_MQ, body=body)
         return {queue_ref(each) for each in decode_body(answer.body, LockBatchAnswer).locked}
 
     async def unlock(
@@ -313,12 +319,12 @@ class ConsumeCalls(Asker):
         listed = list(queues)
         if not listed:
             return
-        address = await self._master_named(broker, listed[0])
-        body = encode_body(self._lock_body(group, listed))
+        address = await self.master_of(listed[0]._replace(broker=broker))
+        body = self._lock_body(group, listed)
         if oneway:
-            self.tell(address, RequestCode.UNLOCK_BATCH_MQ, body=body)
+            self._oneway(address, RequestCode.UNLOCK_BATCH_MQ, body=body)
         else:
-            await self.ask(address, RequestCode.UNLOCK_BATCH_MQ, body=body)
+            await self._ask(address, RequestCode.UNLOCK_BATCH_MQ, body=body)
 
     async def check_client(self, group: str, subscription: SubscriptionData) -> None:
         """CHECK_CLIENT_CONFIG at a broker of the topic; ``BrokerRefused`` for SQL it cannot do."""
@@ -326,36 +332,215 @@ class ConsumeCalls(Asker):
             client_id=self._client_id, group=group, subscription_data=subscription
         )
         address = await self._any_of(subscription.topic)
-        await self.ask(address, RequestCode.CHECK_CLIENT_CONFIG, body=encode_body(body))
+        await self._ask(address, RequestCode.CHECK_CLIENT_CONFIG, body=encode_body(body))
 
-    async def _offset(self, code: int, queue: QueueRef) -> int:
+    async def _queue_offset(self, code: int, queue: QueueRef) -> int:
         header = QueueHeader(topic=queue.topic, queue_id=queue.queue)
-        answer = await self.ask(await self.master_of(queue), code, header)
+        answer = await self._ask(await self.master_of(queue), code, header)
         return read_header(OffsetAnswer, answer).offset
 
-    async def _any_of(self, topic: str) -> str:
-        """The address of any broker of a topic; the master of it where there is one."""
-        route = await self._routes.get_or_look_up(topic)
-        known = [each for each in route.brokers.values() if each]
-        if not known:
-            raise Unreachable(topic, "its route names no broker")
-        chosen = random.choice(known)
-        return chosen.get(MASTER_ID) or chosen[min(chosen)]
-
-    async def _master_named(self, broker: str, queue: QueueRef) -> str:
-        return await self.master_of(queue._replace(broker=broker))
-
-    def _lock_body(self, group: str, queues: list[QueueRef]) -> LockBatchBody:
-        return LockBatchBody(
-            consumer_group=group,
-            client_id=self._client_id,
-            mq_set=[message_queue(each) for each in queues],
+    def _lock_body(self, group: str, queues: list[QueueRef]) -> bytes:
+        listed = [message_queue(each) for each in queues]
+        return encode_body(
+            LockBatchBody(consumer_group=group, client_id=self._client_id, mq_set=listed)
         )
 
+    # --- pop mode ---------------------------------------------------------------------------------
 
-# ---- queue tables -------------------------------------------------------------------------------
+    async def pop(self, address: str, header: PopHeader, *, timeout_ms: int) -> Popped:
+        """POP_MESSAGE; any code but 0, 19, 209, 210 is ``BrokerRefused``."""
+        answer = await self._ask(
+            address,
+            RequestCode.POP_MESSAGE,
+            header,
+            timeout_ms=timeout_ms,
+            accepted=_POP_CODES,
+        )
+        found = None if answer.code else read_header(PopAnswer, answer)
+        return Popped(answer.code, found, answer.body, answer.remark or "")
+
+    async def ack(self, address: str, header: AckHeader) -> None:
+        """ACK_MESSAGE."""
+        await self._ask(address, RequestCode.ACK_MESSAGE, header)
+
+    async def batch_ack(self, address: str, body: BatchAckBody) -> None:
+        """BATCH_ACK_MESSAGE; ``BrokerRefused`` with code 3 where brokers are older than 5.0."""
+        await self._ask(address, RequestCode.BATCH_ACK_MESSAGE, body=encode_body(body))
+
+    async def change_invisible(
+        self, address: str, header: ChangeInvisibleHeader
+    ) -> ChangeInvisibleAnswer:
+        """CHANGE_MESSAGE_INVISIBLETIME; the answer makes the new handle, the old one is void."""
+        answer = await self._ask(address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+        return read_header(ChangeInvisibleAnswer, answer)
+
+    async def query_assignment(
+        self,
+        topic: str,
+        group: str,
+        *,
+        strategy: str = "AVG",
+        model: MessageModel = MessageModel.CLUSTERING,
+    ) -> list[QueueAssignment] | None:
+        """QUERY_ASSIGNMENT: what this client shall read; None means keep what you have."""
+        body = QueryAssignmentBody(
+            topic=topic,
+            consumer_group=group,
+            client_id=self._client_id,
+            strategy_name=strategy,
+            message_model=model,
+        )
+        address = await self._any_of(topic)
+        answer = await self._ask(address, RequestCode.QUERY_ASSIGNMENT, body=encode_body(body))
+        return decode_body(answer.body, QueryAssignmentAnswer).message_queue_assignments
+
+    async def set_request_mode(
+        self, address: str, topic: str, group: str, mode: RequestMode, *, share: int = -1
+    ) -> None:
+        """SET_MESSAGE_REQUEST_MODE at one broker."""
+        body = SetRequestModeBody(
+            topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=share
+        )
+        await self._ask(address, RequestCode.SET_MESSAGE_REQUEST_MODE, body=encode_body(body))
+
+    # --- operators: topics, groups, statistics, single messages -----------------------------------
+
+    async def cluster(self) -> Cluster:
+        """GET_BROKER_CLUSTER_INFO: all brokers that the name server knows."""
+        answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return decode_body(answer.body, Cluster, bytes_max=ANSWER_BYTES_MAX)
+
+    async def topic_list(self) -> list[str]:
+        """GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
+        answer = await self._ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return decode_body(answer.body, TopicList, bytes_max=ANSWER_BYTES_MAX).topic_list
+
+    async def create_topic(self, address: str, header: CreateTopicHeader) -> None:
+        """UPDATE_AND_CREATE_TOPIC at one broker."""
+        await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+    async def delete_topic(self, address: str, topic: str) -> None:
+        """DELETE_TOPIC_IN_BROKER."""
+        await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic=topic))
+
+    async def delete_topic_route(self, topic: str) -> None:
+        """DELETE_TOPIC_IN_NAMESRV, at every name server."""
+        for address in self._name_servers.addresses:
+            header = TopicHeader(topic=topic)
+            await self._ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+
+    async def put_group(self, address: str, config: SubscriptionGroupConfig) -> None:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP at one broker."""
+        await self._ask(
+            address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=encode_body(config)
+        )
+
+    async def delete_group(self, address: str, group: str, *, clean_offsets: bool) -> None:
+        """DELETE_SUBSCRIPTIONGROUP at one broker."""
+        header = GroupNameHeader(
+            group_name=group, clean_offset=clean_offsets, remove_offset=clean_offsets
+        )
+        await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+
+    async def group_configs(self, address: str) -> dict[str, Any]:
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the JSON object of each group, by name."""
+        answer = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        table: dict[str, Any] = _json(answer).get("subscriptionGroupTable", {})
+        return table
+
+    async def topic_stats(self, address: str, topic: str) -> dict[QueueRef, dict[str, int]]:
+        """GET_TOPIC_STATS_INFO: minOffset, maxOffset, lastUpdateTimestamp of each queue."""
+        answer = await self._ask(
+            address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic=topic)
+        )
+        return read_table(_json(answer).get("offsetTable", {}))
+
+    async def consume_stats(
+        self, address: str, group: str, topic: str | None = None
+    ) -> dict[QueueRef, dict[str, int]]:
+        """GET_CONSUME_STATS: brokerOffset, consumerOffset, lastTimestamp of each queue."""
+        header = ConsumeStatsHeader(consumer_group=group, topic=topic)
+        answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, header)
+        return read_table(_json(answer).get("offsetTable", {}))
+
+    async def consumer_connections(self, address: str, group: str) -> dict[str, Any]:
+        """GET_CONSUMER_CONNECTION_LIST as JSON."""
+        answer = await self._ask(
+            address, RequestCode.GET_CONSUMER_CONNECTION_LIST, GroupHeader(consumer_group=group)
+        )
+        return _json(answer)
+
+    async def producer_connections(self, address: str, group: str) -> dict[str, Any]:
+        """GET_PRODUCER_CONNECTION_LIST as JSON."""
+        header = ProducerGroupHeader(producer_group=group)
+        return _json(await self._ask(address, RequestCode.GET_PRODUCER_CONNECTION_LIST, header))
+
+    async def reset_offset(self, address: str, header: ResetOffsetHeader) -> dict[QueueRef, int]:
+        """INVOKE_BROKER_TO_RESET_OFFSET; the new offsets."""
+        answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        return read_offsets(_json(answer).get("offsetTable", {}))
+
+    async def view_message(self, address: str, commit_log_offset: int, topic: str) -> StoredMessage:
+        """VIEW_MESSAGE_BY_ID."""
+        header = ViewMessageHeader(offset=commit_log_offset, topic=topic or None)
+        answer = await self._ask(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
+        found = stored_messages(answer.body)
+        if not found:
+            raise ClientError(f"{address} answered with no message at {commit_log_offset}")
+        return found[0]
+
+    async def query_messages(self, address: str, header: QueryMessageHeader) -> list[StoredMessage]:
+        """QUERY_MESSAGE by key or unique key; brokers compare hashes, so check the key again."""
+        answer = await self._ask(address, RequestCode.QUERY_MESSAGE, header, accepted=_FOUND_OR_NOT)
+        return stored_messages(answer.body)
+
+    async def running_info(
+        self, address: str, group: str, client_id: str, *, with_stacks: bool = False
+    ) -> dict[str, Any]:
+        """GET_CONSUMER_RUNNING_INFO, passed on by a broker; as JSON."""
+        header = {
+            "consumerGroup": group,
+            "clientId": client_id,
+            "jstackEnable": "true" if with_stacks else "false",
+        }
+        return _json(await self._ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, header))
+
+
+class Pulled(msgspec.Struct, gc=False):
+    """The answer to a pull."""
+
+    code: int
+    """0 found, 19 not found, 20 retry at once, 21 the offset is outside the queue."""
+    header: PullAnswer
+    body: bytes
+    """Stored messages, for ``received_messages``."""
+    remark: str = ""
+
+
+class Popped(msgspec.Struct, gc=False):
+    """The answer to a pop."""
+
+    code: int
+    """0 found, 19 nothing, 209 too many wait already, 210 nothing came in time."""
+    header: PopAnswer | None
+    """None unless something was found."""
+    body: bytes
+    remark: str = ""
+
+
+def read_header(kind: type[H], answer: Command) -> H:
+    """The typed header of an answer; ``ClientError`` where a broker forgot a field."""
+    try:
+        return parse(kind, answer)
+    except Malformed as problem:
+        raise ClientError(f"the answer of a broker cannot be read: {problem}") from None
+
+
+def _json(answer: Command) -> dict[str, Any]:
+    return decode_body(answer.body, dict[str, Any], bytes_max=ANSWER_BYTES_MAX)
+
+
 # JSON maps whose keys are queues, which fastjson writes as objects: ``{{"queueId":0,...}:5}``.
-#
 # ``lenient_json`` reads such keys as the text of the object; here they become ``QueueRef``s, and
 # back into what Java reads. Newer brokers send lists or plain text instead; both are understood.
 
@@ -407,274 +592,3 @@ def _table(rows: Mapping[QueueRef, object]) -> bytes:
         encode_body(message_queue(queue)) + b":" + encode_body(row) for queue, row in rows.items()
     ]
     return b"{" + b",".join(pairs) + b"}"
-
-
-# ---- calls pop ----------------------------------------------------------------------------------
-# Requests of pop mode: take, acknowledge, change the invisible time; broker-side assignment.
-#
-# Not here: handles (``wire/rocketmq/pop_handle``), when to call what (``consumer/pop.py``).
-
-
-_NOTHING: Final = frozenset(
-    (
-        int(ResponseCode.PULL_NOT_FOUND),
-        int(ResponseCode.POLLING_FULL),
-        int(ResponseCode.POLLING_TIMEOUT),
-    )
-)
-_POP_CODES: Final = _NOTHING | {int(ResponseCode.SUCCESS)}
-
-
-class Popped(msgspec.Struct, gc=False):
-    """The answer to a pop or a peek."""
-
-    code: int
-    """0 found, 19 nothing, 209 too many wait already, 210 nothing came in time."""
-    header: PopAnswer | None
-    """None unless something was found."""
-    body: bytes
-    remark: str = ""
-
-
-class PopCalls(ConsumeCalls):
-    """The requests of a consumer in pop mode."""
-
-    async def pop(self, address: str, header: PopHeader, *, timeout_ms: int) -> Popped:
-        """POP_MESSAGE; any code but 0, 19, 209, 210 is ``BrokerRefused``."""
-        answer = await self.ask(
-            address,
-            RequestCode.POP_MESSAGE,
-            header,
-            timeout_ms=timeout_ms,
-            accepted=_POP_CODES,
-        )
-        found = None if answer.code else read_header(PopAnswer, answer)
-        return Popped(answer.code, found, answer.body, answer.remark or "")
-
-    async def peek(self, address: str, header: PeekHeader) -> Popped:
-        """PEEK_MESSAGE: look without taking."""
-        answer = await self.ask(address, RequestCode.PEEK_MESSAGE, header, accepted=_POP_CODES)
-        found = None if answer.code else read_header(PopAnswer, answer)
-        return Popped(answer.code, found, answer.body, answer.remark or "")
-
-    async def ack(self, address: str, header: AckHeader) -> None:
-        """ACK_MESSAGE."""
-        await self.ask(address, RequestCode.ACK_MESSAGE, header)
-
-    async def batch_ack(self, address: str, body: BatchAckBody) -> None:
-        """BATCH_ACK_MESSAGE; ``BrokerRefused`` with code 3 where brokers are older than 5.0."""
-        await self.ask(address, RequestCode.BATCH_ACK_MESSAGE, body=encode_body(body))
-
-    async def change_invisible(
-        self, address: str, header: ChangeInvisibleHeader
-    ) -> ChangeInvisibleAnswer:
-        """CHANGE_MESSAGE_INVISIBLETIME; the answer makes the new handle, the old one is void."""
-        answer = await self.ask(address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
-        return read_header(ChangeInvisibleAnswer, answer)
-
-    async def notification(
-        self, address: str, header: NotificationHeader, *, timeout_ms: int
-    ) -> NotificationAnswer:
-        """NOTIFICATION: wait until there is something to pop."""
-        answer = await self.ask(address, RequestCode.NOTIFICATION, header, timeout_ms=timeout_ms)
-        return read_header(NotificationAnswer, answer)
-
-    async def query_assignment(
-        self,
-        topic: str,
-        group: str,
-        *,
-        strategy: str = "AVG",
-        model: MessageModel = MessageModel.CLUSTERING,
-    ) -> list[QueueAssignment] | None:
-        """QUERY_ASSIGNMENT: what this client shall read; None means keep what you have."""
-        body = QueryAssignmentBody(
-            topic=topic,
-            consumer_group=group,
-            client_id=self._client_id,
-            strategy_name=strategy,
-            message_model=model,
-        )
-        address = await self._any_of(topic)
-        answer = await self.ask(address, RequestCode.QUERY_ASSIGNMENT, body=encode_body(body))
-        return decode_body(answer.body, QueryAssignmentAnswer).message_queue_assignments
-
-    async def set_request_mode(
-        self, address: str, topic: str, group: str, mode: RequestMode, *, share: int = -1
-    ) -> None:
-        """SET_MESSAGE_REQUEST_MODE at one broker."""
-        body = SetRequestModeBody(
-            topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=share
-        )
-        await self.ask(address, RequestCode.SET_MESSAGE_REQUEST_MODE, body=encode_body(body))
-
-
-# ---- calls admin --------------------------------------------------------------------------------
-# Requests of operators: topics, groups, statistics, single messages, questions to clients.
-#
-# They go to the address of a broker that the caller chose; what only name servers know has none.
-#
-# Not here: the facade (``admin.py``).
-
-
-ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Statistics of a large cluster are read up to the size of a frame."""
-
-
-class AdminCalls(PopCalls):
-    """The requests of an operator."""
-
-    async def cluster(self) -> Cluster:
-        """GET_BROKER_CLUSTER_INFO: all brokers that the name server knows."""
-        answer = await self.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
-        return decode_body(answer.body, Cluster, bytes_max=ANSWER_BYTES_MAX)
-
-    async def topic_list(self) -> list[str]:
-        """GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
-        answer = await self.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return decode_body(answer.body, TopicList, bytes_max=ANSWER_BYTES_MAX).topic_list
-
-    async def create_topic(self, address: str, header: CreateTopicHeader) -> None:
-        """UPDATE_AND_CREATE_TOPIC at one broker."""
-        await self.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-
-    async def delete_topic(self, address: str, topic: str) -> None:
-        """DELETE_TOPIC_IN_BROKER."""
-        await self.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic=topic))
-
-    async def delete_topic_route(self, topic: str) -> None:
-        """DELETE_TOPIC_IN_NAMESRV, at every name server."""
-        for address in self._name_servers.addresses:
-            header = TopicHeader(topic=topic)
-            await self.ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
-
-    async def put_group(self, address: str, config: SubscriptionGroupConfig) -> None:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP at one broker."""
-        await self.ask(
-            address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=encode_body(config)
-        )
-
-    async def delete_group(self, address: str, group: str, *, clean_offsets: bool) -> None:
-        """DELETE_SUBSCRIPTIONGROUP at one broker."""
-        header = GroupNameHeader(
-            group_name=group, clean_offset=clean_offsets, remove_offset=clean_offsets
-        )
-        await self.ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
-
-    async def group_config(self, address: str, group: str) -> SubscriptionGroupConfig:
-        """GET_SUBSCRIPTIONGROUP_CONFIG."""
-        answer = await self.ask(
-            address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupConfigHeader(group=group)
-        )
-        return decode_body(answer.body, SubscriptionGroupConfig)
-
-    async def group_configs(self, address: str) -> dict[str, Any]:
-        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the JSON object of each group, by name."""
-        answer = await self.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        table: dict[str, Any] = _json(answer).get("subscriptionGroupTable", {})
-        return table
-
-    async def topic_stats(self, address: str, topic: str) -> dict[QueueRef, dict[str, int]]:
-        """GET_TOPIC_STATS_INFO: minOffset, maxOffset, lastUpdateTimestamp of each queue."""
-        answer = await self.ask(address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic=topic))
-        return read_table(_json(answer).get("offsetTable", {}))
-
-    async def consume_stats(
-        self, address: str, group: str, topic: str | None = None
-    ) -> dict[QueueRef, dict[str, int]]:
-        """GET_CONSUME_STATS: brokerOffset, consumerOffset, lastTimestamp of each queue."""
-        header = ConsumeStatsHeader(consumer_group=group, topic=topic)
-        answer = await self.ask(address, RequestCode.GET_CONSUME_STATS, header)
-        return read_table(_json(answer).get("offsetTable", {}))
-
-    async def consumer_connections(self, address: str, group: str) -> dict[str, Any]:
-        """GET_CONSUMER_CONNECTION_LIST as JSON."""
-        answer = await self.ask(
-            address, RequestCode.GET_CONSUMER_CONNECTION_LIST, GroupHeader(consumer_group=group)
-        )
-        return _json(answer)
-
-    async def producer_connections(self, address: str, group: str) -> dict[str, Any]:
-        """GET_PRODUCER_CONNECTION_LIST as JSON."""
-        header = ProducerGroupHeader(producer_group=group)
-        return _json(await self.ask(address, RequestCode.GET_PRODUCER_CONNECTION_LIST, header))
-
-    async def reset_offset(self, address: str, header: ResetOffsetHeader) -> dict[QueueRef, int]:
-        """INVOKE_BROKER_TO_RESET_OFFSET; the new offsets."""
-        answer = await self.ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-        return read_offsets(_json(answer).get("offsetTable", {}))
-
-    async def view_message(self, address: str, commit_log_offset: int, topic: str) -> StoredMessage:
-        """VIEW_MESSAGE_BY_ID."""
-        header = ViewMessageHeader(offset=commit_log_offset, topic=topic or None)
-        answer = await self.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, header)
-        found = stored_messages(answer.body)
-        if not found:
-            raise ClientError(f"{address} answered with no message at {commit_log_offset}")
-        return found[0]
-
-    async def query_messages(self, address: str, header: QueryMessageHeader) -> list[StoredMessage]:
-        """QUERY_MESSAGE by key or unique key; brokers compare hashes, so check the key again."""
-        answer = await self.ask(address, RequestCode.QUERY_MESSAGE, header, accepted=_FOUND_OR_NOT)
-        return stored_messages(answer.body)
-
-    async def running_info(
-        self, address: str, group: str, client_id: str, *, with_stacks: bool = False
-    ) -> dict[str, Any]:
-        """GET_CONSUMER_RUNNING_INFO, passed on by a broker; as JSON."""
-        header = {
-            "consumerGroup": group,
-            "clientId": client_id,
-            "jstackEnable": "true" if with_stacks else "false",
-        }
-        return _json(await self.ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, header))
-
-    async def consume_directly(
-        self, address: str, group: str, client_id: str, offset_message_id: str, topic: str
-    ) -> dict[str, Any]:
-        """CONSUME_MESSAGE_DIRECTLY, passed on by a broker; the outcome as JSON."""
-        header = {
-            "consumerGroup": group,
-            "clientId": client_id,
-            "msgId": offset_message_id,
-            "topic": topic,
-        }
-        return _json(await self.ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, header))
-
-
-def _json(answer: Command) -> dict[str, Any]:
-    return decode_body(answer.body, dict[str, Any], bytes_max=ANSWER_BYTES_MAX)
-
-
-# ---- calls --------------------------------------------------------------------------------------
-
-
-class BrokerRequests(AdminCalls):
-    """Every request, of one client."""
-
-    async def heartbeat(
-        self, address: str, data: HeartbeatData, *, timeout_ms: int | None = None
-    ) -> int:
-        """HEART_BEAT; the version of the broker, by which one sees what it can do."""
-        answer = await self.ask(
-            address, RequestCode.HEART_BEAT, body=encode_body(data), timeout_ms=timeout_ms
-        )
-        return answer.version
-
-    async def unregister(
-        self,
-        address: str,
-        *,
-        producer_group: str | None = None,
-        consumer_group: str | None = None,
-        timeout_ms: int | None = None,
-    ) -> None:
-        """UNREGISTER_CLIENT: this client is no longer a member of the group."""
-        header = UnregisterHeader(
-            client_id=self._client_id, producer_group=producer_group, consumer_group=consumer_group
-        )
-        await self.ask(address, RequestCode.UNREGISTER_CLIENT, header, timeout_ms=timeout_ms)
-
-    def end_transaction(self, address: str, header: EndTransactionHeader) -> None:
-        """END_TRANSACTION: commit or roll back a half message; there is no answer."""
-        self.tell(address, RequestCode.END_TRANSACTION, header)

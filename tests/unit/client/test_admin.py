@@ -1,4 +1,4 @@
-from penstock.client.admin import connections, consume_stats, topic_stats
+from penstock.client.admin import QueueProgress, QueueStats, merge_connections, read_rows
 from penstock.model.assignment import QueueRef
 
 
@@ -8,7 +8,7 @@ def test_statistics_of_a_topic_count_messages_and_are_sorted():
                                     "minOffset": 2}
         for queue in (1, 0)
     }  # fmt: skip
-    found = topic_stats(rows)
+    found = read_rows(rows, QueueStats)
     assert [(queue.queue, each.messages) for queue, each in found.items()] == [(0, 3), (1, 4)]
     assert found[QueueRef("t", "b", 0)].changed_at_ms == 7
 
@@ -19,7 +19,7 @@ def test_lag_counts_from_what_was_committed_and_never_below_nothing():
                                      "lastTimestamp": 1, "pullOffset": 8}
         for number, committed in enumerate((4, -1, 12))
     }  # fmt: skip
-    found = consume_stats(rows).values()
+    found = read_rows(rows, QueueProgress).values()
     assert [(each.lag, each.in_flight) for each in found] == [(6, 4), (10, 8), (0, 0)]
 
 
@@ -31,8 +31,8 @@ def test_connections_of_several_brokers_name_each_client_once():
         "subscriptionTable": {"t": {"topic": "t", "subString": "*"}},
     }
     other = {**one, "connectionSet": [{"clientId": "a"}, {"clientId": "c"}]}
-    found = connections([one, other])
+    found = merge_connections([one, other])
     assert found.client_ids == ["a", "c"]
     assert found.subscriptions["t"].sub_string == "*"
     assert (found.consume_type, found.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
-    assert connections([]).connections == []
+    assert merge_connections([]).connections == []
