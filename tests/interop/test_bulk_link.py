@@ -15,6 +15,7 @@ import pytest
 
 from penstock.bulk import link
 from penstock.cli.remoting import RemotingClient
+from penstock.model import queries
 from penstock.testing.running import UP, BrokerProcess, eventually
 
 SECONDS_MAX = 10
@@ -34,7 +35,7 @@ class Link:
     def send(self, question):
         self.number += 1
         question.id = self.number
-        self.socket.sendall(link.encode_question(question))
+        self.socket.sendall(link.encode_request(question))
         return self.number
 
     def receive(self):
@@ -47,11 +48,11 @@ class Link:
         assert reply.id == self.number
         if reply.error is not None:
             return reply.error
-        return link.decode_answer(name, reply.ok)
+        return link.decode_response(name, reply.ok)
 
     def poll(self, start=None, **changes):
         given = {"topics": ["orders"], "subscription": "etl"} | changes
-        return self.ask(link.Poll(start={"orders": start or {}}, **given), "poll")
+        return self.ask(queries.PollRequest(start={"orders": start or {}}, **given), "poll")
 
     def __enter__(self):
         return self
@@ -89,15 +90,15 @@ def bulk(broker):
 
 
 def test_topics_are_resolved_with_durable_ends(bulk):
-    found = bulk.ask(link.Resolve(topics=["orders"]), "resolve")
+    found = bulk.ask(queries.ResolveRequest(topics=["orders"]), "resolve")
     queue = found.topics[0].queues[0]
     assert (found.topics[0].name, queue.earliest, queue.end) == ("orders", 0, 20)
     assert queue.bytes > 0
 
 
 def test_an_unknown_topic_is_an_error_of_its_kind(bulk):
-    problem = bulk.ask(link.Resolve(topics=["order"]), "resolve")
-    assert problem.kind == link.NO_TOPIC
+    problem = bulk.ask(queries.ResolveRequest(topics=["order"]), "resolve")
+    assert problem.kind == queries.NO_TOPIC
     assert "'orders'" in problem.text
 
 
@@ -116,16 +117,16 @@ def test_a_poll_at_the_end_waits_as_long_as_it_may(bulk):
 def test_other_questions_are_answered_while_sixteen_polls_wait(bulk, broker):
     for number in range(link.IN_FLIGHT_MAX):
         order = {"subscription": f"q{number}", "topics": ["orders"], "wait_ms": 300}
-        bulk.send(link.Poll(start={"orders": {0: 20}}, **order))
-    resolved = bulk.send(link.Resolve())
+        bulk.send(queries.PollRequest(start={"orders": {0: 20}}, **order))
+    resolved = bulk.send(queries.ResolveRequest())
     with Link(broker.data) as other:
-        assert other.ask(link.Resolve(topics=["orders"]), "resolve").topics
+        assert other.ask(queries.ResolveRequest(topics=["orders"]), "resolve").topics
     answered = [bulk.receive().id for _ in range(link.IN_FLIGHT_MAX + 1)]
     assert sorted(answered) == list(range(1, resolved + 1))
 
 
 def test_index_entries_are_located(bulk):
-    located = bulk.ask(link.Locate(topic="orders", queue=0, start=3, end=99), "locate")
+    located = bulk.ask(queries.LocateRequest(topic="orders", queue=0, start=3, end=99), "locate")
     on_file = sum(each.entries for each in located.files)
     assert located.end == 20
     assert on_file + len(located.tail) // 48 >= 17
@@ -138,7 +139,7 @@ def test_rubbish_closes_that_link_only(broker, rubbish):
     with Link(broker.data) as bad, Link(broker.data) as good:
         bad.socket.sendall(rubbish)
         assert bad.is_closed()
-        assert good.ask(link.Resolve(topics=["orders"]), "resolve").topics
+        assert good.ask(queries.ResolveRequest(topics=["orders"]), "resolve").topics
 
 
 def test_positions_survive_kill_nine(tmp_path):
@@ -190,7 +191,7 @@ def test_the_flight_process_is_started_again_and_dies_with_the_broker(tmp_path):
         eventually(lambda: children(process.pid) not in ([], [first]), SECONDS_MAX)
         second = children(process.pid)[0]
         with Link(process.data) as bulk:
-            bulk.ask(link.Resolve(), "resolve")
+            bulk.ask(queries.ResolveRequest(), "resolve")
         process.kill()
         eventually(lambda: not is_running(second), SECONDS_MAX)
 
@@ -202,7 +203,7 @@ def penstock(broker, *arguments):
 
 
 def test_queries_and_policies_on_the_command_line(bulk, broker):
-    progress = link.BatchProgress(rows=5, batch_ms=90, read_ms=5, sink_ms=80)
+    progress = queries.BatchProgress(rows=5, batch_ms=90, read_ms=5, sink_ms=80)
     bulk.poll({0: 12}, subscription="cli", report=progress)
     flags = ("--spark-backpressure", "hard", "--spark-backlog-max", "5")
     assert "new policy" in penstock(broker, "topics", "set", "orders", *flags)

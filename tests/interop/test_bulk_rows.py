@@ -6,9 +6,10 @@ import signal
 import pytest
 
 from penstock.bulk.client import BulkClient
-from penstock.bulk.link import BulkError, Poll, RowFilter, Ticket
+from penstock.bulk.link import BulkError, RowFilter, Ticket
 from penstock.bulk.offline import OfflineBulk
 from penstock.cli.remoting import RemotingClient
+from penstock.model.queries import PollRequest
 from penstock.testing.running import UP, BrokerProcess
 
 COUNT = 800
@@ -52,7 +53,7 @@ def test_every_message_is_a_row(bulk):
 
 
 def test_a_poll_says_what_can_be_read_and_nothing_above_is(bulk):
-    polled = bulk.poll(Poll(subscription="rows", topics=["orders"], rows_max=100))
+    polled = bulk.poll(PollRequest(subscription="rows", topics=["orders"], rows_max=100))
     assert polled.ends == {"orders": {0: 100}}
     with pytest.raises(BulkError, match="ends at") as caught:
         bodies(bulk, end=COUNT + 1)

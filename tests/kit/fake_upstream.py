@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from penstock.bulk.layout import arrow_schema
 from penstock.bulk.link import Summary
-from penstock.model.progress import BatchProgress
-from penstock.spark.upstream import Answer, Ask, Found, Position, Queue, Range, local_answer
+from penstock.model.queries import BatchProgress, PollRequest, PollResponse
+from penstock.spark.upstream import Found, Position, Queue, Range, local_poll
 
 
 class FakeUpstream:
@@ -22,7 +22,7 @@ class FakeUpstream:
         """``FakeUpstream(orders=2)``: topic orders with two empty queues."""
         self.epoch = 1
         self.queues: dict[tuple[str, str], Queue] = {}
-        self.asked: list[Ask] = []
+        self.asked: list[PollRequest[str]] = []
         self.kept: list[Position] = []
         self.reported: list[tuple[BatchProgress, str, str]] = []
         self.missing: set[int] = set()
@@ -64,10 +64,10 @@ class FakeUpstream:
         """The offset that ``times`` names, in every queue of the topic."""
         return {queue: self.times[at_ms] for name, queue in self.queues if name == topic}
 
-    def poll(self, ask: Ask) -> Answer:
+    def poll(self, request: PollRequest[str]) -> PollResponse[str]:
         """At once."""
-        self.asked.append(ask)
-        return local_answer(self.found(), ask)
+        self.asked.append(request)
+        return local_poll(self.found(), request)
 
     def read(self, wanted: Range) -> Iterator[Any]:
         """Three rows at a time."""

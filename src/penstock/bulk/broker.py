@@ -23,20 +23,16 @@ from typing import Final
 import msgspec
 
 from penstock.bulk.link import (
-    BAD_REQUEST,
     IN_FLIGHT_MAX,
     LENGTH_BYTES,
-    UNREACHABLE,
-    Answer,
-    AnyQuestion,
     BulkError,
-    Poll,
     Reply,
-    decode_answer,
     decode_reply,
-    encode_question,
+    decode_response,
+    encode_request,
     frame_length,
 )
+from penstock.model.queries import BAD_REQUEST, UNREACHABLE, AnyRequest, AnyResponse, PollRequest
 
 SHORT_ONLY: Final = 4
 """Places that polls leave to questions that are answered at once."""
@@ -76,10 +72,10 @@ class _Connection:
         self.is_broken = False
         threading.Thread(target=self._read, name="bulk answers", daemon=True).start()
 
-    def ask(self, question: AnyQuestion, wait_s: float) -> Reply:
+    def ask(self, question: AnyRequest, wait_s: float) -> Reply:
         """Send, and wait for the answer; raises ``OSError`` when it cannot come any more."""
         waiting = _Waiting()
-        frame = encode_question(question)
+        frame = encode_request(question)
         with self._lock:
             if self.is_broken:
                 raise ConnectionResetError("the broker closed the connection")
@@ -157,9 +153,9 @@ class BrokerLine:
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
 
-    def ask(self, name: str, question: AnyQuestion) -> Answer:
+    def ask(self, name: str, question: AnyRequest) -> AnyResponse:
         """The answer; raises ``BulkError`` with the broker's own words or "unreachable"."""
-        if not isinstance(question, Poll):
+        if not isinstance(question, PollRequest):
             return self._answered(name, question, ANSWER_S_MAX)
         with self._lock:
             self._polls += 1
@@ -180,7 +176,7 @@ class BrokerLine:
         if connection is not None:
             connection.close()
 
-    def _answered(self, name: str, question: AnyQuestion, wait_s: float) -> Answer:
+    def _answered(self, name: str, question: AnyRequest, wait_s: float) -> AnyResponse:
         try:
             with self._places:
                 question.id = next(self._numbers)
@@ -191,7 +187,7 @@ class BrokerLine:
         if reply.error is not None:
             raise BulkError(reply.error.kind, reply.error.text)
         try:
-            return decode_answer(name, reply.ok)
+            return decode_response(name, reply.ok)
         except msgspec.MsgspecError as problem:
             raise BulkError(BAD_REQUEST, f"the broker's answer makes no sense: {problem}") from None
 

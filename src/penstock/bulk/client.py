@@ -25,29 +25,26 @@ import pyarrow as pa
 from msgspec.structs import replace
 from pyarrow import flight
 
-from penstock.bulk.link import (
-    ANSWERS,
+from penstock.bulk.link import BulkError, Problem, Summary, Ticket
+from penstock.model.queries import (
     BAD_REQUEST,
+    RESPONSES,
     UNREACHABLE,
-    Answer,
-    AnyQuestion,
-    BulkError,
-    ByTime,
-    Lease,
-    Leased,
+    AnyRequest,
+    AnyResponse,
+    BatchProgress,
+    LeaseRequest,
+    LeaseResponse,
     OffsetMap,
-    Offsets,
-    Poll,
-    Polled,
-    Problem,
-    Release,
-    Report,
-    Resolve,
-    Resolved,
-    Summary,
-    Ticket,
+    OffsetsByTimeRequest,
+    OffsetsByTimeResponse,
+    PollRequest,
+    PollResponse,
+    ReleaseRequest,
+    ReportRequest,
+    ResolveRequest,
+    ResolveResponse,
 )
-from penstock.model.progress import BatchProgress
 
 PATIENCE_S: Final = 30.0
 """A Flight process that died is back in seconds; longer is an outage that a query should see."""
@@ -88,43 +85,45 @@ class BulkClient:
 
     # Questions
 
-    def resolve(self, topics: list[str] | None = None, *, pattern: str | None = None) -> Resolved:
+    def resolve(
+        self, topics: list[str] | None = None, *, pattern: str | None = None
+    ) -> ResolveResponse:
         """Topics, their queues and what can be read of each."""
-        answer = self.ask(Resolve(topics=topics, pattern=pattern))
-        assert isinstance(answer, Resolved)
+        answer = self.ask(ResolveRequest(topics=topics, pattern=pattern))
+        assert isinstance(answer, ResolveResponse)
         return answer
 
-    def poll(self, question: Poll) -> Polled:
-        """Where the next batch ends; waits at the broker up to ``question.wait_ms``."""
-        answer = self.ask(question, wait_s=question.wait_ms / 1000)
-        assert isinstance(answer, Polled)
+    def poll(self, request: PollRequest[int]) -> PollResponse[int]:
+        """Where the next batch ends; waits at the broker up to ``request.wait_ms``."""
+        answer = self.ask(request, wait_s=request.wait_ms / 1000)
+        assert isinstance(answer, PollResponse)
         return answer
 
     def by_time(self, topic: str, at_ms: int) -> OffsetMap:
         """First offsets stored at or after a time."""
-        answer = self.ask(ByTime(topic=topic, at_ms=at_ms))
-        assert isinstance(answer, Offsets)
+        answer = self.ask(OffsetsByTimeRequest(topic=topic, at_ms=at_ms))
+        assert isinstance(answer, OffsetsByTimeResponse)
         return answer.offsets
 
-    def lease(self, question: Lease) -> Leased:
+    def lease(self, question: LeaseRequest) -> LeaseResponse:
         """Keep what a subscription has not processed."""
         answer = self.ask(question)
-        assert isinstance(answer, Leased)
+        assert isinstance(answer, LeaseResponse)
         return answer
 
     def release(self, subscription: str, *, is_final: bool = False) -> None:
-        self.ask(Release(subscription=subscription, is_final=is_final))
+        self.ask(ReleaseRequest(subscription=subscription, is_final=is_final))
 
     def report(
         self, subscription: str, progress: BatchProgress, *, state: str = "running", text: str = ""
     ) -> None:
         """Tell the broker how a batch went; for ``REPORT_S_MAX`` at most, then it is given up."""
-        report = Report(subscription=subscription, progress=progress, state=state, text=text)
+        report = ReportRequest(subscription=subscription, progress=progress, state=state, text=text)
         self.ask(report, patience_s=min(self.patience_s, REPORT_S_MAX))
 
     def ask(
-        self, question: AnyQuestion, *, wait_s: float = 0.0, patience_s: float | None = None
-    ) -> Answer:
+        self, question: AnyRequest, *, wait_s: float = 0.0, patience_s: float | None = None
+    ) -> AnyResponse:
         """Any question of ``link.ACTIONS``."""
         name = str(question.__struct_config__.tag)
         body = msgspec.json.encode(question)
@@ -136,7 +135,7 @@ class BulkClient:
             results = self._connected().do_action(flight.Action(name, body), options)
             return b"".join(result.body.to_pybytes() for result in results)
 
-        return msgspec.json.decode(self._patiently(call, patience_s), type=ANSWERS[name])
+        return msgspec.json.decode(self._patiently(call, patience_s), type=RESPONSES[name])
 
     # Rows
 

@@ -28,24 +28,19 @@ from penstock.bulk.broker import BrokerLine
 from penstock.bulk.columns import known_origins
 from penstock.bulk.gather import SegmentMaps
 from penstock.bulk.layout import arrow_schema
-from penstock.bulk.link import (
+from penstock.bulk.link import ROWS_PER_BATCH, BulkError, Problem, RowFilter, Ticket, decode_ticket
+from penstock.bulk.reading import Reading, read_ticket
+from penstock.model.queries import (
     ACTIONS,
     BAD_REQUEST,
-    ROWS_PER_BATCH,
     UNREACHABLE,
-    AnyQuestion,
-    BulkError,
-    Locate,
-    Located,
-    Problem,
-    Resolve,
-    Resolved,
-    RowFilter,
-    Ticket,
+    AnyRequest,
+    LocateRequest,
+    LocateResponse,
+    ResolveRequest,
+    ResolveResponse,
     TopicRange,
-    decode_ticket,
 )
-from penstock.bulk.reading import Reading, read_ticket
 
 STREAMS_MAX: Final = 32
 """Reads at a time; each may hold a batch or two in memory, so this bounds it at about 1 GiB."""
@@ -54,7 +49,7 @@ DECODERS_MAX: Final = max(2, os.cpu_count() or 2)
 """Batches made at the same time: more than cores would only take turns."""
 
 _log = logging.getLogger(__name__)
-_QUESTIONS: Final[msgspec.json.Decoder[AnyQuestion]] = msgspec.json.Decoder(AnyQuestion)
+_QUESTIONS: Final[msgspec.json.Decoder[AnyRequest]] = msgspec.json.Decoder(AnyRequest)
 
 
 class Command(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -77,11 +72,13 @@ class BrokerPlace:
         self.origins: Final = known_origins()
         self._line = line
 
-    def locate(self, ticket: Ticket, start: int) -> Located:
+    def locate(self, ticket: Ticket, start: int) -> LocateResponse:
         """Ask the broker where the entries are."""
-        question = Locate(topic=ticket.topic, queue=ticket.queue, start=start, end=ticket.end)
+        question = LocateRequest(
+            topic=ticket.topic, queue=ticket.queue, start=start, end=ticket.end
+        )
         answer = self._line.ask("locate", question)
-        assert isinstance(answer, Located)
+        assert isinstance(answer, LocateResponse)
         return answer
 
 
@@ -164,7 +161,7 @@ class BulkServer(flight.FlightServerBase):
     def list_flights(self, context: Any, criteria: bytes) -> Any:
         """Every topic; ``criteria`` is a regular expression of names."""
         try:
-            resolved = self._resolved(Resolve(pattern=criteria.decode() or None))
+            resolved = self._resolved(ResolveRequest(pattern=criteria.decode() or None))
         except (BulkError, UnicodeDecodeError) as problem:
             raise _told(problem) from None
         for topic in resolved.topics:
@@ -174,18 +171,18 @@ class BulkServer(flight.FlightServerBase):
         """The queues of one topic and a ticket for what each has now."""
         try:
             command = _command(descriptor)
-            resolved = self._resolved(Resolve(topics=[command.topic]))
+            resolved = self._resolved(ResolveRequest(topics=[command.topic]))
             return _described(resolved.topics[0], resolved.epoch, command, descriptor)
         except (BulkError, ValueError) as problem:
             raise _told(problem) from None
 
-    def _resolved(self, question: Resolve) -> Resolved:
+    def _resolved(self, question: ResolveRequest) -> ResolveResponse:
         answer = self._line.ask("resolve", question)
-        assert isinstance(answer, Resolved)
+        assert isinstance(answer, ResolveResponse)
         return answer
 
 
-def _question(name: str, body: bytes) -> AnyQuestion:
+def _question(name: str, body: bytes) -> AnyRequest:
     """The question in the body of an action; ``do`` need not be said twice."""
     try:
         fields = msgspec.json.decode(body or b"{}", type=dict[str, msgspec.Raw])

@@ -26,7 +26,6 @@ import pyarrow as pa
 from google_crc32c import value as crc32c
 
 from penstock.bulk.layout import ENTRY, HEADER, Column, entries_in, headers_at, kinds, picked, plain
-from penstock.bulk.link import IndexFile, Located
 from penstock.log.format import (
     HEADER_BYTES,
     HEADER_VERSION,
@@ -36,6 +35,7 @@ from penstock.log.format import (
     decode_record,
 )
 from penstock.log.segment import LOG_DIR, segment_path
+from penstock.model.queries import IndexFile, LocateResponse
 from penstock.model.record import Record, RecordKind
 
 _MESSAGE: Final = int(RecordKind.MESSAGE)
@@ -293,7 +293,7 @@ class IndexFileGone(Exception):
     """A file was removed since it was named; whoever named it should be asked again."""
 
 
-def stretches(directory: Path, located: Located, start: int, end: int) -> Iterator[Column]:
+def stretches(directory: Path, located: LocateResponse, start: int, end: int) -> Iterator[Column]:
     """The entries that hold any offset of [start, end), at most a file of them at a time."""
     firsts = [file.first_offset for file in located.files]
     for number, file in enumerate(located.files):

@@ -1,24 +1,16 @@
-"""What the Flight process and the broker say to one another over ``<data>/bulk.sock`` (D18).
+"""What goes over the bulk lane: frames on ``<data>/bulk.sock``, tickets and errors of Flight (D18).
 
-A frame is its length (u32, little-endian) and that many bytes of msgpack. A question is one of the
-structs of ``Question`` below, flat, with ``id`` and ``do`` beside its fields:
+A frame on the socket is its length (u32, little-endian) and that many bytes of msgpack. A request
+is a struct of ``model/queries.py``, flat, with ``id`` and ``do`` beside its fields:
 
     {"id": 7, "do": "resolve", "topics": ["orders"]}
 
-The answer has the same ``id`` and either ``ok``, the struct named beside the question, or
-``error``. Answers come in any order; at most ``IN_FLIGHT_MAX`` questions wait at a time. The same
-structs, as JSON, are the bodies of Flight's actions, whose type is ``do`` (``ACTIONS``).
+The reply has the same ``id`` and either ``ok``, the response to that request, or ``error``.
+Replies come in any order; at most ``IN_FLIGHT_MAX`` requests wait at a time. The same structs, as
+JSON, are the bodies of Flight's actions, whose type is ``do`` (``ACTIONS``).
 
-    resolve  -> Resolved    poll    -> Polled      by_time -> Offsets
-    lease    -> Leased      release -> Done        report  -> Done       locate -> Located
-
-Topics are named as ``str(TopicName)`` does. ``queue`` is the number of a queue in its topic.
-An offset map is {topic: {queue: offset}}; ranges are [start, end).
-
-Invariants: ``end`` is always durable (D7): no reader goes above it. Unknown fields are ignored, so
-both ends may be of neighbouring versions.
-
-Not here: who answers (``server/flight.py``), who asks (``broker.py``), tickets (``tickets.py``).
+Not here: who answers (``server/flight.py``), who asks (``broker.py``), Arrow (``layout.py``), who
+reads rows (``flight.py``, ``offline.py``).
 """
 
 import struct
@@ -28,215 +20,20 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from penstock.model.errors import PenstockError
-from penstock.model.progress import BatchProgress
+from penstock.model.queries import (
+    KINDS,
+    RESPONSES,
+    AnyRequest,
+    AnyResponse,
+    OffsetMap,
+    ResolveResponse,
+)
 
 SOCKET_NAME: Final = "bulk.sock"
 IN_FLIGHT_MAX: Final = 16
-"""Questions that wait for their answer on one connection; the asker waits before it asks more."""
+"""Requests that wait for their reply on one connection; the asker waits before it asks more."""
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """The largest are lists of thousands of queues and index tails of ``LOCATED_ENTRIES_MAX``."""
-LOCATED_ENTRIES_MAX: Final = 65536
-"""Entries that are not on file yet in one ``Located``: 3 MiB."""
-
-NO_TOPIC: Final = "no-topic"
-DATA_LOSS: Final = "data-loss"
-EPOCH: Final = "epoch"
-UNREACHABLE: Final = "unreachable"
-BAD_REQUEST: Final = "bad-request"
-KINDS: Final = (NO_TOPIC, DATA_LOSS, EPOCH, UNREACHABLE, BAD_REQUEST)
-"""What ``Problem.kind`` and ``tickets.BulkError.kind`` can be; only "unreachable" may pass."""
-
-OffsetMap = dict[str, dict[int, int]]
-"""{topic: {queue: offset}}."""
-
-
-class Question(msgspec.Struct, tag_field="do", kw_only=True, omit_defaults=True):
-    """What all questions have; ``id`` is the asker's, 0 in the body of an action."""
-
-    id: int = 0
-
-
-class Resolve(Question, tag="resolve"):
-    """Which queues are there? Names in ``topics``, else a regular expression, else all."""
-
-    topics: list[str] | None = None
-    """A name that does not exist is an error of kind "no-topic" that says the nearest one."""
-    pattern: str | None = None
-    """``re.fullmatch`` of the name; hidden topics never match, no match is an empty answer."""
-
-
-class QueueRange(msgspec.Struct, kw_only=True):
-    """What can be read of a queue."""
-
-    queue: int
-    queue_id: int
-    incarnation: int
-    """Never used twice (D17): another one means the topic was deleted and made anew."""
-    earliest: int
-    end: int
-    """Above the last durable message."""
-    bytes: int = 0
-    """Record bytes of [earliest, end)."""
-
-
-class TopicRange(msgspec.Struct, kw_only=True):
-    """A topic and its queues in order."""
-
-    name: str
-    queues: list[QueueRange]
-
-
-class Resolved(msgspec.Struct, kw_only=True):
-    """Topics in the order of their names."""
-
-    epoch: int
-    """Offsets of an older epoch may name other messages now (D7)."""
-    topics: list[TopicRange]
-
-
-class Poll(Question, tag="poll"):
-    """How far may the next batch go? Held at the broker until there is something to read.
-
-    ``start`` is what the query has processed durably; the broker notes it as the position of
-    subscription ``spark/<subscription>``.
-    """
-
-    subscription: str
-    topics: list[str] | None = None
-    pattern: str | None = None
-    start: OffsetMap = {}
-    """A queue that is missing here begins at its earliest offset."""
-    epoch: int = 0
-    """The one the offsets of ``start`` come from; 0 when there is none yet."""
-    rows_max: int = 0
-    """In all queues together; 0 = no limit. So are the following."""
-    bytes_max: int = 0
-    rows_min: int = 0
-    """Not answered with fewer, as long as ``wait_ms`` is not over."""
-    wait_ms: int = 0
-    report: BatchProgress | None = None
-
-
-class Polled(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Where the next batch ends, within the limits that were asked for."""
-
-    epoch: int
-    ends: OffsetMap
-    """Equal to ``start`` (or earliest) where there is nothing to read."""
-    latest: OffsetMap
-    """Durable ends without limits."""
-    starts: OffsetMap = {}
-    """Earliest offsets of queues that were missing in ``start``, or whose start is gone."""
-    incarnations: OffsetMap = {}
-    """{topic: {queue: incarnation}}."""
-    rows: int = 0
-    """Messages of [start, ends)."""
-    bytes: int = 0
-    """Record bytes of [start, ends)."""
-    lag_rows: int = 0
-    lag_bytes: int = 0
-    lost: str | None = None
-    """Why messages behind ``start`` are gone, if they are: whether a lease was broken, and why."""
-    held: str | None = None
-    """Why the producers are held at the moment, if they are because of this query."""
-
-
-class ByTime(Question, tag="by_time"):
-    """First offset stored at or after a time, for each queue; the end where there is none."""
-
-    topic: str
-    at_ms: int
-
-
-class Offsets(msgspec.Struct, kw_only=True):
-    """Answer to ``ByTime``."""
-
-    epoch: int
-    offsets: OffsetMap
-
-
-class Lease(Question, tag="lease"):
-    """Keep what ``subscription`` has not processed, until ``ttl_ms`` pass without a poll (F18)."""
-
-    subscription: str
-    topics: list[str] | None = None
-    pattern: str | None = None
-    ttl_ms: int = 0
-    """0 = the broker's default."""
-    start: OffsetMap = {}
-    """Positions to begin with when the broker does not know the subscription yet."""
-
-
-class Leased(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The lease as it is now."""
-
-    ttl_ms: int
-    is_broken: bool = False
-    """It held more than its bound of bytes and was given up: expect data loss."""
-    text: str = ""
-
-
-class Release(Question, tag="release"):
-    """The query is gone for good, or for now: its data need not be kept."""
-
-    subscription: str
-    is_final: bool = False
-    """Also forget the subscription."""
-
-
-class Report(Question, tag="report"):
-    """What the listener saw of a batch, between two polls."""
-
-    subscription: str
-    progress: BatchProgress
-    state: str = "running"
-    """running, idle, stopped or failed; failed with ``text``."""
-    text: str = ""
-
-
-class Done(msgspec.Struct):
-    """Nothing to say but that it was done."""
-
-
-class Locate(
-    Question, tag="locate", kw_only=True, rename={"start": "from", "end": "to"}
-):  # fmt: skip
-    """Where are the index entries of a range? Asked by the Flight process only."""
-
-    topic: str
-    queue: int
-    start: int
-    end: int
-
-
-class IndexFile(msgspec.Struct, array_like=True, gc=False):
-    """A file of packed index entries, as far as it may be read."""
-
-    path: str
-    """Relative to the data directory."""
-    first_offset: int
-    entries: int
-
-
-class Located(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"end": "to"}):
-    """Where to find the entries of [from, ``end``); ``end`` may be below what was asked for.
-
-    It is when ``end`` asked for lies above the durable one, or more than ``LOCATED_ENTRIES_MAX``
-    entries are not on file: the asker goes on from there.
-    """
-
-    epoch: int
-    queue_id: int
-    incarnation: int
-    earliest: int
-    end: int
-    files: list[IndexFile] = []
-    """In the order of offsets; those that hold none of the range may be left out."""
-    tail: bytes = b""
-    """Packed entries (``log/index.py``) behind the last one on file, up to ``end``; the first
-    may begin below the range and the last may end above it (batches)."""
-    run_start: int = 0
-    """``Recovered.start_position``: transient records below it did not survive the restart (D6)."""
 
 
 class Problem(msgspec.Struct, kw_only=True):
@@ -247,46 +44,32 @@ class Problem(msgspec.Struct, kw_only=True):
 
 
 class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An answer on the socket: ``ok`` or ``error``."""
+    """What comes back on the socket: ``ok`` or ``error``."""
 
     id: int
     ok: msgspec.Raw = msgspec.Raw()
     error: Problem | None = None
 
 
-AnyQuestion = Resolve | Poll | ByTime | Lease | Release | Report | Locate
-Answer = Resolved | Polled | Offsets | Leased | Done | Located
-ANSWERS: Final[dict[str, type[Answer]]] = {
-    "resolve": Resolved,
-    "poll": Polled,
-    "by_time": Offsets,
-    "lease": Leased,
-    "release": Done,
-    "report": Done,
-    "locate": Located,
-}
-ACTIONS: Final = tuple(name for name in ANSWERS if name != "locate")
-"""What a Flight client may ask for."""
-
 _LENGTH: Final = struct.Struct("<I")
 LENGTH_BYTES: Final = _LENGTH.size
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_QUESTIONS: Final[msgspec.msgpack.Decoder[AnyQuestion]] = msgspec.msgpack.Decoder(AnyQuestion)
+_REQUESTS: Final[msgspec.msgpack.Decoder[AnyRequest]] = msgspec.msgpack.Decoder(AnyRequest)
 _REPLIES: Final = msgspec.msgpack.Decoder(Reply)
 
 
-def encode_question(question: AnyQuestion) -> bytes:
-    return _framed(_ENCODER.encode(question))
+def encode_request(request: AnyRequest) -> bytes:
+    return _framed(_ENCODER.encode(request))
 
 
-def decode_question(payload: bytes) -> AnyQuestion:
-    """The question in a frame's payload; raises ``msgspec.MsgspecError``."""
-    return _QUESTIONS.decode(payload)
+def decode_request(payload: bytes) -> AnyRequest:
+    """The request in a frame's payload; raises ``msgspec.MsgspecError``."""
+    return _REQUESTS.decode(payload)
 
 
-def encode_answer(identifier: int, answer: Answer) -> bytes:
+def encode_response(identifier: int, response: AnyResponse) -> bytes:
     """A whole frame with an answer."""
-    return _framed(_ENCODER.encode(Reply(id=identifier, ok=msgspec.Raw(_ENCODER.encode(answer)))))
+    return _framed(_ENCODER.encode(Reply(id=identifier, ok=msgspec.Raw(_ENCODER.encode(response)))))
 
 
 def encode_problem(identifier: int, kind: str, text: str) -> bytes:
@@ -295,13 +78,13 @@ def encode_problem(identifier: int, kind: str, text: str) -> bytes:
 
 
 def decode_reply(payload: bytes) -> Reply:
-    """The reply in a frame's payload; ``ok`` is still packed, for ``decode_answer``."""
+    """The reply in a frame's payload; ``ok`` is still packed, for ``decode_response``."""
     return _REPLIES.decode(payload)
 
 
-def decode_answer(name: str, ok: msgspec.Raw) -> Answer:
-    """The struct that answers question ``name``."""
-    return msgspec.msgpack.decode(ok, type=ANSWERS[name])
+def decode_response(name: str, ok: msgspec.Raw) -> AnyResponse:
+    """The response to request ``name``."""
+    return msgspec.msgpack.decode(ok, type=RESPONSES[name])
 
 
 def frame_length(head: bytes) -> int:
@@ -317,7 +100,6 @@ def _framed(payload: bytes) -> bytes:
 
 
 # ---- tickets ------------------------------------------------------------------------------------
-# Tickets: what to read, as JSON; and the errors of the bulk lane.
 #
 # | {"topic": "orders", "queue": 0, "from": 0, "to": 50000, "epoch": 1,
 # |  "columns": ["offset", "body"], "filter": {"kind": "tag", "text": "A || B"}}
@@ -328,9 +110,6 @@ def _framed(payload: bytes) -> bytes:
 # Every batch carries a ``Summary`` as JSON in its metadata: where the range stands after it. That
 # of the last batch (which may have no rows) says ``next`` = ``to``, so a reader knows that nothing
 # was cut off, and one that was interrupted goes on at ``next``.
-#
-# Not here: Arrow (``schema.py``), who reads (``flight.py``, ``offline.py``), questions
-# (``link.py``).
 
 
 COLUMNS: Final = (
@@ -354,7 +133,7 @@ ROWS_PER_BATCH_MAX: Final = 100_000
 
 
 class BulkError(PenstockError):
-    """Why rows or an answer cannot be had; ``kind`` is one of ``link.KINDS``."""
+    """Why rows or an answer cannot be had; ``kind`` is one of ``KINDS``."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -441,7 +220,9 @@ def decode_ticket(data: bytes) -> Ticket:
 class Bulk(Protocol):
     """Where rows come from: ``client.BulkClient`` or ``offline.OfflineBulk`` (``path = DIR``)."""
 
-    def resolve(self, topics: list[str] | None = None, *, pattern: str | None = None) -> Resolved:
+    def resolve(
+        self, topics: list[str] | None = None, *, pattern: str | None = None
+    ) -> ResolveResponse:
         """Topics, their queues and what can be read of each."""
         ...
 

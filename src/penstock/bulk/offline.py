@@ -26,20 +26,7 @@ from google_crc32c import value as crc32c
 from penstock.bulk.columns import known_origins
 from penstock.bulk.gather import SegmentMaps
 from penstock.bulk.layout import Column, entries_in
-from penstock.bulk.link import (
-    BAD_REQUEST,
-    NO_TOPIC,
-    UNREACHABLE,
-    BulkError,
-    IndexFile,
-    Located,
-    OffsetMap,
-    QueueRange,
-    Resolved,
-    Summary,
-    Ticket,
-    TopicRange,
-)
+from penstock.bulk.link import BulkError, Summary, Ticket
 from penstock.bulk.reading import read_ticket
 from penstock.engine.registry import TOPIC_KIND, TopicRow
 from penstock.log.catalog import (
@@ -71,6 +58,17 @@ from penstock.log.side_files import FILE_KIND
 from penstock.log.storage import LOCK_NAME, DiskStorage
 from penstock.model.errors import FormatTooNew, PenstockError
 from penstock.model.names import HIDDEN_PREFIXES, TopicName
+from penstock.model.queries import (
+    BAD_REQUEST,
+    NO_TOPIC,
+    UNREACHABLE,
+    IndexFile,
+    LocateResponse,
+    OffsetMap,
+    QueueRange,
+    ResolveResponse,
+    TopicRange,
+)
 from penstock.model.record import RecordFlag, RecordKind
 
 
@@ -95,7 +93,9 @@ class OfflineBulk:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def resolve(self, topics: list[str] | None = None, *, pattern: str | None = None) -> Resolved:
+    def resolve(
+        self, topics: list[str] | None = None, *, pattern: str | None = None
+    ) -> ResolveResponse:
         """Topics, their queues and what can be read of each."""
         opened = self._open()
         names = list(topics) if topics is not None else self._matching(pattern)
@@ -114,7 +114,7 @@ class OfflineBulk:
                     )
                 )
             found.append(TopicRange(name=name, queues=queues))
-        return Resolved(epoch=opened.epoch, topics=found)
+        return ResolveResponse(epoch=opened.epoch, topics=found)
 
     def by_time(self, topic: str, at_ms: int) -> OffsetMap:
         """First offsets stored at or after a time."""
@@ -128,11 +128,11 @@ class OfflineBulk:
             if batch.num_rows:
                 yield batch
 
-    def locate(self, ticket: Ticket, start: int) -> Located:
+    def locate(self, ticket: Ticket, start: int) -> LocateResponse:
         """Where the entries of a ticket are."""
         opened = self._open()
         queue = self._queue(ticket)
-        return Located(
+        return LocateResponse(
             epoch=opened.epoch,
             queue_id=self._queue_ids(ticket.topic)[ticket.queue],
             incarnation=queue.state.incarnation,

@@ -22,22 +22,12 @@ from msgspec.structs import replace
 from penstock.bulk.columns import Origin, Rows
 from penstock.bulk.gather import DamagedRecord, IndexFileGone, SegmentMaps, gather, stretches
 from penstock.bulk.layout import Column, arrow_schema
-from penstock.bulk.link import (
-    BAD_REQUEST,
-    COLUMNS,
-    DATA_LOSS,
-    EPOCH,
-    TAG,
-    BulkError,
-    Located,
-    RowFilter,
-    Summary,
-    Ticket,
-)
+from penstock.bulk.link import COLUMNS, TAG, BulkError, RowFilter, Summary, Ticket
 from penstock.engine.filter.filters import parse_tags
 from penstock.engine.filter.sql92 import Selector, compile_selector
 from penstock.log.format import INDEX_TRANSIENT
 from penstock.model.errors import SelectorInvalid
+from penstock.model.queries import BAD_REQUEST, DATA_LOSS, EPOCH, LocateResponse
 from penstock.model.record import tag_hash
 
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -64,7 +54,7 @@ class Place(Protocol):
         """How records are read, by wire."""
         ...
 
-    def locate(self, ticket: Ticket, start: int) -> Located:
+    def locate(self, ticket: Ticket, start: int) -> LocateResponse:
         """Where the entries of [start, ticket.end) are; raises ``BulkError``."""
         ...
 
@@ -110,7 +100,7 @@ class _TicketReader:
         if told != self._ticket.end:
             yield self._no_rows(), self._told()
 
-    def _located(self) -> Located:
+    def _located(self) -> LocateResponse:
         """Where to go on; checks that it is still the same queue, and counts what is gone."""
         ticket, at = self._ticket, self._at
         located = self._place.locate(ticket, at)

@@ -122,9 +122,9 @@ class Parts:
         self.housekeeping = Housekeeping(
             store, self.chain, settings.storage, self.registry, self.settling
         )
-        book = QueryRegistry(self, settings.spark)
-        self.queries = QueryService(self, book)
-        self.housekeeping.kept = book.lowest_kept
+        queries = QueryRegistry(self, settings.spark)
+        self.queries = QueryService(self, queries)
+        self.housekeeping.kept = queries.lowest_kept
         self.leaving = TopicDeletion(self.commits, self._has_unsafe_letters, self.remove_topic)
         self.removal_watchers: list[Callable[[Topic], None]] = []
 
@@ -173,7 +173,7 @@ class Parts:
             self.waiting.is_used
             or self.held_pulls.held
             or self.queries.held.held
-            or self.queries.book.look_ms is not None
+            or self.queries.registry.look_ms is not None
         )
 
     def _has_unsafe_letters(self) -> bool:
@@ -406,7 +406,7 @@ class Engine(Gauges):
             settling=self._parts.settling,
             host=self._parts.host,
         )
-        self._parts.queries.book.restore()
+        self._parts.queries.registry.restore()
         for topic in self._registry.topics.values():
             topic.touch(self._chain.now_ms)
             self._parts.turns.watch(topic)
@@ -439,7 +439,7 @@ class Engine(Gauges):
 
     def set_policy(self, name: TopicName, policy: TopicPolicy) -> Topic:
         topic = self._registry.set_policy(name, policy)
-        self._parts.queries.book.look_now()
+        self._parts.queries.registry.look_now()
         self._parts.turns.watch(topic)
         self._chain.stir()
         return topic
@@ -535,7 +535,7 @@ class Engine(Gauges):
 
     @property
     def queries(self) -> QueryService:
-        """Spark queries: readers of the bulk lane (``bulk/desk.py``)."""
+        """Spark queries: readers of the bulk lane."""
         return self._parts.queries
 
     @property

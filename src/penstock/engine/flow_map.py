@@ -164,10 +164,10 @@ class _Mapper:
                 self._map.stages_total += 1
 
     def _query(self, topic: Topic, name: str) -> None:
-        desk = self._parts.queries
-        query = desk.book.queries.get(name)
+        queries = self._parts.queries
+        query = queries.registry.queries.get(name)
         if query is not None and topic in query.reads:
-            self._add(stage_of(desk, query, topic, self._now_ms))
+            self._add(stage_of(queries, query, topic, self._now_ms))
 
     def _add(self, view: StageView) -> None:
         self._map.views.append(view)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from penstock.engine.broker import Engine, HopCredit
-from penstock.engine.spark.views import QueryPage, query_pages
+from penstock.engine.spark.views import QuerySnapshot, query_snapshots
 from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Queue, Topic
 from penstock.model.clock import Clock
@@ -113,14 +113,14 @@ class Administration:
 
     # Queries.
 
-    def queries(self) -> list[QueryPage]:
-        return query_pages(
+    def queries(self) -> list[QuerySnapshot]:
+        return query_snapshots(
             self._engine.queries, self._clock.monotonic_ms(), self._engine.queries.wall_ms
         )
 
     def forget_query(self, name: str) -> None:
         """A query goes with its positions; its data is not kept for it any more."""
-        if name not in self._engine.queries.book.queries:
+        if name not in self._engine.queries.registry.queries:
             raise NotFound(f"there is no query '{name}'; `penstock queries` shows them")
         self._engine.queries.release(name, is_final=True)
         self.wake()

@@ -24,10 +24,10 @@ import msgspec
 from penstock.bulk import link
 from penstock.bulk.link import SOCKET_NAME
 from penstock.engine.broker import Engine
-from penstock.engine.spark.query import PollAnswer, PollOrder, PollOutlet, QueryRefused
+from penstock.engine.spark.query import QueryRefused
 from penstock.engine.spark.query_service import QueryService
-from penstock.engine.topic import Topic
 from penstock.model.errors import StartRefused
+from penstock.model.queries import AnyRequest, PollRequest, PollResponse
 from penstock.server.listener import open_sockets
 from penstock.settings.load import Settings
 
@@ -229,7 +229,7 @@ class FlightProcess:
 # is no frame or no question is closed, and only it. At most ``IN_FLIGHT_MAX`` polls of a link are
 # held; then it is not read until one is answered. Nor is a link that does not read its answers.
 #
-# Not here: what the answers are (``bulk_answers.py``), who is at the other end (``flight.py``).
+# Not here: the answers (``engine/spark/query_service.py``), who asks (``bulk/broker.py``).
 
 
 LINKS_MAX: Final = 64
@@ -239,7 +239,7 @@ PATH_BYTES_MAX: Final = 100
 
 
 class BulkLink(asyncio.Protocol):
-    """One connection; satisfies ``orders.PollOutlet``."""
+    """One connection; satisfies ``query_service.PollOutlet``."""
 
     def __init__(self, server: BulkLinks) -> None:
         self._server = server
@@ -274,13 +274,13 @@ class BulkLink(asyncio.Protocol):
         self._is_slow = False
         self._serve()
 
-    def polled(self, order: PollOrder, answer: PollAnswer | QueryRefused) -> None:
+    def polled(self, request: PollRequest[int], answer: PollResponse[int] | QueryRefused) -> None:
         """A held poll has its answer."""
         self._held -= 1
         if isinstance(answer, QueryRefused):
-            self._write(link.encode_problem(order.token, answer.kind, str(answer)))
+            self._write(link.encode_problem(request.id, answer.kind, str(answer)))
         else:
-            self._write(link.encode_answer(order.token, polled_of(answer)))
+            self._write(link.encode_response(request.id, answer))
         if self._buffer:
             # Not now: the engine is in its turn.
             self._server.loop.call_soon(self._serve)
@@ -295,7 +295,7 @@ class BulkLink(asyncio.Protocol):
         """Answer what is complete, as far as there is room for it to wait."""
         try:
             while self._may_serve and (payload := self._next_payload()) is not None:
-                self._ask(link.decode_question(payload))
+                self._ask(link.decode_request(payload))
         except (msgspec.MsgspecError, ValueError) as problem:
             logger.warning("a bulk link said what is no question", extra={"why": str(problem)})
             self._is_closed = True
@@ -321,16 +321,16 @@ class BulkLink(asyncio.Protocol):
         del buffer[:end]
         return payload
 
-    def _ask(self, question: link.AnyQuestion) -> None:
+    def _ask(self, request: AnyRequest) -> None:
         try:
-            answer = answer_of(question, self._server.desk, self)
+            answer = self._server.queries.handle(request, self)
         except QueryRefused as refused:
-            self._write(link.encode_problem(question.id, refused.kind, str(refused)))
+            self._write(link.encode_problem(request.id, refused.kind, str(refused)))
         else:
             if answer is None:
                 self._held += 1
             else:
-                self._write(link.encode_answer(question.id, answer))
+                self._write(link.encode_response(request.id, answer))
         self._server.asked()
 
     def _write(self, frame: bytes) -> None:
@@ -353,12 +353,12 @@ class BulkLinks:
     def __init__(
         self,
         directory: Path,
-        desk: QueryService,
+        queries: QueryService,
         loop: asyncio.AbstractEventLoop,
         asked: Callable[[], None],
     ) -> None:
         self.path: Final = directory / link.SOCKET_NAME
-        self.desk: Final = desk
+        self.queries: Final = queries
         self.loop: Final = loop
         self.asked: Final = asked
         """Called after each question: it may have changed something that a turn must look at."""
@@ -388,7 +388,7 @@ class BulkLinks:
 
     def left(self, each: BulkLink) -> None:
         self._links.discard(each)
-        self.desk.disconnected(each)
+        self.queries.disconnected(each)
 
 
 def _bound(path: Path) -> socket.socket:
@@ -414,104 +414,3 @@ def _bound(path: Path) -> socket.socket:
         if handle >= 0:
             os.close(handle)
     return listening
-
-
-# ---- bulk answers -------------------------------------------------------------------------------
-# Questions of the bulk link, put to the engine's desk; its answers, put into the link's words.
-#
-# Translation only: what is right or wrong is decided in ``engine/spark/query_service.py``. Called
-# on the loop.
-
-
-STATES: Final = ("running", "idle", "stopped", "failed")
-
-
-def answer_of(
-    question: link.AnyQuestion, desk: QueryService, outlet: PollOutlet
-) -> link.Answer | None:
-    """The answer, or None for a poll that is held; raises ``QueryRefused``."""
-    answer: link.Answer | None
-    match question:
-        case link.Poll():
-            polled = desk.poll(_order(question), outlet)
-            answer = polled_of(polled) if polled is not None else None
-        case link.Resolve():
-            topics = desk.resolve(question.topics, question.pattern)
-            answer = link.Resolved(epoch=desk.epoch, topics=[_topic_range(each) for each in topics])
-        case link.ByTime():
-            offsets = desk.by_time(question.topic, question.at_ms)
-            answer = link.Offsets(epoch=desk.epoch, offsets={question.topic: offsets})
-        case link.Lease():
-            answer = _leased(question, desk)
-        case link.Release():
-            desk.release(question.subscription, is_final=question.is_final)
-            answer = link.Done()
-        case link.Report():
-            state = question.state if question.state in STATES else "running"
-            desk.report(question.subscription, question.progress, state, question.text)
-            answer = link.Done()
-        case link.Locate():
-            answer = _located(question, desk)
-    return answer
-
-
-def polled_of(answer: PollAnswer) -> link.Polled:
-    """A poll's answer as it goes over the link."""
-    return link.Polled(**msgspec.structs.asdict(answer))
-
-
-def _order(poll: link.Poll) -> PollOrder:
-    return PollOrder(
-        subscription=poll.subscription,
-        topics=poll.topics,
-        pattern=poll.pattern,
-        start=poll.start,
-        epoch=poll.epoch,
-        rows_max=poll.rows_max,
-        bytes_max=poll.bytes_max,
-        rows_min=poll.rows_min,
-        wait_ms=poll.wait_ms,
-        report=poll.report,
-        token=poll.id,
-    )
-
-
-def _leased(question: link.Lease, desk: QueryService) -> link.Leased:
-    topics = desk.resolve(question.topics, question.pattern)
-    lease = desk.lease(question.subscription, topics, question.start, ttl_ms=question.ttl_ms)
-    return link.Leased(ttl_ms=lease.ttl_ms, is_broken=lease.is_broken, text=lease.text)
-
-
-def _topic_range(topic: Topic) -> link.TopicRange:
-    queues = [
-        link.QueueRange(
-            queue=queue.number,
-            queue_id=int(queue.queue_id),
-            incarnation=queue.incarnation,
-            earliest=queue.index.min_offset,
-            end=queue.durable_end,
-            bytes=queue.index.bytes_between(queue.index.min_offset, queue.durable_end),
-        )
-        for queue in topic.queues
-    ]
-    return link.TopicRange(name=str(topic.name), queues=queues)
-
-
-def _located(question: link.Locate, desk: QueryService) -> link.Located:
-    span = desk.locate(
-        question.topic,
-        question.queue,
-        question.start,
-        question.end,
-        entries_max=link.LOCATED_ENTRIES_MAX,
-    )
-    return link.Located(
-        epoch=desk.epoch,
-        queue_id=span.queue_id,
-        incarnation=span.incarnation,
-        earliest=span.earliest,
-        end=span.end,
-        files=[link.IndexFile(*each) for each in span.files],
-        tail=span.tail,
-        run_start=desk.run_start,
-    )

@@ -74,7 +74,7 @@ class BrokerView:
     def take_events(self) -> None:
         """Log, remember and tell the flow edges since the last call."""
         events = self.events.note(self._engine.take_flow_edges())
-        told = self._engine.queries.book.take_told()
+        told = self._engine.queries.registry.take_lease_events()
         events += self.events.tell([lease_event(each) for each in told])
         self._engine.flow_topic.offer([flow_record(event) for event in events])
 
@@ -232,23 +232,23 @@ SHARE: Final = 0.2
 class Rationed(Generic[T]):
     """The latest page, made again when its age allows."""
 
-    __slots__ = ("_cost", "_made_at", "_make", "_page", "_timer")
+    __slots__ = ("_cost", "_made_at", "_make", "_snapshot", "_timer")
 
     def __init__(
         self, make: Callable[[], T], timer: Callable[[], float] = time.perf_counter
     ) -> None:
         self._make = make
         self._timer = timer
-        self._page: T | None = None
+        self._snapshot: T | None = None
         self._made_at = 0.0
         self._cost = 0.0
 
     def get(self) -> T:
         """The page, at most ``cost / SHARE`` seconds old."""
         began = self._timer()
-        page = self._page
+        page = self._snapshot
         if page is None or began - self._made_at >= self._cost * (1 / SHARE - 1):
-            page = self._page = self._make()
+            page = self._snapshot = self._make()
             self._made_at = self._timer()
             self._cost = self._made_at - began
         return page

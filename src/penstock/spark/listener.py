@@ -36,7 +36,7 @@ from pyspark.sql.streaming.listener import (
 
 from penstock.bulk.client import BulkClient
 from penstock.model.errors import PenstockError
-from penstock.model.progress import BatchProgress
+from penstock.model.queries import BatchProgress
 from penstock.spark.options import ROCKETMQ
 
 WAITING_MAX: Final = 256

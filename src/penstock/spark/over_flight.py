@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from penstock.bulk.client import BulkClient
-from penstock.bulk.link import Bulk, Lease, OffsetMap, Poll, Summary, Ticket
+from penstock.bulk.link import Bulk, Summary, Ticket
 from penstock.bulk.offline import OfflineBulk
-from penstock.model.progress import BatchProgress
+from penstock.model.queries import BatchProgress, LeaseRequest, OffsetMap, PollRequest, PollResponse
 from penstock.spark.options import SourceOptions
-from penstock.spark.upstream import Answer, Ask, Found, Marks, Position, Queue, Range, local_answer
+from penstock.spark.upstream import Found, Marks, Position, Queue, Range, local_poll
 
 
 class FlightUpstream:
@@ -44,31 +44,34 @@ class FlightUpstream:
         """First offsets stored at or after a time."""
         return as_marks(self._client.by_time(topic, at_ms)).get(topic, {})
 
-    def poll(self, ask: Ask) -> Answer:
-        """How far the next batch may go; waits at the broker."""
-        polled = self._client.poll(
-            Poll(
+    def poll(self, request: PollRequest[str]) -> PollResponse[str]:
+        """How far the next batch may go; waits at the broker, which numbers its queues."""
+        answer = self._client.poll(
+            PollRequest(
                 subscription=self._options.subscription,
                 topics=self._topics,
                 pattern=self._pattern,
-                start=as_offset_map(ask.start.offsets),
-                epoch=ask.start.epoch,
-                rows_max=ask.rows_max,
-                bytes_max=ask.bytes_max,
-                rows_min=ask.rows_min,
-                wait_ms=ask.wait_ms,
-                report=ask.report,
+                start=as_offset_map(request.start),
+                epoch=request.epoch,
+                rows_max=request.rows_max,
+                bytes_max=request.bytes_max,
+                rows_min=request.rows_min,
+                wait_ms=request.wait_ms,
+                report=request.report,
             )
         )
-        return Answer(
-            epoch=polled.epoch,
-            ends=as_marks(polled.ends),
-            latest=as_marks(polled.latest),
-            starts=as_marks(polled.starts),
-            incarnations=as_marks(polled.incarnations),
-            lag_rows=polled.lag_rows,
-            lag_bytes=polled.lag_bytes,
-            lost=polled.lost or "",
+        return PollResponse(
+            epoch=answer.epoch,
+            ends=as_marks(answer.ends),
+            latest=as_marks(answer.latest),
+            starts=as_marks(answer.starts),
+            incarnations=as_marks(answer.incarnations),
+            rows=answer.rows,
+            bytes=answer.bytes,
+            lag_rows=answer.lag_rows,
+            lag_bytes=answer.lag_bytes,
+            lost=answer.lost,
+            held=answer.held,
         )
 
     def read(self, wanted: Range) -> Iterator[Any]:
@@ -81,7 +84,7 @@ class FlightUpstream:
     def keep(self, start: Position) -> str:
         """Take the lease, or renew it."""
         leased = self._client.lease(
-            Lease(
+            LeaseRequest(
                 subscription=self._options.subscription,
                 topics=self._topics,
                 pattern=self._pattern,
@@ -171,9 +174,9 @@ class OfflineUpstream:
         """First offsets stored at or after a time."""
         return as_marks(self._bulk.by_time(topic, at_ms)).get(topic, {})
 
-    def poll(self, ask: Ask) -> Answer:
+    def poll(self, request: PollRequest[str]) -> PollResponse[str]:
         """How far the next batch may go; never waits, because nothing comes."""
-        return local_answer(self.found(), ask)
+        return local_poll(self.found(), request)
 
     def read(self, wanted: Range) -> Iterator[Any]:
         batches: Iterator[Any] = self._bulk.read(ticket(wanted, self._options))

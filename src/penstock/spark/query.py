@@ -21,22 +21,20 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.bulk.link import DATA_LOSS, EPOCH, BulkError
-from penstock.model.progress import BatchProgress
+from penstock.bulk.link import BulkError
+from penstock.model.queries import DATA_LOSS, EPOCH, BatchProgress, PollRequest, PollResponse
 from penstock.spark.options import SourceOptions
 from penstock.spark.upstream import (
     EARLIEST,
     LATEST,
-    Answer,
-    Ask,
     BadOffsets,
     Found,
     Marks,
     Position,
     Upstream,
-    ends_within,
-    local_answer,
+    local_poll,
     position,
+    proportional_ends,
     rows_between,
     users_marks,
 )
@@ -120,10 +118,12 @@ class Query:
 
     def _ask(
         self, start: Position, rows_max: int, is_unlimited: bool, report: BatchProgress | None
-    ) -> Answer:
+    ) -> PollResponse[str]:
         is_bounded = self._target is not None or is_unlimited
-        ask = Ask(
-            start=start,
+        request = PollRequest(
+            subscription=self._options.subscription,
+            start=start.offsets,
+            epoch=start.epoch,
             rows_max=rows_max,
             bytes_max=0 if is_unlimited else self._options.bytes_max,
             rows_min=0 if is_bounded else self._options.rows_min,
@@ -131,14 +131,14 @@ class Query:
             report=report,
         )
         try:
-            answer = self._upstream.poll(ask)
+            answer = self._upstream.poll(request)
         except BulkError as problem:
             if problem.kind not in (EPOCH, DATA_LOSS):
                 raise
             if self._options.fails_on_data_loss:
                 raise BulkError(problem.kind, f"{problem}{ADVICE}") from None
             # The broker does not take these offsets any more; ``judge`` says what is left of them.
-            answer = local_answer(self._upstream.found(), ask)
+            answer = local_poll(self._upstream.found(), request)
         if answer.lag_rows:
             self._row_bytes = answer.lag_bytes / answer.lag_rows
         self._latest = {
@@ -153,7 +153,9 @@ class Query:
     def _earliest(self) -> Marks:
         return self._upstream.found().marks("earliest")
 
-    def _end(self, start: Position, begins: Marks, answer: Answer, rows_max: int) -> Position:
+    def _end(
+        self, start: Position, begins: Marks, answer: PollResponse[str], rows_max: int
+    ) -> Position:
         """The end of the batch, with the queues that begin in it."""
         at = {topic: dict(queues) for topic, queues in start.offsets.items()}
         new = {topic: dict(queues) for topic, queues in begins.items()}
@@ -178,7 +180,9 @@ class Query:
             begins={topic: queues for topic, queues in new.items() if queues},
         )
 
-    def _bounded(self, at: Marks, answer: Answer, rows_max: int, *, is_moved: bool) -> Marks:
+    def _bounded(
+        self, at: Marks, answer: PollResponse[str], rows_max: int, *, is_moved: bool
+    ) -> Marks:
         """Ends that the limits and the frozen target allow, never below ``at``."""
         allowed = _between(at, answer.ends, answer.latest)
         target = _between(at, self._target or answer.latest, answer.latest)
@@ -195,7 +199,7 @@ class Query:
         if self._options.bytes_max and self._row_bytes:
             by_bytes = max(1, int(self._options.bytes_max / self._row_bytes))
             limit = min(limit, by_bytes) if limit else by_bytes
-        return ends_within(at, target, limit)
+        return proportional_ends(at, target, limit)
 
     def _waits(self, rows: int) -> bool:
         """Whether the batch is held back until there are more rows, or it is late enough."""
@@ -479,7 +483,7 @@ class Loss(msgspec.Struct, frozen=True):
     text: str
 
 
-def losses(start: Position, answer: Answer) -> list[Loss]:
+def losses(start: Position, answer: PollResponse[str]) -> list[Loss]:
     """Everything that is wrong with a start, by queue."""
     found = []
     for topic, queues in start.offsets.items():
@@ -505,7 +509,7 @@ def losses(start: Position, answer: Answer) -> list[Loss]:
 
 
 def judge(
-    start: Position, answer: Answer, *, earliest: Callable[[], Marks] | None
+    start: Position, answer: PollResponse[str], *, earliest: Callable[[], Marks] | None
 ) -> tuple[Position, Marks]:
     """The start to go on from, and where queues begin that are not continued.
 
@@ -534,6 +538,6 @@ def judge(
     return msgspec.structs.replace(start, offsets=kept, epoch=answer.epoch), begins
 
 
-def _reason(answer: Answer) -> str:
+def _reason(answer: PollResponse[str]) -> str:
     """What the broker knows of it: a lease that was broken is not the query's fault."""
     return f"; the broker says: {answer.lost}" if answer.lost else ""

@@ -32,9 +32,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.bulk.link import DATA_LOSS, BulkError, Summary
+from penstock.bulk.link import BulkError, Summary
 from penstock.model.errors import PenstockError
-from penstock.model.progress import BatchProgress
+from penstock.model.queries import DATA_LOSS, BatchProgress
 from penstock.spark.options import SourceOptions
 from penstock.spark.query import ADVICE, Query, ending, starting
 from penstock.spark.schema import columns_of

@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from penstock.bulk.layout import arrow_schema
-from penstock.bulk.link import BAD_REQUEST, NO_TOPIC, SQL92, UNREACHABLE, BulkError, Summary
+from penstock.bulk.link import SQL92, BulkError, Summary
 from penstock.client import (
     Admin,
     BodyUnreadable,
@@ -34,9 +34,16 @@ from penstock.client import (
     TimedOut,
     Unreachable,
 )
-from penstock.model.progress import BatchProgress
+from penstock.model.queries import (
+    BAD_REQUEST,
+    NO_TOPIC,
+    UNREACHABLE,
+    BatchProgress,
+    PollRequest,
+    PollResponse,
+)
 from penstock.spark.options import ROCKETMQ, SourceOptions
-from penstock.spark.upstream import Answer, Ask, Found, Position, Queue, Range, local_answer
+from penstock.spark.upstream import Found, Marks, Position, Queue, Range, local_poll
 from penstock.wire.rocketmq.properties import SYSTEM_NAMES
 
 HIDDEN: Final = re.compile(
@@ -72,13 +79,13 @@ class RocketMqUpstream:
         at = self._patiently(lambda: self._asking().offsets_at(topic, at_ms))
         return {_name(queue): offset for queue, offset in at.items()}
 
-    def poll(self, ask: Ask) -> Answer:
+    def poll(self, request: PollRequest[str]) -> PollResponse[str]:
         """How far the next batch may go; looks again once when there is nothing yet."""
-        self._note(ask.start)
-        answer = local_answer(self.found(), ask)
-        if answer.lag_rows < max(1, ask.rows_min) and ask.wait_ms:
-            time.sleep(min(ask.wait_ms / 1000, LOOK_S))
-            answer = local_answer(self.found(), ask)
+        self._note(request.start)
+        answer = local_poll(self.found(), request)
+        if answer.lag_rows < max(1, request.rows_min) and request.wait_ms:
+            time.sleep(min(request.wait_ms / 1000, LOOK_S))
+            answer = local_poll(self.found(), request)
         return answer
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
@@ -149,11 +156,11 @@ class RocketMqUpstream:
         hint = f"; did you mean {close[0]!r}?" if close else ""
         return BulkError(NO_TOPIC, f"{self._options.endpoint} has no topic {topic!r}{hint}")
 
-    def _note(self, start: Position) -> None:
+    def _note(self, start: Marks) -> None:
         """Store what is processed, where it has changed."""
         if not self._options.is_named:
             return
-        for topic, queues in start.offsets.items():
+        for topic, queues in start.items():
             for name, offset in queues.items():
                 broker, _, number = name.rpartition(":")
                 queue = QueueRef(topic, broker, int(number))

@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.bulk.link import Summary
 from penstock.model.errors import PenstockError
-from penstock.model.progress import BatchProgress
+from penstock.model.queries import BatchProgress, PollRequest, PollResponse
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,32 +49,6 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         return sum(each.bytes for each in self.queues) / rows if rows else 0.0
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """How far may the next batch go? 0 = no limit."""
-
-    start: Position
-    rows_max: int = 0
-    bytes_max: int = 0
-    rows_min: int = 0
-    wait_ms: int = 0
-    report: BatchProgress | None = None
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the next batch ends, and what else is there."""
-
-    epoch: int
-    ends: Marks
-    latest: Marks
-    starts: Marks
-    """Earliest offsets of queues that the start does not have, or whose start is gone."""
-    incarnations: Marks
-    lag_rows: int = 0
-    lag_bytes: int = 0
-    lost: str = ""
-    """Why messages behind the start are gone, where the upstream knows: a broken lease."""
-
-
 class Range(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a queue, as a task reads it."""
 
@@ -98,8 +72,8 @@ class Upstream(Protocol):
         """First offsets stored at or after a time; the end of a queue where there is none."""
         ...
 
-    def poll(self, ask: Ask) -> Answer:
-        """How far the next batch may go; waits. Notes ``ask.start`` as processed."""
+    def poll(self, request: PollRequest[str]) -> PollResponse[str]:
+        """How far the next batch may go; waits. Notes ``request.start`` as processed."""
         ...
 
     def read(self, wanted: Range) -> Iterator[Any]:
@@ -121,28 +95,27 @@ class Upstream(Protocol):
     def close(self) -> None: ...
 
 
-def local_answer(found: Found, ask: Ask) -> Answer:
-    """What a broker would say, worked out here from what there is."""
+def local_poll(found: Found, request: PollRequest[str]) -> PollResponse[str]:
+    """What a broker would answer, worked out here from what there is."""
     earliest, ends = found.marks("earliest"), found.marks("end")
-    offsets = ask.start.offsets
     starts: Marks = {}
     begin: Marks = {}
     for topic, queues in ends.items():
         for queue, end in queues.items():
             first = earliest[topic][queue]
-            at = offsets.get(topic, {}).get(queue)
+            at = request.start.get(topic, {}).get(queue)
             if at is None or at < first:
                 starts.setdefault(topic, {})[queue] = first
                 at = first
             begin.setdefault(topic, {})[queue] = min(at, end)
-    rows_max = ask.rows_max
-    if ask.bytes_max and found.row_bytes:
-        by_bytes = max(1, int(ask.bytes_max / found.row_bytes))
+    rows_max = request.rows_max
+    if request.bytes_max and found.row_bytes:
+        by_bytes = max(1, int(request.bytes_max / found.row_bytes))
         rows_max = min(rows_max, by_bytes) if rows_max else by_bytes
     lag = sum(end - begin[topic][queue] for topic in ends for queue, end in ends[topic].items())
-    return Answer(
+    return PollResponse(
         epoch=found.epoch,
-        ends=ends_within(begin, ends, rows_max),
+        ends=proportional_ends(begin, ends, rows_max),
         latest=ends,
         starts=starts,
         incarnations=found.marks("incarnation"),
@@ -292,7 +265,7 @@ def _is_number(value: Any) -> bool:
 # bulk lane).
 
 
-def ends_within(start: Marks, ends: Marks, rows_max: int) -> Marks:
+def proportional_ends(start: Marks, ends: Marks, rows_max: int) -> Marks:
     """Ends for at most ``rows_max`` rows from ``start`` (0 = no limit); all queues are in both."""
     waiting = {
         (topic, queue): end - start[topic][queue]

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.engine.flow_map import FlowMap
-from penstock.engine.spark.query import LeaseTold
+from penstock.engine.spark.query import LeaseEvent
 from penstock.flow.credit import stage_label
 from penstock.flow.diagnosis import NOTHING, Diagnosis, StageView, UndoneView, findings_of
 from penstock.flow.episodes import FlowEdge
@@ -199,7 +199,7 @@ class FlowEvents:
         return dict(total)
 
 
-def lease_event(told: LeaseTold) -> FlowEvent:
+def lease_event(told: LeaseEvent) -> FlowEvent:
     """A lease that broke or holds again (F18)."""
     return FlowEvent(told.at_ms, told.event, "query", told.query, told.cause, told.text)
 

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from penstock import __version__
 from penstock.engine.broker import Engine
-from penstock.engine.spark.views import QueryPage, query_pages
+from penstock.engine.spark.views import QuerySnapshot, query_snapshots
 from penstock.engine.statistics import EngineStatistics, Tally, TopicStatistics
 from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.flow.fast_fail import RequestFigures
@@ -337,7 +337,7 @@ def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
 
 QUERIES_MAX: Final = 200
 
-_GAUGES: Final[tuple[tuple[str, str, Callable[[QueryPage], float]], ...]] = (
+_GAUGES: Final[tuple[tuple[str, str, Callable[[QuerySnapshot], float]], ...]] = (
     ("penstock_query_lag_messages", "Messages not processed", lambda each: each.lag_messages),
     ("penstock_query_lag_bytes", "Log bytes not processed", lambda each: each.lag_bytes),
     ("penstock_query_lag_seconds", "Age of the oldest of them", lambda each: each.lag_seconds),
@@ -356,7 +356,7 @@ class QueryCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Everything, freshly looked up."""
         desk = self._engine.queries
-        pages = query_pages(desk, self._engine.clock.monotonic_ms(), desk.wall_ms)
+        pages = query_snapshots(desk, self._engine.clock.monotonic_ms(), desk.wall_ms)
         yield GaugeMetricFamily("penstock_queries", "Spark queries", value=len(pages))
         yield GaugeMetricFamily(
             "penstock_polls_held", "Their polls that wait", value=desk.polls_held
@@ -380,7 +380,7 @@ class QueryCollector(Collector):
             "penstock_leases_broken", "Leases that passed a bound", labels=["cause"]
         )
         for cause in ("silence", "bytes"):
-            broken.add_metric([cause], desk.book.leases_broken[cause])
+            broken.add_metric([cause], desk.registry.leases_broken[cause])
         yield broken
 
 

@@ -12,20 +12,22 @@ from penstock.bulk.link import (
     LENGTH_BYTES,
     SOCKET_NAME,
     BulkError,
-    Done,
-    IndexFile,
-    Leased,
-    Located,
-    Offsets,
-    Poll,
-    Polled,
     Ticket,
-    decode_question,
-    encode_answer,
+    decode_request,
     encode_problem,
+    encode_response,
     frame_length,
 )
 from penstock.bulk.offline import OfflineBulk
+from penstock.model.queries import (
+    EmptyResponse,
+    IndexFile,
+    LeaseResponse,
+    LocateResponse,
+    OffsetsByTimeResponse,
+    PollRequest,
+    PollResponse,
+)
 
 
 @pytest.fixture
@@ -83,7 +85,7 @@ class FakeBroker:
     def _serve(self, peer):
         with peer, peer.makefile("rb") as stream:
             while head := stream.read(LENGTH_BYTES):
-                question = decode_question(stream.read(frame_length(head)))
+                question = decode_request(stream.read(frame_length(head)))
                 self.asked.append(question)
                 if self.hangs_up:
                     self.hangs_up -= 1
@@ -96,37 +98,39 @@ class FakeBroker:
             if problem is not None:
                 frame = encode_problem(question.id, *problem)
             else:
-                frame = encode_answer(question.id, self._answer(question))
+                frame = encode_response(question.id, self._answer(question))
         except BulkError as error:
             frame = encode_problem(question.id, error.kind, str(error))
         peer.sendall(frame)
 
     def _answer(self, question):
         match type(question).__name__:
-            case "Resolve":
+            case "ResolveRequest":
                 return self.offline.resolve(question.topics, pattern=question.pattern)
-            case "ByTime":
-                return Offsets(epoch=1, offsets=self.offline.by_time(question.topic, 0))
-            case "Lease":
-                return Leased(ttl_ms=question.ttl_ms or 7)
-            case "Locate":
+            case "OffsetsByTimeRequest":
+                return OffsetsByTimeResponse(
+                    epoch=1, offsets=self.offline.by_time(question.topic, 0)
+                )
+            case "LeaseRequest":
+                return LeaseResponse(ttl_ms=question.ttl_ms or 7)
+            case "LocateRequest":
                 return self._located(question)
-            case "Poll":
+            case "PollRequest":
                 return self._polled(question)
-        return Done()
+        return EmptyResponse()
 
-    def _polled(self, question: Poll):
+    def _polled(self, question: PollRequest):
         with self._lock:
             self._polls += 1
             self.most_polls = max(self.most_polls, self._polls)
         self.gate.wait(10)
         with self._lock:
             self._polls -= 1
-        return Polled(
+        return PollResponse(
             epoch=1, ends=question.start, latest=question.start, lag_rows=question.wait_ms
         )
 
-    def _located(self, question) -> Located:
+    def _located(self, question) -> LocateResponse:
         ticket = Ticket(
             topic=question.topic, queue=question.queue, start=question.start, end=question.end
         )

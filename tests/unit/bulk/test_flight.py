@@ -19,18 +19,8 @@ from kit.bulk_data import BulkData
 from penstock.bulk import client as client_module
 from penstock.bulk.broker import BrokerLine
 from penstock.bulk.client import FLIGHT_OPTIONS, BulkClient
-from penstock.bulk.link import (
-    SOCKET_NAME,
-    BulkError,
-    Lease,
-    Poll,
-    Problem,
-    Resolve,
-    RowFilter,
-    Summary,
-    Ticket,
-)
-from penstock.model.progress import BatchProgress
+from penstock.bulk.link import SOCKET_NAME, BulkError, Problem, RowFilter, Summary, Ticket
+from penstock.model.queries import BatchProgress, LeaseRequest, PollRequest, ResolveRequest
 from penstock.model.record import neutral_record
 
 COUNT = 1000
@@ -105,14 +95,21 @@ def test_questions_reach_the_broker_and_their_answers_come_back(client, served):
     broker = served[0]
     assert [q.end for q in client.resolve(["orders"]).topics[0].queues] == [500, 500]
     assert client.by_time("orders", 0) == {"orders": {0: 0, 1: 0}}
-    assert client.lease(Lease(subscription="s", ttl_ms=5)).ttl_ms == 5
+    assert client.lease(LeaseRequest(subscription="s", ttl_ms=5)).ttl_ms == 5
     client.report("s", BatchProgress(rows=3), state="idle")
     client.release("s")
-    polled = client.poll(Poll(subscription="s", start={"orders": {0: 3}}, wait_ms=20))
+    polled = client.poll(PollRequest(subscription="s", start={"orders": {0: 3}}, wait_ms=20))
 
     assert polled.ends == {"orders": {0: 3}}
     names = [type(question).__name__ for question in broker.asked]
-    assert names == ["Resolve", "ByTime", "Lease", "Report", "Release", "Poll"]
+    assert names == [
+        "ResolveRequest",
+        "OffsetsByTimeRequest",
+        "LeaseRequest",
+        "ReportRequest",
+        "ReleaseRequest",
+        "PollRequest",
+    ]
     assert broker.asked[3].progress.rows == 3
 
 
@@ -187,7 +184,7 @@ def test_a_directory_with_a_very_long_name_has_a_socket_too(serve, directory, tm
     (deep / SOCKET_NAME).symlink_to(directory / SOCKET_NAME)
     line = BrokerLine(deep / SOCKET_NAME)
     try:
-        assert len(line.ask("resolve", Resolve()).topics) == 1
+        assert len(line.ask("resolve", ResolveRequest()).topics) == 1
     finally:
         line.close()
     assert len(broker.asked) == 1
@@ -273,7 +270,7 @@ def test_polls_leave_room_for_questions_that_are_answered_at_once(client, served
     answers = []
     threads = [
         threading.Thread(
-            target=lambda: answers.append(client.poll(Poll(subscription="s", wait_ms=1200)))
+            target=lambda: answers.append(client.poll(PollRequest(subscription="s", wait_ms=1200)))
         )
         for _ in range(20)
     ]

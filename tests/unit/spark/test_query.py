@@ -67,7 +67,7 @@ def test_the_start_is_acknowledged_with_what_the_batch_took():
     first = made.following(made.initial())
     clock.now += 2
     made.following(first)
-    assert upstream.asked[-1].start.offsets == {"orders": {"0": 4}}
+    assert upstream.asked[-1].start == {"orders": {"0": 4}}
     report = upstream.asked[-1].report
     assert (report.rows, report.bytes, report.batch_ms) == (4, 400, 2000)
     made.following(first)
@@ -173,8 +173,8 @@ def test_what_happened_to_a_checkpoints_queue_is_said_and_what_to_do(accident, w
 
 def test_a_lease_that_was_broken_is_told_to_the_user_with_its_reason(caplog):
     class Broken(FakeUpstream):
-        def poll(self, ask):
-            answer = super().poll(ask)
+        def poll(self, request):
+            answer = super().poll(request)
             return replace(answer, lost="its lease was broken, it held 9 GiB")
 
     upstream = Broken(orders=1)
@@ -220,10 +220,10 @@ def test_a_topic_that_is_gone_is_forgotten_by_those_who_accept_loss():
 
 def test_offsets_of_another_epoch_are_refused_by_the_broker_and_we_say_what_to_do():
     class Restarted(FakeUpstream):
-        def poll(self, ask):
-            if ask.start.epoch != self.epoch:
+        def poll(self, request):
+            if request.epoch != self.epoch:
                 raise BulkError("epoch", "the offsets are of epoch 1")
-            return super().poll(ask)
+            return super().poll(request)
 
     upstream = Restarted(orders=1)
     strict, _ = query(upstream)
@@ -239,9 +239,9 @@ def test_offsets_of_another_epoch_are_refused_by_the_broker_and_we_say_what_to_d
 
 def test_a_broker_that_gives_rows_beyond_the_frozen_target_does_not_stop_the_query():
     class Onesided(FakeUpstream):
-        def poll(self, ask):
-            answer = super().poll(ask)
-            ends = {"orders": {**ask.start.offsets["orders"], "0": answer.latest["orders"]["0"]}}
+        def poll(self, request):
+            answer = super().poll(request)
+            ends = {"orders": {**request.start["orders"], "0": answer.latest["orders"]["0"]}}
             return type(answer)(
                 epoch=1, ends=ends, latest=answer.latest, starts={}, incarnations={}
             )

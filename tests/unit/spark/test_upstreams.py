@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.bulk.link import BulkError, Leased, Polled, QueueRange, Resolved, Summary, TopicRange
+from penstock.bulk.link import BulkError, Summary
 from penstock.client import (
     NoRoute,
     PullResult,
@@ -12,12 +12,20 @@ from penstock.client import (
     Unreachable,
 )
 from penstock.client.admin import QueueStats
-from penstock.model.progress import BatchProgress
+from penstock.model.queries import (
+    BatchProgress,
+    LeaseResponse,
+    PollRequest,
+    PollResponse,
+    QueueRange,
+    ResolveResponse,
+    TopicRange,
+)
 from penstock.spark import rocketmq
 from penstock.spark.options import read_options
 from penstock.spark.over_flight import FlightUpstream, OfflineUpstream
 from penstock.spark.readers import new_upstream
-from penstock.spark.upstream import Ask, Position, Range
+from penstock.spark.upstream import Position, Range
 from penstock.wire.rocketmq.properties import format_properties
 from penstock.wire.rocketmq.stored import StoredMessage
 
@@ -25,6 +33,10 @@ RANGE = Range(
     topic="orders", queue="1", start=5, end=9, epoch=3, incarnation=7, columns=("offset",)
 )
 START = Position(epoch=3, offsets={"orders": {"0": 2, "1": 5}})
+
+
+def asking(at, **limits):
+    return PollRequest(subscription="etl", start=at.offsets, epoch=at.epoch, **limits)
 
 
 class Client:
@@ -37,14 +49,14 @@ class Client:
     def resolve(self, topics=None, *, pattern=None):
         self.asked.append((topics, pattern))
         queue = QueueRange(queue=1, queue_id=9, incarnation=7, earliest=2, end=8, bytes=60)
-        return Resolved(epoch=3, topics=[TopicRange(name="orders", queues=[queue])])
+        return ResolveResponse(epoch=3, topics=[TopicRange(name="orders", queues=[queue])])
 
     def by_time(self, topic, at_ms):
         return {topic: {0: at_ms, 1: at_ms + 1}}
 
     def poll(self, question):
         self.asked.append(question)
-        return Polled(
+        return PollResponse(
             epoch=3,
             ends={"orders": {0: 4, 1: 6}},
             latest={"orders": {0: 9, 1: 9}},
@@ -55,7 +67,7 @@ class Client:
 
     def lease(self, question):
         self.asked.append(question)
-        return Leased(ttl_ms=1000, is_broken=True, text="it held 2 GiB")
+        return LeaseResponse(ttl_ms=1000, is_broken=True, text="it held 2 GiB")
 
     def report(self, subscription, progress, *, state, text):
         self.asked.append((subscription, progress, state, text))
@@ -82,7 +94,7 @@ def test_questions_to_a_broker_carry_numbers_for_queues_and_answers_texts(client
     assert upstream.found().marks("end") == {"orders": {"1": 8}}
     assert upstream.found().row_bytes == 10
     assert upstream.at_time("orders", 5) == {"0": 5, "1": 6}
-    answer = upstream.poll(Ask(start=START, rows_max=10, wait_ms=3, report=BatchProgress(rows=1)))
+    answer = upstream.poll(asking(START, rows_max=10, wait_ms=3, report=BatchProgress(rows=1)))
     asked = client.asked[-1]
     assert (asked.subscription, asked.topics, asked.pattern) == ("etl", ["orders"], None)
     assert (asked.start, asked.epoch, asked.wait_ms) == ({"orders": {0: 2, 1: 5}}, 3, 3)
@@ -108,7 +120,7 @@ def test_tickets_are_strict_unless_loss_is_accepted(client):
 def test_a_data_directory_answers_at_once(client):
     options = read_options({"topicsPattern": "ord.*", "path": "data"})
     upstream = OfflineUpstream(options, client)
-    answer = upstream.poll(Ask(start=Position(), wait_ms=1000, rows_max=4))
+    answer = upstream.poll(asking(Position(), wait_ms=1000, rows_max=4))
     assert client.asked == [(None, "ord.*")]
     assert (answer.ends, answer.starts) == ({"orders": {"1": 6}}, {"orders": {"1": 2}})
     assert upstream.at_time("orders", 5) == {"0": 5, "1": 6}
@@ -259,9 +271,9 @@ def test_filters_are_the_brokers_business_and_leave_no_loss(monkeypatch):
 def test_processed_positions_are_stored_for_a_named_subscription_only(monkeypatch):
     cluster = Cluster()
     start = Position(offsets={"orders": {"a:1": 4}})
-    cluster_of(monkeypatch, cluster).poll(Ask(start=start))
+    cluster_of(monkeypatch, cluster).poll(asking(start))
     assert cluster.committed == {}
-    answer = cluster_of(monkeypatch, cluster, subscription="etl").poll(Ask(start=start))
+    answer = cluster_of(monkeypatch, cluster, subscription="etl").poll(asking(start))
     assert cluster.committed == {QueueRef("orders", "a", 1): 4}
     assert answer.ends == {"orders": {"a:1": 10}}
 

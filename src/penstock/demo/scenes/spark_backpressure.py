@@ -11,9 +11,9 @@ import asyncio
 from typing import Final
 
 from penstock.demo.scenes.house import House
-from penstock.engine.spark.query import PollAnswer, PollOrder, QueryRefused
+from penstock.engine.spark.query import QueryRefused
 from penstock.engine.topic import Topic, TopicPolicy
-from penstock.model.progress import BatchProgress
+from penstock.model.queries import BatchProgress, PollRequest, PollResponse
 
 SETTINGS: Final = {"spark.backlog_messages_max": "500", "spark.alive_ms_max": "1s"}
 DRAIN_PER_S: Final = 200
@@ -34,7 +34,7 @@ class SlowQuery:
     def stop(self) -> None:
         self._task.cancel()
 
-    def polled(self, order: PollOrder, answer: PollAnswer | QueryRefused) -> None:
+    def polled(self, request: PollRequest[int], answer: PollResponse[int] | QueryRefused) -> None:
         """No poll of this query waits at the broker."""
 
     @property
@@ -46,7 +46,7 @@ class SlowQuery:
         name = str(self._topic.name)
         while True:
             sink_ms = BATCH_SECONDS * 900
-            order = PollOrder(
+            request = PollRequest(
                 subscription="orders-etl",
                 topics=[name],
                 start={name: {0: self._start}},
@@ -56,7 +56,7 @@ class SlowQuery:
                     transform_ms=15, sink_ms=sink_ms,
                 ),
             )  # fmt: skip
-            answer = self._house.broker.engine.queries.poll(order, self)
+            answer = self._house.broker.engine.queries.poll(request, self)
             self._house.broker.wake()
             await asyncio.sleep(BATCH_SECONDS)
             if answer is not None:
@@ -105,7 +105,7 @@ async def play(house: House) -> None:
     before = len(busy.confirmed_numbers)
     is_free = await house.until(lambda: len(busy.confirmed_numbers) > before + PER_SECOND, 8)
     house.check("no dead query holds publishers", is_free)
-    lease = engine.queries.book.queries["orders-etl"].lease
+    lease = engine.queries.registry.queries["orders-etl"].lease
     house.check("what it has not processed is still kept for it", lease.holds)
     for each in (busy, calm):
         each.stop()

@@ -1,19 +1,25 @@
-"""One Spark query as the broker knows it: where it stands, how fast it is, what is kept for it.
+"""Spark queries as the broker knows them: where each stands, what is kept for it, whom it brakes.
 
-Where it stands is a subscription ``spark/<name>`` on each of its topics: durable, without consumers
-and not among those that hold data by themselves (D11), because its lease does that. The position is
-what the query says it has processed for good: the ``start`` of its polls.
+Where a query stands is a subscription ``spark/<name>`` on each of its topics: durable, without
+consumers and not among those that hold data by themselves (D11), because its lease does that. The
+position is what the query says it has processed for good: the ``start`` of its polls. Rows in the
+catalog hold leases, cursors hold positions, so both outlive the broker. A lease is looked at every
+second, a brake ten times as often while somebody is behind.
 
-Invariant: a position goes back only when a query that was silent takes its lease there, or when two
-words of it in a row name an older place: one that was late does not undo the one after it.
+Invariants: a position goes back only when a query that was silent takes its lease there, or when
+two polls in a row name an older one: a poll that was late does not undo the one after it. A lease
+that breaks is reported once (log, counter, ``take_lease_events``). A query without a row is one
+whose positions were found at a restart.
+
+Not here: polls (``query_service.py``), the arithmetic of a brake (``flow/spark_brake.py``).
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -31,7 +37,7 @@ from penstock.flow.spark_brake import (
     Lease,
 )
 from penstock.model.errors import AlreadyExists, PenstockError
-from penstock.model.progress import BatchProgress
+from penstock.model.queries import BAD_REQUEST, BatchProgress, OffsetMap
 
 if TYPE_CHECKING:
     from penstock.engine.broker import Parts
@@ -45,6 +51,26 @@ PREFIX: Final = "spark/"
 QUERY_KIND: Final = "spark-query"
 
 POSITION_OPTIONS: Final = SubscriptionOptions(mode=Mode.EXCLUSIVE, holds_data=False)
+
+
+class QueryRefused(PenstockError):
+    """A request that cannot be answered; ``kind`` is for programs, the text for people."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind: Final = kind
+
+
+class LeaseEvent(msgspec.Struct, frozen=True):
+    """A lease that broke, or was mended."""
+
+    at_ms: int
+    """Wall time."""
+    event: str
+    """``lease-broken`` or ``lease-mended``."""
+    query: str
+    cause: str
+    text: str
 
 
 class QueryRow(msgspec.Struct, frozen=True):
@@ -177,21 +203,15 @@ class Query:
         )
 
 
-# ---- book ---------------------------------------------------------------------------------------
-# The book of queries: who there is, since when silent, what is kept for them, whom they brake.
-#
-# Rows in the catalog hold leases, cursors hold positions, so both outlive the broker. A lease is
-# looked at every second, a brake ten times as often while somebody is behind.
-#
-# Invariants: a lease that breaks is told once (log, counter, ``take_told``); a query without a row
-# is one whose positions were found at a restart.
+# ---- all queries of an engine -------------------------------------------------------------------
 
 
 LEASE_LOOK_MS: Final = 1000
 BRAKE_LOOK_MS: Final = 100
 SAVE_MS: Final = 60_000
 """How old the word of a living query may be in the catalog: little beside a lease of a day."""
-TOLD_MAX: Final = 256
+LEASE_EVENTS_MAX: Final = 256
+"""Kept for ``take_lease_events`` when nobody takes them."""
 
 
 class QueryRegistry:
@@ -205,7 +225,7 @@ class QueryRegistry:
         self.pressures: Final = Pressures(settings, self.backlogs, lambda: self._chain.now_ms)
         self.leases_broken: Counter[str] = Counter()
         """By cause."""
-        self._told: list[LeaseTold] = []
+        self._lease_events: list[LeaseEvent] = []
         self.look_ms: int | None = None
         """When leases and brakes want to be looked at; None without queries."""
 
@@ -261,7 +281,7 @@ class QueryRegistry:
         if lease.cause:
             cause = lease.cause
             if lease.hear(wall_ms, query.held_bytes()):
-                self._tell(LeaseTold(wall_ms, "lease-mended", query.name, cause, "it is back"))
+                self._record(LeaseEvent(wall_ms, "lease-mended", query.name, cause, "it is back"))
                 self.save(query)
         else:
             lease.hear(wall_ms, 0)
@@ -305,7 +325,9 @@ class QueryRegistry:
             if query.lease.judge(wall_ms, query.held_bytes()):
                 lease = query.lease
                 self.leases_broken[lease.cause] += 1
-                self._tell(LeaseTold(wall_ms, "lease-broken", query.name, lease.cause, lease.text))
+                self._record(
+                    LeaseEvent(wall_ms, "lease-broken", query.name, lease.cause, lease.text)
+                )
                 self.save(query)
         braking = {topic for query in self._alive(now_ms) for topic in query.topics()}
         if self.pressures.look(braking):
@@ -344,16 +366,14 @@ class QueryRegistry:
             if topic in query.reads
         ]
 
-    def take_told(self) -> list[LeaseTold]:
+    def take_lease_events(self) -> list[LeaseEvent]:
         """Leases that broke or were mended since the last call, for events."""
-        told, self._told = self._told, []
-        return told
+        events, self._lease_events = self._lease_events, []
+        return events
 
     def is_alive(self, query: Query) -> bool:
         """True when it was heard of lately."""
         return query.is_alive(self._chain.now_ms, self._settings.alive_ms_max)
-
-    # Parts.
 
     def _alive(self, now_ms: int) -> list[Query]:
         alive_ms_max = self._settings.alive_ms_max
@@ -392,14 +412,14 @@ class QueryRegistry:
                 made.seek(queue.queue_id, offset)
         return made
 
-    def _tell(self, told: LeaseTold) -> None:
-        extra = {"query": told.query, "cause": told.cause, "why": told.text}
-        if told.event == "lease-broken":
+    def _record(self, event: LeaseEvent) -> None:
+        extra = {"query": event.query, "cause": event.cause, "why": event.text}
+        if event.event == "lease-broken":
             _log.warning("the lease of a query is broken; its data is not kept", extra=extra)
         else:
             _log.info("the lease of a query holds again", extra=extra)
-        if len(self._told) < TOLD_MAX:
-            self._told.append(told)
+        if len(self._lease_events) < LEASE_EVENTS_MAX:
+            self._lease_events.append(event)
 
 
 # ---- pressure -----------------------------------------------------------------------------------
@@ -411,7 +431,7 @@ class QueryRegistry:
 # were heard of within ``spark.alive_ms_max`` and whose lease holds count: no dead query holds
 # publishers.
 #
-# Not here: the arithmetic (``flow/spark_brake.py``), what holding means (``admission.py``).
+# Not here: the arithmetic (``flow/spark_brake.py``), what holding means (``publish.py``).
 
 
 Backlogs = Callable[["Topic"], list[Backlog]]
@@ -524,93 +544,3 @@ class Pressures:
 
 def _given(value: int, default: int) -> int:
     return default if value < 0 else value
-
-
-# ---- orders -------------------------------------------------------------------------------------
-# What is asked of the desk and what it answers, in the engine's words.
-#
-# Field names are those of the messages on the socket (``penstock.bulk.link``), which lies above the
-# engine; ``server/flight.py`` turns one into the other.
-
-
-NO_TOPIC: Final = "no-topic"
-DATA_LOSS: Final = "data-loss"
-EPOCH: Final = "epoch"
-BAD_REQUEST: Final = "bad-request"
-
-OffsetMap = Mapping[str, Mapping[int, int]]
-"""{topic: {queue: offset}}."""
-
-
-class QueryRefused(PenstockError):
-    """A question that cannot be answered; ``kind`` is for programs, the text for people."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind: Final = kind
-
-
-class PollOrder(msgspec.Struct, kw_only=True, eq=False):
-    """The question how far the next batch of a query may go."""
-
-    subscription: str
-    topics: list[str] | None = None
-    pattern: str | None = None
-    start: OffsetMap = {}
-    epoch: int = 0
-    rows_max: int = 0
-    bytes_max: int = 0
-    rows_min: int = 0
-    wait_ms: int = 0
-    report: BatchProgress | None = None
-    token: int = 0
-    """The asker's own number for it."""
-
-
-class PollAnswer(msgspec.Struct, kw_only=True):
-    """Where the next batch ends."""
-
-    epoch: int
-    ends: dict[str, dict[int, int]]
-    latest: dict[str, dict[int, int]]
-    starts: dict[str, dict[int, int]]
-    incarnations: dict[str, dict[int, int]]
-    rows: int = 0
-    bytes: int = 0
-    lag_rows: int = 0
-    lag_bytes: int = 0
-    held: str | None = None
-    lost: str | None = None
-    """Why offsets of ``start`` are gone, if they are."""
-
-
-class PollOutlet(Protocol):
-    """Whoever polls."""
-
-    def polled(self, order: PollOrder, answer: PollAnswer | QueryRefused) -> None:
-        """A poll that was held has its answer."""
-        ...
-
-
-class LeaseTold(msgspec.Struct, frozen=True):
-    """A lease that broke, or was mended, for logs and events."""
-
-    at_ms: int
-    """Wall time."""
-    event: str
-    """``lease-broken`` or ``lease-mended``."""
-    query: str
-    cause: str
-    text: str
-
-
-class LocatedSpan(msgspec.Struct, frozen=True):
-    """Where the index entries of a stretch of a queue are."""
-
-    queue_id: int
-    incarnation: int
-    earliest: int
-    end: int
-    files: list[tuple[str, int, int]]
-    """(path, first offset, entries)."""
-    tail: bytes

@@ -1,9 +1,9 @@
-"""The desk for Spark queries: resolve, poll, lease and what else is asked over the bulk link (D18).
+"""Answers what Spark queries ask over the bulk link: resolve, poll, lease, report, locate (D18).
 
 A poll acknowledges what the query has processed and asks how far its next batch may go. It is
 answered from the index, up to durable ends (D7), or held until there is enough to read or its time
 is up (F12); arrival wakes it, nothing polls. Each query's lease keeps what it has not processed
-(F18), and queries that fall behind slow the publishers of their topics (``pressure.py``).
+(F18), and queries that fall behind slow the publishers of their topics (``query.py``).
 
 Invariants: a held poll is answered exactly once unless its asker goes first; nobody is shown an
 offset that a crash could give to another message; every query is known by name, at most
@@ -17,25 +17,38 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from penstock.engine.spark import query as books
-from penstock.engine.spark.query import (
-    BAD_REQUEST,
-    EPOCH,
-    NO_TOPIC,
-    LocatedSpan,
-    OffsetMap,
-    PollAnswer,
-    PollOrder,
-    PollOutlet,
-    Query,
-    QueryRefused,
-)
+from penstock.engine.spark.query import Query, QueryRefused, QueryRegistry
 from penstock.flow.long_poll import HeldPulls
 from penstock.log.index import QueueIndex
 from penstock.model.names import NAME_BYTES_MAX, TopicName
-from penstock.model.progress import BatchProgress
+from penstock.model.queries import (
+    BAD_REQUEST,
+    EPOCH,
+    LOCATED_ENTRIES_MAX,
+    NO_TOPIC,
+    AnyRequest,
+    AnyResponse,
+    BatchProgress,
+    EmptyResponse,
+    IndexFile,
+    LeaseRequest,
+    LeaseResponse,
+    LocateRequest,
+    LocateResponse,
+    OffsetMap,
+    OffsetsByTimeRequest,
+    OffsetsByTimeResponse,
+    PollRequest,
+    PollResponse,
+    QueueRange,
+    ReleaseRequest,
+    ReportRequest,
+    ResolveRequest,
+    ResolveResponse,
+    TopicRange,
+)
 
 if TYPE_CHECKING:
     from penstock.engine.broker import Parts
@@ -46,30 +59,38 @@ WAIT_MS_MAX: Final = 60_000
 """Longest hold of a poll: a query that is gone must not look alive for longer."""
 POLLS_HELD_MAX: Final = 4096
 _POLLS: Final = "polls"
+STATES: Final = ("running", "idle", "stopped", "failed")
+"""What a query may report of itself."""
 
 
-class _Held:
+class PollOutlet(Protocol):
+    """Whoever polls."""
+
+    def polled(self, request: PollRequest[int], answer: PollResponse[int] | QueryRefused) -> None:
+        """A poll that was held has its answer."""
+        ...
+
+
+class _HeldPoll(NamedTuple):
     """A poll that waits."""
 
-    __slots__ = ("order", "outlet", "query", "topics")
-
-    def __init__(
-        self, order: PollOrder, outlet: PollOutlet, query: Query, topics: list[Topic]
-    ) -> None:
-        self.order = order
-        self.outlet = outlet
-        self.query = query
-        self.topics = topics
+    request: PollRequest[int]
+    outlet: PollOutlet
+    query: Query
+    topics: list[Topic]
 
 
 class QueryService:
-    """All queries of one engine."""
+    """Polls, leases and reports of all queries of one engine.
 
-    def __init__(self, parts: Parts, book: books.QueryRegistry) -> None:
+    ``handle`` takes any request of the bulk link; ``registry`` holds the queries.
+    """
+
+    def __init__(self, parts: Parts, registry: QueryRegistry) -> None:
         self._parts = parts
         self._chain = parts.chain
-        self.book: Final = book
-        self.held: HeldPulls[_Held] = HeldPulls(POLLS_HELD_MAX, POLLS_HELD_MAX)
+        self.registry: Final = registry
+        self.held: HeldPulls[_HeldPoll] = HeldPulls(POLLS_HELD_MAX, POLLS_HELD_MAX)
         """Polls that wait; to be looked at only."""
 
     @property
@@ -82,12 +103,35 @@ class QueryService:
         """Wall time, as messages are stamped with it."""
         return self._chain.clock.wall_ms()
 
-    @property
-    def run_start(self) -> int:
-        """Transient records below this position did not survive the restart (D6)."""
-        return self._parts.host.transient_floor
+    def handle(self, request: AnyRequest, outlet: PollOutlet) -> AnyResponse | None:
+        """The response, or None for a poll that is held; raises ``QueryRefused``."""
+        match request:
+            case PollRequest():
+                return self.poll(request, outlet)
+            case ResolveRequest():
+                topics = self.resolve(request.topics, request.pattern)
+                return ResolveResponse(epoch=self.epoch, topics=[_range(each) for each in topics])
+            case OffsetsByTimeRequest():
+                offsets = {request.topic: self.by_time(request.topic, request.at_ms)}
+                return OffsetsByTimeResponse(epoch=self.epoch, offsets=offsets)
+            case LeaseRequest():
+                topics = self.resolve(request.topics, request.pattern)
+                lease = self.lease(
+                    request.subscription, topics, request.start, ttl_ms=request.ttl_ms
+                )
+                return LeaseResponse(
+                    ttl_ms=lease.ttl_ms, is_broken=lease.is_broken, text=lease.text
+                )
+            case ReleaseRequest():
+                self.release(request.subscription, is_final=request.is_final)
+            case ReportRequest():
+                state = request.state if request.state in STATES else "running"
+                self.report(request.subscription, request.progress, state, request.text)
+            case LocateRequest():
+                return self.locate(request)
+        return EmptyResponse()
 
-    # Questions.
+    # Topics and ranges.
 
     def resolve(self, topics: list[str] | None, pattern: str | None) -> list[Topic]:
         """The topics that are meant, in the order of their names."""
@@ -102,40 +146,48 @@ class QueryService:
         }
 
     def locate(
-        self, topic: str, queue: int, start: int, end: int, *, entries_max: int
-    ) -> LocatedSpan:
-        """Where the index entries of a stretch of a queue are, as far as they are durable."""
-        found = self.resolve([topic], None)[0]
-        if not 0 <= queue < len(found.queues):
+        self, request: LocateRequest, *, entries_max: int = LOCATED_ENTRIES_MAX
+    ) -> LocateResponse:
+        """Where the index entries of a range are, as far as they are durable."""
+        topic, number = self.resolve([request.topic], None)[0], request.queue
+        if not 0 <= number < len(topic.queues):
             raise QueryRefused(
-                BAD_REQUEST, f"topic '{topic}' has queues 0 to {len(found.queues) - 1}, not {queue}"
+                BAD_REQUEST,
+                f"topic '{request.topic}' has queues 0 to {len(topic.queues) - 1}, not {number}",
             )
-        chosen = found.queues[queue]
-        index = chosen.index
-        start, end = max(start, index.min_offset), min(end, chosen.durable_end)
+        queue = topic.queues[number]
+        index = queue.index
+        start, end = max(request.start, index.min_offset), min(request.end, queue.durable_end)
         files: list[tuple[str, int, int]] = []
         tail, upto = b"", max(start, end)
         if start < end:
             files, tail, upto = index.located(start, end, entries_max)
-        return LocatedSpan(
-            int(chosen.queue_id), chosen.incarnation, index.min_offset, upto, files, tail
+        return LocateResponse(
+            epoch=self.epoch,
+            queue_id=int(queue.queue_id),
+            incarnation=queue.incarnation,
+            earliest=index.min_offset,
+            end=upto,
+            files=[IndexFile(*each) for each in files],
+            tail=tail,
+            run_start=self._parts.host.transient_floor,
         )
 
     # Polls.
 
-    def poll(self, order: PollOrder, outlet: PollOutlet) -> PollAnswer | None:
+    def poll(self, request: PollRequest[int], outlet: PollOutlet) -> PollResponse[int] | None:
         """The answer, or None when the poll is held: then ``polled`` is called later."""
-        topics = self.resolve(order.topics, order.pattern)
-        self._check(order)
-        query = self.book.heard(order.subscription, topics, order.start)
+        topics = self.resolve(request.topics, request.pattern)
+        self._check(request)
+        query = self.registry.heard(request.subscription, topics, request.start)
         query.polls += 1
-        if order.report is not None:
-            query.last = order.report.over(query.last)
-        self._acknowledge(query, topics, order.start)
-        waiting = _Held(order, outlet, query, topics)
-        if order.wait_ms > 0 and not self._suits(waiting):
+        if request.report is not None:
+            query.last = request.report.over(query.last)
+        self._acknowledge(query, topics, request.start)
+        waiting = _HeldPoll(request, outlet, query, topics)
+        if request.wait_ms > 0 and not self._has_enough(waiting):
             query.state = "idle"
-            deadline_ms = self._chain.now_ms + min(order.wait_ms, WAIT_MS_MAX)
+            deadline_ms = self._chain.now_ms + min(request.wait_ms, WAIT_MS_MAX)
             if self.held.hold(_POLLS, waiting, deadline_ms, owner=id(outlet)):
                 self._chain.stir()  # the deadline may be the nearest now
                 return None
@@ -145,8 +197,10 @@ class QueryService:
         """The durable end of a queue moved: answer the polls that have enough now."""
         if self.held.held:
             topic = queue.topic
-            self._say(
-                self.held.arrived(_POLLS, lambda each: topic in each.topics and self._suits(each))
+            self._answer_held(
+                self.held.arrived(
+                    _POLLS, lambda each: topic in each.topics and self._has_enough(each)
+                )
             )
 
     def disconnected(self, outlet: PollOutlet) -> None:
@@ -156,12 +210,12 @@ class QueryService:
     def due(self, now_ms: int) -> None:
         """Answer polls whose time is up; look at leases and brakes."""
         if self.held.held:
-            self._say(self.held.due(now_ms))
-        self.book.due(now_ms)
+            self._answer_held(self.held.due(now_ms))
+        self.registry.due(now_ms)
 
     def next_deadline_ms(self) -> int | None:
         """When ``due`` has something to do."""
-        look_ms = self.book.look_ms
+        look_ms = self.registry.look_ms
         held_ms = self.held.next_deadline_ms if self.held else None
         if held_ms is None or look_ms is None:
             return look_ms if held_ms is None else held_ms
@@ -175,40 +229,38 @@ class QueryService:
 
     def lease(self, name: str, topics: list[Topic], start: OffsetMap, *, ttl_ms: int) -> Lease:
         """Keep what a query has not processed; where one begins that was silent is believed."""
-        known = self.book.queries.get(name)
-        is_begun = known is None or not self.book.is_alive(known)
-        query = self.book.heard(name, topics, start)
+        known = self.registry.queries.get(name)
+        is_begun = known is None or not self.registry.is_alive(known)
+        query = self.registry.heard(name, topics, start)
         if ttl_ms:
             query.lease.ttl_ms = ttl_ms
         self._acknowledge(query, topics, start, is_sure=is_begun)
-        self.book.save(query)
+        self.registry.save(query)
         return query.lease
 
     def release(self, name: str, *, is_final: bool) -> None:
         """The query needs nothing kept; a final release forgets it. Unknown ones are gone."""
-        self.book.release(name, is_final=is_final)
+        self.registry.release(name, is_final=is_final)
 
     def report(self, name: str, progress: BatchProgress, state: str, text: str) -> None:
         """What its listener saw; a query that nobody knows yet is not made by it."""
-        query = self.book.queries.get(name)
+        query = self.registry.queries.get(name)
         if query is None:
             return
         query.last, query.state = progress.over(query.last), state
         query.text = text
-        self.book.hear(query)
+        self.registry.hear(query)
 
-    # Parts.
-
-    def _check(self, order: PollOrder) -> None:
+    def _check(self, request: PollRequest[int]) -> None:
         """Refuse offsets of another time: they may name other messages (D7)."""
-        if not order.subscription:
+        if not request.subscription:
             raise QueryRefused(BAD_REQUEST, "a poll needs the name of its subscription")
-        if order.epoch and order.epoch != self.epoch:
+        if request.epoch and request.epoch != self.epoch:
             raise QueryRefused(
                 EPOCH,
-                f"the offsets are of epoch {order.epoch}, the broker is in epoch {self.epoch}: it "
-                "lost unsynced messages when its machine stopped, and offsets may name others now; "
-                "begin with a new checkpoint",
+                f"the offsets are of epoch {request.epoch}, the broker is in epoch {self.epoch}: "
+                "it lost unsynced messages when its machine stopped, and offsets may name others "
+                "now; begin with a new checkpoint",
             )
 
     def _acknowledge(
@@ -227,15 +279,17 @@ class QueryService:
             query.drain.took(messages, size, self._chain.now_ms)
             self._chain.stir()
 
-    def _suits(self, poll: _Held) -> bool:
+    def _has_enough(self, poll: _HeldPoll) -> bool:
         """True when there is enough to read."""
-        order = poll.order
-        wanted = max(1, min(order.rows_min, order.rows_max) if order.rows_max else order.rows_min)
+        request = poll.request
+        wanted = max(
+            1, min(request.rows_min, request.rows_max) if request.rows_max else request.rows_min
+        )
         there = 0
         for topic in poll.topics:
             if topic.is_deleted:
                 return True
-            given = order.start.get(str(topic.name), {})
+            given = request.start.get(str(topic.name), {})
             for queue in topic.queues:
                 low = max(given.get(queue.number, 0), queue.index.min_offset)
                 there += max(0, queue.durable_end - low)
@@ -243,48 +297,46 @@ class QueryService:
                     return True
         return False
 
-    def _say(self, polls: list[_Held]) -> None:
+    def _answer_held(self, polls: list[_HeldPoll]) -> None:
         for poll in polls:
-            self.book.hear(poll.query)
-            answer: PollAnswer | QueryRefused
+            self.registry.hear(poll.query)
+            answer: PollResponse[int] | QueryRefused
             try:
                 answer = self._answer(poll)
             except QueryRefused as refused:
                 answer = refused
-            poll.outlet.polled(poll.order, answer)
+            poll.outlet.polled(poll.request, answer)
 
-    def _answer(self, poll: _Held) -> PollAnswer:
-        order, query = poll.order, poll.query
+    def _answer(self, poll: _HeldPoll) -> PollResponse[int]:
+        request, query = poll.request, poll.query
         topics = [topic for topic in poll.topics if not topic.is_deleted]
         if len(topics) < len(poll.topics):
-            topics = self.resolve(order.topics, order.pattern)  # says which one is missing
-        answer = PollAnswer(
-            epoch=self.epoch, ends={}, latest={}, starts={}, incarnations={}
-        )  # fmt: skip
+            topics = self.resolve(request.topics, request.pattern)  # says which one is missing
+        answer = PollResponse[int](epoch=self.epoch, ends={}, latest={})
         queues = [queue for topic in topics for queue in topic.queues]
-        stretches = [self._stretch(poll, queue, answer) for queue in queues]
-        ends = ends_within(stretches, order.rows_max, order.bytes_max)
-        for queue, stretch, end in zip(queues, stretches, ends, strict=True):
+        slices = [self._readable(poll, queue, answer) for queue in queues]
+        ends = fair_ends(slices, request.rows_max, request.bytes_max)
+        for queue, slice_, end in zip(queues, slices, ends, strict=True):
             name = str(queue.topic.name)
             answer.ends.setdefault(name, {})[queue.number] = end
             answer.latest.setdefault(name, {})[queue.number] = queue.durable_end
             answer.incarnations.setdefault(name, {})[queue.number] = queue.incarnation
-            answer.rows += end - stretch.start
-            answer.bytes += stretch._replace(end=end).size_bytes
-            answer.lag_rows += stretch.end - stretch.start
-            answer.lag_bytes += stretch.size_bytes
+            answer.rows += end - slice_.start
+            answer.bytes += slice_._replace(end=end).size_bytes
+            answer.lag_rows += slice_.end - slice_.start
+            answer.lag_bytes += slice_.size_bytes
         query.drain.gave(answer.rows, answer.bytes, self._chain.now_ms)
         query.is_limited = answer.rows < answer.lag_rows
         query.state = "running" if answer.rows else "idle"
         answer.held = next(
-            (text for topic in topics if (text := self.book.pressures.held(topic, query.name))),
+            (text for topic in topics if (text := self.registry.pressures.held(topic, query.name))),
             None,
         )
         return answer
 
-    def _stretch(self, poll: _Held, queue: Queue, answer: PollAnswer) -> Stretch:
+    def _readable(self, poll: _HeldPoll, queue: Queue, answer: PollResponse[int]) -> QueueSlice:
         name = str(queue.topic.name)
-        given = poll.order.start.get(name, {}).get(queue.number)
+        given = poll.request.start.get(name, {}).get(queue.number)
         earliest = queue.index.min_offset
         start = earliest if given is None else max(given, earliest)
         if given is None or given < earliest:
@@ -297,11 +349,26 @@ class QueryService:
                 f"messages {given} to {earliest - 1} of queue {queue.number} of topic '{name}' are "
                 f"gone before query '{poll.query.name}' read them: {why}"
             )
-        return Stretch(queue.index, start, max(start, queue.durable_end))
+        return QueueSlice(queue.index, start, max(start, queue.durable_end))
 
 
-# ---- finding ------------------------------------------------------------------------------------
-# Which topics a query means: by name, by pattern, or all that are not hidden (D9).
+def _range(topic: Topic) -> TopicRange:
+    queues = [
+        QueueRange(
+            queue=queue.number,
+            queue_id=int(queue.queue_id),
+            incarnation=queue.incarnation,
+            earliest=queue.index.min_offset,
+            end=queue.durable_end,
+            bytes=queue.index.bytes_between(queue.index.min_offset, queue.durable_end),
+        )
+        for queue in topic.queues
+    ]
+    return TopicRange(name=str(topic.name), queues=queues)
+
+
+# ---- topics by name -----------------------------------------------------------------------------
+# By name, by pattern, or all that are not hidden (D9).
 
 
 NAMES_MAX: Final = 10_000
@@ -350,8 +417,6 @@ def _named(known: Mapping[TopicName, Topic], name: str) -> Topic:
 # | (a|b|c)              three; outside of groups one after the other, which costs nothing
 #
 # A repeated group must not hold a choice, because then the ways multiply with every turn.
-#
-# Not here: which topics there are (``finding.py``).
 
 
 PATTERN_CHARACTERS_MAX: Final = 1024
@@ -436,7 +501,7 @@ def _factor(repeat: str, each: int) -> int:
 # is given all the same: a limit slows a query down, it does not stop it.
 
 
-class Stretch(NamedTuple):
+class QueueSlice(NamedTuple):
     """What can be read of one queue."""
 
     entries: QueueIndex
@@ -448,7 +513,7 @@ class Stretch(NamedTuple):
         return self.entries.bytes_between(self.start, self.end)
 
 
-def divide(wanted: Sequence[int], total: int) -> list[int]:
+def max_min_shares(wanted: Sequence[int], total: int) -> list[int]:
     """``total`` for those who want so much: nobody gets more than it wants, none can be envied."""
     given = [0] * len(wanted)
     left = len(wanted)
@@ -459,18 +524,18 @@ def divide(wanted: Sequence[int], total: int) -> list[int]:
     return given
 
 
-def ends_within(stretches: Sequence[Stretch], rows_max: int, bytes_max: int) -> list[int]:
-    """Where each stretch ends so that all together are within the limits; 0 = no limit."""
-    ends = [each.end for each in stretches]
-    rows = [each.end - each.start for each in stretches]
+def fair_ends(slices: Sequence[QueueSlice], rows_max: int, bytes_max: int) -> list[int]:
+    """Where each slice_ ends so that all together are within the limits; 0 = no limit."""
+    ends = [each.end for each in slices]
+    rows = [each.end - each.start for each in slices]
     if 0 < rows_max < sum(rows):
-        rows = divide(rows, rows_max)
-        ends = [each.start + count for each, count in zip(stretches, rows, strict=True)]
+        rows = max_min_shares(rows, rows_max)
+        ends = [each.start + count for each, count in zip(slices, rows, strict=True)]
     if bytes_max > 0 and any(rows):
-        cut = [each._replace(end=end) for each, end in zip(stretches, ends, strict=True)]
+        cut = [each._replace(end=end) for each, end in zip(slices, ends, strict=True)]
         sizes = [each.size_bytes for each in cut]
         if sum(sizes) > bytes_max:
-            shares = divide(sizes, bytes_max)
+            shares = max_min_shares(sizes, bytes_max)
             ends = [_end_within(each, share) for each, share in zip(cut, shares, strict=True)]
             if all(end == each.start for each, end in zip(cut, ends, strict=True)):
                 oldest = min(
@@ -480,9 +545,9 @@ def ends_within(stretches: Sequence[Stretch], rows_max: int, bytes_max: int) -> 
     return ends
 
 
-def _end_within(stretch: Stretch, size: int) -> int:
+def _end_within(slice_: QueueSlice, size: int) -> int:
     """The last end up to which at most ``size`` bytes lie."""
-    index, start, low, high = stretch.entries, stretch.start, stretch.start, stretch.end
+    index, start, low, high = slice_.entries, slice_.start, slice_.start, slice_.end
     while low < high:
         middle = (low + high + 1) // 2
         if index.bytes_between(start, middle) <= size:
@@ -492,6 +557,6 @@ def _end_within(stretch: Stretch, size: int) -> int:
     return low
 
 
-def _age(stretch: Stretch) -> int:
-    found = stretch.entries.entries(stretch.start, 1)
+def _age(slice_: QueueSlice) -> int:
+    found = slice_.entries.entries(slice_.start, 1)
     return found[0][3] if found else 0

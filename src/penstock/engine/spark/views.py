@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 QUEUES_SHOWN_MAX: Final = 1000
 
 
-class QueuePlace(msgspec.Struct, frozen=True):
+class QueuePosition(msgspec.Struct, frozen=True):
     """A query in one queue."""
 
     queue: int
@@ -30,7 +30,7 @@ class QueuePlace(msgspec.Struct, frozen=True):
     earliest: int
 
 
-class TopicPlace(msgspec.Struct, frozen=True, kw_only=True):
+class TopicLag(msgspec.Struct, frozen=True, kw_only=True):
     """A query on one topic."""
 
     topic: str
@@ -40,17 +40,17 @@ class TopicPlace(msgspec.Struct, frozen=True, kw_only=True):
     lag_messages: int
     lag_bytes: int
     lag_seconds: float
-    queues: Sequence[QueuePlace]
+    queues: Sequence[QueuePosition]
 
 
-class QueryPage(msgspec.Struct, frozen=True, kw_only=True):
+class QuerySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One query."""
 
     name: str
     state: str
     """new, running, idle, stopped, failed, or silent when it was not heard of lately."""
     text: str
-    topics: Sequence[TopicPlace]
+    topics: Sequence[TopicLag]
     lag_messages: int
     lag_bytes: int
     lag_seconds: float
@@ -75,33 +75,33 @@ class QueryPage(msgspec.Struct, frozen=True, kw_only=True):
     """What publishers are told that wait for it."""
 
 
-def query_pages(desk: QueryService, now_ms: int, wall_ms: int) -> list[QueryPage]:
-    queries = desk.book.queries
-    return [_page(desk, queries[name], now_ms, wall_ms) for name in sorted(queries)]
+def query_snapshots(service: QueryService, now_ms: int, wall_ms: int) -> list[QuerySnapshot]:
+    queries = service.registry.queries
+    return [_snapshot(service, queries[name], now_ms, wall_ms) for name in sorted(queries)]
 
 
-def stage_of(desk: QueryService, query: Query, topic: Topic, now_ms: int) -> StageView:
+def stage_of(service: QueryService, query: Query, topic: Topic, now_ms: int) -> StageView:
     """A query on a topic as a stage of the delivery side."""
-    backlog = query.backlog(topic, desk.wall_ms, now_ms)
+    backlog = query.backlog(topic, service.wall_ms, now_ms)
     view = QueryView(
         name=query.name,
         slow_part=query.last.slow_part,
         messages_per_s=query.drain.messages_per_s(now_ms),
         is_limited=query.is_limited,
-        is_alive=desk.book.is_alive(query),
-        is_holding=desk.book.pressures.held(topic, query.name) is not None,
+        is_alive=service.registry.is_alive(query),
+        is_holding=service.registry.pressures.held(topic, query.name) is not None,
     )
     return StageView("query", f"{query.name} on {topic.name}", ready=backlog.messages, query=view)
 
 
-def _page(desk: QueryService, query: Query, now_ms: int, wall_ms: int) -> QueryPage:
-    lease, book = query.lease, desk.book
-    places = [_place(desk, query, topic, now_ms, wall_ms) for topic in query.topics()]
+def _snapshot(service: QueryService, query: Query, now_ms: int, wall_ms: int) -> QuerySnapshot:
+    lease, registry = query.lease, service.registry
+    places = [_topic_lag(service, query, topic, now_ms, wall_ms) for topic in query.topics()]
     is_over = query.state in ("stopped", "failed")
-    held = [book.pressures.held(topic, query.name) for topic in query.topics()]
-    return QueryPage(
+    held = [registry.pressures.held(topic, query.name) for topic in query.topics()]
+    return QuerySnapshot(
         name=query.name,
-        state=query.state if is_over or book.is_alive(query) else "silent",
+        state=query.state if is_over or registry.is_alive(query) else "silent",
         text=query.text,
         topics=places,
         lag_messages=sum(each.lag_messages for each in places),
@@ -124,10 +124,12 @@ def _page(desk: QueryService, query: Query, now_ms: int, wall_ms: int) -> QueryP
     )
 
 
-def _place(desk: QueryService, query: Query, topic: Topic, now_ms: int, wall_ms: int) -> TopicPlace:
+def _topic_lag(
+    service: QueryService, query: Query, topic: Topic, now_ms: int, wall_ms: int
+) -> TopicLag:
     backlog = query.backlog(topic, wall_ms, now_ms)
-    pressures = desk.book.pressures
-    return TopicPlace(
+    pressures = service.registry.pressures
+    return TopicLag(
         topic=str(topic.name),
         backpressure=pressures.rule(topic.policy)[0].value,
         is_held=pressures.held(topic, query.name) is not None,
@@ -135,7 +137,7 @@ def _place(desk: QueryService, query: Query, topic: Topic, now_ms: int, wall_ms:
         lag_bytes=backlog.bytes,
         lag_seconds=backlog.age_ms / 1000,
         queues=[
-            QueuePlace(
+            QueuePosition(
                 queue.number, query.position(queue), queue.durable_end, queue.index.min_offset
             )
             for queue in topic.queues[:QUEUES_SHOWN_MAX]

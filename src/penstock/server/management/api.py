@@ -57,7 +57,7 @@ class ManagementApi:
     def __init__(
         self, broker: AmqpBroker, wake: Callable[[], None], endpoints: Mapping[str, str]
     ) -> None:
-        self._place = Place(broker, wake, endpoints)
+        self._topic_lag = Place(broker, wake, endpoints)
         self._table: Table = {
             **clients.OVERVIEW_TABLE,
             **clients.CLIENT_TABLE,
@@ -79,15 +79,15 @@ class ManagementApi:
     async def answer(self, request: Request) -> Response:
         """Any request below ``/api``."""
         try:
-            user = login(request, self._place.broker.users)
+            user = login(request, self._topic_lag.broker.users)
             path = parts_of(request)
             handler, names = self._find(request.method, path)
-            found = await handler(self._place, Asked(request, user, path), *names)
+            found = await handler(self._topic_lag, Asked(request, user, path), *names)
         except (Problem, ValueError) as error:
             return _problem(_told(error))
         finally:
             # Whatever was done may need a turn, also what went wrong half-way.
-            self._place.wake()
+            self._topic_lag.wake()
         if isinstance(found, Failed):
             return _json({"status": "failed", "reason": found.reason}, 503)
         if isinstance(found, Done):

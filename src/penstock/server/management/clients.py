@@ -86,22 +86,22 @@ async def listens(place: Place, _asked: Asked, wanted: str) -> dict[str, str] | 
     return {"status": "ok"}
 
 
-async def well(_place: Place, _asked: Asked) -> dict[str, str]:
+async def well(_topic_lag: Place, _asked: Asked) -> dict[str, str]:
     """Checks of things that cannot go wrong here."""
     return {"status": "ok"}
 
 
-async def nothing(_place: Place, _asked: Asked, *_names: str) -> list[Any]:
+async def nothing(_topic_lag: Place, _asked: Asked, *_names: str) -> list[Any]:
     """Lists of what we do not have."""
     return []
 
 
-async def not_built(_place: Place, asked: Asked, *_names: str) -> Done:
+async def not_built(_topic_lag: Place, asked: Asked, *_names: str) -> Done:
     """Saying yes would be a lie."""
     raise bad_request(f"there are no {asked.path[0]} here")
 
 
-async def none_of_them(_place: Place, _asked: Asked, *_names: str) -> Done:
+async def none_of_them(_topic_lag: Place, _asked: Asked, *_names: str) -> Done:
     """One of what we do not have."""
     raise not_found()
 
@@ -260,7 +260,7 @@ async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
     }
 
 
-async def whoami(_place: Place, asked: Asked) -> dict[str, Any]:
+async def whoami(_topic_lag: Place, asked: Asked) -> dict[str, Any]:
     return {"name": asked.user.name, "tags": list(asked.user.tags)}
 
 

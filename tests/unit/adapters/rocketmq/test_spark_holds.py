@@ -3,9 +3,9 @@
 import pytest
 
 from kit.rocketmq.bench import RocketmqBench
-from penstock.engine.spark.query import PollOrder
 from penstock.engine.topic import TopicPolicy
 from penstock.model.names import topic_name
+from penstock.model.queries import PollRequest
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 
 HARD = TopicPolicy(spark_backpressure="hard", spark_backlog_messages_max=3)
@@ -14,7 +14,7 @@ HARD = TopicPolicy(spark_backpressure="hard", spark_backlog_messages_max=3)
 class Bench(RocketmqBench):
     def poll(self, offset):
         start = {"orders": {0: offset}}
-        order = PollOrder(subscription="etl", topics=["orders"], start=start)
+        order = PollRequest(subscription="etl", topics=["orders"], start=start)
         self.engine.queries.poll(order, None)
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from kit.workbench import Workbench
 from penstock.engine.connection import ConnectionOptions
-from penstock.engine.spark.query import PollOrder
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.reason import Reason
 from penstock.model.names import topic_name
+from penstock.model.queries import PollRequest
 from penstock.model.refusal import RefusalKind
 from penstock.settings.broker import StorageSettings
 from penstock.settings.load import Settings
@@ -25,7 +25,7 @@ class Bench(Workbench):
         raise AssertionError("nothing waits here")
 
     def poll(self, offset=0, name="etl", **changes):
-        order = PollOrder(
+        order = PollRequest(
             subscription=name, topics=["orders"], start={"orders": {0: offset}}, **changes
         )
         return self.engine.queries.poll(order, self)
@@ -39,7 +39,7 @@ class Bench(Workbench):
 
     @property
     def query(self):
-        return self.engine.queries.book.queries["etl"]
+        return self.engine.queries.registry.queries["etl"]
 
 
 def made(**spark):
@@ -210,8 +210,10 @@ def test_a_lease_of_a_silent_query_breaks_and_its_data_goes(bench, caplog):
     bench.advance(601_000)
     fill_segments(bench, topic, channel, 2)
     assert topic.queues[0].index.min_offset > 0
-    assert bench.engine.queries.book.leases_broken == {"silence": 1}
-    assert [each.event for each in bench.engine.queries.book.take_told()] == ["lease-broken"]
+    assert bench.engine.queries.registry.leases_broken == {"silence": 1}
+    assert [each.event for each in bench.engine.queries.registry.take_lease_events()] == [
+        "lease-broken"
+    ]
     assert "lease of a query is broken" in caplog.text
     answer = bench.poll(0)
     assert answer.starts["orders"][0] > 0

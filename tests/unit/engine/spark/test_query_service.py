@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.workbench import Workbench
-from penstock.engine.spark.query import PollOrder, QueryRefused
+from penstock.engine.spark.query import QueryRefused
 from penstock.engine.spark.query_service import (
     WAYS_MAX,
-    Stretch,
-    divide,
-    ends_within,
+    QueueSlice,
+    fair_ends,
+    max_min_shares,
     topic_pattern,
     ways,
 )
 from penstock.engine.topic import DirectRoute
 from penstock.model.names import NAME_BYTES_MAX
-from penstock.model.progress import BatchProgress
+from penstock.model.queries import BatchProgress, LocateRequest, PollRequest
 
 
 class Asker:
@@ -32,7 +32,7 @@ class Asker:
 
 class Bench(Workbench):
     def poll(self, start=None, name="etl", asker=None, topics=("orders",), **changes):
-        order = PollOrder(
+        order = PollRequest(
             subscription=name,
             topics=list(topics) if topics is not None else None,
             start={"orders": start} if start is not None else {},
@@ -41,7 +41,7 @@ class Bench(Workbench):
         return self.engine.queries.poll(order, asker or Asker())
 
     def query(self, name="etl"):
-        return self.engine.queries.book.queries[name]
+        return self.engine.queries.registry.queries[name]
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_a_final_release_forgets_the_query(bench, orders):
     assert not orders.subscriptions
     bench.settle()
     bench.kill()
-    assert not bench.engine.queries.book.queries
+    assert not bench.engine.queries.registry.queries
 
 
 def test_offsets_by_time_are_those_of_the_first_message_stored_then(bench, orders):
@@ -236,14 +236,18 @@ def test_work_that_no_task_saw_is_the_transformations(bench, orders):
     assert spark.over(slow_read).slow_part == "read"
 
 
+def span_of(queue, start, end):
+    return LocateRequest(topic="orders", queue=queue, start=start, end=end)
+
+
 def test_entries_that_are_not_on_file_are_given_as_they_are(bench, orders):
     fill(bench, orders, 10)
-    span = bench.engine.queries.locate("orders", 0, 2, 100, entries_max=5)
+    span = bench.engine.queries.locate(span_of(0, 2, 100), entries_max=5)
     assert (span.end, span.files, len(span.tail)) == (7, [], 5 * 48)
-    span = bench.engine.queries.locate("orders", 0, 7, 100, entries_max=5)
+    span = bench.engine.queries.locate(span_of(0, 7, 100), entries_max=5)
     assert (span.end, len(span.tail)) == (10, 3 * 48)
     with pytest.raises(QueryRefused, match="queues 0 to 1"):
-        bench.engine.queries.locate("orders", 2, 0, 1, entries_max=5)
+        bench.engine.queries.locate(span_of(2, 0, 1), entries_max=5)
 
 
 # ---- patterns -----------------------------------------------------------------------------------
@@ -316,12 +320,12 @@ class Entries:
 
 
 def stretch(*sizes, store_ms=0):
-    return Stretch(Entries(*sizes, store_ms=store_ms), 0, len(sizes))
+    return QueueSlice(Entries(*sizes, store_ms=store_ms), 0, len(sizes))
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=8), st.integers(0, 4000))
 def test_shares_use_all_there_is_and_nobody_is_envied(wanted, total):
-    shares = divide(wanted, total)
+    shares = max_min_shares(wanted, total)
     assert sum(shares) == min(total, sum(wanted))
     for share, want in zip(shares, wanted, strict=True):
         assert share <= want
@@ -336,7 +340,7 @@ def test_shares_use_all_there_is_and_nobody_is_envied(wanted, total):
 )
 def test_ends_keep_both_limits_and_always_move_on(queues, rows_max, bytes_max):
     stretches = [stretch(*sizes) for sizes in queues]
-    ends = ends_within(stretches, rows_max, bytes_max)
+    ends = fair_ends(stretches, rows_max, bytes_max)
     rows = sum(ends)
     size = sum(each._replace(end=end).size_bytes for each, end in zip(stretches, ends, strict=True))
     assert not rows_max or rows <= rows_max
@@ -348,4 +352,4 @@ def test_ends_keep_both_limits_and_always_move_on(queues, rows_max, bytes_max):
 
 def test_when_nothing_fits_the_oldest_message_goes():
     stretches = [stretch(500, store_ms=9), stretch(500, store_ms=5)]
-    assert ends_within(stretches, 0, 10) == [0, 1]
+    assert fair_ends(stretches, 0, 10) == [0, 1]
