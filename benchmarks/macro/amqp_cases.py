@@ -10,7 +10,7 @@ from typing import NamedTuple
 from process_cost import resident_bytes
 
 from benchmarks.engine.starting import NO_BYTECODE
-from penstock.testing.running import UP, BrokerProcess
+from penstock.testing.running import BrokerProcess
 
 PACED_PER_S = 4000
 PACED_SECONDS = 10
@@ -91,7 +91,7 @@ def start_seconds(place, times):
     seconds = []
     for _ in range(times):
         with tempfile.TemporaryDirectory(dir=place) as each:
-            broker = BrokerProcess(Path(each, "data"), command=UP)
+            broker = BrokerProcess(Path(each, "data"))
             began = time.monotonic()
             broker.start()
             seconds.append(time.monotonic() - began)

@@ -17,7 +17,7 @@ import msgspec
 
 from kit.amqp.load import Plan, overload
 from penstock.model.ids import size_text
-from penstock.testing.running import UP, BrokerProcess
+from penstock.testing.running import BrokerProcess
 
 PLANS = {
     "open queue": Plan(0),
@@ -29,7 +29,7 @@ PLANS = {
 def run(plan):
     with (
         tempfile.TemporaryDirectory(prefix="penstock-overload-") as directory,
-        BrokerProcess(Path(directory) / "data", command=UP) as broker,
+        BrokerProcess(Path(directory) / "data") as broker,
     ):
         return asyncio.run(overload(broker.endpoints, broker.pid, plan))
 

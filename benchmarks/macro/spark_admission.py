@@ -18,7 +18,7 @@ from pyspark.sql.functions import udf
 
 from penstock.client import Admin, Message, Producer
 from penstock.spark.session import local_session
-from penstock.testing.running import UP, BrokerProcess
+from penstock.testing.running import BrokerProcess
 
 TOPIC = "slow"
 BATCH = 100
@@ -81,7 +81,7 @@ def main():
     shares = []
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         place = Path(directory)
-        with BrokerProcess(place / "data", command=UP, flags=("--flight", "0")) as broker:
+        with BrokerProcess(place / "data", flags=("--flight", "0")) as broker:
             rows = int(given.batches * given.target * 2 * 1000 / given.row_ms) * 2
             fill(broker.endpoints["rocketmq"], rows)
             spark = local_session(cores=2, directory=place / "spark")

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from kit.checkers import Op, Outcome, Seen, fifo, total_queue
-from penstock.testing.running import UP, BrokerProcess
+from penstock.testing.running import BrokerProcess
 
 pika = pytest.importorskip("pika")
 select_connection = pytest.importorskip("pika.adapters.select_connection")
@@ -128,7 +128,7 @@ def test_nothing_that_was_confirmed_to_pika_is_lost_in_twenty_kills(tmp_path, is
     rng = random.Random(seed)
     history, seen = [], []
     sent = 0
-    with BrokerProcess(tmp_path / "data", command=UP) as broker:
+    with BrokerProcess(tmp_path / "data") as broker:
         host, port = broker.address("amqp")
         with pika.BlockingConnection(pika.ConnectionParameters(host, port)) as connection:
             for queue in QUEUES:

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from kit.checkers import Op, Outcome, Seen, fifo, total_queue
+from kit.line_broker import LINE_BROKER
 from kit.line_protocol import LineClient
 from penstock.testing.running import BrokerProcess
 
@@ -145,7 +146,7 @@ def test_nothing_confirmed_is_lost_and_nothing_invented_when_the_broker_is_kille
     rng = random.Random(seed)
     history, seen = [], []
     published = 0
-    with BrokerProcess(tmp_path / "data") as broker:
+    with BrokerProcess(tmp_path / "data", command=LINE_BROKER) as broker:
         client = LineClient(*broker.address("line"))
         for topic in TOPICS:
             client.ask(f"TOPIC {topic}", "TOPIC", topic)

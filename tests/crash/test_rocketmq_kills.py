@@ -8,7 +8,7 @@ import pytest
 
 from kit.checkers import Op, Outcome, Seen, fifo, total_queue
 from penstock.cli.remoting import RemotingClient
-from penstock.testing.running import UP, BrokerProcess
+from penstock.testing.running import BrokerProcess
 from penstock.wire.rocketmq.codes import RequestCode
 
 TOPIC = "kills"
@@ -103,7 +103,7 @@ def test_nothing_that_was_answered_send_ok_is_lost_in_twenty_kills(tmp_path, is_
     history, seen = [], []
     reader = Reader(history, seen)
     sent = 0
-    with BrokerProcess(tmp_path / "data", command=UP) as broker:
+    with BrokerProcess(tmp_path / "data") as broker:
         client = RemotingClient(*broker.address("rocketmq_broker"))
         client.create_topic(TOPIC, QUEUES)
         client.close()

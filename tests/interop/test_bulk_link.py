@@ -16,7 +16,7 @@ import pytest
 from penstock.bulk import link
 from penstock.cli.remoting import RemotingClient
 from penstock.model import queries
-from penstock.testing.running import UP, BrokerProcess, eventually
+from penstock.testing.running import BrokerProcess, eventually
 
 SECONDS_MAX = 10
 
@@ -74,7 +74,7 @@ class Link:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):
-    with BrokerProcess(tmp_path_factory.mktemp("bulk") / "data", command=UP) as process:
+    with BrokerProcess(tmp_path_factory.mktemp("bulk") / "data") as process:
         client = RemotingClient(*process.address("rocketmq_broker"))
         client.create_topic("orders", 1)
         for number in range(20):
@@ -143,7 +143,7 @@ def test_rubbish_closes_that_link_only(broker, rubbish):
 
 
 def test_positions_survive_kill_nine(tmp_path):
-    with BrokerProcess(tmp_path / "data", command=UP) as process:
+    with BrokerProcess(tmp_path / "data") as process:
         client = RemotingClient(*process.address("rocketmq_broker"))
         client.create_topic("orders", 1)
         for number in range(10):
@@ -183,7 +183,7 @@ def children(pid):
 
 def test_the_flight_process_is_started_again_and_dies_with_the_broker(tmp_path):
     pytest.importorskip("pyarrow")
-    with BrokerProcess(tmp_path / "data", command=UP, flags=("--flight", "0")) as process:
+    with BrokerProcess(tmp_path / "data", flags=("--flight", "0")) as process:
         assert process.address("flight")[1] > 0
         eventually(lambda: children(process.pid), SECONDS_MAX)
         first = children(process.pid)[0]

@@ -10,7 +10,7 @@ from penstock.bulk.link import BulkError, RowFilter, Ticket
 from penstock.bulk.offline import OfflineBulk
 from penstock.cli.remoting import RemotingClient
 from penstock.model.queries import PollRequest
-from penstock.testing.running import UP, BrokerProcess
+from penstock.testing.running import BrokerProcess
 
 COUNT = 800
 
@@ -23,7 +23,7 @@ def children(pid):
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     data = tmp_path_factory.mktemp("rows") / "data"
-    with BrokerProcess(data, command=UP, flags=("--flight", "0")) as process:
+    with BrokerProcess(data, flags=("--flight", "0")) as process:
         client = RemotingClient(*process.address("rocketmq_broker"))
         client.create_topic("orders", 1)
         for number in range(COUNT):
@@ -69,7 +69,7 @@ def test_a_reader_waits_for_the_next_flight_process_when_one_dies(running, bulk)
 
 
 def test_a_killed_brokers_directory_gives_the_same_rows(tmp_path):
-    with BrokerProcess(tmp_path / "data", command=UP) as process:
+    with BrokerProcess(tmp_path / "data") as process:
         client = RemotingClient(*process.address("rocketmq_broker"))
         client.create_topic("orders", 1)
         for number in range(50):

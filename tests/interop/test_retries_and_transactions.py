@@ -5,7 +5,7 @@ import time
 import pytest
 
 from penstock.cli.remoting import RemotingClient
-from penstock.testing.running import UP, BrokerProcess
+from penstock.testing.running import BrokerProcess
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import Serialization
 from penstock.wire.rocketmq.headers import (
@@ -132,7 +132,7 @@ def test_messages_are_found_by_id_and_key(client):
 
 
 def test_what_waits_survives_kill_nine_and_comes_once(tmp_path):
-    with BrokerProcess(tmp_path / "data", command=UP) as broker:
+    with BrokerProcess(tmp_path / "data") as broker:
         with RemotingClient(*broker.address("rocketmq_broker")) as client:
             client.send("t", b"delayed", properties={"TIMER_DELAY_MS": "3000"})
             kept = client.send("t", b"kept", properties=HALF)

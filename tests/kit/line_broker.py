@@ -5,6 +5,9 @@
 Takes the flags of ``penstock up``; the ready file names the ``line`` endpoint.
 """
 
+import sys
+from typing import Final
+
 import click
 
 from kit.line_protocol import LineFactory
@@ -14,6 +17,9 @@ from penstock.model.errors import PenstockError
 from penstock.server.lifecycle import run
 from penstock.server.opening import Listening
 from penstock.settings.load import Settings
+
+LINE_BROKER: Final = (sys.executable, "-m", "kit.line_broker", "--http", "off")
+"""The command of a ``BrokerProcess``."""
 
 
 @click.command()

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from kit.amqp.load import Plan, overload
-from penstock.testing.running import UP, BrokerProcess
+from penstock.testing.running import BrokerProcess
 
 SMALL_POOL = (
     "--set", "flow.inflight_bytes_max=8MiB", "--set", "flow.connection_bytes_max=1MiB",
@@ -28,7 +28,7 @@ def run(plan, *flags):
     where = QUICK_DISK if QUICK_DISK.is_dir() else None
     with (
         tempfile.TemporaryDirectory(dir=where, ignore_cleanup_errors=True) as directory,
-        BrokerProcess(Path(directory) / "data", command=UP, flags=flags) as broker,
+        BrokerProcess(Path(directory) / "data", flags=flags) as broker,
     ):
         return asyncio.run(overload(broker.endpoints, broker.pid, plan))
 

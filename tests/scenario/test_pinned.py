@@ -155,6 +155,8 @@ def run(*arguments):
 
 def commands(command, words=()):
     """The words of a command and of all below it."""
+    # click keeps it from the first call, which in this process may have been without the group.
+    command._help_option = None
     yield words
     if isinstance(command, click.Group):
         context = click.Context(command)

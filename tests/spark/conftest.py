@@ -13,7 +13,7 @@ from penstock.client import Admin, Message, Producer
 from penstock.demo.story.pipeline import CONNECT_BACK
 from penstock.spark.readers import drop_upstreams
 from penstock.spark.session import local_session
-from penstock.testing.running import UP, BrokerProcess
+from penstock.testing.running import BrokerProcess
 
 NUMBERS = itertools.count(1)
 STARTS_MAX = 4
@@ -43,7 +43,7 @@ def spark(tmp_path_factory):
 def broker(tmp_path_factory):
     """A broker with its Flight process."""
     place = tmp_path_factory.mktemp("broker") / "data"
-    with BrokerProcess(place, command=UP, flags=("--flight", "0")) as running:
+    with BrokerProcess(place, flags=("--flight", "0")) as running:
         yield running
     drop_upstreams()
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors.exceptions.base import PySparkException
 
 from penstock.client import Admin, Message, Producer
-from penstock.testing.running import UP, BrokerProcess
+from penstock.testing.running import BrokerProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -18,7 +18,7 @@ MESSAGES = 60
 def stopped(tmp_path_factory):
     """A broker that was asked to stop, and the copy of what it had when it was killed before."""
     place = tmp_path_factory.mktemp("offline")
-    with BrokerProcess(place / "data", command=UP) as broker:
+    with BrokerProcess(place / "data") as broker:
         with Admin(broker.endpoints["rocketmq"]) as admin:
             admin.create_topic("orders", queues=2)
         with Producer(broker.endpoints["rocketmq"], "tests") as producer:

@@ -41,7 +41,7 @@ FILES_PER_CONNECTION: Final = 1
 FILES_OF_OUR_OWN: Final = 256
 """Log segments, index files and the catalog, with room to spare."""
 
-_SPARK_EXTRA: Final = "pip install 'penstock[spark]'"
+_SPARK_EXTRA: Final = "pip install 'penstock-broker[spark]'"
 
 
 @dataclass(frozen=True, slots=True)

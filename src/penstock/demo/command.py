@@ -40,7 +40,8 @@ def command(name: str | None, *, is_list: bool, is_kept: bool, as_json: bool, si
 def _tell(size: str, *, is_kept: bool, as_json: bool) -> None:
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         raise click.UsageError(
-            "the whole story runs on Spark, which is not installed: pip install 'penstock[spark]'; "
+            "the whole story runs on Spark, which is not installed: "
+            "pip install 'penstock-broker[spark]'; "
             "the scenes need nothing, see penstock demo --list"
         )
     from penstock.demo.story.board import Screen

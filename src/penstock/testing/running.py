@@ -1,7 +1,8 @@
 """A real broker for tests: its own process, its own ports, gone when the test is over.
 
     with running_broker() as broker:
-        host, port = broker.address("http")
+        pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+        Producer(broker.name_server, "shop")
 
 ``BrokerProcess`` is the same in slow motion: it can be killed and started again on the same data
 directory, which is what crash tests do. The process is found by its ready file, never by waiting
@@ -26,7 +27,6 @@ START_SECONDS_MAX: Final = 30.0
 STOP_SECONDS_MAX: Final = 10.0
 POLL_SECONDS: Final = 0.005
 
-LINE_BROKER: Final = (sys.executable, "-m", "kit.line_broker", "--http", "off")
 UP: Final = (
     sys.executable, "-m", "penstock", "up", "--bind", "127.0.0.1",
     "--amqp", "0", "--pulsar", "0", "--rocketmq", "0", "--rocketmq-broker", "0",
@@ -40,7 +40,7 @@ class BrokerProcess:
     """One data directory, and a broker process on it whenever ``start`` was called last."""
 
     def __init__(
-        self, data: Path, *, command: Sequence[str] = LINE_BROKER, flags: Sequence[str] = ()
+        self, data: Path, *, command: Sequence[str] = UP, flags: Sequence[str] = ()
     ) -> None:
         self.data = data
         self.endpoints: dict[str, str] = {}
@@ -68,6 +68,21 @@ class BrokerProcess:
         """Host and port of a listener."""
         host, _, port = self.endpoints[listener].rpartition(":")
         return host.strip("[]"), int(port)
+
+    @property
+    def amqp_url(self) -> str:
+        """For RabbitMQ clients: the default virtual host as ``guest``."""
+        return f"amqp://guest:guest@{self.endpoints['amqp']}/%2F"
+
+    @property
+    def name_server(self) -> str:
+        """For RocketMQ clients: the address of the name server."""
+        return self.endpoints["rocketmq"]
+
+    @property
+    def http_url(self) -> str:
+        """Of ``/metrics``, ``/api/flow`` and RabbitMQ's management API."""
+        return f"http://{self.endpoints['http']}"
 
     def start(self) -> None:
         """Start, and return once every listener accepts."""
@@ -151,15 +166,6 @@ def running_broker(
             broker.stop()
 
 
-# ---- waiting ------------------------------------------------------------------------------------
-# Wait for something that another process brings about: ask again and again until a deadline.
-#
-# | eventually(lambda: len(received) == 3)
-# | offset = eventually(lambda: admin.committed(group, queue), 10, "nothing was committed")
-#
-# Not here: waiting without a clock (``penstock.testing.clock.ManualClock``).
-
-
 WAIT_POLL_SECONDS: Final = 0.01
 SECONDS_MAX: Final = 20.0
 """Long enough for a machine that does eight other things; a green test waits a fraction of it."""
@@ -168,7 +174,11 @@ T = TypeVar("T")
 
 
 def eventually(condition: Callable[[], T], seconds: float = SECONDS_MAX, what: str = "") -> T:
-    """The first true value of ``condition``; ``AssertionError`` with the last one in time."""
+    """The first true value of ``condition``, which another process brings about.
+
+    ``AssertionError`` with the last value seen when it does not come in time. Within one process
+    nothing has to be waited for: ``penstock.testing.clock.ManualClock``.
+    """
     until = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > until:

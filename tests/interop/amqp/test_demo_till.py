@@ -9,7 +9,7 @@ import pytest
 from penstock.demo.story import TOPIC
 from penstock.demo.story.amqp_till import PikaTill
 from penstock.demo.story.shop import Fate
-from penstock.testing.running import UP, BrokerProcess
+from penstock.testing.running import BrokerProcess
 
 ORDERS = 300
 ANSWER_S_MAX = 20
@@ -26,7 +26,7 @@ def place(till, fates, count):
 
 @pytest.fixture
 def broker(tmp_path):
-    with BrokerProcess(tmp_path / "data", command=UP) as process:
+    with BrokerProcess(tmp_path / "data") as process:
         yield process
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from penstock.cli.remoting import RemotingClient
-from penstock.testing.running import UP, BrokerProcess, eventually
+from penstock.testing.running import BrokerProcess, eventually
 
 SHORT_TRANSACTION_CHECKS: Final = (
     "--set", "rocketmq.transaction_check_ms=500",
@@ -101,9 +101,7 @@ class PenstockCluster(ClusterFace):
         self.name_server = f"127.0.0.1:{name_port}"
         self.broker_address = f"127.0.0.1:{broker_port}"
         ports = ("--rocketmq", str(name_port), "--rocketmq-broker", str(broker_port))
-        self.broker = BrokerProcess(
-            data, command=UP, flags=(*ports, *SHORT_TRANSACTION_CHECKS, *flags)
-        )
+        self.broker = BrokerProcess(data, flags=(*ports, *SHORT_TRANSACTION_CHECKS, *flags))
 
     @property
     def pid(self) -> int:

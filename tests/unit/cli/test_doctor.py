@@ -127,7 +127,7 @@ def test_without_any_java_it_says_how_to_get_one(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("penstock.spark.java.find_spec", lambda name: None)
     code, states, texts = examined(capsys, "--data", str(tmp_path), *ALL_OFF)
     assert (code, states["java"]) == (0, "warn")
-    assert "penstock[spark]" in texts["java"]
+    assert "penstock-broker[spark]" in texts["java"]
 
 
 def test_a_broker_alone_needs_neither_spark_nor_pyarrow(capsys, tmp_path, monkeypatch):

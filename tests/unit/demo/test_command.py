@@ -35,5 +35,5 @@ def test_the_whole_story_without_spark_is_a_usage_error_that_says_what_to_instal
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
     result = CliRunner().invoke(command, [])
     assert result.exit_code == 2
-    assert "penstock[spark]" in result.output
+    assert "penstock-broker[spark]" in result.output
     assert "--list" in result.output

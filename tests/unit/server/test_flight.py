@@ -44,7 +44,7 @@ def test_a_taken_port_is_told_at_the_start(monkeypatch):
 def test_without_arrow_one_line_says_how_to_get_it(monkeypatch, caplog, tmp_path):
     made = lane("0", monkeypatch, is_arrow_there=False)
     assert (made.endpoint, made.is_missing) == ("", True)
-    assert "pip install 'penstock[spark]'" in caplog.text
+    assert "pip install 'penstock-broker[spark]'" in caplog.text
     lines = banner_lines(
         Settings(), tmp_path, {}, Figures(1, 1, 1, 1), start_seconds=0.1, is_arrow_missing=True
     )

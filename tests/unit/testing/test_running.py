@@ -1,5 +1,6 @@
 import pytest
 
+from kit.line_broker import LINE_BROKER
 from kit.line_protocol import LineClient
 from penstock.testing.running import BrokerProcess, running_broker
 
@@ -14,7 +15,7 @@ def test_a_running_broker_serves_and_stops_cleanly():
 
 
 def test_a_killed_broker_starts_again_with_what_it_confirmed(tmp_path):
-    with BrokerProcess(tmp_path / "data") as broker:
+    with BrokerProcess(tmp_path / "data", command=LINE_BROKER) as broker:
         client = LineClient(*broker.address("line"))
         client.ask("TOPIC t", "TOPIC", "t")
         client.ask("PUB t 1 kept", "CONFIRM", "1")
@@ -31,7 +32,7 @@ def test_a_killed_broker_starts_again_with_what_it_confirmed(tmp_path):
 
 
 def test_a_broker_that_cannot_start_says_why(tmp_path):
-    with BrokerProcess(tmp_path / "data"):
-        second = BrokerProcess(tmp_path / "data")
+    with BrokerProcess(tmp_path / "data", command=LINE_BROKER):
+        second = BrokerProcess(tmp_path / "data", command=LINE_BROKER)
         with pytest.raises(RuntimeError, match="is in use by process"):
             second.start()

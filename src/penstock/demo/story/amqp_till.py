@@ -4,7 +4,7 @@ pika's connection belongs to the thread that runs its loop; orders are handed ov
 that the broker holds has no answer for so long, and the window fills: then the shop uses another
 till. An ack is a confirm, a nack a refusal; when the connection breaks, what is open is unknown.
 
-pika is an extra (``penstock[demo]``): whoever opens the till looks first whether it is there.
+pika is an extra (``penstock-broker[demo]``): look whether it is there before opening the till.
 """
 
 import contextlib

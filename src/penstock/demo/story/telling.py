@@ -127,7 +127,7 @@ class Story:
         if flight is None:
             raise PenstockError(
                 "the broker has no Flight port, so Spark cannot read from it; "
-                "`pip install 'penstock[spark]'` brings what is missing"
+                "`pip install 'penstock-broker[spark]'` brings what is missing"
             )
         self.say(
             f"a private broker is ready: RocketMQ {self.broker.endpoints['rocketmq']}, "

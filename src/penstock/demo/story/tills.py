@@ -17,7 +17,8 @@ from penstock.demo.story import TOPIC
 from penstock.demo.story.shop import Fate, OnFate, Till
 
 NO_PIKA: Final = (
-    "pika is not installed, so all orders come by RocketMQ; pip install 'penstock[demo]' adds it"
+    "pika is not installed, so all orders come by RocketMQ; "
+    "pip install 'penstock-broker[demo]' adds it"
 )
 
 
