@@ -79,7 +79,7 @@ class LineAdapter:
         self._inbox = b""
         self._outbox: list[bytes] = []
         self._batch: list[Publication] = []
-        self._routes: dict[str, Route] = {}
+        self._routes: dict[str, Route[object]] = {}
         self._consumers: dict[tuple[str, str], tuple[Subscription, Consumer]] = {}
         self._names: dict[Consumer, str] = {}
         self._unsent: dict[Consumer, tuple[int, int]] = {}

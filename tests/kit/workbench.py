@@ -82,7 +82,7 @@ class Workbench:
         )
 
     def publish(
-        self, channel: Channel, target: Topic | Route, *records: Record | bytes
+        self, channel: Channel, target: Topic | Route[object], *records: Record | bytes
     ) -> list[int]:
         """Publish records, or bodies; the tokens they got."""
         route = route_to(target) if isinstance(target, Topic) else target

@@ -9,7 +9,7 @@ from penstock.engine.commit import Settling
 from penstock.engine.connection import Connection
 from penstock.engine.publish import PublishPipeline
 from penstock.engine.subscription.consumer import Consumer
-from penstock.engine.turn import TurnRunner
+from penstock.engine.turn import DispatchQueue
 from penstock.flow.credit import Credit, Gate
 from penstock.log.store import Store
 
@@ -57,7 +57,7 @@ def test_acks_forgotten_by_a_second_restart_are_noticed(monkeypatch):
 
 
 def test_a_consumer_that_is_not_woken_is_noticed(monkeypatch):
-    monkeypatch.setattr(TurnRunner, "wake", nothing)
+    monkeypatch.setattr(DispatchQueue, "wake", nothing)
     assert any(law in first_failure() for law in STARVED)
 
 

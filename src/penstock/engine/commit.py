@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from penstock.engine.flow_context import FlowContext
 from penstock.engine.host import Awaiting
-from penstock.engine.ports import Confirmation, Publication
+from penstock.engine.ports import Confirmation, Publication, PublishChannel
 from penstock.engine.publish_batch import TRANSIENT, PublishBatch
 from penstock.engine.statistics import Counters
 from penstock.engine.topic import Queue
@@ -39,10 +38,6 @@ from penstock.model.refusal import Refusal, RefusalKind
 from penstock.model.settlement import Settlement
 from penstock.settings.load import Settings
 
-if TYPE_CHECKING:
-    from penstock.engine.connection import Channel
-
-
 # ---- frame --------------------------------------------------------------------------------------
 # One turn's append, from the first parcel to the sync that covers it (D1, D5).
 #
@@ -53,7 +48,7 @@ if TYPE_CHECKING:
 class Frame(msgspec.Struct, eq=False):
     """What one turn appends."""
 
-    parcels: list[PublishBatch] = []
+    parcels: list[PublishBatch[Queue]] = []
     batch: list[Appending] = []
     """Parcels' publications and everything else, in the order of the log."""
     runs: list[tuple[int, int]] = []
@@ -68,7 +63,7 @@ class Frame(msgspec.Struct, eq=False):
     ends: dict[Queue, int] = {}
     """After the append: queue -> end of what this frame added."""
 
-    def add(self, parcel: PublishBatch) -> None:
+    def add(self, parcel: PublishBatch[Queue]) -> None:
         self.parcels.append(parcel)
         start = len(self.batch)
         self.batch.extend(parcel.publications)
@@ -88,8 +83,6 @@ class Frame(msgspec.Struct, eq=False):
 
 logger = logging.getLogger(__name__)
 
-Durable = Callable[[Frame], None]
-
 
 class Commits:
     """Frames between their append and the sync that covers them."""
@@ -100,7 +93,7 @@ class Commits:
         chain: FlowContext,
         settings: Settings,
         answers: Answers,
-        durable: Durable,
+        durable: Callable[[Iterable[Queue]], None],
     ) -> None:
         self.buffers = BufferPool(
             settings.storage.write_buffers_max, settings.storage.write_buffer_bytes
@@ -188,7 +181,7 @@ class Commits:
             self._release()
         return True
 
-    def _note_keys(self, parcel: PublishBatch) -> None:
+    def _note_keys(self, parcel: PublishBatch[Queue]) -> None:
         for queue in parcel.queues or ():
             topic_id = queue.topic.topic_id
             for publication in parcel.publications:
@@ -249,7 +242,7 @@ class Commits:
                     self._answers.confirm(parcel.channel, parcel.publications)
             for queue, end in frame.ends.items():
                 queue.durable_end = end
-            self._durable(frame)
+            self._durable(frame.ends)
 
     def _fail(self, error: Exception) -> Refusal:
         """A sync has failed: what it covered is unknown, and nothing may follow it (P4)."""
@@ -269,14 +262,11 @@ class Commits:
         self._chain.stir()
         return self.failure
 
-    def _give_back(self, parcel: PublishBatch) -> None:
+    def _give_back(self, parcel: PublishBatch[Queue]) -> None:
         messages = len(parcel.publications)
         for queue in parcel.queues or ():
             queue.log_credit.processed(messages)
-        connection = parcel.channel.connection
-        connection.refund(parcel.charge)
-        if connection.pending.done(messages):
-            self._chain.mark(connection)
+        parcel.channel.finished(messages, parcel.charge)
 
     # Callbacks.
 
@@ -305,7 +295,7 @@ class Commits:
         return bool(self.armed or self.asked)
 
 
-def is_transient(parcel: PublishBatch) -> bool:
+def is_transient(parcel: PublishBatch[Queue]) -> bool:
     """True when its confirm does not wait for the sync (P1)."""
     if parcel.manner is not TRANSIENT:
         for queue in parcel.queues or ():
@@ -327,10 +317,10 @@ class Answers:
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
-        self._confirmed: dict[Channel, list[Confirmation]] = {}
-        self._refused: dict[Channel, list[tuple[int, Refusal]]] = {}
+        self._confirmed: dict[PublishChannel[Queue], list[Confirmation]] = {}
+        self._refused: dict[PublishChannel[Queue], list[tuple[int, Refusal]]] = {}
 
-    def confirm(self, channel: Channel, publications: list[Publication]) -> None:
+    def confirm(self, channel: PublishChannel[Queue], publications: list[Publication]) -> None:
         """These are stored as well as they asked for."""
         self._counters.confirmed += len(publications)
         waiting = self._confirmed.get(channel)
@@ -340,7 +330,9 @@ class Answers:
             # Never into the first list: it belongs to a parcel.
             self._confirmed[channel] = waiting + publications
 
-    def refuse(self, channel: Channel, publications: list[Publication], refusal: Refusal) -> None:
+    def refuse(
+        self, channel: PublishChannel[Queue], publications: list[Publication], refusal: Refusal
+    ) -> None:
         """These are not stored and never will be."""
         refused = self._counters.refused
         refused[refusal.kind] = refused.get(refusal.kind, 0) + len(publications)
@@ -348,10 +340,9 @@ class Answers:
             [(publication.token, refusal) for publication in publications]
         )
 
-    def unroutable(self, parcel: PublishBatch) -> None:
+    def unroutable(self, parcel: PublishBatch[Queue]) -> None:
         """No queue wants it: confirmed at once, or refused if the publisher insists on one."""
         channel = parcel.channel
-        channel.connection.refund(parcel.charge)
         mandatory = [each for each in parcel.publications if each.is_mandatory]
         optional = [each for each in parcel.publications if not each.is_mandatory]
         self._counters.unroutable += len(parcel.publications)
@@ -367,14 +358,12 @@ class Answers:
                 self._say_refused()
             confirmed, self._confirmed = self._confirmed, {}
             for channel, confirmations in confirmed.items():
-                if not channel.is_closed:
-                    channel.connection.outlet.confirmed(channel, confirmations)
+                channel.confirm(confirmations)
 
     def _say_refused(self) -> None:
         refused, self._refused = self._refused, {}
         for channel, refusals in refused.items():
-            if not channel.is_closed:
-                channel.connection.outlet.refused(channel, refusals)
+            channel.refuse(refusals)
 
 
 # ---- settling -----------------------------------------------------------------------------------

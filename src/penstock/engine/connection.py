@@ -16,22 +16,23 @@ Not here: what happens to a publish (``publish.py``).
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 import msgspec
 
-from penstock.engine.ports import Outlet, Publication, Room, Undone
+from penstock.engine.flow_context import FlowContext
+from penstock.engine.ports import Confirmation, Publication, Room, Undone
 from penstock.engine.publish_batch import PublishBatch
-from penstock.engine.topic import Hold
+from penstock.engine.pull import Pull, PullResult
+from penstock.engine.subscription.consumer import Consumer, Delivery
+from penstock.engine.topic import Hold, Queue
 from penstock.flow.budgets import IN_FLIGHT_POOL, PendingLimit
 from penstock.flow.credit import Credit, Gate, Stage
 from penstock.flow.reason import Reason
 from penstock.model.errors import InvariantBroken
 from penstock.model.ids import ChannelId, ConnectionId
-
-if TYPE_CHECKING:
-    from penstock.engine.publish import PublishPipeline
-    from penstock.engine.topic import Queue
+from penstock.model.refusal import Refusal
 
 PAUSING: Final = frozenset((Reason.FLOW, Reason.PENDING, Reason.RATE))
 """Reasons that need nothing of this connection to pass: its socket may rest meanwhile."""
@@ -56,6 +57,49 @@ class ConnectionOptions(msgspec.Struct, frozen=True):
     """What would be held by an alarm, rate, quota or full queue is refused at once instead."""
 
 
+class Outlet(Protocol):
+    """The engine's way to one connection's peer; implemented by its adapter."""
+
+    def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
+        """These are stored and durable (transient ones: stored). One call per channel and sync."""
+        ...
+
+    def refused(self, channel: Channel, refusals: list[tuple[int, Refusal]]) -> None:
+        """These (token, why) were not stored and never will be."""
+        ...
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Messages for this consumer, within the demand it had announced."""
+        ...
+
+    def cancelled(self, consumer: Consumer, cause: str) -> None:
+        """The consumer is gone: its topic or subscription was deleted, or it was displaced."""
+        ...
+
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
+        """Failover: this consumer became, or ceased to be, the one that gets messages."""
+        ...
+
+    def gate_changed(self, is_open: bool, reasons: dict[Reason, str]) -> None:
+        """The set of reasons (with culprits) that hold this connection changed."""
+        ...
+
+    def answered(self, pull: Pull, result: PullResult) -> None:
+        """A held pull has its answer."""
+        ...
+
+
+class Pipeline(Protocol):
+    """The way in, as a channel sees it (``publish.PublishPipeline``)."""
+
+    @property
+    def chain(self) -> FlowContext: ...
+
+    def arrived(self, channel: Channel, publications: list[Publication]) -> None: ...
+
+    def closed(self, channel: Channel) -> None: ...
+
+
 class Channel:
     """One ordered stream of publishes; made by ``Connection.open_channel``."""
 
@@ -75,7 +119,7 @@ class Channel:
     )
 
     def __init__(
-        self, channel_id: ChannelId, connection: Connection, stage: Stage, intake: PublishPipeline
+        self, channel_id: ChannelId, connection: Connection, stage: Stage, intake: Pipeline
     ) -> None:
         flow = intake.chain.flow
         self.channel_id = channel_id
@@ -89,7 +133,7 @@ class Channel:
         )
         self.queue_credits: dict[Queue, Credit] = {}
         # Bounded by the reader's credit, or while held by the connection's byte share.
-        self.inbox: deque[PublishBatch] = deque()
+        self.inbox: deque[PublishBatch[Queue]] = deque()
         self.inbox_messages = 0
         self.hold: Hold | None = None
         """Why its first parcel is not admitted."""
@@ -118,6 +162,30 @@ class Channel:
         if not self.is_closed:
             self.is_closed = True
             self._intake.closed(self)
+
+    def queue_processed(self, queue: Queue, messages: int) -> None:
+        """The queue has passed on so many: the credit towards it comes back."""
+        credit = self.queue_credits.get(queue)
+        # None when the channel is gone, and its credit with it.
+        if credit is not None:
+            credit.processed(messages)
+
+    def finished(self, messages: int, charge: int) -> None:
+        """So many are durable, refused or dropped: give back what they were charged."""
+        connection = self.connection
+        connection.refund(charge)
+        if connection.pending.done(messages):
+            self._intake.chain.mark(connection)
+
+    def confirm(self, confirmations: list[Confirmation]) -> None:
+        """Tell the peer that these are stored, if it is still there."""
+        if not self.is_closed:
+            self.connection.outlet.confirmed(self, confirmations)
+
+    def refuse(self, refusals: list[tuple[int, Refusal]]) -> None:
+        """Tell the peer that these (token, why) are not stored, if it is still there."""
+        if not self.is_closed:
+            self.connection.outlet.refused(self, refusals)
 
     def credit_to(self, queue: Queue) -> Credit:
         """The credit of the hop to ``queue``."""
@@ -182,6 +250,7 @@ class Connection:
         "_chain",
         "_intake",
         "_next_channel",
+        "_on_close",
         "_share",
         "_unpaid_bytes",
         "channels",
@@ -206,7 +275,9 @@ class Connection:
         outlet: Outlet,
         name: str,
         options: ConnectionOptions,
-        intake: PublishPipeline,
+        *,
+        intake: Pipeline,
+        on_close: Callable[[Connection], None],
     ) -> None:
         chain = intake.chain
         self.connection_id = connection_id
@@ -238,6 +309,7 @@ class Connection:
         self._next_channel = 1
         self._chain = chain
         self._intake = intake
+        self._on_close = on_close
 
     def __repr__(self) -> str:
         return f"<Connection {self.name}>"
@@ -289,9 +361,7 @@ class Connection:
         self.gate.clear(self._chain.now_ms)
         self.stage.close()
         self._share.wake = None
-        self._chain.connections.pop(self.connection_id, None)
-        if self._chain.disconnected is not None:
-            self._chain.disconnected(self)
+        self._on_close(self)
 
     def forget_queue(self, queue: Queue) -> None:
         """A queue was deleted: nobody waits for it any more."""

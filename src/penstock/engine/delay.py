@@ -71,7 +71,7 @@ class Delays:
 
     # On the way in.
 
-    def judge(self, parcel: PublishBatch) -> None:
+    def judge(self, parcel: PublishBatch[Queue]) -> None:
         """Decide for each message of a timed parcel whether it is delayed for the whole topic."""
         wall_ms = self._chain.clock.wall_ms()
         is_delaying = any(queue.topic.policy.is_delaying for queue in parcel.queues or ())

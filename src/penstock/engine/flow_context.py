@@ -10,8 +10,7 @@ Invariant: whoever changes something that a turn must look at rings the bell (``
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from penstock.flow.alarms import AlarmBoard, disk_alarm, memory_alarm, parse_limit
 from penstock.flow.budgets import BytesPool, UnsentPool
@@ -20,15 +19,18 @@ from penstock.flow.episodes import Journal
 from penstock.model.clock import Clock, steady
 from penstock.settings.load import Settings
 
-if TYPE_CHECKING:
-    from penstock.engine.connection import Connection
-
 UNSENT_PART: Final = 4
 """One of so many parts of the in-flight pool is for deliveries. Fixed, because each side must be
 able to go on while the other has used up its own: publishers may wait for what consumers drain."""
 
 ASSUMED_BYTES: Final = 16 << 30
 """What a limit like 0.6 is a share of until the server has looked (``set_alarm_limits``)."""
+
+
+class Gated(Protocol):
+    """A connection, whose gate says what holds it (``connection.py``)."""
+
+    def refresh(self) -> None: ...
 
 
 class FlowContext:
@@ -53,12 +55,9 @@ class FlowContext:
             disk_alarm(parse_limit(flow.disk_free_limit, ASSUMED_BYTES), flow.disk_high_ratio),
         )
         self.log = self.stage("log", "log")
-        self.connections: dict[int, Connection] = {}
-        self.disconnected: Callable[[Connection], None] | None = None
-        """Told of every connection that is gone."""
         self.is_stirred = True
         """True when something happened that a turn has to look at."""
-        self._marked: dict[Connection, None] = {}
+        self._marked: dict[Gated, None] = {}
 
     @property
     def now_ms(self) -> int:
@@ -71,7 +70,7 @@ class FlowContext:
     def stir(self) -> None:
         self.is_stirred = True
 
-    def mark(self, connection: Connection) -> None:
+    def mark(self, connection: Gated) -> None:
         """Something about a connection changed: look at its gate before the turn ends."""
         self._marked[connection] = None
         self.is_stirred = True
@@ -82,26 +81,3 @@ class FlowContext:
             marked, self._marked = self._marked, {}
             for connection in marked:
                 connection.refresh()
-
-    def set_alarm(self, name: str, value: int) -> None:
-        """A probe looked: bytes of ``memory`` used, or of ``disk`` free."""
-        alarm = self.alarms.memory if name == "memory" else self.alarms.disk
-        if alarm.update(value, self.now_ms) is not None:
-            self._alarms_changed()
-
-    def set_alarm_limits(self, memory_bytes: int, disk_free_bytes: int) -> None:
-        """New marks, judged at once with the last figures seen."""
-        flow, now_ms = self.flow, self.now_ms
-        memory, disk = self.alarms.alarms
-        edges = (
-            memory.resize(memory_bytes, int(memory_bytes * flow.memory_low_ratio), now_ms),
-            disk.resize(int(disk_free_bytes * flow.disk_high_ratio), disk_free_bytes, now_ms),
-        )
-        if any(edge is not None for edge in edges):
-            self._alarms_changed()
-
-    def _alarms_changed(self) -> None:
-        for connection in self.connections.values():
-            self.mark(connection)
-        self.refresh_gates()
-        self.stir()

@@ -11,8 +11,8 @@ each, not twenty thousand views.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -23,6 +23,7 @@ from penstock.engine.flow_context import FlowContext
 from penstock.engine.ports import Room
 from penstock.engine.registry import Registry
 from penstock.engine.spark.query import PREFIX
+from penstock.engine.spark.query_service import QueryService
 from penstock.engine.spark.views import stage_of
 from penstock.engine.topic import Queue, Topic, TopicPolicy
 from penstock.flow.credit import Stage
@@ -34,9 +35,6 @@ from penstock.log.encode import Appending
 from penstock.model.errors import AlreadyExists
 from penstock.model.names import TopicName
 from penstock.model.record import Record
-
-if TYPE_CHECKING:
-    from penstock.engine.broker import Parts
 
 EVERY_STAGE: Final = 1 << 62
 
@@ -54,17 +52,27 @@ class FlowMap(msgspec.Struct):
     stages_held: int = 0
 
 
-def flow_map(parts: Parts, now_ms: int, running_max: int = EVERY_STAGE) -> FlowMap:
-    """The stages now, with views of about ``running_max`` that nobody waits for."""
-    return _Mapper(parts, now_ms, running_max).made()
+class FlowMapper:
+    """Makes one map of the stages as they are now."""
 
-
-class _Mapper:
-    """Makes one map."""
-
-    def __init__(self, parts: Parts, now_ms: int, running_max: int) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        chain: FlowContext,
+        *,
+        connections: Collection[Connection],
+        registry: Registry,
+        commits: Commits,
+        queries: QueryService,
+        now_ms: int,
+        running_max: int = EVERY_STAGE,
+    ) -> None:
+        self._chain = chain
+        self._connections = connections
+        self._registry = registry
+        self._commits = commits
+        self._queries = queries
         self._now_ms = now_ms
+        # Views that are made of stages nobody waits for, about.
         self._spare = running_max
         # Held connections shown with their channels and every figure.
         self._details = DETAILS_MAX
@@ -74,18 +82,18 @@ class _Mapper:
         self._keepers: dict[Room | None, str] = {}
 
     def made(self) -> FlowMap:
-        self._connections()
-        self._queues()
-        self._add(_log(self._parts, self._now_ms))
-        for topic in self._parts.registry.topics.values():
-            self._subscriptions(topic)
+        self._add_connections()
+        self._add_queues()
+        self._add_log()
+        for topic in self._registry.topics.values():
+            self._add_subscriptions(topic)
         return self._map
 
-    def _connections(self) -> None:
-        found, chain = self._map, self._parts.chain
+    def _add_connections(self) -> None:
+        found, chain = self._map, self._chain
         is_alarmed = chain.alarms.is_raised
         is_quiet = not chain.journal.open
-        for connection in chain.connections.values():
+        for connection in self._connections:
             channels = connection.channels
             if (is_quiet or not _is_held(connection)) and connection.undone is None:
                 if self._spare <= 0:
@@ -98,7 +106,7 @@ class _Mapper:
                 continue
             else:
                 self._details -= 1 + len(channels)
-            view = _connection(connection, self._parts, self._now_ms)
+            view = _connection(connection, chain.alarms.raised, self._now_ms)
             self._add(self._with_room(connection, view))
             for channel in channels.values():
                 view = _channel(channel, self._now_ms)
@@ -137,22 +145,28 @@ class _Mapper:
     def _keeper(self, room: Room | None) -> str:
         """Who fills the in-flight pool: with a publish that arrives, or with those that did."""
         if room not in self._keepers:
-            connections = self._parts.chain.connections.values()
-            most = max(connections, key=lambda each: each.bytes_held, default=None)
+            most = max(self._connections, key=lambda each: each.bytes_held, default=None)
             publisher = most.stage.label if most is not None and most.bytes_held else ""
             self._keepers[room] = (room.culprit if room is not None else "") or publisher
         return self._keepers[room]
 
-    def _queues(self) -> None:
-        downstream = (self._parts.chain.log.label,)
-        for queue in self._parts.registry.queues.values():
+    def _add_queues(self) -> None:
+        downstream = (self._chain.log.label,)
+        for queue in self._registry.queues.values():
             if queue.stage.episodes.is_lingering or queue in self._named or self._spare > 0:
                 self._spare -= 1
                 self._add(_stage(queue.stage, self._now_ms, downstream))
             else:
                 self._map.stages_total += 1
 
-    def _subscriptions(self, topic: Topic) -> None:
+    def _add_log(self) -> None:
+        """The last stage: what holds it is the disk itself, so it never counts as held back."""
+        view = _stage(self._chain.log, self._now_ms, ())
+        refusal = self._commits.refuse_now()
+        refusing = refusal.text.removesuffix("; nothing was stored") if refusal is not None else ""
+        self._add(StageView(kind=view.kind, name=view.name, share=view.share, refusing=refusing))
+
+    def _add_subscriptions(self, topic: Topic) -> None:
         for subscription in topic.subscriptions.values():
             if subscription.name.startswith(PREFIX):
                 self._query(topic, subscription.name.removeprefix(PREFIX))
@@ -164,10 +178,9 @@ class _Mapper:
                 self._map.stages_total += 1
 
     def _query(self, topic: Topic, name: str) -> None:
-        queries = self._parts.queries
-        query = queries.registry.queries.get(name)
+        query = self._queries.registry.queries.get(name)
         if query is not None and topic in query.reads:
-            self._add(stage_of(queries, query, topic, self._now_ms))
+            self._add(stage_of(self._queries, query, topic, self._now_ms))
 
     def _add(self, view: StageView) -> None:
         self._map.views.append(view)
@@ -185,7 +198,7 @@ def _is_held(connection: Connection) -> bool:
     return False
 
 
-def _connection(connection: Connection, parts: Parts, now_ms: int) -> StageView:
+def _connection(connection: Connection, raised: Mapping[Reason, str], now_ms: int) -> StageView:
     view = _stage(
         connection.stage,
         now_ms,
@@ -194,7 +207,6 @@ def _connection(connection: Connection, parts: Parts, now_ms: int) -> StageView:
     if connection.undone is not None:
         view = replace(view, undone=connection.undone.view())
     if connection.gate.is_open:
-        raised = parts.chain.alarms.raised
         if not raised:
             return view
         reason, culprit = next(iter(raised.items()))
@@ -230,14 +242,6 @@ def _channel(channel: Channel, now_ms: int) -> StageView:
         culprit=hold.culprit,
         since_ms=channel.inbox[0].arrived_ms if channel.inbox else None,
     )
-
-
-def _log(parts: Parts, now_ms: int) -> StageView:
-    """The last stage: what holds it is the disk itself, so it never counts as held back."""
-    view = _stage(parts.chain.log, now_ms, ())
-    refusal = parts.commits.refuse_now()
-    refusing = refusal.text.removesuffix("; nothing was stored") if refusal is not None else ""
-    return StageView(kind=view.kind, name=view.name, share=view.share, refusing=refusing)
 
 
 def _stage(stage: Stage, now_ms: int, downstream: tuple[str, ...]) -> StageView:

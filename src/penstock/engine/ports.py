@@ -18,25 +18,22 @@ Not here: subscriptions and consumers (``subscription.py``, ``consumer.py``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from penstock.flow.diagnosis import UndoneView
-from penstock.flow.reason import Reason
 from penstock.log.encode import Appending
 from penstock.model.ids import UNASSIGNED_OFFSET, LogPosition, QueueId, QueueOffset
 from penstock.model.record import Record
 from penstock.model.refusal import Refusal
 
-if TYPE_CHECKING:
-    from penstock.engine.connection import Channel
-    from penstock.engine.pull import Pull, PullResult
-    from penstock.engine.subscription.consumer import Consumer, Delivery
-    from penstock.engine.topic import Queue
+QueueT_co = TypeVar("QueueT_co", covariant=True)
+QueueT_contra = TypeVar("QueueT_contra", contravariant=True)
+"""The engine's queue (``topic.Queue``): it is above this module, which only names it."""
 
 
-class Route(Protocol):
+class Route(Protocol[QueueT_co]):
     """Where one publish goes."""
 
     @property
@@ -49,7 +46,7 @@ class Route(Protocol):
         """True when every record gets the same targets: a whole run is then routed by one call."""
         ...
 
-    def targets(self, record: Record, /) -> tuple[Queue, ...]:
+    def targets(self, record: Record, /) -> tuple[QueueT_co, ...]:
         """The queues that get a copy, each once; empty = unroutable."""
         ...
 
@@ -57,7 +54,7 @@ class Route(Protocol):
 class Publication(Appending, gc=False):
     """One publish on its way in; after ``Outlet.confirmed`` it says where it was stored."""
 
-    route: Route | None = None
+    route: Route[object] | None = None
     """Always given by the adapter; optional only for the sake of the fields before it."""
     token: int = 0
     """The adapter's own number for it, unique on its channel; the engine only gives it back."""
@@ -92,35 +89,23 @@ Confirmation = Publication
 """What ``Outlet.confirmed`` gets: token, queue_id, offset, position and store_ms are filled in."""
 
 
-class Outlet(Protocol):
-    """The engine's way to one connection's peer; implemented by its adapter."""
+class PublishChannel(Protocol[QueueT_contra]):
+    """The channel that a publish came on, as far as the publish needs it later."""
 
-    def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
-        """These are stored and durable (transient ones: stored). One call per channel and sync."""
+    def queue_processed(self, queue: QueueT_contra, messages: int) -> None:
+        """The queue has passed on so many: the credit towards it comes back."""
         ...
 
-    def refused(self, channel: Channel, refusals: list[tuple[int, Refusal]]) -> None:
-        """These (token, why) were not stored and never will be."""
+    def finished(self, messages: int, charge: int) -> None:
+        """So many are durable, refused or dropped: their bytes are paid back."""
         ...
 
-    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Messages for this consumer, within the demand it had announced."""
+    def confirm(self, confirmations: list[Confirmation]) -> None:
+        """Tell the peer that these are stored."""
         ...
 
-    def cancelled(self, consumer: Consumer, cause: str) -> None:
-        """The consumer is gone: its topic or subscription was deleted, or it was displaced."""
-        ...
-
-    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
-        """Failover: this consumer became, or ceased to be, the one that gets messages."""
-        ...
-
-    def gate_changed(self, is_open: bool, reasons: dict[Reason, str]) -> None:
-        """The set of reasons (with culprits) that hold this connection changed."""
-        ...
-
-    def answered(self, pull: Pull, result: PullResult) -> None:
-        """A held pull has its answer."""
+    def refuse(self, refusals: list[tuple[int, Refusal]]) -> None:
+        """Tell the peer that these (token, why) are not stored."""
         ...
 
 
@@ -178,10 +163,12 @@ class DeadLetterFormat(Protocol):
         ...
 
 
-class DeadLetterRouter(Protocol):
+class DeadLetterRouter(Protocol[QueueT_co]):
     """Where the dead letters of a topic go, instead of to the one topic that its policy names."""
 
-    def letters(self, record: Record, death: Death) -> Iterable[tuple[Record, tuple[Queue, ...]]]:
+    def letters(
+        self, record: Record, death: Death
+    ) -> Iterable[tuple[Record, tuple[QueueT_co, ...]]]:
         """New records, each with the queues that get it; none when the message is to vanish.
 
         Asked at the moment of death; the original is only read.

@@ -48,7 +48,7 @@ from penstock.settings.load import Settings
 
 CLOSED = Refusal(RefusalKind.CLOSING, "channel", "the channel was closed while publishes were held")
 
-Held = tuple[Hold, list[PublishBatch]]
+Held = tuple[Hold, list[PublishBatch[Queue]]]
 """Why, and what has to wait, in order."""
 
 BUSY_STEPS_MIN = 100
@@ -148,12 +148,21 @@ class PublishPipeline:
                 self._retire_if_done(channel)
 
     def refuse_all(self, refusal: Refusal) -> None:
-        """Refuse everything that waits in channels: nothing can be stored any more."""
+        """Refuse everything in channels and queues: nothing can be stored any more."""
         for channel in list(self.channels):
             while channel.inbox:
                 self._refuse(channel, channel.inbox.popleft(), refusal)
             self._set_hold(channel, None)
             self._retire_if_done(channel)
+        for parcel in self._collector.take_all():
+            parcel.channel.finished(len(parcel.publications), parcel.charge)
+            self._answers.refuse(parcel.channel, parcel.publications, refusal)
+
+    def remove(self, queue: Queue) -> None:
+        """A queue was deleted: what waits in it and goes nowhere else is unroutable."""
+        for parcel in self._collector.remove(queue):
+            parcel.channel.finished(len(parcel.publications), parcel.charge)
+            self._answers.unroutable(parcel)
 
     def _run_channel(
         self, channel: Channel, steps_max: int, size_max: int, alarm: Hold | None
@@ -192,7 +201,7 @@ class PublishPipeline:
             self._set_hold(channel, hold)
         return steps, size
 
-    def _admit(self, channel: Channel, parcel: PublishBatch) -> Held | None:
+    def _admit(self, channel: Channel, parcel: PublishBatch[Queue]) -> Held | None:
         """Route a parcel and hand over what is admitted; what has to wait comes back."""
         if parcel.queues is None:
             if not parcel.route.is_constant:
@@ -200,7 +209,7 @@ class PublishPipeline:
             parcel.queues = parcel.route.targets(parcel.publications[0].record)
         return self._admit_routed(channel, parcel)
 
-    def _admit_parts(self, channel: Channel, parts: list[PublishBatch]) -> Held | None:
+    def _admit_parts(self, channel: Channel, parts: list[PublishBatch[Queue]]) -> Held | None:
         for number, part in enumerate(parts):
             held = self._admit_routed(channel, part)
             if held is not None:
@@ -208,13 +217,14 @@ class PublishPipeline:
                 return held
         return None
 
-    def _admit_routed(self, channel: Channel, parcel: PublishBatch) -> Held | None:
+    def _admit_routed(self, channel: Channel, parcel: PublishBatch[Queue]) -> Held | None:
         queues = parcel.queues or ()
         for queue in queues:
             if queue.is_deleted:
                 queues = parcel.queues = tuple(each for each in queues if not each.is_deleted)
                 break
         if not queues:
+            channel.connection.refund(parcel.charge)
             self._answers.unroutable(parcel)
             channel.left(len(parcel.publications))
             return None
@@ -233,7 +243,7 @@ class PublishPipeline:
             self._refuse(channel, ruling.rest, overdue)
         return None
 
-    def _hand_over(self, channel: Channel, parcel: PublishBatch) -> None:
+    def _hand_over(self, channel: Channel, parcel: PublishBatch[Queue]) -> None:
         """Put an admitted parcel into the inbox of every target queue."""
         queues, connection = parcel.queues or (), channel.connection
         publications = parcel.publications
@@ -259,7 +269,7 @@ class PublishPipeline:
             self.chain.mark(connection)
         channel.left(messages)
 
-    def _refuse(self, channel: Channel, parcel: PublishBatch, refusal: Refusal) -> None:
+    def _refuse(self, channel: Channel, parcel: PublishBatch[Queue], refusal: Refusal) -> None:
         """Refuse what never left its channel."""
         channel.left(len(parcel.publications))
         channel.connection.refund(parcel.charge)
@@ -307,11 +317,11 @@ class PublishPipeline:
         return bool(channel.inbox) and channel.hold is None and not channel.stage.is_blocked
 
 
-def routed(parcel: PublishBatch) -> list[PublishBatch]:
+def routed(parcel: PublishBatch[Queue]) -> list[PublishBatch[Queue]]:
     """One parcel for each set of targets, order per queue kept."""
     route = parcel.route
     parts: dict[tuple[Queue, ...], list[Publication]] = {}
-    done: list[PublishBatch] = []
+    done: list[PublishBatch[Queue]] = []
     for publication in parcel.publications:
         queues = route.targets(publication.record)
         group = parts.get(queues)
@@ -326,7 +336,7 @@ def routed(parcel: PublishBatch) -> list[PublishBatch]:
     return done + [parcel.part(group, targets) for targets, group in parts.items()]
 
 
-def _fitting(parcel: PublishBatch, count_max: int, size_max: int) -> int:
+def _fitting(parcel: PublishBatch[Queue], count_max: int, size_max: int) -> int:
     """How many of a parcel's publications fit; one always does."""
     publications = parcel.publications
     count = min(len(publications), count_max)
@@ -357,10 +367,10 @@ BuryRefused = Callable[["Queue", Record], None]
 class Ruling(msgspec.Struct):
     """What admission says about a parcel that is not simply let in."""
 
-    admitted: PublishBatch | None = None
+    admitted: PublishBatch[Queue] | None = None
     refused: list[tuple[Publication, Refusal]] = msgspec.field(default_factory=list)
     hold: Hold | None = None
-    rest: PublishBatch | None = None
+    rest: PublishBatch[Queue] | None = None
     """What is held; set exactly when ``hold`` is."""
 
 
@@ -389,7 +399,7 @@ class Admission:
         reason, culprit = next(iter(self._alarms.raised.items()))
         return Hold(reason, culprit)
 
-    def judge(self, parcel: PublishBatch) -> Ruling | None:
+    def judge(self, parcel: PublishBatch[Queue]) -> Ruling | None:
         queues = parcel.queues or ()
         # If all of them together are not too large, none of them is.
         is_free = parcel.size <= self._message_bytes_max
@@ -401,7 +411,7 @@ class Admission:
         limited = [limits for queue in queues if (limits := queue.topic.limits) is not None]
         return self._rule(parcel, queues, limited)
 
-    def patience(self, channel: Channel, hold: Hold, parcel: PublishBatch) -> Refusal | None:
+    def patience(self, channel: Channel, hold: Hold, parcel: PublishBatch[Queue]) -> Refusal | None:
         """The refusal for a held parcel that may not wait (any longer); None = let it wait."""
         is_fast_failing = channel.connection.options.is_fast_failing
         if is_fast_failing and hold.reason is not Reason.SPARK:
@@ -424,7 +434,7 @@ class Admission:
             yield channel.inbox[0].arrived_ms + held_ms_max
 
     def _rule(
-        self, parcel: PublishBatch, queues: tuple[Queue, ...], limited: list[TopicLimits]
+        self, parcel: PublishBatch[Queue], queues: tuple[Queue, ...], limited: list[TopicLimits]
     ) -> Ruling:
         ruling = Ruling()
         now_ms = self._clock.monotonic_ms()
@@ -514,10 +524,10 @@ class FrameBuilder:
         self.held: dict[Queue, None] = {}
         """Those that wait for the log; to be looked at only."""
         # Taken in this turn; their channels have not got their credit back yet.
-        self._taken: list[PublishBatch] = []
+        self._taken: list[PublishBatch[Queue]] = []
         self._awaiting: list[Channel] = []
 
-    def put(self, queue: Queue, parcel: PublishBatch) -> None:
+    def put(self, queue: Queue, parcel: PublishBatch[Queue]) -> None:
         """A channel routed a parcel to this queue."""
         queue.inbox.put(parcel)
         self.queues[queue] = None
@@ -556,7 +566,7 @@ class FrameBuilder:
             taken, self._taken = self._taken, []
             for parcel in taken:
                 for queue in parcel.queues or ():
-                    _processed(queue, parcel)
+                    parcel.channel.queue_processed(queue, len(parcel.publications))
         if self._awaiting:
             awaiting, self._awaiting = self._awaiting, []
             for channel in awaiting:
@@ -595,18 +605,18 @@ class FrameBuilder:
                         return True
         return False
 
-    def take_all(self) -> list[PublishBatch]:
+    def take_all(self) -> list[PublishBatch[Queue]]:
         """Empty every inbox: nothing can be appended any more."""
-        parcels: dict[PublishBatch, None] = {}
+        parcels: dict[PublishBatch[Queue], None] = {}
         for queue in self.queues:
             for parcel in queue.inbox:
                 parcels[parcel] = None
-                _processed(queue, parcel)
+                parcel.channel.queue_processed(queue, len(parcel.publications))
             queue.inbox.clear()
         self.queues.clear()
         return list(parcels)
 
-    def remove(self, queue: Queue) -> list[PublishBatch]:
+    def remove(self, queue: Queue) -> list[PublishBatch[Queue]]:
         """A queue was deleted: empty its inbox; parcels that go nowhere else come back."""
         self.queues.pop(queue, None)
         self.held.pop(queue, None)
@@ -620,7 +630,7 @@ class FrameBuilder:
         queue.inbox.clear()
         return orphans
 
-    def _take_if_free(self, queue: Queue, parcel: PublishBatch, frame: Frame) -> bool:
+    def _take_if_free(self, queue: Queue, parcel: PublishBatch[Queue], frame: Frame) -> bool:
         if not self._is_free(queue, parcel, frame.size):
             return False
         messages = len(parcel.publications)
@@ -632,7 +642,7 @@ class FrameBuilder:
         self._taken.append(parcel)
         return True
 
-    def _is_free(self, queue: Queue, parcel: PublishBatch, waiting_bytes: int) -> bool:
+    def _is_free(self, queue: Queue, parcel: PublishBatch[Queue], waiting_bytes: int) -> bool:
         """True when the parcel, which is at the head of its lane in ``queue``, could be taken."""
         if queue.stage.is_blocked:
             return False
@@ -643,10 +653,3 @@ class FrameBuilder:
         return len(queues) == 1 or all(
             each.inbox.is_head(parcel) and not each.stage.is_blocked for each in queues
         )
-
-
-def _processed(queue: Queue, parcel: PublishBatch) -> None:
-    # The channel may be gone, and its credit with it.
-    credit = parcel.channel.queue_credits.get(queue)
-    if credit is not None:
-        credit.processed(len(parcel.publications))

@@ -15,17 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic, TypeVar, cast
 
 import msgspec
 
-from penstock.engine.ports import Publication, Route
+from penstock.engine.ports import Publication, PublishChannel, Route
 from penstock.model.errors import InvariantBroken
 from penstock.model.record import RecordFlag, Shape
 
-if TYPE_CHECKING:
-    from penstock.engine.connection import Channel
-    from penstock.engine.topic import Queue
+QueueT = TypeVar("QueueT")
+"""The engine's queue, which is above this module: a batch only carries it."""
 
 PUBLICATION_BYTES: Final = 512
 """What a publish weighs beside its bytes (record, publication and list slots, measured about 450):
@@ -61,17 +60,17 @@ TIMED: Final = Manner.TIMED
 """For every parcel one of these is asked for: by its own name it is found three times faster."""
 
 
-class PublishBatch(msgspec.Struct, eq=False):
+class PublishBatch(msgspec.Struct, Generic[QueueT], eq=False):
     """A run of publishes."""
 
-    channel: Channel
+    channel: PublishChannel[QueueT]
     publications: list[Publication]
-    route: Route
+    route: Route[QueueT]
     size: int
     """Bytes of all origins."""
     manner: Manner = PLAIN
     arrived_ms: int = 0
-    queues: tuple[Queue, ...] | None = None
+    queues: tuple[QueueT, ...] | None = None
     """None until it is routed."""
     has_keys: bool = False
     """True when some of it can be looked up by key."""
@@ -88,7 +87,7 @@ class PublishBatch(msgspec.Struct, eq=False):
         """Bytes the pool pays for it (D22)."""
         return self.size + PUBLICATION_BYTES * len(self.publications)
 
-    def join(self, later: PublishBatch) -> bool:
+    def join(self, later: PublishBatch[QueueT]) -> bool:
         """Take in what its channel sent right after it, if the two can travel as one."""
         if (
             later.route is not self.route
@@ -109,8 +108,8 @@ class PublishBatch(msgspec.Struct, eq=False):
         return True
 
     def part(
-        self, publications: list[Publication], queues: tuple[Queue, ...] | None
-    ) -> PublishBatch:
+        self, publications: list[Publication], queues: tuple[QueueT, ...] | None
+    ) -> PublishBatch[QueueT]:
         """Some of its publications, routed to ``queues``."""
         return PublishBatch(
             self.channel,
@@ -124,7 +123,7 @@ class PublishBatch(msgspec.Struct, eq=False):
             is_run=self.is_run,
         )
 
-    def split(self, count: int) -> PublishBatch:
+    def split(self, count: int) -> PublishBatch[QueueT]:
         """Cut off and return the first ``count`` publications; this one keeps the rest."""
         if not 0 < count < len(self.publications):
             raise InvariantBroken(f"a parcel of {len(self)} cannot be split at {count}")
@@ -135,8 +134,8 @@ class PublishBatch(msgspec.Struct, eq=False):
 
 
 def parcels_of(
-    channel: Channel, publications: list[Publication], now_ms: int
-) -> list[PublishBatch]:
+    channel: PublishChannel[QueueT], publications: list[Publication], now_ms: int
+) -> list[PublishBatch[QueueT]]:
     """The publications as parcels, in order; the list becomes theirs."""
     first = publications[0]
     route, shape, origin_bytes = first.route, first.record.shape, len(first.record.origin)
@@ -158,7 +157,9 @@ def parcels_of(
         size += length
     if route is None:
         raise InvariantBroken(NO_ROUTE)
-    parcel = PublishBatch(channel, publications, route, size, arrived_ms=now_ms)
+    parcel = PublishBatch(
+        channel, publications, cast("Route[QueueT]", route), size, arrived_ms=now_ms
+    )
     parcel.has_keys, parcel.is_run = has_keys, is_run
     return [parcel]
 
@@ -167,15 +168,18 @@ def size_of(publications: list[Publication]) -> int:
     return sum([len(publication.record.origin) for publication in publications])
 
 
-def _mixed(channel: Channel, publications: list[Publication], now_ms: int) -> list[PublishBatch]:
-    parcels: list[PublishBatch] = []
-    last: PublishBatch | None = None
+def _mixed(
+    channel: PublishChannel[QueueT], publications: list[Publication], now_ms: int
+) -> list[PublishBatch[QueueT]]:
+    parcels: list[PublishBatch[QueueT]] = []
+    last: PublishBatch[QueueT] | None = None
     for publication in publications:
         manner = _manner(publication.record.shape)
         if last is None or publication.route is not last.route or manner is not last.manner:
             if publication.route is None:
                 raise InvariantBroken(NO_ROUTE)
-            last = PublishBatch(channel, [], publication.route, 0, manner=manner, arrived_ms=now_ms)
+            route = cast("Route[QueueT]", publication.route)
+            last = PublishBatch(channel, [], route, 0, manner=manner, arrived_ms=now_ms)
             parcels.append(last)
         last.publications.append(publication)
         last.has_keys |= bool(publication.keys)
@@ -202,27 +206,27 @@ def _manner(shape: Shape) -> Manner:
 # Bound: the credit of each channel towards the queue, and the connections' byte shares.
 
 
-class Inbox:
+class Inbox(Generic[QueueT]):
     """Parcels that wait for the log."""
 
     __slots__ = ("_fresh", "_lanes", "_old", "messages")
 
     def __init__(self) -> None:
         # Mostly of one parcel, and never long: a list is made faster than a deque.
-        self._lanes: dict[Channel, list[PublishBatch]] = {}
-        self._fresh: dict[Channel, None] = {}
-        self._old: dict[Channel, None] = {}
+        self._lanes: dict[PublishChannel[QueueT], list[PublishBatch[QueueT]]] = {}
+        self._fresh: dict[PublishChannel[QueueT], None] = {}
+        self._old: dict[PublishChannel[QueueT], None] = {}
         self.messages = 0
         """Publishes in all lanes."""
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
 
-    def __iter__(self) -> Iterator[PublishBatch]:
+    def __iter__(self) -> Iterator[PublishBatch[QueueT]]:
         for lane in self._lanes.values():
             yield from lane
 
-    def put(self, parcel: PublishBatch) -> None:
+    def put(self, parcel: PublishBatch[QueueT]) -> None:
         """A channel routed a parcel here."""
         channel = parcel.channel
         lane = self._lanes.get(channel)
@@ -233,20 +237,20 @@ class Inbox:
             lane.append(parcel)
         self.messages += len(parcel.publications)
 
-    def is_head(self, parcel: PublishBatch) -> bool:
+    def is_head(self, parcel: PublishBatch[QueueT]) -> bool:
         """True when it is here and nothing of its channel is before it."""
         lane = self._lanes.get(parcel.channel)
         return lane is not None and lane[0] is parcel
 
-    def newcomers(self) -> list[PublishBatch]:
+    def newcomers(self) -> list[PublishBatch[QueueT]]:
         """The first parcels of channels that had nothing here before."""
         return [self._lanes[channel][0] for channel in self._fresh]
 
-    def heads(self) -> list[PublishBatch]:
+    def heads(self) -> list[PublishBatch[QueueT]]:
         """The first parcel of every channel, in the order of service."""
         return [self._lanes[channel][0] for channel in (*self._fresh, *self._old)]
 
-    def take(self, parcel: PublishBatch) -> None:
+    def take(self, parcel: PublishBatch[QueueT]) -> None:
         """Take out the head of a lane; its channel is last in turn then."""
         channel = parcel.channel
         lane = self._lanes[channel]

@@ -398,6 +398,10 @@ class TopicDeletion:
             subscription.is_leaving = True
         self.look()
 
+    def expire(self, topic: Topic) -> None:
+        """Nobody used the topic for as long as its policy allows."""
+        self.retire(topic, "expired")
+
     def look(self) -> None:
         """Somebody may have been buried."""
         for topic in list(self.causes):

@@ -7,7 +7,7 @@ moment of asking. Telemetry reads these from above; nothing here knows of metric
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -15,9 +15,6 @@ from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.engine.topic import Topic, backlog_bytes, oldest_age_ms, ready_messages
 from penstock.flow.fast_fail import RequestFigures
 from penstock.model.refusal import RefusalKind
-
-if TYPE_CHECKING:
-    from penstock.engine.broker import Parts
 
 
 class Counters(msgspec.Struct):
@@ -111,42 +108,6 @@ def topic_statistics(topic: Topic, wall_ms: int) -> TopicStatistics:
         backlog_bytes=backlog_bytes(topic),
         oldest_age_ms=oldest_age_ms(topic, wall_ms),
         subscriptions=subscriptions,
-    )
-
-
-def engine_statistics(parts: Parts) -> EngineStatistics:
-    chain, commits, counters = parts.chain, parts.commits, parts.counters
-    connections = chain.connections.values()
-    wall_ms = chain.clock.wall_ms()
-    return EngineStatistics(
-        published=counters.published,
-        confirmed=counters.confirmed,
-        refused=dict(counters.refused),
-        routed=counters.routed,
-        unroutable=counters.unroutable,
-        bytes_in=counters.bytes_in,
-        turns=parts.turns.turns,
-        settlements=parts.settling.settlements,
-        released=parts.delays.released,
-        delayed=parts.delays.waiting + parts.host.delayed_room.count,
-        dead_letters=parts.dead_letters.buried,
-        deaths_dropped=parts.dead_letters.dropped,
-        held_pulls=len(parts.pulls),
-        connections=len(connections),
-        channels=sum(len(each.channels) for each in connections),
-        connections_held=sum(not each.gate.is_open for each in connections),
-        inflight_bytes=chain.pool.used,
-        unsent_bytes=chain.unsent_pool.bytes,
-        unsynced_messages=commits.unsynced_messages,
-        unsynced_bytes=parts.store.unsynced_bytes,
-        free_buffers=commits.buffers.free_buffers,
-        is_memory_alarmed=chain.alarms.memory.is_raised,
-        is_disk_alarmed=chain.alarms.disk.is_raised,
-        is_log_held=commits.is_held,
-        is_store_busy=commits.busy.is_busy(chain.now_ms),
-        is_failed=commits.failure is not None,
-        topics=tuple(topic_statistics(each, wall_ms) for each in parts.registry.topics.values()),
-        requests=parts.waiting.figures(),
     )
 
 

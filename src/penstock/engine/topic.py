@@ -15,6 +15,7 @@ from zlib import crc32
 
 import msgspec
 
+from penstock.engine.ports import DeadLetterRouter, Route
 from penstock.engine.publish_batch import Inbox
 from penstock.flow.credit import Credit, Stage
 from penstock.flow.quota import BacklogQuota, QuotaPolicy, Verdict
@@ -27,7 +28,6 @@ from penstock.model.record import Record
 from penstock.model.refusal import Refusal, RefusalKind
 
 if TYPE_CHECKING:
-    from penstock.engine.ports import DeadLetterRouter, Route
     from penstock.engine.subscription.subscription import Subscription
 
 AT_ONCE_MS: Final = -1
@@ -126,7 +126,7 @@ class Topic:
         self.subscriptions: dict[str, Subscription] = {}
         self.limits: TopicLimits | None = None
         """None when the policy asks for nothing that a publish must be judged by: the fast way."""
-        self.graves: DeadLetterRouter | None = None
+        self.graves: DeadLetterRouter[Queue] | None = None
         """How its protocol routes dead letters; None = as the policy says."""
         self.last_used_ms = 0
         self.was_used = False
@@ -185,7 +185,7 @@ class Queue:
         self.queue_id = QueueId(index.queue_id)
         self.stage = stage
         self.log_credit = log_credit
-        self.inbox = Inbox()
+        self.inbox: Inbox[Queue] = Inbox()
         self.durable_end: int = index.next_offset
         self.is_deleted = False
 
@@ -688,7 +688,7 @@ class PriorityRoute:
         return (queues[min(record.shape.priority, len(queues) - 1)],)
 
 
-def route_to(topic: Topic) -> Route:
+def route_to(topic: Topic) -> Route[Queue]:
     """The natural route to a topic as a whole: by priority, by key, or straight."""
     if topic.policy.max_priority:
         return PriorityRoute(topic)

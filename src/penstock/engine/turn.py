@@ -4,72 +4,107 @@ A turn is a function of the state, the clock and the store's answers; it never w
 
     timers      subscriptions, held pulls, waiting requests, chores whose time has come
     channels    route and admit (publish.py)
-    frame       what the queues give (collect.py), releases, settlements, dead letters, own events
+    frame       what the queues give (publish.py), releases, settlements, dead letters, own events
     append      one write (commit.py); transient publishes are confirmed
-    make room   topics above a length limit or quota let their oldest messages go (limits.py)
-    snapshot    cursors are offered while nothing is unsaved (housekeeping.py)
-    dispatch    subscriptions that were woken hand out messages (deliver.py)
+    snapshot    cursors are offered while nothing is unsaved
+    dispatch    subscriptions that were woken hand out messages (subscription/dispatch.py)
+    make room   topics above a length limit or quota let their oldest messages go (topic.py)
     answers     refusals and confirms leave, gates open and close
 
 Invariant (law 4): when a turn or a sync ends, it looks at what is left, not at what happened.
 Whatever could move now asks for the next turn; whatever waits for time is in ``next_deadline_ms``;
 whatever waits for the disk is looked at after a sync. So no wake-up can be lost.
+
+Also here: who is told of new messages (``Arrivals``), who is to be dispatched (``DispatchQueue``)
+and the timed chores (``Housekeeping``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from penstock.engine.commit import Frame, Settling
+from penstock.engine.commit import Answers, Commits, Frame, Settling
+from penstock.engine.dead_letter import DeadLetters
+from penstock.engine.delay import Delays
 from penstock.engine.flow_context import FlowContext
-from penstock.engine.registry import Registry
+from penstock.engine.flow_map import SystemTopic
+from penstock.engine.publish import FrameBuilder, PublishPipeline
+from penstock.engine.pull import Pull, PullService
+from penstock.engine.registry import Registry, TopicDeletion
+from penstock.engine.spark.query_service import QueryService
 from penstock.engine.subscription.subscription import Subscription
-from penstock.engine.topic import Topic
+from penstock.engine.topic import Queue, Topic
+from penstock.engine.waiting import WaitingRoom
+from penstock.flow.long_poll import HeldPulls
 from penstock.log.format import CursorState
 from penstock.log.store import Store
 from penstock.model.errors import AppendFailed
 from penstock.model.ids import QueueId, SubscriptionId
 from penstock.settings.broker import StorageSettings
 
-if TYPE_CHECKING:
-    from penstock.engine.broker import Parts
-    from penstock.engine.topic import Queue
-
 RETRY_MS = 100
 """After a write the disk refused, settlements and dead letters wait this long for the next try."""
 
 
 class TurnRunner:
-    """Runs turns over the parts of an engine."""
+    """Runs the turns of one engine; it owns nothing but what a turn leaves for the next."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._chain = parts.chain
-        self._woken: dict[Subscription, None] = {}
-        self._deadlines = Deadlines()
+    def __init__(
+        self,
+        chain: FlowContext,
+        *,
+        registry: Registry,
+        intake: PublishPipeline,
+        collector: FrameBuilder,
+        delays: Delays,
+        settling: Settling,
+        dead_letters: DeadLetters,
+        flow_topic: SystemTopic,
+        commits: Commits,
+        answers: Answers,
+        arrivals: Arrivals,
+        dispatch_queue: DispatchQueue,
+        held_pulls: HeldPulls[Pull],
+        pulls: PullService,
+        queries: QueryService,
+        waiting: WaitingRoom,
+        housekeeping: Housekeeping,
+        deletion: TopicDeletion,
+    ) -> None:
+        self._chain = chain
+        self._registry = registry
+        self._intake = intake
+        self._collector = collector
+        self._delays = delays
+        self._settling = settling
+        self._dead_letters = dead_letters
+        self._flow_topic = flow_topic
+        self._commits = commits
+        self._answers = answers
+        self._arrivals = arrivals
+        self._dispatch_queue = dispatch_queue
+        self._held_pulls = held_pulls
+        self._pulls = pulls
+        self._queries = queries
+        self._waiting = waiting
+        self._housekeeping = housekeeping
+        self._deletion = deletion
         self._overfull: dict[Topic, None] = {}
+        """Topics that may be above a limit: looked at after the next dispatch."""
         self._retry_ms = 0
         self._has_drained = False
         self._is_stuffed = False
+        """True while so many dead letters wait for the disk that nothing may be handed out."""
         self.turns = 0
-
-    def wake(self, subscription: Subscription) -> None:
-        """Dispatch this subscription in this turn or the next."""
-        self._woken[subscription] = None
-        self._chain.is_stirred = True
 
     def watch(self, topic: Topic) -> None:
         """Look after the next append whether the topic is above a limit."""
         self._overfull[topic] = None
 
-    def forget(self, subscription: Subscription) -> None:
-        self._woken.pop(subscription, None)
-        self._deadlines.disarm(subscription)
-
     def run(self) -> None:
-        parts, chain, commits = self._parts, self._chain, self._parts.commits
+        chain, commits = self._chain, self._commits
         self.turns += 1
         self._has_drained = False
         chain.is_stirred = False
@@ -77,83 +112,67 @@ class TurnRunner:
         chain.journal.tick(now_ms)
         self._timers(now_ms)
         if commits.failure is not None:
-            parts.intake.refuse_all(commits.failure)
-            parts.refuse_collected(commits.failure)
+            self._intake.refuse_all(commits.failure)
         else:
-            parts.intake.run(self.turns)
+            self._intake.run(self.turns)
             is_saved = self._append(now_ms)
             # Those left over from a frame that could not be written; newer ones are this turn's.
-            self._is_stuffed = bool(parts.dead_letters.waiting) and parts.dead_letters.is_crowded
+            self._is_stuffed = bool(self._dead_letters.waiting) and self._dead_letters.is_crowded
             if is_saved:
-                parts.housekeeping.snapshot(now_ms)
+                self._housekeeping.snapshot(now_ms)
                 if commits.asked:
                     commits.arm_callbacks()
         self._has_drained |= self._dispatch()
-        if parts.leaving.causes:
-            parts.leaving.look()
+        if self._deletion.causes:
+            self._deletion.look()
         if self._overfull and commits.failure is None:
             # After the dispatch: what a consumer takes at once is never too much.
             self._make_room()
         if chain.journal.open:
             # Only now are channels free that wait for a queue: what it did took its time.
             chain.journal.tick(chain.now_ms)
-        parts.collector.give_back()
+        self._collector.give_back()
         if commits.armed:
             commits.run_idle_callbacks()
-        parts.answers.say()
+        self._answers.say()
         chain.refresh_gates()
         chain.is_stirred = self._can_move()
-
-    def arrived(self, queue: Queue, *, is_durable: bool) -> None:
-        """A queue has new messages; those who may see them now (D7) are told."""
-        for subscription in queue.topic.subscriptions.values():
-            if subscription.options.sees_unsynced is not is_durable:
-                subscription.arrived(queue.queue_id)
-        parts = self._parts
-        if is_durable and (parts.held_pulls.held or parts.queries.held.held):
-            parts.pulls.arrived(queue)
-            parts.queries.arrived(queue)
-
-    def durable(self, frame: Frame) -> None:
-        """A sync covered a frame: what it stored may be seen by all."""
-        for queue in frame.ends:
-            if not queue.is_deleted:
-                self.arrived(queue, is_durable=True)
 
     def look_after_sync(self) -> None:
         """A sync has ended: ask for a turn if it may have something to do now (law 4).
 
         A lone publisher's sync leaves nothing behind: its confirm is on its way already.
         """
-        chain, parts = self._chain, self._parts
-        is_waiting = self._overfull or parts.collector.held
-        is_awaited = parts.commits.asked or parts.commits.armed
-        if is_waiting or is_awaited or parts.commits.failure is not None:
+        chain, commits = self._chain, self._commits
+        is_waiting = self._overfull or self._collector.held
+        is_awaited = commits.asked or commits.armed
+        if is_waiting or is_awaited or commits.failure is not None:
             chain.is_stirred = True
         elif not chain.is_stirred:
             chain.is_stirred = self._can_move()
 
     def next_deadline_ms(self) -> int | None:
         """When the first thing that waits for time is due."""
-        parts, journal = self._parts, self._chain.journal
-        soonest_ms = parts.housekeeping.next_deadline_ms()
-        if self._deadlines.heap:
-            soonest_ms = min(soonest_ms, self._deadlines.heap[0][0])
+        journal, commits, housekeeping = self._chain.journal, self._commits, self._housekeeping
+        soonest_ms = housekeeping.next_deadline_ms()
+        deadlines = self._dispatch_queue.deadlines.heap
+        if deadlines:
+            soonest_ms = min(soonest_ms, deadlines[0][0])
         if self._retry_ms:
             soonest_ms = min(soonest_ms, self._retry_ms)
-        elif parts.commits.failure is None and not parts.commits.is_held_at(journal.now_ms):
+        elif commits.failure is None and not commits.is_held_at(journal.now_ms):
             # What needs a frame cannot be done before there can be one.
-            soonest_ms = min(soonest_ms, parts.delays.next_deadline_ms())
-            if parts.housekeeping.snapshot_ms is not None:
-                soonest_ms = min(soonest_ms, parts.housekeeping.snapshot_ms)
-        if not (journal.open or parts.intake.channels or parts.is_anybody_waiting):
+            soonest_ms = min(soonest_ms, self._delays.next_deadline_ms())
+            if housekeeping.snapshot_ms is not None:
+                soonest_ms = min(soonest_ms, housekeeping.snapshot_ms)
+        if not (journal.open or self._intake.channels or self._is_anybody_waiting()):
             return soonest_ms
         for at_ms in (
             journal.next_deadline_ms,
-            parts.intake.next_deadline_ms(),
-            parts.waiting.next_deadline_ms(),
-            parts.pulls.next_deadline_ms(),
-            parts.queries.next_deadline_ms(),
+            self._intake.next_deadline_ms(),
+            self._waiting.next_deadline_ms(),
+            self._pulls.next_deadline_ms(),
+            self._queries.next_deadline_ms(),
         ):
             if at_ms is not None and at_ms < soonest_ms:
                 soonest_ms = at_ms
@@ -162,51 +181,62 @@ class TurnRunner:
     # Parts of a turn.
 
     def _timers(self, now_ms: int) -> None:
-        parts = self._parts
-        if self._deadlines.heap:
+        if self._dispatch_queue.deadlines.heap:
             self._subscriptions_due(now_ms)
         if self._retry_ms and now_ms >= self._retry_ms:
             self._retry_ms = 0
-        if parts.is_anybody_waiting:
-            parts.pulls.due(now_ms)
-            parts.queries.due(now_ms)
-        if now_ms >= parts.housekeeping.due_ms or parts.registry.unused.topics:
-            parts.housekeeping.run(now_ms, parts.expire)
-        parts.waiting.turn()
+        if self._is_anybody_waiting():
+            self._pulls.due(now_ms)
+            self._queries.due(now_ms)
+        if now_ms >= self._housekeeping.due_ms or self._registry.unused.topics:
+            self._housekeeping.run(now_ms, self._deletion.expire)
+        self._waiting.turn()
+
+    def _is_anybody_waiting(self) -> bool:
+        """True when a request is held, or queries are to be looked after: mostly there are none."""
+        queries = self._queries
+        return bool(
+            self._waiting.is_used
+            or self._held_pulls.held
+            or queries.held.held
+            or queries.registry.look_ms is not None
+        )
 
     def _subscriptions_due(self, now_ms: int) -> None:
         # Each once: what one of them leaves undone is due at once, in the next turn.
-        for subscription_id in self._deadlines.take_due(now_ms):
-            subscription = self._parts.registry.subscription(subscription_id)
+        deadlines = self._dispatch_queue.deadlines
+        for subscription_id in deadlines.take_due(now_ms):
+            subscription = self._registry.subscription(subscription_id)
             if subscription is not None:
                 subscription.due(now_ms)
-                self._deadlines.arm(subscription)
+                deadlines.arm(subscription)
 
     def _append(self, now_ms: int) -> bool:
         """Append what there is; True when nothing that was settled is left unsaved."""
-        parts = self._parts
-        settling, dead_letters, delays = parts.settling, parts.dead_letters, parts.delays
-        if parts.commits.is_held_at(now_ms):
-            parts.collector.hold(self._chain.log)
+        chain, commits, collector = self._chain, self._commits, self._collector
+        settling, dead_letters, delays = self._settling, self._dead_letters, self._delays
+        flow_topic = self._flow_topic
+        if commits.is_held_at(now_ms):
+            collector.hold(chain.log)
             return False
-        if parts.collector.held:
-            parts.collector.let_go(self._chain.log)
+        if collector.held:
+            collector.let_go(chain.log)
         frame = Frame()
-        parts.collector.collect(frame)
+        collector.collect(frame)
         # After a refused write only publishers try the disk at once: they are answered by it.
         if self._retry_ms and not frame.parcels:
             return False
-        released = delays.due(frame, self._chain.flow.turn_messages_max, now_ms)
+        released = delays.due(frame, chain.flow.turn_messages_max, now_ms)
         settled = settling.put(frame)
         buried = dead_letters.put(frame) if dead_letters.waiting else []
-        told = parts.flow_topic.put(frame) if parts.flow_topic.waiting else 0
+        told = flow_topic.put(frame) if flow_topic.waiting else 0
         if not frame.batch:
             return True
-        if not parts.commits.append(frame, self._chain.clock.wall_at(now_ms)):
+        if not commits.append(frame, chain.clock.wall_at(now_ms)):
             settling.failed(settled)
             dead_letters.failed(buried)
             delays.failed(released)
-            parts.flow_topic.failed(told)
+            flow_topic.failed(told)
             self._retry_ms = now_ms + RETRY_MS
             self._has_drained = True
             return False
@@ -215,9 +245,9 @@ class TurnRunner:
         if buried:
             dead_letters.stored(frame.end_position)
         delays.stored(frame)
-        parts.housekeeping.appended(now_ms)
+        self._housekeeping.appended(now_ms)
+        self._arrivals.appended(frame.queues)
         for queue in frame.queues:
-            self.arrived(queue, is_durable=False)
             limits = queue.topic.limits
             if limits is not None and limits.evicts:
                 self._overfull[queue.topic] = None
@@ -239,55 +269,101 @@ class TurnRunner:
 
     def _dispatch(self) -> bool:
         """Hand out messages; True when any queue has fewer of them ready now."""
-        if not self._woken or self._is_stuffed:
+        dispatch_queue, chain = self._dispatch_queue, self._chain
+        if not dispatch_queue.woken or self._is_stuffed:
             return False
         moved = 0
-        woken, self._woken = self._woken, {}
-        flow = self._chain.flow
-        share = flow.turn_messages_max // len(woken) or 1
+        woken, dispatch_queue.woken = dispatch_queue.woken, {}
+        share = chain.flow.turn_messages_max // len(woken) or 1
         for subscription in woken:
             # The part of a turn that this one leaves is not shared out: it comes again at once.
             here = subscription.dispatch(share)
             moved += here
             if here >= share:
-                self._woken[subscription] = None
-            self._deadlines.arm(subscription)
-        registry = self._parts.registry
+                dispatch_queue.woken[subscription] = None
+            dispatch_queue.deadlines.arm(subscription)
+        registry = self._registry
         if registry.evicting or registry.unused.topics:
             for subscription in woken:
                 topic = cast("Queue", subscription.lead_queue).topic
                 # Somebody may have come or left; what came back may be too much.
-                registry.unused.look(topic, self._chain.now_ms)
+                registry.unused.look(topic, chain.now_ms)
                 if topic.name in registry.evicting:
                     self._overfull[topic] = None
         return moved > 0
 
     def _can_move(self) -> bool:
         """True when the next turn would move something (law 4)."""
-        parts = self._parts
-        if self._woken and not self._is_stuffed:
+        commits, collector, intake = self._commits, self._collector, self._intake
+        if self._dispatch_queue.woken and not self._is_stuffed:
             return True
-        if parts.commits.failure is not None:
+        if commits.failure is not None:
             return False
-        if parts.intake.channels and parts.intake.can_move(has_drained=self._has_drained):
+        if intake.channels and intake.can_move(has_drained=self._has_drained):
             return True
-        if parts.waiting.is_used and parts.waiting.can_move:
+        if self._waiting.is_used and self._waiting.can_move:
             return True
-        if parts.commits.is_held_at(self._chain.journal.now_ms):
+        if commits.is_held_at(self._chain.journal.now_ms):
             return False
-        return bool(parts.collector.queues and parts.collector.can_move) or self._wants_frame()
+        return bool(collector.queues and collector.can_move) or self._wants_frame()
 
     def _wants_frame(self) -> bool:
         """True when something else than publishes is to be appended, and may be tried now."""
-        parts = self._parts
         return not self._retry_ms and bool(
-            parts.settling.noted
-            or parts.settling.again
-            or parts.dead_letters.waiting
-            or parts.delays.asked
-            or parts.commits.asked
-            or parts.flow_topic.waiting
+            self._settling.noted
+            or self._settling.again
+            or self._dead_letters.waiting
+            or self._delays.asked
+            or self._commits.asked
+            or self._flow_topic.waiting
         )
+
+
+class Arrivals:
+    """Tells readers of new messages, each at the moment from which it may see them (D7)."""
+
+    def __init__(
+        self, held_pulls: HeldPulls[Pull], pulls: PullService, queries: QueryService
+    ) -> None:
+        self._held_pulls = held_pulls
+        self._pulls = pulls
+        self._queries = queries
+
+    def appended(self, queues: Iterable[Queue]) -> None:
+        """These have new messages that are not durable yet."""
+        for queue in queues:
+            for subscription in queue.topic.subscriptions.values():
+                if subscription.options.sees_unsynced:
+                    subscription.arrived(queue.queue_id)
+
+    def durable(self, queues: Iterable[Queue]) -> None:
+        """A sync covered what these had got: it may be seen by all."""
+        for queue in queues:
+            if queue.is_deleted:
+                continue
+            for subscription in queue.topic.subscriptions.values():
+                if not subscription.options.sees_unsynced:
+                    subscription.arrived(queue.queue_id)
+            if self._held_pulls.held or self._queries.held.held:
+                self._pulls.arrived(queue)
+                self._queries.arrived(queue)
+
+
+class DispatchQueue:
+    """Subscriptions that are to hand out messages: in this turn or the next, or at a deadline."""
+
+    def __init__(self, chain: FlowContext) -> None:
+        self._chain = chain
+        self.woken: dict[Subscription, None] = {}
+        self.deadlines = Deadlines()
+
+    def wake(self, subscription: Subscription) -> None:
+        self.woken[subscription] = None
+        self._chain.is_stirred = True
+
+    def forget(self, subscription: Subscription) -> None:
+        self.woken.pop(subscription, None)
+        self.deadlines.disarm(subscription)
 
 
 # ---- deadlines ----------------------------------------------------------------------------------
@@ -364,6 +440,8 @@ class Housekeeping:
         settings: StorageSettings,
         registry: Registry,
         settling: Settling,
+        *,
+        lowest_kept: Callable[[Queue], int | None],
     ) -> None:
         self._store = store
         self._chain = chain
@@ -376,7 +454,7 @@ class Housekeeping:
         self._mark_ms: int | None = None
         self.due_ms = self._sweep_ms
         """Neither sweep nor mark is due before; what was put off meanwhile makes it too early."""
-        self.kept: Callable[[Queue], int | None] = lambda _queue: None
+        self._lowest_kept = lowest_kept
         """The first offset of a queue that a lease keeps (F18)."""
 
     def appended(self, now_ms: int) -> None:
@@ -450,7 +528,7 @@ class Housekeeping:
     def _sweep(self) -> None:
         wall_ms = self._chain.clock.wall_ms()
         needs = {
-            int(queue.queue_id): _lowest_needed(queue, wall_ms, self.kept(queue))
+            int(queue.queue_id): _lowest_needed(queue, wall_ms, self._lowest_kept(queue))
             for queue in self._registry.queues.values()
         }
         self._store.sweep(needs, wall_ms)

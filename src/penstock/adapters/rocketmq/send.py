@@ -195,7 +195,7 @@ class SendHandler:
         self._waiting = session.broker.engine.waiting
         self._arrived: list[SendFrame] = []
         # By route: order matters within a queue only, and the engine moves runs of one queue.
-        self._checked: dict[Route | None, list[Publication]] = {}
+        self._checked: dict[Route[object] | None, list[Publication]] = {}
         self._publisher = Publisher(session.channel, self._answer, self._refuse)
         self._sender = Sender(session, self)
 

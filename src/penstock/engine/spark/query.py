@@ -40,9 +40,12 @@ from penstock.model.errors import AlreadyExists, PenstockError
 from penstock.model.queries import BAD_REQUEST, BatchProgress, OffsetMap
 
 if TYPE_CHECKING:
-    from penstock.engine.broker import Parts
+    from penstock.engine.flow_context import FlowContext
+    from penstock.engine.host import Host
+    from penstock.engine.registry import Registry
     from penstock.engine.subscription.subscription import Subscription
     from penstock.engine.topic import Queue, Topic, TopicPolicy
+    from penstock.log.catalog import Definitions
     from penstock.settings.protocols import SparkSettings
 
 _log = logging.getLogger(__name__)
@@ -217,10 +220,22 @@ LEASE_EVENTS_MAX: Final = 256
 class QueryRegistry:
     """Every query of one engine."""
 
-    def __init__(self, parts: Parts, settings: SparkSettings) -> None:
-        self._parts = parts
-        self._chain = parts.chain
+    def __init__(
+        self,
+        settings: SparkSettings,
+        chain: FlowContext,
+        *,
+        definitions: Definitions,
+        registry: Registry,
+        host: Host,
+        remove_subscription: Callable[[Topic, Subscription, str], None],
+    ) -> None:
         self._settings = settings
+        self._chain = chain
+        self._definitions = definitions
+        self._registry = registry
+        self._host = host
+        self._remove_subscription = remove_subscription
         self.queries: dict[str, Query] = {}
         self.pressures: Final = Pressures(settings, self.backlogs, lambda: self._chain.now_ms)
         self.leases_broken: Counter[str] = Counter()
@@ -232,15 +247,14 @@ class QueryRegistry:
     def restore(self) -> None:
         """After a restart: the queries whose positions or leases are there."""
         wall_ms = self._chain.clock.wall_ms()
-        for topic in self._parts.registry.topics.values():
+        for topic in self._registry.topics.values():
             for name, subscription in topic.subscriptions.items():
                 if name.startswith(PREFIX):
                     query = self._known(name.removeprefix(PREFIX), wall_ms)
                     query.reads[topic] = subscription
-        definitions = self._parts.store.definitions
-        for name, body in definitions.all(QUERY_KIND).items():
+        for name, body in self._definitions.all(QUERY_KIND).items():
             if name not in self.queries:
-                definitions.delete(QUERY_KIND, name)  # its topics are gone
+                self._definitions.delete(QUERY_KIND, name)  # its topics are gone
                 continue
             row, query = msgspec.json.decode(body, type=QueryRow), self.queries[name]
             query.lease.ttl_ms = row.ttl_ms
@@ -294,7 +308,7 @@ class QueryRegistry:
     def save(self, query: Query) -> None:
         """Put its row into the next transaction."""
         query.saved_ms = query.lease.heard_ms
-        self._parts.store.definitions.put(QUERY_KIND, query.name, query.row())
+        self._definitions.put(QUERY_KIND, query.name, query.row())
         self._chain.stir()
 
     def release(self, name: str, *, is_final: bool) -> None:
@@ -307,8 +321,8 @@ class QueryRegistry:
         if is_final:
             del self.queries[name]
             for topic in query.topics():
-                self._parts.remove_subscription(topic, query.reads[topic], "released")
-            self._parts.store.definitions.delete(QUERY_KIND, name)
+                self._remove_subscription(topic, query.reads[topic], "released")
+            self._definitions.delete(QUERY_KIND, name)
         else:
             self.save(query)
         self.look_ms = self._chain.now_ms
@@ -399,8 +413,8 @@ class QueryRegistry:
             return found
         options = replace(POSITION_OPTIONS, is_durable=topic.is_durable)
         try:
-            made = self._parts.registry.create_subscription(
-                topic, PREFIX + query.name, options, self._parts.host
+            made = self._registry.create_subscription(
+                topic, PREFIX + query.name, options, self._host
             )
         except AlreadyExists as problem:
             raise QueryRefused(BAD_REQUEST, str(problem)) from None

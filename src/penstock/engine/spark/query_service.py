@@ -51,9 +51,10 @@ from penstock.model.queries import (
 )
 
 if TYPE_CHECKING:
-    from penstock.engine.broker import Parts
+    from penstock.engine.flow_context import FlowContext
     from penstock.engine.topic import Queue, Topic
     from penstock.flow.spark_brake import Lease
+    from penstock.log.store import Store
 
 WAIT_MS_MAX: Final = 60_000
 """Longest hold of a poll: a query that is gone must not look alive for longer."""
@@ -86,17 +87,28 @@ class QueryService:
     ``handle`` takes any request of the bulk link; ``registry`` holds the queries.
     """
 
-    def __init__(self, parts: Parts, registry: QueryRegistry) -> None:
-        self._parts = parts
-        self._chain = parts.chain
+    def __init__(
+        self,
+        registry: QueryRegistry,
+        chain: FlowContext,
+        *,
+        store: Store,
+        topics: Mapping[TopicName, Topic],
+        transient_floor: int,
+    ) -> None:
         self.registry: Final = registry
+        self._chain = chain
+        self._store = store
+        self._topics = topics
+        # Transient records below this position did not survive the restart (D6).
+        self._transient_floor = transient_floor
         self.held: HeldPulls[_HeldPoll] = HeldPulls(POLLS_HELD_MAX, POLLS_HELD_MAX)
         """Polls that wait; to be looked at only."""
 
     @property
     def epoch(self) -> int:
         """Offsets of an older epoch may name other messages now (D7)."""
-        return self._parts.store.epoch
+        return self._store.epoch
 
     @property
     def wall_ms(self) -> int:
@@ -135,7 +147,7 @@ class QueryService:
 
     def resolve(self, topics: list[str] | None, pattern: str | None) -> list[Topic]:
         """The topics that are meant, in the order of their names."""
-        return found_topics(self._parts.registry.topics, topics, pattern)
+        return found_topics(self._topics, topics, pattern)
 
     def by_time(self, topic: str, at_ms: int) -> dict[int, int]:
         """First offset stored at or after a wall time, for each queue; the durable end if none."""
@@ -170,7 +182,7 @@ class QueryService:
             end=upto,
             files=[IndexFile(*each) for each in files],
             tail=tail,
-            run_start=self._parts.host.transient_floor,
+            run_start=self._transient_floor,
         )
 
     # Polls.

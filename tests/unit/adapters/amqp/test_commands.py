@@ -45,7 +45,7 @@ def client():
 
 
 def turns(client):
-    return client.bench.engine._parts.turns.turns
+    return client.bench.engine._turns.turns
 
 
 def published(client, channel=1):

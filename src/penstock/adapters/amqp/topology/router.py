@@ -57,7 +57,7 @@ class ExchangeRoute:
         self, queues: tuple[AmqpQueue, ...], steps: int, search: _Search | None = None
     ) -> None:
         routes = [_route_to(queue) for queue in queues]
-        self._pickers: Final[list[Route]] = [each for each in routes if not each.is_constant]
+        self._pickers: Final[list[Route[Queue]]] = [each for each in routes if not each.is_constant]
         self._fixed: Final = tuple(
             queue.topic.queues[0]
             for queue, route in zip(queues, routes, strict=True)
@@ -265,7 +265,7 @@ class Router:
         return ExchangeRoute(queues, steps, _Search(self, trail))
 
 
-def _route_to(queue: AmqpQueue) -> Route:
+def _route_to(queue: AmqpQueue) -> Route[Queue]:
     """The last hop. A topic of another protocol may grow by queues at any time, unseen by us."""
     return KeyRoute(queue.topic) if queue.is_foreign else route_to(queue.topic)
 

@@ -231,7 +231,7 @@ def test_the_arguments_of_everything_that_is_kept(method):
 def test_a_vhost_that_is_dropped_is_not_told_of_topics_any_more():
     client = client_of()
     broker, engine = client.bench.broker, client.bench.engine
-    before = len(engine._parts.removal_watchers)
+    before = len(engine._removal_watchers)
     for _ in range(3):
         vhost = broker.make_vhost("v")
         client_of_vhost = client.bench.peer()
@@ -242,7 +242,7 @@ def test_a_vhost_that_is_dropped_is_not_told_of_topics_any_more():
         assert broker.drop_vhost("v")
         assert vhost.queues.get("q") is None
         assert list(vhost.bindings) == []
-    assert len(engine._parts.removal_watchers) == before
+    assert len(engine._removal_watchers) == before
     client.turn()
     assert engine.definitions("amqp.binding") == {}
     assert engine.definitions("amqp.queue") == {}
