@@ -69,7 +69,7 @@ class Actor:
     def answered(self, pull: Pull, result: PullResult) -> None: ...
 
 
-class Publishing(Actor):
+class EnginePublisher(Actor):
     """Publishes numbered messages at a steady pace, as far as the broker lets it."""
 
     def __init__(
@@ -150,7 +150,7 @@ class Publishing(Actor):
         self.broker.wake()
 
 
-class Consuming(Actor):
+class EngineConsumer(Actor):
     """Takes messages with a window and settles them at once."""
 
     def __init__(self, broker: Broker, name: str, topic: Topic, *, prefetch: int) -> None:

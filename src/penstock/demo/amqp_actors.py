@@ -157,11 +157,11 @@ class AmqpPublisher:
 
 
 class AmqpConsumer:
-    """Settles what it gets, at once or after a while, or not at all; made by ``Desk.consume``."""
+    """Settles what it gets, at once, after a while or not at all; see ``AmqpControl.consume``."""
 
-    def __init__(self, desk: Desk, name: str, *, is_idle: bool) -> None:
+    def __init__(self, control: AmqpControl, name: str, *, is_idle: bool) -> None:
         self.name: Final = name
-        self.link: Final = desk.link
+        self.link: Final = control.link
         self.bodies: Final[list[bytes]] = []
         """Settled ones, in order."""
         self.message_seconds = 0.0
@@ -169,7 +169,7 @@ class AmqpConsumer:
         self.is_idle = is_idle
         """True: it takes, and settles nothing."""
         self.unacked_peak = 0
-        self._channel = desk.channel
+        self._channel = control.channel
         # Bounded by the prefetch, or by F13 of the broker.
         self._arrived: deque[tuple[int, bytes]] = deque()
         self._last = 0
@@ -208,7 +208,7 @@ class AmqpConsumer:
                 self.settle(1 if self.message_seconds else self.unacked)
 
 
-class Desk:
+class AmqpControl:
     """A channel for commands and consumers: each delivery goes to the one it names."""
 
     def __init__(self, link: AmqpLink, channel: int) -> None:
@@ -219,10 +219,10 @@ class Desk:
         self._consumers: Final[dict[str, AmqpConsumer]] = {}
 
     @classmethod
-    async def open(cls, link: AmqpLink, channel: int = 1) -> Desk:
-        desk = cls(link, channel)
-        await link.open(channel, desk._hear)
-        return desk
+    async def open(cls, link: AmqpLink, channel: int = 1) -> AmqpControl:
+        control = cls(link, channel)
+        await link.open(channel, control._hear)
+        return control
 
     async def declare(self, queue: str, **arguments: Any) -> None:
         """A durable queue; ``x_overflow="hold"`` is the argument ``x-overflow``."""

@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from penstock.demo.scenes import SCENES, load_scene
+from penstock.demo.scenes import SCENES
 from penstock.demo.story import SIZES
 
 TERMINATED: Final = 128 + signal.SIGTERM
@@ -45,7 +45,7 @@ def _tell(size: str, *, is_kept: bool, as_json: bool) -> None:
             "the scenes need nothing, see penstock demo --list"
         )
     from penstock.demo.story.board import Screen
-    from penstock.demo.story.telling import Story
+    from penstock.demo.story.story import Story
 
     # A story that is told to end ends its broker and its Spark, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
@@ -57,12 +57,12 @@ def _tell(size: str, *, is_kept: bool, as_json: bool) -> None:
 
 
 def _play(name: str, as_json: bool) -> None:
-    from penstock.demo.scenes.house import House
+    from penstock.demo.scenes.scene import Scene
 
-    house = House(name, is_silent=as_json)
-    is_good = asyncio.run(house.play(load_scene(name)))
+    scene = Scene(name, is_silent=as_json)
+    is_good = asyncio.run(scene.play())
     if as_json:
-        _print_json(house.verdict())
+        _print_json(scene.verdict())
     sys.exit(0 if is_good else 1)
 
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.cli.asking import address, send
-from penstock.demo.amqp_actors import AmqpConsumer, AmqpLink, AmqpPublisher, Desk
+from penstock.demo.amqp_actors import AmqpConsumer, AmqpControl, AmqpLink, AmqpPublisher
 from penstock.wire.amqp.codes import PROTOCOL_HEADER
 from penstock.wire.amqp.frames import content_frames, method_frame
 from penstock.wire.amqp.methods.basic import Publish
@@ -96,11 +96,11 @@ async def overload(endpoints: dict[str, str], pid: int, plan: Plan) -> Report:
         return links[-1]
 
     try:
-        desk = await Desk.open(await connect("consumer"))
+        control = await AmqpControl.open(await connect("consumer"))
         limits = {"x_max_length": plan.length_max, "x_overflow": "hold"} if plan.length_max else {}
-        await desk.declare(QUEUE, **limits)
-        await desk.qos(PREFETCH)
-        consumer = await desk.consume("consumer", QUEUE)
+        await control.declare(QUEUE, **limits)
+        await control.qos(PREFETCH)
+        consumer = await control.consume("consumer", QUEUE)
         consumer.message_seconds = 1 / plan.consumer_per_s
         publishers = [
             await AmqpPublisher.start(

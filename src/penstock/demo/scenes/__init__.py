@@ -1,17 +1,12 @@
 """Scenes: short plays in which one mechanism acts and checks itself (D27).
 
-A scene is a file here with ``async def play(house: House) -> None``; it publishes and consumes
-through the house's actors, orders faults, says what happens and ends with checks. To add one,
+A scene is a file here with ``async def play(scene: Scene) -> None``; it publishes and consumes
+through the scene's actors, orders faults, says what happens and ends with checks. To add one,
 write the file and give it a line in ``SCENES``; every scene is also run as a test. Settings that
 its broker needs are in ``SETTINGS`` of the file.
 """
 
-from collections.abc import Awaitable, Callable
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from penstock.demo.scenes.house import House
+from typing import Final
 
 SCENES: Final = {
     "store-hold": "the disk stops answering: one publisher is held, one refused, none is lied to",
@@ -37,17 +32,3 @@ SCENES: Final = {
     "spark-backpressure": "a slow Spark query slows, then holds, the publishers of its topic only",
 }
 """Name -> what it shows, in the order in which they are listed."""
-
-Play = Callable[["House"], Awaitable[None]]
-
-
-def load_scene(name: str) -> Play:
-    """The scene's ``play``; its file is named after it."""
-    play: Play = import_module(f"penstock.demo.scenes.{name.replace('-', '_')}").play
-    return play
-
-
-def scene_settings(name: str) -> dict[str, str]:
-    """Settings of the scene's private broker, by key."""
-    scene = import_module(f"penstock.demo.scenes.{name.replace('-', '_')}")
-    return dict(getattr(scene, "SETTINGS", {}))

@@ -8,8 +8,8 @@ only consumes hears nothing. When the alarm is over, all that was held is stored
 
 from typing import Final, NamedTuple
 
-from penstock.demo.amqp_actors import AmqpConsumer, AmqpLink, AmqpPublisher, Desk
-from penstock.demo.scenes.house import House
+from penstock.demo.amqp_actors import AmqpConsumer, AmqpControl, AmqpLink, AmqpPublisher
+from penstock.demo.scenes.scene import Scene
 from penstock.server.faults import FaultOrder
 
 PER_SECOND: Final = 1000
@@ -34,89 +34,89 @@ class Cast(NamedTuple):
     reader: AmqpConsumer
 
 
-async def play_alarm(house: House, alarm: Alarm) -> None:
-    cast = await _set_up(house)
-    await house.wait(1.0)
-    await _raise(house, alarm, cast)
-    await _clear(house, cast)
+async def play_alarm(scene: Scene, alarm: Alarm) -> None:
+    cast = await _set_up(scene)
+    await scene.wait(1.0)
+    await _raise(scene, alarm, cast)
+    await _clear(scene, cast)
     cast.publisher.stop()
-    await house.check_nothing_lost([cast.publisher], cast.reader)
+    await scene.check_nothing_lost([cast.publisher], cast.reader)
 
 
-async def _set_up(house: House) -> Cast:
-    desk = await Desk.open(await house.amqp("reader"))
-    await desk.declare("orders")
-    await desk.declare("returns")
-    await desk.qos(100)
-    reader = await desk.consume("reader", "orders")
-    shop = await house.amqp("shop")
+async def _set_up(scene: Scene) -> Cast:
+    control = await AmqpControl.open(await scene.amqp("reader"))
+    await control.declare("orders")
+    await control.declare("returns")
+    await control.qos(100)
+    reader = await control.consume("reader", "orders")
+    shop = await scene.amqp("shop")
     filler = await AmqpPublisher.start(
         shop, "filler", "returns", per_second=3000, channel=3, count_max=RETURNS
     )
-    await house.until(lambda: filler.is_done, 5)
+    await scene.until(lambda: filler.is_done, 5)
     publisher = await AmqpPublisher.start(shop, "shop", "orders", per_second=PER_SECOND)
-    return Cast(shop, house.cast(publisher), house.cast(reader))
+    return Cast(shop, scene.cast(publisher), scene.cast(reader))
 
 
-async def _raise(house: House, alarm: Alarm, cast: Cast) -> None:
+async def _raise(scene: Scene, alarm: Alarm, cast: Cast) -> None:
     shop, publisher = cast.shop, cast.publisher
-    house.order(alarm.order)
-    is_told = await house.until(lambda: shop.is_blocked, 3)
-    house.check(
+    scene.order(alarm.order)
+    is_told = await scene.until(lambda: shop.is_blocked, 3)
+    scene.check(
         "the client hears connection.blocked with the reason",
         is_told and [each.reason for each in shop.notices] == [alarm.words],
         f"{[each.reason for each in shop.notices]}",
     )
-    house.say(f"the client hears connection.blocked: {shop.notices[0].reason if is_told else '-'}")
-    await house.wait(0.3)
+    scene.say(f"the client hears connection.blocked: {shop.notices[0].reason if is_told else '-'}")
+    await scene.wait(0.3)
     before = len(publisher.confirmed_numbers)
-    desk = await Desk.open(shop, 2)
-    await desk.qos(PREFETCH)
-    returns = house.cast(await desk.consume("returns", "returns"))
-    is_drained = await house.until(lambda: len(returns.bodies) >= RETURNS, 6)
-    left = await desk.ready("returns")
-    await Desk.open(await house.amqp("newcomer"))
-    await house.wait(0.5)
-    page = await house.flow()
+    control = await AmqpControl.open(shop, 2)
+    await control.qos(PREFETCH)
+    returns = scene.cast(await control.consume("returns", "returns"))
+    is_drained = await scene.until(lambda: len(returns.bodies) >= RETURNS, 6)
+    left = await control.ready("returns")
+    await AmqpControl.open(await scene.amqp("newcomer"))
+    await scene.wait(0.5)
+    page = await scene.flow()
     after = len(publisher.confirmed_numbers)
-    house.check("no publish is stored during the alarm", after == before, f"{after:,} confirmed")
-    house.check(
+    scene.check("no publish is stored during the alarm", after == before, f"{after:,} confirmed")
+    scene.check(
         "the same connection consumes and settles on, ten at a time",
         is_drained and returns.unacked_peak <= PREFETCH,
         f"{len(returns.bodies)} settled, at most {returns.unacked_peak} unacked",
     )
-    house.check(
+    scene.check(
         "its declares are answered, and others can connect",
         left == 0,
         f"queue.declare says {left} ready",
     )
-    house.check("who only consumes hears nothing", not cast.reader.link.notices)
-    _check_page(house, alarm, page["diagnosis"], page["stages"])
+    scene.check("who only consumes hears nothing", not cast.reader.link.notices)
+    _check_page(scene, alarm, page["diagnosis"], page["stages"])
 
 
 def _check_page(
-    house: House, alarm: Alarm, diagnosis: dict[str, str], stages: list[dict[str, str]]
+    scene: Scene, alarm: Alarm, diagnosis: dict[str, str], stages: list[dict[str, str]]
 ) -> None:
-    house.say(f"the broker says: {diagnosis['sentence']}")
+    scene.say(f"the broker says: {diagnosis['sentence']}")
     states = sorted(each["state"] for each in stages if each["kind"] == "connection")
-    house.check(
+    scene.check(
         "the broker names the alarm; who publishes is blocked, the others are blocking",
         diagnosis["kind"] == alarm.kind and states == ["blocked", "blocking", "blocking"],
         f"{diagnosis['kind']}; connections: {', '.join(states)}",
     )
 
 
-async def _clear(house: House, cast: Cast) -> None:
+async def _clear(scene: Scene, cast: Cast) -> None:
     shop, publisher = cast.shop, cast.publisher
     before = len(publisher.confirmed_numbers)
-    house.order(FaultOrder("clear"))
-    is_told = await house.until(lambda: not shop.is_blocked, 3)
-    is_resumed = await house.until(
+    scene.order(FaultOrder("clear"))
+    is_told = await scene.until(lambda: not shop.is_blocked, 3)
+    is_resumed = await scene.until(
         lambda: len(publisher.confirmed_numbers) > before + PER_SECOND, 5
     )
-    house.check(
+    scene.check(
         "it hears connection.unblocked, once",
         is_told and len(shop.notices) == 2,
         f"blocked for {shop.notices[-1].at_s - shop.notices[0].at_s:.1f} s" if is_told else "",
     )
-    house.check("what was held is stored, and publishing goes on by itself", is_resumed)
+    scene.check("what was held is stored, and publishing goes on by itself", is_resumed)

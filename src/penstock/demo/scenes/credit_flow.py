@@ -9,8 +9,8 @@ the end the credit of a hop is changed while messages wait: more of them fit, at
 
 from typing import Any, Final
 
-from penstock.demo.amqp_actors import AmqpPublisher, Desk
-from penstock.demo.scenes.house import House
+from penstock.demo.amqp_actors import AmqpControl, AmqpPublisher
+from penstock.demo.scenes.scene import Scene
 from penstock.model.names import topic_name
 from penstock.server.faults import FaultOrder
 
@@ -22,113 +22,113 @@ HOLD_MS: Final = 20_000
 """Long enough for any machine; each hold is ended by hand."""
 
 
-async def play(house: House) -> None:
-    desk = await Desk.open(await house.amqp("reader"))
-    await desk.declare("orders")
-    await desk.declare("others")
-    await desk.qos(500)
-    reader = await desk.consume("reader", "orders")
+async def play(scene: Scene) -> None:
+    control = await AmqpControl.open(await scene.amqp("reader"))
+    await control.declare("orders")
+    await control.declare("others")
+    await control.qos(500)
+    reader = await control.consume("reader", "orders")
     orders, others = [
-        house.cast(
+        scene.cast(
             await AmqpPublisher.start(
-                await house.amqp(name), name, name, per_second=PER_SECOND, window=4 * PER_SECOND
+                await scene.amqp(name), name, name, per_second=PER_SECOND, window=4 * PER_SECOND
             )
         )
         for name in ("orders", "others")
     ]
-    house.cast(reader)
-    await house.wait(1.0)
-    await _slow_queue(house, others)
-    await _slow_disk(house, orders)
-    await _credit(house)
+    scene.cast(reader)
+    await scene.wait(1.0)
+    await _slow_queue(scene, others)
+    await _slow_disk(scene, orders)
+    await _credit(scene)
     orders.stop()
     others.stop()
-    await house.check_nothing_lost([orders], reader)
+    await scene.check_nothing_lost([orders], reader)
 
 
-async def _slow_queue(house: House, others: AmqpPublisher) -> None:
-    house.order(FaultOrder("queue-delay", ms=HOLD_MS, topic="orders"))
-    page = await _page_with(house, "connection")
+async def _slow_queue(scene: Scene, others: AmqpPublisher) -> None:
+    scene.order(FaultOrder("queue-delay", ms=HOLD_MS, topic="orders"))
+    page = await _page_with(scene, "connection")
     before = len(others.confirmed_numbers)
     waits = _waits(page)
-    house.say(f"who waits for whom: {waits}")
+    scene.say(f"who waits for whom: {waits}")
     held = {stage["kind"] for stage in page["stages"] if stage["state"] == "flow"}
-    house.check(
+    scene.check(
         "a queue that stands still holds its channel and its connection",
         held >= {"connection", "channel", "queue"},
         f"in state flow: {', '.join(sorted(held))}",
     )
-    house.check(
+    scene.check(
         "each of them names the next one",
         "channel" in waits["connection"] and waits["channel"] == "queue orders",
         f"{waits}",
     )
-    house.check(
+    scene.check(
         "the broker names what holds the queue",
         "queue-delay" in page["diagnosis"]["sentence"],
         page["diagnosis"]["sentence"],
     )
-    is_free = await house.until(
+    is_free = await scene.until(
         lambda: len(others.confirmed_numbers) > before + PER_SECOND / 2, SECONDS_MAX
     )
-    house.check("publishers to another queue do not wait", is_free)
-    house.order(FaultOrder("clear"))
-    await house.wait(1.5)
+    scene.check("publishers to another queue do not wait", is_free)
+    scene.order(FaultOrder("clear"))
+    await scene.wait(1.5)
 
 
-async def _slow_disk(house: House, orders: AmqpPublisher) -> None:
-    house.order(FaultOrder("store-hold", ms=HOLD_MS))
-    page = await _page_with(house, "connection", bottleneck="log")
+async def _slow_disk(scene: Scene, orders: AmqpPublisher) -> None:
+    scene.order(FaultOrder("store-hold", ms=HOLD_MS))
+    page = await _page_with(scene, "connection", bottleneck="log")
     held = [stage["name"] for stage in page["stages"] if stage["kind"] == "queue"]
-    house.say(f"the broker says: {page['diagnosis']['sentence']}")
-    house.check(
+    scene.say(f"the broker says: {page['diagnosis']['sentence']}")
+    scene.check(
         "a disk that stands still holds everybody, and the broker names the log",
         page["diagnosis"]["kind"] == "log" and set(held) >= {"orders", "others"},
         page["diagnosis"]["sentence"],
     )
     before = len(orders.confirmed_numbers)
-    house.order(FaultOrder("clear"))
-    is_going_on = await house.until(
+    scene.order(FaultOrder("clear"))
+    is_going_on = await scene.until(
         lambda: len(orders.confirmed_numbers) > before + PER_SECOND, SECONDS_MAX
     )
-    house.check("all of them go on by themselves", is_going_on)
-    await house.wait(1.5)
+    scene.check("all of them go on by themselves", is_going_on)
+    await scene.wait(1.5)
 
 
-async def _credit(house: House) -> None:
-    topic = house.broker.engine.topic(topic_name("orders"))
+async def _credit(scene: Scene) -> None:
+    topic = scene.broker.engine.topic(topic_name("orders"))
     assert topic is not None
     inbox = topic.queues[0].inbox
-    await house.ask("PUT", "/api/flow/credit", SMALL)
-    house.order(FaultOrder("queue-delay", ms=HOLD_MS, topic="orders"))
-    await _page_with(house, "connection")
-    await house.wait(0.5)
+    await scene.ask("PUT", "/api/flow/credit", SMALL)
+    scene.order(FaultOrder("queue-delay", ms=HOLD_MS, topic="orders"))
+    await _page_with(scene, "connection")
+    await scene.wait(0.5)
     small = inbox.messages
-    await house.ask("PUT", "/api/flow/credit", LARGE)
+    await scene.ask("PUT", "/api/flow/credit", LARGE)
     # Up to one step of what was processed before is not given back yet.
-    is_more = await house.until(
+    is_more = await scene.until(
         lambda: inbox.messages > LARGE["credit"] - LARGE["more"], SECONDS_MAX
     )
-    house.say(f"credit 100: {small} messages wait in the queue; credit 1000: {inbox.messages}")
-    house.check(
+    scene.say(f"credit 100: {small} messages wait in the queue; credit 1000: {inbox.messages}")
+    scene.check(
         "credit bounds what waits in the queue, and is changed while they wait",
         is_more and SMALL["credit"] - SMALL["more"] < small <= 2 * SMALL["credit"],
         f"credit 100: {small} messages; credit 1000: {inbox.messages}",
     )
-    house.order(FaultOrder("clear"))
+    scene.order(FaultOrder("clear"))
 
 
-async def _page_with(house: House, kind: str, bottleneck: str = "") -> dict[str, Any]:
+async def _page_with(scene: Scene, kind: str, bottleneck: str = "") -> dict[str, Any]:
     """The first page on which such a stage is in state flow, and the broker blames that one."""
     page: dict[str, Any] = {}
     for _ in range(round(SECONDS_MAX / 0.1)):
-        page = await house.flow()
+        page = await scene.flow()
         is_there = any(
             stage["kind"] == kind and stage["state"] == "flow" for stage in page["stages"]
         )
         if is_there and bottleneck in ("", page["diagnosis"]["kind"]):
             break
-        await house.wait(0.1)
+        await scene.wait(0.1)
     return page
 
 

@@ -8,8 +8,8 @@ and the broker goes on.
 
 from typing import Final
 
-from penstock.demo.actors import Consuming, Publishing
-from penstock.demo.scenes.house import House
+from penstock.demo.actors import EngineConsumer, EnginePublisher
+from penstock.demo.scenes.scene import Scene
 from penstock.engine.topic import Topic
 from penstock.model.refusal import RefusalKind
 from penstock.server.faults import FaultOrder
@@ -18,52 +18,52 @@ PER_SECOND: Final = 2000
 FAILING_WRITES: Final = 20
 
 
-async def play(house: House) -> None:
-    topic = house.topic("orders")
-    publisher = house.publisher("publisher", topic, per_second=PER_SECOND)
-    await house.wait(1.5)
-    consumer = await _alarm(house, topic, publisher)
-    await _failing_writes(house, publisher)
+async def play(scene: Scene) -> None:
+    topic = scene.topic("orders")
+    publisher = scene.publisher("publisher", topic, per_second=PER_SECOND)
+    await scene.wait(1.5)
+    consumer = await _alarm(scene, topic, publisher)
+    await _failing_writes(scene, publisher)
     publisher.stop()
-    await house.check_nothing_lost([publisher], consumer)
+    await scene.check_nothing_lost([publisher], consumer)
 
 
-async def _alarm(house: House, topic: Topic, publisher: Publishing) -> Consuming:
-    house.order(FaultOrder("disk", bytes=0))
-    is_held = await house.until(lambda: "disk" in " ".join(publisher.gates), 3)
-    await house.wait(0.5)
+async def _alarm(scene: Scene, topic: Topic, publisher: EnginePublisher) -> EngineConsumer:
+    scene.order(FaultOrder("disk", bytes=0))
+    is_held = await scene.until(lambda: "disk" in " ".join(publisher.gates), 3)
+    await scene.wait(0.5)
     before = len(publisher.confirmed_numbers)
-    consumer = house.consumer("reader", topic)
-    is_drained = await house.until(lambda: len(consumer.bodies) >= before, 5)
-    await house.wait(1.0)
-    page = await house.flow()
+    consumer = scene.consumer("reader", topic)
+    is_drained = await scene.until(lambda: len(consumer.bodies) >= before, 5)
+    await scene.wait(1.0)
+    page = await scene.flow()
     during = len(publisher.confirmed_numbers)
     sentence = page["diagnosis"]["sentence"]
-    house.say(f"the broker says: {sentence}")
-    house.order(FaultOrder("clear"))
-    is_resumed = await house.until(lambda: len(publisher.confirmed_numbers) > during + 1000, 5)
-    house.check(
+    scene.say(f"the broker says: {sentence}")
+    scene.order(FaultOrder("clear"))
+    is_resumed = await scene.until(lambda: len(publisher.confirmed_numbers) > during + 1000, 5)
+    scene.check(
         "the alarm held the publisher",
         is_held and during == before,
         f"{during - before} confirmed during the alarm",
     )
-    house.check("the broker named the disk", "disk" in sentence, sentence)
-    house.check("the consumer drained meanwhile", is_drained, f"{before:,} messages")
-    house.check("publishing resumed by itself", is_resumed)
+    scene.check("the broker named the disk", "disk" in sentence, sentence)
+    scene.check("the consumer drained meanwhile", is_drained, f"{before:,} messages")
+    scene.check("publishing resumed by itself", is_resumed)
     return consumer
 
 
-async def _failing_writes(house: House, publisher: Publishing) -> None:
-    await house.wait(0.5)
-    house.order(FaultOrder("write-error", count=FAILING_WRITES, error="enospc"))
-    has_failed = await house.until(lambda: bool(publisher.refusals), 3)
-    await house.wait(1.0)
+async def _failing_writes(scene: Scene, publisher: EnginePublisher) -> None:
+    await scene.wait(0.5)
+    scene.order(FaultOrder("write-error", count=FAILING_WRITES, error="enospc"))
+    has_failed = await scene.until(lambda: bool(publisher.refusals), 3)
+    await scene.wait(1.0)
     after_errors = len(publisher.confirmed_numbers)
-    is_going_on = await house.until(lambda: len(publisher.confirmed_numbers) > after_errors, 3)
-    house.check(
+    is_going_on = await scene.until(lambda: len(publisher.confirmed_numbers) > after_errors, 3)
+    scene.check(
         "failing writes were refused, in words",
         has_failed and {each.kind for each in publisher.refusals} == {RefusalKind.WRITE_FAILED},
         f"{len(publisher.refusals):,} refusals: "
         + (publisher.refusals[0].text if publisher.refusals else "-"),
     )
-    house.check("the broker went on afterwards", is_going_on)
+    scene.check("the broker went on afterwards", is_going_on)

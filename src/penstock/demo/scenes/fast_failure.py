@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from penstock.cli.remoting import RemotingClient
-from penstock.demo.scenes.house import House
+from penstock.demo.scenes.scene import Scene
 from penstock.server.faults import FaultOrder
 from penstock.wire.rocketmq.codes import RequestCode
 
@@ -20,35 +20,35 @@ SLACK_MS: Final = 400
 """For a busy machine between the sweep and the ears of the producer."""
 
 
-async def play(house: House) -> None:
-    probe = await house.away(house.rocketmq)
-    await house.away(lambda: probe.create_topic("orders", 1))
-    sender = house.sender("producer", "orders", per_second=PER_SECOND, body_bytes=500)
-    await house.wait(1.0)
-    house.check("sends are stored while the disk answers", sender.stored > 0 == sender.refused)
-    house.order(FaultOrder("store-hold", ms=HOLD_MS))
-    slowest_ms = await house.away(lambda: _beat(probe, HOLD_MS / 1000))
-    await house.wait(1.0)
+async def play(scene: Scene) -> None:
+    probe = await scene.away(scene.rocketmq)
+    await scene.away(lambda: probe.create_topic("orders", 1))
+    sender = scene.sender("producer", "orders", per_second=PER_SECOND, body_bytes=500)
+    await scene.wait(1.0)
+    scene.check("sends are stored while the disk answers", sender.stored > 0 == sender.refused)
+    scene.order(FaultOrder("store-hold", ms=HOLD_MS))
+    slowest_ms = await scene.away(lambda: _beat(probe, HOLD_MS / 1000))
+    await scene.wait(1.0)
     before = sender.stored
-    await house.wait(0.5)
-    house.check("sends are stored again when it does", sender.stored > before)
-    await house.away(sender.stop)
-    end = await house.away(
+    await scene.wait(0.5)
+    scene.check("sends are stored again when it does", sender.stored > before)
+    await scene.away(sender.stop)
+    end = await scene.away(
         lambda: probe.offset(RequestCode.GET_MAX_OFFSET, "orders").number("offset")
     )
     word = "TIMEOUT_CLEAN_QUEUE"
-    house.check(
+    scene.check(
         "sends that waited too long were told so in RocketMQ's words",
         sender.busy[word] > 0,
         sender.remarks.get(word, "-"),
     )
-    house.check(
+    scene.check(
         f"nobody waited much longer than {AGE_MS_MAX} ms for it",
         0 < sender.slowest_busy_ms < AGE_MS_MAX + SLACK_MS,
         f"slowest busy answer {sender.slowest_busy_ms:.0f} ms",
     )
-    house.check("heartbeats did not notice", slowest_ms < 300, f"slowest {slowest_ms:.0f} ms")
-    house.check(
+    scene.check("heartbeats did not notice", slowest_ms < 300, f"slowest {slowest_ms:.0f} ms")
+    scene.check(
         "in the log is what was answered SEND_OK, and nothing that was called busy",
         end == sender.stored and not sender.other and not sender.outstanding,
         f"{end:,} stored, {sender.stored:,} answered SEND_OK, {sender.refused:,} busy",

@@ -8,19 +8,19 @@ expression that is wrong is refused with words, and nothing is delivered by mist
 from typing import Final
 
 from penstock.cli.remoting import RemotingClient
-from penstock.demo.scenes.house import House
+from penstock.demo.scenes.scene import Scene
 from penstock.wire.rocketmq.codes import ResponseCode
 
 MESSAGES: Final = 300
 REGIONS: Final = ("eu", "us", "")
 
 
-async def play(house: House) -> None:
-    client = await house.away(house.rocketmq)
-    await house.away(lambda: _play(house, client))
+async def play(scene: Scene) -> None:
+    client = await scene.away(scene.rocketmq)
+    await scene.away(lambda: _play(scene, client))
 
 
-def _play(house: House, client: RemotingClient) -> None:
+def _play(scene: Scene, client: RemotingClient) -> None:
     client.create_topic("orders", 1)
     started = []
     for number in range(MESSAGES):
@@ -29,30 +29,30 @@ def _play(house: House, client: RemotingClient) -> None:
         started.append(
             client.start_send("orders", b"%d" % number, tags=tags, properties=properties)
         )
-    house.check("all are stored", all(client.wait(opaque).is_ok for opaque in started))
+    scene.check("all are stored", all(client.wait(opaque).is_ok for opaque in started))
     everything, whole = _read(client, "*", "TAG")
-    house.check("without a filter, all come", everything == list(range(MESSAGES)))
+    scene.check("without a filter, all come", everything == list(range(MESSAGES)))
     red, size = _read(client, "red", "TAG")
-    house.check(
+    scene.check(
         "by tag, only the red ones",
         red == list(range(0, MESSAGES, 10)),
         f"{len(red)} messages, {size:,} instead of {whole:,} bytes on the wire",
     )
     both, _ = _read(client, "red || blue", "TAG")
-    house.check("by two tags, both kinds", both == everything)
+    scene.check("by two tags, both kinds", both == everything)
     rich, size = _read(client, "amount BETWEEN 100 AND 199 AND region = 'eu'", "SQL92")
-    house.check(
+    scene.check(
         "by SQL92, rich Europeans",
         rich == [number for number in range(100, 200) if number % 3 == 0],
         f"{len(rich)} messages, {size:,} bytes",
     )
     unknown, _ = _read(client, "region <> 'eu'", "SQL92")
-    house.check(
+    scene.check(
         "a missing property is unknown, not unequal",
         unknown == [number for number in range(MESSAGES) if number % 3 == 1],
     )
     wrong = client.pull("orders", subscription="amount >", expression_type="SQL92")
-    house.check(
+    scene.check(
         "a wrong expression is refused and says why",
         wrong.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED and not wrong.body,
         wrong.remark.splitlines()[0] if wrong.remark else "",

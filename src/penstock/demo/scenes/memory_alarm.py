@@ -3,11 +3,11 @@
 from typing import Final
 
 from penstock.demo.scenes.alarm_play import Alarm, play_alarm
-from penstock.demo.scenes.house import House
+from penstock.demo.scenes.scene import Scene
 from penstock.server.faults import FaultOrder
 
 MEMORY: Final = Alarm(FaultOrder("memory", bytes=1 << 44), "low on memory", "memory")
 
 
-async def play(house: House) -> None:
-    await play_alarm(house, MEMORY)
+async def play(scene: Scene) -> None:
+    await play_alarm(scene, MEMORY)

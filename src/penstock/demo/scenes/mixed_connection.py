@@ -11,8 +11,8 @@ in this scene) the publish is nacked, or the channel closed that asked for no co
 import time
 from typing import Final
 
-from penstock.demo.amqp_actors import AmqpLink, AmqpPublisher, Desk
-from penstock.demo.scenes.house import House
+from penstock.demo.amqp_actors import AmqpControl, AmqpLink, AmqpPublisher
+from penstock.demo.scenes.scene import Scene
 
 HOLD_S: Final = 6.0
 SETTINGS: Final = {"flow.hold_ms_max": "6000"}
@@ -24,42 +24,42 @@ MESSAGE_SECONDS: Final = 0.005
 SECONDS_MAX: Final = 8.0
 
 
-async def play(house: House) -> None:
-    link = await house.amqp("worker")
-    desk = await Desk.open(link, 2)
+async def play(scene: Scene) -> None:
+    link = await scene.amqp("worker")
+    control = await AmqpControl.open(link, 2)
     for queue, length_max in (("work", LENGTH_MAX), ("lonely", LONELY_MAX)):
-        await desk.declare(queue, x_max_length=length_max, x_overflow="hold")
-    await desk.declare("spare")
-    worker = house.cast(
+        await control.declare(queue, x_max_length=length_max, x_overflow="hold")
+    await control.declare("spare")
+    worker = scene.cast(
         await AmqpPublisher.start(link, "worker", "work", per_second=PER_SECOND, window=WINDOW)
     )
-    is_full = await house.until(lambda: worker.outstanding >= WINDOW, SECONDS_MAX)
-    house.check(
+    is_full = await scene.until(lambda: worker.outstanding >= WINDOW, SECONDS_MAX)
+    scene.check(
         "a full queue holds who publishes to it",
         is_full and len(worker.confirmed_numbers) == LENGTH_MAX,
         f"{len(worker.confirmed_numbers)} stored, {worker.outstanding} held",
     )
-    await _others(house, link)
-    await _drain(house, desk, worker)
-    await _bounded(house)
+    await _others(scene, link)
+    await _drain(scene, control, worker)
+    await _bounded(scene)
 
 
-async def _others(house: House, link: AmqpLink) -> None:
+async def _others(scene: Scene, link: AmqpLink) -> None:
     actors = [
-        house.cast(await AmqpPublisher.start(each, name, "spare", per_second=PER_SECOND, channel=3))
-        for each, name in ((link, "third channel"), (await house.amqp("other"), "neighbour"))
+        scene.cast(await AmqpPublisher.start(each, name, "spare", per_second=PER_SECOND, channel=3))
+        for each, name in ((link, "third channel"), (await scene.amqp("other"), "neighbour"))
     ]
-    page = await house.flow()
-    house.say(f"the broker says: {page['diagnosis']['sentence']}")
-    house.check(
+    page = await scene.flow()
+    scene.say(f"the broker says: {page['diagnosis']['sentence']}")
+    scene.check(
         "the broker names the queue",
         page["diagnosis"]["kind"] == "limit" and "work" in page["diagnosis"]["name"],
         page["diagnosis"]["sentence"],
     )
-    are_free = await house.until(
+    are_free = await scene.until(
         lambda: min(len(each.confirmed_numbers) for each in actors) > PER_SECOND / 2, SECONDS_MAX
     )
-    house.check(
+    scene.check(
         "a neighbour and another channel of the same connection do not wait",
         are_free,
         ", ".join(f"{each.name}: {len(each.confirmed_numbers)} confirmed" for each in actors),
@@ -68,53 +68,53 @@ async def _others(house: House, link: AmqpLink) -> None:
         each.stop()
 
 
-async def _drain(house: House, desk: Desk, worker: AmqpPublisher) -> None:
+async def _drain(scene: Scene, control: AmqpControl, worker: AmqpPublisher) -> None:
     """The worker consumes what it publishes, over the same socket."""
-    await desk.qos(10)
-    consumer = house.cast(await desk.consume("consumer", "work"))
+    await control.qos(10)
+    consumer = scene.cast(await control.consume("consumer", "work"))
     consumer.message_seconds = MESSAGE_SECONDS
-    house.say("now the same connection consumes, too: its acks lie behind the held publishes")
+    scene.say("now the same connection consumes, too: its acks lie behind the held publishes")
     fullest = 0
-    watcher = await Desk.open(await house.amqp("watcher"))
+    watcher = await AmqpControl.open(await scene.amqp("watcher"))
     while len(consumer.bodies) < 3 * LENGTH_MAX and consumer.message_seconds:
         fullest = max(fullest, await watcher.ready("work") + consumer.unacked)
-        await house.wait(0.05)
-    house.check(
+        await scene.wait(0.05)
+    scene.check(
         "no dead-lock: as it settles, its own publishes go on",
         len(worker.confirmed_numbers) >= 3 * LENGTH_MAX,
         f"{len(worker.confirmed_numbers)} stored, {len(consumer.bodies)} settled",
     )
-    house.check(
+    scene.check(
         "the queue stayed at its length", fullest <= LENGTH_MAX + WINDOW, f"at most {fullest}"
     )
     worker.stop()
     consumer.message_seconds = 0.0
-    await house.check_nothing_lost([worker], consumer)
-    house.check("nothing was nacked", not worker.nacked_numbers)
-    house.dismiss(worker, consumer)
+    await scene.check_nothing_lost([worker], consumer)
+    scene.check("nothing was nacked", not worker.nacked_numbers)
+    scene.dismiss(worker, consumer)
 
 
-async def _bounded(house: House) -> None:
+async def _bounded(scene: Scene) -> None:
     """Nobody makes room: the hold ends."""
-    held = house.cast(
+    held = scene.cast(
         await AmqpPublisher.start(
-            await house.amqp("patient"), "patient", "lonely", per_second=500, count_max=WINDOW
+            await scene.amqp("patient"), "patient", "lonely", per_second=500, count_max=WINDOW
         )
     )
     began = time.monotonic()
-    await house.until(lambda: len(held.confirmed_numbers) == LONELY_MAX, SECONDS_MAX)
-    desk = await Desk.open(await house.amqp("without confirms"))
-    desk.publish("lonely", b"one more")
-    is_answered = await house.until(lambda: held.is_done, HOLD_S + 4)
+    await scene.until(lambda: len(held.confirmed_numbers) == LONELY_MAX, SECONDS_MAX)
+    control = await AmqpControl.open(await scene.amqp("without confirms"))
+    control.publish("lonely", b"one more")
+    is_answered = await scene.until(lambda: held.is_done, HOLD_S + 4)
     waited = time.monotonic() - began
-    house.check(
+    scene.check(
         "a hold ends with a nack after flow.hold_ms_max",
         is_answered and len(held.nacked_numbers) == WINDOW - LONELY_MAX and waited >= HOLD_S - 0.5,
         f"{len(held.nacked_numbers)} nacked after {waited:.1f} s",
     )
-    is_closed = await house.until(lambda: bool(desk.closed_text), 4)
-    house.check(
+    is_closed = await scene.until(lambda: bool(control.closed_text), 4)
+    scene.check(
         "who asked for no confirms loses the channel, and is told the queue",
-        is_closed and "lonely" in desk.closed_text,
-        desk.closed_text,
+        is_closed and "lonely" in control.closed_text,
+        control.closed_text,
     )

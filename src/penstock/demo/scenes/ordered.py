@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.client import ConsumeResult, Message, Producer, PushConsumer, ReceivedMessage
 from penstock.client.admin import Admin
-from penstock.demo.scenes.house import House, comes_true
+from penstock.demo.scenes.scene import Scene, comes_true
 
 TOPIC: Final = "order-steps"
 GROUP: Final = "fulfilment"
@@ -24,11 +24,11 @@ SUSPENSIONS: Final = 3
 CHANGE_SECONDS_MAX: Final = 6.0
 
 
-async def play(house: House) -> None:
-    await house.away(lambda: _play(house))
+async def play(scene: Scene) -> None:
+    await scene.away(lambda: _play(scene))
 
 
-class Desk:
+class StepRecorder:
     """What the listeners saw, by order."""
 
     def __init__(self) -> None:
@@ -72,15 +72,15 @@ class Desk:
         ]
 
 
-def _play(house: House) -> None:
-    with Admin(house.name_server) as admin:
+def _play(scene: Scene) -> None:
+    with Admin(scene.name_server) as admin:
         admin.create_topic(TOPIC, queues=QUEUES)
-    desk = Desk()
-    sender = threading.Thread(target=_send, args=(house.name_server,))
+    recorder = StepRecorder()
+    sender = threading.Thread(target=_send, args=(scene.name_server,))
     sender.start()
-    ann, bob, eve = (_consumer(house.name_server, desk, name) for name in ("ann", "bob", "eve"))
+    ann, bob, eve = (_consumer(scene.name_server, recorder, name) for name in ("ann", "bob", "eve"))
     with ann:
-        house.check(
+        scene.check(
             "ann locks every queue", comes_true(lambda: _locked(ann) == QUEUES, CHANGE_SECONDS_MAX)
         )
         bob.start()
@@ -88,32 +88,36 @@ def _play(house: House) -> None:
         is_shared = comes_true(
             lambda: [_locked(each) for each in (ann, bob, eve)] == [2, 2, 2], CHANGE_SECONDS_MAX
         )
-        house.say(f"bob and eve joined: {[_locked(each) for each in (ann, bob, eve)]} locked")
-        house.check("bob and eve take over their part, lock by lock", is_shared)
+        scene.say(f"bob and eve joined: {[_locked(each) for each in (ann, bob, eve)]} locked")
+        scene.check("bob and eve take over their part, lock by lock", is_shared)
         bob.stop()
-        house.say("bob left in the middle")
+        scene.say("bob left in the middle")
         is_left = comes_true(lambda: _locked(ann) + _locked(eve) == QUEUES, CHANGE_SECONDS_MAX)
-        house.check("what bob had goes to ann and eve", is_left)
+        scene.check("what bob had goes to ann and eve", is_left)
         sender.join()
-        is_done = comes_true(lambda: desk.seen == ORDERS * STEPS, CHANGE_SECONDS_MAX)
+        is_done = comes_true(lambda: recorder.seen == ORDERS * STEPS, CHANGE_SECONDS_MAX)
         eve.stop()
-    house.check(
+    scene.check(
         "every step of every order was consumed",
         is_done,
-        f"{desk.seen} of {ORDERS * STEPS}, {desk.again} of them again",
+        f"{recorder.seen} of {ORDERS * STEPS}, {recorder.again} of them again",
     )
-    house.check("no order saw a step out of turn", not desk.out_of_turn(), f"{desk.out_of_turn()}")
-    house.check("no queue had two listeners at once", desk.collisions == 0, f"{desk.collisions}")
-    house.check(
+    scene.check(
+        "no order saw a step out of turn", not recorder.out_of_turn(), f"{recorder.out_of_turn()}"
+    )
+    scene.check(
+        "no queue had two listeners at once", recorder.collisions == 0, f"{recorder.collisions}"
+    )
+    scene.check(
         "a listener that asked for a pause got the same step again",
-        desk.suspended == SUSPENSIONS and 0 in desk.steps[TROUBLED],
-        f"{desk.suspended} times",
+        recorder.suspended == SUSPENSIONS and 0 in recorder.steps[TROUBLED],
+        f"{recorder.suspended} times",
     )
 
 
-def _consumer(name_server: str, desk: Desk, name: str) -> PushConsumer:
+def _consumer(name_server: str, recorder: StepRecorder, name: str) -> PushConsumer:
     consumer = PushConsumer(
-        name_server, GROUP, desk.consume, is_ordered=True, consume_from="first", suspend_ms=100,
+        name_server, GROUP, recorder.consume, is_ordered=True, consume_from="first", suspend_ms=100,
         instance_name=name, rebalance_interval_ms=1000, rebalance_spacing_ms=100,
     )  # fmt: skip
     consumer.subscribe(TOPIC)

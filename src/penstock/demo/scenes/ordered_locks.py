@@ -7,7 +7,7 @@ lets go, the second takes over, and goes on exactly where the first one stopped.
 from typing import Final
 
 from penstock.cli.remoting import RemotingClient
-from penstock.demo.scenes.house import House
+from penstock.demo.scenes.scene import Scene
 from penstock.wire.rocketmq.bodies import (
     LockBatchAnswer,
     LockBatchBody,
@@ -23,28 +23,28 @@ QUEUES: Final = (0, 1, 2, 3)
 MESSAGES: Final = 60
 
 
-async def play(house: House) -> None:
-    ann = await house.away(house.rocketmq)
-    bob = await house.away(house.rocketmq)
-    await house.away(lambda: _play(house, ann, bob))
+async def play(scene: Scene) -> None:
+    ann = await scene.away(scene.rocketmq)
+    bob = await scene.away(scene.rocketmq)
+    await scene.away(lambda: _play(scene, ann, bob))
 
 
-def _play(house: House, ann: RemotingClient, bob: RemotingClient) -> None:
+def _play(scene: Scene, ann: RemotingClient, bob: RemotingClient) -> None:
     ann.create_topic(TOPIC, len(QUEUES))
     for number in range(MESSAGES):
         ann.send(TOPIC, b"%d" % number, queue_id=2)
-    house.check("ann locks three queues", _lock(ann, "ann", *QUEUES[:3]) == [0, 1, 2])
-    house.check("bob gets the one that is left", _lock(bob, "bob", *QUEUES) == [3])
-    house.check("ann renews hers", _lock(ann, "ann", *QUEUES[:3]) == [0, 1, 2])
+    scene.check("ann locks three queues", _lock(ann, "ann", *QUEUES[:3]) == [0, 1, 2])
+    scene.check("bob gets the one that is left", _lock(bob, "bob", *QUEUES) == [3])
+    scene.check("ann renews hers", _lock(ann, "ann", *QUEUES[:3]) == [0, 1, 2])
     read, offset = _read(ann, 0, 25)
-    house.say(f"ann read {len(read)} of queue 2 and stops")
+    scene.say(f"ann read {len(read)} of queue 2 and stops")
     _unlock(ann, "ann", 2)
-    house.check("what ann let go is bob's now", _lock(bob, "bob", 2) == [2])
-    house.check("and no longer ann's", _lock(ann, "ann", 2) == [])
+    scene.check("what ann let go is bob's now", _lock(bob, "bob", 2) == [2])
+    scene.check("and no longer ann's", _lock(ann, "ann", 2) == [])
     place = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "2"}
     stored = bob.request(RequestCode.QUERY_CONSUMER_OFFSET, place).number("offset")
     more, _ = _read(bob, stored, MESSAGES)
-    house.check(
+    scene.check(
         "bob goes on where ann stopped, in order, nothing twice, nothing left out",
         stored == offset and read + more == [b"%d" % number for number in range(MESSAGES)],
         f"ann {len(read)}, bob {len(more)} of {MESSAGES}",

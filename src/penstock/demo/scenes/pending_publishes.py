@@ -9,8 +9,8 @@ goes on by itself, and everything is confirmed that was sent.
 
 from typing import Any, Final
 
-from penstock.demo.amqp_actors import AmqpPublisher, Desk
-from penstock.demo.scenes.house import House
+from penstock.demo.amqp_actors import AmqpControl, AmqpPublisher
+from penstock.demo.scenes.scene import Scene
 from penstock.server.faults import FaultOrder
 
 PENDING_MAX: Final = 200
@@ -24,74 +24,74 @@ STILL_SECONDS: Final = 0.7
 """What has not come after that long does not come."""
 
 
-async def play(house: House) -> None:
-    desk = await Desk.open(await house.amqp("reader"))
-    await desk.declare("orders")
-    reader = house.cast(await desk.consume("reader", "orders"))
+async def play(scene: Scene) -> None:
+    control = await AmqpControl.open(await scene.amqp("reader"))
+    await control.declare("orders")
+    reader = scene.cast(await control.consume("reader", "orders"))
     eager, careful = [
-        house.cast(
+        scene.cast(
             await AmqpPublisher.start(
-                await house.amqp(name), name, "orders", per_second=PER_SECOND, window=window
+                await scene.amqp(name), name, "orders", per_second=PER_SECOND, window=window
             )
         )
         for name, window in (("eager", 1 << 30), ("careful", WINDOW))
     ]
-    await house.wait(0.5)
-    await _stands_still(house, eager, careful)
-    await _goes_on(house, eager)
+    await scene.wait(0.5)
+    await _stands_still(scene, eager, careful)
+    await _goes_on(scene, eager)
     eager.stop()
     careful.stop()
-    await house.check_nothing_lost([eager, careful], reader)
+    await scene.check_nothing_lost([eager, careful], reader)
 
 
-async def _stands_still(house: House, eager: AmqpPublisher, careful: AmqpPublisher) -> None:
-    house.order(FaultOrder("store-hold", ms=HOLD_MS))
-    await house.until(lambda: _pending(house) >= PENDING_MAX, SECONDS_MAX)
-    await house.wait(STILL_SECONDS)
-    before = _pending(house)
-    await house.wait(STILL_SECONDS)
-    page = await house.flow()
+async def _stands_still(scene: Scene, eager: AmqpPublisher, careful: AmqpPublisher) -> None:
+    scene.order(FaultOrder("store-hold", ms=HOLD_MS))
+    await scene.until(lambda: _pending(scene) >= PENDING_MAX, SECONDS_MAX)
+    await scene.wait(STILL_SECONDS)
+    before = _pending(scene)
+    await scene.wait(STILL_SECONDS)
+    page = await scene.flow()
     held = [each for each in page["stages"] if each["reason"] == "pending"]
-    house.say(f"the broker says: {page['diagnosis']['sentence']}")
-    house.check(
+    scene.say(f"the broker says: {page['diagnosis']['sentence']}")
+    scene.check(
         "its socket rests at 200 unconfirmed publishes",
-        _pending(house) == before < 2 * PENDING_MAX and eager.outstanding > before,
+        _pending(scene) == before < 2 * PENDING_MAX and eager.outstanding > before,
         f"{before} were taken in, {eager.outstanding - before} more wait in its socket",
     )
-    house.check(
+    scene.check(
         "the broker shows who is held, by what and since when",
         [_words(each) for each in held] == ["connection flow 200 unconfirmed publishes"]
         and held[0]["since_ms"] < page["at_ms"],
         f"{[_words(each) for each in held]}",
     )
-    house.check(
+    scene.check(
         "the limit is among the findings",
         any(each["kind"] == "limit" for each in page["findings"]),
         "; ".join(each["sentence"] for each in page["findings"]),
     )
-    house.check(
+    scene.check(
         "who keeps fewer under way is not held by it",
         careful.outstanding == WINDOW,
         f"{careful.outstanding} under way",
     )
 
 
-async def _goes_on(house: House, eager: AmqpPublisher) -> None:
+async def _goes_on(scene: Scene, eager: AmqpPublisher) -> None:
     before = len(eager.confirmed_numbers)
-    house.order(FaultOrder("clear"))
-    is_going_on = await house.until(
+    scene.order(FaultOrder("clear"))
+    is_going_on = await scene.until(
         lambda: len(eager.confirmed_numbers) > before + PER_SECOND, SECONDS_MAX
     )
-    house.check(
+    scene.check(
         "when the disk answers it is read on, and confirmed",
         is_going_on and not eager.nacked_numbers,
         f"{len(eager.confirmed_numbers) - before:,} more confirmed",
     )
 
 
-def _pending(house: House) -> int:
+def _pending(scene: Scene) -> int:
     """Unconfirmed publishes of the connection that has most of them."""
-    return max(each.pending.count for each in house.broker.engine.connections)
+    return max(each.pending.count for each in scene.broker.engine.connections)
 
 
 def _words(stage: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.cli.remoting import RemotingClient
-from penstock.demo.scenes.house import House
+from penstock.demo.scenes.scene import Scene
 
 GROUP: Final = "workers"
 TOPIC: Final = "jobs"
@@ -19,38 +19,38 @@ JOBS: Final = 160
 INVISIBLE_MS: Final = 3000
 
 
-async def play(house: House) -> None:
-    workers = [await house.away(house.rocketmq) for _ in range(8)]
-    await house.away(lambda: _play(house, workers))
+async def play(scene: Scene) -> None:
+    workers = [await scene.away(scene.rocketmq) for _ in range(8)]
+    await scene.away(lambda: _play(scene, workers))
 
 
-def _play(house: House, workers: list[RemotingClient]) -> None:
+def _play(scene: Scene, workers: list[RemotingClient]) -> None:
     hung, *lively = workers
     hung.create_topic(TOPIC, QUEUES)
     for number in range(JOBS):
         hung.send(TOPIC, b"%d" % number, queue_id=number % QUEUES)
     taken = _take(hung)
-    house.say(f"one worker takes {len(taken)} jobs and hangs")
+    scene.say(f"one worker takes {len(taken)} jobs and hangs")
     done: dict[int, int] = {}
     share = [0] * len(lively)
     _work(lively, done, share, until=lambda: len(done) >= JOBS - len(taken))
-    house.check(
+    scene.check(
         "the others do everything else meanwhile, from all queues",
         len(done) == JOBS - len(taken) and not done.keys() & set(taken),
         f"{len(done)} of {JOBS} jobs done",
     )
-    house.check("seven workers on four queues, each got some", all(share), f"shares {share}")
-    house.check("the hung one holds its jobs for now", not done.keys() & set(taken), f"{taken}")
+    scene.check("seven workers on four queues, each got some", all(share), f"shares {share}")
+    scene.check("the hung one holds its jobs for now", not done.keys() & set(taken), f"{taken}")
     began = time.monotonic()
     _work(lively, done, share, until=lambda: len(done) >= JOBS)
     waited = time.monotonic() - began
-    house.check(
+    scene.check(
         "when their time is up, somebody else gets them",
         set(taken) <= done.keys(),
         f"after {waited:.1f} s more; invisible time {INVISIBLE_MS / 1000:.0f} s",
     )
-    house.check("they are counted as tried before", all(done[each] > 0 for each in taken))
-    house.check("every job was done", sorted(done) == list(range(JOBS)))
+    scene.check("they are counted as tried before", all(done[each] > 0 for each in taken))
+    scene.check("every job was done", sorted(done) == list(range(JOBS)))
 
 
 def _take(worker: RemotingClient) -> list[int]:

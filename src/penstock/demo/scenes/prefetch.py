@@ -9,8 +9,8 @@ it has settled half of them.
 
 from typing import Final
 
-from penstock.demo.amqp_actors import AmqpPublisher, Desk
-from penstock.demo.scenes.house import House
+from penstock.demo.amqp_actors import AmqpControl, AmqpPublisher
+from penstock.demo.scenes.scene import Scene
 
 SETTINGS: Final = {"flow.unacked_consumer_max": "500"}
 UNACKED_MAX: Final = 500
@@ -22,104 +22,104 @@ STILL_SECONDS: Final = 0.7
 """What has not come after that long does not come."""
 
 
-async def play(house: House) -> None:
-    await _fill(house, ("alone", "together", "unlimited"))
-    await _alone(house)
-    await _together(house)
-    await _unlimited(house)
+async def play(scene: Scene) -> None:
+    await _fill(scene, ("alone", "together", "unlimited"))
+    await _alone(scene)
+    await _together(scene)
+    await _unlimited(scene)
 
 
-async def _fill(house: House, queues: tuple[str, ...]) -> None:
-    link = await house.amqp("filler")
-    desk = await Desk.open(link, 9)
+async def _fill(scene: Scene, queues: tuple[str, ...]) -> None:
+    link = await scene.amqp("filler")
+    control = await AmqpControl.open(link, 9)
     fillers = []
     for channel, queue in enumerate(queues, 1):
-        await desk.declare(queue)
+        await control.declare(queue)
         fillers.append(
             await AmqpPublisher.start(
                 link, queue, queue, per_second=3000, channel=channel, count_max=MESSAGES
             )
         )
-    await house.until(lambda: all(each.is_done for each in fillers), SECONDS_MAX)
-    house.say(f"three queues have {MESSAGES:,} messages each")
+    await scene.until(lambda: all(each.is_done for each in fillers), SECONDS_MAX)
+    scene.say(f"three queues have {MESSAGES:,} messages each")
 
 
-async def _alone(house: House) -> None:
-    desk = await Desk.open(await house.amqp("two consumers"))
-    await desk.qos(PREFETCH)
-    stuck = house.cast(await desk.consume("stuck", "alone", is_idle=True))
-    quick = house.cast(await desk.consume("quick", "alone"))
-    is_drained = await house.until(lambda: len(quick.bodies) >= MESSAGES - PREFETCH, SECONDS_MAX)
-    house.check(
+async def _alone(scene: Scene) -> None:
+    control = await AmqpControl.open(await scene.amqp("two consumers"))
+    await control.qos(PREFETCH)
+    stuck = scene.cast(await control.consume("stuck", "alone", is_idle=True))
+    quick = scene.cast(await control.consume("quick", "alone"))
+    is_drained = await scene.until(lambda: len(quick.bodies) >= MESSAGES - PREFETCH, SECONDS_MAX)
+    scene.check(
         "per consumer: the one that settles nothing has its ten, and no more",
         stuck.unacked == PREFETCH == stuck.unacked_peak,
         f"{stuck.unacked} unacked",
     )
-    house.check(
+    scene.check(
         "per consumer: it stops only itself, the other one gets all the rest",
         is_drained and quick.unacked_peak <= PREFETCH,
         f"{len(quick.bodies):,} settled, at most {quick.unacked_peak} in hand",
     )
     stuck.is_idle = False
-    is_over = await house.until(
+    is_over = await scene.until(
         lambda: len(stuck.bodies) + len(quick.bodies) == MESSAGES, SECONDS_MAX
     )
-    house.check("per consumer: let go, it settles them", is_over)
-    house.dismiss(stuck, quick)
+    scene.check("per consumer: let go, it settles them", is_over)
+    scene.dismiss(stuck, quick)
 
 
-async def _together(house: House) -> None:
-    desk = await Desk.open(await house.amqp("one channel"))
-    await desk.qos(GLOBAL, is_global=True)
+async def _together(scene: Scene) -> None:
+    control = await AmqpControl.open(await scene.amqp("one channel"))
+    await control.qos(GLOBAL, is_global=True)
     three = [
-        house.cast(await desk.consume(name, "together", is_idle=True))
+        scene.cast(await control.consume(name, "together", is_idle=True))
         for name in ("one", "two", "three")
     ]
-    await house.until(lambda: sum(each.unacked for each in three) >= GLOBAL, SECONDS_MAX)
-    await house.wait(STILL_SECONDS)
+    await scene.until(lambda: sum(each.unacked for each in three) >= GLOBAL, SECONDS_MAX)
+    await scene.wait(STILL_SECONDS)
     in_hand = [each.unacked for each in three]
-    house.check("global: 25 for the channel, however many consume", sum(in_hand) == GLOBAL,
+    scene.check("global: 25 for the channel, however many consume", sum(in_hand) == GLOBAL,
                 f"in hand: {' + '.join(map(str, in_hand))}")  # fmt: skip
     for each in three:
         each.is_idle = False
-    is_drained = await house.until(
+    is_drained = await scene.until(
         lambda: sum(len(each.bodies) for each in three) == MESSAGES, SECONDS_MAX
     )
-    house.check(
+    scene.check(
         "global: as they settle, they get on",
         is_drained,
         f"{sum(len(each.bodies) for each in three):,} settled",
     )
-    house.dismiss(*three)
+    scene.dismiss(*three)
 
 
-async def _unlimited(house: House) -> None:
-    desk = await Desk.open(await house.amqp("no limit"))
-    greedy = house.cast(await desk.consume("greedy", "unlimited", is_idle=True))
-    await house.until(lambda: greedy.unacked >= UNACKED_MAX, SECONDS_MAX)
-    await house.wait(STILL_SECONDS)
-    page = await house.flow()
-    house.say(f"the broker says: {page['diagnosis']['sentence']}")
-    house.check(
+async def _unlimited(scene: Scene) -> None:
+    control = await AmqpControl.open(await scene.amqp("no limit"))
+    greedy = scene.cast(await control.consume("greedy", "unlimited", is_idle=True))
+    await scene.until(lambda: greedy.unacked >= UNACKED_MAX, SECONDS_MAX)
+    await scene.wait(STILL_SECONDS)
+    page = await scene.flow()
+    scene.say(f"the broker says: {page['diagnosis']['sentence']}")
+    scene.check(
         "without prefetch: F13 stops it all the same",
         greedy.unacked == UNACKED_MAX,
         f"{greedy.unacked} of {MESSAGES:,} in hand",
     )
-    house.check(
+    scene.check(
         "without prefetch: the broker names the consumer",
         page["diagnosis"]["kind"] == "consumer" and "greedy" in page["diagnosis"]["sentence"],
         page["diagnosis"]["sentence"],
     )
     greedy.settle(UNACKED_MAX // 2 - 1)
-    await house.wait(STILL_SECONDS)
+    await scene.wait(STILL_SECONDS)
     before = greedy.unacked
     greedy.settle(1)
-    is_going_on = await house.until(lambda: greedy.unacked > before, SECONDS_MAX)
-    house.check(
+    is_going_on = await scene.until(lambda: greedy.unacked > before, SECONDS_MAX)
+    scene.check(
         "without prefetch: it goes on when half is settled, not before",
         before == UNACKED_MAX - UNACKED_MAX // 2 + 1 and is_going_on,
         f"{before} in hand were too many, {before - 1} were not",
     )
     greedy.is_idle = False
-    is_drained = await house.until(lambda: len(greedy.bodies) == MESSAGES, SECONDS_MAX)
-    house.check("nothing is lost", is_drained, f"{len(greedy.bodies):,} settled")
+    is_drained = await scene.until(lambda: len(greedy.bodies) == MESSAGES, SECONDS_MAX)
+    scene.check("nothing is lost", is_drained, f"{len(greedy.bodies):,} settled")

@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.client import Message, Producer, PushConsumer, ReceivedMessage
 from penstock.client.admin import Admin
-from penstock.demo.scenes.house import House, comes_true
+from penstock.demo.scenes.scene import Scene, comes_true
 
 TOPIC: Final = "shifts"
 GROUP: Final = "workers"
@@ -26,8 +26,8 @@ MESSAGES_PER_SECOND: Final = 400
 CALM_SECONDS: Final = 0.7
 
 
-async def play(house: House) -> None:
-    await house.away(lambda: _play(house))
+async def play(scene: Scene) -> None:
+    await scene.away(lambda: _play(scene))
 
 
 class Team:
@@ -72,36 +72,36 @@ class Team:
             self.consumed[message.body] += 1
 
 
-def _play(house: House) -> None:
-    with Admin(house.name_server) as admin:
+def _play(scene: Scene) -> None:
+    with Admin(scene.name_server) as admin:
         admin.create_topic(TOPIC, queues=QUEUES)
-    team = Team(house.name_server)
+    team = Team(scene.name_server)
     sent: list[bytes] = []
     is_over = threading.Event()
-    sender = threading.Thread(target=_send, args=(house.name_server, sent, is_over))
+    sender = threading.Thread(target=_send, args=(scene.name_server, sent, is_over))
     sender.start()
     try:
         team.hire(1)
-        _balanced(house, team, "one consumer has all queues", [16])
+        _balanced(scene, team, "one consumer has all queues", [16])
         team.hire(7)
-        _balanced(house, team, "eight have two each", [2] * 8)
+        _balanced(scene, team, "eight have two each", [2] * 8)
         team.dismiss(5)
-        _balanced(house, team, "five left: three share what there is", [6, 5, 5])
+        _balanced(scene, team, "five left: three share what there is", [6, 5, 5])
         team.hire(5)
-        _balanced(house, team, "five came: eight have two each again", [2] * 8)
+        _balanced(scene, team, "five came: eight have two each again", [2] * 8)
         team.dismiss(7)
-        _balanced(house, team, "the last one has all queues", [16])
+        _balanced(scene, team, "the last one has all queues", [16])
     finally:
         is_over.set()
         sender.join()
     is_drained = comes_true(lambda: len(team.consumed) == len(sent), 8)
     again = sum(team.consumed.values()) - len(team.consumed)
-    house.check(
+    scene.check(
         "whatever was stored meanwhile was consumed",
         is_drained and set(sent) == set(team.consumed),
         f"{len(team.consumed):,} of {len(sent):,}",
     )
-    house.check(
+    scene.check(
         "what was consumed twice is a small part",
         again <= len(sent) // 4,
         f"{again} of {len(sent):,}, at the moments when queues changed hands",
@@ -109,13 +109,13 @@ def _play(house: House) -> None:
     team.dismiss(len(team.members))
 
 
-def _balanced(house: House, team: Team, claim: str, shares: list[int]) -> None:
+def _balanced(scene: Scene, team: Team, claim: str, shares: list[int]) -> None:
     began = time.monotonic()
     is_balanced = comes_true(lambda: team.shares() == shares, 2 * PERIOD_MS / 1000)
     took = time.monotonic() - began
-    house.say(f"{claim}: {team.shares()} after {took:.2f} s")
+    scene.say(f"{claim}: {team.shares()} after {took:.2f} s")
     time.sleep(CALM_SECONDS)
-    house.check(
+    scene.check(
         claim, is_balanced, f"after {took:.2f} s; two periods are {2 * PERIOD_MS / 1000:.0f} s"
     )
 

@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from penstock.cli.remoting import RemotingClient
-from penstock.demo.scenes.house import House
+from penstock.demo.scenes.scene import Scene
 from penstock.wire.rocketmq.bodies import ConsumerData, SubscriptionData
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.headers import SendBackHeader
@@ -23,29 +23,29 @@ LEVELS: Final = (1, 2)
 DELAYS_S: Final = (1.0, 5.0)
 
 
-async def play(house: House) -> None:
-    client = await house.away(house.rocketmq)
-    await house.away(lambda: _play(house, client))
+async def play(scene: Scene) -> None:
+    client = await scene.away(scene.rocketmq)
+    await scene.away(lambda: _play(scene, client))
 
 
-def _play(house: House, client: RemotingClient) -> None:
+def _play(scene: Scene, client: RemotingClient) -> None:
     client.create_topic("orders", 1)
     wanted = SubscriptionData(topic="orders", sub_version=1)
     client.heartbeat(ConsumerData(group_name=GROUP, subscription_data_set=[wanted]))
     sent = client.send("orders", b"poison", keys="order-13")
     client.send("orders", b"wholesome")
     poison, wholesome = client.pull("orders", consumer_group=GROUP).messages
-    house.check("the next message is there at once", wholesome.body == b"wholesome")
+    scene.check("the next message is there at once", wholesome.body == b"wholesome")
     offset = 0
     message = poison
     for number, (level, delay_s) in enumerate(zip(LEVELS, DELAYS_S, strict=True), 1):
         _give_back(client, message, level)
-        house.say(f"given back, try {number}, delay level {level}")
+        scene.say(f"given back, try {number}, delay level {level}")
         began = time.monotonic()
         (message,) = client.pull(RETRY, 0, offset, consumer_group=GROUP, hold_ms=15_000).messages
         offset = message.queue_offset + 1
         waited = time.monotonic() - began
-        house.check(
+        scene.check(
             f"try {number} comes after {delay_s:.0f} s, counted",
             message.reconsume_times == number and delay_s - 0.5 < waited < delay_s + 3,
             f"{waited:.1f} s, reconsumeTimes {message.reconsume_times}",
@@ -53,8 +53,8 @@ def _play(house: House, client: RemotingClient) -> None:
     _give_back(client, message, 0)
     (buried,) = client.pull(DEAD, consumer_group=GROUP, hold_ms=5000).messages
     properties = buried.property_map()
-    house.check("out of tries, it lies in the dead-letter topic", buried.body == b"poison")
-    house.check(
+    scene.check("out of tries, it lies in the dead-letter topic", buried.body == b"poison")
+    scene.check(
         "it says where it came from",
         properties.get("RETRY_TOPIC") == "orders"
         and properties.get("ORIGIN_MESSAGE_ID") == sent.ext["msgId"],

@@ -10,8 +10,8 @@ it stopped, and nothing is lost.
 
 from typing import Any, Final
 
-from penstock.demo.amqp_actors import AmqpConsumer, AmqpPublisher, Desk
-from penstock.demo.scenes.house import House
+from penstock.demo.amqp_actors import AmqpConsumer, AmqpControl, AmqpPublisher
+from penstock.demo.scenes.scene import Scene
 
 UNSENT_BYTES_MAX: Final = 1 << 20
 """As it is by default."""
@@ -23,34 +23,36 @@ PER_SECOND: Final = 1500
 SECONDS_MAX: Final = 8.0
 
 
-async def play(house: House) -> None:
-    desks = [await Desk.open(await house.amqp(name)) for name in ("slow", "quick", "publisher")]
-    await desks[0].declare("work")
-    slow = house.cast(await desks[0].consume("slow", "work"))
-    quick = house.cast(await desks[1].consume("quick", "work"))
+async def play(scene: Scene) -> None:
+    controls = [
+        await AmqpControl.open(await scene.amqp(name)) for name in ("slow", "quick", "publisher")
+    ]
+    await controls[0].declare("work")
+    slow = scene.cast(await controls[0].consume("slow", "work"))
+    quick = scene.cast(await controls[1].consume("quick", "work"))
     slow.link.rest()
-    house.say("one of the two consumers hangs: it reads nothing of what it is sent")
-    first = await _publish(house, desks[2], 2, MESSAGES)
-    await _goes_on(house, slow, quick)
-    house.dismiss(quick)
-    second = await _publish(house, desks[2], 3, MORE)
-    await _is_named(house, desks[2])
+    scene.say("one of the two consumers hangs: it reads nothing of what it is sent")
+    first = await _publish(scene, controls[2], 2, MESSAGES)
+    await _goes_on(scene, slow, quick)
+    scene.dismiss(quick)
+    second = await _publish(scene, controls[2], 3, MORE)
+    await _is_named(scene, controls[2])
     slow.link.read_on()
-    house.say("it reads again")
-    is_drained = await house.until(
+    scene.say("it reads again")
+    is_drained = await scene.until(
         lambda: len({*slow.bodies, *quick.bodies}) == MESSAGES + MORE, SECONDS_MAX
     )
-    house.check(
+    scene.check(
         "it goes on where it stopped, and nothing is lost",
         is_drained and first.is_done and second.is_done,
         f"{len(slow.bodies):,} + {len(quick.bodies):,} settled of {MESSAGES + MORE:,}",
     )
 
 
-async def _publish(house: House, desk: Desk, channel: int, count: int) -> AmqpPublisher:
+async def _publish(scene: Scene, control: AmqpControl, channel: int, count: int) -> AmqpPublisher:
     """So many messages, until they are confirmed."""
     publisher = await AmqpPublisher.start(
-        desk.link,
+        control.link,
         f"publisher {channel}",
         "work",
         per_second=PER_SECOND,
@@ -58,60 +60,60 @@ async def _publish(house: House, desk: Desk, channel: int, count: int) -> AmqpPu
         body_bytes=BODY_BYTES,
         count_max=count,
     )
-    await house.until(lambda: publisher.is_done, SECONDS_MAX)
+    await scene.until(lambda: publisher.is_done, SECONDS_MAX)
     return publisher
 
 
-async def _goes_on(house: House, slow: AmqpConsumer, quick: AmqpConsumer) -> None:
-    page = await _page_with_mark(house)
+async def _goes_on(scene: Scene, slow: AmqpConsumer, quick: AmqpConsumer) -> None:
+    page = await _page_with_mark(scene)
     kept = MESSAGES - _consumer(page, "slow")["unacked"]
-    is_dealt = await house.until(lambda: len(slow.bodies) + len(quick.bodies) == kept, SECONDS_MAX)
-    page = await house.flow()
+    is_dealt = await scene.until(lambda: len(slow.bodies) + len(quick.bodies) == kept, SECONDS_MAX)
+    page = await scene.flow()
     stuck, other = _consumer(page, "slow"), _consumer(page, "quick")
     unsent = next(each for each in page["limits"] if each["name"] == "unsent deliveries")
-    house.check(
+    scene.check(
         "the one that does not read is marked, the other one is not",
         stuck["is_unsent_high"] and not other["is_unsent_high"],
         f"{stuck['unacked']} messages are on their way to {stuck['name']}",
     )
-    house.check(
+    scene.check(
         "the other one gets all the rest",
         is_dealt and len(quick.bodies) > len(slow.bodies),
         f"{len(quick.bodies):,} of {MESSAGES:,} settled",
     )
-    house.check(
+    scene.check(
         "the broker keeps about flow.unsent_bytes_max for it",
         UNSENT_BYTES_MAX / 2 < unsent["used"] < UNSENT_BYTES_MAX * 2,
         f"{unsent['used']:,} bytes",
     )
     queue = next(each for each in page["stages"] if each["kind"] == "subscription")
-    house.check(
+    scene.check(
         "the queue is drained, as if nothing was wrong",
         queue["state"] == "running" and not queue["ready"],
         f"{queue['name']} is {queue['state']}, {queue['ready']} messages wait",
     )
 
 
-async def _is_named(house: House, desk: Desk) -> None:
-    page = await _page_with_mark(house)
+async def _is_named(scene: Scene, control: AmqpControl) -> None:
+    page = await _page_with_mark(scene)
     found = page["diagnosis"]
-    house.say(f"the broker says: {found['sentence']}")
-    house.check(
+    scene.say(f"the broker says: {found['sentence']}")
+    scene.check(
         "left alone, it is named as the reason why messages wait",
         found["kind"] == "network" and "slow" in found["name"],
         found["sentence"],
     )
-    house.check("they wait in the queue", (ready := await desk.ready("work")) > 0, f"{ready:,}")
+    scene.check("they wait in the queue", (ready := await control.ready("work")) > 0, f"{ready:,}")
 
 
-async def _page_with_mark(house: House) -> dict[str, Any]:
+async def _page_with_mark(scene: Scene) -> dict[str, Any]:
     """The first page on which the slow one is marked."""
-    page = await house.flow()
+    page = await scene.flow()
     for _ in range(round(SECONDS_MAX / 0.1)):
         if _consumer(page, "slow")["is_unsent_high"]:
             break
-        await house.wait(0.1)
-        page = await house.flow()
+        await scene.wait(0.1)
+        page = await scene.flow()
     return page
 
 

@@ -10,7 +10,7 @@ The other publisher never notices. When the query goes, so does the hold.
 import asyncio
 from typing import Final
 
-from penstock.demo.scenes.house import House
+from penstock.demo.scenes.scene import Scene
 from penstock.engine.spark.query import QueryRefused
 from penstock.engine.topic import Topic, TopicPolicy
 from penstock.model.queries import BatchProgress, PollRequest, PollResponse
@@ -24,8 +24,8 @@ PER_SECOND: Final = 5 * DRAIN_PER_S
 class SlowQuery:
     """What Spark's source does, with a sink that takes its time."""
 
-    def __init__(self, house: House, topic: Topic) -> None:
-        self._house = house
+    def __init__(self, scene: Scene, topic: Topic) -> None:
+        self._house = scene
         self._topic = topic
         self._start = 0
         self._batches = 0
@@ -64,24 +64,24 @@ class SlowQuery:
             self._batches += 1
 
 
-async def play(house: House) -> None:
-    engine = house.broker.engine
-    orders, other = house.topic("orders"), house.topic("other")
-    query = SlowQuery(house, orders)
-    busy = house.publisher("orders", orders, per_second=PER_SECOND)
-    calm = house.publisher("other", other, per_second=200)
-    house.say(f"a query drains {DRAIN_PER_S} a second, its publisher sends {PER_SECOND}")
-    await house.until(lambda: bool(busy.gates), 6)
-    await house.wait(1.0)
+async def play(scene: Scene) -> None:
+    engine = scene.broker.engine
+    orders, other = scene.topic("orders"), scene.topic("other")
+    query = SlowQuery(scene, orders)
+    busy = scene.publisher("orders", orders, per_second=PER_SECOND)
+    calm = scene.publisher("other", other, per_second=200)
+    scene.say(f"a query drains {DRAIN_PER_S} a second, its publisher sends {PER_SECOND}")
+    await scene.until(lambda: bool(busy.gates), 6)
+    await scene.wait(1.0)
     before = len(busy.confirmed_numbers)
-    await house.wait(2.0)
+    await scene.wait(2.0)
     slowed = (len(busy.confirmed_numbers) - before) / 2
-    house.check(
+    scene.check(
         "soft: past the bound the publisher is slowed to a little more than the query drains",
         0.5 * DRAIN_PER_S <= slowed <= 1.6 * DRAIN_PER_S,
         f"{slowed:.0f} a second in, {DRAIN_PER_S} drained",
     )
-    house.say("now hard, with a bound a little above what is behind already")
+    scene.say("now hard, with a bound a little above what is behind already")
     bound = query.backlog + 200
     engine.set_policy(
         orders.name,
@@ -89,25 +89,25 @@ async def play(house: House) -> None:
     )
     most = 0
     for _ in range(20):
-        await house.wait(0.1)
+        await scene.wait(0.1)
         most = max(most, query.backlog)
-    page = await house.flow()
+    page = await scene.flow()
     said = " ".join(each["sentence"] for each in page["findings"])
-    house.check("hard: the backlog ends at its bound", most <= bound + 60, f"{most} of {bound}")
-    house.check(
+    scene.check("hard: the backlog ends at its bound", most <= bound + 60, f"{most} of {bound}")
+    scene.check(
         "the diagnosis names the query and the slow part",
         "orders-etl" in said and "sink is the slow part" in said,
         page["diagnosis"]["sentence"],
     )
-    house.check("the publisher of another topic never waits", not calm.gates)
+    scene.check("the publisher of another topic never waits", not calm.gates)
     query.stop()
-    house.say("the query dies without a word; its lease goes on, its hold does not")
+    scene.say("the query dies without a word; its lease goes on, its hold does not")
     before = len(busy.confirmed_numbers)
-    is_free = await house.until(lambda: len(busy.confirmed_numbers) > before + PER_SECOND, 8)
-    house.check("no dead query holds publishers", is_free)
+    is_free = await scene.until(lambda: len(busy.confirmed_numbers) > before + PER_SECOND, 8)
+    scene.check("no dead query holds publishers", is_free)
     lease = engine.queries.registry.queries["orders-etl"].lease
-    house.check("what it has not processed is still kept for it", lease.holds)
+    scene.check("what it has not processed is still kept for it", lease.holds)
     for each in (busy, calm):
         each.stop()
-    answered = await house.until(lambda: not (busy.outstanding or calm.outstanding), 5)
-    house.check("every publish was answered, none refused", answered and not busy.refusals)
+    answered = await scene.until(lambda: not (busy.outstanding or calm.outstanding), 5)
+    scene.check("every publish was answered, none refused", answered and not busy.refusals)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from penstock.client import Message, Producer, PushConsumer, ReceivedMessage
 from penstock.client.admin import Admin
-from penstock.demo.scenes.house import House, comes_true
+from penstock.demo.scenes.scene import Scene, comes_true
 
 MESSAGES: Final = 1200
 BODY_BYTES: Final = 2048
@@ -30,10 +30,10 @@ ACTS: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
 )
 
 
-async def play(house: House) -> None:
+async def play(scene: Scene) -> None:
     for limit, options, what in ACTS:
-        house.say(f"{limit}: {what}")
-        await house.away(partial(_act, house, limit, options))
+        scene.say(f"{limit}: {what}")
+        await scene.away(partial(_act, scene, limit, options))
 
 
 class Slow:
@@ -50,12 +50,12 @@ class Slow:
         self.done.add(message.offset)
 
 
-def _act(house: House, limit: str, options: dict[str, Any]) -> None:
+def _act(scene: Scene, limit: str, options: dict[str, Any]) -> None:
     topic, group = f"slow-{limit}", f"slow-by-{limit}"
-    _fill(house, topic)
+    _fill(scene, topic)
     listener = Slow(passes_first_span=limit == "span")
     consumer = PushConsumer(
-        house.name_server, group, listener, consume_from="first", instance_name=group,
+        scene.name_server, group, listener, consume_from="first", instance_name=group,
         pull_batch=PULL, **options,
     )  # fmt: skip
     consumer.subscribe(topic)
@@ -64,7 +64,7 @@ def _act(house: House, limit: str, options: dict[str, Any]) -> None:
         peaks = _watch(consumer)
         figures = consumer.statistics()
         held = figures.held[0] if figures.held else None
-        house.check(
+        scene.check(
             f"{limit}: the consumer says which limit holds which queue since when",
             is_held and held is not None and held.threshold.value == limit,
             f"{held.queue.topic}, {held.threshold.value} {held.limit}, for {held.held_ms} ms"
@@ -73,26 +73,26 @@ def _act(house: House, limit: str, options: dict[str, Any]) -> None:
         )
         (most,) = options.values()
         slack = {"messages": PULL, "bytes": PULL * BODY_BYTES, "span": PULL + 1}[limit]
-        house.check(
+        scene.check(
             f"{limit}: the cache stays within the limit and one pull",
             0 < peaks[limit] <= most + slack,
             f"at most {peaks[limit]:,}, limit {most:,}",
         )
-        house.check(f"{limit}: a queue that is held stays with its consumer", peaks["queues"] == 1)
+        scene.check(f"{limit}: a queue that is held stays with its consumer", peaks["queues"] == 1)
         listener.is_free.set()
         is_done = comes_true(lambda: len(listener.done) == MESSAGES, ACT_SECONDS_MAX)
         is_free = comes_true(lambda: not consumer.statistics().held, ACT_SECONDS_MAX)
-        house.check(
+        scene.check(
             f"{limit}: let go, it consumes everything, and nothing is held any more",
             is_done and is_free,
             f"{len(listener.done):,} of {MESSAGES:,}",
         )
 
 
-def _fill(house: House, topic: str) -> None:
-    with Admin(house.name_server) as admin:
+def _fill(scene: Scene, topic: str) -> None:
+    with Admin(scene.name_server) as admin:
         admin.create_topic(topic, queues=1)
-    with Producer(house.name_server, f"fill-{topic}") as producer:
+    with Producer(scene.name_server, f"fill-{topic}") as producer:
         batch = [Message(topic, bytes(BODY_BYTES)) for _ in range(100)]
         for _ in range(MESSAGES // len(batch)):
             producer.send_batch(batch)

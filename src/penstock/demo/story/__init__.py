@@ -5,16 +5,10 @@ pipeline in its own process parses, windows and sums them into Parquet. Then, in
 stops answering, billing is slow, and Spark is slow; each time somebody has to wait, and the view
 says who and why. At the end every order is looked for.
 
-=============  ===================================================================================
-``telling.py``     the order of things: opens, plays the acts, judges
-``acts.py``        the three acts and what each claims
-``shop.py``        paces the orders; ``tills.py`` and ``amqp_till.py`` are where they are sent from
-``billing.py``     the consumer
-``household.py``   the broker's process, its HTTP port, its memory
-``job.py``         Spark's process as seen from here; ``pipeline.py`` is what runs in it
-``view.py``        what is shown while it goes on
-``reckoning.py``   reads Parquet and compares
-=============  ===================================================================================
+* ``story.py``: the order of things: opens, plays the three acts, counts again what Spark wrote.
+* ``shop.py`` paces the orders; ``publishers.py`` and ``pika_publisher.py`` send them.
+* ``processes.py``: the broker's and Spark's processes; ``pipeline.py`` is what Spark runs.
+* ``board.py``: what is shown while it goes on.
 """
 
 from dataclasses import dataclass

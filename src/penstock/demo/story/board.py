@@ -15,9 +15,9 @@ from typing import Any, Final, TextIO
 import click
 
 from penstock.cli.asking import age_text
-from penstock.demo.story.job import Household, Job
+from penstock.demo.story.processes import Job, Processes
+from penstock.demo.story.publishers import THRESHOLD, Billing
 from penstock.demo.story.shop import Shop
-from penstock.demo.story.tills import THRESHOLD, Billing
 from penstock.flow.diagnosis import NOTHING
 from penstock.model.errors import PenstockError
 from penstock.model.ids import size_text
@@ -30,7 +30,7 @@ SENTENCE_MAX: Final = 90
 class Board:
     """Looks, remembers the extremes, and puts it into words."""
 
-    def __init__(self, broker: Household, shop: Shop, billing: Billing, job: Job) -> None:
+    def __init__(self, broker: Processes, shop: Shop, billing: Billing, job: Job) -> None:
         self.title = ""
         self.is_news = False
         """Whether there is a bottleneck that this act has not had before."""

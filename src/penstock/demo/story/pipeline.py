@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType
 
 from penstock.demo.story import TOPIC
-from penstock.demo.story.job import Amount
+from penstock.demo.story.processes import Amount
 from penstock.spark.listener import PenstockListener
 from penstock.spark.session import local_session
 

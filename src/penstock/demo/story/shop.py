@@ -21,19 +21,19 @@ PAUSE_S: Final = 0.1
 
 
 class Shop:
-    """Sends from all tills, from ``open`` to ``close``."""
+    """Sends from all publishers, from ``open`` to ``close``."""
 
-    def __init__(self, tills: list[Till], per_second: int) -> None:
+    def __init__(self, publishers: list[OrderPublisher], per_second: int) -> None:
         self.placed = 0
         self.confirmed: set[int] = set()
         self.unknown: set[int] = set()
         self.refused = 0
         self.last_reason = ""
         self.sent_by: dict[str, int] = {}
-        """Name of a till -> orders placed there."""
+        """Name of a publisher -> orders it sent."""
         self.per_second = per_second
         """Orders it places, may be changed at any time."""
-        self.tills: Final = tills
+        self.publishers: Final = publishers
         self._lock = threading.Lock()
         self._pause_until = 0.0
         self._is_closing = threading.Event()
@@ -57,8 +57,8 @@ class Shop:
         self.stop()
         if self._thread.ident is not None:
             self._thread.join()
-        for till in self.tills:
-            till.close()
+        for publisher in self.publishers:
+            publisher.close()
 
     def _run(self) -> None:
         due = 0.0
@@ -74,10 +74,12 @@ class Shop:
                     break
 
     def _place(self) -> bool:
-        """Place one order where there is room for it, the tills in turn; False when nowhere."""
+        """Send one order by a publisher that has room, in turn; False when none has."""
         number = self.placed
-        first = number % len(self.tills)
-        free = [each for each in (*self.tills[first:], *self.tills[:first]) if each.has_room]
+        first = number % len(self.publishers)
+        free = [
+            each for each in (*self.publishers[first:], *self.publishers[:first]) if each.has_room
+        ]
         if not free:
             return False
         self.placed += 1
@@ -88,18 +90,18 @@ class Shop:
             "cents": self._random.randint(100, 5000),
         }
 
-        def on_fate(fate: Fate, reason: str) -> None:
+        def on_fate(fate: SendOutcome, reason: str) -> None:
             self._note(number, fate, reason)
 
         free[0].send(f"order-{number}", json.dumps(order).encode(), on_fate)
         self.sent_by[free[0].name] = self.sent_by.get(free[0].name, 0) + 1
         return True
 
-    def _note(self, number: int, fate: Fate, reason: str) -> None:
+    def _note(self, number: int, fate: SendOutcome, reason: str) -> None:
         with self._lock:
-            if fate is Fate.CONFIRMED:
+            if fate is SendOutcome.CONFIRMED:
                 self.confirmed.add(number)
-            elif fate is Fate.UNKNOWN:
+            elif fate is SendOutcome.UNKNOWN:
                 self.unknown.add(number)
                 self.last_reason = reason
             else:
@@ -108,11 +110,7 @@ class Shop:
                 self._pause_until = time.monotonic() + PAUSE_S
 
 
-# ---- till ---------------------------------------------------------------------------------------
-# A till: what the shop knows of the place from which it sends orders by one protocol.
-
-
-class Fate(Enum):
+class SendOutcome(Enum):
     """What became of an order."""
 
     CONFIRMED = "confirmed"
@@ -122,11 +120,11 @@ class Fate(Enum):
     """No answer came; it may have been stored."""
 
 
-OnFate = Callable[[Fate, str], None]
+OnFate = Callable[[SendOutcome, str], None]
 """Told once per order, with the broker's reason for a refusal."""
 
 
-class Till(Protocol):
+class OrderPublisher(Protocol):
     """Sends orders by one protocol."""
 
     name: str

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.demo.story import board as view
 from penstock.demo.story.board import NOBODY, Board, Rates, Screen
-from penstock.demo.story.job import Batch
+from penstock.demo.story.processes import Batch
 from penstock.model.errors import PenstockError
 
 RUNNING = {"kind": "queue", "name": "orders", "state": "running"}

@@ -4,12 +4,12 @@ import json
 import threading
 
 from penstock.demo.story import shop as shops
-from penstock.demo.story.shop import Fate, Shop
+from penstock.demo.story.shop import SendOutcome, Shop
 
 ANSWER_S_MAX = 10
 
 
-class Till:
+class OrderPublisher:
     name = "test"
     has_room = True
 
@@ -25,7 +25,7 @@ class Till:
             self.is_out.set()
             return
         self.sent.append((key, json.loads(body)))
-        on_fate(fate, "busy" if fate is Fate.REFUSED else "")
+        on_fate(fate, "busy" if fate is SendOutcome.REFUSED else "")
 
     def close(self):
         self.is_closed = True
@@ -34,36 +34,36 @@ class Till:
 def sold(monkeypatch, fates):
     monkeypatch.setattr(shops, "TICK_S", 0.0001)
     monkeypatch.setattr(shops, "PAUSE_S", 0.0)
-    till = Till(fates)
-    shop = Shop([till], per_second=100_000)
+    publisher = OrderPublisher(fates)
+    shop = Shop([publisher], per_second=100_000)
     shop.open()
-    assert till.is_out.wait(ANSWER_S_MAX)
+    assert publisher.is_out.wait(ANSWER_S_MAX)
     shop.close()
-    return shop, till
+    return shop, publisher
 
 
 def test_every_order_has_its_own_number_and_is_booked_by_its_answer(monkeypatch):
-    fates = [Fate.CONFIRMED, Fate.REFUSED, Fate.UNKNOWN, Fate.CONFIRMED]
-    shop, till = sold(monkeypatch, fates)
-    assert [order["id"] for _, order in till.sent] == [0, 1, 2, 3]
+    fates = [SendOutcome.CONFIRMED, SendOutcome.REFUSED, SendOutcome.UNKNOWN, SendOutcome.CONFIRMED]
+    shop, publisher = sold(monkeypatch, fates)
+    assert [order["id"] for _, order in publisher.sent] == [0, 1, 2, 3]
     assert (shop.confirmed, shop.unknown, shop.refused) == ({0, 3}, {2}, 1)
     assert shop.outstanding == shop.placed - 4
-    assert till.is_closed
+    assert publisher.is_closed
 
 
 def test_the_last_refusal_keeps_its_reason(monkeypatch):
-    assert sold(monkeypatch, [Fate.REFUSED, Fate.CONFIRMED])[0].last_reason == "busy"
+    assert sold(monkeypatch, [SendOutcome.REFUSED, SendOutcome.CONFIRMED])[0].last_reason == "busy"
 
 
 def test_a_shop_that_never_opened_can_be_closed():
-    till = Till([])
-    Shop([till], per_second=1).close()
-    assert till.is_closed
+    publisher = OrderPublisher([])
+    Shop([publisher], per_second=1).close()
+    assert publisher.is_closed
 
 
 def test_a_till_without_room_is_passed_over(monkeypatch):
     monkeypatch.setattr(shops, "TICK_S", 0.0001)
-    full, free = Till([]), Till([Fate.CONFIRMED] * 6)
+    full, free = OrderPublisher([]), OrderPublisher([SendOutcome.CONFIRMED] * 6)
     full.has_room, full.name = False, "full"
     shop = Shop([full, free], per_second=100_000)
     shop.open()
@@ -76,7 +76,7 @@ def test_a_till_without_room_is_passed_over(monkeypatch):
 
 def test_without_room_anywhere_no_order_is_placed(monkeypatch):
     monkeypatch.setattr(shops, "TICK_S", 0.0001)
-    full = Till([Fate.CONFIRMED])
+    full = OrderPublisher([SendOutcome.CONFIRMED])
     full.has_room = False
     shop = Shop([full], per_second=100_000)
     shop.open()

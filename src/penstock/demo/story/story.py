@@ -22,14 +22,21 @@ import click
 
 from penstock.demo.story import QUEUES, QUIET_PER_S, TOPIC, Size
 from penstock.demo.story.board import Board, Screen
-from penstock.demo.story.job import Household, Job
+from penstock.demo.story.processes import Job, Processes
+from penstock.demo.story.publishers import (
+    NO_PIKA,
+    PULL,
+    THRESHOLD,
+    Billing,
+    has_pika,
+    open_publishers,
+)
 from penstock.demo.story.shop import Shop
-from penstock.demo.story.tills import NO_PIKA, PULL, THRESHOLD, Billing, has_pika, open_tills
 from penstock.model.errors import PenstockError
 from penstock.model.ids import size_text
 
 if TYPE_CHECKING:
-    from penstock.demo.story.job import Batch
+    from penstock.demo.story.processes import Batch
 
 LOOK_S: Final = 0.1
 ANSWERS_S_MAX: Final = 20.0
@@ -46,7 +53,7 @@ class Story:
         self.screen: Final = screen
         self.checks: list[tuple[str, bool, str]] = []
         self.figures: dict[str, Any] = {}
-        self.broker: Household
+        self.broker: Processes
         self.job: Job
         self.shop: Shop
         self.billing: Billing
@@ -119,7 +126,7 @@ class Story:
     # The story's own business.
 
     def _open(self, directory: Path, stack: contextlib.ExitStack) -> None:
-        self.broker = Household(directory)
+        self.broker = Processes(directory)
         stack.callback(self.broker.close)
         self.broker.open()
         self.broker.ask("POST", "/api/topics", {"name": TOPIC, "space": "", "queues": QUEUES})
@@ -140,13 +147,13 @@ class Story:
         self.billing = Billing(self.broker.endpoints["rocketmq"])
         stack.callback(self.billing.close)
         self.billing.open()
-        self.shop = Shop(open_tills(self.broker.endpoints), self.size.orders_per_s)
+        self.shop = Shop(open_publishers(self.broker.endpoints), self.size.orders_per_s)
         stack.callback(self.shop.close)
         self.shop.open()
         self.board = Board(self.broker, self.shop, self.billing, self.job)
-        tills = "RocketMQ and AMQP (pika)" if has_pika() else "RocketMQ"
+        publishers = "RocketMQ and AMQP (pika)" if has_pika() else "RocketMQ"
         self.say(
-            f"the shop places {self.size.orders_per_s} orders a second by {tills}, billing "
+            f"the shop places {self.size.orders_per_s} orders a second by {publishers}, billing "
             "consumes them; Spark starts meanwhile"
         )
         if not has_pika():
@@ -172,8 +179,8 @@ class Story:
         self.check("every order was answered", is_answered and not shop.unknown,
                    f"{shop.placed:,} placed, {len(shop.unknown)} without an answer")  # fmt: skip
         by = shop.sent_by
-        self.check("orders came by every protocol that has a till, into one topic",
-                   set(by) == {till.name for till in shop.tills},
+        self.check("orders came by every protocol that has a publisher, into one topic",
+                   set(by) == {publisher.name for publisher in shop.publishers},
                    ", ".join(f"{count:,} by {name}" for name, count in by.items()))  # fmt: skip
         job.drain()
         is_consumed = self.until(lambda: shop.confirmed <= set(billing.numbers), DRAIN_S_MAX)
@@ -183,7 +190,7 @@ class Story:
 
     def _reckon(self) -> None:
         shop, billing = self.shop, self.billing
-        found = reckon(self.job.out)
+        found = count_again(self.job.out)
         stored = len(shop.confirmed)
         self.check(
             "published = consumed = rows in Parquet",
@@ -231,8 +238,7 @@ class Story:
         return lines
 
 
-# ---- reckoning ----------------------------------------------------------------------------------
-# The reckoning: what Spark wrote, read by another program, against what the broker confirmed.
+# What Spark wrote, read by another program, against what the broker confirmed.
 #
 # Parquet is read with pyarrow and not with the Spark that wrote it. Which files count is what the
 # sink's log says (``_spark_metadata``): one that a failed task left behind is not part of the
@@ -243,7 +249,7 @@ WINDOW_US: Final = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Reckoning:
+class FinalCount:
     """What is in the two Parquet directories."""
 
     numbers: list[int]
@@ -255,7 +261,7 @@ class Reckoning:
     revenue: int
 
 
-def reckon(out: Path) -> Reckoning:
+def count_again(out: Path) -> FinalCount:
     """Read both directories and compare the one with the other."""
     rows = _table(out / "rows", ["id", "item", "amount", "timestamp"])
     orders: Counter[tuple[int, str]] = Counter()
@@ -271,7 +277,7 @@ def reckon(out: Path) -> Reckoning:
         for start, item, count, amount in found
     )
     repeated = len(found) - len({(start, item) for start, item, _, _ in found})
-    return Reckoning(rows["id"], len(found), wrong + repeated, sum(revenue.values()))
+    return FinalCount(rows["id"], len(found), wrong + repeated, sum(revenue.values()))
 
 
 def committed_files(directory: Path) -> list[Path]:
@@ -303,7 +309,6 @@ def _table(directory: Path, columns: list[str]) -> dict[str, list[Any]]:
     return found
 
 
-# ---- acts ---------------------------------------------------------------------------------------
 # The three acts: the disk, the consumer and Spark are slow, and each time the right one waits.
 
 

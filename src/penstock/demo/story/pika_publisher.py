@@ -1,10 +1,11 @@
-"""The till that speaks AMQP, with pika as anybody would use it: confirms, one connection, a window.
+"""Orders sent by AMQP, with pika as anybody would use it: confirms, one connection, a window.
 
 pika's connection belongs to the thread that runs its loop; orders are handed over to it. A publish
-that the broker holds has no answer for so long, and the window fills: then the shop uses another
-till. An ack is a confirm, a nack a refusal; when the connection breaks, what is open is unknown.
+that the broker holds has no answer for so long, and the window fills: then the shop uses
+another publisher. An ack is a confirm, a nack a refusal; when the connection breaks, what is open
+is unknown.
 
-pika is an extra (``penstock-broker[demo]``): look whether it is there before opening the till.
+pika is an extra (``penstock-broker[demo]``): look whether it is there first.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import pika
 from pika.adapters.select_connection import SelectConnection
 
 from penstock.demo.story import TOPIC
-from penstock.demo.story.shop import Fate, OnFate
+from penstock.demo.story.shop import OnFate, SendOutcome
 from penstock.model.errors import PenstockError
 
 WINDOW: Final = 500
@@ -26,8 +27,8 @@ ANSWERS_S_MAX: Final = 25.0
 """Longer than the broker holds anything (``flow.hold_ms_max``)."""
 
 
-class PikaTill:
-    """A till that uses pika."""
+class PikaPublisher:
+    """Uses pika."""
 
     name = "amqp"
 
@@ -51,7 +52,7 @@ class PikaTill:
             on_open_error_callback=self._lost,
             on_close_callback=self._lost,
         )
-        self._thread = threading.Thread(target=self._run, name="amqp till", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="amqp publisher", daemon=True)
         self._thread.start()
         if not self._is_ready.wait(OPEN_S_MAX) or self._trouble:
             raise PenstockError(f"the AMQP till does not open: {self._trouble or 'no answer'}")
@@ -68,7 +69,7 @@ class PikaTill:
             if not is_over:
                 self._waiting.append((key, body, on_fate))
         if is_over:
-            self._tell(on_fate, Fate.UNKNOWN, self._trouble)
+            self._tell(on_fate, SendOutcome.UNKNOWN, self._trouble)
         else:
             # If the loop is over by now, ``_run`` has answered in its place.
             with contextlib.suppress(Exception):
@@ -90,7 +91,7 @@ class PikaTill:
         with self._lock:
             self._is_over = True
         while self._waiting:
-            self._tell(self._waiting.popleft()[2], Fate.UNKNOWN, self._trouble)
+            self._tell(self._waiting.popleft()[2], SendOutcome.UNKNOWN, self._trouble)
         self._connection.ioloop.close()
 
     def _opened(self, channel: Any) -> None:
@@ -104,7 +105,7 @@ class PikaTill:
         """The next order; called once for each."""
         key, body, on_fate = self._waiting.popleft()
         if self._channel is None or not self._channel.is_open:
-            self._tell(on_fate, Fate.UNKNOWN, self._trouble)
+            self._tell(on_fate, SendOutcome.UNKNOWN, self._trouble)
             return
         # In the book before it is sent: the answer cannot come first.
         self._number += 1
@@ -119,7 +120,9 @@ class PikaTill:
         tag = method.delivery_tag
         numbers = [each for each in self._open if each <= tag] if method.multiple else [tag]
         for number in numbers:
-            fate, reason = (Fate.CONFIRMED, "") if is_ack else (Fate.REFUSED, "basic.nack")
+            fate, reason = (
+                (SendOutcome.CONFIRMED, "") if is_ack else (SendOutcome.REFUSED, "basic.nack")
+            )
             self._tell(self._open.pop(number), fate, reason)
 
     def _lost(self, _source: Any, reason: object) -> None:
@@ -127,11 +130,11 @@ class PikaTill:
         self._trouble = str(reason)
         self._is_ready.set()
         for number in list(self._open):
-            self._tell(self._open.pop(number), Fate.UNKNOWN, self._trouble)
+            self._tell(self._open.pop(number), SendOutcome.UNKNOWN, self._trouble)
         if self._connection.is_closed:
             self._connection.ioloop.stop()
 
-    def _tell(self, on_fate: OnFate, fate: Fate, reason: str) -> None:
+    def _tell(self, on_fate: OnFate, fate: SendOutcome, reason: str) -> None:
         on_fate(fate, reason)
         with self._lock:
             self._promised -= 1

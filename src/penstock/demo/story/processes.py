@@ -128,7 +128,6 @@ class Job:
             self.batches.append(Batch(str(said["query"]), *figures))
 
 
-# ---- household ----------------------------------------------------------------------------------
 # The story's broker: its own process on free ports and a directory that is thrown away.
 
 
@@ -142,7 +141,7 @@ COMMAND: Final = (
 """Nothing but defaults, except that it is nobody else's broker."""
 
 
-class Household:
+class Processes:
     """One broker process."""
 
     def __init__(self, directory: Path) -> None:
@@ -219,7 +218,6 @@ def _end_of(log: Path) -> str:
     return "it said nothing"
 
 
-# ---- slowness -----------------------------------------------------------------------------------
 # Makes Spark's transformation slow on demand: a file says what one row costs.
 #
 # Runs in Spark's Python workers, which are started by Spark and can be reached by a file only.

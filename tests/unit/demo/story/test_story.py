@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from penstock.demo.story.telling import committed_files, reckon
+from penstock.demo.story.story import committed_files, count_again
 
 SECOND_US = 1_000_000
 
@@ -44,7 +44,7 @@ def test_rows_and_sums_that_agree_are_good(tmp_path):
     write(tmp_path / "rows", "a b.parquet", rows([1, 2, 3]))
     write(tmp_path / "rows", "c.parquet", rows([4], at_us=12 * SECOND_US), batch=1)
     write(tmp_path / "sums", "d.parquet", sums(3, 30))
-    found = reckon(tmp_path)
+    found = count_again(tmp_path)
     assert sorted(found.numbers) == [1, 2, 3, 4]
     assert (found.windows, found.wrong_windows, found.revenue) == (1, 0, 40)
 
@@ -67,15 +67,15 @@ def test_a_file_that_a_compacted_batch_names_again_counts_once(tmp_path):
 def test_sums_that_differ_from_the_rows_are_wrong(tmp_path, count, revenue):
     write(tmp_path / "rows", "a.parquet", rows([1, 2, 3]))
     write(tmp_path / "sums", "d.parquet", sums(count, revenue))
-    assert reckon(tmp_path).wrong_windows == 1
+    assert count_again(tmp_path).wrong_windows == 1
 
 
 def test_a_window_that_was_written_twice_is_wrong(tmp_path):
     write(tmp_path / "rows", "a.parquet", rows([1]))
     for batch in (0, 1):
         write(tmp_path / "sums", f"{batch}.parquet", sums(1, 10), batch=batch)
-    assert reckon(tmp_path).wrong_windows == 1
+    assert count_again(tmp_path).wrong_windows == 1
 
 
 def test_nothing_written_is_nothing_found(tmp_path):
-    assert reckon(tmp_path).numbers == []
+    assert count_again(tmp_path).numbers == []

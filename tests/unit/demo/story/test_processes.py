@@ -5,9 +5,9 @@ import textwrap
 
 import pytest
 
-from penstock.demo.story import job as jobs
 from penstock.demo.story import job as slowness
-from penstock.demo.story.job import Amount, Batch, Job, row_seconds, set_row_seconds
+from penstock.demo.story import processes as jobs
+from penstock.demo.story.processes import Amount, Batch, Job, row_seconds, set_row_seconds
 
 ENDED_S_MAX = 20
 

@@ -1,4 +1,4 @@
-"""The house a scene is played in: a private broker, a narrator, a ticker and the checks.
+"""A scene that is played: a private broker, a narrator, a ticker and the checks.
 
 The broker is the real one, with faults allowed, on free ports and a directory that is thrown away.
 Twice a second the ticker prints one line: what was confirmed, refused and consumed, which stages
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -20,9 +21,9 @@ import click
 
 from penstock.cli.asking import address, send
 from penstock.cli.remoting import RemotingClient
-from penstock.demo.actors import Consuming, Publishing, SteadySender
+from penstock.demo.actors import EngineConsumer, EnginePublisher, SteadySender
 from penstock.demo.amqp_actors import AmqpLink
-from penstock.demo.scenes import SCENES, Play, scene_settings
+from penstock.demo.scenes import SCENES
 from penstock.engine.topic import Topic
 from penstock.model.errors import PenstockError
 from penstock.model.names import topic_name
@@ -69,7 +70,7 @@ class Takes(Protocol):
 AnyActor = TypeVar("AnyActor", bound=Actor)
 
 
-class House:
+class Scene:
     """One performance of one scene."""
 
     broker: Broker
@@ -86,20 +87,22 @@ class House:
         self._is_silent = is_silent
         self._began = 0.0
 
-    async def play(self, scene: Play) -> bool:
+    async def play(self) -> bool:
         """Start the broker, play, judge; True when every check holds."""
+        # Its file is named after it.
+        file = import_module(f"penstock.demo.scenes.{self.name.replace('-', '_')}")
         # The scene speaks for itself; the broker's own lines would come in between.
         logger = logging.getLogger("penstock")
         level = logger.level
         logger.setLevel(logging.ERROR)
         with tempfile.TemporaryDirectory(prefix="penstock-scene-") as directory:
-            self.broker = Broker(_settings(Path(directory), scene_settings(self.name)))
+            self.broker = Broker(_settings(Path(directory), getattr(file, "SETTINGS", {})))
             await self.broker.start()
             self._began = time.monotonic()
             self.say(f"{SCENES[self.name]}; a private broker listens on {self._http}")
             ticker = asyncio.create_task(self._tick())
             try:
-                await asyncio.wait_for(scene(self), SCENE_SECONDS_MAX)
+                await asyncio.wait_for(file.play(self), SCENE_SECONDS_MAX)
             except TimeoutError:
                 self.check("the scene ends in time", False, f"over {SCENE_SECONDS_MAX:.0f} s")
             finally:
@@ -119,17 +122,17 @@ class House:
 
     def publisher(
         self, name: str, topic: Topic, *, per_second: int, is_fast_failing: bool = False
-    ) -> Publishing:
+    ) -> EnginePublisher:
         """A publisher with its own connection, publishing from now on."""
         return self.cast(
-            Publishing(
+            EnginePublisher(
                 self.broker, name, topic, per_second=per_second, is_fast_failing=is_fast_failing
             )
         )
 
-    def consumer(self, name: str, topic: Topic, *, prefetch: int = 100) -> Consuming:
+    def consumer(self, name: str, topic: Topic, *, prefetch: int = 100) -> EngineConsumer:
         """A consumer with its own connection that settles what it gets."""
-        return self.cast(Consuming(self.broker, name, topic, prefetch=prefetch))
+        return self.cast(EngineConsumer(self.broker, name, topic, prefetch=prefetch))
 
     @property
     def name_server(self) -> str:
@@ -219,7 +222,7 @@ class House:
             f"{len(consumer.bodies):,} consumed, {stored:,} confirmed",
         )
 
-    # The house's own business.
+    # What a scene does for itself.
 
     @property
     def _http(self) -> str:
@@ -294,7 +297,7 @@ def _settings(directory: Path, own: dict[str, str]) -> Any:
 
 
 # ---- waiting ------------------------------------------------------------------------------------
-# Waiting in a scene that runs beside the broker's loop; on the loop it is ``House.until``.
+# Waiting in a scene that runs beside the broker's loop; on the loop it is ``Scene.until``.
 
 
 POLL_SECONDS = 0.02

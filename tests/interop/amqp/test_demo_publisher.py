@@ -7,8 +7,8 @@ import pika
 import pytest
 
 from penstock.demo.story import TOPIC
-from penstock.demo.story.amqp_till import PikaTill
-from penstock.demo.story.shop import Fate
+from penstock.demo.story.pika_publisher import PikaPublisher
+from penstock.demo.story.shop import SendOutcome
 from penstock.testing.running import BrokerProcess
 
 ORDERS = 300
@@ -19,9 +19,9 @@ def fates_of(fates, count):
     return [fates.get(timeout=ANSWER_S_MAX) for _ in range(count)]
 
 
-def place(till, fates, count):
+def place(publisher, fates, count):
     for number in range(count):
-        till.send(f"order-{number}", b"{}", lambda fate, _reason: fates.put(fate))
+        publisher.send(f"order-{number}", b"{}", lambda fate, _reason: fates.put(fate))
 
 
 @pytest.fixture
@@ -43,19 +43,19 @@ def orders(broker):
 
 
 def test_orders_are_confirmed_and_carry_key_and_tag(broker, orders):
-    till, fates = PikaTill(broker.endpoints["amqp"]), queue.SimpleQueue()
-    place(till, fates, ORDERS)
-    till.close()
-    assert fates_of(fates, ORDERS) == [Fate.CONFIRMED] * ORDERS
+    publisher, fates = PikaPublisher(broker.endpoints["amqp"]), queue.SimpleQueue()
+    place(publisher, fates, ORDERS)
+    publisher.close()
+    assert fates_of(fates, ORDERS) == [SendOutcome.CONFIRMED] * ORDERS
     method, properties, body = orders.basic_get(TOPIC, auto_ack=True)
     assert method.message_count == ORDERS - 1
     assert (properties.type, properties.headers, body) == ("new", {"key": "order-0"}, b"{}")
 
 
 def test_what_a_dead_broker_did_not_answer_is_unknown(broker, orders):
-    till, fates = PikaTill(broker.endpoints["amqp"]), queue.SimpleQueue()
-    assert till.has_room
+    publisher, fates = PikaPublisher(broker.endpoints["amqp"]), queue.SimpleQueue()
+    assert publisher.has_room
     broker.kill()
-    place(till, fates, 3)
-    assert fates_of(fates, 3) == [Fate.UNKNOWN] * 3
-    till.close()
+    place(publisher, fates, 3)
+    assert fates_of(fates, 3) == [SendOutcome.UNKNOWN] * 3
+    publisher.close()

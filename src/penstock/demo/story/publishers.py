@@ -1,7 +1,8 @@
-"""Where orders are sent from: one till per protocol, all with the same few verbs.
+"""What sends the orders: a publisher per protocol, all with the same few verbs.
 
-The shop paces and counts, a till sends one order and says later what became of it. A listener that
-comes later gets a till of its own and a line in ``open_tills``; nothing else changes.
+The shop paces and counts, a publisher sends one order and says later what became of it. A
+protocol that comes later gets a publisher of its own and a line in ``open_publishers``; nothing
+else changes.
 """
 
 import json
@@ -14,7 +15,7 @@ from penstock.client import BrokerBusy, Message, Producer, PushConsumer, Receive
 from penstock.client.consumer.statistics import HeldQueue
 from penstock.client.errors import ClientError
 from penstock.demo.story import TOPIC
-from penstock.demo.story.shop import Fate, OnFate, Till
+from penstock.demo.story.shop import OnFate, OrderPublisher, SendOutcome
 
 NO_PIKA: Final = (
     "pika is not installed, so all orders come by RocketMQ; "
@@ -22,8 +23,8 @@ NO_PIKA: Final = (
 )
 
 
-class RocketTill:
-    """A till that uses ``penstock.client``."""
+class RocketmqPublisher:
+    """Uses ``penstock.client``."""
 
     name = "rocketmq"
 
@@ -41,11 +42,11 @@ class RocketTill:
 
         def done(outcome: SendResult | ClientError) -> None:
             if isinstance(outcome, SendResult):
-                on_fate(Fate.CONFIRMED, "")
+                on_fate(SendOutcome.CONFIRMED, "")
             elif isinstance(outcome, BrokerBusy):
-                on_fate(Fate.REFUSED, outcome.reason)
+                on_fate(SendOutcome.REFUSED, outcome.reason)
             else:
-                on_fate(Fate.UNKNOWN, str(outcome))
+                on_fate(SendOutcome.UNKNOWN, str(outcome))
 
         self._producer.send_callback(Message(TOPIC, body, tag="new", keys=key), done)
 
@@ -54,16 +55,16 @@ class RocketTill:
         self._producer.stop()
 
 
-def open_tills(endpoints: dict[str, str]) -> list[Till]:
-    """A till for every protocol that the broker listens to and that has one."""
-    tills: list[Till] = []
+def open_publishers(endpoints: dict[str, str]) -> list[OrderPublisher]:
+    """A publisher for every protocol that the broker listens to and that has one."""
+    publishers: list[OrderPublisher] = []
     if "rocketmq" in endpoints:
-        tills.append(RocketTill(endpoints["rocketmq"]))
+        publishers.append(RocketmqPublisher(endpoints["rocketmq"]))
     if "amqp" in endpoints and has_pika():
-        from penstock.demo.story.amqp_till import PikaTill
+        from penstock.demo.story.pika_publisher import PikaPublisher
 
-        tills.append(PikaTill(endpoints["amqp"]))
-    return tills
+        publishers.append(PikaPublisher(endpoints["amqp"]))
+    return publishers
 
 
 def has_pika() -> bool:
