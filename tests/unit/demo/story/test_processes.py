@@ -5,8 +5,7 @@ import textwrap
 
 import pytest
 
-from penstock.demo.story import job as slowness
-from penstock.demo.story import processes as jobs
+from penstock.demo.story import processes
 from penstock.demo.story.processes import Amount, Batch, Job, row_seconds, set_row_seconds
 
 ENDED_S_MAX = 20
@@ -21,7 +20,7 @@ def started(tmp_path, monkeypatch):
         script = tmp_path / "program"
         script.write_text(f"#!{sys.executable}\n" + textwrap.dedent(program))
         script.chmod(0o755)
-        monkeypatch.setattr(jobs.sys, "executable", str(script))
+        monkeypatch.setattr(processes.sys, "executable", str(script))
         job = Job(tmp_path / "story")
         (tmp_path / "story").mkdir()
         job.open("127.0.0.1:1", 2.0)
@@ -58,7 +57,7 @@ def test_a_job_that_dies_has_failed_and_its_last_words_are_kept(started):
 
 
 def test_a_job_that_does_not_end_is_ended(started, monkeypatch):
-    monkeypatch.setattr(jobs, "END_S_MAX", 0.2)
+    monkeypatch.setattr(processes, "END_S_MAX", 0.2)
     job = started("import time; time.sleep(600)")
     job.close()
     assert job.state == "failed"
@@ -91,8 +90,8 @@ def test_the_last_batch_of_a_query_is_the_highest_number_that_was_told(tmp_path)
 
 def test_a_row_costs_what_the_file_says_and_nothing_without_one(tmp_path, monkeypatch):
     slept = []
-    monkeypatch.setattr(slowness.time, "sleep", slept.append)
-    monkeypatch.setattr(slowness, "LOOK_S", -1)
+    monkeypatch.setattr(processes.time, "sleep", slept.append)
+    monkeypatch.setattr(processes, "LOOK_S", -1)
     amount = Amount(str(tmp_path / "slow"))
     assert amount(250, 4) == 1000
     set_row_seconds(tmp_path / "slow", 0.5)
