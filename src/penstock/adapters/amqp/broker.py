@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.adapters.amqp.context import AmqpContext
 from penstock.adapters.amqp.direct_reply import DirectReplyRegistry
 from penstock.adapters.amqp.statistics import DeliveryCounters
-from penstock.adapters.amqp.topology.matching import check_vhosts
+from penstock.adapters.amqp.topology.limits import TopologyLimits
 from penstock.adapters.amqp.topology.vhost import VirtualHost
 from penstock.adapters.amqp.transactions import TxBudget
 from penstock.adapters.amqp.users import Users
@@ -67,10 +67,11 @@ class AmqpBroker:
         self.replies: Final = DirectReplyRegistry()
         """Requesters that wait for direct replies."""
         self.vhosts: Final[dict[str, VirtualHost]] = {}
-        self.vhosts[DEFAULT_VHOST] = VirtualHost(self.context, DEFAULT_VHOST, self.vhosts)
+        self.limits: Final = TopologyLimits(settings.amqp, self.vhosts)
+        self.vhosts[DEFAULT_VHOST] = VirtualHost(self.context, DEFAULT_VHOST, self.limits)
         for name in engine.definitions(VHOST_KIND):
             if name not in self.vhosts:
-                self.vhosts[name] = VirtualHost(self.context, name, self.vhosts)
+                self.vhosts[name] = VirtualHost(self.context, name, self.limits)
         engine.watch_removals(self._removed)
 
     def vhost(self, name: str) -> VirtualHost | None:
@@ -85,8 +86,8 @@ class AmqpBroker:
         """A virtual host, new or there already; durable after the next commit."""
         found = self.vhosts.get(name)
         if found is None:
-            check_vhosts(self.settings, len(self.vhosts))
-            found = self.vhosts[name] = VirtualHost(self.context, name, self.vhosts)
+            self.limits.check_vhosts()
+            found = self.vhosts[name] = VirtualHost(self.context, name, self.limits)
             self.engine.define(VHOST_KIND, name, b"")
         return found
 

@@ -22,7 +22,6 @@ from penstock.adapters.amqp import consumer
 from penstock.adapters.amqp.consumer import AttachedConsumer, BasicConsumer, UnackedTags
 from penstock.adapters.amqp.queue_commands import named
 from penstock.adapters.amqp.statistics import DeliveryCounters
-from penstock.adapters.amqp.topology.matching import check_arguments
 from penstock.adapters.amqp.topology.router import DIRECT_REPLY_QUEUE
 from penstock.engine.host import Mode
 from penstock.flow.demand import ChannelWindow, Unlimited
@@ -208,7 +207,7 @@ def begin(channel: AmqpChannel, method: Consume, tag: str) -> None:
     if type(priority) is not int:
         text = f"invalid arg '{PRIORITY}' for consumer '{tag}': a whole number is expected"
         raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
-    check_arguments(channel.context.settings, method.arguments)
+    channel.vhost.limits.check_arguments(method.arguments)
     check_exclusive(queue, method)
     consuming.add(BasicConsumer(channel, queue, method, tag, priority))
 
@@ -218,7 +217,7 @@ def check_exclusive(queue: AmqpQueue, method: Consume) -> None:
     is_in_line = queue.subscription.options.mode is Mode.SINGLE_ACTIVE
     wants_all = method.is_exclusive and (queue.consumers > 0 or is_in_line)
     if queue.exclusive_consumer or wants_all:
-        text = f"queue '{queue.name}' in vhost '{queue.vhost.name}' in exclusive use"
+        text = f"queue '{queue.name}' in vhost '{queue.vhost_name}' in exclusive use"
         raise AmqpError(ReplyCode.ACCESS_REFUSED, text)
 
 

@@ -17,12 +17,9 @@ from penstock.adapters.amqp.topology.exchange import (
     ALTERNATE,
     RESERVED_PREFIX,
     Exchange,
-    put_exchange,
 )
 from penstock.adapters.amqp.topology.matching import (
     MATCHERS,
-    check_arguments,
-    check_exchanges,
     class_of,
     to_exchange,
 )
@@ -40,8 +37,8 @@ from penstock.wire.amqp.methods.exchange import (
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import AmqpChannel
+    from penstock.adapters.amqp.topology.limits import TopologyLimits
     from penstock.adapters.amqp.topology.vhost import VirtualHost
-    from penstock.settings.protocols import AmqpSettings
     from penstock.wire.amqp.methods.method import Method
 
 _LINE_ENDS: Final = str.maketrans("", "", "\r\n")
@@ -107,20 +104,16 @@ COMMANDS: Final[dict[type[Method], Callable[..., None]]] = {
 def declare_exchange(vhost: VirtualHost, wanted: Exchange) -> Exchange:
     """The exchange that is there and equals the wanted one, or the wanted one, made."""
     known = vhost.exchanges.get(wanted.name)
-    check_exchange(vhost.context.settings, vhost.name, known, wanted)
+    check_exchange(vhost.limits, vhost.name, known, wanted)
     if known is not None:
         return known
-    check_exchanges(vhost.context.settings, vhost.exchanges_in_all)
-    if wanted.is_durable:
-        # First, because arguments that are no field values are found out here.
-        put_exchange(vhost, wanted)
-    vhost.exchanges[wanted.name] = wanted
-    vhost.changed()
+    vhost.limits.check_exchanges()
+    vhost.add_exchange(wanted)
     return wanted
 
 
 def check_exchange(
-    settings: AmqpSettings, vhost: str, known: Exchange | None, wanted: Exchange
+    limits: TopologyLimits, vhost: str, known: Exchange | None, wanted: Exchange
 ) -> None:
     """Raise unless an exchange may be declared like this, beside the one there is of its name."""
     refuse_default(wanted.name)
@@ -138,7 +131,7 @@ def check_exchange(
             f"invalid type '{class_of(alternate)}' for arg '{ALTERNATE}' in "
             f"{_spelled(vhost, wanted.name)}"
         )
-    check_arguments(settings, wanted.arguments)
+    limits.check_arguments(wanted.arguments)
 
 
 def delete_exchange(vhost: VirtualHost, name: str, *, if_unused: bool) -> Exchange | None:

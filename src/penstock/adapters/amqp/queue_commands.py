@@ -5,7 +5,6 @@ in a declaration, where it asks for a name of ours. Carriage returns and line fe
 dropped. Deleting or unbinding what is not there is a success. What concerns a durable queue is
 answered when the catalog has it (D6).
 
-``bind_queue`` and ``delete_queue`` serve the management API too.
 Not here: the queues (``queue_book.py``), bindings as such (``bindings.py``).
 """
 
@@ -128,12 +127,6 @@ COMMANDS: Final[dict[type[Method], Callable[..., None]]] = {
     Purge: purge,
     Delete: delete,
 }
-
-
-def delete_queue(queue: AmqpQueue, *, if_unused: bool = False, if_empty: bool = False) -> int:
-    """The queue goes; how many ready messages went with it. 406 when a condition is not met."""
-    _check_conditions(queue, if_unused=if_unused, if_empty=if_empty)
-    return queue.vhost.queues.delete(queue)
 
 
 def named(channel: AmqpChannel, name: str) -> str:

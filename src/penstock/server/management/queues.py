@@ -128,16 +128,17 @@ async def delete_queue(place: Place, asked: Asked, vhost_name: str, name: str) -
         raise bad_request(f"queue '{name}' in vhost '{vhost_name}' not empty")
     if asked.is_set("if-unused") and found.consumers:
         raise bad_request(f"queue '{name}' in vhost '{vhost_name}' in use")
-    found.vhost.queues.retire(found)
+    place.vhost(vhost_name).queues.retire(found)
     await place.gone(found)
     await place.durable()
     return Done()
 
 
 async def queue_bindings(place: Place, asked: Asked, vhost_name: str, name: str) -> Any:
-    found = _queue(place, vhost_name, name)
-    bound = [default_binding(name), *found.vhost.bindings.to(to_queue(name))]
-    return await paged(asked, bound, lambda each: binding_view(found.vhost, each))
+    _queue(place, vhost_name, name)
+    vhost = place.vhost(vhost_name)
+    bound = [default_binding(name), *vhost.bindings.to(to_queue(name))]
+    return await paged(asked, bound, lambda each: binding_view(vhost, each))
 
 
 async def purge(place: Place, _asked: Asked, vhost_name: str, name: str) -> Done:

@@ -24,29 +24,25 @@ from penstock.adapters.amqp.exchange_commands import (
     known_kind,
 )
 from penstock.adapters.amqp.management.views import binding_view, exchange_view, plain, user_view
-from penstock.adapters.amqp.topology.exchange import PREDECLARED, Exchange, predeclared
+from penstock.adapters.amqp.topology.exchange import PREDECLARED, Exchange, no_exchange, predeclared
 from penstock.adapters.amqp.topology.matching import (
     MATCHERS,
     Binding,
     BindingKey,
     Destination,
-    check_arguments,
-    check_bindings,
-    check_exchanges,
-    check_vhosts,
     to_exchange,
     to_queue,
 )
 from penstock.adapters.amqp.topology.queue import (
     KNOWN,
+    check_equivalent_arguments,
     check_flag,
     check_foreign,
     no_queue,
     resource_of,
 )
-from penstock.adapters.amqp.topology.queue import check_arguments as check_same_arguments
-from penstock.adapters.amqp.topology.queue_registry import Declaration, checked
-from penstock.adapters.amqp.topology.vhost import DEFAULT_VHOST, space_of
+from penstock.adapters.amqp.topology.queue_registry import Declaration, check_declaration
+from penstock.adapters.amqp.topology.vhost import space_of
 from penstock.adapters.amqp.users import SHA256, User, hash_of
 from penstock.model.ids import ConnectionId
 from penstock.model.names import TopicName, topic_name
@@ -178,7 +174,7 @@ def _queues(vhost: VirtualHost) -> list[AmqpQueue]:
 def _queue(queue: AmqpQueue) -> dict[str, Any]:
     return {
         "name": queue.name,
-        "vhost": queue.vhost.name,
+        "vhost": queue.vhost_name,
         "type": queue.kind,
         "durable": queue.is_durable,
         "auto_delete": queue.is_auto_delete,
@@ -381,17 +377,16 @@ class _Survey:
             for vhost in document.vhosts:
                 check_vhost_name(vhost.name)
             self._new_vhosts = {each.name for each in document.vhosts}.difference(broker.vhosts)
-        check_vhosts(broker.settings, len(broker.vhosts), len(self._new_vhosts))
+        broker.limits.check_vhosts(len(self._new_vhosts))
         for exchange in document.exchanges:
             self._exchange(self._place(exchange.vhost), exchange)
         new_exchanges = len(self._exchanges) + len(PREDECLARED) * len(self._new_vhosts)
-        default_vhost = broker.vhosts[DEFAULT_VHOST]
-        check_exchanges(broker.settings, default_vhost.exchanges_in_all, new_exchanges)
+        broker.limits.check_exchanges(new_exchanges)
         new_topics = sum([self._queue(self._place(each.vhost), each) for each in document.queues])
         self._check_queues(new_topics)
         for binding in document.bindings:
             self._binding(self._place(binding.vhost), binding)
-        check_bindings(broker.settings, default_vhost.bindings_in_all, len(self._bindings))
+        broker.limits.check_bindings(len(self._bindings))
 
     def _place(self, named: str) -> str:
         """The name of the vhost that a part is in."""
@@ -404,7 +399,7 @@ class _Survey:
     def _exchange(self, vhost: str, wanted: ExchangeDefinition) -> None:
         exchange = wanted.exchange
         known = self._exchange_there(vhost, exchange.name)
-        check_exchange(self._broker.settings, vhost, known, exchange)
+        check_exchange(self._broker.limits, vhost, known, exchange)
         if known is None:
             self._exchanges[vhost, exchange.name] = exchange
 
@@ -416,10 +411,10 @@ class _Survey:
         resource = resource_of(name, vhost)
         first = self._queues.get((vhost, name))
         if first is not None:
-            settings = checked(self._broker.settings, vhost, first, name)
+            settings = check_declaration(self._broker.limits, vhost, first, name)
             check_flag(resource, "durable", first.is_durable, declaration.is_durable)
             check_flag(resource, "auto_delete", first.is_auto_delete, declaration.is_auto_delete)
-            check_same_arguments(
+            check_equivalent_arguments(
                 resource, first.arguments, declaration.arguments, KNOWN[settings.kind]
             )
             return 0
@@ -427,7 +422,7 @@ class _Survey:
         if topic is not None:
             self._check_there(vhost, topic, declaration)
             return 0
-        settings = checked(self._broker.settings, vhost, declaration, name)
+        settings = check_declaration(self._broker.limits, vhost, declaration, name)
         self._queues[vhost, name] = declaration
         return settings.policy.max_priority + 1
 
@@ -461,14 +456,14 @@ class _Survey:
             if (vhost, target.name) not in self._queues and not self._topic(vhost, target.name):
                 raise no_queue(target.name, vhost)
         elif self._exchange_there(vhost, target.name) is None:
-            raise _no_exchange(target.name, vhost)
+            raise no_exchange(target.name, vhost)
         if wanted.is_implied:
             return
         source = self._exchange_there(vhost, wanted.source)
         if source is None:
-            raise _no_exchange(wanted.source, vhost)
+            raise no_exchange(wanted.source, vhost)
         binding = Binding(wanted.source, target, wanted.routing_key, dict(wanted.arguments))
-        check_arguments(self._broker.settings, binding.arguments)
+        self._broker.limits.check_arguments(binding.arguments)
         # Whether its arguments make sense is told by whoever matches with them.
         MATCHERS[source.kind]().add(binding)
         if binding.key not in source.bindings:
@@ -484,7 +479,3 @@ class _Survey:
 
     def _topic(self, vhost: str, name: str) -> Topic | None:
         return self._broker.engine.topic(TopicName(space_of(vhost), name))
-
-
-def _no_exchange(name: str, vhost: str) -> AmqpError:
-    return AmqpError(ReplyCode.NOT_FOUND, f"no exchange '{name}' in vhost '{vhost}'")

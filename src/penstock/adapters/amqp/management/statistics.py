@@ -247,19 +247,19 @@ class Sampler:
                 rates.sample(channel_key(channel), channel_figures(channel), clock.monotonic_ms())
                 yield
         totals = {vhost: gone_figures(vhost.gone) for vhost in broker.vhosts.values()}
-        seen: list[tuple[AmqpQueue, QueueFigures]] = []
+        seen: list[tuple[VirtualHost, AmqpQueue, QueueFigures]] = []
         for topic in broker.engine.topics():
             vhost = broker.vhost_of(topic)
             queue = None if vhost is None else vhost.queues.known(topic)
-            if queue is not None and queue.vhost in totals:
+            if vhost in totals and queue is not None:
                 figures = queue_figures(queue)
                 rates.sample(queue_key(queue), figures, clock.monotonic_ms())
-                totals[queue.vhost] = totals[queue.vhost].plus(figures)
-                seen.append((queue, figures))
+                totals[vhost] = totals[vhost].plus(figures)
+                seen.append((vhost, queue, figures))
             yield
-        for queue, figures in seen:
+        for vhost, queue, figures in seen:
             if queue.is_deleted:
-                totals[queue.vhost] = totals[queue.vhost].plus(figures, -1)
+                totals[vhost] = totals[vhost].plus(figures, -1)
         now_ms = clock.monotonic_ms()
         for vhost, figures in totals.items():
             rates.sample(vhost_key(vhost), figures, now_ms)

@@ -214,11 +214,11 @@ def queue_view(
     figures = queue_figures(queue)
     subscription = queue.topic.subscriptions.get(SUBSCRIPTION)
     ready_bytes, unacked_bytes = subscription.body_bytes() if subscription is not None else (0, 0)
-    utilisation = _utilisation(queue)
+    utilisation = _utilisation(broker, queue)
     owner = broker.connections.get(queue.owner) if queue.owner is not None else None
     view: dict[str, Any] = {
         "name": queue.name,
-        "vhost": queue.vhost.name,
+        "vhost": queue.vhost_name,
         "node": node_of(broker.context),
         "type": queue.kind,
         "state": queue_state(queue.topic, broker.clock.monotonic_ms()),
@@ -315,11 +315,11 @@ def user_view(user: User) -> dict[str, Any]:
     }
 
 
-def _utilisation(queue: AmqpQueue) -> float | None:
+def _utilisation(broker: AmqpBroker, queue: AmqpQueue) -> float | None:
     subscription = queue.topic.subscriptions.get(SUBSCRIPTION)
     if subscription is None or not queue.consumers:
         return None
-    rates = queue.vhost.context.rates.per_second(queue_key(queue))
+    rates = broker.context.rates.per_second(queue_key(queue))
     if rates is None:
         return 0.0 if subscription.is_unserved else 1.0
     return max(0.0, 1.0 - rates["unserved_ms"] / 1000)

@@ -53,8 +53,9 @@ from penstock.wire.amqp.table import (
 )
 
 if TYPE_CHECKING:
+    from penstock.adapters.amqp.context import AmqpContext
     from penstock.adapters.amqp.topology.queue import AmqpQueue
-    from penstock.adapters.amqp.topology.vhost import VirtualHost
+    from penstock.adapters.amqp.topology.router import Router
     from penstock.engine.topic import Queue
 
 DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
@@ -65,15 +66,23 @@ _REJECTED: Final = "rejected"
 
 
 class ExchangeDeadLetterRouter:
-    """The graves of one queue; satisfies ``engine.ports.DeadLetterRouter``."""
+    """Dead letters of one queue; satisfies ``engine.ports.DeadLetterRouter``."""
 
     def __init__(
-        self, vhost: VirtualHost, queue: str, exchange: str, routing_key: str | None
+        self,
+        context: AmqpContext,
+        router: Router,
+        queue: str,
+        *,
+        exchange: str,
+        routing_key: str | None,
     ) -> None:
-        self._vhost = vhost
-        self._queue = queue
-        self._exchange = exchange
-        self._routing_key = routing_key
+        self._context: Final = context
+        self._router: Final = router
+        self._queue: Final = queue
+        self._exchange: Final = exchange
+        self._routing_key: Final = routing_key
+        """None = those of the message."""
 
     def letters(self, record: Record, death: Death) -> Iterable[tuple[Record, tuple[Queue, ...]]]:
         """The letter, with the queues that its exchange has for it now."""
@@ -99,7 +108,7 @@ class ExchangeDeadLetterRouter:
         letter = record_of(head, buried.reading, buried.properties, record.body, death.time_ms)
         letter = with_secret_keys(letter, secret)
         try:
-            queues = self._vhost.router.route_dead(self._exchange, keys).targets(letter)
+            queues = self._router.route_dead(self._exchange, keys).targets(letter)
         except AmqpError:
             return ()
         if note.reason != _REJECTED:
@@ -108,19 +117,23 @@ class ExchangeDeadLetterRouter:
         return ((letter, queues),) if queues else ()
 
     def _translated(self, record: Record) -> Record:
-        context = self._vhost.context
+        context = self._context
         bytes_max = context.all_settings.topics.message_bytes_max
         reader = context.engine.facts.get(record.wire)
         return as_amqp(record, self._queue, reader=reader, bytes_max=bytes_max)
 
 
-def graves_for(vhost: VirtualHost, queue: AmqpQueue) -> ExchangeDeadLetterRouter | None:
-    """Where the dead of this queue go; None when it has no dead-letter exchange."""
-    exchange = queue.arguments.get(DEAD_LETTER_EXCHANGE)
+def dead_letter_router_of(
+    context: AmqpContext, router: Router, queue: AmqpQueue
+) -> ExchangeDeadLetterRouter | None:
+    """Where dead letters of this queue go; None when it has no dead-letter exchange."""
+    arguments = queue.arguments
+    exchange = arguments.get(DEAD_LETTER_EXCHANGE)
     if exchange is None:
         return None
+    routing_key = arguments.get(DEAD_LETTER_KEY)
     return ExchangeDeadLetterRouter(
-        vhost, queue.name, exchange, queue.arguments.get(DEAD_LETTER_KEY)
+        context, router, queue.name, exchange=exchange, routing_key=routing_key
     )
 
 

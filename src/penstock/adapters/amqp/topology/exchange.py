@@ -1,14 +1,17 @@
-"""An exchange: a name, a type, and the bindings of which it is the source.
+"""Exchanges and bindings of a virtual host, and their rows in the catalog.
 
 ``PREDECLARED`` are there in every vhost without being made: the default exchange ``""``, to which
 every queue is bound by its name, and ``amq.*``. They are durable and nobody may delete them.
 
-Not here: making and deleting (``exchanges.py``), following bindings (``router.py``).
+Invariants: a binding's source exists, and so did its destination when it was made; whoever removes
+a queue calls ``Bindings.forget``; every change voids what the router remembers.
+Not here: the types of exchanges (``matching.py``), following bindings (``router.py``), the commands
+of clients (``exchange_commands.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,15 +22,14 @@ from penstock.adapters.amqp.topology.matching import (
     BindingKey,
     Destination,
     Matcher,
-    check_arguments,
-    check_bindings,
     to_exchange,
 )
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.table import decode_table, encode_table
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.topology.vhost import VirtualHost
+    from penstock.adapters.amqp.topology.limits import TopologyLimits
+    from penstock.engine.broker import Engine
 
 DEFAULT_EXCHANGE: Final = ""
 RESERVED_PREFIX: Final = "amq."
@@ -103,26 +105,34 @@ def predeclared() -> dict[str, Exchange]:
     return {name: Exchange(name, kind, is_durable=True) for name, kind in PREDECLARED}
 
 
-# ---- bindings -----------------------------------------------------------------------------------
-# All bindings of a vhost, by source and by destination.
-#
-# ``bind`` and ``unbind`` serve both families, ``exchange.*`` and ``queue.*``: they check that both
-# ends exist, keep the row of a durable binding, and let an auto-delete exchange go with its last
-# binding. Both are idempotent, as RabbitMQ's are.
-#
-# Invariants: a binding's source exists, and so did its destination when it was made; whoever
-# removes a queue says ``forget``; every change voids the router's memory. Bound:
-# ``amqp.bindings_max``. Not here: who may ask (``exchanges.py``, ``queues.py``), the bytes of rows
-# (``topology_rows.py``).
+def no_exchange(name: str, vhost: str) -> AmqpError:
+    """404 for an exchange that does not exist."""
+    return AmqpError(ReplyCode.NOT_FOUND, f"no exchange '{name}' in vhost '{vhost}'")
 
 
 class Bindings:
-    """The bindings of one vhost."""
+    """All bindings of one vhost, by source and by destination.
 
-    __slots__ = ("_by_destination", "_vhost", "count")
+    ``bind`` and ``unbind`` serve both families, ``exchange.*`` and ``queue.*``: they check that
+    both ends exist, keep the row of a durable binding, and let an auto-delete exchange go with its
+    last binding. Both are idempotent, as RabbitMQ's are. Bound: ``amqp.bindings_max``.
+    """
 
-    def __init__(self, vhost: VirtualHost) -> None:
-        self._vhost: Final = vhost
+    def __init__(
+        self,
+        exchanges: dict[str, Exchange],
+        catalog: TopologyCatalog,
+        limits: TopologyLimits,
+        *,
+        is_durable_queue: Callable[[str], bool],
+        changed: Callable[[], None],
+    ) -> None:
+        self._exchanges: Final = exchanges
+        self._catalog: Final = catalog
+        self._limits: Final = limits
+        self._is_durable_queue: Final = is_durable_queue
+        """Of a queue by its name; raises 404 when there is none."""
+        self._changed: Final = changed
         self._by_destination: Final[dict[Destination, dict[BindingKey, Binding]]] = {}
         self.count = 0
 
@@ -134,18 +144,17 @@ class Bindings:
         arguments: dict[str, Any] | None = None,
     ) -> Binding:
         """Make a binding, or find it; raises 404 for a missing end, 406 for senseless arguments."""
-        exchange = self._vhost.exchange(source)
+        exchange = self._exchange(source)
         is_durable = self._is_durable(destination) and exchange.is_durable
         binding = Binding(source, destination, routing_key, arguments, is_durable=is_durable)
         known = exchange.bindings.get(binding.key)
         if known is not None:
             return known
-        settings = self._vhost.context.settings
-        check_bindings(settings, self._vhost.bindings_in_all)
-        check_arguments(settings, binding.arguments)
+        self._limits.check_bindings()
+        self._limits.check_arguments(binding.arguments)
         self.restore(binding)
         if is_durable:
-            put_binding(self._vhost, binding)
+            self._catalog.put_binding(binding)
         return binding
 
     def unbind(
@@ -156,7 +165,7 @@ class Bindings:
         arguments: dict[str, Any] | None = None,
     ) -> Binding | None:
         """Remove a binding; None when there was none, or no such exchange."""
-        exchange = self._vhost.exchanges.get(source)
+        exchange = self._exchanges.get(source)
         key = Binding(source, destination, routing_key, arguments).key
         binding = exchange.bindings.get(key) if exchange is not None else None
         if binding is not None:
@@ -165,17 +174,17 @@ class Bindings:
 
     def restore(self, binding: Binding) -> None:
         """Put a binding in that is not there; its row is the caller's business."""
-        exchange = self._vhost.exchanges[binding.source]
+        exchange = self._exchanges[binding.source]
         exchange.matcher.add(binding)
         exchange.bindings[binding.key] = binding
         exchange.was_bound = True
         self.count += 1
         self._by_destination.setdefault(binding.destination, {})[binding.key] = binding
-        self._vhost.changed()
+        self._changed()
 
     def remove(self, binding: Binding) -> None:
         """Remove a binding that is there, and its source if that was its last."""
-        exchange = self._vhost.exchanges[binding.source]
+        exchange = self._exchanges[binding.source]
         exchange.matcher.remove(binding)
         del exchange.bindings[binding.key]
         self.count -= 1
@@ -184,8 +193,8 @@ class Bindings:
         if not same:
             del self._by_destination[binding.destination]
         if binding.is_durable:
-            delete_binding(self._vhost, binding)
-        self._vhost.changed()
+            self._catalog.delete_binding(binding)
+        self._changed()
         if exchange.is_done:
             self.drop_exchange(exchange)
 
@@ -200,49 +209,40 @@ class Bindings:
 
     def drop_exchange(self, exchange: Exchange) -> None:
         """Take an exchange out of the vhost, with everything bound to it and by it."""
-        if self._vhost.exchanges.get(exchange.name) is not exchange:
+        if self._exchanges.get(exchange.name) is not exchange:
             return
         for binding in list(exchange.bindings.values()):
             if binding.key in exchange.bindings:
                 self.remove(binding)
-        if self._vhost.exchanges.pop(exchange.name, None) is not exchange:
+        # Its last binding may have taken an auto-delete exchange with it already.
+        if self._exchanges.pop(exchange.name, None) is not exchange:
             return
         if exchange.is_durable:
-            delete_exchange(self._vhost, exchange)
+            self._catalog.delete_exchange(exchange)
         self.forget(to_exchange(exchange.name))
-        self._vhost.changed()
+        self._changed()
 
     def to(self, destination: Destination) -> list[Binding]:
         """Those that lead to a queue or exchange."""
         return list(self._by_destination.get(destination, {}).values())
 
     def __iter__(self) -> Iterator[Binding]:
-        for exchange in self._vhost.exchanges.values():
+        for exchange in self._exchanges.values():
             yield from exchange.bindings.values()
 
+    def _exchange(self, name: str) -> Exchange:
+        found = self._exchanges.get(name)
+        if found is None:
+            raise no_exchange(name, self._catalog.vhost)
+        return found
+
     def _is_durable(self, destination: Destination) -> bool:
-        vhost = self._vhost
-        if not destination.is_queue:
-            return vhost.exchange(destination.name).is_durable
-        queue = vhost.queues.get(destination.name)
-        if queue is None:
-            raise AmqpError(
-                ReplyCode.NOT_FOUND, f"no queue '{destination.name}' in vhost '{vhost.name}'"
-            )
-        return queue.is_durable
+        if destination.is_queue:
+            return self._is_durable_queue(destination.name)
+        return self._exchange(destination.name).is_durable
 
 
-# ---- topology rows ------------------------------------------------------------------------------
-# Durable exchanges and bindings as rows of the catalog (D6).
-#
-# A row's key begins with the vhost and NUL; its body is msgpack, in which arguments are an AMQP
-# table, so that every type of value comes back as it was. An exchange is written when it is
-# durable, a binding when both of its ends are. ``Engine.define`` puts the row into the next
-# transaction; an answer that must not leave before goes through
-# ``AmqpChannel.answer_when_durable``.
-#
-# Not here: queues (``queue_book.py``), users (``users.py``), vhosts (``broker.py``).
-
+# ---- catalog rows -------------------------------------------------------------------------------
 
 EXCHANGE_KIND: Final = "amqp.exchange"
 BINDING_KIND: Final = "amqp.binding"
@@ -250,8 +250,6 @@ _NUL: Final = "\0"
 
 
 class ExchangeRow(msgspec.Struct, array_like=True):
-    """One exchange."""
-
     name: str
     kind: str
     is_auto_delete: bool
@@ -260,8 +258,6 @@ class ExchangeRow(msgspec.Struct, array_like=True):
 
 
 class BindingRow(msgspec.Struct, array_like=True):
-    """One binding."""
-
     source: str
     is_queue: bool
     destination: str
@@ -269,76 +265,77 @@ class BindingRow(msgspec.Struct, array_like=True):
     arguments: bytes
 
 
-def put_exchange(vhost: VirtualHost, exchange: Exchange) -> None:
-    row = ExchangeRow(
-        exchange.name,
-        exchange.kind,
-        exchange.is_auto_delete,
-        exchange.is_internal,
-        encode_table(exchange.arguments),
-    )
-    key = _exchange_key(vhost, exchange)
-    vhost.context.engine.define(EXCHANGE_KIND, key, msgspec.msgpack.encode(row))
+class TopologyCatalog:
+    """Durable exchanges and bindings of one vhost as rows of the catalog (D6).
 
+    A row's key begins with the vhost and NUL; its body is msgpack, in which arguments are an AMQP
+    table, so that every type of value comes back as it was. An exchange is written when it is
+    durable, a binding when both of its ends are. ``Engine.define`` puts the row into the next
+    transaction; an answer that must not leave before goes through
+    ``AmqpChannel.answer_when_durable``.
+    """
 
-def delete_exchange(vhost: VirtualHost, exchange: Exchange) -> None:
-    vhost.context.engine.define(EXCHANGE_KIND, _exchange_key(vhost, exchange), None)
+    def __init__(self, engine: Engine, vhost: str) -> None:
+        self._engine: Final = engine
+        self.vhost: Final = vhost
 
-
-def put_binding(vhost: VirtualHost, binding: Binding) -> None:
-    row = BindingRow(
-        binding.source,
-        binding.destination.is_queue,
-        binding.destination.name,
-        binding.routing_key,
-        encode_table(binding.arguments),
-    )
-    vhost.context.engine.define(
-        BINDING_KIND, _binding_key(vhost, binding), msgspec.msgpack.encode(row)
-    )
-
-
-def delete_binding(vhost: VirtualHost, binding: Binding) -> None:
-    vhost.context.engine.define(BINDING_KIND, _binding_key(vhost, binding), None)
-
-
-def stored_exchanges(vhost: VirtualHost) -> Iterator[Exchange]:
-    for body in _bodies(vhost, EXCHANGE_KIND):
-        row = msgspec.msgpack.decode(body, type=ExchangeRow)
-        yield Exchange(
-            row.name,
-            row.kind,
-            is_durable=True,
-            is_auto_delete=row.is_auto_delete,
-            is_internal=row.is_internal,
-            arguments=decode_table(row.arguments)[0],
+    def put_exchange(self, exchange: Exchange) -> None:
+        row = ExchangeRow(
+            exchange.name,
+            exchange.kind,
+            exchange.is_auto_delete,
+            exchange.is_internal,
+            encode_table(exchange.arguments),
         )
+        self._engine.define(EXCHANGE_KIND, self._key(exchange.name), msgspec.msgpack.encode(row))
 
+    def delete_exchange(self, exchange: Exchange) -> None:
+        self._engine.define(EXCHANGE_KIND, self._key(exchange.name), None)
 
-def stored_bindings(vhost: VirtualHost) -> Iterator[Binding]:
-    for body in _bodies(vhost, BINDING_KIND):
-        row = msgspec.msgpack.decode(body, type=BindingRow)
-        yield Binding(
-            row.source,
-            Destination(row.is_queue, row.destination),
-            row.routing_key,
-            decode_table(row.arguments)[0],
-            is_durable=True,
+    def put_binding(self, binding: Binding) -> None:
+        row = BindingRow(
+            binding.source,
+            binding.destination.is_queue,
+            binding.destination.name,
+            binding.routing_key,
+            encode_table(binding.arguments),
         )
+        self._engine.define(BINDING_KIND, self._binding_key(binding), msgspec.msgpack.encode(row))
 
+    def delete_binding(self, binding: Binding) -> None:
+        self._engine.define(BINDING_KIND, self._binding_key(binding), None)
 
-def _exchange_key(vhost: VirtualHost, exchange: Exchange) -> str:
-    return _NUL.join((vhost.name, exchange.name))
+    def exchanges(self) -> Iterator[Exchange]:
+        for body in self._bodies(EXCHANGE_KIND):
+            row = msgspec.msgpack.decode(body, type=ExchangeRow)
+            yield Exchange(
+                row.name,
+                row.kind,
+                is_durable=True,
+                is_auto_delete=row.is_auto_delete,
+                is_internal=row.is_internal,
+                arguments=decode_table(row.arguments)[0],
+            )
 
+    def bindings(self) -> Iterator[Binding]:
+        for body in self._bodies(BINDING_KIND):
+            row = msgspec.msgpack.decode(body, type=BindingRow)
+            yield Binding(
+                row.source,
+                Destination(row.is_queue, row.destination),
+                row.routing_key,
+                decode_table(row.arguments)[0],
+                is_durable=True,
+            )
 
-def _binding_key(vhost: VirtualHost, binding: Binding) -> str:
-    source, destination, routing_key, fingerprint = binding.key
-    return _NUL.join(
-        (vhost.name, source, destination.kind, destination.name, routing_key, fingerprint)
-    )
+    def _key(self, *names: str) -> str:
+        return _NUL.join((self.vhost, *names))
 
+    def _binding_key(self, binding: Binding) -> str:
+        source, destination, routing_key, fingerprint = binding.key
+        return self._key(source, destination.kind, destination.name, routing_key, fingerprint)
 
-def _bodies(vhost: VirtualHost, kind: str) -> list[bytes]:
-    prefix = vhost.name + _NUL
-    rows = vhost.context.engine.definitions(kind)
-    return [body for key, body in rows.items() if key.startswith(prefix)]
+    def _bodies(self, kind: str) -> list[bytes]:
+        prefix = self._key("")
+        rows = self._engine.definitions(kind)
+        return [body for key, body in rows.items() if key.startswith(prefix)]

@@ -1,13 +1,16 @@
-"""A queue as AMQP sees it: the face of a topic with its subscription ``amqp`` (D10, D11).
+"""A queue as AMQP sees it: a topic with its subscription ``amqp`` and ``x-`` arguments (D10, D11).
 
-A topic that another protocol made has a face, too, as soon as somebody asks for it by name. Its
+A topic that another protocol made is a queue, too, as soon as somebody asks for it by name. Its
 subscription is made when a client declares the queue or wants messages of it, and begins at the
 end: a publisher alone changes nothing for the topic.
 
+A new argument is a name in ``KNOWN``, a row of ``_CHECKS`` and a field that ``read_arguments``
+fills; a new overflow policy is a row of ``OVERFLOWS`` and what the engine does then
+(``engine/topic.py``).
+
 Invariants: ``owner`` is set exactly for exclusive queues; a deleted queue stays deleted, a new one
 of the same name is another object.
-Not here: making, finding and deleting queues (``queue_book.py``), what arguments mean
-(``queue_arguments.py``).
+Not here: making, finding and deleting queues (``queue_registry.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.table import Timestamp
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.topology.vhost import VirtualHost
+    from penstock.adapters.amqp.context import AmqpContext
     from penstock.engine.subscription.subscription import Subscription
     from penstock.engine.topic import Topic
     from penstock.model.ids import ConnectionId
@@ -35,18 +38,21 @@ SUBSCRIPTION: Final = "amqp"
 
 
 class Client(Protocol):
-    """Who asks; a connection."""
+    """Who asks; exclusive queues belong to a connection."""
 
     @property
-    def connection_id(self) -> ConnectionId:
-        """Exclusive queues belong to a connection."""
-        ...
+    def connection_id(self) -> ConnectionId: ...
 
 
 class AmqpQueue:
-    """One queue of a virtual host."""
+    """One queue of a virtual host: what AMQP knows of a topic beyond what the engine does.
+
+    Messages, cursors and limits are the engine's; here are arguments, ownership, consumers and
+    what is counted for them.
+    """
 
     __slots__ = (
+        "_context",
         "arguments",
         "consumers",
         "counters",
@@ -61,12 +67,13 @@ class AmqpQueue:
         "owner",
         "settings",
         "topic",
-        "vhost",
+        "vhost_name",
     )
 
     def __init__(
         self,
-        vhost: VirtualHost,
+        context: AmqpContext,
+        vhost_name: str,
         topic: Topic,
         *,
         arguments: dict[str, Any] | None = None,
@@ -75,7 +82,8 @@ class AmqpQueue:
         is_auto_delete: bool = False,
         is_foreign: bool = False,
     ) -> None:
-        self.vhost: Final = vhost
+        self._context: Final = context
+        self.vhost_name: Final = vhost_name
         self.topic: Final = topic
         self.name: Final = topic.name.name
         self.arguments: Final[dict[str, Any]] = arguments or {}
@@ -92,7 +100,7 @@ class AmqpQueue:
         """What its consumers were given and acknowledged."""
         self.is_deleted = False
         self.on_gone: list[Callable[[], None]] = []
-        """Called once when it is gone: of those who wait for that, one each."""
+        """Called once when it is gone."""
         self.consumers = 0
         """Those that client commands made and did not end yet."""
         self.had_consumer = False
@@ -100,11 +108,11 @@ class AmqpQueue:
         """True while one consumer asked to be the only one."""
 
     def __repr__(self) -> str:
-        return f"<AmqpQueue {self.name!r} in {self.vhost.name!r}>"
+        return f"<AmqpQueue {self.name!r} in {self.vhost_name!r}>"
 
     @property
     def resource(self) -> str:
-        return resource_of(self.name, self.vhost.name)
+        return resource_of(self.name, self.vhost_name)
 
     @property
     def kind(self) -> str:
@@ -113,12 +121,11 @@ class AmqpQueue:
 
     @property
     def is_leaving(self) -> bool:
-        """True while it is to go and has dead to bury first."""
+        """True while it is being deleted and dead letters of it must be stored first."""
         return self.topic.is_leaving and not self.is_deleted
 
     @property
     def is_exclusive(self) -> bool:
-        """True when one connection has it for itself."""
         return self.owner is not None
 
     @property
@@ -134,8 +141,7 @@ class AmqpQueue:
             start=Start.LATEST if self.is_foreign else Start.EARLIEST,
             delivery_limit=self.settings.delivery_limit,
         )
-        engine = self.vhost.context.engine
-        return engine.create_subscription(self.topic.name, SUBSCRIPTION, options)
+        return self._context.engine.create_subscription(self.topic.name, SUBSCRIPTION, options)
 
     @property
     def ready(self) -> int:
@@ -160,7 +166,7 @@ class AmqpQueue:
 
     def touch(self) -> None:
         """Somebody declared it or got from it: ``x-expires`` counts from now."""
-        self.topic.touch(self.vhost.context.clock.monotonic_ms())
+        self.topic.touch(self._context.clock.monotonic_ms())
 
     def check_access(self, client: Client) -> None:
         """405 when it is another connection's."""
@@ -182,7 +188,7 @@ class AmqpQueue:
             raise self.locked()
         check_flag(self.resource, "durable", self.is_durable, is_durable)
         check_flag(self.resource, "auto_delete", self.is_auto_delete, is_auto_delete)
-        check_arguments(self.resource, self.arguments, arguments, KNOWN[self.kind])
+        check_equivalent_arguments(self.resource, self.arguments, arguments, KNOWN[self.kind])
 
     def locked(self) -> AmqpError:
         """The error of whoever may not use it."""
@@ -196,7 +202,7 @@ class AmqpQueue:
 
 def check_foreign(resource: str, arguments: dict[str, Any]) -> None:
     """406 unless a declaration suits a topic that another protocol made."""
-    check_arguments(resource, {}, arguments, KNOWN[CLASSIC])
+    check_equivalent_arguments(resource, {}, arguments, KNOWN[CLASSIC])
     for name, value in arguments.items():
         if name.startswith("x-") and name != QUEUE_TYPE:
             text = (
@@ -280,7 +286,7 @@ def check_flag(resource: str, name: str, current: bool, received: bool) -> None:
         raise _inequivalent(resource, name, f"'{shown(received)}'", f"'{shown(current)}'")
 
 
-def check_arguments(
+def check_equivalent_arguments(
     resource: str,
     current: Mapping[str, Any],
     received: Mapping[str, Any],

@@ -4,25 +4,24 @@ A durable queue is a topic, its subscription ``amqp`` and a row ``amqp.queue`` h
 transaction. Transient, exclusive and server-named queues are topics that never enter the catalog
 (D6). Topics of other protocols in the vhost's space are found by name as well (D9, D10).
 
-Whoever removes a topic (a client here, another protocol, ``x-expires``) makes the engine tell this
-house, so there is one way out: ``removed``. Consumers were told by then.
+Whoever removes a topic (a client here, another protocol, ``x-expires``), the engine tells the
+broker, so there is one way out: ``removed``. Consumers were told by then.
 
-Invariants: a name has at most one queue; an exclusive queue is in ``_owned`` of its connection; a
-queue's bindings go with it.
-Not here: the commands of clients (``queues.py``), one queue (``queue.py``).
+Invariants: a name has at most one queue; an exclusive queue is in ``_exclusive`` under its
+connection; a queue's bindings go with it.
+Not here: the commands of clients (``queue_commands.py``), one queue (``queue.py``).
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from penstock.adapters.amqp.topology.dead_letter import graves_for
-from penstock.adapters.amqp.topology.matching import check_arguments, to_queue
+from penstock.adapters.amqp.topology.dead_letter import dead_letter_router_of
 from penstock.adapters.amqp.topology.queue import (
     QUORUM,
     SUBSCRIPTION,
@@ -39,10 +38,11 @@ from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.table import decode_table, encode_table
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.topology.vhost import VirtualHost
+    from penstock.adapters.amqp.context import AmqpContext
+    from penstock.adapters.amqp.topology.limits import TopologyLimits
+    from penstock.adapters.amqp.topology.router import Router
     from penstock.engine.topic import Topic
     from penstock.model.ids import ConnectionId
-    from penstock.settings.protocols import AmqpSettings
 
 _log = logging.getLogger(__name__)
 
@@ -70,14 +70,28 @@ class Declaration(msgspec.Struct, frozen=True):
 
 
 class QueueRegistry:
-    """All queues of one virtual host."""
+    """All queues of one virtual host, by name."""
 
-    def __init__(self, vhost: VirtualHost) -> None:
+    def __init__(
+        self,
+        context: AmqpContext,
+        vhost: str,
+        space: str,
+        router: Router,
+        *,
+        limits: TopologyLimits,
+        on_removed: Callable[[AmqpQueue], None],
+    ) -> None:
+        self._context: Final = context
+        self._engine: Final = context.engine
         self._vhost: Final = vhost
-        self._engine: Final = vhost.context.engine
-        self._queues: dict[str, AmqpQueue] = {}
-        self._owned: dict[ConnectionId, dict[str, AmqpQueue]] = {}
-        """Exclusive queues by connection."""
+        self._space: Final = space
+        self._router: Final = router
+        self._limits: Final = limits
+        self._on_removed: Final = on_removed
+        """A queue is not here any more; called before those who wait for that."""
+        self._queues: Final[dict[str, AmqpQueue]] = {}
+        self._exclusive: Final[dict[ConnectionId, dict[str, AmqpQueue]]] = {}
         self._restore()
 
     # Finding.
@@ -86,9 +100,9 @@ class QueueRegistry:
         """The queue of that name, whoever made its topic."""
         found = self._queues.get(name)
         if found is None:
-            topic = self._engine.topic(TopicName(self._vhost.space, name))
+            topic = self._engine.topic(TopicName(self._space, name))
             if topic is not None:
-                found = self._add(AmqpQueue(self._vhost, topic, is_foreign=True))
+                found = self._add(AmqpQueue(self._context, self._vhost, topic, is_foreign=True))
         return found
 
     def known(self, topic: Topic) -> AmqpQueue | None:
@@ -100,14 +114,14 @@ class QueueRegistry:
         """The same for a client; raises 404, or 405 when it is another connection's."""
         found = self.get(name)
         if found is None:
-            raise no_queue(name, self._vhost.name)
+            raise no_queue(name, self._vhost)
         found.check_access(client)
         return found
 
     def __iter__(self) -> Iterator[AmqpQueue]:
         """Everything worth listing: hidden topics of other protocols stay hidden (D9)."""
         for topic in self._engine.topics():
-            if topic.name.space == self._vhost.space:
+            if topic.name.space == self._space:
                 found = self.get(topic.name.name)
                 if found is not None and not (found.is_foreign and topic.name.is_hidden):
                     yield found
@@ -116,7 +130,7 @@ class QueueRegistry:
 
     def declare(self, wanted: Declaration, client: Client) -> AmqpQueue:
         """The queue, made now or there already and equivalent; raises 403, 405 or 406."""
-        churn = self._vhost.context.churn
+        churn = self._context.churn
         churn["queue_declared"] += 1
         owner = client.connection_id if wanted.is_exclusive else None
         # An exclusive queue ends with its connection, whatever it says about durability.
@@ -134,9 +148,10 @@ class QueueRegistry:
                 assert found.subscription is not None
             return found
         name = wanted.name or self._generated()
-        settings = checked(self._vhost.context.settings, self._vhost.name, wanted, name)
+        settings = check_declaration(self._limits, self._vhost, wanted, name)
         topic = self._make_topic(name, settings, is_durable=is_durable)
         queue = AmqpQueue(
+            self._context,
             self._vhost,
             topic,
             arguments=wanted.arguments,
@@ -154,10 +169,10 @@ class QueueRegistry:
     def _make_topic(self, name: str, settings: QueueArguments, *, is_durable: bool) -> Topic:
         try:
             return self._engine.create_topic(
-                topic_name(name, self._vhost.space), policy=settings.policy, is_durable=is_durable
+                topic_name(name, self._space), policy=settings.policy, is_durable=is_durable
             )
         except (AlreadyExists, ValueError) as problem:
-            text = f"cannot declare {resource_of(name, self._vhost.name)}: {problem}"
+            text = f"cannot declare {resource_of(name, self._vhost)}: {problem}"
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, text) from None
 
     def _generated(self) -> str:
@@ -179,7 +194,7 @@ class QueueRegistry:
             self.retire(queue, "auto-delete")
 
     def connection_closed(self, connection_id: ConnectionId) -> None:
-        for queue in list(self._owned.get(connection_id, {}).values()):
+        for queue in list(self._exclusive.get(connection_id, {}).values()):
             self.retire(queue, "exclusive owner gone")
 
     # Deleting.
@@ -201,7 +216,7 @@ class QueueRegistry:
         return count
 
     def retire(self, queue: AmqpQueue, cause: str = "deleted") -> int:
-        """The same as soon as its dead are buried; until then it is there, and ``is_leaving``."""
+        """The same once its dead letters are stored; until then it is there, and ``is_leaving``."""
         if queue.is_foreign or queue.is_deleted or queue.is_leaving:
             return self.delete(queue, cause) if queue.is_foreign else 0
         count = queue.ready
@@ -209,7 +224,7 @@ class QueueRegistry:
         return count
 
     def leaving(self, name: str) -> AmqpQueue | None:
-        """The queue of that name if it is to go, and has dead to bury first."""
+        """The queue of that name if it is being deleted and not gone yet."""
         queue = self._queues.get(name)
         return queue if queue is not None and queue.is_leaving else None
 
@@ -226,28 +241,26 @@ class QueueRegistry:
 
     def _forget(self, queue: AmqpQueue) -> None:
         queue.is_deleted = True
-        self._vhost.gone.add(queue.counters)
         del self._queues[queue.name]
         if queue.owner is not None:
-            owned = self._owned[queue.owner]
+            owned = self._exclusive[queue.owner]
             del owned[queue.name]
             if not owned:
-                del self._owned[queue.owner]
-        self._vhost.context.churn["queue_deleted"] += not queue.is_foreign
+                del self._exclusive[queue.owner]
+        self._context.churn["queue_deleted"] += not queue.is_foreign
         if queue.is_durable and not queue.is_foreign:
             self._engine.define(QUEUE_KIND, self._key(queue.name), None)
-        self._vhost.bindings.forget(to_queue(queue.name))
-        self._vhost.changed()
+        self._on_removed(queue)
         for callback in queue.on_gone:
             callback()
 
     def _add(self, queue: AmqpQueue) -> AmqpQueue:
         self._queues[queue.name] = queue
         if queue.owner is not None:
-            self._owned.setdefault(queue.owner, {})[queue.name] = queue
+            self._exclusive.setdefault(queue.owner, {})[queue.name] = queue
         if not queue.is_foreign:
-            queue.topic.graves = graves_for(self._vhost, queue)
-            self._vhost.changed()
+            queue.topic.graves = dead_letter_router_of(self._context, self._router, queue)
+            self._router.forget()
         return queue
 
     # Rows.
@@ -259,7 +272,7 @@ class QueueRegistry:
             if not key.startswith(prefix):
                 continue
             name = key.removeprefix(prefix)
-            topic = self._engine.topic(TopicName(self._vhost.space, name))
+            topic = self._engine.topic(TopicName(self._space, name))
             if topic is None:
                 # A catalog repaired by hand: the row alone means nothing.
                 self._engine.define(QUEUE_KIND, key, None)
@@ -269,6 +282,7 @@ class QueueRegistry:
             settings = self._settings_of(name, arguments)
             self._add(
                 AmqpQueue(
+                    self._context,
                     self._vhost,
                     topic,
                     arguments=arguments,
@@ -279,21 +293,23 @@ class QueueRegistry:
 
     def _settings_of(self, name: str, arguments: dict[str, Any]) -> QueueArguments:
         try:
-            return read_arguments(resource_of(name, self._vhost.name), arguments)
+            return read_arguments(resource_of(name, self._vhost), arguments)
         except AmqpError as problem:
             # Another version accepted it; its limits are in the topic's policy and hold.
             _log.warning("arguments of a stored queue", extra={"queue": name, "why": str(problem)})
             return QueueArguments()
 
     def _key(self, name: str) -> str:
-        return f"{self._vhost.name}\0{name}"
+        return f"{self._vhost}\0{name}"
 
 
-def checked(settings: AmqpSettings, vhost: str, wanted: Declaration, name: str) -> QueueArguments:
+def check_declaration(
+    limits: TopologyLimits, vhost: str, wanted: Declaration, name: str
+) -> QueueArguments:
     """What a new queue's arguments mean; raises unless there can be such a queue."""
     resource = resource_of(name, vhost)
     found = read_arguments(resource, wanted.arguments)
-    check_arguments(settings, wanted.arguments)
+    limits.check_arguments(wanted.arguments)
     if found.kind == QUORUM:
         _check_quorum(wanted, resource)
     return found

@@ -19,10 +19,10 @@ that is not there is not remembered as missing, since other protocols can make i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.adapters.amqp.topology.exchange import DEFAULT_EXCHANGE, Exchange
+from penstock.adapters.amqp.topology.exchange import DEFAULT_EXCHANGE, Exchange, no_exchange
 from penstock.engine.topic import KeyRoute, route_to
 from penstock.model.record import Record, Wire
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
@@ -32,7 +32,6 @@ from penstock.wire.amqp.table import decode_table, join_table, split_table
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.topology.queue import AmqpQueue
-    from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.engine.ports import Route
     from penstock.engine.topic import Queue
 
@@ -139,10 +138,18 @@ class _Trail:
 class Router:
     """Routing in one vhost."""
 
-    __slots__ = ("_letters", "_routes", "_shared", "_vhost")
-
-    def __init__(self, vhost: VirtualHost) -> None:
+    def __init__(
+        self,
+        vhost: str,
+        exchanges: Mapping[str, Exchange],
+        find_queue: Callable[[str], AmqpQueue | None],
+    ) -> None:
         self._vhost: Final = vhost
+        self._exchanges: Final = exchanges
+        """All of the vhost; its owner changes them and calls ``forget``."""
+        self._find_queue: Final = find_queue
+        self.version = 0
+        """Grows with every change of topology."""
         self._routes: Final[dict[tuple[str, str], ExchangeRoute]] = {}
         """Of publishers, who may not use internal exchanges."""
         self._letters: Final[dict[tuple[str, str], ExchangeRoute]] = {}
@@ -155,31 +162,32 @@ class Router:
         found = self._routes.get((exchange, routing_key))
         if found is not None:
             return found
-        self._check(exchange)
+        self._check_public(exchange)
         return self._find(self._routes, exchange, routing_key)
 
     def route_all(self, exchange: str, keys: Sequence[str]) -> ExchangeRoute:
         """The way of a publish with several keys (CC, BCC): all their queues, each once."""
-        self._check(exchange)
+        self._check_public(exchange)
         return self._made(self._walk(exchange, keys))
 
     def route_dead(self, exchange: str, keys: Sequence[str]) -> ExchangeRoute:
         """The way of a dead letter: as ``route_all``, but internal exchanges are open to it."""
-        self._vhost.exchange(exchange)
+        self._check_exists(exchange)
         if len(keys) != 1:
             return self._made(self._walk(exchange, keys))
         found = self._letters.get((exchange, keys[0]))
         return found if found is not None else self._find(self._letters, exchange, keys[0])
 
     def forget(self) -> None:
-        """Exchanges, bindings or queues changed."""
+        """Exchanges, bindings or the set of queues changed: what is remembered is void."""
+        self.version += 1
         self._routes.clear()
         self._letters.clear()
         self._shared.clear()
 
     def follow(self, trail: _Trail) -> None:
         """Ask every exchange that the trail leads to."""
-        exchanges = self._vhost.exchanges
+        exchanges = self._exchanges
         while trail.todo:
             name, key = trail.todo.pop()
             if (name, key) in trail.seen:
@@ -212,17 +220,23 @@ class Router:
     def _reach(self, name: str, trail: _Trail) -> None:
         if name in trail.queues:
             return
-        queue = self._vhost.queues.get(name)
+        queue = self._find_queue(name)
         if queue is None:
             trail.is_lasting = False
         else:
             trail.queues[name] = queue
 
-    def _check(self, name: str) -> None:
-        if self._vhost.exchange(name).is_internal:
+    def _check_exists(self, name: str) -> Exchange:
+        found = self._exchanges.get(name)
+        if found is None:
+            raise no_exchange(name, self._vhost)
+        return found
+
+    def _check_public(self, name: str) -> None:
+        if self._check_exists(name).is_internal:
             raise AmqpError(
                 ReplyCode.ACCESS_REFUSED,
-                f"cannot publish to internal exchange '{name}' in vhost '{self._vhost.name}'",
+                f"cannot publish to internal exchange '{name}' in vhost '{self._vhost}'",
             )
 
     def _walk(self, exchange: str, keys: Sequence[str]) -> _Trail:
@@ -351,11 +365,11 @@ REMEMBERED_COPIES_MAX: Final = 16
 class PublishRoutes:
     """The memory of one virtual host."""
 
-    __slots__ = ("_by_head", "_by_keys", "_version", "_vhost")
+    __slots__ = ("_by_head", "_by_keys", "_router", "_version")
 
-    def __init__(self, vhost: VirtualHost) -> None:
-        self._vhost = vhost
-        self._version = vhost.version
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._version = router.version
         self._by_head: dict[PublishHead, ExchangeRoute] = {}
         self._by_keys: dict[tuple[str, tuple[str, ...]], ExchangeRoute] = {}
 
@@ -364,7 +378,7 @@ class PublishRoutes:
 
     def known(self, head: PublishHead) -> ExchangeRoute | None:
         """The route of a head seen lately."""
-        if self._vhost.version != self._version:
+        if self._router.version != self._version:
             self.forget()
         return self._by_head.get(head)
 
@@ -377,7 +391,7 @@ class PublishRoutes:
             raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
         if not head.exchange and head.routing_key.startswith(DIRECT_REPLY_PREFIX):
             return None
-        router = self._vhost.router
+        router = self._router
         route = router.route(head.exchange, head.routing_key)
         if not route.is_empty:
             if len(self._by_head) >= ROUTES_MAX:
@@ -390,7 +404,7 @@ class PublishRoutes:
         """The route of a publish with several routing keys."""
         route = self._by_keys.get((exchange, keys))
         if route is None:
-            route = self._vhost.router.route_all(exchange, keys)
+            route = self._router.route_all(exchange, keys)
             if not route.is_empty and len(keys) <= REMEMBERED_COPIES_MAX:
                 if len(self._by_keys) >= ROUTES_MAX:
                     self._by_keys.clear()
@@ -400,4 +414,4 @@ class PublishRoutes:
     def forget(self) -> None:
         self._by_head.clear()
         self._by_keys.clear()
-        self._version = self._vhost.version
+        self._version = self._router.version

@@ -3,93 +3,97 @@
 vhost ``/`` is the space ``""`` of topic names, every other vhost the space of its own name (D9).
 Exchanges live here and nowhere else: they are never topics.
 
-Invariant: whoever changes exchanges, bindings or the set of queues calls ``changed``; what the
-router remembers is then void.
-Not here: which vhosts there are (``broker.py``), how they are kept (``topology_rows.py``).
+Parts know what they use and not the vhost; this is where they are put together, in the order of
+their dependence: ``matching``, ``exchange``, ``queue``, ``router``, ``dead_letter``,
+``queue_registry``.
+Not here: which vhosts there are (``adapters/amqp/broker.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.statistics import DeliveryCounters
 from penstock.adapters.amqp.topology.exchange import (
     Bindings,
     Exchange,
+    TopologyCatalog,
+    no_exchange,
     predeclared,
-    stored_bindings,
-    stored_exchanges,
 )
+from penstock.adapters.amqp.topology.matching import to_queue
+from penstock.adapters.amqp.topology.queue import no_queue
 from penstock.adapters.amqp.topology.queue_registry import QueueRegistry
 from penstock.adapters.amqp.topology.router import PublishRoutes, Router
-from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.context import AmqpContext
+    from penstock.adapters.amqp.topology.limits import TopologyLimits
+    from penstock.adapters.amqp.topology.queue import AmqpQueue
 
 DEFAULT_VHOST: Final = "/"
 
 
 class VirtualHost:
-    """One vhost."""
+    """One vhost.
 
-    __slots__ = (
-        "all_vhosts",
-        "bindings",
-        "context",
-        "exchanges",
-        "gone",
-        "name",
-        "queues",
-        "router",
-        "routes",
-        "space",
-        "version",
-    )
+    Invariant: whoever changes exchanges, bindings or the set of queues makes the router forget.
+    """
 
-    def __init__(
-        self, context: AmqpContext, name: str, all_vhosts: Mapping[str, VirtualHost]
-    ) -> None:
+    def __init__(self, context: AmqpContext, name: str, limits: TopologyLimits) -> None:
         self.name: Final = name
         self.space: Final = space_of(name)
         self.context: Final = context
-        self.all_vhosts: Final = all_vhosts
-        """Those of the broker, this one included: limits count all of them together."""
+        self.limits: Final = limits
+        """Those of the broker, all vhosts together."""
         self.gone: Final = DeliveryCounters()
         """What queues counted that are deleted."""
-        self.version = 0
-        """Grows with every change of topology."""
+        self._catalog: Final = TopologyCatalog(context.engine, name)
         self.exchanges: Final[dict[str, Exchange]] = predeclared()
-        self.bindings: Final = Bindings(self)
-        self.router: Final = Router(self)
-        self.routes: Final = PublishRoutes(self)
+        self.router: Final = Router(name, self.exchanges, self._find_queue)
+        self.routes: Final = PublishRoutes(self.router)
         """Those that publishers used lately."""
-        self.queues: Final = QueueRegistry(self)
+        self.bindings: Final = Bindings(
+            self.exchanges,
+            self._catalog,
+            limits,
+            is_durable_queue=self._is_durable_queue,
+            changed=self.router.forget,
+        )
+        self.queues: Final = QueueRegistry(
+            context,
+            name,
+            self.space,
+            self.router,
+            limits=limits,
+            on_removed=self._queue_removed,
+        )
         self._restore()
 
     def __repr__(self) -> str:
         return f"<VirtualHost {self.name!r}>"
 
     @property
-    def exchanges_in_all(self) -> int:
-        """Exchanges of all vhosts of the broker."""
-        return sum(len(each.exchanges) for each in self.all_vhosts.values())
+    def exchange_count(self) -> int:
+        return len(self.exchanges)
 
     @property
-    def bindings_in_all(self) -> int:
-        return sum(each.bindings.count for each in self.all_vhosts.values())
+    def binding_count(self) -> int:
+        return self.bindings.count
 
     def exchange(self, name: str) -> Exchange:
         """The exchange of this name; raises 404 when there is none."""
         found = self.exchanges.get(name)
         if found is None:
-            raise AmqpError(ReplyCode.NOT_FOUND, f"no exchange '{name}' in vhost '{self.name}'")
+            raise no_exchange(name, self.name)
         return found
 
-    def changed(self) -> None:
-        """Topology changed: routes must be found again."""
-        self.version += 1
+    def add_exchange(self, exchange: Exchange) -> None:
+        """A new exchange; there must be none of its name."""
+        if exchange.is_durable:
+            # First, because arguments that are no field values are found out here.
+            self._catalog.put_exchange(exchange)
+        self.exchanges[exchange.name] = exchange
         self.router.forget()
 
     def drop(self) -> None:
@@ -100,13 +104,27 @@ class VirtualHost:
 
     def _restore(self) -> None:
         """Exchanges and bindings as the catalog has them; a vhost just made has none."""
-        for exchange in stored_exchanges(self):
+        for exchange in self._catalog.exchanges():
             self.exchanges[exchange.name] = exchange
-        for binding in stored_bindings(self):
+        for binding in self._catalog.bindings():
             # Rows change in one transaction, but a catalog repaired by hand may lack a source.
             if binding.source in self.exchanges:
                 self.bindings.restore(binding)
-        self.changed()
+        self.router.forget()
+
+    def _find_queue(self, name: str) -> AmqpQueue | None:
+        return self.queues.get(name)
+
+    def _is_durable_queue(self, name: str) -> bool:
+        queue = self.queues.get(name)
+        if queue is None:
+            raise no_queue(name, self.name)
+        return queue.is_durable
+
+    def _queue_removed(self, queue: AmqpQueue) -> None:
+        self.gone.add(queue.counters)
+        self.bindings.forget(to_queue(queue.name))
+        self.router.forget()
 
 
 def space_of(name: str) -> str:

@@ -51,7 +51,7 @@ def test_everything_has_its_rate_after_two_samples(bench, peer):
     channel = peer.session.channels[1]
     keys = (queue_key(queue), channel_key(channel), connection_key(peer.session), OVERVIEW)
     assert [broker.context.rates.per_second(key)["publish"] for key in keys] == [10.0] * 4
-    assert broker.context.rates.per_second(vhost_key(queue.vhost))["messages"] == 10.0
+    assert broker.context.rates.per_second(vhost_key(broker.vhosts["/"]))["messages"] == 10.0
     passed(bench, STEP_MS)
     assert broker.context.rates.per_second(queue_key(queue))["publish"] == 0.0
 

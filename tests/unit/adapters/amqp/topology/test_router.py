@@ -290,7 +290,7 @@ def vhost():
 
 @pytest.fixture
 def routes(vhost):
-    return PublishRoutes(vhost)
+    return PublishRoutes(vhost.router)
 
 
 def test_a_route_is_found_once_and_then_known(routes):
@@ -318,7 +318,7 @@ def test_a_change_of_topology_forgets_everything(routes, vhost):
     head = letter_head("", "q")
     routes.find(head)
     routes.of_keys("", ("q", "r"))
-    vhost.changed()
+    vhost.router.forget()
     assert routes.known(head) is None
     assert len(routes) == 0
 

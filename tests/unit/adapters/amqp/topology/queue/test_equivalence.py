@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.adapters.amqp.topology.queue import are_equal, check_arguments, check_flag, type_word
+from penstock.adapters.amqp.topology.queue import (
+    are_equal,
+    check_equivalent_arguments,
+    check_flag,
+    type_word,
+)
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 Q = "queue 'q' in vhost '/'"
@@ -13,7 +18,7 @@ NAMES = ("x-max-length", "x-overflow", "x-queue-type", "x-message-ttl")
 
 def difference(current, received):
     try:
-        check_arguments(Q, current, received, NAMES)
+        check_equivalent_arguments(Q, current, received, NAMES)
     except AmqpError as problem:
         return str(problem).removeprefix(f"{ReplyCode.PRECONDITION_FAILED.name} - ")
     return ""
