@@ -31,7 +31,8 @@ from penstock.model.ids import ConnectionId
 from penstock.server.lifecycle import SystemClock, settle_heap
 from penstock.server.opening import lock_directory, open_engine
 from penstock.server.pump import Pump, Surroundings
-from penstock.server.turns import CommitPolicy, SyncPace, Turns
+from penstock.server.pacing import Pacing
+from penstock.server.turns import Turns
 from penstock.settings.load import Settings
 from penstock.wire.amqp.codes import PROTOCOL_HEADER
 from penstock.wire.amqp.frames import content_frames, method_frame
@@ -115,8 +116,7 @@ class Bench:
             self.engine,
             self.loop,
             clock,
-            CommitPolicy(settings.storage),
-            SyncPace(settings.storage),
+            Pacing(settings.storage),
             failed=self.failures.append,
             make_commits=self._make_commits,
         )

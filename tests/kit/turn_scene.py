@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.model.errors import PenstockError
-from penstock.server.turns import PACE_MAX_US, CommitPolicy, Outcome, Pace, SyncPace, Turns
+from penstock.server.pacing import PACE_MAX_US, Pacing
+from penstock.server.turns import SyncOutcome, Turns
 from penstock.settings.broker import StorageSettings
 from penstock.testing.clock import ManualClock
 
@@ -14,7 +15,7 @@ from penstock.testing.clock import ManualClock
 class HandCommits:
     """A commit thread that ends a job when the test says so."""
 
-    def __init__(self, loop: Any, done: Callable[[Outcome[Any]], None], before: Any) -> None:
+    def __init__(self, loop: Any, done: Callable[[SyncOutcome], None], before: Any) -> None:
         self.done = done
         self.under_way: list[Any] = []
         self.has_given_way = False
@@ -34,10 +35,10 @@ class HandCommits:
 
     def end(self, error: Exception | None = None) -> None:
         """The job that is out comes back."""
-        self.done(Outcome(self.under_way.pop(), error, 0.001))
+        self.done(SyncOutcome(self.under_way.pop(), error, 0.001))
 
 
-class StirredConnection:
+class CountingConnection:
     """Counts how often it is looked at, and does what the test says then."""
 
     def __init__(self, on_flush: Callable[[], object] = lambda: None) -> None:
@@ -55,10 +56,10 @@ class StirredConnection:
         self.on_flush()
 
 
-class LongestPace(Pace):
+class LongestPacing(Pacing):
     """For turns that take no time: the pace is as long as it may be."""
 
-    def ended(self) -> None:
+    def turn_ended(self) -> None:
         """As if it had taken that long."""
         self._pace_us = PACE_MAX_US
 
@@ -87,28 +88,25 @@ class TurnScene:
         self.failures: list[PenstockError] = []
         self.commits: Any = None
         settings = StorageSettings(**storage)
-        policy = CommitPolicy(settings)
         self.now_us = 1_000_000
         self.is_paced = is_paced
+        pacing = LongestPacing(settings, self.now_ns)
         for count in range(commits):
-            policy.reached(each * (count + 1), clock.monotonic_ms())
+            pacing.appended(each * (count + 1), clock.monotonic_ms())
         engine.appended_messages = each * commits
-        sync_pace = SyncPace(settings, self.now_ns)
         for _ in range(100):
-            sync_pace.ended(1)
+            pacing.sync_ended(1)
         self.turns = Turns(
             engine,
             loop,
             clock,
-            policy,
-            sync_pace,
+            pacing,
             failed=self.failures.append,
             make_commits=self._make_commits,
-            pace=LongestPace(self.now_ns),
         )
 
     def now_ns(self) -> int:
-        """The clock of both paces."""
+        """The clock of the pacing."""
         if not self.is_paced:
             self.now_us += PACE_MAX_US
         return self.now_us * 1000

@@ -258,4 +258,4 @@ class QueueHold:
         if timer is not None:
             timer.cancel()
             queue.stage.unblock(self._culprit)
-            self._turns.request()
+            self._turns.request_turn()

@@ -53,10 +53,11 @@ from penstock.server.opening import (
     lock_directory,
     open_engine,
 )
+from penstock.server.pacing import Pacing
 from penstock.server.probes import LoopLag, Machine, Probes, disk_bytes
 from penstock.server.pump import Pumps, Surroundings
 from penstock.server.ready_file import NAME, remove_ready, write_ready
-from penstock.server.turns import CommitPolicy, SyncPace, Turns
+from penstock.server.turns import Turns
 from penstock.server.view import BrokerView
 from penstock.settings.load import Settings
 from penstock.telemetry.log_format import set_up_logging
@@ -102,7 +103,7 @@ class Broker:
 
     def wake(self) -> None:
         """Something was asked of the engine on this loop, not through a socket: take a turn."""
-        self._running.turns.request()
+        self._running.turns.request_turn()
 
     async def start(self, before_ready: Callable[[], None] | None = None) -> None:
         """Open everything; when that fails, all that was opened is closed again."""
@@ -149,7 +150,7 @@ class Broker:
                 await say_goodbye()
             # What was received is finished and confirmed first; then everybody is told. A third of
             # the time for each: that, the peers, and the last of the disk.
-            running.pumps.hush()
+            running.pumps.drain()
             if not self.engine.is_failed:
                 await running.turns.drain(left() / 3)
             await running.pumps.stop(STOP_REASON, left() / 2)
@@ -215,7 +216,7 @@ class Broker:
         for each in self._listening:
             if each.open is not None:
                 ticking = each.open(self.engine, self.clock, dict(self.endpoints))
-                keeper = Housekeeper(ticking, self.clock, loop, self._running.turns.request)
+                keeper = Housekeeper(ticking, self.clock, loop, self._running.turns.request_turn)
                 self._undo.callback(keeper.stop)
             if each.join is not None:
                 join = each.join()
@@ -224,7 +225,7 @@ class Broker:
                 self._farewells.append(join.stop)
 
     async def _open_bulk(self, bulk: BulkLane) -> None:
-        await bulk.open(self._opened.directory, self.engine, self._running.turns.request)
+        await bulk.open(self._opened.directory, self.engine, self._running.turns.request_turn)
         self._undo.callback(bulk.close)
         self._farewells.append(bulk.stop)
         if bulk.endpoint:
@@ -363,8 +364,7 @@ class Running:
             engine,
             loop,
             clock,
-            CommitPolicy(settings.storage),
-            SyncPace(settings.storage),
+            Pacing(settings.storage),
             failed=failed,
             before_sync=faults.before_sync if faults is not None else None,
         )
@@ -438,7 +438,7 @@ class Running:
     def _looked(self) -> None:
         self._tell_alarms()
         self.view.take_events()
-        self.turns.request()
+        self.turns.request_turn()
 
     def _tell_alarms(self) -> None:
         """One line when an alarm is raised and one when it is over, also with nobody connected."""

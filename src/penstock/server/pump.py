@@ -106,13 +106,13 @@ class Pump(asyncio.Protocol):
         self._around = around
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
-        self._is_stirred = False
+        self._is_scheduled = False
         self._is_established = False
         self._is_paused = False
         """We stopped reading."""
-        self._is_choked = False
+        self._is_write_blocked = False
         """The socket did not take all of the last write."""
-        self._is_hushed = False
+        self._is_draining = False
         """The broker stops: no further byte is read, what came before is still answered."""
         self._is_over = False
         """Closed, aborted or lost: the adapter hears ``closed`` and nothing else any more."""
@@ -124,7 +124,7 @@ class Pump(asyncio.Protocol):
         self.received_bytes = 0
         self.sent_bytes = 0
         self._adapter: Final[Adapter] = factory.make(
-            connection_id, peer, around.engine, around.clock, self._stir
+            connection_id, peer, around.engine, around.clock, self._request_turn
         )
 
     # What the event loop calls.
@@ -134,8 +134,8 @@ class Pump(asyncio.Protocol):
         # 0: pause_writing says exactly "the socket did not take it all", no more and no less.
         self._transport.set_write_buffer_limits(high=0)
         logger.debug("connected", extra=_extra(self))
-        self._is_stirred = False
-        self._stir()
+        self._is_scheduled = False
+        self._request_turn()
 
     def data_received(self, data: bytes) -> None:
         if self._is_over:
@@ -148,11 +148,11 @@ class Pump(asyncio.Protocol):
         arrived.size += size
         if arrived.size >= ARRIVED_BYTES_MAX:
             self.feed()
-        if not self._is_stirred:
-            self._stir()
+        if not self._is_scheduled:
+            self._request_turn()
         turns = self._around.turns
-        if turns.gathering is not None:
-            turns.arrived()
+        if turns.delayed is not None:
+            turns.data_arrived()
 
     def eof_received(self) -> bool:
         """The peer will send no more; True keeps our side open for the last answers."""
@@ -161,10 +161,10 @@ class Pump(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The socket did not take all of it."""
-        self._is_choked = True
+        self._is_write_blocked = True
 
     def resume_writing(self) -> None:
-        self._is_choked = False
+        self._is_write_blocked = False
         self._call(lambda: self._adapter.flushed(0))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -183,7 +183,7 @@ class Pump(asyncio.Protocol):
             logger.exception("an adapter failed to close", extra=_extra(self))
         logger.debug("disconnected", extra=_extra(self, reason=reason))
         self._on_lost(self)
-        self._around.turns.request()
+        self._around.turns.request_turn()
 
     # What the broker calls.
 
@@ -204,7 +204,7 @@ class Pump(asyncio.Protocol):
 
     def flush(self) -> None:
         """At the end of a turn: one write, then what the adapter wishes."""
-        self._is_stirred = False
+        self._is_scheduled = False
         transport = self._transport
         if self._is_over or transport is None:
             return
@@ -215,26 +215,26 @@ class Pump(asyncio.Protocol):
                 data = parts[0] if len(parts) == 1 else b"".join(parts)
                 self.sent_bytes += len(data)
                 transport.write(data)
-                adapter.flushed(transport.get_write_buffer_size() if self._is_choked else 0)
+                adapter.flushed(transport.get_write_buffer_size() if self._is_write_blocked else 0)
             if adapter.wants_close:
                 self._close()
                 return
             is_open = adapter.is_reading
-            is_stopped = self._is_hushed or not is_open
-            if self._is_choked and transport.get_write_buffer_size() > UNTAKEN_BYTES_MAX:
+            is_stopped = self._is_draining or not is_open
+            if self._is_write_blocked and transport.get_write_buffer_size() > UNTAKEN_BYTES_MAX:
                 is_stopped = True
             if is_stopped != self._is_paused:
                 self._pause(is_stopped)
             if self._arrived.size and is_open:
-                self._stir()  # a sync returned, or the gate opened: they are the next turn's
+                self._request_turn()  # a sync returned, or the gate opened: for the next turn
             self._arm()
         except Exception as error:
             self._fail(error)
 
-    def hush(self) -> None:
+    def drain(self) -> None:
         """Read no more; what was read is finished and answered."""
-        self._is_hushed = True
-        self._stir()
+        self._is_draining = True
+        self._request_turn()
 
     def stop(self, reason: str) -> None:
         """The broker goes down: let the adapter say so, then close; needs no further turn."""
@@ -253,12 +253,12 @@ class Pump(asyncio.Protocol):
 
     # Private parts.
 
-    def _stir(self) -> None:
+    def _request_turn(self) -> None:
         """The adapter's ``wake``: be looked at after the turn, once."""
-        if not self._is_stirred and not self._is_over:
-            self._is_stirred = True
+        if not self._is_scheduled and not self._is_over:
+            self._is_scheduled = True
             if self._transport is not None:
-                self._around.turns.stir(self)
+                self._around.turns.schedule(self)
 
     def _call(self, verb: Callable[[], None]) -> None:
         """What came before is heard before."""
@@ -270,7 +270,7 @@ class Pump(asyncio.Protocol):
         except Exception as error:
             self._fail(error)
             return
-        self._stir()
+        self._request_turn()
 
     def _pause(self, is_paused: bool) -> None:
         assert self._transport is not None
@@ -375,10 +375,10 @@ class Pumps:
 
         return make
 
-    def hush(self) -> None:
+    def drain(self) -> None:
         """Read nothing more from anybody."""
         for pump in self.live:
-            pump.hush()
+            pump.drain()
 
     async def stop(self, reason: str, seconds_max: float) -> None:
         """Let every connection say goodbye; cut off those that take too long."""

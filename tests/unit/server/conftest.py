@@ -240,19 +240,19 @@ class FakeFactory:
 
 class FakeTurns:
     def __init__(self) -> None:
-        self.stirred = []
+        self.scheduled = []
         self.requests = 0
         self.arrivals = 0
-        self.gathering = None
+        self.delayed = None
         self.broken_by = []
 
-    def stir(self, connection):
-        self.stirred.append(connection)
+    def schedule(self, connection):
+        self.scheduled.append(connection)
 
-    def request(self):
+    def request_turn(self):
         self.requests += 1
 
-    def arrived(self):
+    def data_arrived(self):
         self.arrivals += 1
 
     def broken(self, error):
@@ -260,15 +260,15 @@ class FakeTurns:
 
     def turn(self):
         """What ``Turns`` does around the engine's part."""
-        for connection in self.stirred:
+        for connection in self.scheduled:
             connection.feed()
         return self.end_of_turn()
 
     def end_of_turn(self):
-        stirred, self.stirred = self.stirred, []
-        for connection in stirred:
+        scheduled, self.scheduled = self.scheduled, []
+        for connection in scheduled:
             connection.flush()
-        return len(stirred)
+        return len(scheduled)
 
 
 class PumpScene:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kit.turn_scene import StirredConnection, TurnScene
-from penstock.server.turns import PACE_MAX_US
+from kit.turn_scene import CountingConnection, TurnScene
+from penstock.server.pacing import PACE_MAX_US
 
 
 @pytest.fixture
@@ -11,7 +11,7 @@ def busy(engine, loop, clock):
     """Much comes in small pieces, a sync is out, and the turn before it has just begun."""
     scene = TurnScene(engine, loop, clock, is_paced=True)
     engine.unsynced_messages, engine.unsynced_bytes = 200, 40_000
-    scene.turns.request()
+    scene.turns.request_turn()
     loop.step()
     assert scene.commits.under_way
     engine.unsynced_messages = 5
@@ -21,25 +21,25 @@ def busy(engine, loop, clock):
 def test_at_a_high_rate_a_turn_keeps_its_distance_to_the_last_one(busy):
     before = busy.engine.turns
     for _ in range(3):
-        busy.turns.request()
+        busy.turns.request_turn()
         busy.loop.run()
     busy.loop.advance(1)
     assert busy.engine.turns == before
-    assert busy.turns.paced == 1
+    assert busy.turns.turns_delayed == 1
     busy.loop.advance(1)
     assert busy.engine.turns == before + 1
 
 
 def test_what_arrives_after_the_pace_does_not_wait_for_the_timer(busy):
     before = busy.engine.turns
-    busy.turns.request()
+    busy.turns.request_turn()
     busy.now_us += PACE_MAX_US - 1
-    busy.turns.arrived()
+    busy.turns.data_arrived()
     busy.loop.run()
     assert busy.engine.turns == before
     busy.now_us += 1
-    busy.turns.arrived()
-    busy.turns.arrived()
+    busy.turns.data_arrived()
+    busy.turns.data_arrived()
     busy.loop.run()
     assert busy.engine.turns == before + 1
     busy.loop.advance(5)
@@ -48,8 +48,8 @@ def test_what_arrives_after_the_pace_does_not_wait_for_the_timer(busy):
 
 def test_confirms_leave_while_the_next_turn_keeps_its_distance(busy):
     before = busy.engine.turns
-    connection = StirredConnection()
-    busy.turns.stir(connection)
+    connection = CountingConnection()
+    busy.turns.schedule(connection)
     busy.loop.run()
     assert not connection.flushes
     busy.commits.end()
@@ -60,12 +60,12 @@ def test_confirms_leave_while_the_next_turn_keeps_its_distance(busy):
 def test_a_turn_with_much_in_it_or_long_after_the_last_does_not_wait(busy):
     before = busy.engine.turns
     busy.engine.unsynced_messages = 200
-    busy.turns.request()
+    busy.turns.request_turn()
     busy.loop.run()
     assert busy.engine.turns == before + 1
     busy.engine.unsynced_messages = 5
     busy.now_us += PACE_MAX_US
-    busy.turns.request()
+    busy.turns.request_turn()
     busy.loop.run()
     assert busy.engine.turns == before + 2
 
@@ -73,7 +73,7 @@ def test_a_turn_with_much_in_it_or_long_after_the_last_does_not_wait(busy):
 def test_at_a_low_rate_turns_come_as_they_are_asked_for(engine, loop, clock):
     scene = TurnScene(engine, loop, clock, commits=0, is_paced=True)
     for count in (1, 2, 3):
-        scene.turns.request()
+        scene.turns.request_turn()
         loop.run()
         assert engine.turns == count
 
@@ -88,15 +88,15 @@ def test_the_rate_is_known_without_any_commit(engine, loop, clock):
     engine.on_turn = bring
     for _ in range(10):
         scene.now_us += PACE_MAX_US
-        scene.turns.request()
+        scene.turns.request_turn()
         loop.run()
         loop.advance(1)
     assert engine.turns == 10
     assert not engine.jobs
-    scene.turns.request()
+    scene.turns.request_turn()
     loop.run()
     assert engine.turns == 10
-    assert scene.turns.paced == 1
+    assert scene.turns.turns_delayed == 1
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def middling(engine, loop, clock):
     """4 messages a millisecond, and a sync that has just come back."""
     scene = TurnScene(engine, loop, clock, each=2, is_paced=True)
     engine.unsynced_messages = 3
-    scene.turns.request()
+    scene.turns.request_turn()
     loop.run()
     scene.commits.end()
     assert engine.jobs == 1
@@ -114,7 +114,7 @@ def middling(engine, loop, clock):
 def another_turn(scene, after_us):
     scene.engine.unsynced_messages += 3
     scene.now_us += after_us
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
 
 

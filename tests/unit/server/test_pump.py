@@ -145,7 +145,7 @@ def test_a_deadline_of_the_adapter_is_kept(scene):
     assert scene.adapter.dues == []
     scene.loop.advance(1)
     assert scene.adapter.dues == [scene.clock.monotonic_ms()]
-    assert scene.turns.stirred == [scene.pump]
+    assert scene.turns.scheduled == [scene.pump]
 
 
 def test_a_deadline_that_moved_away_is_not_kept_at_the_old_time(scene):
@@ -160,7 +160,7 @@ def test_a_deadline_that_moved_away_is_not_kept_at_the_old_time(scene):
 
 
 def test_a_hushed_connection_is_not_read_but_still_answered(scene):
-    scene.pump.hush()
+    scene.pump.drain()
     scene.adapter.to_send = [b"confirm"]
     scene.turns.end_of_turn()
     assert not scene.transport.is_reading

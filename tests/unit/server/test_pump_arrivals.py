@@ -14,7 +14,7 @@ def scene(pump_scene):
 def test_bytes_stir_the_connection_once_and_reach_the_adapter_joined_by_the_turn(scene):
     scene.pump.data_received(b"ab")
     scene.pump.data_received(b"c")
-    assert scene.turns.stirred == [scene.pump]
+    assert scene.turns.scheduled == [scene.pump]
     assert scene.adapter.received == []
     scene.turns.turn()
     assert scene.adapter.received == [b"abc"]
@@ -23,7 +23,7 @@ def test_bytes_stir_the_connection_once_and_reach_the_adapter_joined_by_the_turn
 def test_a_turn_that_keeps_its_distance_hears_of_every_arrival(scene):
     scene.pump.data_received(b"one")
     assert scene.turns.arrivals == 0
-    scene.turns.gathering = object()
+    scene.turns.delayed = object()
     scene.pump.data_received(b"two")
     scene.pump.data_received(b"three")
     assert scene.turns.arrivals == 2
@@ -41,10 +41,10 @@ def test_confirms_that_leave_between_two_turns_leave_the_bytes_to_the_next_one(s
     scene.turns.end_of_turn()
     assert scene.transport.written == [b"confirm"]
     assert scene.adapter.received == []
-    assert scene.turns.stirred == [scene.pump], "or nobody would feed it"
+    assert scene.turns.scheduled == [scene.pump], "or nobody would feed it"
     scene.turns.turn()
     assert scene.adapter.received == [b"x"]
-    assert scene.turns.stirred == []
+    assert scene.turns.scheduled == []
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_nothing_is_heard_after_an_abort(scene):
 def test_a_closed_gate_stops_the_socket_at_once_and_an_open_one_starts_it(scene):
     scene.adapter.close_gate_at = b"x"
     scene.pump.data_received(b"x")
-    for connection in scene.turns.stirred:
+    for connection in scene.turns.scheduled:
         connection.feed()
     assert not scene.transport.is_reading
     scene.turns.end_of_turn()
@@ -90,11 +90,11 @@ def test_bytes_that_find_the_gate_closed_wait_for_it_without_a_turn_of_their_own
     scene.turns.turn()
     assert not scene.transport.is_reading
     assert scene.adapter.received == []
-    assert scene.turns.stirred == []
+    assert scene.turns.scheduled == []
     scene.adapter.is_reading = True
     scene.adapter.wake()
     scene.turns.end_of_turn()  # the gate was opened by the engine's turn, behind the feeding
-    assert scene.turns.stirred == [scene.pump]
+    assert scene.turns.scheduled == [scene.pump]
     scene.turns.turn()
     assert scene.adapter.received == [b"x" * size]
     assert scene.transport.is_reading
@@ -120,7 +120,7 @@ def test_a_peer_that_does_not_take_bytes_is_told_to_the_adapter_until_it_did(sce
     assert scene.transport.is_reading, "its acks must still be heard"
     scene.transport.drain()
     assert scene.adapter.flushes == [90, 0]
-    assert scene.turns.stirred == [scene.pump]
+    assert scene.turns.scheduled == [scene.pump]
 
 
 def test_deliveries_alone_never_stop_a_socket_from_being_read():

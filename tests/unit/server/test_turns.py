@@ -4,21 +4,11 @@ import asyncio
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from kit.turn_scene import StirredConnection, TurnScene
+from kit.turn_scene import CountingConnection, TurnScene
 from penstock.model.errors import InvariantBroken, SyncFailed
 from penstock.server import turns
-from penstock.server.turns import (
-    PACE_MAX_US,
-    TURN_COMPANY_MIN,
-    TURN_TIMES,
-    CommitPolicy,
-    CommitThread,
-    Pace,
-)
-from penstock.settings.broker import StorageSettings
+from penstock.server.turns import CommitThread
 
 
 @pytest.fixture
@@ -28,14 +18,14 @@ def scene(engine, loop, clock):
 
 def test_many_requests_in_one_iteration_are_one_turn(scene):
     for _ in range(10):
-        scene.turns.request()
+        scene.turns.request_turn()
     scene.loop.run()
     assert scene.engine.turns == 1
 
 
 def test_a_turn_that_leaves_work_lets_the_loop_poll_before_the_next(scene):
     scene.engine.needs_turn = True
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.step()
     assert scene.engine.turns == 1
     scene.engine.needs_turn = False
@@ -46,16 +36,16 @@ def test_a_turn_that_leaves_work_lets_the_loop_poll_before_the_next(scene):
 
 def test_a_stirred_connection_is_flushed_once_after_the_turn(scene):
     order = []
-    connection = StirredConnection(lambda: order.append("flush"))
+    connection = CountingConnection(lambda: order.append("flush"))
     scene.engine.on_turn = lambda: order.append("turn")
-    scene.turns.stir(connection)
+    scene.turns.schedule(connection)
     scene.loop.run()
     assert order == ["turn", "flush"]
 
 
 def test_a_connection_stirred_while_being_flushed_is_looked_at_in_a_turn_of_its_own(scene):
-    second = StirredConnection()
-    scene.turns.stir(StirredConnection(lambda: scene.turns.stir(second)))
+    second = CountingConnection()
+    scene.turns.schedule(CountingConnection(lambda: scene.turns.schedule(second)))
     scene.loop.step()
     assert second.flushes == 0
     scene.loop.step()
@@ -64,10 +54,10 @@ def test_a_connection_stirred_while_being_flushed_is_looked_at_in_a_turn_of_its_
 
 def test_the_timer_follows_the_engines_deadline_and_moves_only_forward_in_haste(scene):
     scene.engine.deadline_ms = scene.loop.clock.monotonic_ms() + 500
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
     scene.engine.deadline_ms -= 400
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
     scene.loop.advance(99)
     assert scene.engine.turns == 2
@@ -80,7 +70,7 @@ def test_the_timer_follows_the_engines_deadline_and_moves_only_forward_in_haste(
 
 def test_much_waiting_commits_at_once(scene):
     scene.engine.unsynced_messages = 200
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
     assert scene.commits.under_way
 
@@ -88,14 +78,14 @@ def test_much_waiting_commits_at_once(scene):
 def test_many_bytes_commit_at_once(scene):
     scene.engine.unsynced_messages = 1
     scene.engine.unsynced_bytes = 64 * 1024
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
     assert scene.commits.under_way
 
 
 def test_little_waiting_lingers_for_company_and_no_longer(scene):
     scene.engine.unsynced_messages = 1
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
     assert not scene.commits.under_way
     scene.loop.advance(1)
@@ -105,11 +95,11 @@ def test_little_waiting_lingers_for_company_and_no_longer(scene):
 def test_the_linger_counts_from_the_first_waiter(engine, loop, clock):
     scene = TurnScene(engine, loop, clock, commit_linger_ms=3)
     engine.unsynced_messages = 1
-    scene.turns.request()
+    scene.turns.request_turn()
     loop.run()
     loop.advance(2)
     engine.unsynced_messages = 2
-    scene.turns.request()
+    scene.turns.request_turn()
     loop.run()
     assert not scene.commits.under_way
     loop.advance(1)
@@ -118,10 +108,10 @@ def test_the_linger_counts_from_the_first_waiter(engine, loop, clock):
 
 def test_company_that_makes_it_much_ends_the_linger(scene):
     scene.engine.unsynced_messages = 1
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
     scene.engine.unsynced_messages = 500
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
     assert len(scene.commits.under_way) == 1
     scene.loop.advance(5)
@@ -130,17 +120,17 @@ def test_company_that_makes_it_much_ends_the_linger(scene):
 
 def test_a_definition_never_lingers(scene):
     scene.engine.is_durability_awaited = True
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
     assert scene.commits.under_way
 
 
 def test_one_sync_is_in_flight_and_its_end_starts_the_next_with_all_that_gathered(scene):
     scene.engine.unsynced_messages = 200
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
     scene.engine.unsynced_messages = 700
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
     assert scene.engine.jobs == 1
     scene.commits.end()
@@ -149,10 +139,10 @@ def test_one_sync_is_in_flight_and_its_end_starts_the_next_with_all_that_gathere
 
 
 def test_confirms_are_flushed_as_soon_as_the_sync_returned(scene):
-    connection = StirredConnection()
-    scene.engine.on_synced = lambda: scene.turns.stir(connection)
+    connection = CountingConnection()
+    scene.engine.on_synced = lambda: scene.turns.schedule(connection)
     scene.engine.unsynced_messages = 200
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
     scene.commits.end()
     assert connection.flushes == 1
@@ -161,9 +151,9 @@ def test_confirms_are_flushed_as_soon_as_the_sync_returned(scene):
 
 
 def test_who_is_stirred_by_a_turn_is_looked_at_behind_it_without_another_one(scene):
-    connection = StirredConnection()
-    scene.engine.on_turn = lambda: scene.turns.stir(connection)
-    scene.turns.request()
+    connection = CountingConnection()
+    scene.engine.on_turn = lambda: scene.turns.schedule(connection)
+    scene.turns.request_turn()
     scene.loop.run()
     assert scene.engine.turns == 1
     assert connection.flushes == 1
@@ -172,7 +162,7 @@ def test_who_is_stirred_by_a_turn_is_looked_at_behind_it_without_another_one(sce
 def test_a_commit_that_the_store_wants_later_starts_then_and_not_before(scene):
     scene.engine.unsynced_messages = 100_000
     scene.engine.sync_from_ms = scene.loop.clock.monotonic_ms() + 50
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
     scene.loop.advance(49)
     assert not scene.commits.under_way
@@ -182,11 +172,11 @@ def test_a_commit_that_the_store_wants_later_starts_then_and_not_before(scene):
 
 def test_a_failed_sync_is_told_to_clients_first_and_then_ends_the_process(scene):
     order = []
-    connection = StirredConnection(lambda: order.append("refusals written"))
-    scene.engine.on_synced = lambda: scene.turns.stir(connection)
+    connection = CountingConnection(lambda: order.append("refusals written"))
+    scene.engine.on_synced = lambda: scene.turns.schedule(connection)
     scene.turns._failed = lambda error: order.append(type(error))
     scene.engine.unsynced_messages = 200
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
     scene.commits.end(OSError(5, "Input/output error"))
     assert order == ["refusals written", SyncFailed]
@@ -198,9 +188,9 @@ def test_an_exception_of_the_engine_stops_all_turns(scene):
         raise InvariantBroken("two and two are five")
 
     scene.engine.on_turn = explode
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
     assert scene.engine.turns == 1
     assert [type(failure) for failure in scene.failures] == [InvariantBroken]
@@ -208,210 +198,28 @@ def test_an_exception_of_the_engine_stops_all_turns(scene):
 
 def test_a_foreign_exception_ends_in_a_sentence(scene):
     scene.engine.on_turn = {}.popitem
-    scene.turns.request()
+    scene.turns.request_turn()
     scene.loop.run()
     assert "KeyError" in str(scene.failures[0])
 
 
 def test_connections_are_fed_before_the_engines_turn_and_stir_no_second_one(scene):
     order = []
-    connection = StirredConnection(on_flush=lambda: order.append("flush"))
-    connection.on_feed = lambda: (order.append("feed"), scene.turns.request())
+    connection = CountingConnection(on_flush=lambda: order.append("flush"))
+    connection.on_feed = lambda: (order.append("feed"), scene.turns.request_turn())
     scene.engine.on_turn = lambda: order.append("turn")
-    scene.turns.stir(connection)
+    scene.turns.schedule(connection)
     scene.loop.run()
     assert order == ["feed", "turn", "flush"]
 
 
 def test_a_mistake_found_while_feeding_ends_the_turn_before_the_engine_has_it(scene):
-    connection = StirredConnection()
+    connection = CountingConnection()
     connection.on_feed = lambda: scene.turns.broken(InvariantBroken("credit is negative"))
-    scene.turns.stir(connection)
+    scene.turns.schedule(connection)
     scene.loop.run()
     assert scene.engine.turns == 0
     assert len(scene.failures) == 1
-
-
-# ---- pace ---------------------------------------------------------------------------------------
-# The pace: turns keep their distance while messages come fast enough for company.
-
-
-ENOUGH = TURN_COMPANY_MIN * 1000 / PACE_MAX_US
-"""Messages per millisecond that are just worth waiting for the longest pace."""
-
-
-class Hand:
-    def __init__(self):
-        self.now_us = 1_000_000
-        self.pace = Pace(lambda: self.now_us * 1000)
-
-    def turn(self, took_us):
-        self.pace.turned()
-        self.now_us += took_us
-        self.pace.ended()
-
-    def learn(self, took_us):
-        for _ in range(100):
-            self.turn(took_us)
-
-
-@pytest.fixture
-def hand():
-    return Hand()
-
-
-def test_until_turns_are_known_nobody_waits(hand):
-    hand.pace.turned()
-    assert hand.pace.wait_us(100.0) == 0
-
-
-def test_turns_as_long_as_the_longest_pace_keep_it(hand):
-    hand.learn(PACE_MAX_US)
-    hand.pace.turned()
-    hand.now_us += 600
-    assert hand.pace.wait_us(ENOUGH) == PACE_MAX_US - 600
-    assert hand.pace.left_us == PACE_MAX_US - 600
-
-
-def test_the_loop_rests_in_proportion_to_its_work(hand):
-    hand.learn(300)
-    assert hand.pace.wait_us(100.0) == pytest.approx(TURN_TIMES * 300 - 300, abs=1)
-
-
-def test_turns_that_get_longer_get_further_apart_up_to_the_longest_pace(hand):
-    hand.learn(100)
-    short = hand.pace.left_us
-    hand.learn(200)
-    assert hand.pace.left_us > short
-    hand.learn(50_000)
-    hand.pace.turned()
-    assert hand.pace.left_us == PACE_MAX_US
-
-
-def test_one_turn_that_hung_is_soon_forgotten(hand):
-    hand.learn(200)
-    hand.turn(50_000)
-    hand.pace.turned()
-    assert hand.pace.left_us < TURN_TIMES * 200 * 1.5
-
-
-def test_fewer_messages_than_are_worth_it_never_wait(hand):
-    hand.learn(PACE_MAX_US)
-    hand.pace.turned()
-    assert hand.pace.wait_us(ENOUGH * 0.99) == 0
-    assert hand.pace.wait_us(0) == 0
-
-
-def test_a_short_pace_needs_a_higher_rate_to_be_worth_it(hand):
-    hand.learn(100)
-    hand.pace.turned()
-    assert hand.pace.wait_us(ENOUGH) == 0
-    assert hand.pace.wait_us(ENOUGH * PACE_MAX_US / (TURN_TIMES * 100) * 1.1) > 0
-
-
-@pytest.mark.parametrize("late_us", [0, 1, 10_000])
-def test_a_turn_later_than_the_pace_runs_at_once(hand, late_us):
-    hand.learn(PACE_MAX_US)
-    hand.pace.turned()
-    hand.now_us += PACE_MAX_US + late_us
-    assert hand.pace.wait_us(100.0) == 0
-    assert hand.pace.left_us == -late_us
-
-
-def test_the_first_turn_of_a_process_does_not_wait(hand):
-    assert hand.pace.wait_us(100.0) == 0
-
-
-@pytest.mark.parametrize("turn_us", [50, 300, 600])
-def test_one_client_that_waits_for_each_answer_is_never_paced(hand, turn_us):
-    hand.learn(turn_us)
-    hand.turn(turn_us)
-    hand.now_us += 200  # a quick sync; then the confirm is made, goes out, and the next one comes
-    hand.now_us += turn_us // 6
-    assert hand.pace.wait_us(100.0) == 0
-
-
-# ---- commit policy ------------------------------------------------------------------------------
-# The commit policy: at once when much waits or nobody else will come, else the linger.
-
-
-class Fed(CommitPolicy):
-    """A policy that is told what is new instead of what is there."""
-
-    def __init__(self, **settings):
-        super().__init__(StorageSettings(**settings))
-        self.total = 0
-
-    def appended(self, messages, now_ms):
-        self.total += messages
-        self.reached(self.total, now_ms)
-
-
-@pytest.fixture
-def policy():
-    return Fed()
-
-
-@pytest.fixture
-def busy_policy(policy):
-    """A policy that has seen 20 messages in every one of the last milliseconds."""
-    for now_ms in range(1000, 1020):
-        policy.appended(20, now_ms)
-    return policy
-
-
-@pytest.mark.parametrize(
-    ("messages", "byte_count", "is_little"),
-    [(1, 100, True), (199, 65535, True), (200, 100, False), (1, 65536, False)],
-)
-def test_much_by_number_or_by_bytes_is_not_little(policy, messages, byte_count, is_little):
-    assert policy.is_little(messages, byte_count) == is_little
-
-
-def test_little_waits_for_company_that_is_expected(busy_policy):
-    assert busy_policy.linger_ms == 1
-
-
-def test_a_lonely_publisher_does_not_wait_for_company_that_never_comes(policy):
-    for now_ms in range(1000, 1020):
-        policy.appended(1, now_ms)
-    assert policy.linger_ms == 0
-
-
-def test_after_a_pause_nobody_is_expected(busy_policy):
-    busy_policy.appended(10, 5000)
-    assert busy_policy.linger_ms == 0
-
-
-def test_turns_within_one_millisecond_are_a_high_rate_and_no_division_by_zero(policy):
-    for _ in range(20):
-        policy.appended(10, 1000)
-    assert policy.linger_ms == 1
-
-
-def test_without_linger_every_commit_starts_at_once():
-    policy = Fed(commit_linger_ms=0)
-    policy.appended(1000, 1)
-    assert policy.linger_ms == 0
-
-
-@pytest.mark.parametrize("pause_ms", [0, 100, 3_600_000, 10**9])
-def test_the_rate_is_known_within_some_milliseconds_however_long_the_pause(policy, pause_ms):
-    policy.appended(1, 1000)
-    for now_ms in range(1000 + pause_ms, 1015 + pause_ms):
-        policy.appended(4, now_ms)
-    assert 2.8 < policy.messages_per_ms < 4.5
-
-
-@given(st.lists(st.integers(0, 5), min_size=1), st.integers(1, 50))
-def test_a_steady_rate_is_seen_as_it_is_however_it_is_cut(gaps_ms, per_ms):
-    policy = Fed()
-    now_ms = 1000
-    for gap_ms in [*gaps_ms * 50, 1]:
-        now_ms += gap_ms
-        policy.appended(per_ms * gap_ms, now_ms)
-    if sum(gaps_ms) > 1:  # fifty times that is five times the memory and more
-        assert policy.messages_per_ms == pytest.approx(per_ms, rel=0.01)
 
 
 # ---- commit thread ------------------------------------------------------------------------------
