@@ -115,9 +115,7 @@ def test_the_first_turn_of_a_process_does_not_wait(turning):
 def test_one_client_that_waits_for_each_answer_is_never_paced(turning, turn_us):
     turning.learn(turn_us)
     turning.turn(turn_us)
-    turning.now_us += (
-        200  # a quick sync; then the confirm goes out, and the next one comes
-    )
+    turning.now_us += 200  # a quick sync; then the confirm goes out, and the next one comes
     turning.now_us += turn_us // 6
     assert turning.wait_us(100.0) == 0
 
