@@ -52,15 +52,15 @@ from penstock.client.errors import (
 )
 from penstock.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from penstock.client.producer.encoding import split_batch
-from penstock.client.producer.producer import Producer
-from penstock.client.producer.send import (
+from penstock.client.producer.hooks import (
     EndContext,
     SendContext,
     SendHook,
     SendKind,
     TransactionState,
 )
-from penstock.client.producer.sending import ProducerStatistics
+from penstock.client.producer.producer import Producer
+from penstock.client.producer.sender import ProducerStatistics
 from penstock.client.producer.transaction import TransactionResult
 from penstock.client.states import State
 from penstock.model.assignment import QueueRef

@@ -41,22 +41,14 @@ RECORD_END: Final = "\x02"
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 DEFAULT_REGION: Final = "DefaultRegion"
+_TRANSACTION_COMMIT: Final = 2
+"""The kind of message that RocketMQ writes of every end of a transaction."""
 
 WAITING_MAX: Final = 2048
 """Records that wait for their trace message; RocketMQ's dispatcher queues as many contexts."""
 BATCH_WAIT_MS: Final = 5_000
 BATCH_CHARS_MAX: Final = 128_000
 """A trace message has at most so many bytes; records are ASCII but for user keys."""
-
-
-class TracedKind(IntEnum):
-    """What kind of message was sent; the numbers are on the wire."""
-
-    NORMAL = 0
-    TRANSACTION_HALF = 1
-    TRANSACTION_COMMIT = 2
-    DELAY = 3
-    ORDER = 4
 
 
 class ConsumeOutcome(IntEnum):
@@ -97,16 +89,16 @@ def publish_record(
     store_host: str,
     body_bytes: int,
     cost_ms: int,
-    kind: TracedKind,
+    kind: int,
     offset_message_id: str,
     is_ok: bool,
     region: str = DEFAULT_REGION,
 ) -> TraceRecord:
-    """A message was sent, or could not be."""
+    """A message was sent, or could not be; ``kind`` is the value of a ``SendKind``."""
     return _record(
         (message_id, *keys.split()),
         "Pub", at_ms, region, group, topic, message_id, tag, keys, store_host, body_bytes, cost_ms,
-        int(kind), offset_message_id, _flag(is_ok),
+        kind, offset_message_id, _flag(is_ok),
     )  # fmt: skip
 
 
@@ -163,7 +155,7 @@ def transaction_record(
     return _record(
         (message_id, *keys.split()),
         "EndTransaction", at_ms, region, group, topic, message_id, tag, keys, store_host,
-        int(TracedKind.TRANSACTION_COMMIT), transaction_id, state, _flag(is_from_check),
+        _TRANSACTION_COMMIT, transaction_id, state, _flag(is_from_check),
     )  # fmt: skip
 
 

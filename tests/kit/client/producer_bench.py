@@ -14,11 +14,13 @@ from typing import Final, cast
 
 from penstock.client.connection import Done, Network
 from penstock.client.errors import ClientError, NoRoute
+from penstock.client.instance import ClientInstance
 from penstock.client.message import Message
 from penstock.client.producer.encoding import Encoder
-from penstock.client.producer.selection import FaultTable, QueueTurns
-from penstock.client.producer.send import Outcome, Send, SendHook
-from penstock.client.producer.sending import InFlight, RetryRule, Sender
+from penstock.client.producer.hooks import SendHook
+from penstock.client.producer.selection import LatencyFaultTolerance, RoundRobin
+from penstock.client.producer.send import Outcome, Send
+from penstock.client.producer.sender import InFlight, RetryPolicy, Sender
 from penstock.client.routes import Route, RouteCache
 from penstock.testing.clock import ManualClock
 from penstock.wire.rocketmq.bodies import BrokerData, QueueData, TopicRouteData
@@ -34,7 +36,7 @@ class HeardSend(Send, kw_only=True):
     """Calls a function with the end."""
 
     hear: Callable[[Outcome], object]
-    is_given_up: bool = False
+    is_cancelled: bool = False
 
     def done(self, outcome: Outcome) -> None:
         """It is over."""
@@ -150,9 +152,9 @@ class ProducerBench:
     def __init__(
         self,
         *brokers: str,
-        rule: RetryRule | None = None,
+        rule: RetryPolicy | None = None,
         messages_max: int = 10,
-        faults: FaultTable | None = None,
+        faults: LatencyFaultTolerance | None = None,
         hooks: tuple[SendHook, ...] = (),
         try_timeout_ms: int = 0,
         auto_create_queues: int = 4,
@@ -166,11 +168,11 @@ class ProducerBench:
         self.in_flight: Final = InFlight("g", messages_max, 1000, self.clock)
         self.encoder: Final = Encoder("g", UniqueKeys("10.0.0.1", 7, self.clock), self.clock)
         self.sender: Final = Sender(
-            self,
+            cast("ClientInstance", self),
             "g",
-            rule or RetryRule(retries=2),
+            rule or RetryPolicy(retries=2),
             self.in_flight,
-            QueueTurns(lambda: 0, faults),
+            RoundRobin(lambda: 0, faults),
             faults=faults,
             hooks=hooks,
             try_timeout_ms=try_timeout_ms,
@@ -214,7 +216,7 @@ class ProducerBench:
             send.has_permit = True
             self.sender.begin(send)
         else:
-            self.sender.watch()
+            self.sender.start_timer()
         return send
 
     async def settle(self) -> None:

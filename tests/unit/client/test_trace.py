@@ -8,8 +8,13 @@ from penstock.client.consumer.executor import Finished, ResultKind
 from penstock.client.consumer.push_consumer import ConsumeTrace
 from penstock.client.loop import client_loop
 from penstock.client.message import Message, ReceivedMessage, SendResult, SendStatus
-from penstock.client.producer.producer import SendTrace
-from penstock.client.producer.send import EndContext, SendContext, SendKind, TransactionState
+from penstock.client.producer.hooks import (
+    EndContext,
+    SendContext,
+    SendKind,
+    SendTraceHook,
+    TransactionState,
+)
 from penstock.client.trace import (
     BATCH_CHARS_MAX,
     BATCH_WAIT_MS,
@@ -17,7 +22,6 @@ from penstock.client.trace import (
     ConsumeOutcome,
     TraceBatches,
     TraceDispatcher,
-    TracedKind,
     TraceRecord,
     consume_begin_record,
     consume_end_record,
@@ -79,7 +83,7 @@ def received(**properties):
 
 def test_every_message_of_a_batch_leaves_a_record_with_its_own_ids(sent):
     trace = TraceDispatcher(sent)
-    SendTrace(trace).after(a_send(Message("orders", b"a", tag="t"), Message("orders", b"bb")))
+    SendTraceHook(trace).after(a_send(Message("orders", b"a", tag="t"), Message("orders", b"bb")))
     stop(trace)
     assert [(row[5], row[6], row[9], row[10], row[12], row[13]) for row in sent.records] == [
         ("ID0", "t", "1", "4", "OFF0", "true"),
@@ -91,14 +95,14 @@ def test_every_message_of_a_batch_leaves_a_record_with_its_own_ids(sent):
 
 def test_a_failed_send_is_traced_as_failed_and_a_delayed_one_as_delayed(sent):
     trace = TraceDispatcher(sent)
-    SendTrace(trace).after(a_send(Message("orders", b"a"), result=None, kind=SendKind.DELAYED))
+    SendTraceHook(trace).after(a_send(Message("orders", b"a"), result=None, kind=SendKind.DELAYED))
     stop(trace)
     assert [(row[11], row[13]) for row in sent.records] == [("3", "false")]
 
 
 def test_oneway_sends_and_trace_messages_themselves_leave_no_record(sent):
     trace = TraceDispatcher(sent)
-    hook = SendTrace(trace)
+    hook = SendTraceHook(trace)
     hook.after(a_send(Message("orders", b"a"), is_oneway=True, result=None))
     hook.after(a_send(Message(TRACE_TOPIC, b"a")))
     stop(trace)
@@ -109,7 +113,7 @@ def test_the_end_of_a_transaction_is_traced(sent):
     trace = TraceDispatcher(sent)
     context = EndContext("g", "orders", "ID0", TransactionState.ROLLBACK)
     context.transaction_id = "ID0"
-    SendTrace(trace).transaction_ended(context)
+    SendTraceHook(trace).transaction_ended(context)
     stop(trace)
     (row,) = sent.records
     assert (row[0], row[5], row[11], row[12]) == (
@@ -157,7 +161,7 @@ def test_a_message_whose_sender_wanted_no_trace_is_not_traced(sent):
 
 def test_ten_records_make_a_trace_message_at_once(sent):
     trace = TraceDispatcher(sent)
-    hook = SendTrace(trace)
+    hook = SendTraceHook(trace)
 
     async def fill():
         for _ in range(25):
@@ -176,7 +180,7 @@ def test_when_trace_messages_cannot_leave_records_wait_within_a_bound_and_are_co
     async def fill(trace):
         sent.gate = asyncio.Event()
         for _ in range(3000):
-            SendTrace(trace).after(a_send(Message("orders", b"a")))
+            SendTraceHook(trace).after(a_send(Message("orders", b"a")))
         sent.gate.set()
         await trace.stop()
 
@@ -189,7 +193,7 @@ def test_when_trace_messages_cannot_leave_records_wait_within_a_bound_and_are_co
 def test_trace_messages_that_fail_are_counted_and_hurt_nobody(sent):
     sent.error = RuntimeError("no trace topic")
     trace = TraceDispatcher(sent)
-    SendTrace(trace).after(a_send(Message("orders", b"a")))
+    SendTraceHook(trace).after(a_send(Message("orders", b"a")))
     stop(trace)
     assert trace.counts.failed == 1
 
@@ -208,7 +212,7 @@ def a_publish(**changes):
         "store_host": "127.0.0.1:10911",
         "body_bytes": 5,
         "cost_ms": 3,
-        "kind": TracedKind.DELAY,
+        "kind": SendKind.DELAYED.value,
         "offset_message_id": "7F01",
         "is_ok": True,
     }

@@ -49,7 +49,7 @@ _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 _JSON: Final = msgspec.json.Encoder().encode
 
 
-class Encoded(msgspec.Struct, eq=False, gc=False):
+class EncodedMessage(msgspec.Struct, eq=False, gc=False):
     """A message ready for any queue of its topic; what each try adds is the queue."""
 
     encoder: "Encoder"
@@ -134,7 +134,7 @@ class Encoder:
         self._heads: dict[tuple[str, bool], str] = {}
         self._places: dict[QueueRef, str] = {}
 
-    def encode(self, message: Message, *, is_half: bool = False) -> Encoded:
+    def encode(self, message: Message, *, is_half: bool = False) -> EncodedMessage:
         """A checked message; ``is_half`` makes it the first part of a transaction."""
         now_ms = self._clock.wall_ms()
         with self._lock:
@@ -150,21 +150,21 @@ class Encoder:
             if len(packed) < size:
                 body = packed
                 sys_flag |= _COMPRESSED
-        encoded = Encoded(
+        encoded = EncodedMessage(
             self, message.topic, key, properties, body, size, now_ms, message.flag, sys_flag,
         )  # fmt: skip
         if message.topic.startswith(RETRY_PREFIX):
             _lift_times(encoded, message)
         return encoded
 
-    def encode_batch(self, messages: Sequence[Message]) -> Encoded:
+    def encode_batch(self, messages: Sequence[Message]) -> EncodedMessage:
         """A checked list of messages of one topic (``batch.check_batch``), as one request."""
         with self._lock:
             keys = [self._keys.make() for _ in messages]
         body = batch_body(messages, keys)
         # No key of its own: Apache's broker adds these to every message, after the message's.
         properties = "" if messages[0].wait_store_ok else "WAIT\x01false\x02"
-        return Encoded(
+        return EncodedMessage(
             self,
             messages[0].topic,
             ",".join(keys),
@@ -213,7 +213,7 @@ def _times_max(times_max: int) -> str:
     return f',"l":"{times_max}"'
 
 
-def _lift_times(encoded: Encoded, message: Message) -> None:
+def _lift_times(encoded: EncodedMessage, message: Message) -> None:
     """A message that goes back to be retried tells in its header how often it was."""
     times = message.properties.get("RECONSUME_TIME", "")
     times_max = message.properties.get("MAX_RECONSUME_TIMES", "")

@@ -13,18 +13,16 @@ key. What is wrong with a message is raised at once, as ``InvalidMessage``; what
 a ``SendFailed`` (``BrokerBusy``: slow down), ``NoRoute``, or ``WouldBlock`` without a permit.
 
 Threads: every method may be called from any thread but the client's own.
-Not here: what happens on the client's thread (``sending.py``).
+Not here: what happens on the client's thread (``sender.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import itertools
 import os
 import secrets
 import threading
-import time
 from collections.abc import Sequence
 from typing import Annotated, Final, NamedTuple, TypeVar, Unpack
 
@@ -34,28 +32,25 @@ from penstock.client.loop import LoopThread, Relay, client_loop
 from penstock.client.message import Message, SendResult
 from penstock.client.options import InstanceOptions, Option, resolve
 from penstock.client.producer.encoding import (
-    Encoded,
+    EncodedMessage,
     Encoder,
     check_batch,
     check_group,
     check_message,
 )
-from penstock.client.producer.selection import FaultTable, QueueTurns, Selector
+from penstock.client.producer.hooks import SendHook, SendTraceHook, TransactionState
+from penstock.client.producer.selection import LatencyFaultTolerance, RoundRobin, Selector
 from penstock.client.producer.send import (
     GRACE_S,
     AwaitedSend,
     BlockedSend,
+    CallbackSend,
     CallbackThread,
-    CalledSend,
-    EndContext,
     OnDone,
     Send,
-    SendContext,
-    SendHook,
-    TransactionState,
-    settle,
+    settle_future,
 )
-from penstock.client.producer.sending import InFlight, ProducerStatistics, RetryRule, Sender
+from penstock.client.producer.sender import InFlight, ProducerStatistics, RetryPolicy, Sender
 from penstock.client.producer.transaction import (
     Check,
     Execute,
@@ -66,13 +61,7 @@ from penstock.client.producer.transaction import (
 )
 from penstock.client.routes import NameServerList, parse_name_servers
 from penstock.client.states import Lifecycle, StartStop, State
-from penstock.client.trace import (
-    TraceDispatcher,
-    TracedKind,
-    TraceOptions,
-    publish_record,
-    transaction_record,
-)
+from penstock.client.trace import TraceDispatcher, TraceOptions
 from penstock.flow.reason import Reason
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.command import Malformed
@@ -81,6 +70,8 @@ from penstock.wire.rocketmq.message_id import UniqueKeys, encode_host
 from penstock.wire.rocketmq.stored import StoredMessage
 
 DEFAULT_GROUP: Final = "penstock-producers"
+TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
+"""Front of the group that trace messages are sent from."""
 
 
 class Producer(StartStop):
@@ -100,8 +91,8 @@ class Producer(StartStop):
         self._name_servers: Final = parse_name_servers(name_servers)
         self._options: Final = resolve(ProducerOptions, options)
         self._check: Final = transaction_check
-        self._machinery: Machinery | None = None
-        self._entrance: Entrance | None = None
+        self._running: RunningProducer | None = None
+        """From ``start`` on, also after ``stop``: statistics can still be read."""
 
     @property
     def state(self) -> State:
@@ -120,17 +111,16 @@ class Producer(StartStop):
 
     def stop(self) -> None:
         """Wait for sends under way, up to ``stop_timeout_ms``, and leave."""
-        if self._machinery is not None:
-            self._machinery.thread.run(self._stop())
-            self._machinery.callbacks.stop(self._options["stop_timeout_ms"])
+        if self._running is not None:
+            self._running.thread.run(self._stop())
+            self._running.callbacks.stop(self._options["stop_timeout_ms"])
 
     async def stop_async(self) -> None:
         """The same."""
-        machinery = self._machinery
-        if machinery is not None:
-            await machinery.thread.on(self._stop())
-            timeout_ms = self._options["stop_timeout_ms"]
-            await asyncio.to_thread(machinery.callbacks.stop, timeout_ms)
+        running = self._running
+        if running is not None:
+            await running.thread.on(self._stop())
+            await asyncio.to_thread(running.callbacks.stop, self._options["stop_timeout_ms"])
 
     # --- one message --------------------------------------------------------------------------
 
@@ -143,9 +133,9 @@ class Producer(StartStop):
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Send and wait until it is stored."""
-        entrance = self._entered()
-        encoded = entrance.encoded(message)
-        return entrance.blocking(message, encoded, Aim(queue, selector, timeout_ms))
+        running = self._check_running()
+        encoded = running.encode(message)
+        return running.send_and_wait(message, encoded, SendOptions(queue, selector, timeout_ms))
 
     def send_async(
         self,
@@ -156,11 +146,11 @@ class Producer(StartStop):
         timeout_ms: int | None = None,
     ) -> asyncio.Future[SendResult]:
         """Send; await the future for the result. Many at a time are fine: permits bound them."""
-        entrance = self._entered()
-        aim = ANYWHERE
+        running = self._check_running()
+        options = DEFAULTS
         if queue is not None or selector is not None or timeout_ms is not None:
-            aim = Aim(queue, selector, timeout_ms)
-        return entrance.future(message, entrance.encoded(message), aim)
+            options = SendOptions(queue, selector, timeout_ms)
+        return running.send_future(message, running.encode(message), options)
 
     def send_callback(
         self,
@@ -175,7 +165,9 @@ class Producer(StartStop):
 
         Blocks while there is no permit, except on that thread itself.
         """
-        self._entered().callback(message, Aim(queue, selector, timeout_ms), on_done)
+        self._check_running().send_callback(
+            message, SendOptions(queue, selector, timeout_ms), on_done
+        )
 
     def send_oneway(
         self,
@@ -186,7 +178,7 @@ class Producer(StartStop):
         timeout_ms: int | None = None,
     ) -> None:
         """Send and do not ask what became of it; it may be lost without a word."""
-        self._entered().oneway(message, Aim(queue, selector, timeout_ms))
+        self._check_running().send_oneway(message, SendOptions(queue, selector, timeout_ms))
 
     # --- several messages ---------------------------------------------------------------------
 
@@ -198,9 +190,11 @@ class Producer(StartStop):
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Send messages of one topic in one request; see ``split_batch`` for long lists."""
-        entrance = self._entered()
-        encoded = entrance.encoded_batch(messages)
-        return entrance.blocking(messages[0], encoded, Aim(queue, None, timeout_ms), messages)
+        running = self._check_running()
+        encoded = running.encode_batch(messages)
+        return running.send_and_wait(
+            messages[0], encoded, SendOptions(queue, None, timeout_ms), messages
+        )
 
     def send_batch_async(
         self,
@@ -210,9 +204,11 @@ class Producer(StartStop):
         timeout_ms: int | None = None,
     ) -> asyncio.Future[SendResult]:
         """The same; await the future for the result."""
-        entrance = self._entered()
-        encoded = entrance.encoded_batch(messages)
-        return entrance.future(messages[0], encoded, Aim(queue, None, timeout_ms), messages)
+        running = self._check_running()
+        encoded = running.encode_batch(messages)
+        return running.send_future(
+            messages[0], encoded, SendOptions(queue, None, timeout_ms), messages
+        )
 
     # --- transactions -------------------------------------------------------------------------
 
@@ -224,9 +220,11 @@ class Producer(StartStop):
         ``execute`` returns a ``TransactionState``. When it raises, the transaction stays open (the
         broker will ask ``transaction_check``) and the error is raised here.
         """
-        entrance = self._entered()
-        half = entrance.encoded_half(message)
-        result = entrance.blocking(message, half, Aim(timeout_ms=timeout_ms, is_half=True))
+        running = self._check_running()
+        half = running.encode_half(message)
+        result = running.send_and_wait(
+            message, half, SendOptions(timeout_ms=timeout_ms, is_half=True)
+        )
         state = TransactionState.UNKNOWN if result.is_ok else TransactionState.ROLLBACK
         try:
             if result.is_ok:
@@ -239,10 +237,10 @@ class Producer(StartStop):
         self, message: Message, execute: ExecuteAsync, *, timeout_ms: int | None = None
     ) -> TransactionResult:
         """The same; ``execute`` may be a coroutine function."""
-        entrance = self._entered()
-        half = entrance.encoded_half(message)
-        aim = Aim(timeout_ms=timeout_ms, is_half=True)
-        result = await entrance.future(message, half, aim)
+        running = self._check_running()
+        half = running.encode_half(message)
+        options = SendOptions(timeout_ms=timeout_ms, is_half=True)
+        result = await running.send_future(message, half, options)
         state = TransactionState.UNKNOWN if result.is_ok else TransactionState.ROLLBACK
         try:
             if result.is_ok:
@@ -264,63 +262,57 @@ class Producer(StartStop):
 
     def statistics(self) -> ProducerStatistics:
         """Counts, what is in flight, who waits for a permit and since when, who is avoided."""
-        if self._machinery is None:
+        if self._running is None:
             raise StateError(f"producer {self.group!r} has not been started")
-        return self._machinery.statistics()
+        return self._running.statistics()
 
     # --- inside -------------------------------------------------------------------------------
 
     async def _start(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._life.begin()
         shared = instance(self._name_servers, self._options)
-        machinery = Machinery(self.group, self._options, shared, client_loop(), self._check)
-        machinery.transactions.listener_loop = loop
+        running = RunningProducer(self.group, self._options, shared, client_loop(), self._check)
+        running.transactions.listener_loop = loop
         await shared.start()
-        shared.add_producer(machinery)
-        self._machinery = machinery
-        self._entrance = Entrance(machinery)
+        shared.add_producer(running)
+        self._running = running
         self._life.started()
 
     async def _stop(self) -> None:
-        machinery = self._machinery
-        if machinery is None or not self._life.is_running:
+        running = self._running
+        if running is None or not self._life.is_running:
             return
         self._life.state = State.STOPPING
-        self._entrance = None
         try:
-            await machinery.stop()
+            await running.stop()
         finally:
             self._life.state = State.STOPPED
-            await machinery.shared.remove_producer(machinery)
+            await running.shared.remove_producer(running)
 
     async def _queues(self, topic: str) -> list[QueueRef]:
-        self._life.check_running()
-        assert self._machinery is not None, "it runs"
-        route = await self._machinery.shared.routes.get_or_look_up(
+        route = await self._check_running().shared.routes.get_or_look_up(
             topic, default_queues=self._options["auto_create_queues"]
         )
         return list(route.write_queues())
 
-    def _entered(self) -> Entrance:
-        entrance = self._entrance
-        if entrance is None:
+    def _check_running(self) -> RunningProducer:
+        if self._life.state is not State.RUNNING:
             self._life.check_running()
-            raise StateError(f"producer {self.group!r} is not running")
-        return entrance
+        assert self._running is not None, "it runs"
+        return self._running
 
     def _end_transaction(
         self, message: Message, result: SendResult, state: TransactionState
     ) -> None:
-        if self._machinery is not None:
-            self._machinery.thread.post(self._machinery.transactions.end, message, result, state)
-
-
-# ---- producer options ---------------------------------------------------------------------------
-# Options of a producer; the defaults are RocketMQ's, except where the meaning says otherwise.
+        if self._running is not None:
+            self._running.thread.post(self._running.transactions.end, message, result, state)
 
 
 class ProducerOptions(InstanceOptions, TraceOptions, total=False):
-    """What ``Producer`` takes as keywords."""
+    """What ``Producer`` takes as keywords.
+
+    Defaults are RocketMQ's, except where the meaning says otherwise.
+    """
 
     send_timeout_ms: Annotated[
         int, Option(3000, "How long one send may take: permit, route and all tries together.", 1)
@@ -379,16 +371,7 @@ class ProducerOptions(InstanceOptions, TraceOptions, total=False):
     hooks: Annotated[Sequence[SendHook], Option((), "Who sees every send before and after it.")]
 
 
-# ---- entrance -----------------------------------------------------------------------------------
-# Where sends come in, on the caller's thread: checked, encoded, given a permit, handed over.
-#
-# Synchronous sends need no permit: a thread that blocks has one message under way. All others take
-# one here, before anything is queued for the client's thread, so that queue is bounded, too.
-#
-# Not here: what happens next (``sending.py``), how the end gets back (``handing_back.py``).
-
-
-class Aim(NamedTuple):
+class SendOptions(NamedTuple):
     """Where a message goes, if its sender says so, and how long that may take."""
 
     queue: QueueRef | None = None
@@ -397,155 +380,21 @@ class Aim(NamedTuple):
     is_half: bool = False
 
 
-ANYWHERE: Final = Aim()
+DEFAULTS: Final = SendOptions()
 
 S = TypeVar("S", bound=Send)
 
 
-class Entrance:
-    """The way into one running producer; from any thread."""
+class RunningProducer:
+    """A producer between start and stop: its parts, and the way of a send on the caller's thread.
 
-    def __init__(self, machinery: Machinery) -> None:
-        self._machinery: Final = machinery
-        self._thread: Final = machinery.thread
-        self._begin: Final = Relay(machinery.thread.loop, machinery.sender.begin).put
-        self._now_ms: Final = machinery.clock.monotonic_ms
-        self._encode: Final = machinery.encoder.encode
-        self._take_or_wait: Final = machinery.in_flight.take_or_wait
-        self._bytes_max: Final = machinery.options["message_bytes_max"]
-        self._timeout_ms: Final = machinery.options["send_timeout_ms"]
-        self._way_home: Relay[AwaitedSend] | None = None
-        """To the event loop of the last send, which nearly always is that of the next one."""
+    Messages are checked, encoded and given a permit by whoever sends them, then handed to the
+    client's thread (``Sender.begin``). Synchronous sends need no permit: a thread that blocks has
+    one message under way. All others take one here, before anything is queued for the client's
+    thread, so that queue is bounded, too.
 
-    def encoded(self, message: Message) -> Encoded:
-        """One message, checked."""
-        check_message(message, self._bytes_max)
-        return self._encode(message)
-
-    def encoded_half(self, message: Message) -> Encoded:
-        """The first part of a transaction."""
-        check_message(message, self._bytes_max)
-        if message.delay_level or message.delay_ms or message.deliver_at_ms:
-            raise InvalidMessage("a message of a transaction cannot be delayed; the commit decides")
-        return self._encode(message, is_half=True)
-
-    def encoded_batch(self, messages: Sequence[Message]) -> Encoded:
-        """Several messages as one."""
-        for message in messages:
-            check_message(message, self._bytes_max)
-        check_batch(messages, self._bytes_max)
-        return self._machinery.encoder.encode_batch(messages)
-
-    def blocking(
-        self, message: Message, encoded: Encoded, aim: Aim, batch: Sequence[Message] = ()
-    ) -> SendResult:
-        """Send and wait; ``batch`` is all that ``encoded`` holds, when that is more than one."""
-        if self._thread.is_current:
-            raise StateError("send() on the client's own thread would wait for itself; send_async")
-        started_ms, timeout_ms = self._times(aim)
-        lock = threading.Lock()
-        lock.acquire()
-        send = BlockedSend(
-            message, encoded, started_ms, timeout_ms, started_ms + timeout_ms, batch=batch,
-            lock=lock,
-        )  # fmt: skip
-        self._begin(_aimed(send, aim))
-        return send.result()
-
-    def future(
-        self, message: Message, encoded: Encoded, aim: Aim, batch: Sequence[Message] = ()
-    ) -> asyncio.Future[SendResult]:
-        """Send; the future belongs to the running event loop."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[SendResult] = loop.create_future()
-        relay = self._way_home
-        if relay is None or relay.loop is not loop:
-            self._way_home = relay = Relay(loop, settle, self._thread)
-        started_ms, timeout_ms = self._times(aim)
-        send = AwaitedSend(
-            message, encoded, started_ms, timeout_ms, started_ms + timeout_ms, batch=batch,
-            future=future, relay=relay,
-        )  # fmt: skip
-        self._enter(send if aim is ANYWHERE else _aimed(send, aim))
-        return future
-
-    def callback(self, message: Message, aim: Aim, on_done: OnDone) -> None:
-        """Send; ``on_done`` runs on the thread for callbacks."""
-        encoded = self.encoded(message)
-        callbacks = self._machinery.callbacks
-        callbacks.start()
-        started_ms, timeout_ms = self._times(aim)
-        send = CalledSend(
-            message, encoded, started_ms, timeout_ms, started_ms + timeout_ms, keeps_permit=True,
-            on_done=on_done, thread=callbacks,
-        )  # fmt: skip
-        self._enter_or_block(_aimed(send, aim))
-
-    def oneway(self, message: Message, aim: Aim) -> None:
-        """Send, and that is all."""
-        encoded = self.encoded(message)
-        started_ms, timeout_ms = self._times(aim)
-        send = Send(
-            message, encoded, started_ms, timeout_ms, started_ms + timeout_ms, is_oneway=True
-        )
-        self._enter_or_block(_aimed(send, aim))
-
-    def _times(self, aim: Aim) -> tuple[int, int]:
-        """(now, time-out)."""
-        self._thread.check_alive()
-        timeout_ms = self._timeout_ms if aim.timeout_ms is None else aim.timeout_ms
-        if timeout_ms <= 0:
-            raise ValueError(f"timeout_ms is {timeout_ms}; at least 1 is needed")
-        return self._now_ms(), timeout_ms
-
-    def _enter(self, send: Send) -> bool:
-        """False: it waits for a permit."""
-        if self._take_or_wait(send, send.encoded.size_bytes):
-            send.has_permit = True
-            self._begin(send)
-            return True
-        self._thread.post(self._machinery.sender.watch)
-        return False
-
-    def _enter_or_block(self, send: Send) -> None:
-        if self._machinery.in_flight.take(send.encoded.size_bytes):
-            send.has_permit = True
-            self._begin(send)
-            return
-        send.entered = entered = threading.Event()
-        if self._enter(send) or self._thread.is_current or self._machinery.callbacks.is_current:
-            return
-        entered.wait(send.timeout_ms / 1000 + GRACE_S)
-
-
-def _aimed(send: S, aim: Aim) -> S:
-    """The same send, with all that its sender said."""
-    queue = aim.queue
-    if queue is not None:
-        if aim.selector is not None:
-            raise InvalidMessage("give a queue or a selector, not both")
-        if queue.topic != send.topic:
-            raise InvalidMessage(f"queue {queue} does not fit topic {send.topic!r}")
-    send.pinned = queue
-    send.selector = aim.selector
-    send.is_half = aim.is_half
-    return send
-
-
-# ---- machinery ----------------------------------------------------------------------------------
-# What a running producer consists of, put together from its options.
-#
-# Made on the client's thread when the producer starts, gone when it stops; the facade holds one.
-#
-# Not here: the producer's states and its public methods (``producer.py``).
-
-
-TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
-"""Front of the group that trace messages are sent from."""
-
-
-class Machinery:
-    """The parts of one running producer; what the client instance knows as its member."""
+    Made on the client's thread; it is what the client instance knows as its member.
+    """
 
     def __init__(
         self,
@@ -564,28 +413,27 @@ class Machinery:
             _ip_of(shared.client_id), os.getpid(), self.clock, salt=secrets.randbits(32)
         )
         self.encoder: Final = self._encoder(group)
-        self.faults: Final = FaultTable() if options["send_latency_fault"] else None
+        self.faults: Final = LatencyFaultTolerance() if options["send_latency_fault"] else None
         self.in_flight: Final = InFlight(
             group, options["in_flight_messages_max"], options["in_flight_bytes_max"], self.clock
         )
         self.trace: Final = self._trace() if options["trace"] else None
         hooks: list[SendHook] = list(options["hooks"])
         if self.trace is not None:
-            hooks.append(SendTrace(self.trace))
+            hooks.append(SendTraceHook(self.trace))
         self.sender: Final = Sender(
             shared,
             group,
-            RetryRule(
+            RetryPolicy(
                 retries=options["retries"],
                 retry_on_busy=options["retry_on_busy"],
                 retry_when_not_store_ok=options["retry_another_broker_when_not_store_ok"],
             ),
             self.in_flight,
-            QueueTurns(lambda: secrets.randbits(31), self.faults),
+            RoundRobin(lambda: secrets.randbits(31), self.faults),
             faults=self.faults,
             hooks=hooks,
             try_timeout_ms=options["try_timeout_ms"],
-            tries_max=1 + options["retries"],
             auto_create_queues=options["auto_create_queues"],
         )
         self.transactions: Final = Transactions(
@@ -599,6 +447,126 @@ class Machinery:
             waiting_max=options["checks_waiting_max"],
         )
         self.callbacks: Final = CallbackThread(group, self._give_back, thread.loop.call_soon)
+        # What every send needs, looked up once.
+        self._begin: Final = Relay(thread.loop, self.sender.begin).put
+        self._now_ms: Final = self.clock.monotonic_ms
+        self._take_or_wait: Final = self.in_flight.take_or_wait
+        self._bytes_max: Final = options["message_bytes_max"]
+        self._timeout_ms: Final = options["send_timeout_ms"]
+        self._result_relay: Relay[AwaitedSend] | None = None
+        """To the event loop of the last send, which nearly always is that of the next one."""
+
+    # --- a send comes in, on the caller's thread --------------------------------------------------
+
+    def encode(self, message: Message) -> EncodedMessage:
+        """One message, checked."""
+        check_message(message, self._bytes_max)
+        return self.encoder.encode(message)
+
+    def encode_half(self, message: Message) -> EncodedMessage:
+        """The first part of a transaction."""
+        check_message(message, self._bytes_max)
+        if message.delay_level or message.delay_ms or message.deliver_at_ms:
+            raise InvalidMessage("a message of a transaction cannot be delayed; the commit decides")
+        return self.encoder.encode(message, is_half=True)
+
+    def encode_batch(self, messages: Sequence[Message]) -> EncodedMessage:
+        """Several messages as one."""
+        for message in messages:
+            check_message(message, self._bytes_max)
+        check_batch(messages, self._bytes_max)
+        return self.encoder.encode_batch(messages)
+
+    def send_and_wait(
+        self,
+        message: Message,
+        encoded: EncodedMessage,
+        options: SendOptions,
+        batch: Sequence[Message] = (),
+    ) -> SendResult:
+        """Send and wait; ``batch`` is all that ``encoded`` holds, when that is more than one."""
+        if self.thread.is_current:
+            raise StateError("send() on the client's own thread would wait for itself; send_async")
+        started_ms, timeout_ms = self._times(options)
+        lock = threading.Lock()
+        lock.acquire()
+        send = BlockedSend(
+            message, encoded, started_ms, timeout_ms, started_ms + timeout_ms, batch=batch,
+            lock=lock,
+        )  # fmt: skip
+        self._begin(_with_options(send, options))
+        return send.result()
+
+    def send_future(
+        self,
+        message: Message,
+        encoded: EncodedMessage,
+        options: SendOptions,
+        batch: Sequence[Message] = (),
+    ) -> asyncio.Future[SendResult]:
+        """Send; the future belongs to the running event loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[SendResult] = loop.create_future()
+        relay = self._result_relay
+        if relay is None or relay.loop is not loop:
+            self._result_relay = relay = Relay(loop, settle_future, self.thread)
+        started_ms, timeout_ms = self._times(options)
+        send = AwaitedSend(
+            message, encoded, started_ms, timeout_ms, started_ms + timeout_ms, batch=batch,
+            future=future, relay=relay,
+        )  # fmt: skip
+        self._admit(send if options is DEFAULTS else _with_options(send, options))
+        return future
+
+    def send_callback(self, message: Message, options: SendOptions, on_done: OnDone) -> None:
+        """Send; ``on_done`` runs on the thread for callbacks."""
+        encoded = self.encode(message)
+        callbacks = self.callbacks
+        callbacks.start()
+        started_ms, timeout_ms = self._times(options)
+        send = CallbackSend(
+            message, encoded, started_ms, timeout_ms, started_ms + timeout_ms, keeps_permit=True,
+            on_done=on_done, thread=callbacks,
+        )  # fmt: skip
+        self._admit_or_block(_with_options(send, options))
+
+    def send_oneway(self, message: Message, options: SendOptions) -> None:
+        """Send, and that is all."""
+        encoded = self.encode(message)
+        started_ms, timeout_ms = self._times(options)
+        send = Send(
+            message, encoded, started_ms, timeout_ms, started_ms + timeout_ms, is_oneway=True
+        )
+        self._admit_or_block(_with_options(send, options))
+
+    def _times(self, options: SendOptions) -> tuple[int, int]:
+        """(now, time-out)."""
+        self.thread.check_alive()
+        timeout_ms = self._timeout_ms if options.timeout_ms is None else options.timeout_ms
+        if timeout_ms <= 0:
+            raise ValueError(f"timeout_ms is {timeout_ms}; at least 1 is needed")
+        return self._now_ms(), timeout_ms
+
+    def _admit(self, send: Send) -> bool:
+        """False: it waits for a permit."""
+        if self._take_or_wait(send, send.encoded.size_bytes):
+            send.has_permit = True
+            self._begin(send)
+            return True
+        self.thread.post(self.sender.start_timer)
+        return False
+
+    def _admit_or_block(self, send: Send) -> None:
+        if self.in_flight.take(send.encoded.size_bytes):
+            send.has_permit = True
+            self._begin(send)
+            return
+        send.admitted = admitted = threading.Event()
+        if self._admit(send) or self.thread.is_current or self.callbacks.is_current:
+            return
+        admitted.wait(send.timeout_ms / 1000 + GRACE_S)
+
+    # --- what the client instance asks, on the client's thread ------------------------------------
 
     def topics(self) -> set[str]:
         """Topics whose routes are kept fresh."""
@@ -615,7 +583,7 @@ class Machinery:
         await self.sender.stop(self.options["stop_timeout_ms"])
         if self.trace is not None:
             await self.trace.stop()
-        if self.sender.counts.oneway:
+        if self.sender.counters.oneway:
             # What nobody answers may still wait for its connection; an answer to something sent
             # after it says that it arrived.
             await self.shared.heartbeat()
@@ -624,16 +592,20 @@ class Machinery:
 
     def statistics(self) -> ProducerStatistics:
         """How it does now; from any thread."""
-        counts, in_flight, now_ms = self.sender.counts, self.in_flight, self.clock.monotonic_ms()
+        counters, in_flight, now_ms = (
+            self.sender.counters,
+            self.in_flight,
+            self.clock.monotonic_ms(),
+        )
         since_ms = in_flight.waits_since_ms
         return ProducerStatistics(
             group=self.group,
-            sent=counts.sent,
-            degraded=counts.degraded,
-            failed=counts.failed,
-            busy=counts.busy,
-            oneway=counts.oneway,
-            retried=counts.retried,
+            sent=counters.sent,
+            degraded=counters.degraded,
+            failed=counters.failed,
+            busy=counters.busy,
+            oneway=counters.oneway,
+            retried=counters.retried,
             in_flight_messages=in_flight.messages,
             in_flight_messages_max=self.options["in_flight_messages_max"],
             in_flight_bytes=in_flight.bytes,
@@ -653,7 +625,7 @@ class Machinery:
         send.has_permit = False
         admitted = self.in_flight.give(send.encoded.size_bytes)
         if admitted:
-            self.thread.post(self.sender.admission.admit, admitted)
+            self.thread.post(self.sender.admit, admitted)
 
     def _encoder(self, group: str) -> Encoder:
         return Encoder(
@@ -673,7 +645,7 @@ class Machinery:
             now_ms, timeout_ms = self.clock.monotonic_ms(), self.options["send_timeout_ms"]
             send = AwaitedSend(
                 message, encoder.encode(message), now_ms, timeout_ms, now_ms + timeout_ms,
-                is_unseen=True, future=future,
+                is_internal=True, future=future,
             )  # fmt: skip
             self.sender.begin(send)
             return await future
@@ -685,6 +657,20 @@ class Machinery:
         )
 
 
+def _with_options(send: S, options: SendOptions) -> S:
+    """The same send, with all that its sender said."""
+    queue = options.queue
+    if queue is not None:
+        if options.selector is not None:
+            raise InvalidMessage("give a queue or a selector, not both")
+        if queue.topic != send.topic:
+            raise InvalidMessage(f"queue {queue} does not fit topic {send.topic!r}")
+    send.pinned = queue
+    send.selector = options.selector
+    send.is_half = options.is_half
+    return send
+
+
 def _ip_of(client_id: str) -> str:
     """The address in a client id; there may be any text in its place (option ``client_ip``)."""
     text = client_id.partition("@")[0]
@@ -693,67 +679,3 @@ def _ip_of(client_id: str) -> str:
     except Malformed:
         return local_ip()
     return text
-
-
-# ---- tracing ------------------------------------------------------------------------------------
-# The send hook of message trace: a record for each message sent and each transaction ended.
-
-
-STATES: Final = {
-    TransactionState.COMMIT: "COMMIT_MESSAGE",
-    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
-    TransactionState.UNKNOWN: "UNKNOW",
-}
-
-
-class SendTrace(SendHook):
-    """Records every send and every end of a transaction."""
-
-    def __init__(self, trace: TraceDispatcher) -> None:
-        self._trace = trace
-
-    def after(self, context: SendContext) -> None:
-        """One record per message of the send; oneway sends leave none, nobody knows their end."""
-        if context.is_oneway or context.messages[0].topic == self._trace.topic:
-            return
-        result = context.result
-        cost_ms = context.cost_ms // len(context.messages)
-        offset_ids = result.offset_message_id.split(",") if result is not None else []
-        records = [
-            publish_record(
-                at_ms=context.born_ms,
-                group=context.group,
-                topic=message.topic,
-                message_id=unique_key,
-                tag=message.tag or "",
-                keys=" ".join(message.keys),
-                store_host=context.address,
-                body_bytes=len(message.body),
-                cost_ms=cost_ms,
-                kind=TracedKind(context.kind.value),
-                offset_message_id=offset_id,
-                is_ok=result is not None,
-            )
-            for message, unique_key, offset_id in itertools.zip_longest(
-                context.messages, context.unique_keys, offset_ids[: len(context.messages)],
-                fillvalue="",
-            )
-            if not isinstance(message, str)
-        ]  # fmt: skip
-        self._trace.record(*records)
-
-    def transaction_ended(self, context: EndContext) -> None:
-        """One record."""
-        record = transaction_record(
-            at_ms=time.time_ns() // 1_000_000,
-            group=context.group,
-            topic=context.topic,
-            message_id=context.message_id,
-            tag=context.tag,
-            keys=context.keys,
-            store_host=context.address,
-            transaction_id=context.transaction_id,
-            state=STATES[context.state],
-            is_from_check=context.is_from_check,
-        )
-        self._trace.record(record)

@@ -1,11 +1,11 @@
 """Which queue a message goes to: in turn, by its ordering key, or as the caller says.
 
 In turn: every topic has its own counter, which starts anywhere, so that many producers do not all
-begin with the first queue. A try after a failed one goes to another broker if there is one; with a
-fault table brokers that are slow are passed over. Ordered: the same key gives the same queue as
-long as the number of queues stays, and the one that RocketMQ's own selector by hash gives.
+begin with the first queue. A try after a failed one goes to another broker if there is one; with
+``LatencyFaultTolerance`` slow brokers are passed over. Ordered: the same key gives the same queue
+as long as the number of queues stays, and the one that RocketMQ's own selector by hash gives.
 
-Not here: the queues of a topic (``client/routes.py``), how often it is tried (``attempts.py``).
+Not here: the queues of a topic (``client/routes.py``), how often it is tried (``sender.py``).
 """
 
 from __future__ import annotations
@@ -24,13 +24,25 @@ Selector = Callable[[Sequence[QueueRef], Message], QueueRef]
 TOPICS_MAX: Final = 65_536
 """Counters kept; the one made first goes first, and starts anew when it is needed again."""
 
+LATENCY_MS: Final = (50, 100, 550, 1800, 3000, 5000, 15_000)
+ISOLATION_MS: Final = (0, 0, 2000, 5000, 6000, 10_000, 30_000)
+"""A try that took at least the one above isolates its broker for the one below."""
 
-class QueueTurns:
-    """The counters of one producer."""
+FAILED_LATENCY_MS: Final = 10_000
+"""What a try that failed counts as."""
+
+BROKERS_MAX: Final = 1024
+"""Names a name server can make us remember; the one that was heard of longest ago goes first."""
+
+
+class RoundRobin:
+    """Queues in turn, one counter per topic; of one producer."""
 
     __slots__ = ("_faults", "_random", "_turns")
 
-    def __init__(self, random: Callable[[], int], faults: FaultTable | None = None) -> None:
+    def __init__(
+        self, random: Callable[[], int], faults: LatencyFaultTolerance | None = None
+    ) -> None:
         self._turns: dict[str, int] = {}
         self._random = random
         self._faults = faults
@@ -66,7 +78,7 @@ def queue_of_key(queues: Sequence[QueueRef], key: str) -> QueueRef:
     return queues[abs(tag_hash(key.encode())) % len(queues)]
 
 
-def selected(selector: Selector, queues: Sequence[QueueRef], message: Message) -> QueueRef:
+def call_selector(selector: Selector, queues: Sequence[QueueRef], message: Message) -> QueueRef:
     """The queue a caller's function chose; whatever goes wrong in it is ``InvalidMessage``."""
     try:
         chosen: object = selector(queues, message)
@@ -85,37 +97,13 @@ def _of_broker(queues: list[QueueRef], broker: str | None) -> list[QueueRef]:
     return [queue for queue in queues if queue.broker == broker]
 
 
-# ---- latency ------------------------------------------------------------------------------------
-# Slow and failing brokers are left alone for a while (part of F16, RocketMQ's fault table).
-#
-# Each answered try tells how long a broker took; the table says for how long it is then avoided. A
-# failed try counts as ten seconds. Avoiding is a preference: when every broker is isolated, the one
-# that is free first is taken, so a send is never refused because of this table.
-#
-# Time comes in as monotonic milliseconds. Not here: which queue of a broker (``selection.py``).
+class LatencyFaultTolerance:
+    """Slow and failing brokers are left alone for a while (part of F16).
 
-
-LATENCY_MS: Final = (50, 100, 550, 1800, 3000, 5000, 15_000)
-ISOLATION_MS: Final = (0, 0, 2000, 5000, 6000, 10_000, 30_000)
-"""A try that took at least the one above isolates its broker for the one below."""
-
-FAILED_LATENCY_MS: Final = 10_000
-"""What a try that failed counts as."""
-
-BROKERS_MAX: Final = 1024
-"""Names a name server can make us remember; the one that was heard of longest ago goes first."""
-
-
-def isolation_ms(latency_ms: int) -> int:
-    """For how long a broker is avoided that took so long."""
-    for least_ms, isolated_ms in zip(reversed(LATENCY_MS), reversed(ISOLATION_MS), strict=True):
-        if latency_ms >= least_ms:
-            return isolated_ms
-    return 0
-
-
-class FaultTable:
-    """Until when each broker is avoided."""
+    Each answered try tells how long a broker took; ``ISOLATION_MS`` says for how long it is then
+    avoided. A failed try counts as ten seconds. Avoiding is a preference: when every broker is
+    isolated, the one that is free first is taken, so a send is never refused because of this table.
+    """
 
     __slots__ = ("_until_ms",)
 
@@ -156,3 +144,11 @@ class FaultTable:
         if len(self._until_ms) >= BROKERS_MAX:
             del self._until_ms[next(iter(self._until_ms))]
         self._until_ms[broker] = until_ms
+
+
+def isolation_ms(latency_ms: int) -> int:
+    """For how long a broker is avoided that took so long."""
+    for least_ms, isolated_ms in zip(reversed(LATENCY_MS), reversed(ISOLATION_MS), strict=True):
+        if latency_ms >= least_ms:
+            return isolated_ms
+    return 0

@@ -9,7 +9,7 @@ A half message that was stored, but not as well as wanted, is rolled back and th
 Local work that raises leaves the transaction unknown, so the broker asks; the error is raised.
 
 Bound: ``checks_waiting_max`` questions at a time; further ones are dropped, the broker asks again.
-Not here: storing the half message (``sending.py``).
+Not here: storing the half message (``sender.py``).
 """
 
 import asyncio
@@ -24,7 +24,7 @@ import msgspec
 from penstock.client.errors import ClientError
 from penstock.client.loop import LoopThread, listener_loop
 from penstock.client.message import Message, ReceivedMessage, SendResult
-from penstock.client.producer.send import EndContext, SendHook, TransactionState, tell_ended
+from penstock.client.producer.hooks import EndContext, SendHook, TransactionState, call_hooks
 from penstock.client.requests import BrokerRequests
 from penstock.client.routes import RouteCache
 from penstock.model.assignment import QueueRef
@@ -56,7 +56,7 @@ class Transactions:
     def __init__(
         self,
         group: str,
-        calls: BrokerRequests,
+        requests: BrokerRequests,
         routes: RouteCache,
         thread: LoopThread,
         *,
@@ -66,7 +66,7 @@ class Transactions:
         waiting_max: int,
     ) -> None:
         self._group = group
-        self._calls = calls
+        self._requests = requests
         self._routes = routes
         self._thread = thread
         self._check = check
@@ -96,7 +96,7 @@ class Transactions:
         context.address = address
         context.offset_message_id = result.offset_message_id
         context.transaction_id = result.transaction_id or result.message_id
-        self._tell(context, position, result.queue_offset)
+        self._send_end(context, position, result.queue_offset)
 
     def check(self, address: str, header: CheckTransactionHeader, stored: StoredMessage) -> None:
         """A broker asks."""
@@ -127,14 +127,12 @@ class Transactions:
             loop = self.listener_loop
             if loop is None or loop.is_closed():
                 loop = listener_loop().loop
-            asyncio.run_coroutine_threadsafe(
-                self._answer_async(self._check, message, header, context), loop
-            )
+            asyncio.run_coroutine_threadsafe(self._answer_async(message, header, context), loop)
             return
         if self._pool is None:
             name = f"penstock-checks-{self._group}"
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=name)
-        self._pool.submit(self._answer, self._check, message, header, context)
+        self._pool.submit(self._answer, message, header, context)
 
     def stop(self) -> None:
         """No more answers: another producer of the group will be asked, or this one later."""
@@ -143,29 +141,23 @@ class Transactions:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _answer(
-        self,
-        check: Check,
-        message: ReceivedMessage,
-        header: CheckTransactionHeader,
-        context: EndContext,
+        self, message: ReceivedMessage, header: CheckTransactionHeader, context: EndContext
     ) -> None:
         """On a worker thread."""
+        assert self._check is not None, "checks without one are dropped"
         try:
-            context.state = state_of(check(message))
+            context.state = state_of(self._check(message))
         except Exception:
             _log.exception("transaction_check failed", extra={"topic": message.topic})
         self._thread.post(self._checked, header, context)
 
     async def _answer_async(
-        self,
-        check: Check,
-        message: ReceivedMessage,
-        header: CheckTransactionHeader,
-        context: EndContext,
+        self, message: ReceivedMessage, header: CheckTransactionHeader, context: EndContext
     ) -> None:
         """On the loop for listeners."""
+        assert self._check is not None, "checks without one are dropped"
         try:
-            said = check(message)
+            said = self._check(message)
             context.state = state_of(await said if inspect.isawaitable(said) else said)
         except Exception:
             _log.exception("transaction_check failed", extra={"topic": message.topic})
@@ -173,9 +165,9 @@ class Transactions:
 
     def _checked(self, header: CheckTransactionHeader, context: EndContext) -> None:
         self._waiting -= 1
-        self._tell(context, header.commit_log_offset, header.tran_state_table_offset)
+        self._send_end(context, header.commit_log_offset, header.tran_state_table_offset)
 
-    def _tell(self, context: EndContext, position: int, queue_offset: int) -> None:
+    def _send_end(self, context: EndContext, position: int, queue_offset: int) -> None:
         header = EndTransactionHeader(
             producer_group=self._group,
             tran_state_table_offset=queue_offset,
@@ -187,10 +179,10 @@ class Transactions:
             topic=context.topic,
         )
         try:
-            self._calls.end_transaction(context.address, header)
+            self._requests.end_transaction(context.address, header)
         except ClientError as problem:
             _log.warning("transaction cannot be ended", extra={"why": str(problem)})
-        tell_ended(self._hooks, context)
+        call_hooks(self._hooks, "ended", lambda hook: hook.transaction_ended(context))
 
 
 def state_of(said: object) -> TransactionState:

@@ -6,11 +6,11 @@ from penstock.client.errors import InvalidMessage
 from penstock.client.message import Message
 from penstock.client.producer.selection import (
     BROKERS_MAX,
-    FaultTable,
-    QueueTurns,
+    LatencyFaultTolerance,
+    RoundRobin,
+    call_selector,
     isolation_ms,
     queue_of_key,
-    selected,
 )
 from penstock.model.assignment import QueueRef
 
@@ -20,7 +20,7 @@ QUEUES = A + B
 
 
 def turns(start=0, faults=None):
-    return QueueTurns(lambda: start, faults)
+    return RoundRobin(lambda: start, faults)
 
 
 def test_queues_take_turns_from_wherever_the_counter_starts():
@@ -49,7 +49,7 @@ def test_a_route_with_fewer_queues_than_the_counter_is_no_problem():
 
 
 def test_a_slow_broker_is_passed_over():
-    faults = FaultTable()
+    faults = LatencyFaultTolerance()
     faults.failed("a", 0)
     picks = turns(0, faults)
     assert {picks.pick("t", QUEUES, (), 1).broker for _ in range(8)} == {"b"}
@@ -57,7 +57,7 @@ def test_a_slow_broker_is_passed_over():
 
 
 def test_when_all_brokers_are_slow_the_one_free_first_is_taken():
-    faults = FaultTable()
+    faults = LatencyFaultTolerance()
     faults.failed("a", 0)
     faults.answered("b", 600, 0)
     picks = turns(0, faults)
@@ -78,18 +78,18 @@ def test_an_ordering_key_goes_where_rocketmq_would_send_it(key, number):
 
 
 def test_a_selector_decides():
-    assert selected(lambda queues, message: queues[2], QUEUES, Message("t", b"x")) == B[0]
+    assert call_selector(lambda queues, message: queues[2], QUEUES, Message("t", b"x")) == B[0]
 
 
 @pytest.mark.parametrize("answer", [None, 3, QueueRef("other", "a", 0)])
 def test_a_selector_that_chooses_no_queue_of_the_topic_is_told(answer):
     with pytest.raises(InvalidMessage, match="no queue of topic 't'"):
-        selected(lambda queues, message: answer, QUEUES, Message("t", b"x"))
+        call_selector(lambda queues, message: answer, QUEUES, Message("t", b"x"))
 
 
 def test_a_selector_that_fails_fails_its_message_only():
     with pytest.raises(InvalidMessage, match="ZeroDivisionError"):
-        selected(lambda queues, message: 1 / 0, QUEUES, Message("t", b"x"))
+        call_selector(lambda queues, message: 1 / 0, QUEUES, Message("t", b"x"))
 
 
 # ---- latency ------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_the_slower_a_broker_was_the_longer_it_is_avoided(latency_ms, isolated_m
 
 
 def test_a_slow_broker_is_avoided_until_its_time_is_over():
-    table = FaultTable()
+    table = LatencyFaultTolerance()
     table.answered("a", 600, 1000)
     assert not table.is_available("a", 2999)
     assert table.is_available("a", 3000)
@@ -117,21 +117,21 @@ def test_a_slow_broker_is_avoided_until_its_time_is_over():
 
 
 def test_a_failed_try_counts_as_ten_seconds():
-    table = FaultTable()
+    table = LatencyFaultTolerance()
     table.failed("a", 0)
     assert not table.is_available("a", 9999)
     assert table.is_available("a", 10_000)
 
 
 def test_a_fast_answer_ends_the_isolation():
-    table = FaultTable()
+    table = LatencyFaultTolerance()
     table.failed("a", 0)
     table.answered("a", 10, 5)
     assert table.is_available("a", 6)
 
 
 def test_when_all_are_avoided_the_one_that_is_free_first_is_the_least_bad():
-    table = FaultTable()
+    table = LatencyFaultTolerance()
     table.failed("a", 0)
     table.answered("b", 600, 0)
     assert table.least_bad(["a", "b"]) == "b"
@@ -139,7 +139,7 @@ def test_when_all_are_avoided_the_one_that_is_free_first_is_the_least_bad():
 
 
 def test_names_a_name_server_makes_up_do_not_fill_the_memory():
-    table = FaultTable()
+    table = LatencyFaultTolerance()
     for number in range(BROKERS_MAX + 10):
         table.failed(f"b{number}", 0)
     assert len(table.isolated(0)) == BROKERS_MAX

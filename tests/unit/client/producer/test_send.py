@@ -8,14 +8,14 @@ import pytest
 from penstock.client.errors import ClientError, StateError
 from penstock.client.loop import Relay
 from penstock.client.message import Message, SendResult, SendStatus
-from penstock.client.producer import send as handing_back
+from penstock.client.producer import send as send_module
 from penstock.client.producer.encoding import Encoder
 from penstock.client.producer.send import (
     AwaitedSend,
     BlockedSend,
+    CallbackSend,
     CallbackThread,
-    CalledSend,
-    settle,
+    settle_future,
 )
 from penstock.model.assignment import QueueRef
 from penstock.testing.clock import ManualClock
@@ -39,7 +39,7 @@ def blocked():
 
 
 def called(thread, on_done):
-    return made(CalledSend, on_done=on_done, thread=thread)
+    return made(CallbackSend, on_done=on_done, thread=thread)
 
 
 def test_a_blocked_thread_gets_the_result():
@@ -56,7 +56,7 @@ def test_a_blocked_thread_gets_the_error_raised():
 
 
 def test_a_client_that_does_not_answer_at_all_does_not_block_for_ever(monkeypatch):
-    monkeypatch.setattr(handing_back, "GRACE_S", -0.999)
+    monkeypatch.setattr(send_module, "GRACE_S", -0.999)
     with pytest.raises(StateError, match="forked"):
         blocked().result()
 
@@ -66,7 +66,7 @@ def test_a_future_is_settled_unless_it_was_cancelled():
         loop = asyncio.get_running_loop()
         good, bad, gone = loop.create_future(), loop.create_future(), loop.create_future()
         gone.cancel()
-        assert made(AwaitedSend, future=gone).is_given_up
+        assert made(AwaitedSend, future=gone).is_cancelled
         made(AwaitedSend, future=good).done(RESULT)
         made(AwaitedSend, future=bad).done(ClientError("no"))
         made(AwaitedSend, future=gone).done(RESULT)
@@ -81,7 +81,7 @@ def test_a_future_of_another_loop_is_settled_there():
     async def look():
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        send = made(AwaitedSend, future=future, relay=Relay(loop, settle))
+        send = made(AwaitedSend, future=future, relay=Relay(loop, settle_future))
         threading.Thread(target=send.done, args=(RESULT,)).start()
         assert await future is RESULT
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from penstock.client.message import Message, SendResult, SendStatus
-from penstock.client.producer.send import SendHook, TransactionState
+from penstock.client.producer.hooks import SendHook, TransactionState
 from penstock.client.producer.transaction import Transactions, state_of
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.headers import CheckTransactionHeader
@@ -66,7 +66,7 @@ def transactions(check=None, waiting_max=10, hooks=()):
     made = Transactions(
         "g", Calls(), Routes(), Here(), check=check, hooks=hooks, threads=1, waiting_max=waiting_max
     )
-    return made, made._calls
+    return made, made._requests
 
 
 def stored():

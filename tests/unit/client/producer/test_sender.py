@@ -19,9 +19,9 @@ from penstock.client.errors import (
     Unreachable,
 )
 from penstock.client.message import Message, SendStatus
-from penstock.client.producer.selection import FaultTable
-from penstock.client.producer.send import SendHook, SendKind
-from penstock.client.producer.sending import InFlight, RetryRule, Verdict, failure
+from penstock.client.producer.hooks import SendHook, SendKind
+from penstock.client.producer.selection import LatencyFaultTolerance
+from penstock.client.producer.sender import InFlight, RetryDecision, RetryPolicy, failure
 from penstock.client.routes import Route
 from penstock.flow.reason import Reason
 from penstock.model.assignment import QueueRef
@@ -49,7 +49,7 @@ async def test_a_stored_message_ends_with_its_result():
     assert result.message_id == send.encoded.unique_key
     assert result.queue == QueueRef("t", "a", 0)
     assert result.queue_offset == 4
-    assert bench.sender.counts.sent == 1
+    assert bench.sender.counters.sent == 1
 
 
 class Tag(str):
@@ -94,7 +94,7 @@ async def test_a_failed_try_goes_to_another_broker_with_what_is_left_of_the_time
     assert first.send.header.properties == second.send.header.properties
     second.answer()
     assert bench.ended[0].queue.broker == "b"
-    assert bench.sender.counts.retried == 1
+    assert bench.sender.counters.retried == 1
 
 
 @on_loop
@@ -142,12 +142,12 @@ async def test_busy_ends_the_send_at_once_with_the_brokers_words():
     (error,) = bench.ended
     assert type(error) is BrokerBusy
     assert (error.broker, error.reason) == ("a", "[TIMEOUT_CLEAN_QUEUE]broker busy")
-    assert bench.sender.counts.busy == 1
+    assert bench.sender.counters.busy == 1
 
 
 @on_loop
 async def test_busy_is_tried_elsewhere_when_asked_for():
-    bench = ProducerBench(rule=RetryRule(retries=2, retry_on_busy=True))
+    bench = ProducerBench(rule=RetryPolicy(retries=2, retry_on_busy=True))
     bench.send()
     bench.held.next().answer(2, "busy")
     request = bench.held.next()
@@ -162,12 +162,12 @@ async def test_stored_but_late_is_a_result():
     bench.send()
     bench.held.next().answer(10)
     assert bench.ended[0].status is SendStatus.FLUSH_DISK_TIMEOUT
-    assert bench.sender.counts.degraded == 1
+    assert bench.sender.counters.degraded == 1
 
 
 @on_loop
 async def test_stored_but_late_is_tried_elsewhere_on_request_and_kept_if_nothing_better_comes():
-    bench = ProducerBench(rule=RetryRule(retries=2, retry_when_not_store_ok=True))
+    bench = ProducerBench(rule=RetryPolicy(retries=2, retry_when_not_store_ok=True))
     bench.send()
     bench.held.next().answer(11)
     bench.held.next().answer(13, "illegal")
@@ -180,7 +180,7 @@ async def test_stored_but_late_is_tried_elsewhere_on_request_and_kept_if_nothing
 
 @on_loop
 async def test_an_answer_without_sense_is_an_error_of_that_broker():
-    bench = ProducerBench(rule=RetryRule(retries=0))
+    bench = ProducerBench(rule=RetryPolicy(retries=0))
     bench.send()
     bench.held.next().answer(ext={"msgId": "x"})
     assert "without sense" in str(bench.ended[0])
@@ -239,7 +239,7 @@ async def test_a_look_up_that_takes_too_long_ends_with_the_deadline():
     bench.send(Message("slow", b"x"))
     await bench.settle()
     bench.clock.advance(3000)
-    bench.sender._look()
+    bench.sender._on_timer()
     assert type(bench.ended[0]) is TimedOut
     bench.hand_routes.can_answer.set()
     await bench.settle()
@@ -282,7 +282,7 @@ async def test_a_broker_hears_of_the_producer_before_its_first_message():
 
 @on_loop
 async def test_a_failed_broker_is_avoided_by_the_next_send():
-    faults = FaultTable()
+    faults = LatencyFaultTolerance()
     bench = ProducerBench(faults=faults)
     bench.send()
     bench.held.next().fail(Unreachable("a:1", "gone"))
@@ -296,7 +296,7 @@ async def test_a_failed_broker_is_avoided_by_the_next_send():
 
 @on_loop
 async def test_a_slow_broker_is_avoided_and_busy_counts_by_its_time_only():
-    faults = FaultTable()
+    faults = LatencyFaultTolerance()
     bench = ProducerBench(faults=faults)
     bench.send()
     bench.clock.advance(600)
@@ -316,7 +316,7 @@ async def test_oneway_goes_out_marked_and_ends_without_a_word():
     ((address, command),) = bench.held.oneways
     assert (address, command.is_oneway, command.code) == ("a:1", True, 310)
     assert bench.ended == []
-    assert (bench.sender.counts.oneway, bench.sender.under_way) == (1, 0)
+    assert (bench.sender.counters.oneway, bench.sender.under_way) == (1, 0)
 
 
 class Watching(SendHook):
@@ -391,9 +391,9 @@ def test_a_send_knows_its_kind(fields, kind):
 class Waiting:
     """Stands for a send."""
 
-    def __init__(self, deadline_ms=1 << 40, is_given_up=False):
+    def __init__(self, deadline_ms=1 << 40, is_cancelled=False):
         self.deadline_ms = deadline_ms
-        self.is_given_up = is_given_up
+        self.is_cancelled = is_cancelled
         self.topic = "t"
         self.timeout_ms = 50
 
@@ -415,10 +415,10 @@ def test_one_who_gets_no_permit_is_named_by_the_answer_that_frees_one():
 def test_those_whose_time_is_up_and_those_nobody_waits_for_leave():
     permits = window()
     permits.take_or_wait(Waiting(), 10)
-    late, gone, patient = Waiting(deadline_ms=5), Waiting(is_given_up=True), Waiting()
+    late, gone, patient = Waiting(deadline_ms=5), Waiting(is_cancelled=True), Waiting()
     for each in (late, gone, patient):
         permits.take_or_wait(each, 10)
-    assert permits.leave_overdue(5) == ([late, gone], [])
+    assert permits.expire(5) == ([late, gone], [])
     assert permits.waiting == 1
 
 
@@ -428,7 +428,7 @@ def test_a_large_one_that_leaves_makes_way_for_small_ones():
     large, small = Waiting(deadline_ms=1), Waiting()
     permits.take_or_wait(large, 500)
     permits.take_or_wait(small, 100)
-    assert permits.leave_overdue(1) == ([large], [small])
+    assert permits.expire(1) == ([large], [small])
 
 
 def test_since_when_somebody_waits_can_be_seen():
@@ -465,7 +465,7 @@ def test_when_the_producer_stops_all_who_wait_are_sent_away():
     permits.take_or_wait(Waiting(), 1)
     second = Waiting()
     permits.take_or_wait(second, 1)
-    assert permits.leave_all() == [second]
+    assert permits.drain() == [second]
     assert not permits.episodes.is_lingering
 
 
@@ -492,59 +492,59 @@ NOT_RETRIED = (2, 3, 13, 15, 26, 29, 215, 501)
 
 
 def judge(code, *, tries=1, is_pinned=False, left_ms=1000, **options):
-    rule = RetryRule(retries=options.pop("retries", 2), **options)
-    return rule.judge(code, tries=tries, is_pinned=is_pinned, left_ms=left_ms)
+    rule = RetryPolicy(retries=options.pop("retries", 2), **options)
+    return rule.decide(code, tries=tries, is_pinned=is_pinned, left_ms=left_ms)
 
 
 @pytest.mark.parametrize("code", RETRIED)
 def test_what_another_broker_may_answer_differently_is_tried_again(code):
-    assert judge(code) is Verdict.AGAIN
+    assert judge(code) is RetryDecision.RETRY
 
 
 @pytest.mark.parametrize("code", NOT_RETRIED)
 def test_every_other_error_is_final(code):
-    assert judge(code) is Verdict.FAILED
+    assert judge(code) is RetryDecision.FAILED
 
 
 def test_no_answer_is_tried_again():
-    assert judge(None) is Verdict.AGAIN
+    assert judge(None) is RetryDecision.RETRY
 
 
 def test_busy_is_tried_again_only_when_asked_for():
-    assert judge(2) is Verdict.FAILED
-    assert judge(2, retry_on_busy=True) is Verdict.AGAIN
+    assert judge(2) is RetryDecision.FAILED
+    assert judge(2, retry_on_busy=True) is RetryDecision.RETRY
 
 
 @pytest.mark.parametrize("code", [None, 1, 17])
 def test_there_are_three_tries(code):
     assert [judge(code, tries=tries) for tries in (1, 2, 3)] == [
-        Verdict.AGAIN,
-        Verdict.AGAIN,
-        Verdict.FAILED,
+        RetryDecision.RETRY,
+        RetryDecision.RETRY,
+        RetryDecision.FAILED,
     ]
 
 
 @pytest.mark.parametrize("code", [None, 1])
 def test_no_try_begins_after_the_deadline(code):
-    assert judge(code, left_ms=0) is Verdict.FAILED
-    assert judge(code, left_ms=1) is Verdict.AGAIN
+    assert judge(code, left_ms=0) is RetryDecision.FAILED
+    assert judge(code, left_ms=1) is RetryDecision.RETRY
 
 
 @pytest.mark.parametrize("code", [None, 1, 17])
 def test_a_message_for_one_queue_is_tried_once(code):
-    assert judge(code, is_pinned=True) is Verdict.FAILED
+    assert judge(code, is_pinned=True) is RetryDecision.FAILED
 
 
 @pytest.mark.parametrize("code", [10, 11, 12])
 def test_stored_with_a_delay_is_a_result(code):
-    assert judge(code) is Verdict.STORED
-    assert judge(code, retry_when_not_store_ok=True) is Verdict.AGAIN
-    assert judge(code, retry_when_not_store_ok=True, tries=3) is Verdict.STORED
-    assert judge(code, retry_when_not_store_ok=True, is_pinned=True) is Verdict.STORED
+    assert judge(code) is RetryDecision.STORED
+    assert judge(code, retry_when_not_store_ok=True) is RetryDecision.RETRY
+    assert judge(code, retry_when_not_store_ok=True, tries=3) is RetryDecision.STORED
+    assert judge(code, retry_when_not_store_ok=True, is_pinned=True) is RetryDecision.STORED
 
 
 def test_success_is_the_end():
-    assert judge(0, retry_when_not_store_ok=True) is Verdict.STORED
+    assert judge(0, retry_when_not_store_ok=True) is RetryDecision.STORED
 
 
 def test_a_failure_tells_every_try():

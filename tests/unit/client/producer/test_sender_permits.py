@@ -9,7 +9,7 @@ from penstock.client.errors import (
     WouldBlock,
 )
 from penstock.client.message import Message
-from penstock.client.producer.sending import RetryRule
+from penstock.client.producer.sender import RetryPolicy
 from penstock.client.routes import Route
 from penstock.wire.rocketmq.bodies import TopicRouteData
 
@@ -41,7 +41,7 @@ async def test_a_send_without_a_permit_begins_when_an_answer_frees_one():
 
 @on_loop
 async def test_a_failed_send_gives_its_permit_back_too():
-    bench = ProducerBench(messages_max=1, rule=RetryRule(retries=0))
+    bench = ProducerBench(messages_max=1, rule=RetryPolicy(retries=0))
     bench.enter()
     bench.held.next().fail(Unreachable("a:1", "gone"))
     assert bench.in_flight.messages == 0
@@ -55,7 +55,7 @@ async def test_whoever_gets_no_permit_in_time_is_told_and_nothing_was_sent():
     bench.enter(timeout_ms=60_000)
     bench.enter(timeout_ms=100)
     bench.clock.advance(100)
-    bench.sender._look()
+    bench.sender._on_timer()
     (error,) = bench.ended
     assert type(error) is WouldBlock
     assert "waited 100 ms" in str(error)
@@ -68,8 +68,8 @@ async def test_a_send_nobody_waits_for_leaves_the_queue():
     bench = ProducerBench(messages_max=1)
     bench.enter()
     send = bench.enter()
-    send.is_given_up = True
-    bench.sender._look()
+    send.is_cancelled = True
+    bench.sender._on_timer()
     assert bench.in_flight.waiting == 0
     bench.sender.close()
 
@@ -109,7 +109,7 @@ async def test_one_whose_awaiter_went_away_passes_its_permit_on():
     bench = ProducerBench(messages_max=1)
     bench.enter()
     for _ in range(2000):
-        bench.enter().is_given_up = True
+        bench.enter().is_cancelled = True
     bench.enter(Message("t", b"last"))
     bench.held.next().answer()
     assert [each.send.body for each in bench.held.requests] == [b"last"]
