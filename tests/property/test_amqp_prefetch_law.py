@@ -124,7 +124,7 @@ class PrefetchLaw(RuleBasedStateMachine):
             assert queue is not None
             if queue.ready:
                 takers = [each for each in queue.subscription.consumers if not each.is_passive]
-                assert all(each.room() == 0 for each in takers)
+                assert all(each.available_messages() == 0 for each in takers)
 
     def _pushed(self, channel: int) -> int:
         return sum(1 for tag in self.held[channel].values() if tag)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kit.queues import MemoryHost, MemoryQueue
 from penstock.engine.host import SubscriptionOptions
-from penstock.engine.subscription.cursor import Cursor
+from penstock.engine.subscription.cursor import SettledOffsets
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.demand import Window
 from penstock.log.format import decode_cursor, decode_settlement, encode_cursor, encode_settlement
@@ -29,66 +29,66 @@ steps = st.lists(
 )
 
 
-def settle(cursor, verb, offset, length):
+def settle(offsets, verb, offset, length):
     """Do it; returns the offsets meant and how many the cursor says were new."""
     if verb == "upto":
-        return set(range(offset)), cursor.settle_upto(offset)
+        return set(range(offset)), offsets.settle_upto(offset)
     if verb == "many":
         starts = range(offset, offset + 3 * length, 3)
         runs = [(start, start + 1 + start % 2) for start in starts]
-        return {at for run in runs for at in range(*run)}, cursor.settle_runs(runs)
+        return {at for run in runs for at in range(*run)}, offsets.settle_runs(runs)
     end = offset + (1 if verb == "one" else length)
-    return set(range(offset, end)), cursor.settle(offset, end)
+    return set(range(offset, end)), offsets.settle(offset, end)
 
 
-def check_shape(cursor):
+def check_shape(offsets):
     """Ranges neither touch each other nor the low mark, and the count is kept."""
-    edges = [cursor.low_mark]
-    for start, end in cursor.ranges:
+    edges = [offsets.low_mark]
+    for start, end in offsets.ranges:
         edges += [start, end]
     assert edges == sorted(set(edges))
-    assert cursor.settled_above == sum(end - start for start, end in cursor.ranges)
+    assert offsets.settled_above == sum(end - start for start, end in offsets.ranges)
 
 
 @settings(max_examples=300, deadline=None)
 @given(steps)
 def test_the_cursor_settles_what_a_set_of_offsets_would(script):
-    cursor = Cursor()
+    offsets = SettledOffsets()
     model = set()
     for verb, offset, length in script:
         if verb == "seek":
-            cursor.seek(offset)
+            offsets.seek(offset)
             model = set(range(offset))
         else:
-            wanted, settled = settle(cursor, verb, offset, length)
+            wanted, settled = settle(offsets, verb, offset, length)
             fresh = wanted - model
             assert settled == len(fresh)
             model |= fresh
-        check_shape(cursor)
-        assert [cursor.is_settled(at) for at in range(END + 20)] == [
+        check_shape(offsets)
+        assert [offsets.is_settled(at) for at in range(END + 20)] == [
             at in model for at in range(END + 20)
         ]
-        assert cursor.settled_in(7, 41) == len(model & set(range(7, 41)))
-        gaps = {at for start, end in cursor.unsettled_in(7, 41) for at in range(start, end)}
+        assert offsets.settled_in(7, 41) == len(model & set(range(7, 41)))
+        gaps = {at for start, end in offsets.unsettled_in(7, 41) for at in range(start, end)}
         assert gaps == set(range(7, 41)) - model
-        assert cursor.next_unsettled(offset) == min(set(range(offset, END + 60)) - model)
+        assert offsets.next_unsettled(offset) == min(set(range(offset, END + 60)) - model)
 
 
 @settings(max_examples=200, deadline=None)
 @given(steps)
 def test_a_cursor_restored_from_its_state_settles_the_same(script):
-    cursor = Cursor()
+    offsets = SettledOffsets()
     for verb, offset, length in script:
         if verb == "seek":
-            cursor.seek(offset)
+            offsets.seek(offset)
         elif verb == "upto":
-            cursor.settle_upto(offset)
+            offsets.settle_upto(offset)
         else:
-            cursor.settle(offset, offset + max(1, length))
-    again = Cursor()
-    again.restore(cursor.low_mark, cursor.ranges)
+            offsets.settle(offset, offset + max(1, length))
+    again = SettledOffsets()
+    again.restore(offsets.low_mark, offsets.ranges)
     check_shape(again)
-    assert (again.low_mark, again.ranges) == (cursor.low_mark, cursor.ranges)
+    assert (again.low_mark, again.ranges) == (offsets.low_mark, offsets.ranges)
 
 
 class Outlet:
@@ -112,14 +112,14 @@ class SavedSubscription:
         self.subscription = Subscription(
             SubscriptionId(1), "s", [self.queue], SubscriptionOptions(), self.host
         )
-        self.lane = self.subscription.lane(QUEUE)
+        self.cursor = self.subscription.cursor(QUEUE)
         self.subscription.attach(Outlet(), Window(6), name="c")
         self.snapshot = encode_cursor(self.subscription.state(QUEUE))
         self.log = []
         self.save()
 
     def some_held(self, picks):
-        held = sorted(self.lane.pending.entries)
+        held = sorted(self.cursor.pending.spill())
         return [held[pick % len(held)] + pick % 3 for pick in picks] if held else []
 
     def do(self, verb, picks, flag):
@@ -132,7 +132,7 @@ class SavedSubscription:
             case "reject":
                 subscription.reject(QUEUE, self.some_held(picks))
             case "upto":
-                subscription.settle_upto(QUEUE, self.lane.cursor.low_mark + picks[0] % 4)
+                subscription.settle_upto(QUEUE, self.cursor.settled.low_mark + picks[0] % 4)
             case "seek":
                 subscription.seek(QUEUE, picks[0] % 40)
             case "purge":
@@ -147,7 +147,7 @@ class SavedSubscription:
 
     def save(self):
         self.log += [encode_settlement(each) for each in self.host.save()]
-        self.as_saved = visible(self.lane)
+        self.as_saved = visible(self.cursor)
 
     def check_recovery(self):
         again = Subscription(
@@ -156,21 +156,21 @@ class SavedSubscription:
         again.restore(decode_cursor(self.snapshot))
         for record in self.log:
             again.apply(decode_settlement(record))
-        lane = again.lane(QUEUE)
-        assert visible(lane) == self.as_saved
+        cursor = again.cursor(QUEUE)
+        assert visible(cursor) == self.as_saved
         # The mark is reserved ahead: what is stored from now on nobody has ever had.
-        assert lane.flagged_below == min(lane.delivered_mark, self.queue.index.next_offset)
+        assert cursor.flagged_below == min(cursor.delivered_mark, self.queue.index.next_offset)
 
 
-def visible(lane):
+def visible(cursor):
     """What must survive: the cursor, the counts of open messages, the mark."""
-    ends = {entry[1]: entry[1] + entry[5] for entry in lane.queue.index.all}
+    ends = {entry[1]: entry[1] + entry[5] for entry in cursor.queue.index.all}
     counts = {
         at: count
-        for at, count in lane.redelivery.counts.items()
-        if count and lane.cursor.unsettled_in(at, ends[at])
+        for at, count in cursor.redelivery.counts.items()
+        if count and cursor.settled.unsettled_in(at, ends[at])
     }
-    return lane.cursor.low_mark, lane.cursor.ranges, counts, lane.delivered_mark
+    return cursor.settled.low_mark, cursor.settled.ranges, counts, cursor.delivered_mark
 
 
 use = st.tuples(

@@ -197,7 +197,7 @@ class World:
     def forget_what_is_not_in_flight(self):
         for peer in self.peers:
             for queue_id, offset in list(peer.held):
-                held = self.subscription.held(queue_id, offset)
+                held = self.subscription.in_flight(queue_id, offset)
                 if held is None or held.consumer_id != peer.consumer.consumer_id:
                     del peer.held[queue_id, offset]
 
@@ -205,10 +205,10 @@ class World:
 
     def check(self):
         for queue_id in QUEUES:
-            self.check_partition(self.subscription.lane(queue_id))
+            self.check_partition(self.subscription.cursor(queue_id))
         for peer in self.peers:
             consumer = peer.consumer
-            held = [self.subscription.held(*key) for key in peer.held]
+            held = [self.subscription.in_flight(*key) for key in peer.held]
             assert consumer.inflight.messages == sum(each.messages for each in held)
             assert consumer.inflight.bytes == sum(each.size for each in held)
             if isinstance(consumer.demand, Window):
@@ -218,22 +218,24 @@ class World:
         assert total == self.subscription.statistics().unacked
         unsent = sum(peer.consumer.unsent.bytes for peer in self.peers)
         assert self.host.unsent_pool.bytes == unsent, "the pool and those who draw on it differ"
-        aside = [len(self.subscription.lane(each).redelivery.delayed) for each in QUEUES]
+        aside = [len(self.subscription.cursor(each).redelivery.delayed) for each in QUEUES]
         assert self.host.delayed_room.count == sum(aside)
 
-    def check_partition(self, lane):
+    def check_partition(self, cursor):
         """Settled, in flight, coming back (or parked), delayed, unread: each offset once."""
         where = Counter()
-        waiting = list(lane.redelivery.again)
+        waiting = list(cursor.redelivery.ready)
         if self.mode is Mode.KEY_SHARED:
-            waiting += lane.dispatcher.parked_offsets()
-        for start in (*lane.pending.entries, *waiting, *lane.redelivery.delayed):
-            where.update(self.span(lane.queue_id, start))
-        where.update(range(lane.next_offset, lane.end))
+            waiting += cursor.dispatcher.parked_offsets()
+        for start in (*cursor.pending.spill(), *waiting, *cursor.redelivery.delayed):
+            where.update(self.span(cursor.queue_id, start))
+        where.update(range(cursor.next_offset, cursor.end))
         assert not where or max(where.values()) == 1, "an offset is in two places"
-        settled = {at for at in range(lane.end) if lane.cursor.is_settled(at)}
-        assert settled | set(where) == set(range(lane.end)), "an offset is nowhere"
-        both = [at for at in lane.pending.entries if set(self.span(lane.queue_id, at)) <= settled]
+        settled = {at for at in range(cursor.end) if cursor.settled.is_settled(at)}
+        assert settled | set(where) == set(range(cursor.end)), "an offset is nowhere"
+        both = [
+            at for at in cursor.pending.spill() if set(self.span(cursor.queue_id, at)) <= settled
+        ]
         assert not both, "in flight though wholly settled"
 
     def finish(self):
@@ -332,7 +334,7 @@ def test_one_stuck_consumer_holds_only_what_it_has_and_its_own_subscription(mode
     if mode is Mode.SHARED:
         assert sorted(got["stuck"] + got["well"]) == list(range(count))
     else:
-        keys = first.lane(1).dispatcher
+        keys = first.cursor(1).dispatcher
         parked = set(keys.parked_offsets())
         owners = {keys.owners.owner(keys.slot(b"%d" % at, at)).name for at in parked}
         assert owners <= {"stuck"}

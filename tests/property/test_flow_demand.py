@@ -162,4 +162,4 @@ def test_a_limit_holds_from_its_maximum_to_its_half(limit, steps):
             assert set(seen) == {was_held and not is_held}
         states = (pending.is_held, messages.is_blocked, sizes.is_blocked, unsent.is_held)
         assert set(states) == {is_held}
-        assert messages.rooms()[0] == (0 if is_held else limit - level)
+        assert messages.available()[0] == (0 if is_held else limit - level)

@@ -346,7 +346,7 @@ def _end_ms(topic: Topic, now_ms: int) -> int:
 def _is_used(topic: Topic) -> bool:
     """Whether somebody consumes; who takes by hand says so each time (``Topic.touch``)."""
     for subscription in topic.subscriptions.values():
-        for consumer in subscription.roster:
+        for consumer in subscription.consumer_set:
             if not consumer.is_passive:
                 return True
     return False
@@ -425,4 +425,4 @@ class TopicDeletion:
 
 def has_dying(topic: Topic) -> bool:
     """True while somebody waits to be buried."""
-    return any(each.has_dying for each in topic.subscriptions.values())
+    return any(each.has_reject_backlog for each in topic.subscriptions.values())

@@ -314,7 +314,7 @@ class TopicLimits:
         rooms: list[int] = []
         for holder in holders(topic):
             messages = _ready(holder, topic) + arriving
-            room = holder.room()
+            room = holder.available_messages()
             rooms.append(max(0, room - messages))
             if messages > room:
                 self._messages = max(self._messages, messages - room)
@@ -537,7 +537,7 @@ def _keep_short(subscription: Subscription, topic: Topic, policy: TopicPolicy) -
         return True
     is_done = True
     left = DROPPED_MAX
-    room = subscription.room()
+    room = subscription.available_messages()
     if policy.length_max:
         over = _ready(subscription, topic) - max(0, policy.length_max)
         dropped = _drop(subscription, topic, min(over - room, left))

@@ -278,7 +278,7 @@ class InflightLimit:
         self.is_blocked = False
         """True from reaching a ceiling until half of it."""
 
-    def rooms(self) -> tuple[int, int]:
+    def available(self) -> tuple[int, int]:
         """Messages and bytes that may be delivered now; ``UNLIMITED`` without a ceiling."""
         if self.is_blocked:
             return 0, 0

@@ -443,21 +443,21 @@ def idle_view(desk: Desk, group: str) -> GroupView:
 
 
 def _lag(queue: Queue, reading: Reading, wall_ms: int) -> QueueLag:
-    index, lane = queue.index, reading.subscription.lane(queue.queue_id)
+    index, cursor = queue.index, reading.subscription.cursor(queue.queue_id)
     desk = reading.desk
-    low = max(lane.cursor.low_mark, index.min_offset)
-    waiting = max(0, lane.end - low - lane.cursor.settled_above)
+    low = max(cursor.settled.low_mark, index.min_offset)
+    waiting = max(0, cursor.end - low - cursor.settled.settled_above)
     oldest = index.entries(low, 1) if waiting else []
     has_offset = desk is None or desk.has_offset(queue, reading.group)
     return QueueLag(
         queue=queue.number,
         min_offset=index.min_offset,
-        end_offset=lane.end,
-        offset=lane.cursor.low_mark if has_offset else -1,
+        end_offset=cursor.end,
+        offset=cursor.settled.low_mark if has_offset else -1,
         lag_messages=waiting,
-        lag_bytes=lane.backlog_bytes,
+        lag_bytes=cursor.backlog_bytes,
         lag_seconds=max(0, wall_ms - oldest[0][3]) / 1000 if oldest else 0.0,
-        unacked=lane.pending.messages,
+        unacked=cursor.pending.messages,
     )
 
 

@@ -189,7 +189,7 @@ def free_queues(world: World) -> set[Queue]:
 def is_starved(peer: SimConsumer) -> bool:
     """True when it has room and its subscription has something for it."""
     consumer = peer.consumer
-    if consumer is None or consumer.is_passive or consumer.room() <= 0:
+    if consumer is None or consumer.is_passive or consumer.available_messages() <= 0:
         return False
     # Who of these gets a message depends on more than room: the active one, the owner of the key.
     if peer.following.mode in (Mode.FAILOVER, Mode.SINGLE_ACTIVE, Mode.KEY_SHARED):

@@ -6,7 +6,7 @@ import pytest
 
 from kit.queues import consume
 from kit.workbench import Workbench
-from penstock.engine.subscription.settle import DEATHS_AT_ONCE
+from penstock.engine.subscription.settle import REJECTS_PER_TURN
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.demand import Window
 from penstock.model.names import topic_name
@@ -75,7 +75,7 @@ def test_a_deleted_topic_is_not_remembered():
 # A topic that is to go buries its dead first: some in every turn, and for good.
 
 
-MANY = 3 * DEATHS_AT_ONCE + 7
+MANY = 3 * REJECTS_PER_TURN + 7
 GRAVE = TopicPolicy(dead_letter_topic="grave")
 
 
@@ -139,7 +139,7 @@ def test_no_turn_buries_more_than_its_share(scene):
     while scene.bench.engine.needs_turn:
         scene.bench.engine.turn()
         seen.append(scene.buried)
-    assert max(after - before for before, after in pairwise(seen)) <= DEATHS_AT_ONCE
+    assert max(after - before for before, after in pairwise(seen)) <= REJECTS_PER_TURN
     assert seen[-1] == MANY
     assert scene.gone == [], "the letters are not durable yet"
     scene.bench.settle()

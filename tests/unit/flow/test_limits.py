@@ -38,13 +38,13 @@ def test_a_limit_of_one_resumes_at_none():
 def test_in_flight_messages_block_at_the_limit_and_resume_at_half():
     limit = InflightLimit(10, 1000)
     assert not limit.add(9, 9)
-    assert limit.rooms() == (1, 991)
+    assert limit.available() == (1, 991)
     assert limit.add(1, 1)
-    assert limit.rooms() == (0, 0)
+    assert limit.available() == (0, 0)
     assert not limit.remove(4, 4)
     assert limit.is_blocked
     assert limit.remove(1, 1)
-    assert limit.rooms()[0] == 5
+    assert limit.available()[0] == 5
 
 
 def test_in_flight_bytes_block_alone_and_only_bytes_must_come_down():
@@ -53,7 +53,7 @@ def test_in_flight_bytes_block_alone_and_only_bytes_must_come_down():
     assert not limit.remove(1, 100)
     # Eight messages are more than half of ten: they never blocked, so they do not matter.
     assert limit.remove(0, 400)
-    assert limit.rooms() == (2, 500)
+    assert limit.available() == (2, 500)
 
 
 def test_both_must_come_down_when_both_were_reached():
@@ -66,7 +66,7 @@ def test_both_must_come_down_when_both_were_reached():
 def test_no_in_flight_limit_has_room_for_everything():
     limit = InflightLimit(0)
     assert not limit.add(10**9, 10**9)
-    assert limit.rooms() == (UNLIMITED, UNLIMITED)
+    assert limit.available() == (UNLIMITED, UNLIMITED)
     assert not limit.remove(10**9, 10**9)
 
 

@@ -1,15 +1,18 @@
-"""A consumer: one taker of a subscription, and every reason why it may not take more.
+"""A consumer, the deliveries on their way to it, and what is in flight.
 
-Its room is the least of four: demand (F10 window, F11 permits, F12 one pull), in-flight messages
-and bytes (F13), and what its connection's socket has not taken yet (F14). Each belongs to it alone
-or to its connection, never to the subscription: a stuck consumer stops itself (law 8). Only when
-all sockets together are far behind (D22) does everybody get one message at a time.
+What a consumer may be handed is the least of four: its demand (F10 window, F11 permits, F12 one
+pull), its in-flight messages and bytes (F13), and what its connection's socket has not taken yet
+(F14). Each belongs to it alone or to its connection, never to the subscription: a stuck consumer
+stops itself (law 8). Only when all sockets together are far behind (D22) does everybody get one
+message at a time. Whoever changes demand or the unsent bytes from outside calls ``wake`` afterwards
+(law 4).
 
-What is in flight is held by number, not by body (``pending``), and so weighs nothing in that pool;
-F13 bounds it. What is unsent are bytes in memory until the socket takes them.
+A message that is handed over is two objects: a ``Delivery`` carries the record to the adapter and
+is gone once it is encoded; a ``PendingEntry`` is what is in flight, small and without the record,
+so that consumers who never settle hold numbers and not payloads (laws 2 and 8). A dead letter reads
+its record again.
 
-Whoever changes demand or the unsent figure from outside calls ``wake`` afterwards (law 4).
-Not here: which consumer gets a message (``dispatch/``), what it holds (``pending``).
+Not here: which consumer gets a message (``dispatchers.py``), demand (``flow/demand.py``).
 """
 
 from __future__ import annotations
@@ -65,7 +68,7 @@ class ConsumerOutlet(Protocol):
     """The part of ``ports.Outlet`` that concerns consumers."""
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Messages for this consumer, within its room."""
+        """Messages for this consumer, within what is available to it."""
         ...
 
     def cancelled(self, consumer: Consumer, cause: str) -> None:
@@ -78,13 +81,16 @@ class ConsumerOutlet(Protocol):
 
 
 class Consumer:
-    """One taker; made by ``Subscription.attach``."""
+    """One consumer of a subscription, and every reason why it may not be handed more.
+
+    Made by ``Subscription.attach``. It is no connection: one connection may have many.
+    """
 
     __slots__ = (
         "_host",
         "_permits",
         "_subscription",
-        "active_lanes",
+        "active_queues",
         "consumer_id",
         "delivered_messages",
         "demand",
@@ -142,7 +148,7 @@ class Consumer:
         self.visibility_ms = visibility_ms
         """Its deliveries go back by themselves after this time; 0 = never."""
         self.is_attached = True
-        self.active_lanes = 0
+        self.active_queues = 0
         self.delivered_messages = 0
         self.redelivered_messages = 0
         self._host = host
@@ -156,11 +162,11 @@ class Consumer:
         """Whether it wants messages of this queue."""
         return not self.queue_ids or queue_id in self.queue_ids
 
-    def room(self) -> int:
+    def available_messages(self) -> int:
         """Messages it may be handed now; 0 for whichever reason (``blocked_by`` names them)."""
-        return self.rooms()[0]
+        return self.available()[0]
 
-    def rooms(self) -> tuple[int, int]:
+    def available(self) -> tuple[int, int]:
         """Messages and bytes it may be handed now, or none of both.
 
         One entry may cross the line of the bytes, none is ever split.
@@ -168,19 +174,19 @@ class Consumer:
         unsent, demand = self.unsent, self.demand
         if unsent.is_held:
             return 0, 0
-        room, room_bytes = self.inflight.rooms()
-        room = min(room, demand.available_messages())
-        room_bytes = min(room_bytes, demand.available_bytes())
+        messages, size = self.inflight.available()
+        messages = min(messages, demand.available_messages())
+        size = min(size, demand.available_bytes())
         if unsent.messages_max:
-            room = min(room, unsent.messages_max - unsent.messages)
+            messages = min(messages, unsent.messages_max - unsent.messages)
         if unsent.bytes_max:
-            room_bytes = min(room_bytes, unsent.bytes_max - unsent.bytes)
+            size = min(size, unsent.bytes_max - unsent.bytes)
         if unsent.pool is not None and unsent.pool.is_short:
             if unsent.messages:
                 unsent.pool.wait(self)
                 return 0, 0
-            room = min(room, 1)
-        return (room, room_bytes) if room > 0 and room_bytes > 0 else (0, 0)
+            messages = min(messages, 1)
+        return (messages, size) if messages > 0 and size > 0 else (0, 0)
 
     def shared_limits(self) -> list[tuple[object, int, int]]:
         """Limits it has together with others: messages and bytes that each allows them now."""
@@ -234,29 +240,15 @@ class Consumer:
             self.wake()
 
 
-# ---- pending ------------------------------------------------------------------------------------
-# Deliveries and what is remembered of them until they are settled.
-#
-# Two lives, two objects: a ``Delivery`` carries the record to the adapter and is gone once it is
-# encoded; a ``Held`` is the in-flight entry, small and without the record, so that consumers who
-# never settle hold numbers and not payloads (laws 2 and 8). A dead letter reads its record again.
-#
-# Most of what is in flight was handed over in a run and is settled in a run: neighbours, single
-# messages without a deadline. They stay a run, one object, as long as they are settled from its
-# beginning; whoever asks for anything else finds them as entries like all others (``entries``), and
-# each message becomes one at most once.
-#
-# Invariant: an entry is in flight at most once per subscription; its key is the first offset.
-# Bound: F13's limits, checked before a delivery is made.
-# Not here: limits (``flow/demand.py``), what comes back (``redelivery.py``).
+# ---- deliveries and what is in flight -----------------------------------------------------------
 
 
 STALE_DEADLINES_MIN = 64
 """Outdated entries the deadline heap may hold before it is rebuilt, beside one per held entry."""
 
 
-NOBODY = 0
-"""No consumer's id: of entries that are in flight until they are buried (``dying.py``)."""
+NO_CONSUMER = 0
+"""No consumer's id: of rejected entries, in flight until they are dead letters (``settle.py``)."""
 
 
 class Delivery(msgspec.Struct, gc=False):
@@ -279,8 +271,8 @@ class Delivery(msgspec.Struct, gc=False):
     """The adapter's own number for it."""
 
 
-class Held(msgspec.Struct, gc=False):
-    """The in-flight entry of one delivery, or of several single messages of one size.
+class PendingEntry(msgspec.Struct, gc=False):
+    """What is remembered of one delivery in flight, or of several single messages of one size.
 
     So it is replaced, not changed, except for that of a batch, which is never shared.
     """
@@ -308,13 +300,23 @@ class _Run(msgspec.Struct, gc=False):
     """How many at its beginning are settled."""
 
 
-class Pending:
-    """The in-flight entries of one subscription in one queue."""
+class PendingEntries:
+    """What one subscription has in flight in one queue: the ledger of unsettled deliveries.
+
+    Its key is an entry's first offset; an entry is in flight at most once. The limits of F13 bound
+    it; they are checked before a delivery is made.
+
+    Two representations, because most of what is in flight was handed over in a run and is settled
+    in a run: neighbours, single messages without a deadline. Such a run is one object as long as it
+    is settled from its beginning (``add_run``, ``take_run``), and no object per message is made.
+    Whoever needs anything else calls ``spill`` first, which turns all runs into entries; a message
+    is spilled at most once.
+    """
 
     __slots__ = ("_batches", "_entries", "_runs", "deadlines", "messages")
 
     def __init__(self) -> None:
-        self._entries: dict[int, Held] = {}
+        self._entries: dict[int, PendingEntry] = {}
         # First unsettled offset -> run; disjoint from the entries.
         self._runs: dict[int, _Run] = {}
         self.messages = 0
@@ -322,14 +324,7 @@ class Pending:
         # First offsets of entries that span several, sorted: the way from an offset to its entry.
         self._batches: list[int] = []
         self.deadlines: list[tuple[int, int]] = []
-        """(moment, first offset), a heap; some may be outdated. To be looked at only."""
-
-    @property
-    def entries(self) -> dict[int, Held]:
-        """First offset -> entry, of everything that is in flight."""
-        if self._runs:
-            self._spill()
-        return self._entries
+        """(moment, first offset), a heap; some may be outdated."""
 
     def add_run(self, consumer_id: int, start: int, sizes: list[int]) -> None:
         """Single messages without a deadline, at ``start`` and behind it, went to a consumer."""
@@ -371,65 +366,74 @@ class Pending:
         self.messages -= len(offsets)
         return taken
 
-    def _spill(self) -> None:
-        runs, self._runs = self._runs, {}
-        for start, run in runs.items():
-            sizes = run.sizes[run.settled :]
-            # One for all of a size: what is held of a single message says nothing but that.
-            held = {size: Held(run.consumer_id, size) for size in set(sizes)}
-            self._entries.update(enumerate(map(held.__getitem__, sizes), start))
+    def spill(self) -> dict[int, PendingEntry]:
+        """Turn runs into entries; first offset -> entry, of everything that is in flight.
 
-    def add(self, offset: int, held: Held) -> None:
+        The dict is the ledger itself and stays valid until the next ``add_run``.
+        """
+        entries = self._entries
+        if self._runs:
+            runs, self._runs = self._runs, {}
+            for start, run in runs.items():
+                sizes = run.sizes[run.settled :]
+                # One for all of a size: what is held of a single message says nothing but that.
+                held = {size: PendingEntry(run.consumer_id, size) for size in set(sizes)}
+                entries.update(enumerate(map(held.__getitem__, sizes), start))
+        return entries
+
+    def add(self, offset: int, entry: PendingEntry) -> None:
         """An entry was handed to a consumer."""
-        self.entries[offset] = held
-        self.messages += held.messages
-        if held.span > 1:
+        self.spill()[offset] = entry
+        self.messages += entry.messages
+        if entry.span > 1:
             insort(self._batches, offset)
-        if held.deadline_ms:
-            self.arm(offset, held, held.deadline_ms)
+        if entry.deadline_ms:
+            self.arm(offset, entry, entry.deadline_ms)
 
-    def pop(self, offset: int) -> Held | None:
+    def pop(self, offset: int) -> PendingEntry | None:
         """Take an entry out by its first offset."""
-        held = self.entries.pop(offset, None)
-        if held is not None:
-            self.messages -= held.messages
-            if held.span > 1:
+        entry = self.spill().pop(offset, None)
+        if entry is not None:
+            self.messages -= entry.messages
+            if entry.span > 1:
                 del self._batches[bisect_right(self._batches, offset) - 1]
-        return held
+        return entry
 
     def first_offset(self, offset: int) -> int | None:
         """The key of the entry that covers ``offset``, if it is in flight."""
-        if offset in self.entries:
+        entries = self.spill()
+        if offset in entries:
             return offset
         at = bisect_right(self._batches, offset) - 1
         if at < 0:
             return None
         start = self._batches[at]
-        return start if offset < start + self.entries[start].span else None
+        return start if offset < start + entries[start].span else None
 
     def holds(self, offset: int) -> bool:
-        """True when an entry that begins there is in flight; runs stay runs."""
+        """True when an entry that begins there is in flight; spills nothing."""
         return offset in self._entries or any(
             start <= offset < start + len(run.sizes) - run.settled
             for start, run in self._runs.items()
         )
 
-    def shrink(self, held: Held, messages: int) -> None:
+    def shrink(self, entry: PendingEntry, messages: int) -> None:
         """``messages`` of a batch are settled while the rest stays in flight."""
-        held.messages -= messages
+        entry.messages -= messages
         self.messages -= messages
 
-    def arm(self, offset: int, held: Held, deadline_ms: int) -> None:
+    def arm(self, offset: int, entry: PendingEntry, deadline_ms: int) -> None:
         """Set or move the moment at which an entry goes back by itself; 0 = never."""
-        if held.deadline_ms != deadline_ms:
-            self.entries[offset] = replace(held, deadline_ms=deadline_ms)
+        entries = self.spill()
+        if entry.deadline_ms != deadline_ms:
+            entries[offset] = replace(entry, deadline_ms=deadline_ms)
         if deadline_ms:
             heappush(self.deadlines, (deadline_ms, offset))
-            if len(self.deadlines) > 2 * len(self.entries) + STALE_DEADLINES_MIN:
+            if len(self.deadlines) > 2 * len(entries) + STALE_DEADLINES_MIN:
                 self.deadlines = [
-                    (held.deadline_ms, start)
-                    for start, held in self.entries.items()
-                    if held.deadline_ms
+                    (entry.deadline_ms, start)
+                    for start, entry in entries.items()
+                    if entry.deadline_ms
                 ]
                 heapify(self.deadlines)
 
@@ -437,7 +441,7 @@ class Pending:
         """Move the deadline of the entry that covers ``offset``; False if it is not in flight."""
         start = self.first_offset(offset)
         if start is not None:
-            self.arm(start, self.entries[start], deadline_ms)
+            self.arm(start, self._entries[start], deadline_ms)
         return start is not None
 
     def overdue(self, now_ms: int, count_max: int = UNLIMITED) -> list[int]:
@@ -449,8 +453,8 @@ class Pending:
         deadlines = self.deadlines
         while deadlines and deadlines[0][0] <= now_ms and len(found) < count_max:
             deadline_ms, offset = heappop(deadlines)
-            held = self._entries.get(offset)
-            if held is not None and held.deadline_ms == deadline_ms:
+            entry = self._entries.get(offset)
+            if entry is not None and entry.deadline_ms == deadline_ms:
                 found.append(offset)
         return found
 
@@ -459,8 +463,8 @@ class Pending:
         deadlines = self.deadlines
         while deadlines:
             deadline_ms, offset = deadlines[0]
-            held = self._entries.get(offset)  # what is in a run has no deadline
-            if held is not None and held.deadline_ms == deadline_ms:
+            entry = self._entries.get(offset)  # what is in a run has no deadline
+            if entry is not None and entry.deadline_ms == deadline_ms:
                 return deadline_ms
             heappop(deadlines)
         return None

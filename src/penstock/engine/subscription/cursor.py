@@ -1,12 +1,17 @@
-"""One subscription's place in one queue: what is settled, in flight, coming back, delayed, unread.
+"""Where a subscription stands in one queue: settled, in flight, coming back, delayed, unread.
 
 Invariant: every offset below the queue's end is exactly one of these five (settled wins where a
 message is settled while it waits to be delivered again). ``next_offset`` parts the unread from the
 rest: nothing at or above it was ever looked at.
 
-The delivered mark is reserved ahead and saved before it is reached, so that after an unclean stop
-everything below it is delivered as "possibly again" (D13).
-Not here: choosing consumers (``dispatch/``), reading records (``pick``), limits (``consumer``).
+* ``QueueCursor``: all of it, and what goes into snapshots;
+* ``SettledOffsets``: a low mark and the ranges settled above it;
+* ``Redelivery``: what must be delivered before the cursor reads on, and what is delayed;
+* ``PendingSettlements``: what changed since it was last saved;
+* ``BodyBytesEstimate``, ``ReadyBodyBytes``: how many body bytes wait, for operators and for limits.
+
+Not here: what is in flight (``consumer.py``), choosing consumers (``dispatchers.py``), reading
+records (``pick.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from penstock.engine.host import DelayedRoom, IndexEntry, SubscribedQueue
-from penstock.engine.subscription.consumer import Consumer, Pending
+from penstock.engine.subscription.consumer import Consumer, PendingEntries
 from penstock.engine.subscription.dispatchers import Dispatcher
 from penstock.flow.demand import UNLIMITED
 from penstock.log.format import CursorState
@@ -31,11 +36,14 @@ COUNTS_KEPT: Final = 1000
 
 
 class QueueCursor:
-    """The state of one subscription in one queue."""
+    """The state of one subscription in one queue.
+
+    The delivered mark is reserved ahead and saved before it is reached, so that after an unclean
+    stop everything below it is delivered as "possibly again" (D13).
+    """
 
     __slots__ = (
         "_counts_max",
-        "cursor",
         "delivered_mark",
         "dispatcher",
         "flagged_below",
@@ -43,7 +51,6 @@ class QueueCursor:
         "head_offset",
         "is_saved",
         "next_offset",
-        "notes",
         "offered_upto",
         "pending",
         "queue",
@@ -51,6 +58,8 @@ class QueueCursor:
         "redelivery",
         "reserve",
         "sees_unsynced",
+        "settled",
+        "unsaved",
     )
 
     def __init__(
@@ -70,10 +79,10 @@ class QueueCursor:
         self.is_saved = is_saved
         self.sees_unsynced = sees_unsynced
         self.reserve = reserve
-        self.cursor = Cursor(low_mark)
-        self.pending = Pending()
+        self.settled = SettledOffsets(low_mark)
+        self.pending = PendingEntries()
         self.redelivery = Redelivery(delayed_room)
-        self.notes = PendingSettlements(low_mark)
+        self.unsaved = PendingSettlements(low_mark)
         self.next_offset = low_mark
         self.delivered_mark = low_mark
         """No offset at or above was delivered; -1 with nothing reserved yet."""
@@ -84,7 +93,7 @@ class QueueCursor:
         self.flagged_below = 0
         """Offsets below may have been delivered by a process that is gone."""
         self.head_offset = -1
-        """The head whose expiry is known (``expiry``)."""
+        """The head whose expiry is known (``Picker.watch_head``)."""
         self.head_deadline_ms = 0
         """Monotonic time at which that head expires; 0 = never."""
 
@@ -95,65 +104,71 @@ class QueueCursor:
         return queue.index.next_offset if self.sees_unsynced else queue.durable_end
 
     @property
+    def head(self) -> int:
+        """The next offset to deliver; ``end`` when there is none."""
+        ready = self.redelivery.ready
+        return ready[0] if ready else self.next_offset
+
+    @property
     def has_ready(self) -> bool:
         """Whether something waits to be delivered (or to be skipped)."""
         queue = self.queue
         end = queue.index.next_offset if self.sees_unsynced else queue.durable_end
-        return self.next_offset < end or bool(self.redelivery.again)
+        return self.next_offset < end or bool(self.redelivery.ready)
 
     @property
     def ready_at_most(self) -> int:
         """No more than so many messages could be delivered now; cheap, and never too few."""
-        return max(0, self.end - self.next_offset) + len(self.redelivery.again)
+        return max(0, self.end - self.next_offset) + len(self.redelivery.ready)
 
     @property
     def ready_messages(self) -> int:
         """Messages that could be delivered now, given demand."""
-        cursor = self.cursor
-        unsettled = self.end - cursor.low_mark - cursor.settled_above
+        settled = self.settled
+        unsettled = self.end - settled.low_mark - settled.settled_above
         return max(0, unsettled - self.pending.messages - self.redelivery.delayed_messages)
 
     @property
     def backlog_bytes(self) -> int:
         """Log bytes from the low mark to the end."""
-        return self.queue.index.bytes_between(self.cursor.low_mark, self.end)
+        return self.queue.index.bytes_between(self.settled.low_mark, self.end)
 
     def floor(self) -> int:
         """The first offset of the oldest entry that is not wholly settled."""
-        low = self.cursor.low_mark
+        low = self.settled.low_mark
         found = self.queue.index.entries(low, 1)
         return min(low, found[0][1]) if found else low
 
     def settle(self, cause: Cause, start: int, end: int) -> int:
         """[start, end) is done; returns how many offsets were not before."""
-        fresh = self.cursor.settle(start, end)
+        fresh = self.settled.settle(start, end)
         if fresh and self.is_saved:
-            self.notes.settled(cause, start, end)
+            self.unsaved.add_range(cause, start, end)
         return fresh
 
     def settle_runs(self, cause: Cause, runs: list[tuple[int, int]]) -> int:
         """Ascending, disjoint ranges are done; returns how many offsets were not before."""
-        fresh = self.cursor.settle_runs(runs)
+        fresh = self.settled.settle_runs(runs)
         if fresh and self.is_saved:
-            self.notes.settled_runs(cause, runs)
+            self.unsaved.add_ranges(cause, runs)
         return fresh
 
     def settle_upto(self, cause: Cause, end: int) -> int:
         """Everything below ``end`` is done."""
-        return self.settle(cause, self.cursor.low_mark, end)
+        return self.settle(cause, self.settled.low_mark, end)
 
     def remember(self, offset: int, attempts: int, *, is_counted: bool) -> None:
         """A delivered entry will be delivered again; from now on it is flagged as such."""
         self.redelivery.counts[offset] = attempts
         if is_counted and self.is_saved:
-            self.notes.counted(offset, attempts)
+            self.unsaved.set_attempts(offset, attempts)
 
-    def back(self, offset: int, slot: int) -> None:
+    def put_back(self, offset: int, slot: int) -> None:
         """An entry waits for its turn in its original place, among its key if it has one."""
         if slot and self.dispatcher.consumers:
             self.dispatcher.park(offset, slot)
         else:
-            self.redelivery.back(offset)
+            self.redelivery.add(offset)
 
     def leave(self, consumer: Consumer) -> None:
         """A consumer takes no more; when it was the last, nothing waits for its key any longer.
@@ -163,14 +178,14 @@ class QueueCursor:
         if consumer in self.dispatcher.consumers:
             self.dispatcher.leave(consumer)
             if not self.dispatcher.consumers:
-                self.redelivery.put_back(self.dispatcher.unpark())
+                self.redelivery.add_all(self.dispatcher.unpark())
 
     def mark_delivered(self, end: int) -> None:
         """Offsets below ``end`` are about to be handed over."""
         # Renewed at half, so that the new mark is usually durable before it is needed.
         if self.is_saved and end > self.delivered_mark - self.reserve // 2:
             self.delivered_mark = end + self.reserve
-            self.notes.marked(self.delivered_mark)
+            self.unsaved.set_delivered_mark(self.delivered_mark)
 
     def next_deadline_ms(self) -> int | None:
         """The first of: a visibility ends, a delay ends, the head expires."""
@@ -184,33 +199,33 @@ class QueueCursor:
 
     def seek(self, offset: int) -> None:
         """Start over at ``offset``; the caller has taken everything out of flight."""
-        assert not self.pending.entries, "a seek while messages are in flight"
-        self.cursor.seek(offset)
+        assert not self.pending.messages, "a seek while messages are in flight"
+        self.settled.seek(offset)
         self.redelivery.clear()
         self.dispatcher.unpark()
         self.next_offset = offset
         self.head_offset = -1
         if self.is_saved:
-            self.notes.sought(offset)
+            self.unsaved.seek(offset)
 
     # Recovery and snapshots
 
     def restore(self, state: CursorState) -> None:
-        self.cursor.restore(state.low_mark, state.ranges)
+        self.settled.restore(state.low_mark, state.ranges)
         self.redelivery.counts = dict(state.counts)
         self.delivered_mark = state.delivered_mark
         self._restored()
 
     def apply(self, cause: Cause, part: QueueSettlement) -> None:
         """Replay one settlement on top of what was restored."""
-        cursor, redelivery = self.cursor, self.redelivery
+        settled, redelivery = self.settled, self.redelivery
         if cause is Cause.SOUGHT:
-            cursor.seek(part.low_mark)
+            settled.seek(part.low_mark)
             redelivery.counts.clear()
-        elif part.low_mark > cursor.low_mark:
-            cursor.settle_upto(part.low_mark)
+        elif part.low_mark > settled.low_mark:
+            settled.settle_upto(part.low_mark)
         for start, end in part.ranges:
-            cursor.settle(start, end)
+            settled.settle(start, end)
         redelivery.counts.update(part.counts)
         if len(redelivery.counts) > self._counts_max:
             # Now and then only: a replay of a million settlements must stay linear.
@@ -229,14 +244,14 @@ class QueueCursor:
         return CursorState(
             subscription_id,
             self.queue_id,
-            QueueOffset(self.cursor.low_mark),
-            self.cursor.ranges,
+            QueueOffset(self.settled.low_mark),
+            self.settled.ranges,
             mark,
             [(at, count) for at, count in counts.items() if count and at >= floor],
         )
 
     def _restored(self) -> None:
-        self.next_offset = self.cursor.low_mark
+        self.next_offset = self.settled.low_mark
         end = self.offered_upto = self.queue.index.next_offset
         # The mark was reserved ahead. Who sees only what is durable never had what is stored from
         # now on; others may have had what the crash undid and what then happens again: a dead
@@ -244,28 +259,26 @@ class QueueCursor:
         self.flagged_below = (
             self.delivered_mark if self.sees_unsynced else min(self.delivered_mark, end)
         )
-        self.notes.reset(self.cursor.low_mark)
+        self.unsaved.reset(self.settled.low_mark)
 
 
-# ---- cursor -------------------------------------------------------------------------------------
-# What a subscription has settled in one queue: a low mark and ranges above it (D13).
-#
-# Everything below ``low_mark`` is settled; above it, sorted disjoint half-open ranges are. Settling
-# the offset at the low mark absorbs the ranges that then touch it. Offsets count messages, so
-# single messages inside a batch record are settled like any others (D4).
-#
-# Invariants: low_mark < starts[0] < ends[0] < starts[1] < ... : ranges neither touch each other nor
-# the low mark. The number of ranges is bounded by the holes between them, which are messages in
-# flight, coming back, delayed or skipped, each with its own limit.
-# Not here: who holds an unsettled offset (``pending``, ``redelivery``), saving (``lane``).
+# ---- settled offsets ----------------------------------------------------------------------------
 
 
 SPARSE: Final = 8
-"""Ranges in a stretch, for each one added to it, from which on they are added one by one."""
+"""Ranges in reach, for each one added to them, from which on they are added one by one."""
 
 
-class Cursor:
-    """Low mark plus settled ranges."""
+class SettledOffsets:
+    """What is settled in one queue: everything below a low mark, and ranges above it (D13).
+
+    Settling the offset at the low mark absorbs the ranges that then touch it. Offsets count
+    messages, so single messages inside a batch record are settled like any others (D4).
+
+    Invariants: low_mark < starts[0] < ends[0] < starts[1] < ... : ranges neither touch each other
+    nor the low mark. Their number is bounded by the holes between them, which are messages in
+    flight, coming back, delayed or skipped, each with its own limit.
+    """
 
     __slots__ = ("ends", "low_mark", "settled_above", "starts")
 
@@ -349,7 +362,7 @@ class Cursor:
             return fresh
         first = bisect_left(self.ends, runs[0][0])
         last = bisect_right(self.starts, runs[-1][1])
-        # Rebuilding the stretch pays only while it is not much longer than what is added to it.
+        # Rebuilding the ranges in reach pays only while they are not many more than what is added.
         if last - first > SPARSE * len(runs):
             return fresh + sum([self.settle(start, end) for start, end in runs])
         there = list(zip(self.starts[first:last], self.ends[first:last], strict=True))
@@ -424,18 +437,17 @@ def joined_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-# ---- notes --------------------------------------------------------------------------------------
-# What changed in one subscription's place in one queue since it was last saved (D5).
-#
-# Collected during a turn, taken once before the append, so that a hundred single acks become one
-# range, or just a higher low mark, in one settle record.
-#
-# Invariant: replaying what ``take`` gave, in the order it was given, onto the previously saved
-# state makes the state at the moment of the take. Not here: the encoding (``log/format.py``).
+# ---- what is to be saved ------------------------------------------------------------------------
 
 
 class PendingSettlements:
-    """Unsaved changes of one cursor."""
+    """What changed in one cursor since it was last saved (D5).
+
+    Collected during a turn, taken once before the append, so that a hundred single acks become one
+    range, or just a higher low mark, in one settle record. Invariant: replaying what ``take`` gave,
+    in the order it was given, onto the previously saved state makes the state at that moment. The
+    encoding is the log's (``log/format.py``).
+    """
 
     __slots__ = ("_counts", "_mark", "_ranges", "_saved_low", "_sought", "is_empty")
 
@@ -448,7 +460,7 @@ class PendingSettlements:
         self.is_empty = True
         """True when there is nothing to save."""
 
-    def settled(self, cause: Cause, start: int, end: int) -> None:
+    def add_range(self, cause: Cause, start: int, end: int) -> None:
         self.is_empty = False
         ranges = self._ranges.get(cause)
         if ranges is None:
@@ -458,21 +470,21 @@ class PendingSettlements:
         else:
             ranges.append((start, end))
 
-    def settled_runs(self, cause: Cause, runs: list[tuple[int, int]]) -> None:
+    def add_ranges(self, cause: Cause, runs: list[tuple[int, int]]) -> None:
         self.is_empty = False
         self._ranges.setdefault(cause, []).extend(runs)
 
-    def counted(self, offset: int, attempts: int) -> None:
+    def set_attempts(self, offset: int, attempts: int) -> None:
         """A message came back, for the ``attempts``-th time."""
         self.is_empty = False
         self._counts[offset] = attempts
 
-    def marked(self, delivered_mark: int) -> None:
+    def set_delivered_mark(self, delivered_mark: int) -> None:
         """Nothing at or above the mark has been delivered so far."""
         self.is_empty = False
         self._mark = delivered_mark
 
-    def sought(self, low_mark: int) -> None:
+    def seek(self, low_mark: int) -> None:
         """The cursor was moved: whatever was noted before no longer counts."""
         self._ranges.clear()
         self._counts.clear()
@@ -512,18 +524,6 @@ class PendingSettlements:
 
 
 # ---- redelivery ---------------------------------------------------------------------------------
-# Messages that were taken from the queue and must be delivered (again), in their original order.
-#
-# * ``again``: a min-heap of first offsets, served before the next unread one, so a message that
-#   comes back takes its original place (D13).
-# * ``counts``: how often a message came back; being in it marks the message as redelivered.
-# * ``delayed``: skipped until a moment; wall time became monotonic when it was armed, so a clock
-#   jump fires nothing (D14). When the moment comes they move to ``again``.
-#
-# Invariants: an offset is in ``again`` or ``delayed`` at most once, and in neither while in flight.
-# An offset that is settled while it waits here is skipped when its turn comes. Bounds: ``again``
-# and ``counts`` hold what was in flight (F13) or looked ahead at; ``delayed`` stops the reader when
-# the room that all subscriptions share is full.
 
 
 HEAP_STEPS: Final = 16
@@ -531,18 +531,31 @@ HEAP_STEPS: Final = 16
 
 
 class Redelivery:
-    """What one subscription must deliver before it reads on in one queue."""
+    """What one subscription must deliver before it reads on in one queue, in original order.
 
-    __slots__ = ("_due", "again", "counts", "delayed", "delayed_messages", "room")
+    * ``ready``: a min-heap of first offsets, served before the next unread one, so a message that
+      comes back takes its original place (D13).
+    * ``counts``: how often a message came back; being in it marks the message as redelivered.
+    * ``delayed``: skipped until a moment; wall time became monotonic when it was armed, so a clock
+      jump fires nothing (D14). When the moment comes they move to ``ready``.
+
+    Invariants: an offset is in ``ready`` or ``delayed`` at most once, and in neither while in
+    flight. An offset that is settled while it waits here is skipped when its turn comes. Bounds:
+    ``ready`` and ``counts`` hold what was in flight (F13) or looked ahead at; ``delayed`` stops the
+    reader when what all subscriptions together may delay is used up.
+    """
+
+    __slots__ = ("_due", "counts", "delayed", "delayed_messages", "ready", "room")
 
     def __init__(self, room: DelayedRoom) -> None:
-        self.again: list[int] = []
+        self.ready: list[int] = []
         self.counts: dict[int, int] = {}
         self.delayed: dict[int, tuple[int, int]] = {}
         """First offset -> (monotonic due time, messages)."""
         self.delayed_messages = 0
         self.room = room
-        """What all lanes together may put aside."""
+        """What all cursors together may put aside."""
+        # (due time, first offset), a heap; entries that are not in ``delayed`` any more are stale.
         self._due: list[tuple[int, int]] = []
 
     @property
@@ -559,20 +572,20 @@ class Redelivery:
     @property
     def is_empty(self) -> bool:
         """True when nothing waits and nothing is remembered."""
-        return not (self.again or self.counts or self.delayed)
+        return not (self.ready or self.counts or self.delayed)
 
-    def back(self, offset: int) -> None:
+    def add(self, offset: int) -> None:
         """An entry waits in its original place."""
-        heappush(self.again, offset)
+        heappush(self.ready, offset)
 
-    def back_all(self, offsets: list[int]) -> None:
-        again = self.again
-        if len(offsets) * HEAP_STEPS < len(again):
+    def add_all(self, offsets: list[int]) -> None:
+        ready = self.ready
+        if len(offsets) * HEAP_STEPS < len(ready):
             for offset in offsets:
-                heappush(again, offset)
+                heappush(ready, offset)
         elif offsets:
-            again += offsets
-            heapify(again)
+            ready += offsets
+            heapify(ready)
 
     def delay(self, offset: int, due_ms: int, messages: int) -> None:
         """An entry is skipped until ``due_ms`` (monotonic)."""
@@ -581,7 +594,7 @@ class Redelivery:
         self.room.add()
         heappush(self._due, (due_ms, offset))
 
-    def undelay(self, offset: int) -> bool:
+    def cancel_delay(self, offset: int) -> bool:
         """A delayed entry is settled before its time; True if it was one."""
         found = self.delayed.pop(offset, None)
         if found is None:
@@ -590,21 +603,21 @@ class Redelivery:
         self.room.remove()
         return True
 
-    def ripen(self, now_ms: int) -> int:
-        """Move what is due to ``again``; returns how many entries."""
+    def release_due(self, now_ms: int) -> int:
+        """Move what is due to ``ready``; returns how many entries."""
         moved = 0
         due = self._due
         while due and due[0][0] <= now_ms:
             due_ms, offset = heappop(due)
             found = self.delayed.get(offset)
             if found is not None and found[0] == due_ms:
-                self.undelay(offset)
-                heappush(self.again, offset)
+                self.cancel_delay(offset)
+                heappush(self.ready, offset)
                 moved += 1
         return moved
 
     def next_due_ms(self) -> int | None:
-        """When ``ripen`` may next move something."""
+        """When ``release_due`` may next move something."""
         due = self._due
         while due:
             due_ms, offset = due[0]
@@ -614,15 +627,10 @@ class Redelivery:
             heappop(due)
         return None
 
-    def take(self, count_max: int) -> list[int]:
+    def pop(self, count_max: int) -> list[int]:
         """The lowest offsets that wait, in order; they belong to the caller now."""
-        again = self.again
-        return [heappop(again) for _ in range(min(count_max, len(again)))]
-
-    def put_back(self, offsets: list[int]) -> None:
-        """Undo a ``take``: nothing else changes."""
-        for offset in offsets:
-            heappush(self.again, offset)
+        ready = self.ready
+        return [heappop(ready) for _ in range(min(count_max, len(ready)))]
 
     def forget_below(self, offset: int) -> None:
         """Everything below is settled: drop what is remembered about it."""
@@ -630,13 +638,13 @@ class Redelivery:
             self.counts = {at: count for at, count in self.counts.items() if at >= offset}
         if self.delayed:
             for at in [at for at in self.delayed if at < offset]:
-                self.undelay(at)
-        if self.again and self.again[0] < offset:
+                self.cancel_delay(at)
+        if self.ready and self.ready[0] < offset:
             # A sorted list is a valid heap.
-            self.again = sorted(at for at in self.again if at >= offset)
+            self.ready = sorted(at for at in self.ready if at >= offset)
 
     def clear(self) -> None:
-        self.again.clear()
+        self.ready.clear()
         self.counts.clear()
         self.room.remove(len(self.delayed))
         self.delayed.clear()
@@ -645,18 +653,8 @@ class Redelivery:
 
 
 # ---- body bytes ---------------------------------------------------------------------------------
-# Body bytes of what waits in a lane and of what is in flight, for operators.
-#
-# The index knows what records weigh in the log; their bodies are known to whoever reads them. A few
-# messages are all read, and the figures are exact. Of more, the oldest and the newest are read,
-# which are the ones at hand, and the figures are their mean times the messages: exact when bodies
-# have one size. It is remembered while nothing comes or goes. So a look costs the same however much
-# waits.
-#
-# Bounds: ``ALL_MESSAGES_MAX`` messages and ``ALL_BYTES_MAX`` are read for an exact figure, twice
-# ``EDGE_MESSAGES`` for a mean; a record above ``RECORD_BYTES_MAX`` is not read, but taken for its
-# log bytes, of which the body is all but some hundred.
-# Not here: what limits count, which is always exact (``ready_bytes.py``).
+# The index knows what records weigh in the log; their bodies are known to whoever reads them. So
+# there are two answers: a cheap one for operators, and an exact one where a limit asks.
 
 
 ALL_MESSAGES_MAX: Final = 32
@@ -667,13 +665,23 @@ RECORD_BYTES_MAX: Final = 32 * 1024
 Read = Callable[[Sequence[tuple[int, int]]], list[Record | None]]
 
 
-class BodyBytes:
-    """The figures of one lane."""
+class BodyBytesEstimate:
+    """Body bytes of what is ready in a queue and of what is in flight, for operators.
 
-    __slots__ = ("_between", "_lane", "_mean", "_read")
+    A few messages are all read, and the numbers are exact. Of more, the oldest and the newest are
+    read, which are the ones at hand, and the numbers are their mean times the messages: exact when
+    bodies have one size. It is remembered while nothing comes or goes. So a look costs the same
+    however much waits.
 
-    def __init__(self, lane: QueueCursor, read: Read) -> None:
-        self._lane = lane
+    Bounds: ``ALL_MESSAGES_MAX`` messages and ``ALL_BYTES_MAX`` are read for an exact number, twice
+    ``EDGE_MESSAGES`` for a mean; a record above ``RECORD_BYTES_MAX`` is not read, but taken for its
+    log bytes, of which the body is all but some hundred.
+    """
+
+    __slots__ = ("_between", "_cursor", "_mean", "_read")
+
+    def __init__(self, cursor: QueueCursor, read: Read) -> None:
+        self._cursor = cursor
         self._read = read
         self._between = (-1, -1)
         """The offsets that the mean is of."""
@@ -681,23 +689,23 @@ class BodyBytes:
 
     def look(self) -> tuple[int, int]:
         """Of the ready messages, and of those in flight."""
-        lane = self._lane
-        ready = lane.ready_messages + lane.redelivery.delayed_messages
-        in_flight = lane.pending.messages
+        cursor = self._cursor
+        ready = cursor.ready_messages + cursor.redelivery.delayed_messages
+        in_flight = cursor.pending.messages
         if not ready + in_flight:
             return 0, 0
-        low, end = lane.cursor.low_mark, lane.end
-        index = lane.queue.index
+        low, end = cursor.settled.low_mark, cursor.end
+        index = cursor.queue.index
         if end - low <= ALL_MESSAGES_MAX and index.bytes_between(low, end) <= ALL_BYTES_MAX:
-            sizes = self._sizes(index.entries(lane.floor(), ALL_MESSAGES_MAX))
-            held = sum([size for at, size in sizes.items() if lane.pending.holds(at)])
+            sizes = self._sizes(index.entries(cursor.floor(), ALL_MESSAGES_MAX))
+            held = sum([size for at, size in sizes.items() if cursor.pending.holds(at)])
             return sum(sizes.values()) - held, held
         if self._between != (low, end):
             self._between = low, end
             # The entry of the low mark is not wholly settled, so there is something in it.
             edges = {
                 entry[1]: entry
-                for at in (lane.floor(), max(low, end - EDGE_MESSAGES))
+                for at in (cursor.floor(), max(low, end - EDGE_MESSAGES))
                 for entry in index.entries(at, EDGE_MESSAGES)
             }
             sizes = self._sizes(list(edges.values()))
@@ -707,7 +715,7 @@ class BodyBytes:
 
     def _sizes(self, entries: list[IndexEntry]) -> dict[int, int]:
         """First offset -> body bytes, of those that are not settled."""
-        is_settled = self._lane.cursor.is_settled
+        is_settled = self._cursor.settled.is_settled
         left = [
             entry
             for entry in entries
@@ -721,18 +729,6 @@ class BodyBytes:
         return sizes
 
 
-# ---- ready bytes --------------------------------------------------------------------------------
-# Body bytes of what is ready in a lane, exactly, for topics that limit them.
-#
-# The index knows what records weigh in the log, not their bodies. So the sizes of bodies are kept
-# here, four bytes per offset from the low mark on, and only for lanes somebody asks about. The sum
-# of the unread is carried along: each offset is added once, when it is stored, and taken away once,
-# when it is read; what waits to be delivered again is summed up when asked.
-#
-# Settled offsets count nothing. A seek starts over, and so does a restart: then the records from
-# the low mark on are read once, which the limit itself keeps few.
-
-
 READ_ENTRIES: Final = 512
 """Records looked at in one go."""
 
@@ -740,42 +736,47 @@ TRIM_MIN: Final = 4096
 """Offsets below the low mark that are kept before they are cut off."""
 
 
-class ReadyBytes:
-    """The sizes of bodies in one lane."""
+class ReadyBodyBytes:
+    """Body bytes of what is ready in a queue, exactly, for topics that limit them.
 
-    __slots__ = ("_base", "_lane", "_read", "_read_upto", "_sizes", "_unread")
+    Four bytes per offset from the low mark on, kept only for cursors somebody asks about. The sum
+    of the unread is carried along: each offset is added once, when it is stored, and taken away
+    once, when it is read; what waits to be delivered again is summed up when asked. Settled offsets
+    count nothing. A seek starts over, and so does a restart: then the records from the low mark on
+    are read once, which the limit itself keeps few.
+    """
 
-    def __init__(
-        self, lane: QueueCursor, read: Callable[[Sequence[tuple[int, int]]], list[Record | None]]
-    ) -> None:
-        self._lane = lane
+    __slots__ = ("_base", "_cursor", "_read", "_read_upto", "_sizes", "_unread")
+
+    def __init__(self, cursor: QueueCursor, read: Read) -> None:
+        self._cursor = cursor
         self._read = read
-        self._base = self._read_upto = lane.floor()
+        self._base = self._read_upto = cursor.floor()
         self._sizes = array("I")
         self._unread = 0
 
     def total(self) -> int:
         """Body bytes of the ready messages, those not yet visible included."""
-        lane = self._lane
-        if lane.next_offset < self._read_upto:
+        cursor = self._cursor
+        if cursor.next_offset < self._read_upto:
             self._start_over()
         self._extend()
-        passed = lane.next_offset - self._base
+        passed = cursor.next_offset - self._base
         self._unread -= sum(self._sizes[self._read_upto - self._base : passed])
-        self._read_upto = lane.next_offset
+        self._read_upto = cursor.next_offset
         self._trim()
         base, sizes = self._base, self._sizes
-        return self._unread + sum(sizes[at - base] for at in lane.redelivery.again if at >= base)
+        return self._unread + sum(sizes[at - base] for at in cursor.redelivery.ready if at >= base)
 
     def _start_over(self) -> None:
-        self._base = self._read_upto = self._lane.floor()
+        self._base = self._read_upto = self._cursor.floor()
         self._sizes = array("I")
         self._unread = 0
 
     def _extend(self) -> None:
         """Learn the sizes of what was stored since the last look."""
-        index = self._lane.queue.index
-        is_settled = self._lane.cursor.is_settled
+        index = self._cursor.queue.index
+        is_settled = self._cursor.settled.is_settled
         end = index.next_offset
         while (start := self._base + len(self._sizes)) < end:
             entries = index.entries(start, READ_ENTRIES)
@@ -795,7 +796,7 @@ class ReadyBytes:
         self._sizes.extend([0] * (end - self._base - len(self._sizes)))
 
     def _trim(self) -> None:
-        passed = min(self._lane.floor(), self._read_upto) - self._base
+        passed = min(self._cursor.floor(), self._read_upto) - self._base
         if passed >= TRIM_MIN and 2 * passed >= len(self._sizes):
             del self._sizes[:passed]
             self._base += passed

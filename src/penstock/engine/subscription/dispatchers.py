@@ -1,10 +1,17 @@
-"""What every dispatch mode answers: who may join, and who takes next.
+"""Who of a queue's consumers gets the next message: one dispatcher per subscription type (mode).
 
-One dispatcher per queue and subscription: where clients attach to single queues, each queue has its
+A subscription has one dispatcher per queue: where consumers read single queues, each queue has its
 own set of consumers, its own active one and its own turn of the round.
 
-Not here: how messages are dealt out and handed over (``engine/subscription/dispatch.py``).
+* ``Exclusive``: one consumer; a second is refused.
+* ``Failover`` and ``SingleActive``: one active consumer, the others stand by.
+* ``Shared``: everyone in turn, by priority.
+* ``KeyShared``: everyone, but messages of one key to one consumer at a time.
+
+Not here: how messages are dealt out and handed over (``dispatch.py``).
 """
+
+from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from functools import lru_cache
@@ -12,57 +19,19 @@ from heapq import heapify, heappop, heappush
 from struct import iter_unpack
 from typing import Final, Protocol
 
+from penstock.engine.host import Mode
 from penstock.engine.subscription.consumer import Consumer, ConsumerRefusal, RefusalReason
 
-TAKERS_MAX: Final = 64
+RECEIVERS_MAX: Final = 64
 """Consumers looked for in one round; ten thousand of them must not make a round expensive."""
 
 
-class Dispatcher(Protocol):
-    """One mode, for one queue."""
-
-    consumers: list[Consumer]
-
-    def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
-        """Why this consumer may not join; None = it may."""
-        ...
-
-    def join(self, consumer: Consumer) -> Consumer | None:
-        """Take it in; returns the consumer it displaced as the active one, if any."""
-        ...
-
-    def leave(self, consumer: Consumer) -> None: ...
-
-    def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
-        """Those who can take something now, in the order in which they are served.
-
-        More than there are messages need not be found.
-        """
-        ...
-
-    def served(self, last: Consumer) -> None:
-        """The round ended with this one."""
-        ...
-
-    def park(self, offset: int, slot: int) -> None:
-        """An entry of this key slot waits for its turn (key_shared only)."""
-        ...
-
-    def released(self, slot: int) -> None:
-        """An entry of this key slot is no longer in flight (key_shared only)."""
-        ...
-
-    def unpark(self) -> list[int]:
-        """Give up everything set aside for busy keys; its first offsets are the caller's now."""
-        ...
+def make_dispatcher(mode: Mode) -> Dispatcher:
+    return _DISPATCHERS[mode]()
 
 
-# ---- exclusive ----------------------------------------------------------------------------------
-# Exclusive: one consumer per queue; a second is refused, with a value and not an error.
-
-
-class Exclusive:
-    """At most one consumer."""
+class Dispatcher:
+    """One mode, for one queue. As it stands here: everybody may join, in the order they come."""
 
     __slots__ = ("consumers",)
 
@@ -70,7 +39,49 @@ class Exclusive:
         self.consumers: list[Consumer] = []
 
     def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
-        """Only the first is welcome."""
+        """Why this consumer may not join, as a value and not an error; None = it may."""
+        return None
+
+    def join(self, consumer: Consumer) -> Consumer | None:
+        """Take it in; returns the consumer it displaced as the active one, if any."""
+        self.consumers.append(consumer)
+        return None
+
+    def leave(self, consumer: Consumer) -> None:
+        self.consumers.remove(consumer)
+
+    def receivers(self, count_max: int = RECEIVERS_MAX) -> list[Consumer]:
+        """Those who may be handed something now, in the order in which they are served.
+
+        More than there are messages need not be found.
+        """
+        return [each for each in self.consumers if each.available_messages() > 0]
+
+    def served(self, last: Consumer) -> None:
+        """The round ended with this one."""
+
+    # Of these three only KeyShared knows anything.
+
+    def park(self, offset: int, slot: int) -> None:
+        """An entry of this key slot waits for its turn."""
+
+    def released(self, slot: int) -> None:
+        """An entry of this key slot is no longer in flight."""
+
+    def unpark(self) -> list[int]:
+        """Give up everything set aside for busy keys; its first offsets are the caller's now."""
+        return []
+
+
+# ---- exclusive, failover, single active ---------------------------------------------------------
+
+
+class Exclusive(Dispatcher):
+    """At most one consumer."""
+
+    __slots__ = ()
+
+    def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
         if not self.consumers:
             return None
         owner = self.consumers[0].name
@@ -80,134 +91,94 @@ class Exclusive:
             f"{consumer.name!r} may come when it has left",
         )
 
-    def join(self, consumer: Consumer) -> Consumer | None:
-        self.consumers.append(consumer)
-        return None
 
-    def leave(self, consumer: Consumer) -> None:
-        self.consumers.remove(consumer)
+class ActiveStandby(Dispatcher):
+    """One active consumer gets everything; the others stand by with their demand.
 
-    def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
-        """The one, while it has room."""
-        return [consumer for consumer in self.consumers if consumer.room() > 0]
+    ``consumers`` is the line of succession, its first is active. A consumer of several queues hears
+    only of its first active queue and of its last.
+    """
 
-    def served(self, last: Consumer) -> None: ...
-
-    def park(self, offset: int, slot: int) -> None: ...
-
-    def released(self, slot: int) -> None: ...
-
-    def unpark(self) -> list[int]:
-        return []
-
-
-# ---- failover -----------------------------------------------------------------------------------
-# Failover: one active consumer, the others wait with their demand until it leaves.
-#
-# Active is the one of the highest priority, then of the first name, then the eldest. Joining may
-# displace the active one: what it has not settled goes to its successor, in order.
-
-
-class Failover:
-    """Consumers in the order in which they become active."""
-
-    __slots__ = ("consumers",)
-
-    def __init__(self) -> None:
-        self.consumers: list[Consumer] = []
+    __slots__ = ()
 
     @property
     def active(self) -> Consumer | None:
-        """The one that gets everything."""
         return self.consumers[0] if self.consumers else None
-
-    def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
-        return None
-
-    def join(self, consumer: Consumer) -> Consumer | None:
-        """Take a place in the line; the displaced active one is returned."""
-        before = self.active
-        self.consumers.append(consumer)
-        self.consumers.sort(key=lambda each: (-each.priority, each.name, each.consumer_id))
-        after = self.active
-        if after is before:
-            return None
-        self._tell(before, after)
-        return before
 
     def leave(self, consumer: Consumer) -> None:
         """The next in line becomes active when the active one leaves."""
         was_active = consumer is self.active
         self.consumers.remove(consumer)
         if was_active:
-            self._tell(None, self.active)
+            self._hand_over(None, self.active)
 
-    def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
-        """The active one, while it has room."""
+    def receivers(self, count_max: int = RECEIVERS_MAX) -> list[Consumer]:
         active = self.active
-        return [active] if active is not None and active.room() > 0 else []
+        return [active] if active is not None and active.available_messages() > 0 else []
 
-    def served(self, last: Consumer) -> None: ...
-
-    def park(self, offset: int, slot: int) -> None: ...
-
-    def released(self, slot: int) -> None: ...
-
-    def unpark(self) -> list[int]:
-        return []
-
-    @staticmethod
-    def _tell(before: Consumer | None, after: Consumer | None) -> None:
-        # A consumer of several queues hears only of its first active queue and of its last.
+    def _hand_over(self, before: Consumer | None, after: Consumer | None) -> None:
         if before is not None:
-            before.active_lanes -= 1
-            if not before.active_lanes:
+            before.active_queues -= 1
+            if not before.active_queues:
                 before.outlet.active_changed(before, False)
         if after is not None:
-            after.active_lanes += 1
-            if after.active_lanes == 1:
+            after.active_queues += 1
+            if after.active_queues == 1:
                 after.outlet.active_changed(after, True)
 
 
-# ---- single active ------------------------------------------------------------------------------
-# Single active: one consumer at a time, in the order in which they came.
-#
-# Unlike failover nobody is displaced: neither a name nor a priority lets a later one go first, and
-# what the active one holds stays with it when it leaves.
+class Failover(ActiveStandby):
+    """Active is the one of the highest priority, then of the first name, then the eldest.
 
-
-class SingleActive(Failover):
-    """Consumers in the order in which they joined."""
+    Joining may displace the active one: what it has not settled goes to its successor, in order.
+    """
 
     __slots__ = ()
 
     def join(self, consumer: Consumer) -> Consumer | None:
-        """Behind everybody else; nobody is displaced."""
+        before = self.active
+        self.consumers.append(consumer)
+        self.consumers.sort(key=lambda each: (-each.priority, each.name, each.consumer_id))
+        after = self.active
+        if after is before:
+            return None
+        self._hand_over(before, after)
+        return before
+
+
+class SingleActive(ActiveStandby):
+    """Active is who came first (RabbitMQ's single active consumer).
+
+    Unlike failover nobody is displaced: neither a name nor a priority lets a later one go first,
+    and what the active one holds stays with it when it leaves.
+    """
+
+    __slots__ = ()
+
+    def join(self, consumer: Consumer) -> Consumer | None:
         self.consumers.append(consumer)
         if consumer is self.active:
-            self._tell(None, consumer)
+            self._hand_over(None, consumer)
         return None
 
 
 # ---- shared -------------------------------------------------------------------------------------
-# Shared: everyone in turn, the highest priority that can take anything first.
-#
-# A consumer without room is skipped, so a slow one holds only what it has (law 8); a lower priority
-# is served only while no higher one has room.
 
 
-class Shared:
-    """Consumers by priority, each level with its own round."""
+class Shared(Dispatcher):
+    """Everyone in turn, the highest priority that can take anything first.
 
-    __slots__ = ("_found_at", "_levels", "consumers")
+    A consumer without demand is skipped, so a slow one holds only what it has (law 8); a lower
+    priority is served only while no higher one may take anything.
+    """
+
+    __slots__ = ("_found_at", "_levels")
 
     def __init__(self) -> None:
-        self.consumers: list[Consumer] = []
+        super().__init__()
         self._levels: list[_Level] = []
+        # Where the receivers of the last call stand: ``served`` goes on behind the last of them.
         self._found_at: dict[int, tuple[_Level, int]] = {}
-
-    def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
-        return None
 
     def join(self, consumer: Consumer) -> Consumer | None:
         """Behind those of its own priority; nobody is displaced."""
@@ -231,9 +202,9 @@ class Shared:
                 level.next -= at < level.next
         self._levels = [level for level in self._levels if level.members]
 
-    def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
-        """Those of the highest level with room, beginning behind the one served last."""
-        count_max = min(count_max, TAKERS_MAX)
+    def receivers(self, count_max: int = RECEIVERS_MAX) -> list[Consumer]:
+        """Those of the highest level with demand, beginning behind the one served last."""
+        count_max = min(count_max, RECEIVERS_MAX)
         self._found_at.clear()
         for level in self._levels:
             found: list[Consumer] = []
@@ -241,7 +212,7 @@ class Shared:
             for step in range(count):
                 at = (level.next + step) % count
                 consumer = members[at]
-                if consumer.room() > 0:
+                if consumer.available_messages() > 0:
                     found.append(consumer)
                     self._found_at[consumer.consumer_id] = (level, at)
                     if len(found) == count_max:
@@ -252,20 +223,15 @@ class Shared:
 
     def served(self, last: Consumer) -> None:
         """The next round begins behind this one."""
-        place = self._found_at.get(last.consumer_id)
-        if place is not None:
-            level, at = place
+        found = self._found_at.get(last.consumer_id)
+        if found is not None:
+            level, at = found
             level.next = (at + 1) % len(level.members)
-
-    def park(self, offset: int, slot: int) -> None: ...
-
-    def released(self, slot: int) -> None: ...
-
-    def unpark(self) -> list[int]:
-        return []
 
 
 class _Level:
+    """The consumers of one priority, and whose turn it is."""
+
     __slots__ = ("members", "next", "priority")
 
     def __init__(self, priority: int, members: list[Consumer]) -> None:
@@ -275,19 +241,6 @@ class _Level:
 
 
 # ---- key shared ---------------------------------------------------------------------------------
-# Key_shared: messages of one key go to one consumer at a time, in order.
-#
-# A key falls into a slot, a slot has an owner (``key_slots``). Three things keep the order:
-#
-# * *Draining*: while a former owner still has messages of a slot in flight, the slot's further
-#   messages wait; they go to the new owner when the last of those is settled or comes back.
-# * *Parking*: a message whose owner has no room is set aside for it, and the reader looks further
-#   for keys whose owners have room. Whatever is parked for a consumer goes to it before anything
-#   new.
-# * *Bounded look-ahead*: so many are parked at most; then reading stops until some are taken.
-#
-# What comes back is parked, too, and so takes its place among the waiting messages of its key.
-# Invariant: an offset is parked at most once, for its owner or for its slot.
 
 
 LOOK_AHEAD_PER_CONSUMER_MAX: Final = 4_000
@@ -301,14 +254,27 @@ _SPREAD: Final = 40_503
 """A message without a key has no order to keep: its offset, multiplied, gives it any slot."""
 
 
-class KeyShared:
-    """Owners, what they hold by slot, and what waits for them."""
+class KeyShared(Dispatcher):
+    """Messages of one key go to one consumer at a time, in order.
 
-    __slots__ = ("_held", "_is_stale", "_parked", "_waiting", "consumers", "owners", "parked_count")
+    A key falls into a slot, a slot has an owner (``SlotOwners``). Three things keep the order:
+
+    * *Draining*: while a former owner still has messages of a slot in flight, the slot's further
+      messages wait; they go to the new owner when the last of those is settled or comes back.
+    * *Parking*: a message whose owner has no demand is set aside for it, and the reader looks
+      further for keys whose owners have some. Whatever is parked for a consumer goes to it before
+      anything new.
+    * *Bounded look-ahead*: so many are parked at most; then reading stops until some are taken.
+
+    What comes back is parked, too, and so takes its place among the waiting messages of its key.
+    Invariant: an offset is parked at most once, for its owner or for its slot.
+    """
+
+    __slots__ = ("_held", "_is_stale", "_parked", "_waiting", "owners", "parked_count")
 
     def __init__(self) -> None:
-        self.consumers: list[Consumer] = []
-        self.owners: SlotOwners = SlotRing()
+        super().__init__()
+        self.owners: SlotOwners = ConsistentHashRing()
         self.parked_count = 0
         # Slot -> [id of the consumer that has it in flight, how many entries].
         self._held: dict[int, list[int]] = {}
@@ -326,7 +292,7 @@ class KeyShared:
     def refusal(self, consumer: Consumer) -> ConsumerRefusal | None:
         """The first consumer decides how keys are shared out; the others must fit in."""
         if not self.consumers:
-            self.owners = SlotClaims() if consumer.key_ranges else SlotRing()
+            self.owners = StickyRanges() if consumer.key_ranges else ConsistentHashRing()
         return self.owners.refusal(consumer)
 
     def join(self, consumer: Consumer) -> Consumer | None:
@@ -342,23 +308,21 @@ class KeyShared:
         self.owners.remove(consumer)
         self._is_stale = True
 
-    def takers(self, count_max: int = TAKERS_MAX) -> list[Consumer]:
-        """Everyone with room; who gets what is decided by key."""
-        self._settle_owners()
-        return [consumer for consumer in self.consumers if consumer.room() > 0]
-
-    def served(self, last: Consumer) -> None: ...
+    def receivers(self, count_max: int = RECEIVERS_MAX) -> list[Consumer]:
+        """Everyone with demand; who gets what is decided by key."""
+        self._reassign_parked()
+        return super().receivers(count_max)
 
     def slot(self, key: bytes, offset: int) -> int:
         return self.owners.slot(key) if key else offset * _SPREAD % SLOTS + 1
 
-    def place(self, offset: int, slot: int, rooms: dict[int, int]) -> int:
+    def assign(self, offset: int, slot: int, available: dict[int, int]) -> int:
         """The consumer id that takes this entry now; 0 = it was parked.
 
-        ``rooms`` says how much each taker may still get; who is not in it gets nothing.
+        ``available`` says how much each receiver may still get; who is not in it gets nothing.
         """
         owner_id = self._free_owner(slot)
-        if not owner_id or rooms.get(owner_id, 0) <= 0 or owner_id in self._parked:
+        if not owner_id or available.get(owner_id, 0) <= 0 or owner_id in self._parked:
             self.park(offset, slot)
             return 0
         return owner_id
@@ -370,7 +334,7 @@ class KeyShared:
         heappush(heap.setdefault(owner_id or slot, []), (offset, slot))
         self.parked_count += 1
 
-    def handed(self, slot: int, consumer_id: int) -> None:
+    def handed_over(self, slot: int, consumer_id: int) -> None:
         """An entry of the slot is in flight now."""
         held = self._held.get(slot)
         if held is None:
@@ -440,7 +404,7 @@ class KeyShared:
             return 0
         return owner.consumer_id
 
-    def _settle_owners(self) -> None:
+    def _reassign_parked(self) -> None:
         """After consumers came or went, sort what is parked by its owners of today."""
         if not self._is_stale:
             return
@@ -460,16 +424,11 @@ class KeyShared:
 
 # ---- key slots ----------------------------------------------------------------------------------
 # Which consumer owns a key: keys fall into slots, slots belong to consumers.
-#
-# * ``SlotRing``: consistent hashing, 100 points per consumer on a ring of 65535 slots; the owner of
-#   a slot is the next point at or above it, going round. A consumer that comes or goes moves only
-#   the slots next to its points.
-# * ``SlotClaims``: consumers name their ranges; no overlap, and a slot nobody claimed has no owner.
-#
-# Slots are 1..65535; 0 means "no slot".
 
 
 SLOTS: Final = 65535
+"""Slots are 1..65535; 0 means "no slot"."""
+
 POINTS_PER_CONSUMER: Final = 100
 
 
@@ -491,8 +450,12 @@ class SlotOwners(Protocol):
     def remove(self, consumer: Consumer) -> None: ...
 
 
-class SlotRing:
-    """Shares by consistent hashing."""
+class ConsistentHashRing:
+    """Shares by consistent hashing: 100 points per consumer on a ring of all slots.
+
+    The owner of a slot is the next point at or above it, going round. A consumer that comes or goes
+    moves only the slots next to its points.
+    """
 
     __slots__ = ("_at", "_indexes", "_known", "_points", "_ring")
 
@@ -562,8 +525,8 @@ class SlotRing:
         self._known.clear()
 
 
-class SlotClaims:
-    """Shares as the consumers claim them."""
+class StickyRanges:
+    """Shares as the consumers claim them: no overlap, and a slot nobody claimed has no owner."""
 
     __slots__ = ("_claims",)
 
@@ -657,3 +620,12 @@ def _scramble(block: int) -> int:
     block = (block * _C1) & _MASK
     block = ((block << 15) | (block >> 17)) & _MASK
     return (block * _C2) & _MASK
+
+
+_DISPATCHERS: Final[dict[Mode, type[Dispatcher]]] = {
+    Mode.EXCLUSIVE: Exclusive,
+    Mode.FAILOVER: Failover,
+    Mode.SINGLE_ACTIVE: SingleActive,
+    Mode.SHARED: Shared,
+    Mode.KEY_SHARED: KeyShared,
+}

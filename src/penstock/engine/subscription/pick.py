@@ -1,4 +1,4 @@
-"""What comes next in a lane: first what waits to be delivered again, then the unread.
+"""What comes next in a queue: first what waits to be delivered again, then the unread.
 
 Index entries are read in chunks, records in one call for the chunk, and nothing is looked at one by
 one that the index can say of all of them. A chunk is *plain* when its entries cover exactly as
@@ -6,8 +6,13 @@ many offsets as there are entries, from the first one on: no batch, no hole. Wha
 delivered is dealt with here: settled with its cause (expired, corrupt, unwanted, gone) or put aside
 (delayed), never blocking what is behind it.
 
-Invariant: an offset that leaves ``again`` or the unread here is afterwards in a returned delivery,
-settled, or delayed.
+A message expires at the head of its subscription only: either it is about to be delivered, or it
+has been the next one for long enough. Whichever comes first of its own ``expire_ms`` and the
+topic's time to live counts. The moment is wall time in the record and becomes monotonic when it is
+armed (D14).
+
+Invariant: an offset that leaves ``redelivery.ready`` or the unread here is afterwards in a returned
+delivery, settled, or delayed.
 """
 
 from collections.abc import Iterable
@@ -30,13 +35,14 @@ CHUNK_ENTRIES_MAX: Final = 512
 CHUNK_BYTES_MAX: Final = 1 << 20
 """Bytes read in one go; the first entry is read whatever its size."""
 
+# As plain numbers: an enum's ``&`` costs more than all else that is done for an entry.
 _TRANSIENT: Final = int(IndexFlag.TRANSIENT)
 _DEFERRED: Final = int(IndexFlag.DEFERRED)
 _EXPIRES: Final = int(IndexFlag.EXPIRES)
 
 
 class Picked(msgspec.Struct, gc=False):
-    """What one look at a lane gave."""
+    """What one look at a queue gave."""
 
     deliveries: list[Delivery]
     moved: int = 0
@@ -50,7 +56,10 @@ class Picked(msgspec.Struct, gc=False):
 
 
 class Picker:
-    """Takes what is next for one subscription."""
+    """Takes what is next in a queue, for one subscription, and drops what is not to be delivered.
+
+    It neither knows consumers nor puts anything in flight: a returned delivery is its caller's.
+    """
 
     __slots__ = (
         "_honours_delay", "_host", "_is_owner", "dead_letters", "filter", "lost", "skipped",
@@ -68,68 +77,71 @@ class Picker:
         """Offsets that no longer exist: removed by retention, or transient before a restart."""
 
     def pick(
-        self, lane: QueueCursor, messages_max: int, bytes_max: int, *, is_reading: bool = True
+        self, cursor: QueueCursor, messages_max: int, bytes_max: int, *, is_reading: bool = True
     ) -> Picked:
         """About as much as asked for; one batch may cross the line. ``is_reading``: also unread.
 
-        What ``filter`` refuses is settled; whoever asks with another one sets it for the time.
+        Three ways, the cheapest that fits: what waits for redelivery is looked at one by one; a
+        fresh chunk (nothing of it was ever settled or delivered, nothing of it depends on time or
+        content) is made column by column; any other chunk is sifted. What ``filter`` refuses is
+        settled; whoever asks with another one sets it for the time.
         """
-        redelivery = lane.redelivery
+        redelivery = cursor.redelivery
         bytes_max = min(bytes_max, CHUNK_BYTES_MAX)
-        if redelivery.again:
-            offsets = redelivery.take(min(messages_max, CHUNK_ENTRIES_MAX))
-            picked = self.again(lane, offsets, messages_max, bytes_max)
-            redelivery.put_back(picked.left_over)
+        if redelivery.ready:
+            offsets = redelivery.pop(min(messages_max, CHUNK_ENTRIES_MAX))
+            picked = self.pick_at(cursor, offsets, messages_max, bytes_max)
+            redelivery.add_all(picked.left_over)
             return picked
         if redelivery.room.is_full:
             messages_max = min(messages_max, redelivery.look_max)
         if not is_reading or messages_max <= 0:
             return Picked([])
-        start, cursor = lane.next_offset, lane.cursor
+        start, settled = cursor.next_offset, cursor.settled
         is_fresh = (
             self.filter is None
-            and lane.flagged_below <= start
-            and not lane.queue.topic.policy.message_ttl_ms
-            and (cursor.ends[-1] if cursor.ends else cursor.low_mark) <= start
+            and cursor.flagged_below <= start
+            and not cursor.queue.topic.policy.message_ttl_ms
+            and (settled.ends[-1] if settled.ends else settled.low_mark) <= start
             and not redelivery.counts
         )
-        if is_fresh and (plain := self._plain(lane, messages_max, bytes_max)) is not None:
+        if is_fresh and (plain := self._plain(cursor, messages_max, bytes_max)) is not None:
             return plain
-        return self._unread(lane, messages_max, bytes_max, is_fresh=is_fresh)
+        return self._unread(cursor, messages_max, bytes_max, is_fresh=is_fresh)
 
-    def again(
-        self, lane: QueueCursor, offsets: list[int], messages_max: int, bytes_max: int
+    def pick_at(
+        self, cursor: QueueCursor, offsets: list[int], messages_max: int, bytes_max: int
     ) -> Picked:
-        """Entries at these first offsets, ascending; what is too much is the caller's again."""
-        found = entries_at(lane, offsets)
+        """Entries at these first offsets, ascending; ``left_over`` is what was too much."""
+        found = entries_at(cursor, offsets)
         entries = list(found.values())
-        wanted = _cut(entries, messages_max, bytes_max, lane.end)
+        wanted = _cut(entries, messages_max, bytes_max, cursor.end)
         moved = sum(entry[5] for entry in wanted)
         for offset in offsets:
             if offset not in found:
-                self.gone(lane, offset, offset + 1)
+                self.skip_missing(cursor, offset, offset + 1)
                 moved += 1
-        picked = self._sift(lane, wanted, is_fresh=False, moved=moved)
+        picked = self._sift(cursor, wanted, is_fresh=False, moved=moved)
         picked.left_over = [entry[1] for entry in entries[len(wanted) :]]
         return picked
 
     def _unread(
-        self, lane: QueueCursor, messages_max: int, bytes_max: int, *, is_fresh: bool
+        self, cursor: QueueCursor, messages_max: int, bytes_max: int, *, is_fresh: bool
     ) -> Picked:
         """``is_fresh``: nothing of it was ever settled, delivered or is to be looked at."""
-        index = lane.queue.index
-        start = lane.next_offset
-        end = lane.end
+        index = cursor.queue.index
+        start = cursor.next_offset
+        end = cursor.end
         if start < index.min_offset and start < end:
-            self.gone(lane, start, min(index.min_offset, end))
-            start = lane.next_offset = min(index.min_offset, end)
+            self.skip_missing(cursor, start, min(index.min_offset, end))
+            start = cursor.next_offset = min(index.min_offset, end)
         count = min(messages_max, end - start, CHUNK_ENTRIES_MAX)
         if count <= 0:
             return Picked([])
         entries = index.entries(start, count)
         if not entries or entries[0][1] >= end:
-            self.gone(lane, start, end)
-            lane.next_offset = end
+            self.skip_missing(cursor, start, end)
+            cursor.next_offset = end
             return Picked([], end - start)
         first, last = entries[0], entries[-1]
         is_plain = first[1] == start and last[1] + last[5] - start == len(entries)
@@ -138,16 +150,16 @@ class Picker:
             last = entries[-1]
             is_plain = first[1] == start and last[1] + last[5] - start == len(entries)
             if not is_plain:
-                self._fill_holes(lane, start, entries)
-        lane.next_offset = last[1] + last[5]
-        moved = lane.next_offset - start
-        return self._sift(lane, entries, is_fresh=is_fresh and is_plain, moved=moved)
+                self._fill_holes(cursor, start, entries)
+        cursor.next_offset = last[1] + last[5]
+        moved = cursor.next_offset - start
+        return self._sift(cursor, entries, is_fresh=is_fresh and is_plain, moved=moved)
 
-    def _plain(self, lane: QueueCursor, messages_max: int, bytes_max: int) -> Picked | None:
+    def _plain(self, cursor: QueueCursor, messages_max: int, bytes_max: int) -> Picked | None:
         """The common chunk, without a loop of ours: single messages, never seen, all at hand."""
-        start = lane.next_offset
-        count = min(messages_max, lane.end - start, CHUNK_ENTRIES_MAX)
-        columns = lane.queue.index.plain_run(start, count) if count > 0 else None
+        start = cursor.next_offset
+        count = min(messages_max, cursor.end - start, CHUNK_ENTRIES_MAX)
+        columns = cursor.queue.index.plain_run(start, count) if count > 0 else None
         if columns is None or sum(columns[1]) > bytes_max:
             return None
         positions, lengths = columns
@@ -155,8 +167,8 @@ class Picker:
         if records is None:
             return None
         count = len(records)
-        lane.next_offset = end = start + count
-        queue_id = lane.queue_id
+        cursor.next_offset = end = start + count
+        queue_id = cursor.queue_id
         if count == 1:
             # By itself: setting up the iterators below costs several times as much.
             deliveries = [Delivery(records[0], queue_id, start, lengths[0])]
@@ -165,120 +177,126 @@ class Picker:
         return Picked(deliveries, count, is_plain=True, sizes=lengths)
 
     def _sift(
-        self, lane: QueueCursor, entries: list[IndexEntry], *, is_fresh: bool, moved: int
+        self, cursor: QueueCursor, entries: list[IndexEntry], *, is_fresh: bool, moved: int
     ) -> Picked:
         """Read the records and keep what can be delivered."""
         if self.filter is not None:
-            entries = self._wanted(lane, entries)
+            entries = self._wanted(cursor, entries)
         if not entries:
             return Picked([], moved)
         positions, firsts, _, _, lengths, _, _, flags = zip(*entries, strict=True)
         records = self._host.read(list(zip(positions, lengths, strict=True)))
         # The common chunk is told by two looks at whole columns and made without a loop of ours.
         if is_fresh and not any(flags) and _is_whole(records):
-            made = map(Delivery, records, repeat(lane.queue_id), firsts, lengths)
+            made = map(Delivery, records, repeat(cursor.queue_id), firsts, lengths)
             return Picked(list(made), moved, is_plain=True)
         now_ms = self._host.clock.wall_ms()
         deliveries: list[Delivery] = []
         for entry, record in zip(entries, records, strict=True):
-            delivery = self._examine(lane, entry, record, now_ms)
+            delivery = self._examine(cursor, entry, record, now_ms)
             if delivery is not None:
                 deliveries.append(delivery)
         return Picked(deliveries, moved)
 
     def _examine(
-        self, lane: QueueCursor, entry: IndexEntry, record: Record | None, now_ms: int
+        self, cursor: QueueCursor, entry: IndexEntry, record: Record | None, now_ms: int
     ) -> Delivery | None:
         """One entry that needs a look; None when it is not to be delivered now."""
         offset, span = entry[1], entry[5]
-        unsettled = span - lane.cursor.settled_in(offset, offset + span)
+        unsettled = span - cursor.settled.settled_in(offset, offset + span)
         if not unsettled:
-            lane.redelivery.counts.pop(offset, None)
+            cursor.redelivery.counts.pop(offset, None)
         elif entry[7] & _TRANSIENT and entry[0] < self._host.transient_floor:
-            self.gone(lane, offset, offset + span)
+            self.skip_missing(cursor, offset, offset + span)
         elif record is None:
             self.lost += unsettled
-            self._drop(lane, Cause.CORRUPT, offset, span)
-        elif self._is_expired(lane, entry, record, now_ms):
-            self.bury(lane, entry, record, Cause.EXPIRED)
+            self._drop(cursor, Cause.CORRUPT, offset, span)
+        elif self._is_expired(cursor, entry, record, now_ms):
+            self.dead_letter(cursor, entry, record, Cause.EXPIRED)
         elif self.filter is not None and not self.filter.matches_record(record):
-            self._drop(lane, Cause.ACKED, offset, span)
+            self._drop(cursor, Cause.ACKED, offset, span)
         elif self._honours_delay and entry[7] & _DEFERRED and record.deliver_ms > now_ms:
             due_ms = self._host.clock.monotonic_ms() + record.deliver_ms - now_ms
-            lane.redelivery.delay(offset, due_ms, unsettled)
+            cursor.redelivery.delay(offset, due_ms, unsettled)
         else:
-            attempts = lane.redelivery.counts.get(offset, -1)
-            is_redelivered = attempts >= 0 or offset < lane.flagged_below
+            attempts = cursor.redelivery.counts.get(offset, -1)
+            is_redelivered = attempts >= 0 or offset < cursor.flagged_below
             return Delivery(
-                record, lane.queue_id, offset, entry[4], max(attempts, 0), is_redelivered, unsettled
+                record,
+                cursor.queue_id,
+                offset,
+                entry[4],
+                max(attempts, 0),
+                is_redelivered,
+                unsettled,
             )
         return None
 
-    def bury(
-        self, lane: QueueCursor, entry: IndexEntry, record: Record | None, cause: Cause
+    def dead_letter(
+        self, cursor: QueueCursor, entry: IndexEntry, record: Record | None, cause: Cause
     ) -> None:
-        """A message dies: a dead letter if there is a target, and settled in the same frame.
+        """A dead letter if there is a target for it; settled in the same frame.
 
-        For those who only look on (D11) it is past, not dead: its letter is others' to write.
+        A subscription that only looks on (D11) settles it: its dead letter is others' to write.
         """
         offset = entry[1]
         if record is None:
             self.lost += 1
             cause = Cause.CORRUPT
         elif self._is_owner:
-            attempts = lane.redelivery.counts.get(offset, 0)
+            attempts = cursor.redelivery.counts.get(offset, 0)
             self.dead_letters += 1
-            self._host.dead_letter(lane.queue, offset, record, cause, attempts)
-        self._drop(lane, cause, offset, entry[5])
+            self._host.dead_letter(cursor.queue, offset, record, cause, attempts)
+        self._drop(cursor, cause, offset, entry[5])
 
-    def expire_head(self, lane: QueueCursor, entries_max: int) -> int:
+    def expire_head(self, cursor: QueueCursor, entries_max: int) -> int:
         """Settle what is expired at the head, whether or not anybody consumes; returns entries."""
         dropped = 0
         now_ms = self._host.clock.wall_ms()
         while dropped < entries_max:
-            entry = _mortal_head(lane)
+            entry = _expiring_head(cursor)
             if entry is None:
                 break
             record = self._read_one(entry)
-            if record is not None and not self._is_expired(lane, entry, record, now_ms):
+            if record is not None and not self._is_expired(cursor, entry, record, now_ms):
                 break
-            if lane.redelivery.again:
-                lane.redelivery.take(1)
+            if cursor.redelivery.ready:
+                cursor.redelivery.pop(1)
             else:
-                self._fill_holes(lane, lane.next_offset, [entry])
-                lane.next_offset = entry[1] + entry[5]
-            self._examine(lane, entry, record, now_ms)
+                self._fill_holes(cursor, cursor.next_offset, [entry])
+                cursor.next_offset = entry[1] + entry[5]
+            self._examine(cursor, entry, record, now_ms)
             dropped += 1
-        lane.head_offset = -1
-        self.watch_head(lane)
+        cursor.head_offset = -1
+        self.watch_head(cursor)
         return dropped
 
-    def watch_head(self, lane: QueueCursor) -> None:
+    def watch_head(self, cursor: QueueCursor) -> None:
         """Learn when the message at the head expires, once per head."""
-        head = head_of(lane)
-        if head == lane.head_offset:
+        head = cursor.head
+        if head == cursor.head_offset:
             return
-        entry = _mortal_head(lane)
+        entry = _expiring_head(cursor)
         record = self._read_one(entry) if entry is not None else None
-        lane.head_offset = head if head < lane.end else -1
-        lane.head_deadline_ms = 0
+        cursor.head_offset = head if head < cursor.end else -1
+        cursor.head_deadline_ms = 0
         if entry is not None and record is not None:
             clock = self._host.clock
-            expire_ms = expires_ms(entry, record, lane.queue.topic.policy.message_ttl_ms)
+            expire_ms = expires_ms(entry, record, cursor.queue.topic.policy.message_ttl_ms)
             if expire_ms:
                 left_ms = max(0, expire_ms + 1 - clock.wall_ms())
-                lane.head_deadline_ms = clock.monotonic_ms() + left_ms
+                cursor.head_deadline_ms = clock.monotonic_ms() + left_ms
 
     def _read_one(self, entry: IndexEntry) -> Record | None:
         return self._host.read([(entry[0], entry[4])])[0]
 
     def _is_expired(
-        self, lane: QueueCursor, entry: IndexEntry, record: Record, now_ms: int
+        self, cursor: QueueCursor, entry: IndexEntry, record: Record, now_ms: int
     ) -> bool:
-        expire_ms = expires_ms(entry, record, lane.queue.topic.policy.message_ttl_ms)
-        return 0 < expire_ms < now_ms and entry[1] < lane.offered_upto
+        expire_ms = expires_ms(entry, record, cursor.queue.topic.policy.message_ttl_ms)
+        return 0 < expire_ms < now_ms and entry[1] < cursor.offered_upto
 
-    def _wanted(self, lane: QueueCursor, entries: list[IndexEntry]) -> list[IndexEntry]:
+    def _wanted(self, cursor: QueueCursor, entries: list[IndexEntry]) -> list[IndexEntry]:
         assert self.filter is not None
         matches = self.filter.matches_entry
         wanted = []
@@ -286,23 +304,23 @@ class Picker:
             if matches(entry[6]):
                 wanted.append(entry)
             else:
-                self._drop(lane, Cause.ACKED, entry[1], entry[5])
+                self._drop(cursor, Cause.ACKED, entry[1], entry[5])
         return wanted
 
-    def _fill_holes(self, lane: QueueCursor, start: int, entries: list[IndexEntry]) -> None:
+    def _fill_holes(self, cursor: QueueCursor, start: int, entries: list[IndexEntry]) -> None:
         """Offsets that no entry has are settled, or the low mark would wait for them for ever."""
         for entry in entries:
             if entry[1] > start:
-                self.gone(lane, start, entry[1])
+                self.skip_missing(cursor, start, entry[1])
             start = entry[1] + entry[5]
 
-    def gone(self, lane: QueueCursor, start: int, end: int) -> None:
+    def skip_missing(self, cursor: QueueCursor, start: int, end: int) -> None:
         """These offsets no longer exist: settled, or the low mark would wait for them."""
-        self.skipped += self._drop(lane, Cause.COMMITTED, start, end - start)
+        self.skipped += self._drop(cursor, Cause.COMMITTED, start, end - start)
 
-    def _drop(self, lane: QueueCursor, cause: Cause, offset: int, span: int) -> int:
-        fresh = lane.settle(cause, offset, offset + span)
-        lane.redelivery.counts.pop(offset, None)
+    def _drop(self, cursor: QueueCursor, cause: Cause, offset: int, span: int) -> int:
+        fresh = cursor.settle(cause, offset, offset + span)
+        cursor.redelivery.counts.pop(offset, None)
         return fresh
 
 
@@ -311,9 +329,9 @@ def _is_whole(records: list[Record | None]) -> TypeGuard[list[Record]]:
     return all(records)
 
 
-def entries_at(lane: QueueCursor, offsets: list[int]) -> dict[int, IndexEntry]:
+def entries_at(cursor: QueueCursor, offsets: list[int]) -> dict[int, IndexEntry]:
     """The entries with these first offsets, in their order; what is gone is not among them."""
-    index = lane.queue.index
+    index = cursor.queue.index
     there = {
         entry[1]: entry
         for at, count in _runs(sorted(offsets))
@@ -323,16 +341,16 @@ def entries_at(lane: QueueCursor, offsets: list[int]) -> dict[int, IndexEntry]:
     return {offset: there[offset] for offset in offsets if offset in there}
 
 
-def _mortal_head(lane: QueueCursor) -> IndexEntry | None:
+def _expiring_head(cursor: QueueCursor) -> IndexEntry | None:
     """The entry at the head if it can expire at all."""
-    if not lane.redelivery.again:
-        lane.next_offset = lane.cursor.next_unsettled(lane.next_offset)
-    head = head_of(lane)
-    found = lane.queue.index.entries(head, 1) if head < lane.end else []
-    if not found or found[0][1] >= lane.end:
+    if not cursor.redelivery.ready:
+        cursor.next_offset = cursor.settled.next_unsettled(cursor.next_offset)
+    head = cursor.head
+    found = cursor.queue.index.entries(head, 1) if head < cursor.end else []
+    if not found or found[0][1] >= cursor.end:
         return None
     entry = found[0]
-    can_expire = entry[7] & _EXPIRES or lane.queue.topic.policy.message_ttl_ms
+    can_expire = entry[7] & _EXPIRES or cursor.queue.topic.policy.message_ttl_ms
     return entry if can_expire else None
 
 
@@ -365,18 +383,6 @@ def _cut(
     return kept
 
 
-# ---- expiry -------------------------------------------------------------------------------------
-# When messages run out of time.
-#
-# A message expires at the head of its subscription only: either it is about to be delivered, or it
-# has been the next one for long enough. Whichever comes first of its own ``expire_ms`` and the
-# topic's time to live counts. The moment is wall time in the record and becomes monotonic when it
-# is armed (D14).
-#
-# Not here: what becomes of an expired message (``pick``, the host's dead letters), unused topics
-# (``housekeeping``).
-
-
 def expires_ms(entry: IndexEntry, record: Record, ttl_ms: int) -> int:
     """Wall time after which the message is expired; 0 = never."""
     own = record.expire_ms
@@ -386,23 +392,17 @@ def expires_ms(entry: IndexEntry, record: Record, ttl_ms: int) -> int:
     return min(own, by_topic) if own else by_topic
 
 
-def overdue(lane: QueueCursor, host: Host) -> UndoneView | None:
+def expired_backlog(cursor: QueueCursor, host: Host) -> UndoneView | None:
     """What is out of time and still there, if anything is: at least so many, and since when."""
     wall_ms, now_ms = host.clock.wall_ms(), host.clock.monotonic_ms()
-    head, ttl_ms = head_of(lane), lane.queue.topic.policy.message_ttl_ms
-    if not 0 < lane.head_deadline_ms <= now_ms:
+    head, ttl_ms = cursor.head, cursor.queue.topic.policy.message_ttl_ms
+    if not 0 < cursor.head_deadline_ms <= now_ms:
         return None
-    found = lane.queue.index.entries(head, 1)
+    found = cursor.queue.index.entries(head, 1)
     record = host.read([(found[0][0], found[0][4])])[0] if found else None
     if record is None:
         return None
     late_ms = wall_ms - expires_ms(found[0], record, ttl_ms)
     # Of those with a time of their own nobody knows before they are read.
-    end = lane.queue.index.search_time(wall_ms - max(ttl_ms, 0)) if ttl_ms else 0
-    return UndoneView(EXPIRIES, max(1, min(end, lane.end) - head), now_ms - max(0, late_ms))
-
-
-def head_of(lane: QueueCursor) -> int:
-    """The next offset to deliver; the lane's end when there is none."""
-    again = lane.redelivery.again
-    return again[0] if again else lane.next_offset
+    end = cursor.queue.index.search_time(wall_ms - max(ttl_ms, 0)) if ttl_ms else 0
+    return UndoneView(EXPIRIES, max(1, min(end, cursor.end) - head), now_ms - max(0, late_ms))

@@ -1,22 +1,30 @@
-"""A subscription: a named reader of a topic with one cursor per queue and any number of consumers.
+"""A subscription: a named reader of a topic, with a cursor per queue and any number of consumers.
 
-This is the door to the delivery side: everything that changes a subscription is a verb here. A verb
-that may let a message go, or bring a deadline nearer, wakes the subscription at its host (law 4); a
-verb that changes what must survive a restart announces settlements to it.
+This is the door to the delivery side: everything that changes a subscription is a method of
+``Subscription``. One that may let a message go, or bring a deadline nearer, asks its host for a
+dispatch (law 4); one that changes what must survive a restart announces settlements to it.
 
-Three kinds of customer, one engine: a pushed consumer brings a demand (window or permits); a pop
-takes for a limited time, when it asks (``taking.py``); a pull reads by itself (``pull.py``) and
-only commits here.
+Three kinds of reader share it:
 
-Invariant: law 8, one stuck consumer holds only its own subscription.
-Not here: the journey (``deliver.py``), the consumers (``roster.py``), moving cursors
-(``moves.py``).
+* a *pushed* consumer brings a demand (window or permits) and is served by ``dispatch``;
+* a consumer that asks by itself is handed messages in the call: ``take`` (AMQP's ``basic.get``) and
+  ``pop`` (RocketMQ's, one queue, a filter of its own, for a limited time);
+* a *pull* reads the queue by itself (``engine/pull.py``) and only commits its offset here.
+
+What is not settled when a pop's visibility ends has *timed out*: whoever set
+``on_visibility_timeout`` says what becomes of it, else it goes back to its place, counted. ``move``
+is one such answer: a copy in another queue, the original settled, both in one frame (D5).
+
+Invariants: one stuck consumer holds only its own subscription (law 8). A ``take`` or ``pop`` that
+moved nothing wakes nobody, so a waiting pop cannot make turns for ever. Replaying, on top of the
+snapshots, every settlement taken after them gives the cursors as they were at the last take (D5).
+Not here: the way a message goes out (``dispatch.py``), what consumers say about it (``settle.py``),
+where the subscription stands in a queue (``cursor.py``).
 """
 
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Unpack
 
@@ -24,162 +32,50 @@ import msgspec
 
 from penstock.engine.filter.filters import Filter
 from penstock.engine.host import Awaiting, Host, Mode, Start, SubscribedQueue, SubscriptionOptions
-from penstock.engine.subscription import settle
 from penstock.engine.subscription.consumer import (
     Consumer,
     ConsumerKeywords,
     ConsumerOutlet,
     ConsumerRefusal,
     Delivery,
-    Held,
+    PendingEntry,
     RefusalReason,
 )
-from penstock.engine.subscription.cursor import BodyBytes, QueueCursor, ReadyBytes
+from penstock.engine.subscription.cursor import BodyBytesEstimate, QueueCursor, ReadyBodyBytes
 from penstock.engine.subscription.dispatch import DeliveryPipeline, Outbox
-from penstock.engine.subscription.dispatchers import (
-    Dispatcher,
-    Exclusive,
-    Failover,
-    KeyShared,
-    Shared,
-    SingleActive,
-)
+from penstock.engine.subscription.dispatchers import make_dispatcher
+from penstock.engine.subscription.pick import Picker, expired_backlog
 from penstock.engine.subscription.settle import Rewrite, Settler
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import UNLIMITED, Demand, InflightLimit
-from penstock.flow.diagnosis import ConsumerView, StageView
+from penstock.flow.diagnosis import BURIALS, EXPIRIES, ConsumerView, StageView, UndoneView
 from penstock.flow.reason import Reason
 from penstock.log.format import CursorState
 from penstock.model.errors import NotFound
 from penstock.model.ids import ConsumerId, QueueId, SubscriptionId
 from penstock.model.settlement import Cause, QueueSettlement, Settlement
 
-# ---- lanes --------------------------------------------------------------------------------------
-# All places of one subscription: what survives a restart, and the numbers of its queues.
-#
-# Invariant: replaying, on top of the snapshots, every settlement taken after them gives the cursors
-# as they were at the last take (D5).
-# Not here: anything that moves a message (``subscription.py`` and the journey).
+__all__ = ["Subscription", "SubscriptionOptions"]
 
+_log = logging.getLogger(__name__)
 
-class Lanes:
-    """The lanes of one subscription, in the order in which they are served."""
+QUEUE_SLICE: Final = 100
+"""Messages one of several queues may move before the next one has its turn."""
 
-    __slots__ = ("_lanes", "_order", "name", "subscription_id")
-
-    def __init__(self, subscription_id: SubscriptionId, name: str) -> None:
-        self.subscription_id = subscription_id
-        self.name = name
-        self._lanes: dict[QueueId, QueueCursor] = {}
-        self._order: list[QueueCursor] = []
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name} {self.subscription_id}>"
-
-    def lane(self, queue_id: QueueId) -> QueueCursor:
-        """The place in one queue: cursor, in flight, coming back, delayed, unread."""
-        lane = self._lanes.get(queue_id)
-        if lane is None:
-            raise NotFound(f"subscription {self.name!r} does not read a queue with id {queue_id}")
-        return lane
-
-    def held(self, queue_id: QueueId, offset: int) -> Held | None:
-        """Who has this offset in flight, since which attempt; None = nobody."""
-        pending = self.lane(queue_id).pending
-        start = pending.first_offset(offset)
-        return pending.entries[start] if start is not None else None
-
-    @property
-    def has_unsaved(self) -> bool:
-        """Whether ``take_settlements`` would give anything."""
-        order = self._order
-        if len(order) == 1:
-            return not order[0].notes.is_empty
-        return False in [lane.notes.is_empty for lane in order]
-
-    def take_settlements(self) -> list[Settlement]:
-        """Everything to be saved since the last call: one settlement per cause."""
-        parts: list[tuple[Cause, QueueSettlement]] = []
-        for lane in self._order:
-            if not lane.notes.is_empty:
-                parts += lane.notes.take(lane.queue_id, lane.cursor.low_mark)
-        if len(parts) == 1:
-            cause, part = parts[0]
-            return [Settlement(self.subscription_id, int(cause), [part])]
-        by_cause: dict[Cause, list[QueueSettlement]] = {}
-        for cause, part in parts:
-            by_cause.setdefault(cause, []).append(part)
-        # A seek comes before whatever was settled after it.
-        order = sorted(by_cause, key=lambda cause: cause is not Cause.SOUGHT)
-        return [Settlement(self.subscription_id, int(cause), by_cause[cause]) for cause in order]
-
-    def restore(self, state: CursorState) -> None:
-        """Go on from a snapshot; a queue that is gone is ignored."""
-        lane = self._lanes.get(state.queue_id)
-        if lane is not None:
-            lane.restore(state)
-
-    def apply(self, settlement: Settlement) -> None:
-        """Replay a settlement that came after the snapshot."""
-        for part in settlement.queues:
-            lane = self._lanes.get(part.queue_id)
-            if lane is not None:
-                lane.apply(Cause(settlement.cause), part)
-
-    def state(self, queue_id: QueueId, *, is_final: bool = False) -> CursorState:
-        """A snapshot of one queue; ``is_final`` when nothing will be delivered after it."""
-        return self.lane(queue_id).state(self.subscription_id, is_final=is_final)
-
-    def next_deadline_ms(self) -> int | None:
-        """When ``due`` has something to do; whatever brings it nearer wakes the subscription."""
-        soonest_ms: int | None = None
-        for lane in self._order:
-            at_ms = lane.next_deadline_ms()
-            if at_ms is not None and (soonest_ms is None or at_ms < soonest_ms):
-                soonest_ms = at_ms
-        return soonest_ms
-
-    def low_mark(self, queue_id: QueueId) -> int:
-        """Everything below is settled."""
-        return self.lane(queue_id).cursor.low_mark
-
-    def ready(self, queue_id: QueueId) -> int:
-        """Messages that wait to be delivered."""
-        return self.lane(queue_id).ready_messages
-
-    def unacked(self, queue_id: QueueId) -> int:
-        return self.lane(queue_id).pending.messages
-
-    def backlog_bytes(self, queue_id: QueueId) -> int:
-        """Log bytes from the low mark to the end."""
-        return self.lane(queue_id).backlog_bytes
-
-
-# ---- taking -------------------------------------------------------------------------------------
-# Consumers that ask by themselves: take now, pop with a visibility, move what they hold elsewhere.
-#
-# A pushed consumer waits for a dispatch; these do not. ``take`` hands over whatever comes next;
-# ``pop`` does so from one queue, under a filter of its own, and for a limited time: what is not
-# settled by then is *late*, and whoever hung in ``on_late`` says what becomes of it (else it goes
-# back to its place, counted). ``move`` is one such answer: a copy in another queue, the original
-# settled, both in one frame (D5).
-#
-# Invariants: a look that moved nothing wakes nobody, so a waiting pop cannot make turns for ever; a
-# message is in flight or settled before its copy is on its way.
-# Not here: who waits for a pop (the adapter; ``on_ready`` tells it when to look again).
-
+EXPIRE_ENTRIES_MAX: Final = 300
+"""Expired messages settled in one go; the rest follow in the next turn."""
 
 SCAN_MESSAGES_MAX: Final = 800
 """Messages one pop passes over because its filter refuses them; then it is asked again."""
 
-LATE_MAX: Final = 200
-"""Late entries dealt with in one go; the rest follow in the next turn."""
+TIMED_OUT_MAX: Final = 200
+"""Entries whose visibility ended that are dealt with in one go; the rest follow next turn."""
 
-Late = Callable[[QueueId, list[int]], None]
-"""Takes first offsets whose time is up; each must be settled, requeued, moved or extended."""
+OnVisibilityTimeout = Callable[[QueueId, list[int]], None]
+"""Gets first offsets of timed-out entries; each must be settled, requeued, moved or extended."""
 
 
-class PopOrder(msgspec.Struct, frozen=True, gc=False):
+class PopLimits(msgspec.Struct, frozen=True, gc=False):
     """What one pop wants of one queue."""
 
     messages_max: int
@@ -190,222 +86,38 @@ class PopOrder(msgspec.Struct, frozen=True, gc=False):
     """What it refuses is settled unseen."""
 
 
-class Takes(Lanes, ABC):
-    """The part of a subscription that serves them."""
+class Subscription:
+    """One named reader: its cursors, its consumers, and every way to move or settle its messages.
 
-    __slots__ = ("_host", "_journey", "_settler", "is_closed", "is_leaving", "on_late", "on_ready")
+    It guarantees that every message of its queues is delivered until it is settled, and that what
+    it settled stays settled over a restart (if it is durable). It promises an order only as far as
+    its mode does. Methods take first offsets of entries or single offsets inside a batch; offsets
+    that mean nothing any more are ignored, because peers may be late.
 
-    def __init__(
-        self, subscription_id: SubscriptionId, name: str, host: Host, journey: DeliveryPipeline
-    ) -> None:
-        super().__init__(subscription_id, name)
-        self.is_closed = False
-        self.is_leaving = False
-        """True when its topic goes as soon as its dead are buried: nothing is handed out."""
-        self._host = host
-        self._journey = journey
-        self._settler: Settler = journey.settler
-        self.on_late: Late | None = None
-        """Says what becomes of entries whose time is up; None = back to their places."""
-        self.on_ready: Callable[[], None] | None = None
-        """Called at the end of a dispatch while anything waits to be delivered."""
+    It is no thread and no task: the engine calls ``dispatch`` and ``due`` in its turns.
+    """
 
-    @property
-    def has_dying(self) -> bool:
-        """True while somebody waits to be buried."""
-        return bool(self._settler.dying)
-
-    def take(self, consumer: Consumer, messages_max: int) -> list[Delivery]:
-        """Hand over at once, beside demand, returning the list instead of calling the outlet."""
-        taken: list[Delivery] = []
-        for lane in () if self.is_leaving else self._order:
-            if len(taken) < messages_max and consumer.takes_from(lane.queue_id):
-                taken += self._journey.take(lane, consumer, messages_max - len(taken))
-        self._changed()
-        return taken
-
-    def pop(self, consumer: Consumer, queue_id: QueueId, order: PopOrder) -> list[Delivery]:
-        """Hand over messages of one queue for a limited time."""
-        if self.is_leaving:
-            return []
-        lane = self.lane(queue_id)
-        before = (lane.next_offset, len(lane.redelivery.again))
-        consumer.visibility_ms = order.visibility_ms
-        own, self._journey.picker.filter = self._journey.picker.filter, order.wanted
-        taken: list[Delivery] = []
-        room_bytes = order.bytes_max
-        try:
-            while len(taken) < order.messages_max and lane.has_ready and room_bytes > 0:
-                here = self._journey.take(
-                    lane,
-                    consumer,
-                    order.messages_max - len(taken),
-                    bytes_max=room_bytes,
-                    scan_max=SCAN_MESSAGES_MAX,
-                )
-                if not here:
-                    break
-                room_bytes -= sum(delivery.size for delivery in here)
-                taken += here
-        finally:
-            self._journey.picker.filter = own
-        if taken:
-            # Whoever pops has its own connection; no socket's backlog is kept here.
-            messages = sum(delivery.messages for delivery in taken)
-            consumer.sent(messages, sum(delivery.size for delivery in taken))
-        if taken or before != (lane.next_offset, len(lane.redelivery.again)):
-            self._changed(lane)
-        return taken
-
-    def tag(self, queue_id: QueueId, offsets: Sequence[int], tag: int) -> None:
-        """Write the adapter's number of the hand-over on in-flight entries (first offsets)."""
-        entries = self.lane(queue_id).pending.entries
-        for offset in offsets:
-            entries[offset].tag = tag
-
-    def move(self, queue_id: QueueId, offsets: Sequence[int], rewrite: Rewrite) -> int:
-        """In-flight entries go to another queue, as copies; settled here in the same frame."""
-        lane = self.lane(queue_id)
-        moved = self._settler.move(lane, offsets, rewrite)
-        self._changed(lane)
-        return moved
-
-    def _expire_visibility(self, lane: QueueCursor, now_ms: int, count_max: int) -> int:
-        """Deal with late entries of one queue; how many there were."""
-        overdue = lane.pending.overdue(now_ms, count_max)
-        if overdue and self.on_late is not None:
-            self.on_late(lane.queue_id, overdue)
-        elif overdue:
-            self._settler.requeue(lane, overdue, is_counted=True)
-        return len(overdue)
-
-    def _changed(self, lane: QueueCursor | None = None) -> None:
-        """After a verb: save what it changed (in one lane or in any), and look what can go now."""
-        if not self.is_closed:
-            self._save(lane)
-            self._host.wake(self)
-
-    def _save(self, lane: QueueCursor | None) -> None:
-        if self.is_closed:
-            return
-        if self.has_unsaved if lane is None else not lane.notes.is_empty:
-            self._host.note_settlement(self)
-
-    @abstractmethod
-    def dispatch(self, messages_max: int) -> int:
-        """One round: hand out what is ready, at most so many; returns messages moved."""
-
-
-# ---- measured -----------------------------------------------------------------------------------
-# What length limits and operators ask of a subscription: how much waits, how long nobody took it.
-#
-# Not here: the limits (``limits.py``).
-
-
-class Measured(Takes, ABC):
-    """The part of a subscription that answers them."""
-
-    __slots__ = ("_body_bytes", "_ready_bytes", "_unserved_ms", "_unserved_since_ms")
-
-    def __init__(
-        self, subscription_id: SubscriptionId, name: str, host: Host, journey: DeliveryPipeline
-    ) -> None:
-        super().__init__(subscription_id, name, host, journey)
-        self._ready_bytes: dict[QueueId, ReadyBytes] = {}
-        self._body_bytes: dict[QueueId, BodyBytes] = {}
-        self._unserved_ms = 0
-        self._unserved_since_ms: int | None = None
-
-    @property
-    def unserved_ms(self) -> int:
-        """Time, since the start, in which messages were ready and nobody took them."""
-        since_ms = self._unserved_since_ms
-        if since_ms is None:
-            return self._unserved_ms
-        return self._unserved_ms + self._host.clock.monotonic_ms() - since_ms
-
-    @property
-    def is_unserved(self) -> bool:
-        """True while messages are ready and nobody takes them."""
-        return self._unserved_since_ms is not None
-
-    @property
-    def is_noteworthy(self) -> bool:
-        """True when the diagnosis may have something to say about it."""
-        if self._settler.inflight.is_blocked or self._settler.dying:
-            return True
-        return any(lane.ready_messages for lane in self._order)
-
-    def _note_service(self, is_unserved: bool) -> None:
-        """A round is over; whether it left something because nobody could take more."""
-        if is_unserved is (self._unserved_since_ms is None):
-            now_ms = self._host.clock.monotonic_ms()
-            if self._unserved_since_ms is None:
-                self._unserved_since_ms = now_ms
-            else:
-                self._unserved_ms += now_ms - self._unserved_since_ms
-                self._unserved_since_ms = None
-
-    @property
-    def lead_queue(self) -> SubscribedQueue:
-        """One of its queues; all are of one topic."""
-        return self._order[0].queue
-
-    def room(self) -> int:
-        """Messages its consumers would take at once, as far as one round looks."""
-        if self._settler.inflight.is_blocked:
-            return 0
-        return sum(taker.room() for taker in self._order[0].dispatcher.takers())
-
-    def body_bytes(self) -> tuple[int, int]:
-        """Of what is ready and of what is in flight, as exactly as a look may cost."""
-        known = self._body_bytes
-        for lane in self._order:
-            if lane.queue_id not in known:
-                known[lane.queue_id] = BodyBytes(lane, self._host.read)
-        found = [each.look() for each in known.values()]
-        # Where a limit asks, somebody counts: that is exact.
-        ready = self.ready_body_bytes() if self._ready_bytes else sum([each[0] for each in found])
-        return ready, sum([each[1] for each in found])
-
-    def ready_body_bytes(self) -> int:
-        """Body bytes of what waits, in all queues; the first call reads them."""
-        known = self._ready_bytes
-        for lane in self._order:
-            if lane.queue_id not in known:
-                known[lane.queue_id] = ReadyBytes(lane, self._host.read)
-        return sum(each.total() for each in known.values())
-
-
-# ---- subscription -------------------------------------------------------------------------------
-
-
-__all__ = ["Subscription", "SubscriptionOptions"]
-
-_log = logging.getLogger(__name__)
-
-LANE_SLICE: Final = 100
-"""Messages one of several queues may move before the next one has its turn."""
-
-EXPIRE_ENTRIES_MAX: Final = 300
-"""Expired messages settled in one go; the rest follow in the next turn."""
-
-_KEY_SHARED: Final = Mode.KEY_SHARED
-"""Asked for with every settlement, and found faster by this name."""
-
-_DISPATCHERS: Final[dict[Mode, type[Exclusive | Failover | Shared | KeyShared]]] = {
-    Mode.EXCLUSIVE: Exclusive,
-    Mode.FAILOVER: Failover,
-    Mode.SINGLE_ACTIVE: SingleActive,
-    Mode.SHARED: Shared,
-    Mode.KEY_SHARED: KeyShared,
-}
-
-
-class Subscription(Measured):
-    """One named reader."""
-
-    __slots__ = ("_turn", "options", "roster")
+    __slots__ = (
+        "_body_bytes",
+        "_by_queue",
+        "_cursors",
+        "_host",
+        "_next_cursor",
+        "_picker",
+        "_pipeline",
+        "_ready_body_bytes",
+        "_settler",
+        "_unserved_ms",
+        "_unserved_since_ms",
+        "consumer_set",
+        "is_closed",
+        "is_leaving",
+        "name",
+        "on_ready",
+        "on_visibility_timeout",
+        "options",
+        "subscription_id",
+    )
 
     def __init__(
         self,
@@ -418,37 +130,77 @@ class Subscription(Measured):
         is_new: bool = True,
     ) -> None:
         """``is_new``: its start is saved with the next append; else it is restored from a state."""
-        members: dict[int, Consumer] = {}
-        super().__init__(subscription_id, name, host, DeliveryPipeline(host, options, members))
+        self.subscription_id = subscription_id
+        self.name = name
         self.options = options
-        self.roster = ConsumerSet(host, self, self._settler, members)
-        self._turn = 0
+        self.is_closed = False
+        self.is_leaving = False
+        """True while its topic is being deleted: only the reject backlog is worked off."""
+        self.on_visibility_timeout: OnVisibilityTimeout | None = None
+        """None = timed-out entries go back to their places."""
+        self.on_ready: Callable[[], None] | None = None
+        """Called at the end of a dispatch while anything waits to be delivered."""
+        self._host = host
+        self._by_queue: dict[QueueId, QueueCursor] = {}
+        # In the order in which they are served; ``ConsumerSet`` holds the same list.
+        self._cursors: list[QueueCursor] = []
+        self._next_cursor = 0
+        members: dict[int, Consumer] = {}
+        self._picker = Picker(host, options)
+        self._settler = Settler(host, options, members, self._picker)
+        self._pipeline = DeliveryPipeline(host, options, members, self._picker, self._settler)
+        self.consumer_set = ConsumerSet(host, self, self._settler, self._cursors, members)
+        self._ready_body_bytes: dict[QueueId, ReadyBodyBytes] = {}
+        self._body_bytes: dict[QueueId, BodyBytesEstimate] = {}
+        self._unserved_ms = 0
+        self._unserved_since_ms: int | None = None
         for queue in queues:
             self.add_queue(queue, _start(options.start, queue), is_new=is_new)
 
+    def __repr__(self) -> str:
+        return f"<Subscription {self.name} {self.subscription_id}>"
+
+    # Queues
+
     def add_queue(self, queue: SubscribedQueue, start: int = 0, *, is_new: bool = True) -> None:
-        """The topic has one queue more; consumers of the whole topic take from it too."""
-        topics = self._host.topics
-        dispatcher: Dispatcher = _DISPATCHERS[self.options.mode]()
-        lane = QueueCursor(
+        """The topic has one queue more; consumers of the whole topic read it, too."""
+        cursor = QueueCursor(
             queue,
-            dispatcher,
+            make_dispatcher(self.options.mode),
             start,
             is_saved=self.options.is_durable,
             sees_unsynced=self.options.sees_unsynced,
-            reserve=topics.delivered_reserve,
+            reserve=self._host.topics.delivered_reserve,
             delayed_room=self._host.delayed_room,
         )
-        self._lanes[lane.queue_id] = lane
+        self._by_queue[cursor.queue_id] = cursor
         # Priorities are numbered upwards and served downwards.
-        self._order.insert(0 if self.options.is_priority else len(self._order), lane)
-        for consumer in self.roster:
+        self._cursors.insert(0 if self.options.is_priority else len(self._cursors), cursor)
+        for consumer in self.consumer_set:
             if not consumer.is_passive and not consumer.queue_ids:
-                self.roster.join(lane, consumer)
-        if is_new and lane.is_saved:
-            lane.notes.sought(start)
-            lane.mark_delivered(start)
+                self.consumer_set.join(cursor, consumer)
+        if is_new and cursor.is_saved:
+            cursor.unsaved.seek(start)
+            cursor.mark_delivered(start)
         self._changed()
+
+    def cursor(self, queue_id: QueueId) -> QueueCursor:
+        """Where it stands in one queue; ``NotFound`` when it does not read that queue."""
+        cursor = self._by_queue.get(queue_id)
+        if cursor is None:
+            raise NotFound(f"subscription {self.name!r} does not read a queue with id {queue_id}")
+        return cursor
+
+    def in_flight(self, queue_id: QueueId, offset: int) -> PendingEntry | None:
+        """Who has this offset in flight, since which attempt; None = nobody."""
+        pending = self.cursor(queue_id).pending
+        start = pending.first_offset(offset)
+        return None if start is None else pending.spill()[start]
+
+    @property
+    def lead_queue(self) -> SubscribedQueue:
+        """One of its queues; all are of one topic."""
+        return self._cursors[0].queue
 
     # Consumers
 
@@ -464,62 +216,72 @@ class Subscription(Measured):
 
         ``unsent`` may be its connection's: whoever reports what a socket took then wakes them all.
         """
-        consumer = self.roster.attach(self._order, outlet, demand, unsent, **keywords)
+        consumer = self.consumer_set.attach(outlet, demand, unsent, **keywords)
         self._changed()
         return consumer
 
     def cancel(self, consumer: Consumer) -> None:
         """It gets nothing more; what it has stays in flight until it is settled or detached."""
-        self.roster.cancel(self._order, consumer)
+        self.consumer_set.cancel(consumer)
         self._changed()
 
     def detach(self, consumer: Consumer, *, count: bool = False) -> None:
         """It is gone: what it has goes back to its place and then to others."""
-        self.roster.detach(self._order, consumer, is_counted=count)
+        self.consumer_set.detach(consumer, is_counted=count)
         self._changed()
 
+    @property
+    def consumers(self) -> list[Consumer]:
+        return list(self.consumer_set)
+
     def close(self, cause: str) -> None:
-        """The subscription ends; every consumer is told. What was refused has its letters first."""
-        self._settler.dying.bury_all()
+        """The subscription ends; every consumer is told. The reject backlog is drained first."""
+        self._settler.reject_backlog.drain()
         self.is_closed = True
-        self.roster.close(self._order, cause)
-        for lane in self._order:
-            lane.redelivery.clear()
+        self.consumer_set.close(cause)
+        for cursor in self._cursors:
+            cursor.redelivery.clear()
         self._host.delayed_room.forget(self)
 
     # The engine's turn
 
     def arrived(self, queue_id: QueueId) -> None:
         """A queue has new visible messages."""
-        if queue_id in self._lanes:
+        if queue_id in self._by_queue:
             self._host.wake(self)
 
     def dispatch(self, messages_max: int) -> int:
-        """One round: hand out what is ready, at most so many; returns messages moved."""
+        """One round: hand out what is ready, at most so many; returns messages moved.
+
+        "Moved" counts what left the backlog for any reason (delivered, expired, unreadable,
+        unwanted, delayed): it bounds the work of a turn, not what peers get.
+        """
         if self.is_closed:
             return 0
-        is_burying = self._settler.dying.turn()
-        lanes = self._order
+        is_rejecting = self._settler.reject_backlog.turn()
+        cursors = self._cursors
         outbox: Outbox = {}
-        if is_burying or self.is_leaving:
-            moved = 0  # nothing new before all of them are buried: they would pile up
-        elif len(lanes) == 1:
-            moved = self._journey.serve(lanes[0], messages_max, outbox)
+        if is_rejecting or self.is_leaving:
+            moved = 0  # nothing new before the rejected are dead letters: they would pile up
+        elif len(cursors) == 1:
+            moved = self._pipeline.serve(cursors[0], messages_max, outbox)
         else:
-            moved = self._serve_in_turn(lanes, messages_max, outbox)
-        is_through = moved < messages_max and not is_burying
+            moved = self._serve_queues(cursors, messages_max, outbox)
+        # Through: whatever is left now is left because nobody may take it, not because the budget
+        # of this turn ended. Only then have all offsets below the end been offered.
+        is_through = moved < messages_max and not is_rejecting
         is_ready = is_unsaved = False
-        for lane in lanes:
-            end = lane.end
+        for cursor in cursors:
+            end = cursor.end
             if is_through:
-                lane.offered_upto = end
-            is_unsaved |= not lane.notes.is_empty
-            if lane.redelivery.again or lane.next_offset < end:
+                cursor.offered_upto = end
+            is_unsaved |= not cursor.unsaved.is_empty
+            if cursor.redelivery.ready or cursor.next_offset < end:
                 is_ready = True
-                self._journey.picker.watch_head(lane)
-                if lane.redelivery.is_full:
+                self._picker.watch_head(cursor)
+                if cursor.redelivery.is_full:
                     self._host.delayed_room.wait(self)
-        self._note_service(is_ready and is_through)
+        self._track_unserved(is_ready and is_through)
         if is_unsaved:
             self._host.note_settlement(self)
         if not is_through:
@@ -527,40 +289,126 @@ class Subscription(Measured):
         # Last, and with everything in order: an outlet may settle while it is called.
         for consumer, deliveries in outbox.items():
             consumer.outlet.deliver(consumer, deliveries)
-        if self.on_ready is not None and any(lane.has_ready for lane in lanes):
+        if self.on_ready is not None and any(cursor.has_ready for cursor in cursors):
             self.on_ready()
+        return moved
+
+    def _serve_queues(self, cursors: list[QueueCursor], messages_max: int, outbox: Outbox) -> int:
+        """Strictly in order where queues are priorities, else a slice of each in turn."""
+        moved = 0
+        if self.options.is_priority:
+            for cursor in cursors:
+                moved += self._pipeline.serve(cursor, messages_max - moved, outbox)
+            return moved
+        idle = 0
+        while moved < messages_max and idle < len(cursors):
+            cursor = cursors[self._next_cursor % len(cursors)]
+            self._next_cursor = (self._next_cursor + 1) % len(cursors)
+            here = self._pipeline.serve(cursor, min(QUEUE_SLICE, messages_max - moved), outbox)
+            moved += here
+            idle = 0 if here else idle + 1
         return moved
 
     def due(self, now_ms: int) -> None:
         """Monotonic time has come this far: delays end, visibility ends, heads expire."""
-        left = LATE_MAX
-        for lane in self._order:
-            lane.redelivery.ripen(now_ms)
-            left -= self._expire_visibility(lane, now_ms, left)
-            if 0 < lane.head_deadline_ms <= now_ms:
-                self._journey.picker.expire_head(lane, EXPIRE_ENTRIES_MAX)
+        left = TIMED_OUT_MAX
+        for cursor in self._cursors:
+            cursor.redelivery.release_due(now_ms)
+            timed_out = cursor.pending.overdue(now_ms, left)
+            left -= len(timed_out)
+            if timed_out and self.on_visibility_timeout is not None:
+                self.on_visibility_timeout(cursor.queue_id, timed_out)
+            elif timed_out:
+                self._settler.requeue(cursor, timed_out, is_counted=True)
+            if 0 < cursor.head_deadline_ms <= now_ms:
+                self._picker.expire_head(cursor, EXPIRE_ENTRIES_MAX)
         self._changed()
 
-    # Settlement: offsets that mean nothing any more are ignored, peers may be late
+    def next_deadline_ms(self) -> int | None:
+        """When ``due`` has something to do; whatever brings it nearer wakes the subscription."""
+        soonest_ms: int | None = None
+        for cursor in self._cursors:
+            at_ms = cursor.next_deadline_ms()
+            if at_ms is not None and (soonest_ms is None or at_ms < soonest_ms):
+                soonest_ms = at_ms
+        return soonest_ms
+
+    # Consumers that ask by themselves
+
+    def take(self, consumer: Consumer, messages_max: int) -> list[Delivery]:
+        """Hand over at once, beside demand, returning the list instead of calling the outlet."""
+        taken: list[Delivery] = []
+        for cursor in () if self.is_leaving else self._cursors:
+            if len(taken) < messages_max and consumer.takes_from(cursor.queue_id):
+                taken += self._pipeline.take(cursor, consumer, messages_max - len(taken))
+        self._changed()
+        return taken
+
+    def pop(self, consumer: Consumer, queue_id: QueueId, limits: PopLimits) -> list[Delivery]:
+        """Hand over messages of one queue for a limited time."""
+        if self.is_leaving:
+            return []
+        cursor = self.cursor(queue_id)
+        before = (cursor.next_offset, len(cursor.redelivery.ready))
+        consumer.visibility_ms = limits.visibility_ms
+        own, self._picker.filter = self._picker.filter, limits.wanted
+        popped: list[Delivery] = []
+        left_bytes = limits.bytes_max
+        try:
+            while len(popped) < limits.messages_max and cursor.has_ready and left_bytes > 0:
+                here = self._pipeline.take(
+                    cursor,
+                    consumer,
+                    limits.messages_max - len(popped),
+                    bytes_max=left_bytes,
+                    scan_max=SCAN_MESSAGES_MAX,
+                )
+                if not here:
+                    break
+                left_bytes -= sum(delivery.size for delivery in here)
+                popped += here
+        finally:
+            self._picker.filter = own
+        if popped:
+            # Whoever pops has its own connection; no socket's backlog is kept here.
+            messages = sum(delivery.messages for delivery in popped)
+            consumer.sent(messages, sum(delivery.size for delivery in popped))
+        if popped or before != (cursor.next_offset, len(cursor.redelivery.ready)):
+            self._changed(cursor)
+        return popped
+
+    def tag(self, queue_id: QueueId, offsets: Sequence[int], tag: int) -> None:
+        """Write the adapter's number of the hand-over on in-flight entries (first offsets)."""
+        entries = self.cursor(queue_id).pending.spill()
+        for offset in offsets:
+            entries[offset].tag = tag
+
+    def extend(self, queue_id: QueueId, offset: int, deadline_ms: int) -> bool:
+        """Move the monotonic moment at which an in-flight entry goes back; 0 = never."""
+        is_extended = self.cursor(queue_id).pending.extend(offset, deadline_ms)
+        self._host.wake(self)
+        return is_extended
+
+    # Settlement
 
     def settle(self, queue_id: QueueId, offsets: Sequence[int]) -> int:
         """These offsets are done, whoever had them; returns how many were not before."""
-        lane = self.lane(queue_id)
-        settled = self._settler.settle(lane, offsets)
-        # Room alone moves nothing: with one queue and nothing ready in it there is no round to
-        # make. What waits for its key is not among the ready.
-        is_idle = len(self._order) == 1 and self.options.mode is not _KEY_SHARED
-        if is_idle and not lane.has_ready:
-            self._save(lane)
+        cursor = self.cursor(queue_id)
+        settled = self._settler.settle(cursor, offsets)
+        # Free budget alone moves nothing: with one queue and nothing ready in it there is no round
+        # to make. What waits for its key is not among the ready.
+        is_idle = len(self._cursors) == 1 and self.options.mode is not Mode.KEY_SHARED
+        if is_idle and not cursor.has_ready:
+            self._save(cursor)
         else:
-            self._changed(lane)
+            self._changed(cursor)
         return settled
 
     def settle_upto(self, queue_id: QueueId, offset: int) -> int:
         """Everything below ``offset`` is done."""
-        lane = self.lane(queue_id)
-        settled = self._settler.settle_upto(lane, offset)
-        self._changed(lane)
+        cursor = self.cursor(queue_id)
+        settled = self._settler.settle_upto(cursor, offset)
+        self._changed(cursor)
         return settled
 
     def commit(self, queue_id: QueueId, offset: int) -> None:
@@ -577,80 +425,229 @@ class Subscription(Measured):
         self, queue_id: QueueId, offsets: Sequence[int], *, delay_ms: int = 0, count: bool = True
     ) -> int:
         """Back to their original places, counted as an attempt or not; returns how many entries."""
-        lane = self.lane(queue_id)
-        moved = self._settler.requeue(lane, offsets, delay_ms=delay_ms, is_counted=count)
-        self._changed(lane)
+        cursor = self.cursor(queue_id)
+        moved = self._settler.requeue(cursor, offsets, delay_ms=delay_ms, is_counted=count)
+        self._changed(cursor)
         return moved
 
     def reject(self, queue_id: QueueId, offsets: Sequence[int]) -> int:
-        """Refused for good: dead letters, if the topic has a place for them."""
-        lane = self.lane(queue_id)
-        rejected = self._settler.reject(lane, offsets)
-        self._changed()  # in any lane: who was refused before may be buried by this
+        """Refused for good: dead letters, if the topic has a target for them."""
+        rejected = self._settler.reject(self.cursor(queue_id), offsets)
+        self._changed()  # in any queue: this may have worked off what was rejected before
         return rejected
 
-    def extend(self, queue_id: QueueId, offset: int, deadline_ms: int) -> bool:
-        """Move the monotonic moment at which an in-flight entry goes back; 0 = never."""
-        is_extended = self.lane(queue_id).pending.extend(offset, deadline_ms)
-        self._host.wake(self)
-        return is_extended
+    def move(self, queue_id: QueueId, offsets: Sequence[int], rewrite: Rewrite) -> int:
+        """In-flight entries go to another queue, as copies; settled here in the same frame."""
+        cursor = self.cursor(queue_id)
+        moved = self._settler.move(cursor, offsets, rewrite)
+        self._changed(cursor)
+        return moved
 
     # Moving on purpose
 
     def seek(self, queue_id: QueueId, offset: int) -> None:
         """Deliver from ``offset`` on, as if nothing at or above had ever been settled."""
-        lane = self.lane(queue_id)
-        settle.seek(self._settler, lane, offset)
-        self._changed(lane)
+        cursor = self.cursor(queue_id)
+        self._settler.seek(cursor, offset)
+        self._changed(cursor)
 
     def seek_time(self, store_ms: int) -> None:
         """Deliver from the first message stored at or after that wall time on, in every queue."""
-        for lane in self._order:
-            settle.seek(self._settler, lane, lane.queue.index.search_time(store_ms))
+        for cursor in self._cursors:
+            self._settler.seek(cursor, cursor.queue.index.search_time(store_ms))
         self._changed()
 
     def purge(self, queue_id: QueueId) -> int:
         """Settle everything that is not in flight; returns how many messages."""
-        lane = self.lane(queue_id)
-        purged = settle.purge(lane)
-        self._changed(lane)
+        cursor = self.cursor(queue_id)
+        purged = self._settler.purge(cursor)
+        self._changed(cursor)
         return purged
 
     def drop_head(self, queue_id: QueueId, messages: int, cause: Cause = Cause.DROPPED_HEAD) -> int:
         """Settle the oldest ready messages, as dead letters; returns how many went."""
-        lane = self.lane(queue_id)
-        dropped = settle.drop_head(self._host, self._journey.picker, lane, messages, cause)
-        self._changed(lane)
+        cursor = self.cursor(queue_id)
+        dropped = self._settler.drop_head(cursor, messages, cause)
+        self._changed(cursor)
         return dropped
 
+    def _changed(self, cursor: QueueCursor | None = None) -> None:
+        """After a change: save it (in one queue or in any), and look what can be handed out now."""
+        if not self.is_closed:
+            self._save(cursor)
+            self._host.wake(self)
+
+    def _save(self, cursor: QueueCursor | None) -> None:
+        if self.is_closed:
+            return
+        if self.has_unsaved if cursor is None else not cursor.unsaved.is_empty:
+            self._host.note_settlement(self)
+
+    # What survives a restart
+
     @property
-    def consumers(self) -> list[Consumer]:
-        return list(self.roster)
+    def has_unsaved(self) -> bool:
+        """Whether ``take_settlements`` would give anything."""
+        return any(not cursor.unsaved.is_empty for cursor in self._cursors)
+
+    def take_settlements(self) -> list[Settlement]:
+        """Everything to be saved since the last call: one settlement per cause."""
+        by_cause: dict[Cause, list[QueueSettlement]] = {}
+        for cursor in self._cursors:
+            if not cursor.unsaved.is_empty:
+                for cause, part in cursor.unsaved.take(cursor.queue_id, cursor.settled.low_mark):
+                    by_cause.setdefault(cause, []).append(part)
+        # A seek comes before whatever was settled after it.
+        order = sorted(by_cause, key=lambda cause: cause is not Cause.SOUGHT)
+        return [Settlement(self.subscription_id, int(cause), by_cause[cause]) for cause in order]
+
+    def restore(self, state: CursorState) -> None:
+        """Go on from a snapshot; a queue that is gone is ignored."""
+        cursor = self._by_queue.get(state.queue_id)
+        if cursor is not None:
+            cursor.restore(state)
+
+    def apply(self, settlement: Settlement) -> None:
+        """Replay a settlement that came after the snapshot."""
+        for part in settlement.queues:
+            cursor = self._by_queue.get(part.queue_id)
+            if cursor is not None:
+                cursor.apply(Cause(settlement.cause), part)
+
+    def state(self, queue_id: QueueId, *, is_final: bool = False) -> CursorState:
+        """A snapshot of one queue; ``is_final`` when nothing will be delivered after it."""
+        return self.cursor(queue_id).state(self.subscription_id, is_final=is_final)
+
+    # What length limits, operators and the diagnosis ask
+
+    def low_mark(self, queue_id: QueueId) -> int:
+        """Everything below is settled."""
+        return self.cursor(queue_id).settled.low_mark
+
+    def ready(self, queue_id: QueueId) -> int:
+        """Messages that wait to be delivered."""
+        return self.cursor(queue_id).ready_messages
+
+    def unacked(self, queue_id: QueueId) -> int:
+        return self.cursor(queue_id).pending.messages
+
+    def backlog_bytes(self, queue_id: QueueId) -> int:
+        """Log bytes from the low mark to the end."""
+        return self.cursor(queue_id).backlog_bytes
+
+    @property
+    def has_reject_backlog(self) -> bool:
+        """True while rejected messages wait to become dead letters."""
+        return bool(self._settler.reject_backlog)
+
+    @property
+    def unserved_ms(self) -> int:
+        """Time, since the start, in which messages were ready and nobody took them."""
+        since_ms = self._unserved_since_ms
+        if since_ms is None:
+            return self._unserved_ms
+        return self._unserved_ms + self._host.clock.monotonic_ms() - since_ms
+
+    @property
+    def is_unserved(self) -> bool:
+        """True while messages are ready and nobody takes them."""
+        return self._unserved_since_ms is not None
+
+    def _track_unserved(self, is_unserved: bool) -> None:
+        """A round is over; whether it left something because nobody could take more."""
+        if is_unserved is (self._unserved_since_ms is None):
+            now_ms = self._host.clock.monotonic_ms()
+            if self._unserved_since_ms is None:
+                self._unserved_since_ms = now_ms
+            else:
+                self._unserved_ms += now_ms - self._unserved_since_ms
+                self._unserved_since_ms = None
+
+    @property
+    def is_noteworthy(self) -> bool:
+        """True when the diagnosis may have something to say about it."""
+        if self._settler.inflight.is_blocked or self._settler.reject_backlog:
+            return True
+        return any(cursor.ready_messages for cursor in self._cursors)
+
+    def available_messages(self) -> int:
+        """Messages its consumers would take at once, as far as one round looks."""
+        if self._settler.inflight.is_blocked:
+            return 0
+        receivers = self._cursors[0].dispatcher.receivers()
+        return sum(consumer.available_messages() for consumer in receivers)
+
+    def body_bytes(self) -> tuple[int, int]:
+        """Of what is ready and of what is in flight, as exactly as a look may cost."""
+        known = self._body_bytes
+        for cursor in self._cursors:
+            if cursor.queue_id not in known:
+                known[cursor.queue_id] = BodyBytesEstimate(cursor, self._host.read)
+        found = [each.look() for each in known.values()]
+        # Where a limit asks, somebody counts: that is exact.
+        is_counted = bool(self._ready_body_bytes)
+        ready = self.ready_body_bytes() if is_counted else sum([each[0] for each in found])
+        return ready, sum([each[1] for each in found])
+
+    def ready_body_bytes(self) -> int:
+        """Body bytes of what waits, in all queues; the first call reads them."""
+        known = self._ready_body_bytes
+        for cursor in self._cursors:
+            if cursor.queue_id not in known:
+                known[cursor.queue_id] = ReadyBodyBytes(cursor, self._host.read)
+        return sum(each.total() for each in known.values())
 
     def statistics(self) -> SubscriptionStatistics:
         """Everything worth knowing, at this moment."""
-        return snapshot(self.name, self._order, self._journey, self.consumers)
+        cursors, settler, picker = self._cursors, self._settler, self._picker
+        consumers = self.consumers
+        return SubscriptionStatistics(
+            name=self.name,
+            ready=sum(cursor.ready_messages for cursor in cursors),
+            unacked=sum(cursor.pending.messages for cursor in cursors),
+            delayed=sum(cursor.redelivery.delayed_messages for cursor in cursors),
+            redelivered=self._pipeline.redelivered_messages,
+            settled=settler.settled_messages,
+            dead_letters=picker.dead_letters,
+            lost=picker.lost,
+            skipped=picker.skipped,
+            unknown_settles=settler.unknown_settles,
+            is_blocked=settler.inflight.is_blocked,
+            backlog_bytes=sum(cursor.backlog_bytes for cursor in cursors),
+            consumers=len(consumers),
+            each_consumer=tuple(consumer_statistics(consumer) for consumer in consumers),
+        )
 
     def view(self) -> StageView:
         """Itself as a stage of the delivery side, for the diagnosis."""
-        return stage_view(self.name, self._order, self._journey, self.consumers)
+        is_blocked = self._settler.inflight.is_blocked
+        limit = self._settler.inflight.messages_max
+        consumers = self.consumers
+        # Who takes by hand now and then always could take more: that says nothing of the others.
+        pushed = [consumer for consumer in consumers if not consumer.is_passive]
+        text = f"{limit} unsettled messages (flow.unacked_subscription_max)"
+        return StageView(
+            kind="subscription",
+            name=self.name,
+            state="flow" if is_blocked else "running",
+            reason=Reason.PENDING if is_blocked else None,
+            culprit=text if is_blocked else "",
+            ready=sum(cursor.ready_messages for cursor in self._cursors),
+            consumers=tuple(consumer_view(consumer) for consumer in pushed or consumers),
+            undone=self._undone(),
+        )
 
-    # Parts
-
-    def _serve_in_turn(self, lanes: list[QueueCursor], messages_max: int, outbox: Outbox) -> int:
-        moved = 0
-        if self.options.is_priority:
-            for lane in lanes:
-                moved += self._journey.serve(lane, messages_max - moved, outbox)
-            return moved
-        idle = 0
-        while moved < messages_max and idle < len(lanes):
-            lane = lanes[self._turn % len(lanes)]
-            self._turn = (self._turn + 1) % len(lanes)
-            here = self._journey.serve(lane, min(LANE_SLICE, messages_max - moved), outbox)
-            moved += here
-            idle = 0 if here else idle + 1
-        return moved
+    def _undone(self) -> UndoneView | None:
+        """Rejects and expiries that are spread over turns, as far as they are still to come."""
+        backlog = self._settler.reject_backlog
+        if backlog:
+            return UndoneView(BURIALS, backlog.count, backlog.since_ms)
+        found = [expired_backlog(cursor, self._host) for cursor in self._cursors]
+        late = [each for each in found if each is not None]
+        if not late:
+            return None
+        count = sum(each.count for each in late)
+        return UndoneView(EXPIRIES, count, min(each.since_ms for each in late))
 
 
 def _start(start: Start | int, queue: SubscribedQueue) -> int:
@@ -659,30 +656,31 @@ def _start(start: Start | int, queue: SubscribedQueue) -> int:
     return queue.index.min_offset if start is Start.EARLIEST else queue.index.next_offset
 
 
-# ---- roster -------------------------------------------------------------------------------------
-# The consumers of a subscription: who comes, who goes, and what becomes of what they hold.
-#
-# A consumer joins the dispatcher of every lane it takes from. One that cancels takes no more but
-# may still settle what it has; one that is detached loses it to the others.
-#
-# Invariant: whoever has a message in flight is in the roster.
+# ---- consumers ----------------------------------------------------------------------------------
 
 
 class ConsumerSet:
-    """All consumers of one subscription, by id."""
+    """The consumers of one subscription: who comes, who goes, and what becomes of what they hold.
 
-    __slots__ = ("_host", "_last_id", "_members", "_settler", "_subscription")
+    A consumer joins the dispatcher of every queue it reads. One that cancels takes no more but may
+    still settle what it has; one that is detached loses it to the others. So whoever has a message
+    in flight is a member; iteration gives the attached ones only.
+    """
+
+    __slots__ = ("_cursors", "_host", "_last_id", "_members", "_settler", "_subscription")
 
     def __init__(
         self,
         host: Host,
         subscription: Awaiting,
         settler: Settler,
+        cursors: list[QueueCursor],
         members: dict[int, Consumer],
     ) -> None:
         self._host = host
         self._subscription = subscription
         self._settler = settler
+        self._cursors = cursors
         self._members = members
         self._last_id = 0
 
@@ -694,13 +692,12 @@ class ConsumerSet:
 
     def attach(
         self,
-        lanes: list[QueueCursor],
         outlet: ConsumerOutlet,
         demand: Demand,
         unsent: UnsentLimit | None,
         **keywords: Unpack[ConsumerKeywords],
     ) -> Consumer | ConsumerRefusal:
-        """A new consumer of these lanes, or why not."""
+        """A new consumer, or why not."""
         flow = self._host.flow
         count_max = self._host.topics.consumers_per_subscription_max
         if len(self._members) >= count_max:
@@ -721,70 +718,70 @@ class ConsumerSet:
             inflight=InflightLimit(flow.unacked_consumer_max, flow.unacked_consumer_bytes_max),
             **keywords,
         )
-        joined = [lane for lane in lanes if consumer.takes_from(lane.queue_id)]
-        if not consumer.is_passive:
-            for lane in joined:
-                refusal = lane.dispatcher.refusal(consumer)
-                if refusal is not None:
-                    return refusal
+        joined = [each for each in self._cursors if consumer.takes_from(each.queue_id)]
+        if consumer.is_passive:
+            joined = []
+        for cursor in joined:
+            refusal = cursor.dispatcher.refusal(consumer)
+            if refusal is not None:
+                return refusal
         self._last_id += 1
         demand.wake = consumer.wake
         self._members[consumer.consumer_id] = consumer
-        if not consumer.is_passive:
-            for lane in joined:
-                self.join(lane, consumer)
+        for cursor in joined:
+            self.join(cursor, consumer)
         return consumer
 
-    def join(self, lane: QueueCursor, consumer: Consumer) -> None:
-        """It takes from this lane; whom it displaces loses what it has there, in order."""
-        displaced = lane.dispatcher.join(consumer)
+    def join(self, cursor: QueueCursor, consumer: Consumer) -> None:
+        """It reads this queue; whom it displaces loses what it has there, in order."""
+        displaced = cursor.dispatcher.join(consumer)
         if displaced is not None:
-            self._take_back(lane, displaced, is_counted=False)
+            self._take_back(cursor, displaced, is_counted=False)
 
-    def cancel(self, lanes: list[QueueCursor], consumer: Consumer) -> None:
+    def cancel(self, consumer: Consumer) -> None:
         """It takes no more; what it has stays its own."""
         if not consumer.is_attached:
             return
         consumer.is_attached = False
         consumer.demand.wake = None
-        for lane in lanes:
-            lane.leave(consumer)
+        for cursor in self._cursors:
+            cursor.leave(consumer)
         if not consumer.inflight.messages:
-            self._gone(consumer)
+            self._remove(consumer)
 
-    def detach(self, lanes: list[QueueCursor], consumer: Consumer, *, is_counted: bool) -> None:
+    def detach(self, consumer: Consumer, *, is_counted: bool) -> None:
         """It is gone, and what it has goes back to its place."""
-        self.cancel(lanes, consumer)
-        for lane in lanes:
+        self.cancel(consumer)
+        for cursor in self._cursors:
             if consumer.inflight.messages:
-                self._take_back(lane, consumer, is_counted=is_counted)
-        self._gone(consumer)
+                self._take_back(cursor, consumer, is_counted=is_counted)
+        self._remove(consumer)
 
-    def close(self, lanes: list[QueueCursor], cause: str) -> None:
+    def close(self, cause: str) -> None:
         """Everyone is told that the subscription is gone."""
-        for lane in lanes:
-            self._settler.throw_out(lane)
+        for cursor in self._cursors:
+            self._settler.clear_in_flight(cursor)
         for consumer in list(self._members.values()):
             if consumer.is_attached:
-                self.cancel(lanes, consumer)
+                self.cancel(consumer)
                 consumer.outlet.cancelled(consumer, cause)
         for consumer in list(self._members.values()):
-            self._gone(consumer)
+            self._remove(consumer)
 
-    def _gone(self, consumer: Consumer) -> None:
+    def _remove(self, consumer: Consumer) -> None:
         self._members.pop(consumer.consumer_id, None)
         self._host.unsent_pool.forget(consumer)
         if consumer.owns_unsent:
             consumer.unsent.close()
 
-    def _take_back(self, lane: QueueCursor, consumer: Consumer, *, is_counted: bool) -> None:
+    def _take_back(self, cursor: QueueCursor, consumer: Consumer, *, is_counted: bool) -> None:
+        entries = cursor.pending.spill()
         consumer_id = consumer.consumer_id
-        held = [at for at, each in lane.pending.entries.items() if each.consumer_id == consumer_id]
-        self._settler.requeue(lane, held, is_counted=is_counted)
+        own = [at for at, entry in entries.items() if entry.consumer_id == consumer_id]
+        self._settler.requeue(cursor, own, is_counted=is_counted)
 
 
-# ---- subscription statistics --------------------------------------------------------------------
-# What a subscription looks like from outside: snapshots for operators and for the diagnosis.
+# ---- statistics ---------------------------------------------------------------------------------
 
 
 class ConsumerStatistics(msgspec.Struct, frozen=True):
@@ -855,46 +852,4 @@ def consumer_view(consumer: Consumer) -> ConsumerView:
         unacked_max=limit,
         is_unsent_high=consumer.unsent.is_held,
         has_demand=available > 0,
-    )
-
-
-def snapshot(
-    name: str, lanes: list[QueueCursor], journey: DeliveryPipeline, consumers: list[Consumer]
-) -> SubscriptionStatistics:
-    """A subscription's snapshot."""
-    return SubscriptionStatistics(
-        name=name,
-        ready=sum(lane.ready_messages for lane in lanes),
-        unacked=sum(lane.pending.messages for lane in lanes),
-        delayed=sum(lane.redelivery.delayed_messages for lane in lanes),
-        redelivered=journey.redelivered_messages,
-        settled=journey.settler.settled_messages,
-        dead_letters=journey.picker.dead_letters,
-        lost=journey.picker.lost,
-        skipped=journey.picker.skipped,
-        unknown_settles=journey.settler.unknown_settles,
-        is_blocked=journey.settler.inflight.is_blocked,
-        backlog_bytes=sum(lane.backlog_bytes for lane in lanes),
-        consumers=len(consumers),
-        each_consumer=tuple(consumer_statistics(consumer) for consumer in consumers),
-    )
-
-
-def stage_view(
-    name: str, lanes: list[QueueCursor], journey: DeliveryPipeline, consumers: list[Consumer]
-) -> StageView:
-    """A subscription as a stage of the delivery side."""
-    is_blocked = journey.settler.inflight.is_blocked
-    limit = journey.settler.inflight.messages_max
-    # Who takes by hand now and then always could take more: that says nothing of the others.
-    pushed = [consumer for consumer in consumers if not consumer.is_passive]
-    return StageView(
-        kind="subscription",
-        name=name,
-        state="flow" if is_blocked else "running",
-        reason=Reason.PENDING if is_blocked else None,
-        culprit=f"{limit} unsettled messages (flow.unacked_subscription_max)" if is_blocked else "",
-        ready=sum(lane.ready_messages for lane in lanes),
-        consumers=tuple(consumer_view(consumer) for consumer in pushed or consumers),
-        undone=journey.undone(lanes),
     )

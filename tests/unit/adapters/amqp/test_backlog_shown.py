@@ -4,7 +4,7 @@ import pytest
 
 from kit.amqp.peer import NO_PROPERTIES
 from penstock.adapters.amqp.commands import COMMANDS_AT_ONCE
-from penstock.engine.subscription.settle import DEATHS_AT_ONCE
+from penstock.engine.subscription.settle import REJECTS_PER_TURN
 from penstock.flow.diagnosis import COMMANDS, UndoneView
 from penstock.wire.amqp.frames import content_frames, method_frame
 from penstock.wire.amqp.methods.basic import Consume, Get, Nack, Publish
@@ -73,7 +73,7 @@ def test_a_connection_that_goes_takes_it_along(client):
 
 
 def test_who_deletes_a_queue_with_dead_to_bury_says_that_it_waits_for_that_queue(client):
-    many = 3 * DEATHS_AT_ONCE
+    many = 3 * REJECTS_PER_TURN
     letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
     client.call(1, Declare(queue="leaving", arguments=letters))
     client.call(1, Consume(queue="leaving", consumer_tag="c"))

@@ -176,7 +176,7 @@ def test_a_cancelled_consumer_keeps_what_it_has(bench: AmqpBench) -> None:
     peer.send(1, Ack(2, is_multiple=True))
     peer.turn()
     assert (queue.ready, queue.unacked) == (1, 0)
-    assert len(queue.subscription.roster) == 0
+    assert len(queue.subscription.consumer_set) == 0
 
 
 def test_cancelling_what_nobody_knows_is_fine(bench: AmqpBench) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kit.amqp.management_tool import ManagementTool
 from kit.amqp.peer import AmqpBench
-from penstock.engine.subscription.settle import DEATHS_AT_ONCE
+from penstock.engine.subscription.settle import REJECTS_PER_TURN
 from penstock.wire.amqp.frames import content_frames, method_frame
 from penstock.wire.amqp.methods.basic import Cancel, Consume, Nack, Publish, Return
 from penstock.wire.amqp.methods.channel import Close
@@ -14,7 +14,7 @@ from penstock.wire.amqp.methods.queue import Declare, DeclareOk, Delete, DeleteO
 from penstock.wire.amqp.properties import Properties, encode_properties
 
 PERSISTENT = encode_properties(Properties(delivery_mode=2))
-MANY = 4 * DEATHS_AT_ONCE + 3
+MANY = 4 * REJECTS_PER_TURN + 3
 LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
 
 
@@ -75,7 +75,7 @@ class Scene:
 
     def check_turns(self):
         seen = self.each_turn()
-        assert max(after - before for before, after in pairwise(seen)) <= DEATHS_AT_ONCE
+        assert max(after - before for before, after in pairwise(seen)) <= REJECTS_PER_TURN
         assert seen[-1] == MANY
         assert self.book.get("q") is None
 
@@ -124,7 +124,7 @@ def test_a_queue_that_an_operator_deletes_buries_them_in_turn_too(monkeypatch):
     monkeypatch.setattr(scene.bench, "settle", lambda: seen.extend(scene.each_turn()))
     scene.client.raw(scene.refusal)
     assert ManagementTool(scene.bench)("DELETE", "/api/queues/%2F/q")[0] == 204
-    assert max(after - before for before, after in pairwise(seen)) <= DEATHS_AT_ONCE
+    assert max(after - before for before, after in pairwise(seen)) <= REJECTS_PER_TURN
     assert seen[-1] == MANY
     assert scene.book.get("q") is None
 
@@ -172,7 +172,7 @@ def test_a_purge_buries_nobody_and_counts_only_what_is_ready():
     assert scene.letters == 0
     scene.client.hear()
     seen = scene.each_turn()
-    assert max(after - before for before, after in pairwise(seen)) <= DEATHS_AT_ONCE
+    assert max(after - before for before, after in pairwise(seen)) <= REJECTS_PER_TURN
     assert seen[-1] == MANY
     assert scene.client.answer(1) == PurgeOk(5)
 

@@ -4,7 +4,7 @@ import pytest
 
 from kit.queues import MemoryHost, MemoryQueue, consume
 from penstock.engine.host import SubscriptionOptions
-from penstock.engine.subscription.consumer import STALE_DEADLINES_MIN, Held, Pending
+from penstock.engine.subscription.consumer import STALE_DEADLINES_MIN, PendingEntries, PendingEntry
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.demand import Window
 from penstock.settings.flow import FlowSettings
@@ -22,7 +22,7 @@ def host():
 
 def stuck_readers(host, count):
     """Subscriptions whose one consumer's socket takes nothing."""
-    takers = []
+    receivers = []
     for number in range(1, count + 1):
         queue = MemoryQueue(host, number)
         subscription = Subscription(number, f"s{number}", [queue], SubscriptionOptions(), host)
@@ -31,16 +31,16 @@ def stuck_readers(host, count):
         queue.fill(20)
         subscription.arrived(number)
         host.run()
-        takers.append(taker)
-    return takers
+        receivers.append(taker)
+    return receivers
 
 
 def test_all_consumers_together_have_no_more_unsent_than_the_pool_and_one_message_each(host):
-    takers = stuck_readers(host, 50)
+    receivers = stuck_readers(host, 50)
     assert host.unsent_pool.is_short
     assert host.unsent_pool.bytes <= POOL_BYTES + 10 * MESSAGE_BYTES + 50 * MESSAGE_BYTES
-    assert {len(taker.offsets) for taker in takers} == {1, 10}
-    assert takers[0].consumer.blocked_by() == ("demand", "unsent")
+    assert {len(taker.offsets) for taker in receivers} == {1, 10}
+    assert receivers[0].consumer.blocked_by() == ("demand", "unsent")
 
 
 def test_a_consumer_that_reads_goes_on_while_the_pool_is_short(host):
@@ -55,11 +55,11 @@ def test_a_consumer_that_reads_goes_on_while_the_pool_is_short(host):
 
 
 def test_those_who_stopped_go_on_when_the_others_are_gone(host):
-    takers = stuck_readers(host, 50)
-    last = takers[-1]
+    receivers = stuck_readers(host, 50)
+    last = receivers[-1]
     assert last.offsets == [0]
-    assert last.consumer.room() == 0
-    for taker in takers[:-1]:
+    assert last.consumer.available_messages() == 0
+    for taker in receivers[:-1]:
         taker.subscription.detach(taker.consumer)
     host.run()
     assert last.offsets == list(range(10))
@@ -68,8 +68,8 @@ def test_those_who_stopped_go_on_when_the_others_are_gone(host):
 
 
 def test_the_socket_that_took_everything_lets_its_consumer_go_on(host):
-    takers = stuck_readers(host, 50)
-    last = takers[-1]
+    receivers = stuck_readers(host, 50)
+    last = receivers[-1]
     last.consumer.sent(1, last.deliveries[0].size)
     host.run()
     assert last.offsets == [0, 1]
@@ -87,17 +87,17 @@ def test_a_cancelled_consumer_with_nothing_in_flight_weighs_nothing(host):
 
 
 def test_a_batch_is_found_by_every_offset_it_covers():
-    pending = Pending()
-    pending.add(10, Held(1, 100, 0, 4, 4))
-    pending.add(14, Held(1, 100))
+    pending = PendingEntries()
+    pending.add(10, PendingEntry(1, 100, 0, 4, 4))
+    pending.add(14, PendingEntry(1, 100))
     assert [pending.first_offset(at) for at in range(9, 16)] == [None, 10, 10, 10, 10, 14, None]
     assert pending.messages == 5
 
 
 def test_popping_a_batch_forgets_its_offsets():
-    pending = Pending()
-    pending.add(0, Held(1, 100, 0, 3, 3))
-    pending.add(3, Held(2, 100, 0, 3, 3))
+    pending = PendingEntries()
+    pending.add(0, PendingEntry(1, 100, 0, 3, 3))
+    pending.add(3, PendingEntry(2, 100, 0, 3, 3))
     pending.pop(0)
     assert pending.first_offset(1) is None
     assert pending.first_offset(4) == 3
@@ -106,33 +106,33 @@ def test_popping_a_batch_forgets_its_offsets():
 
 
 def test_a_batch_shrinks_as_its_messages_are_settled():
-    pending = Pending()
-    held = Held(1, 100, 0, 3, 3)
+    pending = PendingEntries()
+    held = PendingEntry(1, 100, 0, 3, 3)
     pending.add(0, held)
     pending.shrink(held, 2)
     assert (held.messages, pending.messages, held.span) == (1, 1, 3)
 
 
 def test_moving_one_deadline_leaves_others_that_share_an_entry_alone():
-    pending = Pending()
-    pending.entries.update(dict.fromkeys((1, 2), Held(1, 100)))
+    pending = PendingEntries()
+    pending.spill().update(dict.fromkeys((1, 2), PendingEntry(1, 100)))
     pending.extend(1, 300)
-    assert (pending.overdue(300), pending.entries[2].deadline_ms) == ([1], 0)
+    assert (pending.overdue(300), pending.spill()[2].deadline_ms) == ([1], 0)
 
 
 def test_an_entry_is_overdue_once_its_deadline_has_come_and_not_before():
-    pending = Pending()
-    pending.add(5, Held(1, 100, deadline_ms=300))
-    pending.add(6, Held(1, 100, deadline_ms=200))
-    pending.add(7, Held(1, 100))
+    pending = PendingEntries()
+    pending.add(5, PendingEntry(1, 100, deadline_ms=300))
+    pending.add(6, PendingEntry(1, 100, deadline_ms=200))
+    pending.add(7, PendingEntry(1, 100))
     assert pending.next_deadline_ms() == 200
     assert pending.overdue(199) == []
     assert pending.overdue(300) == [6, 5]
 
 
 def test_a_moved_deadline_counts_and_the_old_one_does_not():
-    pending = Pending()
-    pending.add(5, Held(1, 100, deadline_ms=100))
+    pending = PendingEntries()
+    pending.add(5, PendingEntry(1, 100, deadline_ms=100))
     assert pending.extend(5, 500)
     assert pending.overdue(100) == []
     assert pending.next_deadline_ms() == 500
@@ -142,16 +142,16 @@ def test_a_moved_deadline_counts_and_the_old_one_does_not():
 
 
 def test_the_deadline_of_a_settled_entry_is_forgotten():
-    pending = Pending()
-    pending.add(5, Held(1, 100, deadline_ms=100))
+    pending = PendingEntries()
+    pending.add(5, PendingEntry(1, 100, deadline_ms=100))
     pending.pop(5)
     assert pending.next_deadline_ms() is None
     assert pending.overdue(1000) == []
 
 
 def test_deadlines_moved_again_and_again_do_not_pile_up():
-    pending = Pending()
-    pending.add(5, Held(1, 100, deadline_ms=100))
+    pending = PendingEntries()
+    pending.add(5, PendingEntry(1, 100, deadline_ms=100))
     for step in range(10_000):
         pending.extend(5, 200 + step)
     assert len(pending.deadlines) <= 2 + STALE_DEADLINES_MIN + 1
@@ -159,47 +159,47 @@ def test_deadlines_moved_again_and_again_do_not_pile_up():
 
 
 def test_single_messages_of_one_size_share_an_entry_and_others_do_not():
-    pending = Pending()
+    pending = PendingEntries()
     pending.add_run(7, 3, [100, 100, 100])
     pending.add_run(7, 6, [100, 90, 100])
-    assert [pending.entries[at].size for at in range(3, 9)] == [100, 100, 100, 100, 90, 100]
-    assert pending.entries[3] is pending.entries[5]
-    assert {held.consumer_id for held in pending.entries.values()} == {7}
+    assert [pending.spill()[at].size for at in range(3, 9)] == [100, 100, 100, 100, 90, 100]
+    assert pending.spill()[3] is pending.spill()[5]
+    assert {held.consumer_id for held in pending.spill().values()} == {7}
 
 
 def test_runs_are_taken_from_their_beginning_across_consumers():
-    pending = Pending()
+    pending = PendingEntries()
     pending.add_run(7, 3, [10, 20, 30])
     pending.add_run(8, 6, [1, 2, 3])
     assert pending.take_run([3]) == [(7, 1, 10)]
     assert pending.take_run([4, 5, 6, 7]) == [(7, 2, 50), (8, 2, 3)]
     assert pending.messages == 1
-    assert list(pending.entries) == [8]
-    assert pending.entries[8].consumer_id == 8
+    assert list(pending.spill()) == [8]
+    assert pending.spill()[8].consumer_id == 8
 
 
 @pytest.mark.parametrize("offsets", [[], [4], [3, 5], [3, 4, 4, 5, 6], [5, 4, 3], [3, 4, 5, 6, 7]])
 def test_anything_else_takes_nothing_out_of_a_run(offsets):
-    pending = Pending()
+    pending = PendingEntries()
     pending.add_run(7, 3, [10, 20, 30, 40])
     assert pending.take_run(offsets) is None
     assert pending.messages == 4
-    assert list(pending.entries) == [3, 4, 5, 6]
+    assert list(pending.spill()) == [3, 4, 5, 6]
 
 
 def test_what_is_left_of_a_run_is_found_like_any_entry():
-    pending = Pending()
+    pending = PendingEntries()
     pending.add_run(7, 3, [10, 20, 30])
     pending.take_run([3])
-    pending.add(6, Held(9, 5, messages=2, span=2))
+    pending.add(6, PendingEntry(9, 5, messages=2, span=2))
     assert [pending.first_offset(at) for at in range(3, 9)] == [None, 4, 5, 6, 6, None]
-    assert pending.pop(5) == Held(7, 30)
+    assert pending.pop(5) == PendingEntry(7, 30)
     assert pending.messages == 3
     assert pending.take_run([4]) is None, "it is an entry by now"
 
 
 def test_runs_have_no_deadline():
-    pending = Pending()
+    pending = PendingEntries()
     pending.add_run(7, 3, [10, 20])
     assert pending.next_deadline_ms() is None
     assert pending.extend(4, 50)

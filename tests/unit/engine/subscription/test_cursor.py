@@ -8,9 +8,9 @@ from penstock.engine.subscription.cursor import (
     ALL_MESSAGES_MAX,
     EDGE_MESSAGES,
     RECORD_BYTES_MAX,
-    Cursor,
     PendingSettlements,
     Redelivery,
+    SettledOffsets,
     joined_ranges,
 )
 from penstock.flow.demand import Window
@@ -19,53 +19,53 @@ from penstock.model.settlement import Cause, QueueSettlement
 
 
 def test_settling_in_order_only_raises_the_low_mark():
-    cursor = Cursor()
-    assert [cursor.settle(at, at + 1) for at in range(5)] == [1] * 5
-    assert (cursor.low_mark, cursor.ranges) == (5, [])
+    offsets = SettledOffsets()
+    assert [offsets.settle(at, at + 1) for at in range(5)] == [1] * 5
+    assert (offsets.low_mark, offsets.ranges) == (5, [])
 
 
 def test_settling_the_hole_at_the_low_mark_absorbs_every_range_that_then_touches_it():
-    cursor = Cursor()
-    cursor.settle(1, 3)
-    cursor.settle(3, 4)
-    cursor.settle(6, 7)
-    assert cursor.ranges == [(1, 4), (6, 7)]
-    assert cursor.settle(0, 1) == 1
-    assert (cursor.low_mark, cursor.ranges, cursor.settled_above) == (4, [(6, 7)], 1)
+    offsets = SettledOffsets()
+    offsets.settle(1, 3)
+    offsets.settle(3, 4)
+    offsets.settle(6, 7)
+    assert offsets.ranges == [(1, 4), (6, 7)]
+    assert offsets.settle(0, 1) == 1
+    assert (offsets.low_mark, offsets.ranges, offsets.settled_above) == (4, [(6, 7)], 1)
 
 
 def test_settling_twice_counts_once():
-    cursor = Cursor()
-    cursor.settle(4, 8)
-    assert cursor.settle(2, 10) == 4
-    assert cursor.settle(2, 10) == 0
-    assert cursor.settle_upto(12) == 4
-    assert cursor.settle_upto(12) == 0
+    offsets = SettledOffsets()
+    offsets.settle(4, 8)
+    assert offsets.settle(2, 10) == 4
+    assert offsets.settle(2, 10) == 0
+    assert offsets.settle_upto(12) == 4
+    assert offsets.settle_upto(12) == 0
 
 
 def test_a_cumulative_settlement_inside_a_range_goes_to_its_end():
-    cursor = Cursor()
-    cursor.settle(5, 9)
-    assert cursor.settle_upto(6) == 5
-    assert cursor.low_mark == 9
+    offsets = SettledOffsets()
+    offsets.settle(5, 9)
+    assert offsets.settle_upto(6) == 5
+    assert offsets.low_mark == 9
 
 
 def test_seeking_back_forgets_what_was_settled_above():
-    cursor = Cursor()
-    cursor.settle(0, 3)
-    cursor.settle(5, 9)
-    cursor.seek(2)
-    assert (cursor.low_mark, cursor.ranges, cursor.settled_above) == (2, [], 0)
-    assert not cursor.is_settled(6)
+    offsets = SettledOffsets()
+    offsets.settle(0, 3)
+    offsets.settle(5, 9)
+    offsets.seek(2)
+    assert (offsets.low_mark, offsets.ranges, offsets.settled_above) == (2, [], 0)
+    assert not offsets.is_settled(6)
 
 
 @pytest.mark.parametrize("far", [0, 200])
 def test_scattered_runs_settle_the_same_at_once_and_one_by_one(far):
-    at_once, one_by_one = Cursor(), Cursor()
+    at_once, one_by_one = SettledOffsets(), SettledOffsets()
     # Many ranges in between make the cursor choose the other way.
-    for cursor in (at_once, one_by_one):
+    for offsets in (at_once, one_by_one):
         for at in range(100, 100 + far, 2):
-            cursor.settle(at, at + 1)
+            offsets.settle(at, at + 1)
     runs = [(0, 2), (4, 5), (90, 91), (401, 405)]
     total = sum(one_by_one.settle(*run) for run in runs)
     assert at_once.settle_runs(runs) == total
@@ -86,47 +86,47 @@ def test_joined_ranges_are_sorted_and_do_not_touch():
 
 
 def test_a_hundred_acks_in_order_are_just_a_higher_low_mark():
-    notes = PendingSettlements(low_mark=0)
+    unsaved = PendingSettlements(low_mark=0)
     for offset in range(100):
-        notes.settled(Cause.ACKED, offset, offset + 1)
-    assert notes.take(7, low_mark=100) == [(Cause.ACKED, QueueSettlement(7, 100))]
-    assert notes.is_empty
-    assert notes.take(7, low_mark=100) == []
+        unsaved.add_range(Cause.ACKED, offset, offset + 1)
+    assert unsaved.take(7, low_mark=100) == [(Cause.ACKED, QueueSettlement(7, 100))]
+    assert unsaved.is_empty
+    assert unsaved.take(7, low_mark=100) == []
 
 
 def test_scattered_acks_are_joined_and_what_the_low_mark_says_is_left_out():
-    notes = PendingSettlements(low_mark=0)
-    notes.settled_runs(Cause.ACKED, [(9, 10), (5, 6), (6, 8), (0, 2)])
-    assert notes.take(7, low_mark=2) == [(Cause.ACKED, QueueSettlement(7, 2, [(5, 8), (9, 10)]))]
+    unsaved = PendingSettlements(low_mark=0)
+    unsaved.add_ranges(Cause.ACKED, [(9, 10), (5, 6), (6, 8), (0, 2)])
+    assert unsaved.take(7, low_mark=2) == [(Cause.ACKED, QueueSettlement(7, 2, [(5, 8), (9, 10)]))]
 
 
 def test_each_cause_is_told_apart():
-    notes = PendingSettlements(low_mark=0)
-    notes.settled(Cause.ACKED, 4, 5)
-    notes.settled(Cause.EXPIRED, 6, 7)
-    assert notes.take(7, low_mark=0) == [
+    unsaved = PendingSettlements(low_mark=0)
+    unsaved.add_range(Cause.ACKED, 4, 5)
+    unsaved.add_range(Cause.EXPIRED, 6, 7)
+    assert unsaved.take(7, low_mark=0) == [
         (Cause.ACKED, QueueSettlement(7, -1, [(4, 5)])),
         (Cause.EXPIRED, QueueSettlement(7, -1, [(6, 7)])),
     ]
 
 
 def test_counts_and_marks_are_saved_also_when_nothing_is_settled():
-    notes = PendingSettlements(low_mark=3)
-    notes.counted(5, 1)
-    notes.counted(5, 2)
-    notes.marked(1000)
-    assert notes.take(7, low_mark=3) == [
+    unsaved = PendingSettlements(low_mark=3)
+    unsaved.set_attempts(5, 1)
+    unsaved.set_attempts(5, 2)
+    unsaved.set_delivered_mark(1000)
+    assert unsaved.take(7, low_mark=3) == [
         (Cause.DELIVERED, QueueSettlement(7, -1, [], 1000, [(5, 2)]))
     ]
 
 
 def test_a_seek_forgets_what_was_noted_before_it_and_comes_first():
-    notes = PendingSettlements(low_mark=0)
-    notes.settled(Cause.ACKED, 0, 9)
-    notes.counted(11, 1)
-    notes.sought(4)
-    notes.settled(Cause.ACKED, 6, 7)
-    assert notes.take(7, low_mark=4) == [
+    unsaved = PendingSettlements(low_mark=0)
+    unsaved.add_range(Cause.ACKED, 0, 9)
+    unsaved.set_attempts(11, 1)
+    unsaved.seek(4)
+    unsaved.add_range(Cause.ACKED, 6, 7)
+    assert unsaved.take(7, low_mark=4) == [
         (Cause.SOUGHT, QueueSettlement(7, 4)),
         (Cause.ACKED, QueueSettlement(7, -1, [(6, 7)])),
     ]
@@ -143,10 +143,10 @@ def room(count_max):
 def test_what_comes_back_is_served_in_its_original_order():
     redelivery = Redelivery(room(10))
     for offset in (7, 3, 5):
-        redelivery.back(offset)
-    assert redelivery.take(2) == [3, 5]
-    redelivery.put_back([3])
-    assert redelivery.take(9) == [3, 7]
+        redelivery.add(offset)
+    assert redelivery.pop(2) == [3, 5]
+    redelivery.add_all([3])
+    assert redelivery.pop(9) == [3, 7]
     assert redelivery.is_empty
 
 
@@ -156,19 +156,19 @@ def test_a_delayed_entry_waits_for_its_moment():
     redelivery.delay(2, due_ms=300, messages=1)
     assert redelivery.delayed_messages == 4
     assert redelivery.next_due_ms() == 200
-    assert redelivery.ripen(199) == 0
-    assert redelivery.ripen(250) == 1
-    assert redelivery.again == [4]
+    assert redelivery.release_due(199) == 0
+    assert redelivery.release_due(250) == 1
+    assert redelivery.ready == [4]
     assert redelivery.delayed_messages == 1
 
 
 def test_a_delayed_entry_that_is_settled_before_never_ripens():
     redelivery = Redelivery(room(10))
     redelivery.delay(4, due_ms=200, messages=3)
-    assert redelivery.undelay(4)
-    assert not redelivery.undelay(4)
+    assert redelivery.cancel_delay(4)
+    assert not redelivery.cancel_delay(4)
     assert redelivery.next_due_ms() is None
-    assert redelivery.ripen(999) == 0
+    assert redelivery.release_due(999) == 0
     assert redelivery.delayed_messages == 0
 
 
@@ -178,28 +178,28 @@ def test_it_is_full_at_its_bound():
     assert not redelivery.is_full
     redelivery.delay(2, 100, 1)
     assert redelivery.is_full
-    redelivery.ripen(100)
+    redelivery.release_due(100)
     assert not redelivery.is_full
 
 
 def test_what_lies_below_the_low_mark_is_forgotten():
     redelivery = Redelivery(room(10))
     for offset in (1, 5, 9):
-        redelivery.back(offset)
+        redelivery.add(offset)
         redelivery.counts[offset] = 1
     redelivery.delay(2, 100, 1)
     redelivery.delay(6, 100, 1)
     redelivery.forget_below(5)
-    assert (redelivery.again, redelivery.counts) == ([5, 9], {5: 1, 9: 1})
+    assert (redelivery.ready, redelivery.counts) == ([5, 9], {5: 1, 9: 1})
     assert list(redelivery.delayed) == [6]
 
 
 def test_an_earlier_moment_that_was_given_up_does_not_fire():
     redelivery = Redelivery(room(10))
     redelivery.delay(4, due_ms=100, messages=1)
-    redelivery.undelay(4)
+    redelivery.cancel_delay(4)
     redelivery.delay(4, due_ms=300, messages=1)
-    assert redelivery.ripen(200) == 0
+    assert redelivery.release_due(200) == 0
     assert redelivery.next_due_ms() == 300
 
 

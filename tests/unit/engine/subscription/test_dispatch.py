@@ -6,7 +6,7 @@ from kit.queues import MemoryHost, MemoryQueue, consume
 from kit.workbench import Workbench
 from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.subscription.consumer import Consumer
-from penstock.engine.subscription.dispatch import Rooms
+from penstock.engine.subscription.dispatch import DispatchBudget
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import ChannelWindow, Permits, Window
@@ -293,7 +293,7 @@ def test_a_window_that_is_shared_counts_once() -> None:
     scene = Scene(50)
     shared = ChannelWindow(5)
     consumers = [scene.join(Window(0, shared)) for _ in range(3)]
-    assert Rooms(consumers).total()[0] == 5
+    assert DispatchBudget(consumers).total()[0] == 5
     scene.bench.settle()
     assert sum(each.inflight.messages for each in consumers) == 5
     # And everybody had their turn.
@@ -302,11 +302,11 @@ def test_a_window_that_is_shared_counts_once() -> None:
 
 def test_a_total_takes_nothing_and_separate_sockets_add_up() -> None:
     scene = Scene(0)
-    rooms = Rooms([scene.join(Window(7), UnsentLimit(5, 0)), scene.join(Window(3))])
-    assert rooms.total()[0] == rooms.total()[0] == 8
-    assert [rooms.left(0)[0], rooms.left(1)[0]] == [5, 3]
-    assert rooms.has_for_each(3, 0)
-    assert not rooms.has_for_each(4, 0)
+    budget = DispatchBudget([scene.join(Window(7), UnsentLimit(5, 0)), scene.join(Window(3))])
+    assert budget.total()[0] == budget.total()[0] == 8
+    assert [budget.left(0)[0], budget.left(1)[0]] == [5, 3]
+    assert budget.has_for_each(3, 0)
+    assert not budget.has_for_each(4, 0)
 
 
 def test_windows_inside_the_shared_one_count_too() -> None:
@@ -332,6 +332,6 @@ def test_bytes_of_one_socket_are_counted_once() -> None:
     scene = Scene(100)
     unsent = UnsentLimit(0, 1000)
     ours = [scene.join(Window(), unsent) for _ in range(4)]
-    assert Rooms(ours).total()[1] == 1000
+    assert DispatchBudget(ours).total()[1] == 1000
     scene.bench.settle()
     assert unsent.bytes < 1000 + 4 * 200

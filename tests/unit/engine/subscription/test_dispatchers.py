@@ -10,8 +10,8 @@ from penstock.engine.subscription import dispatchers
 from penstock.engine.subscription.consumer import ConsumerRefusal, RefusalReason
 from penstock.engine.subscription.dispatchers import (
     SLOTS,
-    SlotClaims,
-    SlotRing,
+    ConsistentHashRing,
+    StickyRanges,
     murmur3_31,
     murmur3_32,
 )
@@ -50,9 +50,9 @@ def keys_of(taker):
 
 
 def test_each_key_goes_to_one_consumer_and_all_consumers_get_keys(host, subscription, queue):
-    takers = [consume(subscription, settles=True, name=name) for name in "abc"]
+    receivers = [consume(subscription, settles=True, name=name) for name in "abc"]
     publish(host, subscription, queue, KEYS * 3)
-    sets = [set(keys_of(taker)) for taker in takers]
+    sets = [set(keys_of(taker)) for taker in receivers]
     assert all(sets)
     assert sum(len(each) for each in sets) == len(KEYS)
 
@@ -62,12 +62,12 @@ def test_a_busy_owner_does_not_hold_other_keys(host, subscription, queue):
     free = consume(subscription, settles=True, name="free")
     publish(host, subscription, queue, KEYS * 2)
     assert len(busy.offsets) == 1
-    lane = subscription.lane(1)
-    assert lane.next_offset == 80, "everything was looked at"
+    cursor = subscription.cursor(1)
+    assert cursor.next_offset == 80, "everything was looked at"
     owned = [
         key
         for key in KEYS
-        if lane.dispatcher.owners.owner(lane.dispatcher.slot(key, 0)) is free.consumer
+        if cursor.dispatcher.owners.owner(cursor.dispatcher.slot(key, 0)) is free.consumer
     ]
     assert keys_of(free) == owned * 2
     assert subscription.ready(1) == 80 - len(free.offsets) - 1
@@ -91,7 +91,7 @@ def test_a_key_that_moves_waits_until_its_former_owner_has_none_left(host, subsc
     new = consume(subscription, settles=True, name="new")
     publish(host, subscription, queue, KEYS)
     assert new.offsets == [], "every key is still in flight at the old owner"
-    keys = subscription.lane(1).dispatcher
+    keys = subscription.cursor(1).dispatcher
     moved = [key for key in KEYS if keys.owners.owner(keys.slot(key, 0)) is new.consumer]
     assert moved
     assert keys.draining_slots() == len(moved)
@@ -132,7 +132,7 @@ def test_looking_ahead_is_bounded(host, subscription, queue, monkeypatch):
     monkeypatch.setattr(dispatchers, "LOOK_AHEAD_PER_CONSUMER_MAX", 10)
     consume(subscription, Window(1), name="busy")
     free = consume(subscription, settles=True, name="free")
-    keys = subscription.lane(1).dispatcher
+    keys = subscription.cursor(1).dispatcher
     mine = next(key for key in KEYS if keys.owners.owner(keys.slot(key, 0)) is not free.consumer)
     publish(host, subscription, queue, [mine] * 60 + KEYS)
     assert 20 <= keys.parked_count < 60
@@ -141,14 +141,14 @@ def test_looking_ahead_is_bounded(host, subscription, queue, monkeypatch):
 
 
 def test_messages_without_a_key_go_anywhere(host, subscription, queue):
-    takers = [consume(subscription, name=name) for name in "abcd"]
+    receivers = [consume(subscription, name=name) for name in "abcd"]
     publish(host, subscription, queue, [b""] * 200)
-    assert sum(len(taker.offsets) for taker in takers) == 200
-    assert min(len(taker.offsets) for taker in takers) > 10
+    assert sum(len(taker.offsets) for taker in receivers) == 200
+    assert min(len(taker.offsets) for taker in receivers) > 10
 
 
 def test_a_slot_that_nobody_claims_waits_for_somebody_who_does(host, subscription, queue):
-    keys = subscription.lane(1).dispatcher
+    keys = subscription.cursor(1).dispatcher
     consumer = consume(subscription, name="low", key_ranges=[(0, 32767)])
     publish(host, subscription, queue, KEYS)
     low = [key for key in KEYS if keys.slot(key, 0) <= 32767]
@@ -168,11 +168,11 @@ def test_claims_that_overlap_are_refused(host, subscription):
 def test_the_order_of_keys_may_be_read_from_elsewhere(host, queue):
     options = SubscriptionOptions(mode=Mode.KEY_SHARED, ordering_key=lambda record: record.tag)
     subscription = Subscription(1, "s", [queue], options, host)
-    takers = [consume(subscription, name=name) for name in "abc"]
+    receivers = [consume(subscription, name=name) for name in "abc"]
     queue.append(neutral_record(b"x", key=key, tag=b"one") for key in KEYS)
     subscription.arrived(1)
     host.run()
-    assert sorted(len(taker.offsets) for taker in takers) == [0, 0, 40]
+    assert sorted(len(taker.offsets) for taker in receivers) == [0, 0, 40]
 
 
 def test_nothing_overtakes_what_is_parked_for_want_of_bytes(host, subscription, queue):
@@ -197,9 +197,9 @@ def test_a_small_message_does_not_slip_past_a_large_parked_one(host, subscriptio
     queue.append(neutral_record(body, key=b"k") for body in bodies)
     subscription.arrived(1)
     host.run()
-    subscription.lane(1).dispatcher.park(1, subscription.lane(1).dispatcher.slot(b"k", 1))
-    subscription.lane(1).dispatcher.park(2, subscription.lane(1).dispatcher.slot(b"k", 2))
-    subscription.lane(1).next_offset = 3
+    subscription.cursor(1).dispatcher.park(1, subscription.cursor(1).dispatcher.slot(b"k", 1))
+    subscription.cursor(1).dispatcher.park(2, subscription.cursor(1).dispatcher.slot(b"k", 2))
+    subscription.cursor(1).next_offset = 3
     taker.reads = False
     taker.consumer.demand.resize(10)
     taker.consumer.unsent.bytes_max = 700
@@ -217,7 +217,7 @@ def test_what_was_parked_is_taken_by_hand_when_the_last_owner_has_left(host, sub
     free = consume(subscription, settles=True, name="free")
     publish(host, subscription, queue, KEYS * 2)
     left = sorted(set(range(80)) - set(free.offsets))
-    assert subscription.lane(1).dispatcher.parked_count == len(left) - 1
+    assert subscription.cursor(1).dispatcher.parked_count == len(left) - 1
     subscription.detach(free.consumer)
     subscription.detach(busy.consumer)
     taken = subscription.take(pop.consumer, 80)
@@ -266,19 +266,19 @@ def owners(ring):
 
 
 def test_without_consumers_nobody_owns_anything():
-    assert SlotRing().owner(5) is None
-    assert SlotClaims().owner(5) is None
+    assert ConsistentHashRing().owner(5) is None
+    assert StickyRanges().owner(5) is None
 
 
 def test_a_key_falls_into_the_slot_that_others_would_give_it():
     # murmur3_32(b"test") is 0xBA6BD213; without its sign bit 0x3A6BD213.
-    assert SlotRing().slot(b"test") == 0x3A6BD213 % 65535 + 1
-    assert SlotClaims().slot(b"test") == 0x3A6BD213 % 65536
-    assert SlotClaims().slot(b"") == 1
+    assert ConsistentHashRing().slot(b"test") == 0x3A6BD213 % 65535 + 1
+    assert StickyRanges().slot(b"test") == 0x3A6BD213 % 65536
+    assert StickyRanges().slot(b"") == 1
 
 
 def test_keys_are_spread_over_all_consumers():
-    ring = SlotRing()
+    ring = ConsistentHashRing()
     for number in range(1, 6):
         ring.add(consumer(number))
     found = owners(ring)
@@ -288,7 +288,7 @@ def test_keys_are_spread_over_all_consumers():
 
 
 def test_a_newcomer_takes_only_what_becomes_its_own():
-    ring = SlotRing()
+    ring = ConsistentHashRing()
     for number in range(1, 5):
         ring.add(consumer(number))
     before = owners(ring)
@@ -298,7 +298,7 @@ def test_a_newcomer_takes_only_what_becomes_its_own():
 
 
 def test_who_leaves_and_comes_back_under_its_name_finds_its_keys_again():
-    ring = SlotRing()
+    ring = ConsistentHashRing()
     everyone = [consumer(number) for number in range(1, 5)]
     for each in everyone:
         ring.add(each)
@@ -310,7 +310,7 @@ def test_who_leaves_and_comes_back_under_its_name_finds_its_keys_again():
 
 
 def test_consumers_of_one_name_have_different_keys():
-    ring = SlotRing()
+    ring = ConsistentHashRing()
     first, second = consumer(1, name="same"), consumer(2, name="same")
     ring.add(first)
     ring.add(second)
@@ -322,7 +322,7 @@ def test_consumers_of_one_name_have_different_keys():
 
 
 def test_claimed_ranges_are_kept_and_gaps_have_no_owner():
-    claims = SlotClaims()
+    claims = StickyRanges()
     first, second = consumer(1, ranges=[(0, 99), (300, 400)]), consumer(2, ranges=[(100, 199)])
     for each in (first, second):
         assert claims.refusal(each) is None
@@ -337,18 +337,20 @@ def test_claimed_ranges_are_kept_and_gaps_have_no_owner():
     "ranges", [[(50, 150)], [(199, 300)], [(0, 65535)], [(-1, 4)], [(9, 8)], [(70_000, 70_001)]]
 )
 def test_ranges_that_overlap_or_make_no_sense_are_refused(ranges):
-    claims = SlotClaims()
+    claims = StickyRanges()
     claims.add(consumer(1, ranges=[(100, 199)]))
     assert claims.refusal(consumer(2, ranges=ranges)).reason is RefusalReason.KEY_RANGE
 
 
 def test_the_two_ways_do_not_mix():
-    assert SlotClaims().refusal(consumer(1)).reason is RefusalReason.KEY_RANGE
-    assert SlotRing().refusal(consumer(1, ranges=[(0, 9)])).reason is RefusalReason.KEY_RANGE
+    assert StickyRanges().refusal(consumer(1)).reason is RefusalReason.KEY_RANGE
+    assert (
+        ConsistentHashRing().refusal(consumer(1, ranges=[(0, 9)])).reason is RefusalReason.KEY_RANGE
+    )
 
 
 def test_ranges_of_one_consumer_may_not_overlap_either():
-    claims = SlotClaims()
+    claims = StickyRanges()
     assert claims.refusal(consumer(1, ranges=[(0, 9), (5, 20)])) is not None
 
 

@@ -190,7 +190,7 @@ def test_a_message_that_was_to_come_again_but_is_gone_is_settled(host, queue):
     subscription.requeue(1, [0, 2])
     host.run()
     assert taker.offsets == [0, 1, 2, 2]
-    assert subscription.lane(1).cursor.is_settled(0)
+    assert subscription.cursor(1).settled.is_settled(0)
 
 
 def test_transient_messages_from_before_the_restart_are_gone(host, queue):

@@ -58,7 +58,7 @@ def test_another_consumers_message_may_be_settled_and_frees_its_owner(host, subs
 
 
 def test_a_settled_list_gives_back_exactly_what_each_holder_had(host, subscription, taker):
-    queue = subscription.lane(1).queue
+    queue = subscription.cursor(1).queue
     queue.append([neutral_record(b"longer"), neutral_record(b"longer"), neutral_record(b"x")])
     other = consume(subscription, Window(9), name="d")
     host.run()
@@ -100,12 +100,12 @@ def test_single_messages_of_a_batch_are_settled_one_by_one(host):
     host.run()
     assert taker.offsets == [0]
     subscription.settle(1, [1])
-    assert subscription.held(1, 2).messages == 2
+    assert subscription.in_flight(1, 2).messages == 2
     assert taker.consumer.demand.unsettled == 2
     host.run()
     assert taker.offsets == [0, 3]
     subscription.settle(1, [0, 2])
-    assert subscription.held(1, 2) is None
+    assert subscription.in_flight(1, 2) is None
     assert subscription.low_mark(1) == 3
 
 
@@ -138,7 +138,7 @@ def test_a_batch_comes_back_with_what_is_left_of_it(host):
     host.run()
     last = taker.deliveries[-1]
     assert (last.offset, last.messages, last.attempts) == (0, 2, 1)
-    assert subscription.lane(1).cursor.unsettled_in(0, 4) == [(1, 3)]
+    assert subscription.cursor(1).settled.unsettled_in(0, 4) == [(1, 3)]
 
 
 def test_a_message_sent_back_with_a_delay_waits_for_it(host, subscription, taker):
@@ -198,7 +198,7 @@ def test_a_rejected_message_is_buried_and_settled(host, subscription, taker):
         (1, Cause.REJECTED),
         (2, Cause.REJECTED),
     ]
-    assert subscription.lane(1).cursor.ranges == [(1, 3)]
+    assert subscription.cursor(1).settled.ranges == [(1, 3)]
     causes = [settlement.cause for settlement in host.save()]
     assert int(Cause.REJECTED) in causes
 
@@ -210,7 +210,7 @@ def test_a_rejected_message_that_cannot_be_read_is_settled_as_lost(
     subscription.reject(1, [1])
     assert host.burials == []
     assert subscription.statistics().lost == 1
-    assert subscription.lane(1).cursor.is_settled(1)
+    assert subscription.cursor(1).settled.is_settled(1)
 
 
 def test_a_message_not_settled_in_time_goes_back_counted(host, queue):

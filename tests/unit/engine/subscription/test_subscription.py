@@ -110,8 +110,8 @@ def test_the_delivered_mark_is_renewed_before_it_is_reached(host, queue):
     for _ in range(30):
         subscription.dispatch(3)
         host.save()
-        lane = subscription.lane(1)
-        seen.append(lane.delivered_mark - lane.next_offset)
+        cursor = subscription.cursor(1)
+        seen.append(cursor.delivered_mark - cursor.next_offset)
     assert min(seen) >= 5, "at least half of the reserve is left"
 
 
@@ -134,7 +134,7 @@ def test_a_settlement_frees_the_next_message_of_its_key(host):
     first, second = (consume(subscription, Window(1), name=name) for name in "ab")
     host.run()
     taker = first if first.deliveries else second
-    assert not subscription.lane(1).has_ready, "the other one waits for its key, aside"
+    assert not subscription.cursor(1).has_ready, "the other one waits for its key, aside"
     taker.settle(*taker.deliveries)
     host.run()
     assert taker.offsets == [0, 1]
@@ -311,7 +311,7 @@ def test_a_purge_spares_every_message_of_a_batch_in_flight(host):
     consume(subscription, Window(1), name="c")
     host.run()
     assert subscription.purge(1) == 1
-    assert subscription.lane(1).cursor.ranges == [(3, 4)]
+    assert subscription.cursor(1).settled.ranges == [(3, 4)]
 
 
 def test_seeking_forgets_what_was_parked_for_busy_keys(host):
@@ -322,12 +322,12 @@ def test_seeking_forgets_what_was_parked_for_busy_keys(host):
     queue.append(neutral_record(b"x", key=b"k%d" % at) for at in range(40))
     subscription.arrived(1)
     host.run()
-    assert subscription.lane(1).dispatcher.parked_count > 0
+    assert subscription.cursor(1).dispatcher.parked_count > 0
     subscription.detach(taker.consumer)
     for consumer in subscription.consumers:
         subscription.detach(consumer)
     subscription.seek(1, 0)
-    assert subscription.lane(1).dispatcher.parked_count == 0
+    assert subscription.cursor(1).dispatcher.parked_count == 0
     fresh = consume(subscription, name="fresh")
     host.run()
     assert sorted(fresh.offsets) == list(range(40))

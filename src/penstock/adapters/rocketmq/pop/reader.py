@@ -156,7 +156,7 @@ class PopReader:
         """An orderly pop comes: what the same attempt got before goes back, uncounted."""
         queue_id = queue.queue_id
         if self.subscription.unacked(queue_id):
-            entries = self.subscription.lane(queue_id).pending.entries
+            entries = self.subscription.cursor(queue_id).pending.spill()
             self.subscription.requeue(queue_id, list(entries), count=False)
         if attempt_id:
             self._attempts[queue_id] = attempt_id
@@ -177,9 +177,9 @@ class PopReader:
         """What a pop would give first."""
         if self._offsets.committed(queue, self.group) == NO_OFFSET:
             return queue.index.min_offset
-        lane = self.subscription.lane(queue.queue_id)
-        again = lane.redelivery.again
-        return min(again[0], lane.next_offset) if again else lane.next_offset
+        cursor = self.subscription.cursor(queue.queue_id)
+        again = cursor.redelivery.ready
+        return min(again[0], cursor.next_offset) if again else cursor.next_offset
 
     def sign(self, deliveries: list[Delivery], pop_ms: int, revive_qid: int) -> None:
         """Make the receipts of what was just taken of one queue valid."""
@@ -190,12 +190,12 @@ class PopReader:
 
     def is_alive(self, queue: Queue, offset: int, handle: PopHandle) -> bool:
         """Whether the message is still out under this very receipt."""
-        held = self.subscription.held(queue.queue_id, offset)
+        held = self.subscription.in_flight(queue.queue_id, offset)
         return held is not None and held.tag == tag_of(handle.pop_time, handle.revive_qid)
 
     def popped_ms(self, queue_id: QueueId, offset: int) -> int:
         """When a message that is out was popped."""
-        held = self.subscription.held(queue_id, offset)
+        held = self.subscription.in_flight(queue_id, offset)
         return 0 if held is None else held.tag >> _REVIVE_BITS
 
     def settle(self, queue: Queue, offsets: list[int]) -> int:
@@ -204,7 +204,7 @@ class PopReader:
     def extend(self, queue: Queue, offset: int, *, deadline_ms: int, tag: int) -> None:
         """Another time, another receipt."""
         queue_id = queue.queue_id
-        held = self.subscription.held(queue_id, offset)
+        held = self.subscription.in_flight(queue_id, offset)
         assert held is not None, "the receipt was looked at before"
         held.tag = tag
         self.subscription.extend(queue_id, offset, deadline_ms)
@@ -214,7 +214,7 @@ class PopReader:
         orderly: list[int] = []
         others: list[int] = []
         for offset in offsets:
-            held = self.subscription.held(queue_id, offset)
+            held = self.subscription.in_flight(queue_id, offset)
             if held is not None and held.consumer_id == self.orderly.consumer_id:
                 orderly.append(offset)
             else:
@@ -225,7 +225,7 @@ class PopReader:
         """Of entries that were late: those nobody acknowledged or gave more time since."""
         if self.subscription.is_closed:
             return []
-        found = [(offset, self.subscription.held(queue_id, offset)) for offset in offsets]
+        found = [(offset, self.subscription.in_flight(queue_id, offset)) for offset in offsets]
         return [offset for offset, held in found if held and 0 < held.deadline_ms <= now_ms]
 
     # What the engine calls: nothing is pushed.
@@ -280,7 +280,7 @@ class Pops:
             found = PopReader(topic, group, self._offsets, self._gone)
             subscription = found.subscription
             self._readers[subscription.subscription_id] = found
-            subscription.on_late = partial(self.revival.late, found)
+            subscription.on_visibility_timeout = partial(self.revival.late, found)
             subscription.on_ready = partial(self._ready, found)
         return found
 

@@ -30,7 +30,7 @@ from penstock.adapters.rocketmq.pull import PullChecks
 from penstock.adapters.rocketmq.requests import Answer, no_permission, system_error
 from penstock.adapters.rocketmq.shown import shown
 from penstock.engine.pull import Pull, PullStatus
-from penstock.engine.subscription.subscription import PopOrder
+from penstock.engine.subscription.subscription import PopLimits
 from penstock.log.index import IndexFlag
 from penstock.model.errors import SelectorInvalid
 from penstock.model.record import Wire
@@ -123,12 +123,12 @@ class PopTaken:
         self, reader: PopReader, queue: Queue, delivery: Delivery, entry: IndexEntry
     ) -> None:
         """A message that is not its own answer; one of another protocol may be several."""
-        cursor = reader.subscription.lane(queue.queue_id).cursor
+        settled = reader.subscription.cursor(queue.queue_id).settled
         offsets = self._offsets[reader.flag, queue.number]
         messages = shown(self._broker, queue, delivery.record, entry)
         for offset, data in enumerate(messages, delivery.offset):
             # Of a batch some may be acknowledged already.
-            if len(messages) == 1 or not cursor.is_settled(offset):
+            if len(messages) == 1 or not settled.is_settled(offset):
                 offsets.append(offset)
                 self._parts.append(data)
 
@@ -370,7 +370,7 @@ class PopRequest:
                 return reader.ready(queue)
             reader.begin_attempt(queue, header.attempt_id)
             consumer = reader.orderly
-        order = PopOrder(room, room_bytes, header.invisible_time, self._wanted(reader))
+        order = PopLimits(room, room_bytes, header.invisible_time, self._wanted(reader))
         deliveries = reader.subscription.pop(consumer, queue.queue_id, order)
         if deliveries:
             taken.add(reader, queue, deliveries)

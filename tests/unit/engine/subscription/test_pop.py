@@ -6,9 +6,9 @@ from kit.queues import MemoryHost, MemoryQueue
 from kit.workbench import Workbench
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.subscription.subscription import (
-    LATE_MAX,
     SCAN_MESSAGES_MAX,
-    PopOrder,
+    TIMED_OUT_MAX,
+    PopLimits,
     Subscription,
 )
 from penstock.flow.demand import Unlimited
@@ -49,7 +49,7 @@ def popper(subscription):
 
 
 def order(count=32, *, visibility_ms=1000, bytes_max=1 << 20, wanted=None):
-    return PopOrder(count, bytes_max, visibility_ms, wanted)
+    return PopLimits(count, bytes_max, visibility_ms, wanted)
 
 
 def offsets(deliveries):
@@ -101,7 +101,7 @@ def test_what_is_late_goes_back_to_its_place_unless_somebody_decides(
     late = []
     again = subscription.pop(popper, 1, order())
     assert [(each.offset, each.attempts) for each in again] == [(0, 1), (1, 1)]
-    subscription.on_late = lambda queue_id, found: late.append((queue_id, found))
+    subscription.on_visibility_timeout = lambda queue_id, found: late.append((queue_id, found))
     host.clock.advance(1000)
     subscription.due(host.clock.monotonic_ms())
     assert late == [(1, [0, 1])]
@@ -123,10 +123,10 @@ def test_a_tag_stays_on_the_entry_until_it_is_handed_over_again(subscription, po
     queue.fill(1)
     subscription.pop(popper, 1, order())
     subscription.tag(1, [0], 7)
-    assert subscription.held(1, 0).tag == 7
+    assert subscription.in_flight(1, 0).tag == 7
     subscription.requeue(1, [0])
     subscription.pop(popper, 1, order())
-    assert subscription.held(1, 0).tag == 0
+    assert subscription.in_flight(1, 0).tag == 0
 
 
 def test_a_moved_message_is_settled_here_and_carried_there(subscription, popper, queue, host):
@@ -142,7 +142,7 @@ def test_a_moved_message_is_settled_here_and_carried_there(subscription, popper,
     assert subscription.move(1, [1, 99], rewrite) == 1
     assert seen == [([1], 0)]
     assert [(record.body, target) for record, target in host.carried] == [(b"copy of 1", 2)]
-    assert subscription.held(1, 1) is None
+    assert subscription.in_flight(1, 1) is None
     assert subscription.unacked(1) == 2
     causes = [Cause(each.cause) for each in host.save()]
     assert Cause.MOVED in causes
@@ -190,11 +190,11 @@ def test_the_copy_and_the_settlement_are_in_one_frame():
 def test_of_many_that_are_late_at_once_a_turn_takes_a_bounded_number(
     subscription, popper, queue, host
 ):
-    queue.fill(2 * LATE_MAX + 1)
+    queue.fill(2 * TIMED_OUT_MAX + 1)
     while subscription.pop(popper, 1, order(100)):
         pass
     host.clock.advance(1000)
-    for left in (LATE_MAX + 1, 1, 0):
+    for left in (TIMED_OUT_MAX + 1, 1, 0):
         subscription.due(host.clock.monotonic_ms())
         assert subscription.unacked(1) == left
         assert (subscription.next_deadline_ms() is None) is (left == 0)
@@ -204,7 +204,7 @@ def test_what_a_turn_left_late_is_due_in_the_next_one():
     bench = Workbench()
     topic = bench.topic("source")
     subscription = bench.engine.create_subscription(topic.name, "s", SubscriptionOptions())
-    bench.publish(bench.channel(), topic, *[b"x"] * (2 * LATE_MAX))
+    bench.publish(bench.channel(), topic, *[b"x"] * (2 * TIMED_OUT_MAX))
     bench.settle()
     popper = subscription.attach(bench.outlet, Unlimited(), name="pop", is_passive=True)
     queue_id = topic.queues[0].queue_id
@@ -213,7 +213,7 @@ def test_what_a_turn_left_late_is_due_in_the_next_one():
     bench.settle()
     bench.clock.advance(1000)
     bench.engine.turn()
-    assert subscription.unacked(queue_id) == LATE_MAX
+    assert subscription.unacked(queue_id) == TIMED_OUT_MAX
     assert bench.engine.next_deadline_ms() <= bench.clock.monotonic_ms()
     bench.engine.turn()
     assert subscription.unacked(queue_id) == 0

@@ -7,13 +7,13 @@ import pytest
 from kit.queues import MemoryHost, MemoryQueue, consume
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.subscription import settle
-from penstock.engine.subscription.settle import DEATHS_AT_ONCE
+from penstock.engine.subscription.settle import REJECTS_PER_TURN
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.demand import Window
 from penstock.flow.diagnosis import UndoneView, diagnose
 from penstock.model.settlement import Cause
 
-MANY = 3 * DEATHS_AT_ONCE + 7
+MANY = 3 * REJECTS_PER_TURN + 7
 
 
 @pytest.fixture
@@ -47,12 +47,12 @@ def burials(host):
 
 def test_a_long_list_is_buried_in_order_and_by_parts(host, subscription, taker):
     assert subscription.reject(1, range(MANY)) == MANY
-    assert len(host.burials) <= DEATHS_AT_ONCE
+    assert len(host.burials) <= REJECTS_PER_TURN
     seen = [len(host.burials)]
     while host.awake:
         host.run(rounds_max=1)
         seen.append(len(host.burials))
-    assert max(after - before for before, after in pairwise(seen)) <= DEATHS_AT_ONCE
+    assert max(after - before for before, after in pairwise(seen)) <= REJECTS_PER_TURN
     assert burials(host) == list(range(MANY))
     assert {burial.cause for burial in host.burials} == {Cause.REJECTED}
     assert subscription.low_mark(1) == MANY
@@ -105,7 +105,7 @@ def test_those_that_came_back_too_often_wait_in_the_same_line(host, subscription
     subscription.requeue(1, range(MANY))
     host.run()
     assert subscription.requeue(1, range(MANY)) == MANY
-    assert len(host.burials) <= DEATHS_AT_ONCE
+    assert len(host.burials) <= REJECTS_PER_TURN
     host.run()
     assert burials(host) == list(range(MANY))
     assert {(each.cause, each.attempts) for each in host.burials} == {(Cause.DELIVERY_LIMIT, 2)}
@@ -129,23 +129,23 @@ def test_sought_away_they_do_not_die(host, subscription, taker):
 def test_many_refused_one_by_one_wait_just_the_same(host, subscription, taker):
     for offset in range(MANY):
         subscription.reject(1, [offset])
-    assert len(host.burials) <= DEATHS_AT_ONCE
+    assert len(host.burials) <= REJECTS_PER_TURN
     host.run()
     assert burials(host) == list(range(MANY))
 
 
 def test_few_refused_in_a_turn_are_buried_at_once(host, subscription, taker):
-    for offset in range(0, MANY, DEATHS_AT_ONCE):
-        subscription.reject(1, range(offset, min(MANY, offset + DEATHS_AT_ONCE)))
-        assert len(host.burials) == min(MANY, offset + DEATHS_AT_ONCE)
+    for offset in range(0, MANY, REJECTS_PER_TURN):
+        subscription.reject(1, range(offset, min(MANY, offset + REJECTS_PER_TURN)))
+        assert len(host.burials) == min(MANY, offset + REJECTS_PER_TURN)
         host.run()
 
 
 def test_beyond_all_bounds_whoever_refuses_waits(host, subscription, taker, monkeypatch):
-    monkeypatch.setattr(settle, "DYING_MAX", DEATHS_AT_ONCE)
+    monkeypatch.setattr(settle, "BACKLOG_MAX", REJECTS_PER_TURN)
     for offset in range(MANY):
         subscription.reject(1, [offset])
-    assert len(host.burials) >= MANY - 2 * DEATHS_AT_ONCE
+    assert len(host.burials) >= MANY - 2 * REJECTS_PER_TURN
 
 
 def test_those_who_wait_are_shown_with_their_number_and_since_when(
@@ -159,7 +159,9 @@ def test_those_who_wait_are_shown_with_their_number_and_since_when(
     assert subscription.is_noteworthy
     host.clock.advance(500)
     host.run(rounds_max=1)
-    assert subscription.view().undone == UndoneView("burials", MANY - 2 * DEATHS_AT_ONCE, began_ms)
+    assert subscription.view().undone == UndoneView(
+        "burials", MANY - 2 * REJECTS_PER_TURN, began_ms
+    )
     host.run()
     assert subscription.view().undone is None
 
@@ -171,4 +173,4 @@ def test_the_diagnosis_says_that_they_are_buried_before_others_are_delivered(
     queue.fill(5)
     found = diagnose([subscription.view()])
     assert (found.kind, found.name, found.side) == ("burials", "s", "delivery")
-    assert f"first buries {MANY - DEATHS_AT_ONCE} messages that died" in found.sentence
+    assert f"first buries {MANY - REJECTS_PER_TURN} messages that died" in found.sentence

@@ -79,7 +79,7 @@ def test_what_is_settled_is_forgotten(bench):
         bench.turns()
         reader.settle_upto(topic.queues[0].queue_id, topic.queues[0].index.next_offset - 1)
         assert reader.ready_body_bytes() == 1
-    (sizes,) = reader._ready_bytes.values()
+    (sizes,) = reader._ready_body_bytes.values()
     assert len(sizes._sizes) <= 2 * TRIM_MIN
 
 

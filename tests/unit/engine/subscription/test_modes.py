@@ -5,7 +5,7 @@ import pytest
 from kit.queues import MemoryHost, MemoryQueue, consume
 from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.subscription.consumer import ConsumerRefusal, RefusalReason
-from penstock.engine.subscription.dispatchers import TAKERS_MAX, Shared
+from penstock.engine.subscription.dispatchers import RECEIVERS_MAX, Shared
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import Permits, Unlimited, Window
@@ -86,18 +86,18 @@ def test_a_consumer_of_several_queues_hears_once_that_it_is_active(host, queue):
 
 def test_few_messages_go_round_one_by_one(host, queue):
     subscription = subscribe(host, queue, Mode.SHARED)
-    takers = [consume(subscription, name=name) for name in "abc"]
+    receivers = [consume(subscription, name=name) for name in "abc"]
     publish(host, subscription, queue, 4)
     publish(host, subscription, queue, 3)
-    assert [taker.offsets for taker in takers] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert [taker.offsets for taker in receivers] == [[0, 3, 6], [1, 4], [2, 5]]
 
 
 def test_many_messages_go_round_in_blocks_just_as_evenly(host, queue):
     subscription = subscribe(host, queue, Mode.SHARED)
-    takers = [consume(subscription, name=name) for name in "abc"]
+    receivers = [consume(subscription, name=name) for name in "abc"]
     publish(host, subscription, queue, 100)
-    assert sorted(len(taker.offsets) for taker in takers) == [33, 33, 34]
-    for taker in takers:
+    assert sorted(len(taker.offsets) for taker in receivers) == [33, 33, 34]
+    for taker in receivers:
         assert taker.offsets == list(range(taker.offsets[0], taker.offsets[-1] + 1))
 
 
@@ -122,56 +122,56 @@ def test_a_lower_priority_is_served_only_while_the_higher_has_no_room(host, queu
 
 def test_rooms_of_different_size_are_filled_and_never_passed(host, queue):
     subscription = subscribe(host, queue, Mode.SHARED)
-    takers = [consume(subscription, Window(size), name=f"w{size}") for size in (1, 5, 3)]
+    receivers = [consume(subscription, Window(size), name=f"w{size}") for size in (1, 5, 3)]
     publish(host, subscription, queue, 20)
-    assert [len(taker.offsets) for taker in takers] == [1, 5, 3]
-    assert sorted(offset for taker in takers for offset in taker.offsets) == list(range(9))
+    assert [len(taker.offsets) for taker in receivers] == [1, 5, 3]
+    assert sorted(offset for taker in receivers for offset in taker.offsets) == list(range(9))
 
 
 def test_what_nobody_has_bytes_for_stays_in_its_place(host):
     host = MemoryHost(flow=FlowSettings(unacked_consumer_bytes_max=300))
     queue = MemoryQueue(host)
     subscription = subscribe(host, queue, Mode.SHARED)
-    takers = [consume(subscription, name=name) for name in "ab"]
+    receivers = [consume(subscription, name=name) for name in "ab"]
     queue.append(neutral_record(b"x" * 112) for _ in range(6))
     subscription.arrived(1)
     host.run()
-    assert [len(taker.offsets) for taker in takers] == [2, 2]
-    takers[0].settle(*takers[0].deliveries)
+    assert [len(taker.offsets) for taker in receivers] == [2, 2]
+    receivers[0].settle(*receivers[0].deliveries)
     host.run()
-    assert takers[0].offsets == [0, 2, 4, 5]
-    assert not takers[0].deliveries[-1].is_redelivered
+    assert receivers[0].offsets == [0, 2, 4, 5]
+    assert not receivers[0].deliveries[-1].is_redelivered
 
 
 def test_the_round_goes_on_where_it_was_when_somebody_leaves(host, queue):
     subscription = subscribe(host, queue, Mode.SHARED)
-    takers = {name: consume(subscription, name=name) for name in "abcd"}
+    receivers = {name: consume(subscription, name=name) for name in "abcd"}
     publish(host, subscription, queue, 2)
-    subscription.detach(takers["a"].consumer)
+    subscription.detach(receivers["a"].consumer)
     host.run()
-    assert takers["c"].offsets == [0]
+    assert receivers["c"].offsets == [0]
     publish(host, subscription, queue, 1)
-    assert takers["d"].offsets == [2]
+    assert receivers["d"].offsets == [2]
 
 
 def test_no_more_are_looked_for_than_there_are_messages_and_the_round_goes_on(host, queue):
     subscription = subscribe(host, queue, Mode.SHARED)
-    takers = [consume(subscription, name=name) for name in "abc"]
-    assert len(subscription.lane(1).dispatcher.takers(2)) == 2
+    receivers = [consume(subscription, name=name) for name in "abc"]
+    assert len(subscription.cursor(1).dispatcher.receivers(2)) == 2
     for count in (1, 1, 2, 1, 1):
         publish(host, subscription, queue, count)
-    assert [each.offsets for each in takers] == [[0, 3], [1, 4], [2, 5]]
+    assert [each.offsets for each in receivers] == [[0, 3], [1, 4], [2, 5]]
 
 
 def test_ten_thousand_consumers_do_not_all_have_to_be_asked(host, queue):
     subscription = subscribe(host, queue, Mode.SHARED)
     for number in range(200):
         consume(subscription, name=f"c{number}")
-    shared = subscription.lane(1).dispatcher
+    shared = subscription.cursor(1).dispatcher
     assert isinstance(shared, Shared)
-    assert len(shared.takers()) == TAKERS_MAX
+    assert len(shared.receivers()) == RECEIVERS_MAX
     for _ in range(4):
-        publish(host, subscription, queue, TAKERS_MAX)
+        publish(host, subscription, queue, RECEIVERS_MAX)
     served = [each for each in subscription.consumers if each.delivered_messages]
     assert len(served) == 200
 
