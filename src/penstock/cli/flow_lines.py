@@ -3,8 +3,7 @@
 ``why_lines`` says what holds the whole broker, ``name_lines`` what there is about one name. The
 first line is always the answer in one sentence; a list that is cut off says by how much.
 
-Pure functions of the page. Not here: whom a stage waits for (``flow_chains.py``), screens
-(``watching.py``).
+Pure functions of the page. Not here: the screen of ``why --watch`` (``why.py``).
 """
 
 from __future__ import annotations

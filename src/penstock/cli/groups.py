@@ -194,9 +194,6 @@ def mode_(group: str, topic: str, mode: str, share: int, is_json: bool, **where:
 # masters of the cluster (request 106), and each of them gets request 401. Brokers are told one
 # after the other, and one that fails does not keep the rest from being told. A broker that the name
 # server does not list (yet) is not told, except the one that was asked.
-#
-# Not here: a broker on its own (``groups.py`` asks it over HTTP), what a mode is (``mode.py`` of
-# the adapter).
 
 
 ANSWER_SECONDS_MAX: Final = 5.0

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import click
 
-from penstock.log.scan import Dump, ScanReport, Seen, check, log_bytes
+from penstock.log.scan import Dump, ScanReport, SeenRecord, check, log_bytes
 from penstock.log.segment import LOG_DIR
 from penstock.log.storage import DiskStorage
 from penstock.model.errors import LogError
@@ -142,7 +142,7 @@ def _report_row(report: ScanReport) -> dict[str, Any]:
     }
 
 
-def _record_line(seen: Seen, *, has_body: bool) -> str:
+def _record_line(seen: SeenRecord, *, has_body: bool) -> str:
     stored = datetime.fromtimestamp(seen.store_ms / 1000, UTC).isoformat(timespec="milliseconds")
     words = [
         f"{seen.position:>14}",
@@ -162,7 +162,7 @@ def _record_line(seen: Seen, *, has_body: bool) -> str:
     return " ".join(words)
 
 
-def _record_row(seen: Seen, *, has_body: bool) -> dict[str, Any]:
+def _record_row(seen: SeenRecord, *, has_body: bool) -> dict[str, Any]:
     row: dict[str, Any] = {
         name: getattr(seen, name) for name in seen.__struct_fields__ if name != "body"
     }

@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.engine.topic import Topic, backlog_bytes, oldest_age_ms, ready_messages
-from penstock.flow.fast_fail import RequestFigures
+from penstock.flow.fast_fail import RequestClassStatistics
 from penstock.model.refusal import RefusalKind
 
 
@@ -89,7 +89,7 @@ class EngineStatistics(msgspec.Struct, frozen=True):
     is_store_busy: bool
     is_failed: bool
     topics: tuple[TopicStatistics, ...]
-    requests: tuple[RequestFigures, ...] = ()
+    requests: tuple[RequestClassStatistics, ...] = ()
     """Classes of requests that fail fast (F5)."""
 
 

@@ -18,7 +18,7 @@ import msgspec
 from penstock.engine.ports import DeadLetterRouter, Route
 from penstock.engine.publish_batch import Inbox
 from penstock.flow.credit import Credit, Stage
-from penstock.flow.quota import BacklogQuota, QuotaPolicy, Verdict
+from penstock.flow.quota import BacklogQuota, QuotaDecision, QuotaPolicy
 from penstock.flow.rate import RateLimit
 from penstock.flow.reason import Reason
 from penstock.log.index import QueueIndex
@@ -343,9 +343,9 @@ class TopicLimits:
         if not self._has_backlog:
             return None
         verdict = self._quota.judge(self._backlog_bytes, self._age_ms)
-        if verdict in (Verdict.HOLD, Verdict.REFUSE):
+        if verdict in (QuotaDecision.HOLD, QuotaDecision.REFUSE):
             text = self._quota.explain(str(self._topic.name), self._backlog_bytes, self._age_ms)
-            if verdict is Verdict.HOLD:
+            if verdict is QuotaDecision.HOLD:
                 return Hold(Reason.QUOTA, text)
             return Refusal(RefusalKind.QUOTA, str(self._topic.name), text)
         return None
@@ -417,10 +417,10 @@ class TopicLimits:
         for subscription in holders(topic):
             if policy.overflow is Overflow.DROP_HEAD:
                 is_done &= _keep_short(subscription, topic, policy)
-            if self._quota.judge(_backlog(subscription, topic), 0) is Verdict.EVICT:
+            if self._quota.judge(_backlog(subscription, topic), 0) is QuotaDecision.EVICT:
                 is_done &= _drop_backlog(subscription, topic, self._quota.evict_to_bytes)
             age_ms = _age_ms(subscription, topic, wall_ms)
-            if self._quota.judge(0, age_ms) is Verdict.EVICT:
+            if self._quota.judge(0, age_ms) is QuotaDecision.EVICT:
                 _drop_older(subscription, topic, wall_ms - self._quota.evict_to_age_ms)
         return is_done
 

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from penstock.engine.commit import Commits
 from penstock.engine.flow_context import FlowContext
-from penstock.flow.fast_fail import REQUEST_CLASSES, Busy, FastFailQueues, RequestFigures
+from penstock.flow.fast_fail import REQUEST_CLASSES, Busy, FastFailQueues, RequestClassStatistics
 from penstock.model.refusal import Refusal
 
 STORING: Final = frozenset(("send", "end-transaction"))
@@ -72,7 +72,7 @@ class WaitingRoom:
         """Requests were refused at the door, as ``Engine.refuse_now`` said; only counted here."""
         self._turned_away[class_name, refusal.kind.value] += count
 
-    def figures(self) -> tuple[RequestFigures, ...]:
+    def figures(self) -> tuple[RequestClassStatistics, ...]:
         """Every class, for observers."""
         now_ms = self._chain.now_ms
         found = []
@@ -84,7 +84,7 @@ class WaitingRoom:
                 if class_name == each.name:
                     refused[kind] = count
             found.append(
-                RequestFigures(
+                RequestClassStatistics(
                     request_class=each.name,
                     waiting=self._queues.count(each.name),
                     age_ms=self._queues.age_ms(each.name, now_ms),

@@ -127,8 +127,6 @@ class BytesPool:
 # one ``UnsentPool``, a part of the in-flight pool that publishers cannot use up (D22). While it is
 # short, a connection gets one message at a time and only when its socket has taken the one before;
 # nobody stands still because of others (law 8), and deliveries never wait for publishers (law 3).
-#
-# Not here: whether the peer settles what it was sent (``inflight``).
 
 
 class Waiter(Protocol):
@@ -289,8 +287,6 @@ class BufferPool:
 # Who spends: the connection, one per publish. Who grants: the log, by becoming durable. Who stops:
 # the connection, when the limit is reached. What wakes it: the count falling to half, so that it
 # does not stop and start with every single confirm.
-#
-# Not here: which publishes they are (``confirms``).
 
 
 class PendingLimit:
@@ -330,8 +326,6 @@ class PendingLimit:
 #
 # Invariants: nobody passes while somebody waits; at most one message beyond ``bytes_max`` is in
 # flight, and only when it is the only one: a message larger than the window is slow, never stuck.
-#
-# Not here: threads, deadlines, what a waiter is (``client/producer/sending.py``).
 
 
 W = TypeVar("W")

@@ -18,35 +18,37 @@ from typing import NamedTuple
 from penstock.model.errors import InvariantBroken
 
 
-class Answers(NamedTuple):
+class CumulativeAnswer(NamedTuple):
     """What to tell the peer: everything up to ``upto`` at once, then ``singles``."""
 
     upto: int | None
     singles: list[int]
 
 
-class Verdicts(NamedTuple):
+class TurnAnswers(NamedTuple):
     """One turn's answers, acks to be sent before nacks."""
 
-    acks: Answers
-    nacks: Answers
+    acks: CumulativeAnswer
+    nacks: CumulativeAnswer
 
 
-def cumulative_acks(tokens: list[int], outstanding_min: int) -> Answers:
+def cumulative_acks(tokens: list[int], outstanding_min: int) -> CumulativeAnswer:
     """Split answered tokens at the smallest one still open (or one past the last if none is).
 
     A single token is answered singly: the same bytes, and easier to read on the wire.
     """
     if not tokens:
-        return Answers(None, [])
+        return CumulativeAnswer(None, [])
     tokens = sorted(tokens)
     if tokens[-1] < outstanding_min:
-        return Answers(tokens[-1], []) if len(tokens) > 1 else Answers(None, tokens)
+        return (
+            CumulativeAnswer(tokens[-1], []) if len(tokens) > 1 else CumulativeAnswer(None, tokens)
+        )
     below = [token for token in tokens if token < outstanding_min]
     above = tokens[len(below) :]
     if len(below) > 1:
-        return Answers(below[-1], above)
-    return Answers(None, below + above)
+        return CumulativeAnswer(below[-1], above)
+    return CumulativeAnswer(None, below + above)
 
 
 class ConfirmLedger:
@@ -86,13 +88,15 @@ class ConfirmLedger:
         self._low = last + 1
         return True
 
-    def answer(self, confirmed: list[int], refused: list[int]) -> Verdicts:
+    def answer(self, confirmed: list[int], refused: list[int]) -> TurnAnswers:
         """One turn's outcome, in any order, as the fewest answers that say it."""
         self._settle(confirmed)
         self._settle(refused)
         ack_below = min([self._low, *refused])
         # Acks leave first, so by the time of the nacks only open tokens can be hit by mistake.
-        return Verdicts(cumulative_acks(confirmed, ack_below), cumulative_acks(refused, self._low))
+        return TurnAnswers(
+            cumulative_acks(confirmed, ack_below), cumulative_acks(refused, self._low)
+        )
 
     def _settle(self, tokens: list[int]) -> None:
         if not tokens:

@@ -1,7 +1,7 @@
 """Diagnosis: who is slow, told in one sentence (flow-control.md section 3).
 
 Publish side: an alarm is the bottleneck by itself; else the chains of who waits for whom are walked
-(``held_chains.py``).
+(``held_chains``).
 
 Delivery side, for each subscription with messages ready: a consumer at its in-flight limit is slow;
 one below it whose socket does not take its bytes is not reading; nobody with demand means nobody
@@ -344,27 +344,27 @@ _DELIVERY_KINDS: Final = ("subscription", "consumer")
 def held_chains(stages: Sequence[StageView]) -> list[Diagnosis]:
     """A finding for every stage that somebody waits for, the one most waited for first."""
     by_label = {stage.label: stage for stage in stages}
-    starts: list[tuple[StageView, _Way]] = []
+    starts: list[tuple[StageView, _WaitChain]] = []
     # Ten thousand connections that wait for the same stage go the same way: it is walked once.
-    ways: dict[tuple[str, Reason | None, str], _Way] = {}
+    chains: dict[tuple[str, Reason | None, str], _WaitChain] = {}
     for stage in stages:
         if not stage.is_held or (stage.reason is not None and stage.reason.is_resource):
             continue
         key = (stage.kind, stage.reason, stage.culprit)
-        way = ways.get(key) if stage.culprit else None
-        if way is None:
-            way = ways[key] = _Way(stage, by_label)
-        starts.append((stage, way))
+        chain = chains.get(key) if stage.culprit else None
+        if chain is None:
+            chain = chains[key] = _WaitChain(stage, by_label)
+        starts.append((stage, chain))
     # Who waits is what counts; those that are waited for are on its way already.
-    awaited = {each.label for way in ways.values() for each in way.held}
-    tally = _Tally()
-    for stage, way in starts:
-        if stage.label not in awaited or way.is_ring:
-            tally.add(stage, way)
-    return tally.findings()
+    awaited = {each.label for chain in chains.values() for each in chain.held}
+    findings = _FindingsByEnd()
+    for stage, chain in starts:
+        if stage.label not in awaited or chain.is_ring:
+            findings.add(stage, chain)
+    return findings.findings()
 
 
-class _Way:
+class _WaitChain:
     """What comes after a held stage, as far as somebody waits."""
 
     def __init__(self, start: StageView, by_label: dict[str, StageView]) -> None:
@@ -417,19 +417,19 @@ class _Way:
         return _bottleneck(self.end, labels, start.share)
 
 
-class _Tally:
+class _FindingsByEnd:
     """Findings by their end, and how much waiting each of them explains."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[_Way, int], Diagnosis | None] = {}
+        self._found: dict[tuple[_WaitChain, int], Diagnosis | None] = {}
         self._best: dict[tuple[str, str], Diagnosis] = {}
         self._waiting: dict[tuple[str, str], float] = {}
         self._unfelt: dict[tuple[str, str], float] = {}
 
-    def add(self, start: StageView, way: _Way) -> None:
-        key = (way, way.blamed(start))
+    def add(self, start: StageView, chain: _WaitChain) -> None:
+        key = (chain, chain.blamed(start))
         if key not in self._found:
-            self._found[key] = way.finding(start, key[1])
+            self._found[key] = chain.finding(start, key[1])
         finding = self._found[key]
         if finding is None:
             return

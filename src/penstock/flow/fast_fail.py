@@ -67,7 +67,7 @@ class Busy(Refusal, frozen=True, gc=False):
     """Requests of the class waiting at that moment, itself included."""
 
 
-class RequestFigures(msgspec.Struct, frozen=True, gc=False):
+class RequestClassStatistics(msgspec.Struct, frozen=True, gc=False):
     """One class of requests now (F5), for observers."""
 
     request_class: str
@@ -254,8 +254,6 @@ class FastFailQueues(Generic[RequestT]):
 # Who stops: new sends (refused) and queued ones (drained as busy by ``fast_fail``). What wakes it:
 # the end of that commit; after a refused write, time: the store is tried again after ``limit_ms``,
 # because only another write can show that it works again.
-#
-# Not here: the hold of the loop's own writes while a sync is older than 100 ms (D8, ``engine``).
 
 
 class StoreBusy:

@@ -25,7 +25,7 @@ class QuotaPolicy(Enum):
     EVICT = "evict"
 
 
-class Verdict(Enum):
+class QuotaDecision(Enum):
     """What to do with one publish."""
 
     ADMIT = "admit"
@@ -35,10 +35,10 @@ class Verdict(Enum):
     """Admit it, and let the slowest subscription skip its oldest messages."""
 
 
-_VERDICTS: Final = {
-    QuotaPolicy.HOLD: Verdict.HOLD,
-    QuotaPolicy.EXCEPTION: Verdict.REFUSE,
-    QuotaPolicy.EVICT: Verdict.EVICT,
+_DECISIONS: Final = {
+    QuotaPolicy.HOLD: QuotaDecision.HOLD,
+    QuotaPolicy.EXCEPTION: QuotaDecision.REFUSE,
+    QuotaPolicy.EVICT: QuotaDecision.EVICT,
 }
 
 
@@ -54,11 +54,11 @@ class BacklogQuota(msgspec.Struct, frozen=True):
         """False when nothing is limited."""
         return self.bytes_max > 0 or self.age_ms_max > 0
 
-    def judge(self, backlog_bytes: int, oldest_age_ms: int = 0) -> Verdict:
+    def judge(self, backlog_bytes: int, oldest_age_ms: int = 0) -> QuotaDecision:
         """The verdict on a publish, given the backlog before it."""
         if self._is_passed(backlog_bytes, oldest_age_ms):
-            return _VERDICTS[self.policy]
-        return Verdict.ADMIT
+            return _DECISIONS[self.policy]
+        return QuotaDecision.ADMIT
 
     def explain(self, topic: str, backlog_bytes: int, oldest_age_ms: int = 0) -> str:
         """One sentence for whoever is held or refused."""

@@ -55,7 +55,7 @@ class BacklogBound(msgspec.Struct, frozen=True):
         """False when a query may fall behind as far as it likes."""
         return bool(self.messages_max or self.bytes_max or self.age_ms_max)
 
-    def share(self, backlog: "Backlog") -> float:
+    def share(self, backlog: "QueryBacklog") -> float:
         """The largest part of a bound that is used; 1 = at it."""
         return max(
             backlog.messages / self.messages_max if self.messages_max else 0.0,
@@ -63,7 +63,7 @@ class BacklogBound(msgspec.Struct, frozen=True):
             backlog.age_ms / self.age_ms_max if self.age_ms_max else 0.0,
         )
 
-    def figures(self, backlog: "Backlog") -> str:
+    def figures(self, backlog: "QueryBacklog") -> str:
         """The tightest bound in words."""
         found = []
         if self.messages_max:
@@ -78,7 +78,7 @@ class BacklogBound(msgspec.Struct, frozen=True):
         return max(found)[1] if found else "behind"
 
 
-class Backlog(NamedTuple):
+class QueryBacklog(NamedTuple):
     """What one query has not processed of one topic."""
 
     query: str
@@ -91,7 +91,7 @@ class Backlog(NamedTuple):
     """read, transform or sink, as its progress says."""
 
 
-class Held(NamedTuple):
+class BrakeHold(NamedTuple):
     """Why a publish waits."""
 
     culprit: str
@@ -109,11 +109,11 @@ class Brake:
         self.bound: Final = bound
         self.is_on = False
         """True while the bound is passed (soft) or reached (hard)."""
-        self._backlog: Backlog | None = None
+        self._backlog: QueryBacklog | None = None
         self._has_held = False
         self._rate = RateLimit(0, 0, now_ms)
 
-    def look(self, backlogs: list[Backlog], now_ms: int) -> bool:
+    def look(self, backlogs: list[QueryBacklog], now_ms: int) -> bool:
         """Fresh figures of every query that may brake; True when it was put on or let go."""
         was_on = self.is_on
         self._backlog = max(backlogs, key=self.bound.share, default=None)
@@ -135,14 +135,14 @@ class Brake:
         """The query that is furthest behind, measured by the bound."""
         return self._backlog.query if self._backlog is not None else ""
 
-    def judge(self, messages: int, size_bytes: int, now_ms: int) -> Held | None:
+    def judge(self, messages: int, size_bytes: int, now_ms: int) -> BrakeHold | None:
         """Why a publish of so many messages waits; None = it may pass."""
         backlog = self._backlog
         if backlog is None or self.mode is Backpressure.OFF:
             return None
         if self.mode is Backpressure.SOFT:
             wait_ms = self._rate.wait_ms(now_ms) if self.is_on else 0
-            return Held(self.explain(), now_ms + wait_ms) if wait_ms else None
+            return BrakeHold(self.explain(), now_ms + wait_ms) if wait_ms else None
         if backlog.messages == 0:
             return None
         bound = self.bound
@@ -154,7 +154,7 @@ class Brake:
         if not is_over:
             return None
         self._has_held = True
-        return Held(self.explain(), None)
+        return BrakeHold(self.explain(), None)
 
     def admit(self, messages: int, size_bytes: int, now_ms: int) -> None:
         """A publish passed: count it until the next look."""
@@ -181,7 +181,7 @@ class Brake:
             f"'{self.topic}' (spark_backpressure {self.mode.value}){part}"
         )
 
-    def _set_rate(self, backlog: Backlog, now_ms: int) -> None:
+    def _set_rate(self, backlog: QueryBacklog, now_ms: int) -> None:
         messages = max(SOFT_PER_S_MIN, round(backlog.drain_messages_per_s * SOFT_FACTOR))
         burst = max(1, messages // SOFT_BURST_PART)
         if messages != self._rate.messages.rate_per_s:
@@ -198,7 +198,7 @@ class Brake:
 # Drain rate: how fast a Spark query processes, measured from what it acknowledges (F18).
 #
 # Who grants: the broker, with each batch it hands out. Who spends: the query, by acknowledging it.
-# Who stops: nobody here; ``brake.py`` slows publishers by this rate. What wakes it: each poll.
+# Who stops: nobody here; ``Brake`` slows publishers by this rate. What wakes it: each poll.
 #
 # A batch counts from the moment it was handed out: time in which there was nothing to read is not
 # the query's. A batch under way that already takes longer than the rate promised lowers it, so that

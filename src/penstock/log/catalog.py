@@ -7,8 +7,6 @@ called by the commit thread, ``load`` only at open.
 SQLite runs in WAL mode with ``synchronous=FULL``: one sync per transaction (the rollback journal
 needs three and a directory sync), and a commit is on disk when it returns. Every row carries its
 own crc32c, because SQLite checks the structure of its pages but not what is in them.
-
-Not here: what the rows mean (``definitions.py``, ``snapshot.py``).
 """
 
 import sqlite3
@@ -140,8 +138,6 @@ def _row_crc(kind: str, key: str, body: bytes) -> int:
 #
 # Ids are never reused (D17): a block is reserved in the catalog ahead of use, and recovery lifts
 # the counter above any id it meets in the log.
-#
-# Not here: objects that do not survive a restart; they never enter this file.
 
 
 ID_BLOCK: Final = 1024
@@ -239,8 +235,6 @@ class Definitions:
 # the longer it waits: writing 50,000 rows every second would be all the commit thread does. It
 # waits longer, too, while little was written: confirms stand behind a snapshot for some
 # milliseconds, and a few MiB are read again in no time.
-#
-# Not here: what the rows hold (``queue_index.py``, ``retention.py``, ``side_files.py``).
 
 
 CURSOR_KIND: Final = "cursor"

@@ -8,7 +8,7 @@ torn-tail rule of recovery builds on it.
 A full disk under the catalog defers the whole job: nothing was done, nothing is lost, it is tried
 again. Any other failure is final.
 
-Not here: what a job does (``sync_job.py``), when to look for one (``server/turns.py``).
+Not here: when to look for one (``server/turns.py``).
 """
 
 from __future__ import annotations
@@ -220,8 +220,6 @@ class Commit:
 # Order: the catalog transaction first, so that no durable record names an unknown queue; then side
 # files, whose failure only delays the next snapshot; then the sync of the log; then removals, of
 # which nothing depends. Any failure but a full disk is final (P4).
-#
-# Not here: who may take a job and what its end means (``store.py``).
 
 
 class SyncJob(msgspec.Struct, eq=False):

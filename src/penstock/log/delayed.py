@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Final
 
-from penstock.log.encode import Special
+from penstock.log.encode import DelayedAppend
 from penstock.log.format import Release
 from penstock.log.retention import Retention
 from penstock.log.side_files import SideFiles
@@ -194,17 +194,17 @@ def _apply(notes: bytes, pending: dict[int, Due]) -> None:
             pending.pop(position, None)
 
 
-# ---- delay notes --------------------------------------------------------------------------------
+# ---- delay tracker ------------------------------------------------------------------------------
 # What a delayed or release record changes besides indexes, in the append and in recovery alike.
 #
 # A delayed record is noted under its hour and pins its segment; a release (or cancel, with no
 # targets) ends both, and its entries keep the original's segment as long as they are needed.
 
 
-_DELAY_NOTES_DELAYED: Final = int(RecordFlag.DELAYED)
+_IS_DELAYED: Final = int(RecordFlag.DELAYED)
 
 
-class DelayNotes:
+class DelayTracker:
     """Keeps hour files and segment uses in step."""
 
     __slots__ = ("_delayed", "_retention")
@@ -213,9 +213,9 @@ class DelayNotes:
         self._delayed = delayed
         self._retention = retention
 
-    def note(self, specials: Iterable[Special]) -> None:
+    def note(self, delayed_appends: Iterable[DelayedAppend]) -> None:
         """Delayed and release records were appended."""
-        for appending, length, release in specials:
+        for appending, length, release in delayed_appends:
             record = appending.record
             if release is not None:
                 ends = [
@@ -223,7 +223,7 @@ class DelayNotes:
                     for index, offset in zip(appending.queues, appending.first_offsets, strict=True)
                 ]
                 self.released(record.deliver_ms, release, record.position, ends)
-            elif record.flags & _DELAY_NOTES_DELAYED:
+            elif record.flags & _IS_DELAYED:
                 self.delayed(record.deliver_ms, record.position, length)
 
     def delayed(self, deliver_ms: int, position: int, length: int) -> None:

@@ -1,14 +1,15 @@
-"""The part of an append that touches every message: bytes, offsets and index entries.
+"""Encoding an append: bytes, offsets and index entries of every record, before the one write.
 
-Long runs of one shape for one queue are staged by columns (``run.py``), everything between them
-record by record. Both give the same. Where runs are is said by whoever made the batch.
+``stage`` fills a ``StagedFrame`` frame. Long runs of one shape for one queue are staged by columns
+(``stage_run``), everything between them record by record (``_stage_mixed``). Both give the same
+bytes. Where runs are is said by whoever made the batch.
 
 * Delayed and staged records name their queues with ``UNASSIGNED_OFFSET`` and get no entry.
 * A release record gives the record it points back at its offsets: the entry's position, length,
   messages and tag are those of the original, its store time is that of the release.
 
-Not here: what becomes of it (``staged.py``), the layout of a record (``entry.py``), the frame and
-the file (``writer.py``), who calls (``store.py``).
+Not here: the layout of a record (``format.py``), the frame and the file (``writer.py``), who calls
+(``store.py``).
 """
 
 from __future__ import annotations
@@ -52,7 +53,85 @@ _PACK_CRC: Final = Struct("<I").pack
 _CRC_BYTES: Final = 4
 
 
-def stage(batch: list[Appending], staged: Staged, runs: Runs = ()) -> None:
+# ---- what goes in, and the frame it becomes ----------------------------------------------------
+# A frame on its way into the log: what goes in, its bytes, and what follows when they are written.
+#
+# Everything in it is tentative (``QueueIndex.staged``, ``staged_offset``, ``staged_bytes``):
+# ``IndexSet.take_in`` makes it real once the frame is written, ``StagedFrame.undo`` takes it back
+# when it is not. In between nothing of a queue has changed that a reader could see.
+
+
+NO_POSITION: Final = LogPosition(-1)
+NO_OFFSET: Final = -1
+
+Runs = Sequence[tuple[int, int]]
+"""Stretches [start, end) of a batch, in order, whose records share one shape object, one size and
+their queues: they are staged by columns (``stage_run``)."""
+
+
+class Appending(msgspec.Struct, gc=False):
+    """One record on its way into the log."""
+
+    record: Record
+    queues: tuple[QueueIndex, ...] = ()
+    """Target queues, each at most once; none for settle records and cancelled delays."""
+    first_offset: int = NO_OFFSET
+    """Offset of the first message in the first target, filled in by the append."""
+    other_offsets: tuple[int, ...] = ()
+    """The same for the other targets."""
+
+    @property
+    def first_offsets(self) -> tuple[int, ...]:
+        """One for each target, empty before the append."""
+        return () if self.first_offset == NO_OFFSET else (self.first_offset, *self.other_offsets)
+
+
+class DelayedAppend(NamedTuple):
+    """A delayed or release record of a frame: it concerns more than indexes."""
+
+    appending: Appending
+    length: int
+    release: Release | None
+
+
+class StagedFrame(msgspec.Struct, eq=False):
+    """A frame on its way."""
+
+    at: Any  # LogPosition(at) would be a call for each record
+    """Where the next record goes."""
+    store_ms: int
+    index_ms: int
+    """Store time of index entries, which never goes back."""
+    parts: list[bytes | bytearray] = []
+    """Pieces of the records, to be joined."""
+    records: list[Record] = []
+    positions: list[int] = []
+    """Where each of them lies."""
+    touched: list[QueueIndex] = []
+    """Queues that get entries, each once."""
+    delayed_appends: list[DelayedAppend] = []
+
+    def touch(self, index: QueueIndex, flags: int) -> tuple[int, int]:
+        """A queue is about to get entries with these flags: from which offset and bytes on."""
+        if not index.staged:
+            self.touched.append(index)
+        if flags & INDEX_TRANSIENT and index.transient_from < 0:
+            index.transient_from = index.staged_offset
+        return index.staged_offset, index.staged_bytes
+
+    def undo(self, batch: Iterable[Appending]) -> None:
+        """The frame is not written: no offset was given to anybody."""
+        for index in self.touched:
+            index.undo_staged()
+        for appending in batch:
+            appending.first_offset, appending.other_offsets = NO_OFFSET, ()
+            appending.record.position = NO_POSITION
+
+
+# ---- encoding record by record -----------------------------------------------------------------
+
+
+def stage(batch: list[Appending], staged: StagedFrame, runs: Runs = ()) -> None:
     """Encode records one behind the other, assign offsets, prepare entries."""
     if len(batch) < RUN_MIN:
         _stage_mixed(batch, staged)
@@ -92,7 +171,7 @@ def _is_alike(one: Appending, other: Appending) -> bool:
     )
 
 
-def _stage_mixed(batch: list[Appending], staged: Staged) -> None:
+def _stage_mixed(batch: list[Appending], staged: StagedFrame) -> None:
     """Stage records as they come; what one shape or one queue shares is kept meanwhile."""
     sealed: list[bytes] = []
     add, keep, keep_position = sealed.append, staged.records.append, staged.positions.append
@@ -147,7 +226,9 @@ def _stage_mixed(batch: list[Appending], staged: Staged) -> None:
     staged.at = at
 
 
-def _stage_settlement(record: Record, staged: Staged, sealed: list[bytes], position: Any) -> int:
+def _stage_settlement(
+    record: Record, staged: StagedFrame, sealed: list[bytes], position: Any
+) -> int:
     """A record for no queue, of which every turn has one; its length."""
     record.position, record.store_ms = position, staged.store_ms
     data = encode_untargeted(record)
@@ -155,7 +236,7 @@ def _stage_settlement(record: Record, staged: Staged, sealed: list[bytes], posit
     return _CRC_BYTES + len(data)
 
 
-def _seal(sealed: list[bytes], staged: Staged) -> None:
+def _seal(sealed: list[bytes], staged: StagedFrame) -> None:
     """Put a crc before each of these records, and all of them into the frame."""
     parts = staged.parts
     if len(sealed) < SEAL_COLUMNS_MIN:
@@ -169,7 +250,7 @@ def _seal(sealed: list[bytes], staged: Staged) -> None:
     sealed.clear()
 
 
-def _stage_uncommon(appending: Appending, staged: Staged, position: int) -> int:
+def _stage_uncommon(appending: Appending, staged: StagedFrame, position: int) -> int:
     """Any record at leisure: several targets or none, stamps, delays, releases; its length."""
     record = appending.record
     shape = record.shape
@@ -184,10 +265,10 @@ def _stage_uncommon(appending: Appending, staged: Staged, position: int) -> int:
     pieces, (length,) = encode_batch((record,), (where,), position, staged.store_ms)
     staged.parts += pieces
     if is_unindexed:
-        staged.special.append(Special(appending, length, None))
+        staged.delayed_appends.append(DelayedAppend(appending, length, None))
     elif shape.kind == _RELEASE:
         release = decode_release(record.origin)
-        staged.special.append(Special(appending, length, release))
+        staged.delayed_appends.append(DelayedAppend(appending, length, release))
         flags = release.flags | INDEX_RELEASED
         _enter(appending, staged, release._replace(flags=flags))
     elif shape.kind == _MESSAGE:
@@ -197,7 +278,7 @@ def _stage_uncommon(appending: Appending, staged: Staged, position: int) -> int:
     return length
 
 
-def _enter(appending: Appending, staged: Staged, facts: Release) -> None:
+def _enter(appending: Appending, staged: StagedFrame, facts: Release) -> None:
     """Prepare an entry in each target for the record ``facts`` points at."""
     position, length, messages, hashed, flags = facts
     for index, offset in zip(appending.queues, appending.first_offsets, strict=True):
@@ -212,92 +293,14 @@ def _enter(appending: Appending, staged: Staged, facts: Release) -> None:
         index.staged_offset = offset + messages
 
 
-# ---- staged -------------------------------------------------------------------------------------
-# A frame on its way into the log: what goes in, its bytes, and what follows when they are written.
-#
-# Everything in it is tentative (``QueueIndex.staged``, ``staged_offset``, ``staged_bytes``):
-# ``IndexSet.take_in`` makes it real once the frame is written, ``Staged.undo`` takes it back when
-# it is not. In between nothing of a queue has changed that a reader could see.
-#
-# Not here: who fills it (``intake.py``), the frame and the file (``writer.py``).
-
-
-NO_POSITION: Final = LogPosition(-1)
-NO_OFFSET: Final = -1
-
-Runs = Sequence[tuple[int, int]]
-"""Stretches [start, end) of a batch, in order, whose records share one shape object, one size and
-their queues: they are staged by columns (``run.py``)."""
-
-
-class Appending(msgspec.Struct, gc=False):
-    """One record on its way into the log."""
-
-    record: Record
-    queues: tuple[QueueIndex, ...] = ()
-    """Target queues, each at most once; none for settle records and cancelled delays."""
-    first_offset: int = NO_OFFSET
-    """Offset of the first message in the first target, filled in by the append."""
-    other_offsets: tuple[int, ...] = ()
-    """The same for the other targets."""
-
-    @property
-    def first_offsets(self) -> tuple[int, ...]:
-        """One for each target, empty before the append."""
-        return () if self.first_offset == NO_OFFSET else (self.first_offset, *self.other_offsets)
-
-
-class Special(NamedTuple):
-    """A delayed or release record of a frame: it concerns more than indexes."""
-
-    appending: Appending
-    length: int
-    release: Release | None
-
-
-class Staged(msgspec.Struct, eq=False):
-    """A frame on its way."""
-
-    at: Any  # LogPosition(at) would be a call for each record
-    """Where the next record goes."""
-    store_ms: int
-    index_ms: int
-    """Store time of index entries, which never goes back."""
-    parts: list[bytes | bytearray] = []
-    """Pieces of the records, to be joined."""
-    records: list[Record] = []
-    positions: list[int] = []
-    """Where each of them lies."""
-    touched: list[QueueIndex] = []
-    """Queues that get entries, each once."""
-    special: list[Special] = []
-
-    def touch(self, index: QueueIndex, flags: int) -> tuple[int, int]:
-        """A queue is about to get entries with these flags: from which offset and bytes on."""
-        if not index.staged:
-            self.touched.append(index)
-        if flags & INDEX_TRANSIENT and index.transient_from < 0:
-            index.transient_from = index.staged_offset
-        return index.staged_offset, index.staged_bytes
-
-    def undo(self, batch: Iterable[Appending]) -> None:
-        """The frame is not written: no offset was given to anybody."""
-        for index in self.touched:
-            index.undo_staged()
-        for appending in batch:
-            appending.first_offset, appending.other_offsets = NO_OFFSET, ()
-            appending.record.position = NO_POSITION
-
-
-# ---- packing ------------------------------------------------------------------------------------
+# ---- packing: what records of one shape share --------------------------------------------------
 # How the log packs the records of one shape, worked out once for all of them.
 #
 # Runs of one shape are the rule in a busy broker: one producer, one topic, one kind of message.
 # What is left to do for each record is its position, its times, its target and its content.
 #
-# Invariant: a record of this shape and size, packed with this, gives the bytes of ``entry.encode``.
-#
-# Not here: the bytes themselves (``entry.py``), who packs (``intake.py``, ``run.py``).
+# Invariant: a record of this shape and size, packed with this, gives the bytes of
+# ``format.encode``.
 
 
 UNINDEXED: Final = int(RecordFlag.DELAYED | RecordFlag.NO_INDEX)
@@ -326,7 +329,7 @@ class Packing(NamedTuple):
     head: bytes
     tail: bytes
     pack: Callable[..., bytes]
-    """See ``entry.Template``."""
+    """See ``format.Template``."""
     length: int
     """Bytes of the whole record."""
     messages: int
@@ -381,17 +384,14 @@ def _stamps(offset_at: int, position_at: int, store_ms_at: int) -> Stamps | None
     )
 
 
-# ---- run ----------------------------------------------------------------------------------------
+# ---- runs, encoded by columns ------------------------------------------------------------------
 # A run: consecutive records of one shape and size for one queue, staged by columns.
 #
 # A busy broker's frames are long runs. In one, positions, offsets and index entries are arithmetic:
 # they are made for all of its records by a few calls into C, and what remains for each record is
 # its packing, its checksum and three fields to fill in.
 #
-# Invariant: bytes, entries and fields are those that staging record by record gives
-# (``intake.py``).
-#
-# Not here: where runs begin and end, and the rest of a frame (``intake.py``).
+# Invariant: bytes, entries and fields are those that staging record by record gives.
 
 
 _CRC_GAP: Final = bytearray(4)
@@ -400,7 +400,7 @@ _HASH_MASK: Final = 0xFFFFFFFF
 _IS_SWAPPED: Final = sys.byteorder == "big"
 
 
-def stage_run(batch: list[Appending], staged: Staged) -> bool:
+def stage_run(batch: list[Appending], staged: StagedFrame) -> bool:
     """Stage records of one shape and size for the same queues; False: not by columns."""
     first, queues = batch[0].record, batch[0].queues
     packing = packing_of(first.shape, len(first.origin))

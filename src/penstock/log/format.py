@@ -1,11 +1,13 @@
-"""The frame: what one turn appends, and the unit that is either wholly there or torn (D1).
+"""What is on disk, byte by byte: frames, records, settlements and releases, the format number.
+
+A frame is what one turn appends, and the unit that is either wholly there or torn (D1).
 
     byte   0        4     6     8           12          16                  24
            | magic  | ver | flg | frame_len | records   | base_position     |
            24                  32          36              40         44         48
            | durable_upto      | epoch     | prev_head_crc | head_crc | reserved |
            48 ... frame_len
-           | record | record | ...   each a multiple of 8 bytes with its own crc (entry.py)
+           | record | record | ...   each a multiple of 8 bytes with its own crc (below)
 
 Little-endian. ``frame_len`` counts head and records. ``base_position`` is the position of the
 head's own first byte, so a head found anywhere else is not a head. ``durable_upto`` is the position
@@ -172,8 +174,6 @@ def find_head(buffer: bytes, at: int, position: int) -> FrameHead | None:
 #
 # Invariant, checked before the write and after the read: spans lie inside the origin bytes, there
 # is at least one message, and the length is the one the parts add up to.
-#
-# Not here: frames (``frame.py``), what settle and release records say (``cursors.py``).
 
 
 Targets = Sequence[tuple[QueueId, QueueOffset]]
@@ -509,8 +509,6 @@ def record_too_new(version: int, position: int) -> FormatTooNew:
 # the catalog, so that a person can read it with the sqlite3 shell.
 #
 # Invariant: decoding what was encoded gives an equal value; anything else raises ``LogCorrupt``.
-#
-# Not here: what a settlement does to a cursor (``engine/subscription/cursor.py``).
 
 
 class CursorState(msgspec.Struct, gc=False):
@@ -536,7 +534,7 @@ class Release(NamedTuple):
     messages: int
     tag_hash: int
     flags: int
-    """Index flags of the entries to make (``queue_index.IndexFlag``) without RELEASED."""
+    """Index flags of the entries to make (``index.IndexFlag``) without RELEASED."""
 
 
 # Plain numbers: arithmetic with members of an enum costs a microsecond.

@@ -9,8 +9,7 @@ The tail is one run of packed bytes, so that ten million messages of backlog cos
 dispatch unpacks a stretch with one call. ``staged_offset`` and ``staged_bytes`` run ahead of
 ``next_offset`` and ``end_bytes`` only inside ``Store.append``.
 
-Not here: the files (``index_files.py``), when tails are written (``index_set.py``), what a
-subscription has settled (``engine/``).
+Not here: what a subscription has settled (``engine/subscription/cursor.py``).
 """
 
 from __future__ import annotations
@@ -315,9 +314,6 @@ class QueueIndex:
 # entry i is at offset first + i; else (batches, holes) it is found by binary search.
 #
 # Invariants: files follow one another in the order of offsets; only the newest grows.
-#
-# Not here: the entries that are not on file yet (``queue_index.py``), handles and writing
-# (``side_files.py``).
 
 
 ENTRY: Final = Struct("<QQQqIIiI")
@@ -529,8 +525,6 @@ def find_time(read: Read, count: int, store_ms: int) -> int:
 # A durable queue has a catalog row from the moment it is created: the same transaction commits
 # before any sync of records that name it (D6). Queues with transient ids have none, and a restart
 # forgets them.
-#
-# Not here: one index (``queue_index.py``), the files (``side_files.py``).
 
 
 QUEUE_KIND: Final = "queue"

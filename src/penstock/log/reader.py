@@ -261,8 +261,6 @@ class LogReader:
 #
 # ``read_frame`` is the fast way: all records of a frame or None. ``salvage`` is the slow way for
 # frames that are not whole: it gives the good records and the stretches between them.
-#
-# Not here: which bytes to look at and what a damaged stretch means (``scan.py``).
 
 
 ScannedRecord = tuple[int, int, int, int, int, int, int, int, int, Targets, bytes]

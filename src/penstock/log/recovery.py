@@ -1,6 +1,6 @@
 """Recovery: from what lies on disk to a store that goes on as if nothing had happened (D5, A4).
 
-Steps: format, what a failed sync left in doubt (``distrust.py``), catalog, side files (each cut
+Steps: format, what a failed sync left in doubt (``repair.py``), catalog, side files (each cut
 back to the last snapshot and checked), then the log from the snapshot's position on: it gives back
 the index entries, delays and segment uses made since, and the settlements the engine replays. If
 any index or delay file is missing or damaged, all of them are thrown away and made again from the
@@ -32,7 +32,7 @@ from penstock.log.catalog import (
     SnapshotRow,
     meta_op,
 )
-from penstock.log.delayed import DELAYED_DIRECTORY, DelayedFiles, DelayNotes
+from penstock.log.delayed import DELAYED_DIRECTORY, DelayedFiles, DelayTracker
 from penstock.log.encode import UNINDEXED
 from penstock.log.format import (
     INDEX_DEFERRED,
@@ -343,10 +343,8 @@ def _transient_ranges(
 # Replaying scanned records into indexes, delays and segment uses: what the append did, once more.
 #
 # The hot loop of recovery: a gigabyte of small messages is four million records. It mirrors
-# ``intake.index_batch``, but trusts the offsets in the target lists instead of assigning them, and
+# ``encode.stage``, but trusts the offsets in the target lists instead of assigning them, and
 # holes (lost records, removed segments) stay holes.
-#
-# Not here: finding records (``scan.py``), what to do with the result (``recovery.py``).
 
 
 _MESSAGE: Final = int(RecordKind.MESSAGE)
@@ -372,7 +370,7 @@ class Replay:
         self._indexes = indexes
         self._retention = retention
         self._delayed = delayed
-        self._delays = DelayNotes(delayed, retention)
+        self._delays = DelayTracker(delayed, retention)
         delayed.is_counting = False
         self._definitions = definitions
         self._covered = covered

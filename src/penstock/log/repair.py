@@ -207,8 +207,6 @@ def _zeros(count: int) -> Iterator[bytes]:
 #
 # The marker is written as well as the failing disk allows and never synced: it matters only as long
 # as the kernel lives whose memory is not to be trusted. Every step can be repeated.
-#
-# Not here: frames that did not survive (``scan.py`` cuts or drops them like any torn ones).
 
 
 MARKER_NAME: Final = "sync-failed"

@@ -423,11 +423,9 @@ class ScanReport(msgspec.Struct):
 # Nothing here writes, locks or cuts, so it may run on a copy, on a read-only mount or beside a
 # living broker. Beside one, an unfinished write at the end is usually just the write of this
 # moment.
-#
-# Not here: putting a log in order (``scan.py``), printing (``cli/log.py``).
 
 
-class Seen(msgspec.Struct, frozen=True):
+class SeenRecord(msgspec.Struct, frozen=True):
     """One record as a person wants to see it."""
 
     position: int
@@ -480,7 +478,7 @@ class Dump:
         """Findings so far; complete when ``records`` has been read to its end."""
         return self._scan.report
 
-    def records(self) -> Iterator[Seen]:
+    def records(self) -> Iterator[SeenRecord]:
         """Every good record that ends behind the given position."""
         try:
             for position, length, *_, targets, _ in self._scan.records():
@@ -493,9 +491,9 @@ class Dump:
             self._reader.close()
 
 
-def _seen(record: Record, length: int, targets: Targets) -> Seen:
+def _seen(record: Record, length: int, targets: Targets) -> SeenRecord:
     is_message = record.kind == RecordKind.MESSAGE
-    return Seen(
+    return SeenRecord(
         position=record.position,
         length=length,
         kind=_name(RecordKind, record.kind),

@@ -7,8 +7,8 @@
 where the one before it ended, unless that one was removed (retention may take any segment, D12) or
 lost bytes. Only the last segment grows.
 
-Not here: what is in a segment (``frame.py``), when to begin a new one (``writer.py``), when one may
-go (``retention.py``).
+Not here: what is in a segment (``format.py``), when to begin a new one (``writer.py``), when one
+may go (``retention.py``).
 """
 
 import re

@@ -12,7 +12,7 @@ A write that fails (disk full) stays first in line and is tried again with the n
 removed file stays on disk until a snapshot without its row is durable: until then recovery might
 want it. Hence a name is used once.
 
-Not here: what is in the files (``queue_index.py``, ``delayed_files.py``, ``key_index.py``).
+Not here: what is in the files (``index.py``, ``delayed.py``, ``key_index.py``).
 """
 
 from collections import OrderedDict, deque

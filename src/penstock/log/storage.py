@@ -10,7 +10,7 @@ reads name their place. Nothing is durable by itself:
 Errors are ``OSError`` as the system gives them; a missing name is ``FileNotFoundError``; EINTR
 never shows (Python retries). ``sync`` may run in another thread while the owner writes and reads.
 
-Not here: which files exist (``segment.py``, ``queue_index.py``), what to do about errors.
+Not here: which files exist (``segment.py``, ``index.py``), what to do about errors.
 """
 
 import builtins

@@ -20,8 +20,8 @@ import msgspec
 
 from penstock.log.catalog import CURSOR_KIND, Catalog, SnapshotRow, Snapshots, cursor_key, cursor_op
 from penstock.log.commit import Commit, SyncJob
-from penstock.log.delayed import DelayNotes
-from penstock.log.encode import Appending, Runs, Staged, stage
+from penstock.log.delayed import DelayTracker
+from penstock.log.encode import Appending, Runs, StagedFrame, stage
 from penstock.log.format import HEAD_BYTES, CursorState
 from penstock.log.index import ENTRY_BYTES, QUEUE_KIND, QueueIndex
 from penstock.log.reader import Located
@@ -76,7 +76,7 @@ class Store:
             bytes_max=settings.hot_tail_bytes_max, records_max=settings.hot_tail_records_max
         )
         self._commit = Commit(parts, self._snapshots, settings, clock)
-        self._delays = DelayNotes(parts.delayed, parts.retention)
+        self._delays = DelayTracker(parts.delayed, parts.retention)
         self._index_ms = parts.index_ms
         self._content_end = self.end_position = parts.writer.end_position
         """Where the next frame goes."""
@@ -158,7 +158,7 @@ class Store:
             return self.end_position
         index_ms = max(store_ms, self._index_ms)
         start = writer.end_position + HEAD_BYTES
-        staged = Staged(start, store_ms=store_ms, index_ms=index_ms)
+        staged = StagedFrame(start, store_ms=store_ms, index_ms=index_ms)
         try:
             stage(batch, staged, runs)
             size, upto = staged.at - start, commit.synced_position
@@ -175,8 +175,8 @@ class Store:
         self._indexes.take_in(touched, last, len(batch) * ENTRY_BYTES)
         self._retention.note(touched, index_ms)
         self._hot.add(staged.records, staged.positions, end - base)
-        if staged.special:
-            self._delays.note(staged.special)
+        if staged.delayed_appends:
+            self._delays.note(staged.delayed_appends)
         counters = self.counters
         counters.frames += 1
         counters.records += len(batch)
@@ -317,8 +317,6 @@ class Store:
 # Live consumers of one busy queue read what was written, in that order: a stretch of records is
 # then a slice, checked by its positions. Only readers of something else make the look-up by
 # position, and only then is it filled.
-#
-# Not here: reading from disk (``reader.py``), the choice between the two (``store.py``).
 
 
 class _Generation:
@@ -409,8 +407,6 @@ class HotTail:
 #
 # They are forgotten here, in the loop, so that no read starts on them any more; the commit thread
 # unlinks the files. A crash in between leaves files that the next sweep finds dead again.
-#
-# Not here: which segments are dead (``retention.py``), who needs what (``engine/``).
 
 
 def sweep(parts: StoreParts, needs: Mapping[int, int], now_ms: int, covered: int) -> list[Segment]:

@@ -11,7 +11,7 @@ was created. Only when its ``run`` has returned is the log durable up to its ``u
 be called in another thread. At most one set should be out at a time; whoever runs without syncs
 (durability ``os``) takes and runs one now and then, for the handles of full segments wait in it.
 
-Not here: encoding of records (``entry.py``), when to sync and what follows (``store.py``).
+Not here: encoding of records (``encode.py``), when to sync and what follows (``store.py``).
 """
 
 from collections.abc import Sequence

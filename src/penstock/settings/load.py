@@ -5,8 +5,8 @@ the TOML file (its tables are the parts), else it is the default; ``Settings.ori
 which. Nothing is ignored: an unknown key or variable is an error that names the nearest one, so a
 misspelt limit never silently leaves the default in force.
 
-Not here: the settings themselves (one file per part beside this one), text to values
-(``convert.py``), printing (``describe.py``).
+Not here: the settings themselves (``broker.py``, ``flow.py``, ``protocols.py``), text to
+values (``declare.py``), printing (``describe.py``).
 """
 
 from collections.abc import Iterable, Iterator, Mapping

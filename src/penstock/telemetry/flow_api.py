@@ -19,7 +19,7 @@ from penstock.engine.spark.query import LeaseEvent
 from penstock.flow.credit import stage_label
 from penstock.flow.diagnosis import NOTHING, Diagnosis, StageView, UndoneView, findings_of
 from penstock.flow.episodes import FlowEdge
-from penstock.flow.fast_fail import RequestFigures
+from penstock.flow.fast_fail import RequestClassStatistics
 from penstock.flow.reason import Reason
 from penstock.model.clock import Clock
 from penstock.model.record import Record, neutral_record
@@ -47,7 +47,7 @@ def flow_page(
     limits: Iterable[LimitView],
     events: Sequence[FlowEvent],
     clock: Clock,
-    requests: Iterable[RequestFigures] = (),
+    requests: Iterable[RequestClassStatistics] = (),
 ) -> dict[str, Any]:
     """Everything an operator asks about flow, ready for JSON."""
     offset_ms = clock.wall_ms() - clock.monotonic_ms()

@@ -26,7 +26,7 @@ from penstock.engine.broker import Engine
 from penstock.engine.spark.views import QuerySnapshot, query_snapshots
 from penstock.engine.statistics import EngineStatistics, Tally, TopicStatistics
 from penstock.engine.subscription.subscription import SubscriptionStatistics
-from penstock.flow.fast_fail import RequestFigures
+from penstock.flow.fast_fail import RequestClassStatistics
 from penstock.telemetry.statistics import Histogram, ProcessStatistics
 
 SERIES_MAX: Final = 1000
@@ -129,7 +129,7 @@ def _process(process: ProcessStatistics) -> Iterator[Metric]:
     )
 
 
-def _requests(figures: Iterable[RequestFigures]) -> Iterator[Metric]:
+def _requests(figures: Iterable[RequestClassStatistics]) -> Iterator[Metric]:
     waiting = GaugeMetricFamily(
         "penstock_requests_waiting", "Requests that wait for the log (F5)", labels=["class"]
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.flow.confirms import Answers, ConfirmLedger, cumulative_acks
+from penstock.flow.confirms import ConfirmLedger, CumulativeAnswer, cumulative_acks
 from penstock.model.errors import InvariantBroken
 
 
@@ -19,7 +19,7 @@ from penstock.model.errors import InvariantBroken
     ],
 )
 def test_answers_are_cumulative_up_to_the_first_open_one(tokens, outstanding_min, upto, singles):
-    assert cumulative_acks(tokens, outstanding_min) == Answers(upto, singles)
+    assert cumulative_acks(tokens, outstanding_min) == CumulativeAnswer(upto, singles)
 
 
 def test_tokens_are_consecutive():
@@ -32,24 +32,24 @@ def test_a_whole_list_is_one_ack():
     ledger = ConfirmLedger()
     ledger.expect(100)
     acks, nacks = ledger.answer(list(range(1, 101)), [])
-    assert (acks, nacks) == (Answers(100, []), Answers(None, []))
+    assert (acks, nacks) == (CumulativeAnswer(100, []), CumulativeAnswer(None, []))
     assert (ledger.outstanding, ledger.outstanding_min) == (0, 101)
 
 
 def test_what_lies_behind_an_open_publish_goes_out_singly_and_is_not_repeated():
     ledger = ConfirmLedger()
     ledger.expect(5)
-    assert ledger.answer([2, 3, 5], []).acks == Answers(None, [2, 3, 5])
+    assert ledger.answer([2, 3, 5], []).acks == CumulativeAnswer(None, [2, 3, 5])
     assert (ledger.outstanding, ledger.outstanding_min) == (2, 1)
-    assert ledger.answer([1, 4], []).acks == Answers(4, [])
+    assert ledger.answer([1, 4], []).acks == CumulativeAnswer(4, [])
 
 
 def test_an_ack_never_covers_a_publish_refused_in_the_same_turn():
     ledger = ConfirmLedger()
     ledger.expect(6)
     acks, nacks = ledger.answer([1, 2, 5, 6], [3, 4])
-    assert acks == Answers(2, [5, 6])
-    assert nacks == Answers(4, [])
+    assert acks == CumulativeAnswer(2, [5, 6])
+    assert nacks == CumulativeAnswer(4, [])
 
 
 @pytest.mark.parametrize("tokens", [[0], [4], [1, 1, 4], [1]])

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.flow.demand import UNLIMITED
-from penstock.flow.quota import BacklogQuota, QuotaPolicy, Verdict
+from penstock.flow.quota import BacklogQuota, QuotaDecision, QuotaPolicy
 from penstock.flow.rate import RateLimit, TokenBucket
 
 
@@ -77,9 +77,9 @@ def test_messages_and_bytes_must_both_allow_it():
 @pytest.mark.parametrize(
     ("policy", "verdict"),
     [
-        (QuotaPolicy.HOLD, Verdict.HOLD),
-        (QuotaPolicy.EXCEPTION, Verdict.REFUSE),
-        (QuotaPolicy.EVICT, Verdict.EVICT),
+        (QuotaPolicy.HOLD, QuotaDecision.HOLD),
+        (QuotaPolicy.EXCEPTION, QuotaDecision.REFUSE),
+        (QuotaPolicy.EVICT, QuotaDecision.EVICT),
     ],
 )
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ def test_messages_and_bytes_must_both_allow_it():
 )
 def test_a_quota_judges_by_bytes_or_age(policy, verdict, backlog_bytes, age_ms, is_passed):
     quota = BacklogQuota(100, 10, policy)
-    assert quota.judge(backlog_bytes, age_ms) is (verdict if is_passed else Verdict.ADMIT)
+    assert quota.judge(backlog_bytes, age_ms) is (verdict if is_passed else QuotaDecision.ADMIT)
 
 
 def test_an_unset_quota_admits_everything():
     quota = BacklogQuota()
     assert not quota.is_set
-    assert quota.judge(1 << 60, 1 << 60) is Verdict.ADMIT
+    assert quota.judge(1 << 60, 1 << 60) is QuotaDecision.ADMIT
 
 
 def test_a_quota_explains_itself_and_evicts_to_ninety_percent():

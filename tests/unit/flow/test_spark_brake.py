@@ -2,7 +2,14 @@
 
 import pytest
 
-from penstock.flow.spark_brake import Backlog, BacklogBound, Backpressure, Brake, DrainRate, Lease
+from penstock.flow.spark_brake import (
+    BacklogBound,
+    Backpressure,
+    Brake,
+    DrainRate,
+    Lease,
+    QueryBacklog,
+)
 
 
 def brake(mode, **bound):
@@ -10,7 +17,7 @@ def brake(mode, **bound):
 
 
 def behind(messages, size=0, age_ms=0, drain=100.0, query="etl"):
-    return Backlog(query, messages, size, age_ms, drain, drain * 100)
+    return QueryBacklog(query, messages, size, age_ms, drain, drain * 100)
 
 
 def passed(held, milliseconds):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.log import encode as intake
-from penstock.log.encode import SEAL_COLUMNS_MIN, Appending, Staged, packing_of, stage
+from penstock.log.encode import SEAL_COLUMNS_MIN, Appending, StagedFrame, packing_of, stage
 from penstock.log.format import INDEX_RELEASED, decode, encode, entry_flags, release_record
 from penstock.log.index import QueueIndex
 from penstock.log.side_files import SideFiles
@@ -30,7 +30,7 @@ def new_queues(count):
 
 
 def staged(batch, position=BASE, store_ms=500, index_ms=600, runs=()):
-    done = Staged(position, store_ms=store_ms, index_ms=index_ms)
+    done = StagedFrame(position, store_ms=store_ms, index_ms=index_ms)
     stage(batch, done, runs)
     return done
 
@@ -197,8 +197,8 @@ def test_a_delayed_record_names_its_queues_and_gets_no_entry():
     assert done.touched == []
     assert decode(b"".join(done.parts), 0, BASE)[1] == ((1, UNASSIGNED_OFFSET),)
     assert batch[0].first_offsets == (UNASSIGNED_OFFSET,)
-    (special,) = done.special
-    assert (special.appending, special.release) == (batch[0], None)
+    (delayed_appends,) = done.delayed_appends
+    assert (delayed_appends.appending, delayed_appends.release) == (batch[0], None)
 
 
 def test_the_stamp_of_a_delayed_record_leaves_out_the_offset_it_does_not_have():
@@ -234,7 +234,7 @@ def test_a_release_gives_the_original_its_offsets():
     assert first.entries(1, 1) == [(512, 1, length, 600, 128, 2, tag_hash(b"red"), INDEX_RELEASED)]
     assert second.entries(0, 9)[0][:2] == (512, 0)
     assert [entry[1] for entry in first.entries(0, 9)] == [0, 1, 3]
-    assert done.special[0].release.position == 512
+    assert done.delayed_appends[0].release.position == 512
 
 
 def test_a_record_that_contradicts_itself_is_our_own_mistake():

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kit.rocketmq.bench import BenchConsumer, RocketmqBench
 from penstock.engine.statistics import EngineStatistics, Tallies, TopicStatistics
 from penstock.engine.subscription.subscription import SubscriptionStatistics
-from penstock.flow.fast_fail import RequestFigures
+from penstock.flow.fast_fail import RequestClassStatistics
 from penstock.model.refusal import RefusalKind
 from penstock.telemetry.metrics import SERIES_MAX, Exposition, TallyCollector
 from penstock.telemetry.statistics import (
@@ -76,7 +76,7 @@ def test_counters_of_messages_are_there_with_their_reasons(samples):
 
 
 def test_requests_that_wait_or_are_refused_are_shown_by_class(samples):
-    send = RequestFigures("send", 3, 150, 200, 10_000, {"age": 4, "busy": 5})
+    send = RequestClassStatistics("send", 3, 150, 200, 10_000, {"age": 4, "busy": 5})
     seen = samples(engine(requests=(send,)), process())
     assert seen["penstock_requests_waiting", ("send",)] == 3
     assert seen["penstock_request_age_seconds", ("send",)] == 0.15

@@ -28,13 +28,13 @@ from penstock.engine.host import Mode, SubscriptionOptions
 from penstock.engine.topic import Hold, TopicLimits, needs_limits
 from penstock.flow.reason import Reason
 from penstock.flow.spark_brake import (
-    Backlog,
     BacklogBound,
     Backpressure,
     Brake,
     Cause,
     DrainRate,
     Lease,
+    QueryBacklog,
 )
 from penstock.model.errors import AlreadyExists, PenstockError
 from penstock.model.queries import BAD_REQUEST, BatchProgress, OffsetMap
@@ -176,7 +176,7 @@ class Query:
         """What it reads and still exists."""
         return [topic for topic in self.reads if not topic.is_deleted]
 
-    def backlog(self, topic: Topic, wall_ms: int, now_ms: int) -> Backlog:
+    def backlog(self, topic: Topic, wall_ms: int, now_ms: int) -> QueryBacklog:
         """How far it is behind on one topic, unsynced messages included."""
         messages = size = 0
         oldest_ms = wall_ms
@@ -187,7 +187,7 @@ class Query:
                 size += index.bytes_between(low, index.next_offset)
                 entries = index.entries(low, 1)
                 oldest_ms = min(oldest_ms, entries[0][3]) if entries else oldest_ms
-        return Backlog(
+        return QueryBacklog(
             self.name,
             messages,
             size,
@@ -371,7 +371,7 @@ class QueryRegistry:
             default=None,
         )
 
-    def backlogs(self, topic: Topic) -> list[Backlog]:
+    def backlogs(self, topic: Topic) -> list[QueryBacklog]:
         """How far behind each query is that may brake a topic's publishers."""
         now_ms, wall_ms = self._chain.now_ms, self._chain.clock.wall_ms()
         return [
@@ -448,7 +448,7 @@ class QueryRegistry:
 # Not here: the arithmetic (``flow/spark_brake.py``), what holding means (``publish.py``).
 
 
-Backlogs = Callable[["Topic"], list[Backlog]]
+Backlogs = Callable[["Topic"], list[QueryBacklog]]
 
 
 class TopicPressure:
