@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from kit.rocketmq.bench import RocketmqBench
-from penstock.adapters.rocketmq.retry import LEVELS_MS
+from penstock.adapters.rocketmq.delay import LEVELS_MS
 from penstock.adapters.rocketmq.transactions import MAX_CHECKS_TOPIC
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.message_id import parse_offset_message_id

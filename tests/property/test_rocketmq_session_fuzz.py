@@ -15,7 +15,7 @@ from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.factory import HANDLERS
 from penstock.adapters.rocketmq.name_server.server import HANDLERS as NAME_HANDLERS
-from penstock.adapters.rocketmq.name_server.server import NameSession
+from penstock.adapters.rocketmq.name_server.server import NameServerConnection
 from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command, Serialization
 from penstock.wire.rocketmq.frames import RemotingFrames, encode
@@ -117,7 +117,7 @@ def test_no_request_breaks_the_broker_and_each_is_answered_once(bench, number, i
 @pytest.mark.parametrize("number", range(SEEDS))
 def test_no_request_breaks_the_name_server_either(bench, number, is_long):
     rng = random.Random(number)
-    session = NameSession(
+    session = NameServerConnection(
         Peer("127.0.0.1", 1, "127.0.0.1", 9876), bench.broker, NAME_HANDLERS, lambda: None
     )
     frames = RemotingFrames()

@@ -55,7 +55,7 @@ def read_frame(data):
         frames.commands()
     finally:
         if parse_send(data) is not None:
-            send_of(data)
+            send_of(decode(data))
 
 
 def read_pull(data):

@@ -41,7 +41,7 @@ class Join:
         self._broker = broker
         self._address = address
         self._task: asyncio.Task[None] | None = None
-        self._routes = broker.part(ClusterRoutes)
+        self._routes = broker.service(ClusterRoutes)
         self._stirred = asyncio.Event()
         self._register_at = 0.0
         """When to register again; time of the loop."""

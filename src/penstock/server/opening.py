@@ -280,7 +280,7 @@ def readers() -> dict[int, FactsReader]:
 
 def burials() -> dict[int, DeadLetterFormat]:
     """Who makes dead letters of which wire."""
-    from penstock.adapters.rocketmq.retry import RocketmqDeadLetterFormat
+    from penstock.adapters.rocketmq.present import RocketmqDeadLetterFormat
 
     return {int(Wire.ROCKETMQ): RocketmqDeadLetterFormat()}
 
@@ -307,21 +307,19 @@ def _rocketmq(settings: Settings) -> list[Listening]:
         return []
     # Imported only here: a broker without RocketMQ does not pay for it.
     from penstock.adapters.rocketmq.admin import OperatorService
-    from penstock.adapters.rocketmq.factory import BrokerFactory, Household
+    from penstock.adapters.rocketmq.factory import BrokerFactory, RocketmqStartup
     from penstock.adapters.rocketmq.name_server.server import NameServerFactory
 
-    household = Household(settings)
+    startup = RocketmqStartup(settings)
     found: list[Listening] = []
     if broker_port is not None:
-        found.append(Listening(BrokerFactory(household), broker_port))
+        found.append(Listening(BrokerFactory(startup), broker_port))
     if name_port is not None:
-        found.append(Listening(NameServerFactory(lambda: household.broker), name_port))
+        found.append(Listening(NameServerFactory(lambda: startup.broker), name_port))
     # The first to listen opens what both share.
-    found[0] = found[0]._replace(
-        open=household.open, desk=lambda: OperatorService(household.broker)
-    )
+    found[0] = found[0]._replace(open=startup.open, desk=lambda: OperatorService(startup.broker))
     if settings.rocketmq.join and broker_port is not None:
         from penstock.server.join import Join
 
-        found[0] = found[0]._replace(join=lambda: Join(household.broker, settings.rocketmq.join))
+        found[0] = found[0]._replace(join=lambda: Join(startup.broker, settings.rocketmq.join))
     return found

@@ -48,7 +48,7 @@ class HeldRequest:
 
     def __init__(self, address: str, frame: bytes, timeout_ms: int, done: Done) -> None:
         self.address = address
-        self.send = send_of(frame)
+        self.send = send_of(decode(frame))
         self.queue = self.send.header.queue_id
         self.timeout_ms = timeout_ms
         self._done = done

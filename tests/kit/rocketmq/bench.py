@@ -23,7 +23,7 @@ from kit.workbench import TURNS_MAX, Workbench
 from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.broker import RocketmqBroker
 from penstock.adapters.rocketmq.connection import RocketmqConnection
-from penstock.adapters.rocketmq.factory import HANDLERS, open_house
+from penstock.adapters.rocketmq.factory import HANDLERS, open_broker
 from penstock.model.errors import InvariantBroken
 from penstock.model.ids import ConnectionId
 from penstock.wire.rocketmq.bodies import (
@@ -57,7 +57,7 @@ class RocketmqBench(Workbench):
 
     def _open(self) -> None:
         super()._open()
-        self.broker = open_house(self.engine, self.clock, self.settings, broker_port=BROKER_PORT)
+        self.broker = open_broker(self.engine, self.clock, self.settings, broker_port=BROKER_PORT)
 
     def client(self) -> BenchClient:
         """A new connection."""

@@ -7,6 +7,7 @@ import pytest
 
 from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq.cluster_routes import ClusterRoutes
+from penstock.adapters.rocketmq.name_server.routes import KvConfig
 from penstock.server import join as join_module
 from penstock.server.join import Join
 from penstock.settings.load import Settings
@@ -144,7 +145,7 @@ def test_the_order_configuration_is_learnt(bench):
             join.start()
             while not join.registrations:
                 await asyncio.sleep(0)
-            assert bench.broker.key_values.get("ORDER_TOPIC_CONFIG", "orders") == "b:4"
+            assert bench.broker.service(KvConfig).get("ORDER_TOPIC_CONFIG", "orders") == "b:4"
             await join.stop()
 
     run(scene)
@@ -159,7 +160,7 @@ FASTJSON_ROUTE = (
 async def asked(bench, topic):
     """The route of a topic as this broker learns it."""
     told = asyncio.get_running_loop().create_future()
-    bench.broker.part(ClusterRoutes).ask(topic, told.set_result)
+    bench.broker.service(ClusterRoutes).ask(topic, told.set_result)
     return await asyncio.wait_for(told, 5)
 
 

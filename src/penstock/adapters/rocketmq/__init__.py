@@ -1,1 +1,1 @@
-"""RocketMQ's remoting protocol: the broker (``session.py``) and the name server."""
+"""RocketMQ's remoting protocol: the broker (``connection.py``) and the name server."""

@@ -21,8 +21,8 @@ from penstock.adapters.rocketmq.groups import Modes, delete_group
 from penstock.adapters.rocketmq.naming import SYSTEM_TOPICS, wire_name
 from penstock.adapters.rocketmq.offsets import table_body
 from penstock.adapters.rocketmq.pop.reader import forget_retries
-from penstock.adapters.rocketmq.requests import Answer, Handler, no_topic, system_error
-from penstock.adapters.rocketmq.shown import shown_at
+from penstock.adapters.rocketmq.present import present_at
+from penstock.adapters.rocketmq.requests import ErrorResponse, no_topic, system_error
 from penstock.adapters.rocketmq.topics import QUEUES_MAX
 from penstock.engine.group.assignment import ConsumeMode, ModeSetting
 from penstock.engine.group.membership import Group
@@ -38,7 +38,7 @@ from penstock.wire.rocketmq.bodies import (
     TopicConfigTable,
     encode_body,
 )
-from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
+from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import Command, Malformed
 from penstock.wire.rocketmq.headers import (
     ConsumeStatsHeader,
@@ -56,7 +56,7 @@ from penstock.wire.rocketmq.stored import RocketmqFacts
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from penstock.adapters.rocketmq.broker import RocketmqBroker
+    from penstock.adapters.rocketmq.broker import ClientConnection, RocketmqBroker
     from penstock.adapters.rocketmq.connection import RocketmqConnection
 
 RATE_MS: Final = 60_000
@@ -69,14 +69,14 @@ def newest_ms(queue: Queue, offset: int) -> int:
     return found[0][3] if found and found[0][1] < offset else 0
 
 
-def _topic_stats(session: RocketmqConnection, command: Command) -> None:
-    broker = session.broker
+def topic_stats(connection: RocketmqConnection, command: Command) -> None:
+    broker = connection.broker
     name = parse(TopicHeader, command).topic
-    place = broker.topics.find(name)
-    if place is None:
+    rmq_topic = broker.topics.find(name)
+    if rmq_topic is None:
         raise no_topic(name)
     rows: dict[MessageQueue, object] = {}
-    for queue in place.topic.queues:
+    for queue in rmq_topic.topic.queues:
         end = queue.visible_end(False)
         rows[_named(broker, name, queue)] = {
             "minOffset": queue.index.min_offset,
@@ -84,28 +84,28 @@ def _topic_stats(session: RocketmqConnection, command: Command) -> None:
             "lastUpdateTimestamp": newest_ms(queue, end),
         }
     since_ms = broker.clock.wall_ms() - RATE_MS
-    stored = sum([_stored_since(queue, since_ms) for queue in place.topic.queues])
+    stored = sum([_stored_since(queue, since_ms) for queue in rmq_topic.topic.queues])
     rate = stored * 1000 / RATE_MS
-    session.answer(command, body=table_body("offsetTable", rows, topicPutTps=rate))
+    connection.answer(command, body=table_body("offsetTable", rows, topicPutTps=rate))
 
 
 def _stored_since(queue: Queue, since_ms: int) -> int:
     return max(0, queue.visible_end(False) - queue.index.search_time(since_ms))
 
 
-def _consume_stats(session: RocketmqConnection, command: Command) -> None:
-    broker = session.broker
+def consume_stats(connection: RocketmqConnection, command: Command) -> None:
+    broker = connection.broker
     header = parse(ConsumeStatsHeader, command)
     topics = [broker.topics.require(header.topic).topic] if header.topic else []
-    topics = topics or broker.part(OffsetRegistry).topics_of(header.consumer_group)
+    topics = topics or broker.service(OffsetRegistry).topics_of(header.consumer_group)
     rows: dict[MessageQueue, object] = {}
     for topic in topics:
         rows |= _lag_rows(broker, topic, header.consumer_group)
-    session.answer(command, body=table_body("offsetTable", rows, consumeTps=0.0))
+    connection.answer(command, body=table_body("offsetTable", rows, consumeTps=0.0))
 
 
 def _lag_rows(broker: RocketmqBroker, topic: Topic, group: str) -> dict[MessageQueue, object]:
-    book = broker.part(OffsetRegistry)
+    book = broker.service(OffsetRegistry)
     name = wire_name(topic.name)
     rows: dict[MessageQueue, object] = {}
     for queue in topic.queues:
@@ -120,12 +120,14 @@ def _lag_rows(broker: RocketmqBroker, topic: Topic, group: str) -> dict[MessageQ
     return rows
 
 
-def _consumer_connections(session: RocketmqConnection, command: Command) -> None:
-    broker = session.broker
+def consumer_connections(connection: RocketmqConnection, command: Command) -> None:
+    broker = connection.broker
     name = parse(GroupHeader, command).consumer_group
     group = broker.consumers.group(name)
     if group is None or group.is_empty:
-        raise Answer(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+        raise ErrorResponse(
+            ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
+        )
     table = {
         topic: SubscriptionData(
             topic=topic,
@@ -142,25 +144,25 @@ def _consumer_connections(session: RocketmqConnection, command: Command) -> None
         "messageModel": "BROADCASTING" if group.traits.is_broadcast else "CLUSTERING",
         "consumeFromWhere": group.traits.start,
     }
-    session.answer(command, body=encode_body(body))
+    connection.answer(command, body=encode_body(body))
 
 
-def _producer_connections(session: RocketmqConnection, command: Command) -> None:
-    broker = session.broker
+def producer_connections(connection: RocketmqConnection, command: Command) -> None:
+    broker = connection.broker
     name = parse(ProducerGroupHeader, command).producer_group
     group = broker.producers.group(name)
     if group is None or group.is_empty:
         raise system_error(f"the producer group[{name}] not exist")
-    session.answer(command, body=encode_body({"connectionSet": _connections(broker, group)}))
+    connection.answer(command, body=encode_body({"connectionSet": _connections(broker, group)}))
 
 
 def _connections(broker: RocketmqBroker, group: Group) -> list[dict[str, object]]:
     found = []
     for member in group.members.values():
-        session = broker.sessions.get(ConnectionId(member.connection))
+        connection = broker.connections.get(ConnectionId(member.connection))
         row: dict[str, object] = {
             "clientId": member.client_id,
-            "clientAddr": str(session.peer) if session is not None else "",
+            "clientAddr": str(connection.peer) if connection is not None else "",
             "language": member.client.language,
             "version": member.client.version,
         }
@@ -170,14 +172,6 @@ def _connections(broker: RocketmqBroker, group: Group) -> list[dict[str, object]
 
 def _named(broker: RocketmqBroker, topic: str, queue: Queue) -> MessageQueue:
     return MessageQueue(topic=topic, broker_name=broker.broker_name, queue_id=queue.number)
-
-
-STATISTICS_HANDLERS: Final[dict[int, Handler]] = {
-    RequestCode.GET_TOPIC_STATS_INFO: _topic_stats,
-    RequestCode.GET_CONSUME_STATS: _consume_stats,
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: _consumer_connections,
-    RequestCode.GET_PRODUCER_CONNECTION_LIST: _producer_connections,
-}
 
 
 # ---- relays -------------------------------------------------------------------------------------
@@ -207,7 +201,7 @@ class Relay:
     __slots__ = ("asker", "client", "command", "is_over", "passed_on", "who")
 
     def __init__(
-        self, asker: RocketmqConnection, command: Command, client: RocketmqConnection, who: str
+        self, asker: RocketmqConnection, command: Command, client: ClientConnection, who: str
     ) -> None:
         self.asker = asker
         self.command = command
@@ -250,13 +244,13 @@ class Relays:
         return sum(not relay.is_over for _, _, relay in self._waiting)
 
     def pass_on(
-        self, session: RocketmqConnection, command: Command, body: bytes | None = None
+        self, connection: RocketmqConnection, command: Command, body: bytes | None = None
     ) -> None:
         """Ask the client that the request names."""
         group = command.ext.get("consumerGroup", "")
         client_id = command.ext.get("clientId", "")
         who = f"<{group}> <{client_id}>"
-        relay = Relay(session, command, self._client(group, client_id, who), who)
+        relay = Relay(connection, command, self._client(group, client_id, who), who)
         if body is not None:
             relay.passed_on.body = body
             relay.passed_on.ext["brokerName"] = self._broker.broker_name
@@ -283,38 +277,34 @@ class Relays:
         while self._waiting and self._waiting[0][2].is_over:
             heapq.heappop(self._waiting)
 
-    def _client(self, group: str, client_id: str, who: str) -> RocketmqConnection:
+    def _client(self, group: str, client_id: str, who: str) -> ClientConnection:
         found = self._broker.consumers.group(group)
         member = None if found is None else found.by_client_id(client_id)
-        session = (
-            None if member is None else self._broker.sessions.get(ConnectionId(member.connection))
+        connection = (
+            None
+            if member is None
+            else self._broker.connections.get(ConnectionId(member.connection))
         )
-        if session is None:
+        if connection is None:
             raise system_error(f"The Consumer {who} not online")
-        return session
+        return connection
 
 
-def _running_info(session: RocketmqConnection, command: Command) -> None:
-    session.broker.part(Relays).pass_on(session, command)
+def consumer_running_info(connection: RocketmqConnection, command: Command) -> None:
+    connection.broker.service(Relays).pass_on(connection, command)
 
 
-def _consume_directly(session: RocketmqConnection, command: Command) -> None:
-    broker = session.broker
+def consume_directly(connection: RocketmqConnection, command: Command) -> None:
+    broker = connection.broker
     text = command.ext.get("msgId", "")
     try:
         _, position = parse_offset_message_id(text)
     except Malformed as problem:
         raise system_error(f"msgId {text[:80]!r} is not an offset id: {problem}") from None
-    body = shown_at(broker, position)
+    body = present_at(broker, position)
     if body is None:
-        raise Answer(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
-    broker.part(Relays).pass_on(session, command, body)
-
-
-RELAY_HANDLERS: Final[dict[int, Handler]] = {
-    RequestCode.GET_CONSUMER_RUNNING_INFO: _running_info,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: _consume_directly,
-}
+        raise ErrorResponse(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
+    broker.service(Relays).pass_on(connection, command, body)
 
 
 # ---- lookup -------------------------------------------------------------------------------------
@@ -338,22 +328,22 @@ _ROCKETMQ: Final = int(Wire.ROCKETMQ)
 _FACTS: Final = RocketmqFacts()
 
 
-def view_message(session: RocketmqConnection, command: Command) -> None:
+def view_message(connection: RocketmqConnection, command: Command) -> None:
     header = parse(ViewMessageHeader, command)
-    body = shown_at(session.broker, header.offset)
+    body = present_at(connection.broker, header.offset)
     if body is None:
         raise system_error(f"can not find message by the offset, {header.offset}")
-    session.answer(command, body=body)
+    connection.answer(command, body=body)
 
 
-def query_message(session: RocketmqConnection, command: Command) -> None:
+def query_message(connection: RocketmqConnection, command: Command) -> None:
     header = parse(QueryMessageHeader, command)
-    broker = session.broker
-    place = broker.topics.require(header.topic)
+    broker = connection.broker
+    rmq_topic = broker.topics.require(header.topic)
     count_max = QUERY_MAX if header.unique_key_query else min(max(1, header.max_num), QUERY_MAX)
     key = header.key.encode()
     positions = broker.engine.positions_of(
-        place.topic,
+        rmq_topic.topic,
         key,
         begin_ms=header.begin_timestamp,
         end_ms=header.end_timestamp,
@@ -365,19 +355,19 @@ def query_message(session: RocketmqConnection, command: Command) -> None:
         located = broker.engine.locate(position)
         if located is None or not _has_key(broker, located.record, key):
             continue
-        body = shown_at(broker, position)
+        body = present_at(broker, position)
         if body is not None:
             found.append(body)
             last_ms = max(last_ms, located.record.store_ms)
         if len(found) == count_max:
             break
     if not found:
-        raise Answer(ResponseCode.QUERY_NOT_FOUND, NOT_FOUND)
+        raise ErrorResponse(ResponseCode.QUERY_NOT_FOUND, NOT_FOUND)
     ext = {
         "indexLastUpdateTimestamp": str(last_ms),
         "indexLastUpdatePhyoffset": str(max(positions)),
     }
-    session.answer(command, ext=ext, body=b"".join(found))
+    connection.answer(command, ext=ext, body=b"".join(found))
 
 
 def _has_key(broker: RocketmqBroker, record: Record, key: bytes) -> bool:
@@ -385,12 +375,6 @@ def _has_key(broker: RocketmqBroker, record: Record, key: bytes) -> bool:
         return key in _FACTS.keys(record)
     reader = broker.engine.facts.get(record.wire)
     return reader is None or key in reader.keys(record)
-
-
-LOOKUP_HANDLERS: Final[dict[int, Handler]] = {
-    RequestCode.VIEW_MESSAGE_BY_ID: view_message,
-    RequestCode.QUERY_MESSAGE: query_message,
-}
 
 
 # ---- topic admin --------------------------------------------------------------------------------
@@ -404,10 +388,10 @@ ATTRIBUTES_MAX: Final = 64
 GET_ALL_TOPIC_CONFIG: Final = 21
 
 
-def put_topic(session: RocketmqConnection, command: Command) -> None:
+def put_topic(connection: RocketmqConnection, command: Command) -> None:
     """UPDATE_AND_CREATE_TOPIC; answered once it is durable."""
     header = parse(CreateTopicHeader, command)
-    broker = session.broker
+    broker = connection.broker
     _check(broker, header)
     known = broker.topics.find(header.topic)
     attributes = dict(known.config.attributes) if known is not None else {}
@@ -422,35 +406,37 @@ def put_topic(session: RocketmqConnection, command: Command) -> None:
         attributes=_changed(broker, attributes, header.attributes or ""),
     )
     broker.topics.put(config)
-    broker.engine.after_durable(lambda: session.answer(command))
+    broker.engine.after_durable(lambda: connection.answer(command))
 
 
-def delete_topic(session: RocketmqConnection, command: Command) -> None:
+def delete_topic(connection: RocketmqConnection, command: Command) -> None:
     """DELETE_TOPIC_IN_BROKER; answered once it is durable, also when there was none."""
     header = parse(TopicHeader, command)
-    broker = session.broker
+    broker = connection.broker
     if not header.topic.strip():
         raise _invalid(broker, "The specified topic is blank.")
     _check_system(broker, header.topic)
     forget_retries(broker, header.topic)
     broker.topics.delete(header.topic)
-    broker.part(Modes).forget_topic(header.topic)
-    broker.engine.after_durable(lambda: session.answer(command))
+    broker.service(Modes).forget_topic(header.topic)
+    broker.engine.after_durable(lambda: connection.answer(command))
 
 
-def all_topics(session: RocketmqConnection, command: Command) -> None:
-    topics = session.broker.topics
+def list_topics(connection: RocketmqConnection, command: Command) -> None:
+    topics = connection.broker.topics
     table = TopicConfigTable(topic_config_table=topics.configs(), data_version=topics.version)
-    session.answer(command, body=encode_body(table))
+    connection.answer(command, body=encode_body(table))
 
 
-def one_topic(session: RocketmqConnection, command: Command) -> None:
+def show_topic(connection: RocketmqConnection, command: Command) -> None:
     """GET_TOPIC_CONFIG: RocketMQ's tools ask for it before they show a group's lag."""
     topic = parse(TopicHeader, command).topic
-    config = session.broker.topics.config(topic)
+    config = connection.broker.topics.config(topic)
     if config is None:
-        raise Answer(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
-    session.answer(command, body=encode_body(config))
+        raise ErrorResponse(
+            ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}"
+        )
+    connection.answer(command, body=encode_body(config))
 
 
 def _check(broker: RocketmqBroker, header: CreateTopicHeader) -> None:
@@ -486,16 +472,8 @@ def _changed(broker: RocketmqBroker, attributes: dict[str, str], text: str) -> d
     return attributes
 
 
-def _invalid(broker: RocketmqBroker, remark: str) -> Answer:
-    return Answer(broker.settings.invalid_parameter_code, remark)
-
-
-TOPIC_HANDLERS: Final[dict[int, Handler]] = {
-    RequestCode.UPDATE_AND_CREATE_TOPIC: put_topic,
-    RequestCode.DELETE_TOPIC_IN_BROKER: delete_topic,
-    GET_ALL_TOPIC_CONFIG: all_topics,
-    RequestCode.GET_TOPIC_CONFIG: one_topic,
-}
+def _invalid(broker: RocketmqBroker, remark: str) -> ErrorResponse:
+    return ErrorResponse(broker.settings.invalid_parameter_code, remark)
 
 
 # ---- desk ---------------------------------------------------------------------------------------
@@ -515,8 +493,8 @@ class OperatorService:
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
-        self._groups = broker.part(GroupRegistry)
-        self._offsets = broker.part(OffsetRegistry)
+        self._groups = broker.service(GroupRegistry)
+        self._offsets = broker.service(OffsetRegistry)
 
     def place(self) -> dict[str, str]:
         """This broker as its name server lists it."""
@@ -540,7 +518,7 @@ class OperatorService:
         name = wire_name(topic.name)
         forget_retries(self._broker, name)
         self._broker.topics.delete(name)
-        self._broker.part(Modes).forget_topic(name)
+        self._broker.service(Modes).forget_topic(name)
 
     def group_names(self) -> Collection[str]:
         """Every configured group, and whoever is connected."""
@@ -563,8 +541,8 @@ class OperatorService:
         """Pull or pop from the members' next look on."""
         setting = ModeSetting(ConsumeMode(mode), share)
         try:
-            self._broker.part(Modes).set(wire_name(topic.name), group, setting)
-        except Answer as refused:
+            self._broker.service(Modes).set(wire_name(topic.name), group, setting)
+        except ErrorResponse as refused:
             raise PenstockError(refused.remark) from None
 
     def reset(self, queue: Queue, group: str, offset: int) -> None:

@@ -1,13 +1,14 @@
 """What all RocketMQ connections of a broker share.
 
-One per process, made when the listeners are open: engine, clock, settings, the broker's name and
-addresses, topics, groups, locks, modes, and every session. A family of requests keeps its own
-shared state in a class that takes the house: ``broker.part(Pops)`` makes it on first use and gives
-the same object ever after; a part with deadlines adds itself to ``broker.timers``.
+One ``RocketmqBroker`` per process, made when the listeners are open: engine, clock, settings, the
+broker's name and addresses, topics, groups, queue locks, request modes, and every live connection.
+Everything else that requests share is a service: ``broker.service(PopService)`` makes it on first
+use and gives the same object ever after. So this module knows none of them, and a service with
+deadlines adds itself to ``broker.timers``.
 
 The store host (D20) is written into the catalog once and never changes: message ids contain it.
 
-Not here: one connection (``session.py``), which request goes where (``families.py``).
+Not here: one connection (``connection.py``), which handler serves which request (``factory.py``).
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from penstock.adapters.rocketmq.requests import system_error
-from penstock.adapters.rocketmq.send import Special
+from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.topics import TopicRegistry
 from penstock.adapters.timers import Timers
 from penstock.engine.broker import Engine
@@ -29,10 +29,8 @@ from penstock.engine.group.switches import SwitchBoard
 from penstock.model.clock import Clock
 from penstock.model.ids import ConnectionId
 from penstock.settings.load import Settings
+from penstock.wire.rocketmq.command import Command
 from penstock.wire.rocketmq.message_id import UniqueKeys, encode_host, host_hex
-
-if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.connection import RocketmqConnection
 
 LOCALHOST: Final = "127.0.0.1"
 STORE_HOST_KIND: Final = "rocketmq.store_host"
@@ -40,7 +38,48 @@ STORE_HOST_KIND: Final = "rocketmq.store_host"
 LockedQueue = tuple[str, int]
 """Topic (RocketMQ's spelling) and queue number."""
 
-PartT = TypeVar("PartT")
+ClientResponse = Callable[[Command | None], None]
+"""Gets the client's response to a request of ours, or None when there will be none."""
+
+ServiceT = TypeVar("ServiceT")
+
+
+class ClientConnection(Protocol):
+    """What services may do with a live connection (``connection.RocketmqConnection``)."""
+
+    wants_close: bool
+    is_closed: bool
+
+    @property
+    def broker(self) -> RocketmqBroker: ...
+
+    @property
+    def connection_id(self) -> ConnectionId: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def peer(self) -> Peer: ...
+
+    @property
+    def born_host(self) -> bytes: ...
+
+    def answer(
+        self,
+        request: Command,
+        code: int = 0,
+        *,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        remark: str | None = None,
+    ) -> None: ...
+
+    def write(self, *frames: bytes) -> None: ...
+
+    def push(self, command: Command, on_response: ClientResponse | None = None) -> None: ...
+
+    def forget(self, command: Command) -> None: ...
 
 
 class RocketmqBroker:
@@ -66,7 +105,7 @@ class RocketmqBroker:
         self.name_server: Final = self.settings.join or name_server
         """``host:port`` of the name server that knows this broker; empty when there is none."""
         self.timers: Final = Timers()
-        self.sessions: Final[dict[ConnectionId, RocketmqConnection]] = {}
+        self.connections: Final[dict[ConnectionId, ClientConnection]] = {}
         """Broker connections that live."""
         self.switches: Final = SwitchBoard()
         self.consumers: Final = Membership(
@@ -77,23 +116,20 @@ class RocketmqBroker:
         self.modes: Final = ConsumeModes()
         self.random: Final = Random()
         """Picks queues; guards nothing."""
-        self.specials: Final[list[Special]] = []
-        """Ways of storing a send that are not the plain one, asked in order (``draft.py``)."""
         self.store_host: Final = self._store_host()
         """ip and port as stored messages carry them (D20)."""
         self.store_host_hex: Final = host_hex(self.store_host)
         self.unique_keys: Final = UniqueKeys(
             LOCALHOST, os.getpid(), clock, salt=int.from_bytes(self.store_host[:4], "big")
         )
-        self.topics: Final = TopicRegistry(self)
-        self.key_values: Final = KeyValues(engine)
-        self._parts: dict[object, Any] = {}
+        self.topics: Final = TopicRegistry(engine, self.settings, clock)
+        self._services: dict[object, Any] = {}
 
-    def part(self, kind: Callable[[RocketmqBroker], PartT]) -> PartT:
+    def service(self, kind: Callable[[RocketmqBroker], ServiceT]) -> ServiceT:
         """The one object of this class: ``kind(broker)``, made on first use."""
-        found: PartT | None = self._parts.get(kind)
+        found: ServiceT | None = self._services.get(kind)
         if found is None:
-            found = self._parts[kind] = kind(self)
+            found = self._services[kind] = kind(self)
         return found
 
     def address_for(self, local_host: str) -> str:
@@ -117,51 +153,3 @@ class RocketmqBroker:
         host = encode_host(self.settings.advertise or LOCALHOST, self.broker_port)
         self.engine.define(STORE_HOST_KIND, key, host)
         return host
-
-
-# ---- key values ---------------------------------------------------------------------------------
-# Key-value configuration of the name server, kept in the catalog: namespace, key, value.
-#
-# Invariant: at most ``ENTRIES_MAX`` entries of ``ENTRY_BYTES_MAX`` each.
-
-
-KIND: Final = "rocketmq.kv"
-ENTRIES_MAX: Final = 1000
-ENTRY_BYTES_MAX: Final = 16 * 1024
-_SEPARATOR: Final = "\x1f"
-
-
-class KeyValues:
-    """All namespaces."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._count = 0
-        self._tables: dict[str, dict[str, str]] = {}
-        for name, value in engine.definitions(KIND).items():
-            namespace, _, key = name.partition(_SEPARATOR)
-            self._tables.setdefault(namespace, {})[key] = value.decode()
-            self._count += 1
-
-    def get(self, namespace: str, key: str) -> str | None:
-        return self._tables.get(namespace, {}).get(key)
-
-    def table(self, namespace: str) -> dict[str, str]:
-        return dict(self._tables.get(namespace, {}))
-
-    def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value; raises ``Answer`` when there is no room."""
-        is_new = self.get(namespace, key) is None
-        packed = value.encode()
-        if is_new and self._count >= ENTRIES_MAX:
-            raise system_error(f"there are {ENTRIES_MAX} entries already; delete some")
-        if len(packed) + len(namespace) + len(key) > ENTRY_BYTES_MAX:
-            raise system_error(f"an entry has at most {ENTRY_BYTES_MAX} bytes")
-        self._count += is_new
-        self._tables.setdefault(namespace, {})[key] = value
-        self._engine.define(KIND, f"{namespace}{_SEPARATOR}{key}", packed)
-
-    def delete(self, namespace: str, key: str) -> None:
-        if self._tables.get(namespace, {}).pop(key, None) is not None:
-            self._count -= 1
-            self._engine.define(KIND, f"{namespace}{_SEPARATOR}{key}", None)

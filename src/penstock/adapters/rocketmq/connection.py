@@ -1,36 +1,43 @@
-"""One remoting connection of the broker: frames in, requests to their families, answers out.
+"""One remoting connection of the broker: frames in, requests to their handlers, responses out.
 
 Sends take the short way (``send.py``): all of one read are parsed, checked and published as a list.
 Everything else becomes a ``Request``: it is run at once, or waits in its class (F5) and is run or
 answered "busy" later. A handler answers with ``answer``, now or any time before the connection
-goes, or raises ``Answer``; a oneway request is never answered, whatever happens.
-
-State of a family that belongs to one connection: ``session.part(Kind)`` makes ``Kind(session)`` on
-first use; ``on_close`` tells it of the end.
+goes, or raises ``ErrorResponse``; a oneway request is never answered, whatever happens.
 
 Invariants: a frame that cannot be read ends the connection only when nothing in it can be answered;
 requests that the peer has not seen answered are bounded by F5's capacities and F9.
-Not here: shared state (``broker.py``), code -> handler (``families.py``).
+Not here: shared state (``broker.py``), which handler serves which code (``factory.py``).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.contract import Peer
-from penstock.adapters.rocketmq.broker import RocketmqBroker
-from penstock.adapters.rocketmq.line import Line, unreadable
-from penstock.adapters.rocketmq.requests import Handler, Request
+from penstock.adapters.rocketmq.broker import ClientResponse, RocketmqBroker
+from penstock.adapters.rocketmq.remoting import RemotingConnection
+from penstock.adapters.rocketmq.requests import (
+    SEND,
+    ErrorResponse,
+    busy_remark,
+    class_of,
+    refusal_response,
+    unknown_code,
+)
 from penstock.adapters.rocketmq.send import SendHandler
 from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.ports import Confirmation
+from penstock.flow.fast_fail import Busy
 from penstock.flow.reason import Reason
+from penstock.model.errors import PenstockError
 from penstock.model.ids import ConnectionId
 from penstock.model.refusal import Refusal
+from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import Command, Malformed
-from penstock.wire.rocketmq.frames import decode, encode, parse_send
+from penstock.wire.rocketmq.frames import decode, encode, parse_send, send_of
 from penstock.wire.rocketmq.message_id import encode_host
 
 if TYPE_CHECKING:
@@ -39,17 +46,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ASKED_MAX: Final = 1000
-"""Requests of ours that wait for the peer's answer; beyond it the oldest is given up."""
+PUSHED_MAX: Final = 1000
+"""Requests of ours that wait for the client's response; beyond it the oldest is given up."""
 
-Answered = Callable[[Command | None], None]
-"""Gets the peer's answer, or None when there will be none."""
+_FAIRNESS_FIELDS: Final = ("topic", "consumerGroup", "group", "originTopic")
+"""Requests of a class wait by the first of these: a topic that floods waits behind itself."""
+
+Handler = Callable[["RocketmqConnection", Command], None]
+"""Serves one request: answers it now or later, or raises ``ErrorResponse``, ``Malformed`` (code 1)
+or a ``PenstockError`` (code 1)."""
 PullAnswered = Callable[["Pull", "PullResult"], None]
-PartT = TypeVar("PartT")
 
 
-class RocketmqConnection(Line):
-    """One client."""
+class RocketmqConnection(RemotingConnection):
+    """One client; satisfies ``adapters.contract.Adapter`` and ``engine.ports.Outlet``."""
 
     def __init__(
         self,
@@ -59,12 +69,13 @@ class RocketmqConnection(Line):
         handlers: Mapping[int, Handler],
         wake: Callable[[], None],
     ) -> None:
-        super().__init__(peer, broker, wake)
+        super().__init__(peer, broker.clock, wake, idle_ms_max=broker.settings.idle_ms_max)
+        self.broker: Final = broker
         self.connection_id: Final = connection_id
         self.name: Final = f"rocketmq-{connection_id} {peer}"
         self.born_host: Final = encode_host(peer.host, peer.port)
         """The client's address as messages carry it."""
-        self.connection: Final = broker.engine.connect(
+        self.engine_connection: Final = broker.engine.connect(
             connection_id,
             self,
             self.name,
@@ -72,47 +83,38 @@ class RocketmqConnection(Line):
                 pending_publishes_max=broker.settings.pending_sends_max, is_fast_failing=True
             ),
         )
-        self.channel: Final = self.connection.open_channel()
+        self.sends: Final = SendHandler(self, self.engine_connection.open_channel())
+        """What this connection publishes."""
         self._handlers = handlers
-        self._sends = SendHandler(self)
         self._opaque = 0
-        self._asked: dict[int, Answered] = {}
+        self._pushed: dict[int, ClientResponse] = {}
         self._pulls: dict[int, PullAnswered] = {}
         self._closers: list[Callable[[], None]] = []
-        self._parts: dict[object, Any] = {}
-        broker.sessions[connection_id] = self
+        broker.connections[connection_id] = self
 
-    # For the families.
+    # For handlers.
 
-    def push(self, command: Command, answered: Answered | None = None) -> None:
-        """Ask the client for something; without ``answered`` it should be a oneway command."""
+    def fail(self, request: Command, error: ErrorResponse) -> None:
+        logger.debug("%s: %s ends with %d", self.name, request, error.code)
+        self.answer(request, error.code, remark=error.remark)
+
+    def push(self, command: Command, on_response: ClientResponse | None = None) -> None:
+        """Send the client a request; without ``on_response`` it should be a oneway command."""
         self._opaque += 1
         command.opaque = self._opaque
-        if answered is not None:
-            if len(self._asked) >= ASKED_MAX:
-                self._asked.pop(next(iter(self._asked)))(None)
-            self._asked[self._opaque] = answered
+        if on_response is not None:
+            if len(self._pushed) >= PUSHED_MAX:
+                self._pushed.pop(next(iter(self._pushed)))(None)
+            self._pushed[self._opaque] = on_response
         self.write(encode(command))
 
     def forget(self, command: Command) -> None:
-        """Nobody waits for the answer to this push any more."""
-        self._asked.pop(command.opaque, None)
+        """Nobody waits for the response to this push any more."""
+        self._pushed.pop(command.opaque, None)
 
-    @property
-    def sends(self) -> SendHandler:
-        """What this connection publishes: ``session.sends.store([Storing(...)])``."""
-        return self._sends
-
-    def await_pull(self, token: int, answered: PullAnswered) -> None:
+    def await_pull(self, token: int, on_answer: PullAnswered) -> None:
         """Call back when the held pull with this token has its answer (``Pull.token``)."""
-        self._pulls[token] = answered
-
-    def part(self, kind: Callable[[RocketmqConnection], PartT]) -> PartT:
-        """The one object of this class for this connection: ``kind(session)``."""
-        found: PartT | None = self._parts.get(kind)
-        if found is None:
-            found = self._parts[kind] = kind(self)
-        return found
+        self._pulls[token] = on_answer
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call back when the connection is gone."""
@@ -122,13 +124,11 @@ class RocketmqConnection(Line):
 
     @property
     def is_reading(self) -> bool:
-        """As the connection's gate wants it."""
-        return self.connection.may_read
+        return self.engine_connection.may_read
 
     def receive(self, data: bytes) -> None:
-        self.heard_ms = self.broker.clock.monotonic_ms()
-        self._frames.feed(data)
-        sends = self._sends
+        self._feed(data)
+        sends = self.sends
         try:
             for frame in self._frames.frames():
                 send = parse_send(frame)
@@ -136,7 +136,7 @@ class RocketmqConnection(Line):
                     sends.add(send)
                 else:
                     sends.flush()
-                    self._take(frame)
+                    self._serve(frame)
         except Malformed as problem:
             logger.warning("closing %s: %s", self.name, problem)
             self._give_up(problem)
@@ -146,24 +146,24 @@ class RocketmqConnection(Line):
         if self.is_closed:
             return
         self.is_closed = True
-        self.broker.sessions.pop(self.connection_id, None)
+        self.broker.connections.pop(self.connection_id, None)
         for callback in self._closers:
             callback()
         self._closers.clear()
-        asked, self._asked = self._asked, {}
-        for answered in asked.values():
-            answered(None)
+        pushed, self._pushed = self._pushed, {}
+        for on_response in pushed.values():
+            on_response(None)
         self._pulls.clear()
-        self._sends.clear()
-        self.connection.close()
+        self.sends.clear()
+        self.engine_connection.close()
 
     # What the engine calls.
 
     def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
-        self._sends.confirmed(confirmations)
+        self.sends.confirmed(confirmations)
 
     def refused(self, channel: Channel, refusals: list[tuple[int, Refusal]]) -> None:
-        self._sends.refused(refusals)
+        self.sends.refused(refusals)
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Nobody is pushed to here: whoever attaches a consumer brings an outlet of its own."""
@@ -178,24 +178,74 @@ class RocketmqConnection(Line):
 
     def answered(self, pull: Pull, result: PullResult) -> None:
         """A held pull has its answer."""
-        callback = self._pulls.pop(pull.token, None)
-        if callback is not None:
-            callback(pull, result)
+        on_answer = self._pulls.pop(pull.token, None)
+        if on_answer is not None:
+            on_answer(pull, result)
 
-    # Requests.
-
-    def _take(self, frame: bytes) -> None:
+    def _serve(self, frame: bytes) -> None:
         try:
             command = decode(frame)
         except Malformed as problem:
             if problem.opaque is None:
                 raise
             # Its opaque could be read, so the peer learns what is wrong and the stream goes on.
-            self.write(encode(unreadable(problem)))
+            self._answer_unreadable(problem)
             return
         if command.is_response:
-            answered = self._asked.pop(command.opaque, None)
-            if answered is not None:
-                answered(command)
+            on_response = self._pushed.pop(command.opaque, None)
+            if on_response is not None:
+                on_response(command)
             return
-        Request(self, command, self._handlers.get(command.code)).submit()
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            self.fail(command, unknown_code(command.code))
+        else:
+            Request(self, command, handler).submit()
+
+
+class Request:
+    """A command between decoding and its handler; satisfies ``engine.waiting.Request``.
+
+    Whatever a handler does or raises, a request that wants an answer gets at most one here.
+    """
+
+    __slots__ = ("_command", "_connection", "_handler")
+
+    def __init__(self, connection: RocketmqConnection, command: Command, handler: Handler) -> None:
+        self._connection = connection
+        self._command = command
+        self._handler = handler
+
+    def submit(self) -> None:
+        """Run it now, let it wait, or answer "busy": the waiting room decides."""
+        command = self._command
+        class_name = class_of(command.code)
+        engine = self._connection.broker.engine
+        if class_name == SEND and (refusal := engine.refuse_now()) is not None:
+            code, remark = refusal_response(refusal, is_arrival=True)
+            engine.waiting.turned_away(class_name, refusal)
+            self._connection.answer(command, code, remark=remark)
+            return
+        ext = command.ext
+        key = next((ext[name] for name in _FAIRNESS_FIELDS if name in ext), "")
+        engine.waiting.submit(class_name, key, self)
+
+    def run(self) -> None:
+        connection, command = self._connection, self._command
+        if connection.is_closed:
+            return
+        try:
+            self._handler(connection, command)
+        except ErrorResponse as error:
+            connection.fail(command, error)
+        except (Malformed, PenstockError) as problem:
+            connection.answer(command, ResponseCode.SYSTEM_ERROR, remark=f"{problem}")
+
+    def refuse(self, busy: Busy) -> None:
+        """It waited too long, or found no place to wait."""
+        self._connection.answer(self._command, ResponseCode.SYSTEM_BUSY, remark=busy_remark(busy))
+
+
+def serve_send(connection: RocketmqConnection, command: Command) -> None:
+    """A send in a frame that ``parse_send`` leaves to the general decoder."""
+    connection.sends.run(send_of(command))

@@ -1,4 +1,7 @@
-"""The broker listener's factory, and the one place where a house is opened."""
+"""The broker listener: opens the broker, makes connections, says which handler serves which code.
+
+What RocketMQ's ``BrokerController`` wires together.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,94 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.contract import Peer
-from penstock.adapters.rocketmq import admin, groups, offsets, pull, retry, send, transactions
+from penstock.adapters.rocketmq import admin, groups, offsets
 from penstock.adapters.rocketmq.broker import RocketmqBroker
-from penstock.adapters.rocketmq.connection import RocketmqConnection
+from penstock.adapters.rocketmq.connection import Handler, RocketmqConnection, serve_send
 from penstock.adapters.rocketmq.group_registry import GroupRegistry, OffsetRegistry
 from penstock.adapters.rocketmq.name_server.server import NAME_SERVER
 from penstock.adapters.rocketmq.pop import settle, take
 from penstock.adapters.rocketmq.pop.reader import PopCounts
-from penstock.adapters.rocketmq.requests import Handler
+from penstock.adapters.rocketmq.pull import Pulls, pull_message
+from penstock.adapters.rocketmq.retry import send_back
+from penstock.adapters.rocketmq.transactions import TransactionService, end_transaction
 from penstock.adapters.timers import Timers
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantBroken
 from penstock.model.ids import ConnectionId
 from penstock.settings.load import Settings
+from penstock.wire.rocketmq.codes import RequestCode
 
 if TYPE_CHECKING:
     from penstock.engine.broker import Engine
 
 BROKER: Final = "rocketmq_broker"
 
+HANDLERS: Final[dict[int, Handler]] = {
+    # Sends that take the general way; the plain ones never come here (``connection.receive``).
+    RequestCode.SEND_MESSAGE: serve_send,
+    RequestCode.SEND_MESSAGE_V2: serve_send,
+    RequestCode.SEND_BATCH_MESSAGE: serve_send,
+    RequestCode.CONSUMER_SEND_MSG_BACK: send_back,
+    RequestCode.END_TRANSACTION: end_transaction,
+    # Pull and its offsets.
+    RequestCode.PULL_MESSAGE: pull_message,
+    RequestCode.LITE_PULL_MESSAGE: pull_message,
+    RequestCode.QUERY_CONSUMER_OFFSET: offsets.query_offset,
+    RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update_offset,
+    RequestCode.GET_MAX_OFFSET: offsets.get_max_offset,
+    RequestCode.GET_MIN_OFFSET: offsets.get_min_offset,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search_offset_by_time,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: offsets.earliest_store_time,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: offsets.reset_offset,
+    # Pop.
+    RequestCode.POP_MESSAGE: take.pop,
+    RequestCode.PEEK_MESSAGE: take.peek,
+    RequestCode.NOTIFICATION: take.notification,
+    RequestCode.ACK_MESSAGE: settle.ack,
+    RequestCode.BATCH_ACK_MESSAGE: settle.batch_ack,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: settle.change_invisible,
+    # Clients and groups.
+    RequestCode.HEART_BEAT: groups.heartbeat,
+    RequestCode.UNREGISTER_CLIENT: groups.unregister_client,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: groups.list_members,
+    RequestCode.CHECK_CLIENT_CONFIG: groups.check_client_config,
+    RequestCode.QUERY_ASSIGNMENT: groups.query_assignment,
+    RequestCode.SET_MESSAGE_REQUEST_MODE: groups.set_request_mode,
+    RequestCode.LOCK_BATCH_MQ: groups.lock_queues,
+    RequestCode.UNLOCK_BATCH_MQ: groups.unlock_queues,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: groups.put_group,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: groups.remove_group,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.list_groups,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: groups.show_group,
+    # Operators' tools.
+    RequestCode.UPDATE_AND_CREATE_TOPIC: admin.put_topic,
+    RequestCode.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
+    admin.GET_ALL_TOPIC_CONFIG: admin.list_topics,
+    RequestCode.GET_TOPIC_CONFIG: admin.show_topic,
+    RequestCode.VIEW_MESSAGE_BY_ID: admin.view_message,
+    RequestCode.QUERY_MESSAGE: admin.query_message,
+    RequestCode.GET_TOPIC_STATS_INFO: admin.topic_stats,
+    RequestCode.GET_CONSUME_STATS: admin.consume_stats,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: admin.consumer_connections,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: admin.producer_connections,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: admin.consumer_running_info,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: admin.consume_directly,
+}
 
-def open_house(
+STARTED_SERVICES: Final[tuple[Callable[[RocketmqBroker], object], ...]] = (
+    GroupRegistry,
+    OffsetRegistry,
+    groups.Clients,
+    Pulls,
+    groups.Modes,
+    PopCounts,
+    TransactionService,
+)
+"""Made when the broker is opened, in this order: they have deadlines, statistics, or something to
+recover. All others wait for their first use (``broker.service``)."""
+
+
+def open_broker(
     engine: Engine,
     clock: Clock,
     settings: Settings,
@@ -34,16 +104,17 @@ def open_house(
     broker_port: int = 10911,
     name_server: str = "",
 ) -> RocketmqBroker:
-    """A house with everything in it; tests use it directly."""
+    """A broker with everything in it; tests use it directly."""
     broker = RocketmqBroker(
         engine, clock, settings, broker_port=broker_port, name_server=name_server
     )
-    open_parts(broker)
+    for kind in STARTED_SERVICES:
+        broker.service(kind)
     return broker
 
 
-class Household:
-    """Opens the house once the ports are known; shared by the factories of both listeners."""
+class RocketmqStartup:
+    """Opens the broker once the ports are known; shared by the factories of both listeners."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -53,7 +124,7 @@ class Household:
         """The listeners are open, nobody is connected yet; what has to be driven from now on."""
         port = int(endpoints.get(BROKER, ":0").rpartition(":")[2])
         names = endpoints.get(NAME_SERVER, "")
-        self._broker = open_house(
+        self._broker = open_broker(
             engine, clock, self._settings, broker_port=port, name_server=names
         )
         return self._broker.timers
@@ -66,12 +137,12 @@ class Household:
 
 
 class BrokerFactory:
-    """Makes sessions; satisfies ``adapters.contract.AdapterFactory``."""
+    """Makes broker connections; satisfies ``adapters.contract.AdapterFactory``."""
 
     protocol = BROKER
 
-    def __init__(self, household: Household) -> None:
-        self._household = household
+    def __init__(self, startup: RocketmqStartup) -> None:
+        self._startup = startup
 
     def make(
         self,
@@ -81,57 +152,5 @@ class BrokerFactory:
         clock: Clock,
         wake: Callable[[], None],
     ) -> RocketmqConnection:
-        """A session for a connection that was just accepted."""
         del engine, clock
-        return RocketmqConnection(connection_id, peer, self._household.broker, HANDLERS, wake)
-
-
-# ---- families -----------------------------------------------------------------------------------
-# Which handler serves which request code: the families of requests, put together.
-#
-# A family is a module with ``HANDLERS: dict[int, Handler]``; a new one is one import and one line
-# here. ``PARTS`` are the shared parts that must exist from the start on (``broker.part``), because
-# they have deadlines or something to recover.
-
-
-HANDLERS: Final[dict[int, Handler]] = {
-    **send.HANDLERS,
-    **retry.HANDLERS,
-    **transactions.HANDLERS,
-    **admin.LOOKUP_HANDLERS,
-    **admin.TOPIC_HANDLERS,
-    **groups.CLIENT_HANDLERS,
-    **groups.GROUP_HANDLERS,
-    **groups.LOCK_HANDLERS,
-    **offsets.OFFSET_HANDLERS,
-    **pull.HANDLERS,
-    **take.POP_HANDLERS,
-    **settle.ACK_HANDLERS,
-    **settle.INVISIBLE_HANDLERS,
-    **take.PEEK_HANDLERS,
-    **take.NOTIFICATION_HANDLERS,
-    **groups.ASSIGNMENT_HANDLERS,
-    **groups.MODE_HANDLERS,
-    **admin.RELAY_HANDLERS,
-    **offsets.RESET_HANDLERS,
-    **admin.STATISTICS_HANDLERS,
-}
-"""The broker's requests."""
-
-PARTS: Final[tuple[Callable[[RocketmqBroker], object], ...]] = (
-    GroupRegistry,
-    OffsetRegistry,
-    groups.Clients,
-    pull.Pulls,
-    groups.Modes,
-    PopCounts,
-    retry.install,
-    transactions.Transactions,
-)
-"""Made when the house is opened, in this order."""
-
-
-def open_parts(broker: RocketmqBroker) -> None:
-    """Make every part that must not wait for its first use."""
-    for maker in PARTS:
-        broker.part(maker)
+        return RocketmqConnection(connection_id, peer, self._startup.broker, HANDLERS, wake)

@@ -151,7 +151,7 @@ class FilterMaps:
         self._names: dict[str, set[str]] = {}
         """group -> topics with a registration; bounded by what groups may want."""
         if broker.settings.is_bit_mapping:
-            self.maps = BitMaps(broker.part(Filters).properties)
+            self.maps = BitMaps(broker.service(Filters).properties)
             broker.engine.watch_appends(self.maps.appended)
 
     def judge(

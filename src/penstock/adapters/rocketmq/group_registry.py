@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.adapters.rocketmq.naming import DLQ_PREFIX, GROUP_TOPIC_CHARS_MAX, RETRY_PREFIX
+from penstock.adapters.rocketmq.requests import ErrorResponse
 from penstock.engine.group.switches import ALL_ON, Switches
 from penstock.engine.host import Start, SubscriptionOptions
 from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Queue, Topic
 from penstock.model.ids import is_transient_id
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, decode_body, encode_body
+from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import Malformed
 
 if TYPE_CHECKING:
@@ -96,6 +98,15 @@ class GroupRegistry:
         self.put(made)
         _log.info("a consumer group was created", extra={"group": group})
         return made
+
+    def require(self, group: str) -> SubscriptionGroupConfig:
+        """The group, created if that is allowed; raises ``ErrorResponse`` 26."""
+        config = self.find(group)
+        if config is None:
+            raise ErrorResponse(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}"
+            )
+        return config
 
     def put(self, config: SubscriptionGroupConfig) -> bool:
         """Create a group or change it; False when there is no room for another one."""

@@ -26,7 +26,7 @@ from penstock.adapters.rocketmq.group_registry import (
 )
 from penstock.adapters.rocketmq.name_server.routes import RouteRegistry
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX, retry_topic
-from penstock.adapters.rocketmq.requests import Answer, Handler, no_permission, system_error
+from penstock.adapters.rocketmq.requests import ErrorResponse, no_permission, system_error
 from penstock.engine.group.assignment import Allotment, ConsumeMode, ModeSetting, allot
 from penstock.engine.group.membership import Client, Notice, NoticeKind, Traits, Wanted
 from penstock.model.assignment import QueueRef
@@ -64,7 +64,7 @@ from penstock.wire.rocketmq.headers import (
 )
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import RocketmqBroker
+    from penstock.adapters.rocketmq.broker import ClientConnection, RocketmqBroker
     from penstock.adapters.rocketmq.connection import RocketmqConnection
     from penstock.wire.rocketmq.bodies import TopicRouteData
 
@@ -89,7 +89,7 @@ class Notices:
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
-        self._maps = broker.part(FilterMaps)
+        self._maps = broker.service(FilterMaps)
         self.counts = {kind.value: 0 for kind in NoticeKind}
         """What happened to groups, by kind; ``changed`` counts members that were told."""
         broker.engine.tallies.show(
@@ -122,33 +122,33 @@ class Notices:
                     _log.debug("a group is forgotten", extra=_where(notice))
         return refusal
 
-    def sessions_of(self, group: str) -> list[RocketmqConnection]:
+    def connections_of(self, group: str) -> list[ClientConnection]:
         """The connections of a group's members that still live."""
         found = self._broker.consumers.group(group)
         if found is None:
             return []
-        sessions = self._broker.sessions
-        alive = [sessions.get(ConnectionId(each)) for each in found.connections]
-        return [session for session in alive if session is not None]
+        connections = self._broker.connections
+        alive = [connections.get(ConnectionId(each)) for each in found.connections]
+        return [connection for connection in alive if connection is not None]
 
     def _changed(self, notice: Notice) -> None:
         if not self._broker.settings.is_notifying_members:
             return
-        sessions = self._broker.sessions
+        connections = self._broker.connections
         ext = fields(GroupHeader(consumer_group=notice.group))
-        for connection in notice.audience:
-            session = sessions.get(ConnectionId(connection))
-            if session is not None:
+        for connection_id in notice.audience:
+            connection = connections.get(ConnectionId(connection_id))
+            if connection is not None:
                 code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-                session.push(Command(code, ext, flag=FLAG_ONEWAY))
+                connection.push(Command(code, ext, flag=FLAG_ONEWAY))
                 self.counts[notice.kind.value] += 1
 
     def _expired(self, notice: Notice) -> None:
         _log.warning("a member was silent for too long", extra=_where(notice))
-        session = self._broker.sessions.get(ConnectionId(notice.connection))
-        if session is not None:
-            session.wants_close = True
-            session.write()
+        connection = self._broker.connections.get(ConnectionId(notice.connection))
+        if connection is not None:
+            connection.wants_close = True
+            connection.write()
 
 
 def _where(notice: Notice) -> dict[str, object]:
@@ -197,7 +197,7 @@ class Modes:
             self._modes.set(row.topic, row.group, ModeSetting(row.mode, row.share))
 
     def set(self, topic: str, group: str, setting: ModeSetting) -> None:
-        """Change the mode of a group on a topic; raises ``Answer``."""
+        """Change the mode of a group on a topic; raises ``ErrorResponse``."""
         if topic.startswith(RETRY_PREFIX):
             raise no_permission("retry topic is not allowed to set mode")
         if not topic or not group:
@@ -228,15 +228,12 @@ class Modes:
             self._engine.define(MODE_KIND, f"{topic}@{group}", None)
 
 
-def set_mode(session: RocketmqConnection, command: Command) -> None:
+def set_request_mode(connection: RocketmqConnection, command: Command) -> None:
     """SET_MESSAGE_REQUEST_MODE; answered once it would survive a crash."""
     body = decode_body(command.body, SetRequestModeBody)
     setting = ModeSetting(MODES[body.mode], body.pop_share_queue_num)
-    session.broker.part(Modes).set(body.topic, body.consumer_group, setting)
-    session.broker.engine.after_durable(lambda: session.answer(command))
-
-
-MODE_HANDLERS: Final[dict[int, Handler]] = {RequestCode.SET_MESSAGE_REQUEST_MODE: set_mode}
+    connection.broker.service(Modes).set(body.topic, body.consumer_group, setting)
+    connection.broker.engine.after_durable(lambda: connection.answer(command))
 
 
 # ---- groups -------------------------------------------------------------------------------------
@@ -244,59 +241,51 @@ MODE_HANDLERS: Final[dict[int, Handler]] = {RequestCode.SET_MESSAGE_REQUEST_MODE
 
 def delete_group(broker: RocketmqBroker, group: str, *, is_forgetting: bool) -> bool:
     """Forget a group, and its offsets if ``is_forgetting``; False when nobody knew it."""
-    is_known = broker.part(GroupRegistry).delete(group)
+    is_known = broker.service(GroupRegistry).delete(group)
     broker.locks.forget(group)
-    broker.part(Modes).forget_group(group)
+    broker.service(Modes).forget_group(group)
     if is_forgetting:
-        book = broker.part(OffsetRegistry)
+        book = broker.service(OffsetRegistry)
         for topic in book.topics_of(group):
             book.forget(topic, group)
     return is_known
 
 
-def _put(session: RocketmqConnection, command: Command) -> None:
+def put_group(connection: RocketmqConnection, command: Command) -> None:
     config = decode_body(command.body, SubscriptionGroupConfig)
     problem = problem_with_group(config.group_name)
     if problem is not None:
-        raise Answer(session.broker.settings.invalid_parameter_code, problem)
-    if not session.broker.part(GroupRegistry).put(config):
+        raise ErrorResponse(connection.broker.settings.invalid_parameter_code, problem)
+    if not connection.broker.service(GroupRegistry).put(config):
         raise system_error(f"there are {GROUPS_MAX} groups; delete one first")
-    session.broker.engine.after_durable(lambda: session.answer(command))
+    connection.broker.engine.after_durable(lambda: connection.answer(command))
 
 
-def _delete(session: RocketmqConnection, command: Command) -> None:
+def remove_group(connection: RocketmqConnection, command: Command) -> None:
     header = parse(GroupNameHeader, command)
     is_forgetting = header.clean_offset or header.remove_offset
-    delete_group(session.broker, header.group_name, is_forgetting=is_forgetting)
-    session.broker.engine.after_durable(lambda: session.answer(command))
+    delete_group(connection.broker, header.group_name, is_forgetting=is_forgetting)
+    connection.broker.engine.after_durable(lambda: connection.answer(command))
 
 
-def _list(session: RocketmqConnection, command: Command) -> None:
-    table = session.broker.part(GroupRegistry).all()
+def list_groups(connection: RocketmqConnection, command: Command) -> None:
+    table = connection.broker.service(GroupRegistry).all()
     body = {
         "dataVersion": {"stateVersion": 0, "timestamp": 0, "counter": len(table)},
         "subscriptionGroupTable": table,
     }
-    session.answer(command, body=encode_body(body))
+    connection.answer(command, body=encode_body(body))
 
 
-def _show(session: RocketmqConnection, command: Command) -> None:
+def show_group(connection: RocketmqConnection, command: Command) -> None:
     group = parse(GroupConfigHeader, command).group
-    config = session.broker.part(GroupRegistry).get(group)
+    config = connection.broker.service(GroupRegistry).get(group)
     if config is None:
-        raise Answer(
+        raise ErrorResponse(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             f"No group in this broker. group: {group}",
         )
-    session.answer(command, body=encode_body(config))
-
-
-GROUP_HANDLERS: Final[dict[int, Handler]] = {
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _put,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP: _delete,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _list,
-    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _show,
-}
+    connection.answer(command, body=encode_body(config))
 
 
 # ---- clients ------------------------------------------------------------------------------------
@@ -325,21 +314,21 @@ class Clients:
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
-        self._notices = broker.part(Notices)
-        self._groups = broker.part(GroupRegistry)
+        self._notices = broker.service(Notices)
+        self._groups = broker.service(GroupRegistry)
         self._watched: set[int] = set()
         """Connections whose end we are told of; those that live, so bounded by the listener."""
         broker.timers.add(self)
 
     # Coming and going.
 
-    def heartbeat(self, session: RocketmqConnection, command: Command) -> None:
+    def heartbeat(self, connection: RocketmqConnection, command: Command) -> None:
         """Register everything the client says it is."""
         data = decode_body(command.body, HeartbeatData)
-        self._watch(session)
+        self._watch(connection)
         client = Client(
             data.client_id,
-            int(session.connection_id),
+            int(connection.connection_id),
             _LANGUAGES.get(command.language, "OTHER"),
             command.version,
         )
@@ -354,29 +343,29 @@ class Clients:
         self._broker.timers.stir()
         if refusal is not None:
             raise system_error(refusal)
-        session.answer(command)
+        connection.answer(command)
 
-    def unregister(self, session: RocketmqConnection, command: Command) -> None:
+    def unregister(self, connection: RocketmqConnection, command: Command) -> None:
         """A client says good-bye as a producer, as a consumer, or as both."""
         header = parse(UnregisterHeader, command)
         now_ms = self._broker.clock.monotonic_ms()
-        connection = int(session.connection_id)
+        connection_id = int(connection.connection_id)
         if header.producer_group:
             self._notices.tell(
-                self._broker.producers.leave(header.producer_group, connection, now_ms)
+                self._broker.producers.leave(header.producer_group, connection_id, now_ms)
             )
         if header.consumer_group:
             self._notices.tell(
-                self._broker.consumers.leave(header.consumer_group, connection, now_ms)
+                self._broker.consumers.leave(header.consumer_group, connection_id, now_ms)
             )
-        session.answer(command)
+        connection.answer(command)
 
-    def disconnected(self, connection: int) -> None:
+    def disconnected(self, connection_id: int) -> None:
         """A connection is closed: its client is gone from all groups."""
-        self._watched.discard(connection)
+        self._watched.discard(connection_id)
         now_ms = self._broker.clock.monotonic_ms()
-        self._broker.producers.disconnected(connection, now_ms)
-        self._notices.tell(self._broker.consumers.disconnected(connection, now_ms))
+        self._broker.producers.disconnected(connection_id, now_ms)
+        self._notices.tell(self._broker.consumers.disconnected(connection_id, now_ms))
 
     # Time.
 
@@ -422,40 +411,40 @@ class Clients:
     def _make_retry_topic(self, config: SubscriptionGroupConfig) -> None:
         name = retry_topic(config.group_name)
         queues = min(config.retry_queue_nums, RETRY_QUEUES_MAX)
-        place = self._broker.topics.find(name)
-        if place is None or place.queues < queues:
+        rmq_topic = self._broker.topics.find(name)
+        if rmq_topic is None or rmq_topic.queues < queues:
             self._broker.topics.put(
                 TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
             )
 
-    def _watch(self, session: RocketmqConnection) -> None:
-        connection = int(session.connection_id)
-        if connection not in self._watched:
-            self._watched.add(connection)
-            session.on_close(lambda: self.disconnected(connection))
+    def _watch(self, connection: RocketmqConnection) -> None:
+        connection_id = int(connection.connection_id)
+        if connection_id not in self._watched:
+            self._watched.add(connection_id)
+            connection.on_close(lambda: self.disconnected(connection_id))
 
 
-def _heartbeat(session: RocketmqConnection, command: Command) -> None:
-    session.broker.part(Clients).heartbeat(session, command)
+def heartbeat(connection: RocketmqConnection, command: Command) -> None:
+    connection.broker.service(Clients).heartbeat(connection, command)
 
 
-def _unregister(session: RocketmqConnection, command: Command) -> None:
-    session.broker.part(Clients).unregister(session, command)
+def unregister_client(connection: RocketmqConnection, command: Command) -> None:
+    connection.broker.service(Clients).unregister(connection, command)
 
 
-def _list_members(session: RocketmqConnection, command: Command) -> None:
+def list_members(connection: RocketmqConnection, command: Command) -> None:
     """GET_CONSUMER_LIST_BY_GROUP: the ids by which clients divide queues."""
     group = parse(GroupHeader, command).consumer_group
-    ids = session.broker.consumers.client_ids(group)
+    ids = connection.broker.consumers.client_ids(group)
     if ids is None:
         raise system_error(f"no consumer for this group, {group}")
-    session.answer(command, body=encode_body(ConsumerList(consumer_id_list=ids)))
+    connection.answer(command, body=encode_body(ConsumerList(consumer_id_list=ids)))
 
 
-def _check_config(session: RocketmqConnection, command: Command) -> None:
+def check_client_config(connection: RocketmqConnection, command: Command) -> None:
     """CHECK_CLIENT_CONFIG: would this subscription work? Asked for anything but tags."""
     data = decode_body(command.body, CheckClientBody).subscription_data
-    filters = session.broker.part(Filters)
+    filters = connection.broker.service(Filters)
     language = language_of(data.expression_type)
     refusal = filters.refusal(language)
     if refusal is not None:
@@ -463,16 +452,8 @@ def _check_config(session: RocketmqConnection, command: Command) -> None:
     try:
         filters.build(data.sub_string, language)
     except SelectorInvalid as problem:
-        raise Answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(problem)) from None
-    session.answer(command)
-
-
-CLIENT_HANDLERS: Final[dict[int, Handler]] = {
-    RequestCode.HEART_BEAT: _heartbeat,
-    RequestCode.UNREGISTER_CLIENT: _unregister,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _list_members,
-    RequestCode.CHECK_CLIENT_CONFIG: _check_config,
-}
+        raise ErrorResponse(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(problem)) from None
+    connection.answer(command)
 
 
 # ---- assignment ---------------------------------------------------------------------------------
@@ -494,17 +475,17 @@ QUEUES_MAX: Final = 65_536
 _WORDS: Final = {mode: word for word, mode in MODES.items()}
 
 
-def query_assignment(session: RocketmqConnection, command: Command) -> None:
+def query_assignment(connection: RocketmqConnection, command: Command) -> None:
     """QUERY_ASSIGNMENT; a joined broker may have to ask its name server first."""
-    broker = session.broker
+    broker = connection.broker
     body = decode_body(command.body, QueryAssignmentBody)
     if broker.settings.join:
-        broker.part(ClusterRoutes).ask(
-            body.topic, lambda route: _divide(session, command, body, route)
+        broker.service(ClusterRoutes).ask(
+            body.topic, lambda route: _divide(connection, command, body, route)
         )
     else:
-        route = broker.part(RouteRegistry).route(body.topic, session.peer.local_host)
-        _divide(session, command, body, route)
+        route = broker.service(RouteRegistry).route(body.topic, connection.peer.local_host)
+        _divide(connection, command, body, route)
 
 
 def queues_of(topic: str, route: TopicRouteData | None) -> list[QueueRef] | None:
@@ -522,12 +503,12 @@ def queues_of(topic: str, route: TopicRouteData | None) -> list[QueueRef] | None
 
 
 def _divide(
-    session: RocketmqConnection,
+    connection: RocketmqConnection,
     command: Command,
     body: QueryAssignmentBody,
     route: TopicRouteData | None,
 ) -> None:
-    broker = session.broker
+    broker = connection.broker
     topic, group = body.topic, body.consumer_group
     allotment = allot(
         body.client_id,
@@ -544,7 +525,7 @@ def _divide(
             extra={"group": group, "topic": topic[:80], "client": body.client_id[:80],
                    "reason": allotment.reason},
         )  # fmt: skip
-    session.answer(command, body=encode_body(answer_of(allotment)))
+    connection.answer(command, body=encode_body(answer_of(allotment)))
 
 
 def answer_of(allotment: Allotment) -> QueryAssignmentAnswer:
@@ -565,9 +546,6 @@ def answer_of(allotment: Allotment) -> QueryAssignmentAnswer:
     )
 
 
-ASSIGNMENT_HANDLERS: Final[dict[int, Handler]] = {RequestCode.QUERY_ASSIGNMENT: query_assignment}
-
-
 # ---- locks --------------------------------------------------------------------------------------
 # Queue locks for ordered consumption: LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42), sheet 2.4.
 #
@@ -582,22 +560,22 @@ ASSIGNMENT_HANDLERS: Final[dict[int, Handler]] = {RequestCode.QUERY_ASSIGNMENT: 
 _Key = tuple[str, int]
 
 
-def _lock(session: RocketmqConnection, command: Command) -> None:
-    broker = session.broker
+def lock_queues(connection: RocketmqConnection, command: Command) -> None:
+    broker = connection.broker
     body = decode_body(command.body, LockBatchBody)
     asked = _ours(broker, body)
     granted = broker.locks.lock(
         body.consumer_group, list(asked), body.client_id, broker.clock.monotonic_ms()
     )
     answer = LockBatchAnswer(locked=[asked[key] for key in granted])
-    session.answer(command, body=encode_body(answer))
+    connection.answer(command, body=encode_body(answer))
 
 
-def _unlock(session: RocketmqConnection, command: Command) -> None:
-    broker = session.broker
+def unlock_queues(connection: RocketmqConnection, command: Command) -> None:
+    broker = connection.broker
     body = decode_body(command.body, LockBatchBody)
     broker.locks.unlock(body.consumer_group, list(_ours(broker, body)), body.client_id)
-    session.answer(command)
+    connection.answer(command)
 
 
 def _ours(broker: RocketmqBroker, body: LockBatchBody) -> dict[_Key, MessageQueue]:
@@ -607,9 +585,3 @@ def _ours(broker: RocketmqBroker, body: LockBatchBody) -> dict[_Key, MessageQueu
         if each.broker_name in ("", broker.broker_name):
             found[each.topic, each.queue_id] = each
     return found
-
-
-LOCK_HANDLERS: Final[dict[int, Handler]] = {
-    RequestCode.LOCK_BATCH_MQ: _lock,
-    RequestCode.UNLOCK_BATCH_MQ: _unlock,
-}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.group_registry import NO_OFFSET, GroupRegistry, OffsetRegistry
 from penstock.adapters.rocketmq.groups import Notices
-from penstock.adapters.rocketmq.requests import Answer, Handler, no_topic
+from penstock.adapters.rocketmq.requests import ErrorResponse, no_topic
 from penstock.engine.topic import Queue
 from penstock.wire.rocketmq.bodies import MessageQueue, encode_body
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
@@ -45,10 +45,10 @@ NO_TIME: Final = -1
 
 def find_queue(broker: RocketmqBroker, topic: str, number: int) -> Queue | None:
     """A queue of a topic, if both exist."""
-    place = broker.topics.find(topic)
-    if place is None or not 0 <= number < len(place.topic.queues):
+    rmq_topic = broker.topics.find(topic)
+    if rmq_topic is None or not 0 <= number < len(rmq_topic.topic.queues):
         return None
-    return place.topic.queues[number]
+    return rmq_topic.topic.queues[number]
 
 
 def search_offset(queue: Queue, store_ms: int, *, is_upper: bool = False) -> int:
@@ -67,88 +67,78 @@ def oldest_ms(queue: Queue) -> int:
     return found[0][3]
 
 
-def _query(session: RocketmqConnection, command: Command) -> None:
+def query_offset(connection: RocketmqConnection, command: Command) -> None:
     header = parse(QueryOffsetHeader, command)
-    broker = session.broker
+    broker = connection.broker
     queue = find_queue(broker, header.topic, header.queue_id)
     if queue is None:
-        raise Answer(ResponseCode.QUERY_NOT_FOUND, BOOT_FIRST)
-    offset = broker.part(OffsetRegistry).committed(queue, header.consumer_group)
+        raise ErrorResponse(ResponseCode.QUERY_NOT_FOUND, BOOT_FIRST)
+    offset = broker.service(OffsetRegistry).committed(queue, header.consumer_group)
     if offset == NO_OFFSET:
         if header.set_zero_if_not_found is False:
-            raise Answer(ResponseCode.QUERY_NOT_FOUND, NO_ZERO)
+            raise ErrorResponse(ResponseCode.QUERY_NOT_FOUND, NO_ZERO)
         if queue.index.min_offset > 0:
-            raise Answer(ResponseCode.QUERY_NOT_FOUND, BOOT_FIRST)
+            raise ErrorResponse(ResponseCode.QUERY_NOT_FOUND, BOOT_FIRST)
         offset = 0
-    session.answer(command, ext=fields(OffsetAnswer(offset=offset)))
+    connection.answer(command, ext=fields(OffsetAnswer(offset=offset)))
 
 
-def _update(session: RocketmqConnection, command: Command) -> None:
+def update_offset(connection: RocketmqConnection, command: Command) -> None:
     header = parse(UpdateOffsetHeader, command)
-    broker = session.broker
+    broker = connection.broker
     group, topic = header.consumer_group, header.topic
-    if broker.part(GroupRegistry).find(group) is None:
-        raise Answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
-    place = broker.topics.find(topic)
-    if place is None:
+    if broker.service(GroupRegistry).find(group) is None:
+        raise ErrorResponse(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+    rmq_topic = broker.topics.find(topic)
+    if rmq_topic is None:
         raise no_topic(topic)
-    if not 0 <= header.queue_id < len(place.topic.queues):
-        raise Answer(
+    if not 0 <= header.queue_id < len(rmq_topic.topic.queues):
+        raise ErrorResponse(
             ResponseCode.INVALID_PARAMETER,
             f"queueId[{header.queue_id}] is illegal, topic:[{topic}] has "
-            f"{len(place.topic.queues)} queues",
+            f"{len(rmq_topic.topic.queues)} queues",
         )
-    queue = place.topic.queues[header.queue_id]
-    book = broker.part(OffsetRegistry)
-    is_stored = book.commit(queue, group, header.commit_offset, session.name)
+    queue = rmq_topic.topic.queues[header.queue_id]
+    book = broker.service(OffsetRegistry)
+    is_stored = book.commit(queue, group, header.commit_offset, connection.name)
     is_reset = not is_stored and header.commit_offset >= 0
-    session.answer(command, remark=RESET_BEFORE if is_reset else None)
+    connection.answer(command, remark=RESET_BEFORE if is_reset else None)
 
 
-def _max(session: RocketmqConnection, command: Command) -> None:
+def get_max_offset(connection: RocketmqConnection, command: Command) -> None:
     header = parse(QueueHeader, command)
-    queue = find_queue(session.broker, header.topic, header.queue_id)
-    _answer(session, command, None if queue is None else queue.visible_end(False))
+    queue = find_queue(connection.broker, header.topic, header.queue_id)
+    _answer(connection, command, None if queue is None else queue.visible_end(False))
 
 
-def _min(session: RocketmqConnection, command: Command) -> None:
+def get_min_offset(connection: RocketmqConnection, command: Command) -> None:
     header = parse(QueueHeader, command)
-    queue = find_queue(session.broker, header.topic, header.queue_id)
-    _answer(session, command, None if queue is None else queue.index.min_offset)
+    queue = find_queue(connection.broker, header.topic, header.queue_id)
+    _answer(connection, command, None if queue is None else queue.index.min_offset)
 
 
-def _search(session: RocketmqConnection, command: Command) -> None:
+def search_offset_by_time(connection: RocketmqConnection, command: Command) -> None:
     header = parse(SearchOffsetHeader, command)
-    queue = find_queue(session.broker, header.topic, header.queue_id)
+    queue = find_queue(connection.broker, header.topic, header.queue_id)
     if queue is None:
-        _answer(session, command, None)
+        _answer(connection, command, None)
         return
     is_upper = (header.boundary_type or "").upper() == UPPER
-    _answer(session, command, search_offset(queue, header.timestamp, is_upper=is_upper))
+    _answer(connection, command, search_offset(queue, header.timestamp, is_upper=is_upper))
 
 
-def _oldest(session: RocketmqConnection, command: Command) -> None:
+def earliest_store_time(connection: RocketmqConnection, command: Command) -> None:
     header = parse(QueueHeader, command)
-    queue = find_queue(session.broker, header.topic, header.queue_id)
+    queue = find_queue(connection.broker, header.topic, header.queue_id)
     timestamp = NO_TIME if queue is None else oldest_ms(queue)
-    session.answer(command, ext=fields(TimestampAnswer(timestamp=timestamp)))
+    connection.answer(command, ext=fields(TimestampAnswer(timestamp=timestamp)))
 
 
-def _answer(session: RocketmqConnection, command: Command, offset: int | None) -> None:
+def _answer(connection: RocketmqConnection, command: Command, offset: int | None) -> None:
     remark = None
     if offset is None:
         remark = f"topic[{command.ext.get('topic', '')}] has no queue {command.ext.get('queueId')}"
-    session.answer(command, ext=fields(OffsetAnswer(offset=offset or 0)), remark=remark)
-
-
-OFFSET_HANDLERS: Final[dict[int, Handler]] = {
-    RequestCode.QUERY_CONSUMER_OFFSET: _query,
-    RequestCode.UPDATE_CONSUMER_OFFSET: _update,
-    RequestCode.GET_MAX_OFFSET: _max,
-    RequestCode.GET_MIN_OFFSET: _min,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _search,
-    RequestCode.GET_EARLIEST_MSG_STORETIME: _oldest,
-}
+    connection.answer(command, ext=fields(OffsetAnswer(offset=offset or 0)), remark=remark)
 
 
 # ---- queue tables -------------------------------------------------------------------------------
@@ -201,16 +191,16 @@ CPP: Final = "CPP"
 
 
 def planned(broker: RocketmqBroker, header: ResetOffsetHeader) -> dict[Queue, int]:
-    """Where each queue of the group is to go; raises ``Answer``."""
-    if broker.part(GroupRegistry).get(header.group) is None:
-        raise Answer(
+    """Where each queue of the group is to go; raises ``ErrorResponse``."""
+    if broker.service(GroupRegistry).get(header.group) is None:
+        raise ErrorResponse(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             f"Group {header.group} does not exist",
         )
     queues = broker.topics.require(header.topic).topic.queues
     if header.queue_id >= 0:
         if header.queue_id >= len(queues):
-            raise Answer(
+            raise ErrorResponse(
                 broker.settings.invalid_parameter_code,
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] has "
                 f"{len(queues)} queues",
@@ -220,7 +210,7 @@ def planned(broker: RocketmqBroker, header: ResetOffsetHeader) -> dict[Queue, in
         queue, offset = queues[0], header.offset
         low, end = queue.index.min_offset, queue.visible_end(False)
         if not low <= offset <= end:
-            raise Answer(
+            raise ErrorResponse(
                 ResponseCode.SYSTEM_ERROR,
                 f"Target offset {offset} not in consume queue range [{low}-{end}]",
             )
@@ -231,46 +221,46 @@ def planned(broker: RocketmqBroker, header: ResetOffsetHeader) -> dict[Queue, in
 def _by_time(broker: RocketmqBroker, queue: Queue, header: ResetOffsetHeader) -> int:
     end = queue.visible_end(False)
     wanted = end if header.timestamp < 0 else search_offset(queue, header.timestamp)
-    stored = broker.part(OffsetRegistry).committed(queue, header.group)
+    stored = broker.service(OffsetRegistry).committed(queue, header.group)
     if header.is_force or stored == NO_OFFSET or wanted < stored:
         return wanted
     return stored
 
 
-def _reset(session: RocketmqConnection, command: Command) -> None:
-    broker = session.broker
+def reset_offset(connection: RocketmqConnection, command: Command) -> None:
+    broker = connection.broker
     header = parse(ResetOffsetHeader, command)
     moves = planned(broker, header)
     if not broker.settings.is_resetting_here:
         _tell_members(broker, header, moves)
     else:
-        book = broker.part(OffsetRegistry)
+        book = broker.service(OffsetRegistry)
         for queue, offset in moves.items():
             moves[queue] = book.reset(queue, header.group, offset)
     body = table_body(TABLE, _named(broker, header.topic, moves))
-    broker.engine.after_durable(lambda: session.answer(command, body=body))
+    broker.engine.after_durable(lambda: connection.answer(command, body=body))
 
 
 def _tell_members(
     broker: RocketmqBroker, header: ResetOffsetHeader, moves: dict[Queue, int]
 ) -> None:
     """Every member gets all of it; each knows which queues are its own."""
-    sessions = broker.part(Notices).sessions_of(header.group)
+    connections = broker.service(Notices).connections_of(header.group)
     group = broker.consumers.group(header.group)
-    if not sessions or group is None:
-        raise Answer(
+    if not connections or group is None:
+        raise ErrorResponse(
             ResponseCode.CONSUMER_NOT_ONLINE,
             f"Consumer not online, so can not reset offset, Group: {header.group} "
             f"Topic: {header.topic} Timestamp: {header.timestamp}",
         )
     rows = _named(broker, header.topic, moves)
     ext = fields(header)
-    for session in sessions:
-        member = group.members[int(session.connection_id)]
+    for connection in connections:
+        member = group.members[int(connection.connection_id)]
         is_cpp = member.client.language == CPP
         body = queue_list(rows) if is_cpp else table_body(TABLE, rows)
         code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
-        session.push(Command(code, ext, body, flag=FLAG_ONEWAY))
+        connection.push(Command(code, ext, body, flag=FLAG_ONEWAY))
 
 
 def _named(broker: RocketmqBroker, topic: str, moves: dict[Queue, int]) -> dict[MessageQueue, int]:
@@ -279,6 +269,3 @@ def _named(broker: RocketmqBroker, topic: str, moves: dict[Queue, int]) -> dict[
         MessageQueue(topic=topic, broker_name=name, queue_id=queue.number): offset
         for queue, offset in moves.items()
     }
-
-
-RESET_HANDLERS: Final[dict[int, Handler]] = {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _reset}

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.adapters.rocketmq.filters import FilterMaps, Filters, language_of
 from penstock.adapters.rocketmq.group_registry import GroupRegistry, OffsetRegistry
 from penstock.adapters.rocketmq.naming import OFFSET_MOVED_TOPIC, wire_name
-from penstock.adapters.rocketmq.requests import Answer, Handler, no_permission, system_error
-from penstock.adapters.rocketmq.send import Storing
-from penstock.adapters.rocketmq.shown import shown
+from penstock.adapters.rocketmq.present import present
+from penstock.adapters.rocketmq.requests import ErrorResponse, no_permission, system_error
+from penstock.adapters.rocketmq.send import CallbackPublication
 from penstock.engine.filter.filters import Filter, Prefilter
 from penstock.engine.pull import Pull, PullResult, PullStatus
 from penstock.engine.topic import Queue
@@ -38,10 +38,9 @@ from penstock.wire.rocketmq.bodies import (
     Body,
     MessageQueue,
     SubscriptionGroupConfig,
-    TopicConfig,
     encode_body,
 )
-from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
+from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import Command
 from penstock.wire.rocketmq.frames import pull_answer_head
 from penstock.wire.rocketmq.headers import PullAnswer, PullFlag, PullHeader, fields, parse
@@ -51,7 +50,6 @@ from penstock.wire.rocketmq.stored import stored_record
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.broker import RocketmqBroker
     from penstock.adapters.rocketmq.connection import RocketmqConnection
-    from penstock.adapters.rocketmq.topics import Place
 
 
 # ---- pull checks --------------------------------------------------------------------------------
@@ -84,29 +82,29 @@ class PullChecks:
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
-        self._groups = broker.part(GroupRegistry)
-        self._filters = broker.part(Filters)
-        self._maps = broker.part(FilterMaps)
+        self._groups = broker.service(GroupRegistry)
+        self._filters = broker.service(Filters)
+        self._maps = broker.service(FilterMaps)
 
     def check(self, header: PullHeader, peer: str) -> Passed:
-        """Queue and filter of a pull; raises ``Answer``."""
+        """Queue and filter of a pull; raises ``ErrorResponse``."""
         broker = self._broker
         group, topic = header.consumer_group, header.topic
         if not broker.settings.is_readable:
             raise no_permission(f"the broker[{broker.broker_name}] pulling message is forbidden")
         config = self.group(group)
-        place = broker.topics.require(topic)
-        if not place.is_readable:
+        rmq_topic = broker.topics.require(topic)
+        if not rmq_topic.is_readable:
             raise no_permission(f"the topic[{topic}] pulling message is forbidden")
         number = header.queue_id
         # Another protocol may have given the topic more queues than RocketMQ was told of.
-        if not 0 <= number < min(place.config.read_queue_nums, len(place.topic.queues)):
-            raise Answer(
+        if not 0 <= number < min(rmq_topic.config.read_queue_nums, len(rmq_topic.topic.queues)):
+            raise ErrorResponse(
                 broker.settings.invalid_parameter_code,
                 f"queueId[{number}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
-                f"[{place.config.read_queue_nums}] consumer:[{peer}]",
+                f"[{rmq_topic.config.read_queue_nums}] consumer:[{peer}]",
             )
-        queue = place.topic.queues[number]
+        queue = rmq_topic.topic.queues[number]
         judge: Prefilter | None = None
         if header.sys_flag & _SUBSCRIPTION:
             chosen, language = self._brought(header)
@@ -124,7 +122,7 @@ class PullChecks:
         """The group, if it exists and may consume."""
         config = self._groups.find(group)
         if config is None:
-            raise Answer(
+            raise ErrorResponse(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{group}] does not exist, create it first",
             )
@@ -137,7 +135,7 @@ class PullChecks:
         try:
             return self._filters.build(header.subscription or "*", language), language
         except SelectorInvalid as problem:
-            raise Answer(
+            raise ErrorResponse(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"parse the consumer's subscription failed: {problem}",
             ) from None
@@ -148,22 +146,24 @@ class PullChecks:
         name = header.consumer_group
         group = self._broker.consumers.group(name)
         if group is None or group.is_empty:
-            raise Answer(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+            raise ErrorResponse(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
+            )
         if group.traits.is_broadcast and not config.consume_broadcast_enable:
             raise no_permission(f"the consumer group[{name}] can not consume by broadcast way")
         wanted = group.wanted.get(header.topic)
         if wanted is None:
-            raise Answer(
+            raise ErrorResponse(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
             )
         if wanted.version < header.sub_version:
-            raise Answer(
+            raise ErrorResponse(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
         try:
             return self._filters.build(wanted.expression, wanted.language), wanted.language
         except SelectorInvalid as problem:
-            raise Answer(
+            raise ErrorResponse(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 "The broker's consumer filter data is not exist!Your expression may be wrong! "
                 f"{problem}",
@@ -193,7 +193,7 @@ _NOTHING: Final = (PullStatus.NO_NEW, PullStatus.FILTERED)
 class Held(NamedTuple):
     """One pull that waits."""
 
-    session: RocketmqConnection
+    connection: RocketmqConnection
     queue: Queue
     pull: Pull
     deadline_ms: int
@@ -233,7 +233,7 @@ class ShortHolds:
         held, self._held = self._held, []
         read = self._broker.engine.pulls.read
         for each in held:
-            if each.session.is_closed:
+            if each.connection.is_closed:
                 continue
             if each.queue.is_deleted:
                 each.answered(each.pull, _CANCELLED)
@@ -382,7 +382,7 @@ class OffsetEvents:
 
     def moved(
         self,
-        session: RocketmqConnection,
+        connection: RocketmqConnection,
         group: str,
         queue: Queue,
         move: tuple[int, int],
@@ -400,7 +400,7 @@ class OffsetEvents:
                 "from": move[0],
                 "to": move[1],
                 "status": status,
-                "peer": session.name,
+                "peer": connection.name,
             },
         )
         broker = self._broker
@@ -416,7 +416,7 @@ class OffsetEvents:
             offset_request=move[0],
             offset_new=move[1],
         )
-        place = self._place()
+        rmq_topic = broker.topics.ensure(OFFSET_MOVED_TOPIC)
         record = stored_record(
             OFFSET_MOVED_TOPIC,
             0,
@@ -427,16 +427,7 @@ class OffsetEvents:
             store_host=broker.store_host,
         )
         keys = (group.encode(),)
-        session.sends.store([Storing(record, route=place.routes[0], keys=keys)])
-
-    def _place(self) -> Place:
-        found = self._broker.topics.find(OFFSET_MOVED_TOPIC)
-        if found is None:
-            config = TopicConfig(
-                topic_name=OFFSET_MOVED_TOPIC, read_queue_nums=1, write_queue_nums=1
-            )
-            found = self._broker.topics.put(config)
-        return found
+        connection.sends.store([CallbackPublication(record, route=rmq_topic.routes[0], keys=keys)])
 
 
 # ---- pull ---------------------------------------------------------------------------------------
@@ -454,8 +445,8 @@ class Pulls:
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
         self._settings = broker.settings
-        self._offsets = broker.part(OffsetRegistry)
-        self._events = broker.part(OffsetEvents)
+        self._offsets = broker.service(OffsetRegistry)
+        self._events = broker.service(OffsetEvents)
         self._checks = PullChecks(broker)
         self._short = ShortHolds(broker)
         self._token = 0
@@ -467,17 +458,17 @@ class Pulls:
         self.messages = 0
         """Messages given out."""
 
-    def serve(self, session: RocketmqConnection, command: Command) -> None:
-        """Answer a pull, now or later."""
+    def serve(self, connection: RocketmqConnection, command: Command) -> None:
+        """ErrorResponse a pull, now or later."""
         header = parse(PullHeader, command)
-        queue, chosen, judge = self._checks.check(header, str(session.peer))
+        queue, chosen, judge = self._checks.check(header, str(connection.peer))
         group = header.consumer_group
         reset = self._offsets.take_reset(queue, group)
         if reset is not None:
             nothing = (queue.index.min_offset, queue.visible_end(False))
-            self._write(session, command, reset_outcome(reset), nothing, [])
+            self._write(connection, command, reset_outcome(reset), nothing, [])
             return
-        pull = self._pull(session, header, queue)
+        pull = self._pull(connection, header, queue)
         pull.filter, pull.prefilter = chosen, judge
         may_wait = bool(header.sys_flag & _SUSPEND) and not command.is_oneway
         if may_wait and self._settings.is_long_polling:
@@ -485,23 +476,23 @@ class Pulls:
             pull.deadline_ms = self._broker.clock.monotonic_ms() + wait_ms
 
         def answered(pull: Pull, result: PullResult) -> None:
-            self._answer(session, command, group, queue, pull=pull, result=result)
+            self._answer(connection, command, group, queue, pull=pull, result=result)
 
         if header.sys_flag & _COMMIT:
-            self._offsets.commit(queue, group, header.commit_offset, session.name)
+            self._offsets.commit(queue, group, header.commit_offset, connection.name)
         result = self._broker.engine.pulls.pull(pull)
         if result is None:
-            session.await_pull(pull.token, answered)
+            connection.await_pull(pull.token, answered)
             return
         if may_wait and not self._settings.is_long_polling:
             wait_ms = self._settings.short_polling_ms
             deadline_ms = self._broker.clock.monotonic_ms() + wait_ms
-            held = Held(session, queue, pull, deadline_ms, answered)
+            held = Held(connection, queue, pull, deadline_ms, answered)
             if outcome(pull, result).code == _NOT_FOUND and self._short.hold(held):
                 return
         answered(pull, result)
 
-    def _pull(self, session: RocketmqConnection, header: PullHeader, queue: Queue) -> Pull:
+    def _pull(self, connection: RocketmqConnection, header: PullHeader, queue: Queue) -> Pull:
         self._token += 1
         settings = self._settings
         messages_max, bytes_max = settings.pull_messages_max, settings.pull_bytes_max
@@ -511,7 +502,7 @@ class Pulls:
         if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
             bytes_max = min(bytes_max, header.max_msg_bytes)
         return Pull(
-            session,
+            connection,
             queue,
             header.queue_offset,
             messages_max=min(header.max_msg_nums, messages_max),
@@ -528,7 +519,7 @@ class Pulls:
 
     def _answer(
         self,
-        session: RocketmqConnection,
+        connection: RocketmqConnection,
         command: Command,
         group: str,
         queue: Queue,
@@ -536,14 +527,14 @@ class Pulls:
         pull: Pull,
         result: PullResult,
     ) -> None:
-        if session.is_closed:
+        if connection.is_closed:
             return
         end = outcome(pull, result)
         if end.code == _MOVED:
             move = (pull.offset, end.next_offset)
-            self._events.moved(session, group, queue, move, end.status)
+            self._events.moved(connection, group, queue, move, end.status)
         body = self._body(queue, pull, result) if result.records else []
-        self._write(session, command, end, (result.min_offset, result.max_offset), body)
+        self._write(connection, command, end, (result.min_offset, result.max_offset), body)
 
     def _body(self, queue: Queue, pull: Pull, result: PullResult) -> list[bytes]:
         """The messages, one behind the other."""
@@ -552,7 +543,7 @@ class Pulls:
             if record.wire == _ROCKETMQ and not entry[7] & _RELEASED:
                 messages.append(record.origin)
             else:
-                found = shown(self._broker, queue, record, entry)
+                found = present(self._broker, queue, record, entry)
                 # A batch of another protocol may begin below the offset that was asked for.
                 messages += found[max(0, pull.offset - entry[1]) :] or found
         self.messages += len(messages)
@@ -560,7 +551,7 @@ class Pulls:
 
     def _write(
         self,
-        session: RocketmqConnection,
+        connection: RocketmqConnection,
         command: Command,
         end: Outcome,
         span: tuple[int, int],
@@ -573,7 +564,7 @@ class Pulls:
             answer = PullAnswer(
                 next_begin_offset=end.next_offset, min_offset=span[0], max_offset=span[1]
             )
-            session.answer(
+            connection.answer(
                 command, end.code, ext=fields(answer), body=b"".join(body), remark=end.status
             )
             return
@@ -585,14 +576,8 @@ class Pulls:
             code=end.code,
             remark=end.status,
         )
-        session.write(head, *body)
+        connection.write(head, *body)
 
 
-def _pull(session: RocketmqConnection, command: Command) -> None:
-    session.broker.part(Pulls).serve(session, command)
-
-
-HANDLERS: Final[dict[int, Handler]] = {
-    RequestCode.PULL_MESSAGE: _pull,
-    RequestCode.LITE_PULL_MESSAGE: _pull,
-}
+def pull_message(connection: RocketmqConnection, command: Command) -> None:
+    connection.broker.service(Pulls).serve(connection, command)

@@ -1,95 +1,21 @@
-"""A request between decoding and its handler: run now, run later, or answered "busy" (F5, D24).
+"""How requests wait and how they fail, in RocketMQ's codes and words (sheet 2.1, D24).
 
-Requests of one class wait by topic (group where there is none), so that a topic whose requests
-flood waits behind itself. A send-back is refused at arrival like a send when the store is busy.
+Every request code has a class of F5 in which it waits when it cannot be served at once. A handler
+ends a request early by raising ``ErrorResponse``. Peers and people read the remark, so it says what
+is wrong, in RocketMQ's words where it has some; of "busy" they look for the word in brackets.
 
-Invariant: whatever a handler does or raises, a request that wants an answer gets at most one here.
+Not here: waiting itself (``engine/waiting.py``, ``flow/fast_fail.py``), running a request
+(``connection.py``).
 """
 
-from __future__ import annotations
-
-import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.flow.fast_fail import Busy, BusyCause
-from penstock.model.errors import PenstockError
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.command import Command, Malformed
-
-if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.connection import RocketmqConnection
-
-logger = logging.getLogger(__name__)
-
-Handler = Callable[["RocketmqConnection", Command], None]
-"""Serves one request: answers it now or later, or raises ``Answer``, ``Malformed`` (code 1) or
-a ``PenstockError`` (code 1)."""
-
-_KEY_FIELDS: Final = ("topic", "consumerGroup", "group", "originTopic")
 
 
-class Request:
-    """One command that wants something; satisfies ``engine.waiting.Request``."""
-
-    __slots__ = ("command", "handler", "session")
-
-    def __init__(
-        self, session: RocketmqConnection, command: Command, handler: Handler | None
-    ) -> None:
-        self.session = session
-        self.command = command
-        self.handler = handler
-
-    def submit(self) -> None:
-        """Let the waiting room decide when."""
-        session, command = self.session, self.command
-        if self.handler is None:
-            self._end(unknown_code(command.code))
-            return
-        class_name = class_of(command.code)
-        engine = session.broker.engine
-        if class_name == SEND and (refusal := engine.refuse_now()) is not None:
-            code, remark = refusal_answer(refusal, is_arrival=True)
-            engine.waiting.turned_away(class_name, refusal)
-            session.answer(command, code, remark=remark)
-            return
-        ext = command.ext
-        key = next((ext[name] for name in _KEY_FIELDS if name in ext), "")
-        engine.waiting.submit(class_name, key, self)
-
-    def run(self) -> None:
-        session, handler = self.session, self.handler
-        if session.is_closed or handler is None:
-            return
-        try:
-            handler(session, self.command)
-        except Answer as answer:
-            self._end(answer)
-        except (Malformed, PenstockError) as problem:
-            session.answer(self.command, ResponseCode.SYSTEM_ERROR, remark=f"{problem}")
-
-    def refuse(self, busy: Busy) -> None:
-        """It waited too long, or found no place to wait."""
-        self.session.answer(self.command, ResponseCode.SYSTEM_BUSY, remark=waited_remark(busy))
-
-    def _end(self, answer: Answer) -> None:
-        logger.debug("%s: %s ends with %d", self.session.name, self.command, answer.code)
-        self.session.answer(self.command, answer.code, remark=answer.remark)
-
-
-# ---- replies ------------------------------------------------------------------------------------
-# Answers that many families give: errors of the peer in RocketMQ's codes and words.
-#
-# A handler raises ``Answer`` to end a request with a code and a remark; the session sends it. The
-# peer reads the remark, so it says what is wrong and, where RocketMQ has words for it, in its
-# words.
-#
-# Not here: busy answers (``busy.py``).
-
-
-class Answer(Exception):
+class ErrorResponse(Exception):
     """The request ends here, with this code and remark."""
 
     def __init__(self, code: int, remark: str) -> None:
@@ -98,48 +24,43 @@ class Answer(Exception):
         self.remark: Final = remark
 
 
-def unknown_code(code: int) -> Answer:
-    """Nobody serves this request code."""
-    return Answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported")
+def unknown_code(code: int) -> ErrorResponse:
+    return ErrorResponse(
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported"
+    )
 
 
-def system_error(remark: str) -> Answer:
+def system_error(remark: str) -> ErrorResponse:
     """What RocketMQ has no better code for."""
-    return Answer(ResponseCode.SYSTEM_ERROR, remark)
+    return ErrorResponse(ResponseCode.SYSTEM_ERROR, remark)
 
 
-def no_topic(topic: str) -> Answer:
-    """A request names a topic that does not exist."""
-    return Answer(
+def no_topic(topic: str) -> ErrorResponse:
+    return ErrorResponse(
         ResponseCode.TOPIC_NOT_EXIST,
         f"topic[{topic}] not exist, apply first please!",
     )
 
 
-def no_route(topic: str) -> Answer:
+def no_route(topic: str) -> ErrorResponse:
     """The name server knows no broker with that topic."""
-    return Answer(
+    return ErrorResponse(
         ResponseCode.TOPIC_NOT_EXIST,
         f"No topic route info in name server for the topic: {topic}",
     )
 
 
-def forbidden(topic: str) -> Answer:
+def forbidden(topic: str) -> ErrorResponse:
     """A send to a topic of the broker's own."""
     return no_permission(f"Sending message to topic[{topic}] is forbidden.")
 
 
-def no_permission(remark: str) -> Answer:
+def no_permission(remark: str) -> ErrorResponse:
     """A topic, group or broker does not allow it."""
-    return Answer(ResponseCode.NO_PERMISSION, remark)
+    return ErrorResponse(ResponseCode.NO_PERMISSION, remark)
 
 
-# ---- classes ------------------------------------------------------------------------------------
-# Which class of F5 a request waits in when it cannot be served at once (sheet 2.1).
-#
-# Invariant: every code has a class; one that is not named here is ``admin``.
-# Not here: ages and capacities (``flow/fast_fail.py``), the words of a busy answer (``busy.py``).
-
+# ---- the class a request waits in ------------------------------------------------------------
 
 SEND: Final = "send"
 PULL: Final = "pull"
@@ -173,18 +94,11 @@ CLASSES: Final[dict[int, str]] = {
 
 
 def class_of(code: int) -> str:
-    """The class of a request code."""
+    """The class of a request code; one that is not named above is ``admin``."""
     return CLASSES.get(code, ADMIN)
 
 
-# ---- busy ---------------------------------------------------------------------------------------
-# RocketMQ's words for "busy": which code and remark a request gets that is not served (sheet 2.1).
-#
-# Clients and people look for the word in brackets; the numbers behind it say how long the request
-# waited and how many waited with it. All of it is answered before anything is stored (law 6).
-#
-# Not here: who waits how long (``flow/fast_fail.py``, ``engine/waiting.py``).
-
+# ---- busy and refused: all of it is answered before anything is stored (law 6) ---------------
 
 REJECT: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 """The store is busy or out of buffers when the send comes in."""
@@ -193,7 +107,7 @@ OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 """The class of the request has no place left."""
 
 SYNCHRONIZED: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
-"""The store became busy between arrival and the moment of storing."""
+"""The store became busy between arrival and the moment of publication."""
 
 _CONTROLLED: Final = "[FLOW_CONTROL]broker busy, start flow control for a while"
 """Our own: a limit of the broker or the topic, which RocketMQ does not have."""
@@ -224,7 +138,7 @@ _CODES: Final = {
 """Codes of refusals that are not about being busy."""
 
 
-def waited_remark(busy: Busy) -> str:
+def busy_remark(busy: Busy) -> str:
     """The remark for a request that waited in vain, or found no place to wait."""
     mark = _MARKS.get(busy.cause)
     if mark is None:
@@ -232,7 +146,7 @@ def waited_remark(busy: Busy) -> str:
     return _WAITED % (mark, busy.waited_ms, busy.queued)
 
 
-def refusal_answer(refusal: Refusal, *, is_arrival: bool = False) -> tuple[int, str]:
+def refusal_response(refusal: Refusal, *, is_arrival: bool = False) -> tuple[int, str]:
     """(code, remark) for a send that the engine does not take.
 
     ``is_arrival``: the store was asked before the request was let in, not when it was to store.

@@ -1,138 +1,232 @@
-"""Sends: what is checked, what is stored (sheet 1.6).
+"""SEND_MESSAGE, from the frames of one read to the responses (sheet 1.6).
 
-The order of checks is RocketMQ's: topic name, forbidden topic, topic (made if allowed), queue id,
-permission, sizes. Nothing is stored before the last of them.
+    add, flush      all sends of one read go on together, or wait one by one in their class (F5)
+    _run, _check    RocketMQ's checks in its order: topic name, forbidden topic, topic (made if
+                    allowed), queue id, permission, sizes; nothing is stored before the last
+    _publish        to the engine, a list per queue
+    confirmed       durable: the response says where the message is
+    refused         not stored: the response says why
 
-A message that is not simply stored in its queue (delayed, transactional, to a retry topic) is
-offered to ``broker.specials`` as a ``Draft``; the first that takes it stores and answers it itself.
+Messages that are not simply stored in their queue leave this way after the checks: batches, sends
+to a retry topic, half messages, delayed ones. Each is a ``CallbackPublication`` and answered by its
+callbacks.
 
-Not here: waiting and answering (``send_desk.py``).
+Invariants: each publication ends in exactly one of stored and refused, unless the peer goes first;
+what waits is bounded by the connection's pending limit (F9), which stops the socket.
+Not here: cutting and parsing frames (``connection.py``, ``wire/rocketmq/frames.py``), send-backs of
+consumers (``retry.py``), what becomes of half messages (``transactions.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
-import msgspec
-
-from penstock.adapters.rocketmq.naming import RETRY_PREFIX
+from penstock.adapters.rocketmq import transactions
+from penstock.adapters.rocketmq.broker import ClientConnection
+from penstock.adapters.rocketmq.delay import DELAY_NAMES, DelayRefused, plan_delay
+from penstock.adapters.rocketmq.group_registry import GroupRegistry
+from penstock.adapters.rocketmq.naming import RETRY_PREFIX, dlq_topic
 from penstock.adapters.rocketmq.requests import (
     SEND,
-    Answer,
+    ErrorResponse,
+    busy_remark,
     forbidden,
     no_permission,
-    refusal_answer,
-    waited_remark,
+    refusal_response,
 )
-from penstock.adapters.rocketmq.topics import Place
+from penstock.adapters.rocketmq.topics import RocketmqTopic
 from penstock.engine.connection import Channel
 from penstock.engine.ports import Confirmation, Publication, Route
-from penstock.engine.topic import DirectRoute
+from penstock.engine.topic import DirectRoute, Queue, Topic
 from penstock.flow.fast_fail import Busy
 from penstock.model.errors import PenstockError
-from penstock.model.record import Record
+from penstock.model.record import Record, RecordFlag
 from penstock.model.refusal import Refusal
+from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
-from penstock.wire.rocketmq.command import FLAG_RESPONSE, Command, Malformed
+from penstock.wire.rocketmq.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Malformed
 from penstock.wire.rocketmq.frames import REGION, SendFrame, encode, send_answer
-from penstock.wire.rocketmq.headers import SendAnswer, SendHeader, fields, parse_send_header
+from penstock.wire.rocketmq.headers import SendAnswer, SendHeader, fields
 from penstock.wire.rocketmq.message_id import offset_message_id
-from penstock.wire.rocketmq.properties import PROPERTIES_BYTES_MAX, span_at
-from penstock.wire.rocketmq.stored import BatchItem, split_batch, stored_record
+from penstock.wire.rocketmq.properties import PROPERTIES_BYTES_MAX, span_at, without_properties
+from penstock.wire.rocketmq.stored import BatchItem, RocketmqFacts, split_batch, stored_record
 
-if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.connection import RocketmqConnection
-    from penstock.adapters.rocketmq.requests import Handler
-    from penstock.engine.topic import Topic
+KEYS_MAX: Final = 32
+"""Keys of one message that are indexed; the properties string could hold thousands."""
+
+SIDE_CHANNELS_MAX: Final = 64
+"""Topics with a channel of their own; those beyond it wait with one another."""
+
+RECONSUME_MAX_VERSION: Final = 121
+"""V3_4_9: from here on the client's ``maxReconsumeTimes`` counts."""
 
 _UNIQ: Final = b"UNIQ_KEY\x01"
+_KEYS: Final = b"KEYS\x01"
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+_FACTS: Final = RocketmqFacts()
 
 
-class Sender:
-    """Turns the sends of one session into publications."""
+class SendPublication(Publication, gc=False):
+    """A plain send, answered from a template.
 
-    def __init__(self, session: RocketmqConnection, desk: SendHandler) -> None:
-        broker = session.broker
-        self.session = session
+    It carries what its response needs, since the engine gives back the object it was given.
+    """
+
+    send: SendFrame | None = None
+    """None: a oneway send, which nobody waits for."""
+    queue_number: int = 0
+    unique_key: bytes = b""
+
+
+class CallbackPublication(Publication, gc=False):
+    """Any other message that a request stores: batches, send-backs, half messages."""
+
+    stored: Callable[[CallbackPublication], None] = lambda _publication: None
+    """It is durable; position, offset and store_ms are filled in."""
+    refused: Callable[[Refusal], None] = lambda _refusal: None
+    """It is not stored."""
+
+
+class SendHandler:
+    """Everything that one connection publishes."""
+
+    def __init__(self, connection: ClientConnection, channel: Channel) -> None:
+        broker = connection.broker
+        self._connection = connection
         self._broker = broker
-        self._desk = desk
         self._topics = broker.topics
+        self._request_queue = broker.engine.waiting
         self._body_bytes_max = broker.settings.body_bytes_max
         self._properties_bytes_max = broker.settings.properties_bytes_max
         self._cluster = b"CLUSTER\x01" + broker.cluster.encode() + b"\x02"
+        self._channel = channel
+        self._side_channels: dict[Topic, Channel] = {}
+        self._token = 0
+        self._arrived: list[SendFrame] = []
+        # By route: order matters within a queue only, and the engine moves runs of one queue.
+        self._checked: dict[Route[object] | None, list[Publication]] = {}
+        # By token, for refusals only; a confirmation is the publication itself.
+        self._pending: dict[int, Publication] = {}
 
-    def prepare(self, send: SendFrame) -> Sending | None:
-        """The publication of a send; None when somebody else takes care of it."""
+    # In: the sends of one read.
+
+    def add(self, send: SendFrame) -> None:
+        """A send came; ``flush`` follows before the read is over."""
+        self._arrived.append(send)
+
+    def flush(self) -> None:
+        """Publish what came, let it wait, or answer "busy"."""
+        if not self._arrived:
+            return
+        sends, self._arrived = self._arrived, []
+        refusal = self._broker.engine.refuse_now()
+        if refusal is not None:
+            code, remark = refusal_response(refusal, is_arrival=True)
+            self._request_queue.turned_away(SEND, refusal, len(sends))
+            for send in sends:
+                self.fail(send, code, remark)
+        elif self._request_queue.admit(SEND, len(sends)):
+            self._run(sends)
+        else:
+            # Somebody waits already: each waits by itself, so that ages, order and fairness hold.
+            for send in sends:
+                self._request_queue.submit(SEND, send.header.topic, _WaitingSend(self, send))
+
+    def run(self, send: SendFrame) -> None:
+        """Check and publish one send that has waited, or came in a general frame."""
+        refusal = self._broker.engine.refuse_now()
+        if refusal is not None:
+            self.fail(send, *refusal_response(refusal))
+        elif not self._connection.is_closed:
+            self._run([send])
+
+    def _run(self, sends: list[SendFrame]) -> None:
+        for send in sends:
+            try:
+                publication = self._check(send)
+            except ErrorResponse as error:
+                self.fail(send, error.code, error.remark)
+            except (Malformed, PenstockError) as problem:
+                self.fail(send, ResponseCode.SYSTEM_ERROR, str(problem))
+            else:
+                if publication is not None:
+                    # Looked up each time: ``_flush_checked`` puts another dictionary in its place.
+                    run = self._checked.get(publication.route)
+                    if run is None:
+                        self._checked[publication.route] = [publication]
+                    else:
+                        run.append(publication)
+        self._flush_checked()
+
+    def _check(self, send: SendFrame) -> SendPublication | None:
+        """The publication of a plain send; None for another one, which is published already."""
         header = send.header
         name = header.topic
-        place = self._topics.find(name)
-        if place is None:
-            place = self._topics.for_send(header)
+        rmq_topic = self._topics.find(name)
+        if rmq_topic is None:
+            rmq_topic = self._topics.for_send(header)
         # The usual case is decided here, without a call; the odd ones find their words elsewhere.
         number = header.queue_id
-        if not (place.is_writable and 0 <= number < place.queues):
-            number = self._queue_number(header, place)
+        if not (rmq_topic.is_writable and 0 <= number < rmq_topic.queues):
+            number = self._queue_number(header, rmq_topic)
         body = send.body
         text = header.properties
         properties = text.encode()
         if len(body) > self._body_bytes_max or len(properties) > self._properties_bytes_max:
-            self.check_sizes(len(body), len(properties))
+            self._check_sizes(len(body), len(properties))
         if send.code == _BATCH or header.batch:
-            self._desk.publish()
-            send_batch(self, send, place, number)
+            self._flush_checked()
+            self._store_batch(send, rmq_topic, number)
             return None
-        unique_key, properties = self.complete(properties)
-        if "DELAY" in text or "DELIVER" in text or "TRAN_MSG" in text or place.is_retry:
+        unique_key, properties = self._complete(properties)
+        if "DELAY" in text or "DELIVER" in text or "TRAN_MSG" in text or rmq_topic.is_retry:
             # What came before it must not come behind it.
-            self._desk.publish()
-            draft = Draft(self.session, send, place, number, properties, unique_key)
-            for special in self._broker.specials:
-                if special(draft):
-                    return None
+            self._flush_checked()
+            checked = _CheckedSend(send, rmq_topic, number, properties, unique_key)
+            if self._store_special(checked):
+                return None
         record = stored_record(
             name,
             number,
             body,
             properties,
             born_ms=header.born_timestamp,
-            born_host=self.session.born_host,
+            born_host=self._connection.born_host,
             store_host=self._broker.store_host,
             flag=header.flag,
             sys_flag=header.sys_flag,
             reconsume_times=header.reconsume_times,
         )
-        return Sending(
+        return SendPublication(
             record,
-            route=place.routes[number],
+            route=rmq_topic.routes[number],
             keys=keys_of(properties, unique_key),
-            send=None if send.flag & 2 else send,
+            send=None if send.flag & FLAG_ONEWAY else send,
             queue_number=number,
             unique_key=unique_key,
         )
 
-    def _queue_number(self, header: SendHeader, place: Place) -> int:
-        """The queue it asked for, or any; raises ``Answer``."""
+    def _queue_number(self, header: SendHeader, rmq_topic: RocketmqTopic) -> int:
+        """The queue it asked for, or any; raises ``ErrorResponse``."""
         number = header.queue_id
-        if place.is_forbidden:
-            raise forbidden(place.name)
-        if not place.is_writable:
-            raise no_permission(f"the topic[{place.name}] sending message is forbidden")
-        if number >= place.queues:
-            raise Answer(
+        if rmq_topic.is_forbidden:
+            raise forbidden(rmq_topic.name)
+        if not rmq_topic.is_writable:
+            raise no_permission(f"the topic[{rmq_topic.name}] sending message is forbidden")
+        if number >= rmq_topic.queues:
+            raise ErrorResponse(
                 self._broker.settings.invalid_parameter_code,
-                f"request queueId[{number}] is illegal, topic[{place.name}] has "
-                f"{place.queues} queues, Producer: {self.session.peer}",
+                f"request queueId[{number}] is illegal, topic[{rmq_topic.name}] has "
+                f"{rmq_topic.queues} queues, Producer: {self._connection.peer}",
             )
         if number < 0:
-            return self._broker.random.randrange(max(1, place.config.write_queue_nums))
+            return self._broker.random.randrange(max(1, rmq_topic.config.write_queue_nums))
         return number
 
-    def check_sizes(self, body_bytes: int, properties_bytes: int) -> None:
-        """Raise ``Answer`` 13 when a message is too large."""
+    def _check_sizes(self, body_bytes: int, properties_bytes: int) -> None:
         if body_bytes > self._body_bytes_max or properties_bytes > self._properties_bytes_max:
-            raise Answer(
+            raise ErrorResponse(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "the message is illegal, maybe msg body or properties length not matched. "
                 f"msg body length limit {self._body_bytes_max}B, msg properties length limit "
@@ -140,8 +234,8 @@ class Sender:
                 f"{properties_bytes}B",
             )
 
-    def complete(self, properties: bytes) -> tuple[bytes, bytes]:
-        """(unique key, properties with what the broker adds)."""
+    def _complete(self, properties: bytes) -> tuple[bytes, bytes]:
+        """(unique key, properties with what the broker adds: CLUSTER, and UNIQ_KEY if missing)."""
         at, size = span_at(properties, _UNIQ, properties.rfind(_UNIQ))
         if properties and properties[-1] != 2:
             properties += b"\x02"
@@ -152,399 +246,300 @@ class Sender:
             unique_key = self._broker.unique_keys.make().encode()
             properties = b"%b%b%b\x02%b" % (properties, _UNIQ, unique_key, self._cluster)
         if len(properties) > PROPERTIES_BYTES_MAX:
-            self.check_sizes(0, len(properties))
+            self._check_sizes(0, len(properties))
         return unique_key, properties
 
+    # To the engine.
 
-def serve_send(session: RocketmqConnection, command: Command) -> None:
-    """A send in a frame that ``hot_frames`` does not read."""
-    send = SendFrame(
-        command.code,
-        parse_send_header(command),
-        command.opaque,
-        command.flag,
-        command.version,
-        command.body,
-        command.serialization,
-    )
-    session.sends.run(send)
-
-
-HANDLERS: Final[dict[int, Handler]] = {
-    RequestCode.SEND_MESSAGE: serve_send,
-    RequestCode.SEND_MESSAGE_V2: serve_send,
-    RequestCode.SEND_BATCH_MESSAGE: serve_send,
-}
-
-
-# ---- send desk ----------------------------------------------------------------------------------
-# The publishing side of one session: sends in lists, answered when they are durable.
-#
-# All sends of one read are checked and published as one list, if nobody waits in their class and
-# the log takes what it gets; else each waits by itself, so that F5's ages, order and fairness hold.
-#
-# Not here: what is checked and stored (``send.py``), token and confirm (``storing.py``).
-
-
-class SendHandler:
-    """Sends of one session."""
-
-    def __init__(self, session: RocketmqConnection) -> None:
-        self._session = session
-        self._broker = session.broker
-        self._waiting = session.broker.engine.waiting
-        self._arrived: list[SendFrame] = []
-        # By route: order matters within a queue only, and the engine moves runs of one queue.
-        self._checked: dict[Route[object] | None, list[Publication]] = {}
-        self._publisher = Publisher(session.channel, self._answer, self._refuse)
-        self._sender = Sender(session, self)
-
-    def __len__(self) -> int:
-        """Publishes that wait for the disk."""
-        return len(self._publisher)
-
-    # For the session.
-
-    def add(self, send: SendFrame) -> None:
-        """A send came; ``flush`` follows before the read is over."""
-        self._arrived.append(send)
-
-    def flush(self) -> None:
-        """Publish what came, or let it wait."""
-        if not self._arrived:
-            return
-        sends, self._arrived = self._arrived, []
-        refusal = self._broker.engine.refuse_now()
-        if refusal is not None:
-            code, remark = refusal_answer(refusal, is_arrival=True)
-            self._waiting.turned_away(SEND, refusal, len(sends))
-            for send in sends:
-                self.end(send, code, remark)
-        elif self._waiting.admit(SEND, len(sends)):
-            self._run(sends)
-        else:
-            for send in sends:
-                self._waiting.submit(SEND, send.header.topic, _WaitingSend(self, send))
-
-    def confirmed(self, confirmations: list[Confirmation]) -> None:
-        self._publisher.confirmed(confirmations)
-
-    def refused(self, refusals: list[tuple[int, Refusal]]) -> None:
-        self._publisher.refused(refusals)
-
-    def clear(self) -> None:
-        self._publisher.clear()
-
-    # For the families.
-
-    def store(self, storings: list[Storing]) -> None:
+    def store(self, publications: list[CallbackPublication]) -> None:
         """Publish messages; each calls back when it is durable or refused."""
-        self._publisher.put(list(storings))
+        self._publish(list(publications))
 
-    def run(self, send: SendFrame) -> None:
-        """Check and publish one send that has waited, or came in a general frame."""
-        refusal = self._broker.engine.refuse_now()
-        if refusal is not None:
-            self._refuse(send, refusal)
-        elif not self._session.is_closed:
-            self._run([send])
-
-    def end(self, send: SendFrame, code: int, remark: str) -> None:
-        """Answer a send that is not stored."""
-        if not send.is_oneway and not self._session.is_closed:
-            command = Command(
-                code, {}, b"", send.opaque, FLAG_RESPONSE, remark, serialization=send.serialization
-            )
-            self._session.write(encode(command))
-
-    def publish(self) -> None:
-        """Hand over what is checked so far; ``_run`` calls it at its end."""
+    def _flush_checked(self) -> None:
         checked = self._checked
         if checked:
             self._checked = {}
             for run in checked.values():
-                self._publisher.put(run)
+                self._publish(run)
 
-    def _run(self, sends: list[SendFrame]) -> None:
-        prepare = self._sender.prepare
-        for send in sends:  # the dictionary is another one after each ``publish``
-            try:
-                sending = prepare(send)
-            except Answer as answer:
-                self.end(send, answer.code, answer.remark)
-            except (Malformed, PenstockError) as problem:
-                self.end(send, ResponseCode.SYSTEM_ERROR, str(problem))
-            else:
-                if sending is not None:
-                    run = self._checked.get(sending.route)
-                    if run is None:
-                        self._checked[sending.route] = [sending]
-                    else:
-                        run.append(sending)
-        self.publish()
-
-    def _answer(self, sendings: list[Sending]) -> None:
-        host_hex = self._broker.store_host_hex
-        self._session.write(
-            *[
-                send_answer(
-                    each.send,
-                    each.record.position,
-                    each.first_offset,
-                    host_hex=host_hex,
-                    queue_id=each.queue_number,
-                    unique_key=each.unique_key,
-                )
-                for each in sendings
-                if each.send is not None
-            ]
-        )
-
-    def _refuse(self, send: SendFrame, refusal: Refusal) -> None:
-        code, remark = refusal_answer(refusal)
-        self.end(send, code, remark)
-
-
-class _WaitingSend:
-    """A send in the waiting room; satisfies ``engine.waiting.Request``."""
-
-    __slots__ = ("_desk", "_send")
-
-    def __init__(self, desk: SendHandler, send: SendFrame) -> None:
-        self._desk = desk
-        self._send = send
-
-    def run(self) -> None:
-        self._desk.run(self._send)
-
-    def refuse(self, busy: Busy) -> None:
-        self._desk.end(self._send, ResponseCode.SYSTEM_BUSY, waited_remark(busy))
-
-
-# ---- storing ------------------------------------------------------------------------------------
-# Publishes that a session waits for: from ``channel.publish`` to stored or refused.
-#
-# A send is answered when it is durable. The engine gives back the very object it was given, so the
-# publication carries what its answer needs; the table of tokens is only there for refusals.
-#
-# Invariants: each storing ends in exactly one of ``stored`` and ``refused``, unless the peer goes
-# first; what waits is bounded by the connection's pending limit (F9), which stops the socket.
-#
-# Sends to a topic whose publishers may be held for a Spark query (F18) go through a channel of
-# their own, so that other topics of the connection do not wait with it. Sends that are in flight at
-# the same time have no promised order in RocketMQ.
-
-
-class Sending(Publication, gc=False):
-    """A plain send: answered from a template."""
-
-    send: SendFrame | None = None
-    """None: a oneway send, which nobody waits for."""
-    queue_number: int = 0
-    unique_key: bytes = b""
-
-
-class Storing(Publication, gc=False):
-    """Any other message that a request stores: batches, send-backs, half messages."""
-
-    stored: Callable[[Storing], None] = lambda _storing: None
-    """It is durable; position, offset and store_ms are filled in."""
-    refused: Callable[[Refusal], None] = lambda _refusal: None
-    """It is not stored."""
-
-
-SIDES_MAX: Final = 64
-"""Topics with a channel of their own; those beyond it wait with one another."""
-
-AnswerSends = Callable[[list[Sending]], None]
-RefuseSend = Callable[[SendFrame, Refusal], None]
-
-
-class Publisher:
-    """The publishing side of one session."""
-
-    __slots__ = ("_answer", "_channel", "_refuse", "_sides", "_token", "_waiting")
-
-    def __init__(self, channel: Channel, answer: AnswerSends, refuse: RefuseSend) -> None:
-        self._channel = channel
-        self._answer = answer
-        self._refuse = refuse
-        self._token = 0
-        self._waiting: dict[int, Publication] = {}
-        self._sides: dict[Topic, Channel] = {}
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def put(self, publications: list[Publication]) -> None:
-        """Give publishes to the engine; tokens are given here."""
+    def _publish(self, publications: list[Publication]) -> None:
         token = self._token
-        waiting = self._waiting
+        pending = self._pending
         for publication in publications:
             token += 1
             publication.token = token
-            waiting[token] = publication
+            pending[token] = publication
         self._token = token
         # The engine owns the list from now on.
         self._channel_for(publications).publish(publications)
 
     def _channel_for(self, publications: list[Publication]) -> Channel:
+        """The connection's channel, or one for a topic whose publishers a Spark query may hold.
+
+        Other topics of the connection must not wait with it (F18). Sends that are in flight at the
+        same time have no promised order in RocketMQ.
+        """
         route = publications[0].route if publications else None
         topic = route.queue.topic if isinstance(route, DirectRoute) else None
-        if topic is None or (topic.limits is None and not self._sides):
+        if topic is None or (topic.limits is None and not self._side_channels):
             return self._channel
-        side = self._sides.get(topic)
+        side = self._side_channels.get(topic)
         is_braked = topic.limits is not None and topic.limits.spark is not None
         if side is None:
-            if not is_braked or len(self._sides) >= SIDES_MAX:
+            if not is_braked or len(self._side_channels) >= SIDE_CHANNELS_MAX:
                 return self._channel
-            side = self._sides[topic] = self._channel.connection.open_channel(str(topic.name))
+            side = self._channel.connection.open_channel(str(topic.name))
+            self._side_channels[topic] = side
         elif not is_braked and not side.inbox:
-            self._sides.pop(topic).close()
+            self._side_channels.pop(topic).close()
             return self._channel
         return side
 
+    # Out: stored or refused.
+
     def confirmed(self, confirmations: list[Confirmation]) -> None:
-        waiting = self._waiting
-        sends: list[Sending] = []
+        """These are durable: answer the plain sends in one write, call back for the others."""
+        pending = self._pending
+        plain: list[SendPublication] = []
         for each in confirmations:
-            waiting.pop(each.token, None)
-            if type(each) is Sending:
+            pending.pop(each.token, None)
+            if type(each) is SendPublication:
                 if each.send is not None:
-                    sends.append(each)
-            elif isinstance(each, Storing):
+                    plain.append(each)
+            elif isinstance(each, CallbackPublication):
                 each.stored(each)
-        if sends:
-            self._answer(sends)
+        if plain:
+            host_hex = self._broker.store_host_hex
+            self._connection.write(
+                *[
+                    send_answer(
+                        each.send,
+                        each.record.position,
+                        each.first_offset,
+                        host_hex=host_hex,
+                        queue_id=each.queue_number,
+                        unique_key=each.unique_key,
+                    )
+                    for each in plain
+                    if each.send is not None
+                ]
+            )
 
     def refused(self, refusals: list[tuple[int, Refusal]]) -> None:
         for token, refusal in refusals:
-            each = self._waiting.pop(token, None)
-            if isinstance(each, Storing):
+            each = self._pending.pop(token, None)
+            if isinstance(each, CallbackPublication):
                 each.refused(refusal)
-            elif isinstance(each, Sending) and each.send is not None:
-                self._refuse(each.send, refusal)
+            elif isinstance(each, SendPublication) and each.send is not None:
+                self.fail(each.send, *refusal_response(refusal))
+
+    def fail(self, send: SendFrame, code: int, remark: str) -> None:
+        """ErrorResponse a send that is not stored."""
+        if not send.is_oneway and not self._connection.is_closed:
+            command = Command(
+                code, {}, b"", send.opaque, FLAG_RESPONSE, remark, serialization=send.serialization
+            )
+            self._connection.write(encode(command))
 
     def clear(self) -> None:
         """The peer is gone: nobody waits any more."""
-        self._waiting.clear()
+        self._pending.clear()
 
+    # Sends that are not simply stored in their queue.
 
-# ---- draft --------------------------------------------------------------------------------------
-# A send that passed every check and is not stored yet: what the special ways of storing get.
-#
-# A ``Special`` (delay, timer, transaction, retry topic) returns False to leave the draft alone, or
-# True when it has taken it: then it stores the message with ``session.sends.store`` and answers.
+    def _store_special(self, checked: _CheckedSend) -> bool:
+        """Store a send to a retry topic, a half or a delayed message; False when it is neither.
 
+        The order is RocketMQ's: a message that its group gives up is a dead letter at once, a half
+        message waits for its producer and for no time.
+        """
+        rmq_topic, number = checked.rmq_topic, checked.queue_number
+        if rmq_topic.is_retry:
+            dead_letters = self._dead_letter_topic(checked.send)
+            if dead_letters is not None:
+                properties = without_properties(checked.properties, DELAY_NAMES)
+                record = self._record(checked, dead_letters.name, 0, properties)
+                self._store_one(checked, record, dead_letters.routes[0])
+                return True
+        if transactions.is_half(rmq_topic.name, checked.properties):
+            self._store_half(checked)
+            return True
+        try:
+            delay = plan_delay(
+                checked.properties,
+                self._broker.clock.wall_ms(),
+                self._broker.settings.timer_ms_max,
+            )
+        except DelayRefused as problem:
+            raise ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, str(problem)) from None
+        if not delay.deliver_ms:
+            return False
+        record = self._record(
+            checked, rmq_topic.name, number, delay.properties, deliver_ms=delay.deliver_ms
+        )
+        record.reshape(flags=record.flags | RecordFlag.DELAYED)
+        self._store_one(checked, record, rmq_topic.routes[number])
+        return True
 
-class Draft(msgspec.Struct):
-    """One send on its way."""
+    def _dead_letter_topic(self, send: SendFrame) -> RocketmqTopic | None:
+        """Where a message goes that a client sends to %RETRY%group; None = there indeed.
 
-    session: RocketmqConnection
-    send: SendFrame
-    place: Place
-    """The topic it names."""
-    queue_number: int
-    properties: bytes
-    """With what the broker adds: UNIQ_KEY and CLUSTER."""
-    unique_key: bytes
+        Ordered consumers give up this way: while one of the group holds a queue, it is a dead
+        letter.
+        """
+        header, broker = send.header, self._broker
+        group = header.topic.removeprefix(RETRY_PREFIX)
+        config = broker.service(GroupRegistry).require(group)
+        times_max = reconsume_times_max(config, send.version, header.max_reconsume_times)
+        is_ordered = broker.locks.holds_any(group, broker.clock.monotonic_ms())
+        if is_ordered or header.reconsume_times > times_max:
+            return broker.topics.for_group(dlq_topic(group))
+        return None
 
-    def record(
+    def _store_half(self, checked: _CheckedSend) -> None:
+        service = self._broker.service(transactions.TransactionService)
+        service.check_room()
+        properties = without_properties(checked.properties, DELAY_NAMES)
+        record = self._record(
+            checked,
+            checked.rmq_topic.name,
+            checked.queue_number,
+            transactions.half_properties(properties),
+            sys_flag=transactions.committed_flag(checked.send.header.sys_flag),
+        )
+        transactions.make_half(record)
+
+        def stored(publication: CallbackPublication) -> None:
+            service.stored(publication.record)
+            self._answer_special(checked, publication)
+
+        publication = CallbackPublication(
+            record, route=checked.rmq_topic.routes[checked.queue_number], stored=stored
+        )
+        publication.refused = lambda refusal: self.fail(checked.send, *refusal_response(refusal))
+        self.store([publication])
+
+    def _store_one(self, checked: _CheckedSend, record: Record, route: Route[Queue]) -> None:
+        publication = CallbackPublication(
+            record,
+            route=route,
+            keys=tuple(_FACTS.keys(record)),
+            stored=lambda publication: self._answer_special(checked, publication),
+            refused=lambda refusal: self.fail(checked.send, *refusal_response(refusal)),
+        )
+        self.store([publication])
+
+    def _record(
         self,
+        checked: _CheckedSend,
         topic: str,
         queue_number: int,
         properties: bytes,
         *,
         deliver_ms: int = 0,
         sys_flag: int | None = None,
-        reconsume_times: int | None = None,
     ) -> Record:
-        """The message for another place, or with other properties."""
-        header = self.send.header
+        """The message for another topic, or with other properties."""
+        header = checked.send.header
         return stored_record(
             topic,
             queue_number,
-            self.send.body,
+            checked.send.body,
             properties,
             born_ms=header.born_timestamp,
-            born_host=self.session.born_host,
-            store_host=self.session.broker.store_host,
+            born_host=self._connection.born_host,
+            store_host=self._broker.store_host,
             flag=header.flag,
             sys_flag=header.sys_flag if sys_flag is None else sys_flag,
-            reconsume_times=(
-                header.reconsume_times if reconsume_times is None else reconsume_times
-            ),
+            reconsume_times=header.reconsume_times,
             deliver_ms=deliver_ms,
         )
 
-    def answer_stored(self, storing: Storing) -> None:
-        """Answer as a plain send is: the place it was stored at."""
-        if self.send.is_oneway or self.session.is_closed:
+    def _answer_special(self, checked: _CheckedSend, publication: CallbackPublication) -> None:
+        """Answer; where there is no offset yet, ``queueOffset`` is the position.
+
+        A producer brings that of its half message back in END_TRANSACTION.
+        """
+        if checked.send.is_oneway or self._connection.is_closed:
             return
-        self.session.write(
+        offset = int(publication.offset)
+        self._connection.write(
             send_answer(
-                self.send,
-                storing.record.position,
-                max(0, storing.offset),
-                host_hex=self.session.broker.store_host_hex,
-                queue_id=self.queue_number,
-                unique_key=self.unique_key,
+                checked.send,
+                publication.record.position,
+                offset if offset >= 0 else int(publication.record.position),
+                host_hex=self._broker.store_host_hex,
+                queue_id=checked.queue_number,
+                unique_key=checked.unique_key,
             )
         )
 
-
-Special = Callable[[Draft], bool]
-
-
-# ---- batch send ---------------------------------------------------------------------------------
-# A batch: several messages of one topic and queue in one request, stored as separate messages.
-#
-# They travel as one publish list and are answered once, when the last of them is durable: ``msgId``
-# is the list of their ids, ``queueOffset`` the first offset. What is wrong with one of them is
-# found before any is stored.
-#
-# Invariant: one answer per batch, whatever part of it the engine refuses.
-
-
-def send_batch(sender: Sender, send: SendFrame, place: Place, number: int) -> None:
-    """Check all of it, then publish all of it."""
-    session, header = sender.session, send.header
-    broker = session.broker
-    items = _items(send, place)
-    tally = _Tally(session, send, number, len(items))
-    storings: list[Storing] = []
-    for item in items:
-        sender.check_sizes(len(item.body), len(item.properties))
-        unique_key, properties = sender.complete(item.properties)
-        tally.unique_key = tally.unique_key or unique_key
-        record = stored_record(
-            place.name,
-            number,
-            item.body,
-            properties,
-            born_ms=header.born_timestamp,
-            born_host=session.born_host,
-            store_host=broker.store_host,
-            flag=item.flag,
-            sys_flag=header.sys_flag,
-            reconsume_times=header.reconsume_times,
-        )
-        storings.append(
-            Storing(
-                record,
-                route=place.routes[number],
-                keys=keys_of(properties, unique_key),
-                stored=tally.stored,
-                refused=tally.refused,
+    def _store_batch(self, send: SendFrame, rmq_topic: RocketmqTopic, number: int) -> None:
+        """Several messages of one queue in one request: all are checked, then all are published."""
+        header = send.header
+        items = _batch_items(send, rmq_topic)
+        batch = _PendingBatch(self, self._connection, send, number, len(items))
+        publications: list[CallbackPublication] = []
+        for item in items:
+            self._check_sizes(len(item.body), len(item.properties))
+            unique_key, properties = self._complete(item.properties)
+            batch.unique_key = batch.unique_key or unique_key
+            record = stored_record(
+                rmq_topic.name,
+                number,
+                item.body,
+                properties,
+                born_ms=header.born_timestamp,
+                born_host=self._connection.born_host,
+                store_host=self._broker.store_host,
+                flag=item.flag,
+                sys_flag=header.sys_flag,
+                reconsume_times=header.reconsume_times,
             )
-        )
-    session.sends.store(storings)
+            publications.append(
+                CallbackPublication(
+                    record,
+                    route=rmq_topic.routes[number],
+                    keys=keys_of(properties, unique_key),
+                    stored=batch.stored,
+                    refused=batch.refused,
+                )
+            )
+        self.store(publications)
 
 
-def _items(send: SendFrame, place: Place) -> list[BatchItem]:
-    """The messages; raises ``Answer`` 13 for what no batch may be."""
-    if place.name.startswith(RETRY_PREFIX):
-        raise _illegal(f"batch request does not support retry group {place.name}")
+class _CheckedSend(NamedTuple):
+    """A send that passed every check and is not stored yet."""
+
+    send: SendFrame
+    rmq_topic: RocketmqTopic
+    """The topic it names."""
+    queue_number: int
+    properties: bytes
+    """With what the broker adds."""
+    unique_key: bytes
+
+
+class _WaitingSend:
+    """A send in the queue of its class; satisfies ``engine.waiting.Request``."""
+
+    __slots__ = ("_handler", "_send")
+
+    def __init__(self, handler: SendHandler, send: SendFrame) -> None:
+        self._handler = handler
+        self._send = send
+
+    def run(self) -> None:
+        self._handler.run(self._send)
+
+    def refuse(self, busy: Busy) -> None:
+        self._handler.fail(self._send, ResponseCode.SYSTEM_BUSY, busy_remark(busy))
+
+
+def _batch_items(send: SendFrame, rmq_topic: RocketmqTopic) -> list[BatchItem]:
+    """The messages; raises ``ErrorResponse`` 13 for what no batch may be."""
+    if rmq_topic.is_retry:
+        raise _illegal(f"batch request does not support retry group {rmq_topic.name}")
     try:
         items = split_batch(send.body)
     except Malformed as problem:
@@ -556,22 +551,32 @@ def _items(send: SendFrame, place: Place) -> list[BatchItem]:
     return items
 
 
-def _illegal(text: str) -> Answer:
-    return Answer(ResponseCode.MESSAGE_ILLEGAL, text)
+def _illegal(text: str) -> ErrorResponse:
+    return ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, text)
 
 
-class _Tally:
-    """What became of the messages of one batch."""
+class _PendingBatch:
+    """A batch between publish and its one response, which comes when the last of it has ended.
+
+    ``msgId`` is the list of the ids, ``queueOffset`` the first offset. Whatever part of it the
+    engine refuses, there is one response.
+    """
 
     __slots__ = (
-        "_count", "_ended", "_first_offset", "_ids", "_queue_number", "_refusal", "_send",
-        "_session", "unique_key",
+        "_connection", "_count", "_ended", "_first_offset", "_handler", "_ids", "_queue_number",
+        "_refusal", "_send", "unique_key",
     )  # fmt: skip
 
     def __init__(
-        self, session: RocketmqConnection, send: SendFrame, queue_number: int, count: int
+        self,
+        handler: SendHandler,
+        connection: ClientConnection,
+        send: SendFrame,
+        queue_number: int,
+        count: int,
     ) -> None:
-        self._session = session
+        self._handler = handler
+        self._connection = connection
         self._send = send
         self._queue_number = queue_number
         self._count = count
@@ -581,12 +586,12 @@ class _Tally:
         self._refusal: Refusal | None = None
         self.unique_key = b""
 
-    def stored(self, storing: Storing) -> None:
+    def stored(self, publication: CallbackPublication) -> None:
         """One more is durable; they come in order."""
         if not self._ids:
-            self._first_offset = storing.offset
-        host = self._session.broker.store_host
-        self._ids.append(offset_message_id(host, storing.record.position))
+            self._first_offset = publication.offset
+        host = self._connection.broker.store_host
+        self._ids.append(offset_message_id(host, publication.record.position))
         self._end()
 
     def refused(self, refusal: Refusal) -> None:
@@ -596,13 +601,13 @@ class _Tally:
     def _end(self) -> None:
         self._ended += 1
         send = self._send
-        if self._ended < self._count or send.is_oneway or self._session.is_closed:
+        if self._ended < self._count or send.is_oneway or self._connection.is_closed:
             return
         if self._refusal is not None:
-            code, remark = refusal_answer(self._refusal)
+            code, remark = refusal_response(self._refusal)
             if self._ids:
                 remark += f"; {len(self._ids)} of {self._count} messages of the batch were stored"
-            self._session.sends.end(send, code, remark)
+            self._handler.fail(send, code, remark)
             return
         answer = SendAnswer(
             msg_id=",".join(self._ids),
@@ -615,22 +620,20 @@ class _Tally:
         command = Command(
             0, fields(answer), b"", send.opaque, FLAG_RESPONSE, serialization=send.serialization
         )
-        self._session.write(encode(command))
-
-
-# ---- send keys ----------------------------------------------------------------------------------
-# Under which keys a message can be looked up (QUERY_MESSAGE).
-
-
-_KEYS: Final = b"KEYS\x01"
-KEYS_MAX: Final = 32
-"""Keys of one message that are indexed; the properties string could hold thousands."""
+        self._connection.write(encode(command))
 
 
 def keys_of(properties: bytes, unique_key: bytes) -> tuple[bytes, ...]:
-    """The unique key and each of KEYS."""
+    """Under which QUERY_MESSAGE finds a message: the unique key and each of KEYS."""
     at = properties.rfind(_KEYS)
     if at < 0:
         return (unique_key,)
     at, size = span_at(properties, _KEYS, at)
     return (unique_key, *properties[at : at + size].split(None, KEYS_MAX)[:KEYS_MAX])
+
+
+def reconsume_times_max(config: SubscriptionGroupConfig, version: int, asked: int | None) -> int:
+    """How often a message is tried before it is a dead letter."""
+    if version < RECONSUME_MAX_VERSION or asked is None:
+        return config.retry_max_times
+    return asked

@@ -6,32 +6,32 @@ queues, readable and writable. ``TBW102`` is no topic: it is the model that new 
 
 Invariants: an engine topic has at least max(read, write) queues, and never fewer than it had; a
 topic made here keeps messages ``retention_ms`` (D11), since groups do not hold data.
-Not here: requests about topics (``topic_admin.py``), routes (``name_server/``).
+Not here: requests about topics (``admin.py``), routes (``name_server/``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from penstock.adapters.rocketmq.naming import (
     DEFAULT_TOPIC,
-    DLQ_PREFIX,
     FORBIDDEN_TOPICS,
+    PREFIXES,
     RETRY_PREFIX,
     neutral_name,
     problem_with,
     wire_name,
 )
-from penstock.adapters.rocketmq.requests import Answer, forbidden, no_topic
+from penstock.adapters.rocketmq.requests import ErrorResponse, forbidden, no_topic
+from penstock.engine.broker import Engine
 from penstock.engine.topic import DirectRoute, Topic, TopicPolicy
+from penstock.model.clock import Clock
+from penstock.settings.protocols import RocketmqSettings
 from penstock.wire.rocketmq.bodies import DataVersion, Perm, TopicConfig
 from penstock.wire.rocketmq.headers import SendHeader
-
-if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import RocketmqBroker
 
 TOPIC_KIND: Final = "rocketmq.topic"
 QUEUES_MAX: Final = 1024
@@ -53,7 +53,7 @@ class TopicRow(msgspec.Struct, frozen=True):
     config: TopicConfig
 
 
-class Place:
+class RocketmqTopic:
     """A topic that can be sent to and read from; valid while ``topic.is_deleted`` is False."""
 
     __slots__ = (
@@ -79,44 +79,45 @@ class Place:
 class TopicRegistry:
     """All topics of this broker, by RocketMQ's names."""
 
-    def __init__(self, broker: RocketmqBroker) -> None:
-        self._broker = broker
-        self._engine = broker.engine
-        self._places: dict[str, Place] = {}
+    def __init__(self, engine: Engine, settings: RocketmqSettings, clock: Clock) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._clock = clock
+        self._topics: dict[str, RocketmqTopic] = {}
         """Only topics that exist: bounded by ``topics.queues_max``."""
         self._configs: dict[str, TopicRow] = {}
-        for name, body in broker.engine.definitions(TOPIC_KIND).items():
+        for name, body in engine.definitions(TOPIC_KIND).items():
             self._configs[name] = msgspec.json.decode(body, type=TopicRow)
-        self.version = DataVersion(timestamp=broker.clock.wall_ms())
+        self.version = DataVersion(timestamp=clock.wall_ms())
         """Changes whenever a topic does: name servers compare it."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change; set by a broker that joined a name server."""
 
     # Looking.
 
-    def find(self, name: str) -> Place | None:
+    def find(self, name: str) -> RocketmqTopic | None:
         """The topic of that name, if there is one."""
-        place = self._places.get(name)
-        if place is not None and not place.topic.is_deleted:
-            return place
+        rmq_topic = self._topics.get(name)
+        if rmq_topic is not None and not rmq_topic.topic.is_deleted:
+            return rmq_topic
         topic = self._engine.topic(neutral_name(name))
         if topic is None:
-            self._places.pop(name, None)
+            self._topics.pop(name, None)
             return None
-        place = self._places[name] = Place(name, topic, self._config(name, topic))
-        return place
+        rmq_topic = self._topics[name] = RocketmqTopic(name, topic, self._config(name, topic))
+        return rmq_topic
 
-    def require(self, name: str) -> Place:
-        """The topic of that name; raises ``Answer`` 17."""
-        place = self.find(name)
-        if place is None:
+    def require(self, name: str) -> RocketmqTopic:
+        """The topic of that name; raises ``ErrorResponse`` 17."""
+        rmq_topic = self.find(name)
+        if rmq_topic is None:
             raise no_topic(name)
-        return place
+        return rmq_topic
 
     @property
     def model(self) -> TopicConfig:
-        queues = self._broker.settings.default_topic_queues
-        inherit = int(Perm.INHERIT) if self._broker.settings.is_auto_creating else 0
+        queues = self._settings.default_topic_queues
+        inherit = int(Perm.INHERIT) if self._settings.is_auto_creating else 0
         return TopicConfig(
             topic_name=DEFAULT_TOPIC,
             read_queue_nums=queues,
@@ -128,12 +129,12 @@ class TopicRegistry:
         """What is known of a topic, TBW102 included."""
         if name == DEFAULT_TOPIC:
             return self.model
-        place = self.find(name)
-        return None if place is None else place.config
+        rmq_topic = self.find(name)
+        return None if rmq_topic is None else rmq_topic.config
 
     def configs(self) -> dict[str, TopicConfig]:
         """Every topic and TBW102, in order of creation."""
-        found = {DEFAULT_TOPIC: self.model} if self._broker.settings.is_auto_creating else {}
+        found = {DEFAULT_TOPIC: self.model} if self._settings.is_auto_creating else {}
         for topic in self._engine.topics():
             if not topic.name.name.startswith(FOREIGN_PREFIXES):
                 name = wire_name(topic.name)
@@ -142,75 +143,78 @@ class TopicRegistry:
 
     # Making and changing.
 
-    def for_send(self, header: SendHeader) -> Place:
-        """The topic a send names, made if that is allowed; raises ``Answer``."""
+    def for_send(self, header: SendHeader) -> RocketmqTopic:
+        """The topic a send names, made if that is allowed; raises ``ErrorResponse``."""
         name = header.topic
         self.check_name(name)
         if name in FORBIDDEN_TOPICS:
             raise forbidden(name)
-        place = self.find(name)
-        if place is None:
-            place = self._inherited(header) or self.for_group(name)
-        if place is None:
-            raise no_topic(name)
-        return place
+        rmq_topic = self.find(name)
+        if rmq_topic is None:
+            rmq_topic = self._inherited(header)
+        if rmq_topic is None:
+            if not name.startswith(PREFIXES):
+                raise no_topic(name)
+            rmq_topic = self.ensure(name)
+        return rmq_topic
 
-    def for_group(self, name: str) -> Place | None:
-        """A retry or dead-letter topic, made with one queue; None when it is neither."""
-        return self.ensure(name) if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) else None
+    def for_group(self, name: str, queues: int = 1) -> RocketmqTopic:
+        """A retry or dead-letter topic, made if need be; raises ``ErrorResponse`` for its name."""
+        self.check_name(name)
+        return self.ensure(name, queues=queues)
 
-    def ensure(self, name: str, *, queues: int = 1, perm: int = READ_WRITE) -> Place:
+    def ensure(self, name: str, *, queues: int = 1, perm: int = READ_WRITE) -> RocketmqTopic:
         """The topic of that name, made if there is none: for topics the broker itself needs."""
-        place = self.find(name)
-        if place is None:
-            place = self.put(
+        rmq_topic = self.find(name)
+        if rmq_topic is None:
+            rmq_topic = self.put(
                 TopicConfig(
                     topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
                 )
             )
-        return place
+        return rmq_topic
 
-    def put(self, config: TopicConfig) -> Place:
+    def put(self, config: TopicConfig) -> RocketmqTopic:
         """Make a topic, or change what RocketMQ says about one."""
         name = config.topic_name
         queues = max(1, config.read_queue_nums, config.write_queue_nums)
         neutral = neutral_name(name)
         topic = self._engine.topic(neutral)
         if topic is None:
-            policy = TopicPolicy(retention_ms=self._broker.settings.retention_ms)
+            policy = TopicPolicy(retention_ms=self._settings.retention_ms)
             topic = self._engine.create_topic(neutral, queues=queues, policy=policy)
         elif len(topic.queues) < queues:
             topic = self._engine.grow_topic(neutral, queues)
         row = self._configs[name] = TopicRow(topic.topic_id, config)
         self._engine.define(TOPIC_KIND, name, msgspec.json.encode(row))
         self._changed()
-        place = self._places[name] = Place(name, topic, config)
-        return place
+        rmq_topic = self._topics[name] = RocketmqTopic(name, topic, config)
+        return rmq_topic
 
     def delete(self, name: str) -> bool:
         """A topic goes with its messages; False when there is none."""
-        place = self.find(name)
-        if place is None:
+        rmq_topic = self.find(name)
+        if rmq_topic is None:
             return False
-        self._engine.delete_topic(place.topic.name)
+        self._engine.delete_topic(rmq_topic.topic.name)
         if self._configs.pop(name, None) is not None:
             self._engine.define(TOPIC_KIND, name, None)
-        self._places.pop(name, None)
+        self._topics.pop(name, None)
         self._changed()
         return True
 
     def check_name(self, name: str) -> None:
-        """Raise ``Answer`` when RocketMQ does not allow the name."""
+        """Raise ``ErrorResponse`` when RocketMQ does not allow the name."""
         problem = problem_with(name)
         if problem is not None:
-            raise Answer(self._broker.settings.invalid_parameter_code, problem)
+            raise ErrorResponse(self._settings.invalid_parameter_code, problem)
 
-    def _inherited(self, header: SendHeader) -> Place | None:
+    def _inherited(self, header: SendHeader) -> RocketmqTopic | None:
         """A new topic after the model the send names, if that one lets itself be inherited."""
         model = self.config(header.default_topic)
         if model is None or not model.perm & Perm.INHERIT:
             return None
-        if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        if header.topic.startswith(PREFIXES):
             return None
         queues = max(1, min(header.default_topic_queue_nums, model.write_queue_nums))
         return self.put(
@@ -232,6 +236,6 @@ class TopicRegistry:
 
     def _changed(self) -> None:
         self.version = DataVersion(
-            timestamp=self._broker.clock.wall_ms(), counter=self.version.counter + 1
+            timestamp=self._clock.wall_ms(), counter=self.version.counter + 1
         )
         self.on_change()

@@ -23,13 +23,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from penstock.adapters.rocketmq.broker import ClientConnection, RocketmqBroker
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX
-from penstock.adapters.rocketmq.requests import Answer, system_error
+from penstock.adapters.rocketmq.requests import ErrorResponse, system_error
 from penstock.model.ids import ConnectionId
 from penstock.model.record import Record, RecordFlag, Wire
-from penstock.wire.rocketmq.bodies import TopicConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import FLAG_ONEWAY, Command
 from penstock.wire.rocketmq.headers import (
@@ -48,11 +48,6 @@ from penstock.wire.rocketmq.stored import (
     retopic,
     sys_flag_of,
 )
-
-if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import RocketmqBroker
-    from penstock.adapters.rocketmq.connection import RocketmqConnection
-    from penstock.adapters.rocketmq.requests import Handler
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +100,7 @@ def make_half(record: Record) -> None:
     record.reshape(flags=record.flags | RecordFlag.DELAYED, deliver_ms=0)
 
 
-class Transactions:
+class TransactionService:
     """The half messages without a decision."""
 
     def __init__(self, broker: RocketmqBroker) -> None:
@@ -128,7 +123,7 @@ class Transactions:
     def check_room(self) -> None:
         """Refuse a half message when too many are open."""
         if len(self._open) >= self._settings.transactions_open_max:
-            raise Answer(
+            raise ErrorResponse(
                 ResponseCode.SYSTEM_BUSY,
                 f"[FLOW_CONTROL]broker busy, start flow control for a while: {len(self._open)} "
                 "half messages wait for commit or rollback",
@@ -139,7 +134,7 @@ class Transactions:
         self._add(int(record.position), record)
 
     def end(self, header: EndTransactionHeader) -> None:
-        """Commit or roll back; raises ``Answer`` when the half message is not the one meant."""
+        """Commit or roll back, if the half message is the one meant."""
         position = header.commit_log_offset
         record = self._half(position)
         if record is None:
@@ -204,10 +199,10 @@ class Transactions:
         name = _group_of(record)
         group = broker.producers.group(name)
         member = group.pick() if group is not None else None
-        session = (
-            broker.sessions.get(ConnectionId(member.connection)) if member is not None else None
+        connection = (
+            broker.connections.get(ConnectionId(member.connection)) if member is not None else None
         )
-        if session is None:
+        if connection is None:
             self._ended["nobody of its producer group can be asked"] += 1
             return
         position = int(record.position)
@@ -228,16 +223,13 @@ class Transactions:
             sys_flag=sys_flag_of(record.origin) & ~_TRANSACTION_BITS,
         )
         code = int(RequestCode.CHECK_TRANSACTION_STATE)
-        session.push(Command(code, fields(header), body, flag=FLAG_ONEWAY))
+        connection.push(Command(code, fields(header), body, flag=FLAG_ONEWAY))
 
     def _give_up(self, position: int) -> None:
         """Asked often enough: an operator may look at it where such messages go."""
         broker = self._broker
         self._ended[f"asked often enough, now in {MAX_CHECKS_TOPIC}"] += 1
-        place = broker.topics.find(MAX_CHECKS_TOPIC) or broker.topics.put(
-            TopicConfig(topic_name=MAX_CHECKS_TOPIC, read_queue_nums=1, write_queue_nums=1)
-        )
-        broker.engine.release(position, to=place.topic)
+        broker.engine.release(position, to=broker.topics.ensure(MAX_CHECKS_TOPIC).topic)
         self._close(position)
 
     def _report(self) -> None:
@@ -290,7 +282,7 @@ class Transactions:
                 engine.define(HALF_KIND, key, None)
 
     def _immunity_ms(self, record: Record | None) -> int:
-        """How long after storing nobody asks: never longer than it is kept."""
+        """How long after publication nobody asks: never longer than it is kept."""
         text = b"" if record is None else value_of(record.properties, IMMUNITY)
         if text.isdigit() and len(text) <= _IMMUNITY_DIGITS_MAX:
             return min(int(text) * 1_000, self._settings.retention_ms + 1)
@@ -306,19 +298,16 @@ class Transactions:
                 engine.note_keys(queue.topic, _FACTS.keys(record), position)
 
 
-def end_transaction(session: RocketmqConnection, command: Command) -> None:
+def end_transaction(connection: ClientConnection, command: Command) -> None:
     """END_TRANSACTION; usually oneway."""
     header = parse(EndTransactionHeader, command)
     if header.commit_or_rollback not in (_COMMIT, _ROLLBACK):
-        session.answer(command)  # "unknown": the producer will be asked again
+        connection.answer(command)  # "unknown": the producer will be asked again
         return
-    broker = session.broker
-    broker.part(Transactions).end(header)
-    broker.engine.after_durable(lambda: session.answer(command))
+    broker = connection.broker
+    broker.service(TransactionService).end(header)
+    broker.engine.after_durable(lambda: connection.answer(command))
 
 
 def _group_of(record: Record) -> str:
     return value_of(record.properties, PRODUCER_GROUP).decode("utf-8", "replace")
-
-
-HANDLERS: Final[dict[int, Handler]] = {RequestCode.END_TRANSACTION: end_transaction}

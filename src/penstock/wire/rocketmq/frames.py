@@ -392,9 +392,8 @@ def parse_send(frame: bytes) -> SendFrame | None:
     return send
 
 
-def send_of(frame: bytes) -> SendFrame:
-    """The send in a frame whose code says so, at leisure; ``Malformed`` names what is wrong."""
-    command = decode(frame)
+def send_of(command: Command) -> SendFrame:
+    """The send in a command whose code says so, at leisure; ``Malformed`` names what is wrong."""
     return SendFrame(
         command.code,
         parse_send_header(command),

@@ -25,7 +25,7 @@ def bench():
 
 @pytest.fixture
 def routes(bench):
-    return bench.broker.part(ClusterRoutes)
+    return bench.broker.service(ClusterRoutes)
 
 
 def route(**queues):

@@ -4,7 +4,7 @@ import pytest
 
 from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.contract import Peer
-from penstock.adapters.rocketmq.factory import BrokerFactory, Household
+from penstock.adapters.rocketmq.factory import BrokerFactory, RocketmqStartup
 from penstock.adapters.rocketmq.requests import class_of
 from penstock.flow.fast_fail import REQUEST_CLASSES
 from penstock.model.errors import InvariantBroken
@@ -131,7 +131,7 @@ def test_what_a_gone_client_sent_is_stored_and_nobody_is_told(bench, client):
     bench.settle()
     assert client.session.outgoing() == []
     assert len(bench.stored("orders")) == 1
-    assert bench.broker.sessions == {}
+    assert bench.broker.connections == {}
 
 
 def test_every_request_has_a_class_that_exists():
@@ -147,22 +147,21 @@ def test_every_request_has_a_class_that_exists():
 
 def test_the_store_host_is_the_one_first_written(bench):
     first = bench.broker.store_host
-    household = Household(Settings())
-    household.open(bench.engine, bench.clock, {"rocketmq_broker": "127.0.0.1:4242"})
-    assert household.broker.broker_port == 4242
-    assert household.broker.store_host == first
+    startup = RocketmqStartup(Settings())
+    startup.open(bench.engine, bench.clock, {"rocketmq_broker": "127.0.0.1:4242"})
+    assert startup.broker.broker_port == 4242
+    assert startup.broker.store_host == first
 
 
 def test_nobody_is_served_before_the_house_is_open(bench):
-    factory = BrokerFactory(Household(Settings()))
+    factory = BrokerFactory(RocketmqStartup(Settings()))
     peer = Peer("127.0.0.1", 1, "127.0.0.1", 2)
     with pytest.raises(InvariantBroken):
         factory.make(1, peer, bench.engine, bench.clock, lambda: None)
 
 
-def test_parts_are_made_once(bench, client):
-    assert bench.broker.part(dict_of) is bench.broker.part(dict_of)
-    assert client.session.part(dict_of) is client.session.part(dict_of)
+def test_services_are_made_once(bench):
+    assert bench.broker.service(dict_of) is bench.broker.service(dict_of)
 
 
 def dict_of(_owner):

@@ -23,7 +23,7 @@ from penstock.wire.rocketmq.stored import stored_record
 
 @pytest.fixture
 def filters():
-    return RocketmqBench().broker.part(Filters)
+    return RocketmqBench().broker.service(Filters)
 
 
 def message(**properties):
@@ -169,7 +169,7 @@ def test_without_the_setting_nothing_is_mapped():
     bench, consumer, _ = opened(is_on=False)
     consumer.heartbeat(orders="size > 5", language="SQL92")
     read_all(consumer)
-    assert bench.broker.part(FilterMaps).maps is None
+    assert bench.broker.service(FilterMaps).maps is None
 
 
 @pytest.mark.parametrize("ending", ["other selector", "topic dropped", "group forgotten"])
@@ -178,7 +178,7 @@ def test_a_registration_ends_with_its_subscription(ending):
     consumer.heartbeat(orders="size > 5", language="SQL92")
     read_all(consumer)
     producer.send("orders", b"x", size="9")
-    maps = bench.broker.part(FilterMaps).maps
+    maps = bench.broker.service(FilterMaps).maps
     queue_id = bench.broker.topics.find("orders").topic.queues[0].queue_id
     assert maps.judge(map_name(GROUP, "orders"), queue_id) is not None
     if ending == "other selector":

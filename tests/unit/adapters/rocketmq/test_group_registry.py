@@ -40,7 +40,7 @@ class _Route:
 
 
 def book_of(bench):
-    return bench.broker.part(OffsetRegistry)
+    return bench.broker.service(OffsetRegistry)
 
 
 def queues_of(bench):

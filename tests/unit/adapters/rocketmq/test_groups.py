@@ -52,7 +52,7 @@ def test_a_change_is_answered_when_it_is_durable_and_survives(bench, consumer):
     bench.settle()
     assert consumer.answer_to(opaque).code == 0
     bench.kill()
-    config = bench.broker.part(GroupRegistry).get(GROUP)
+    config = bench.broker.service(GroupRegistry).get(GROUP)
     assert (config.consume_enable, config.retry_max_times) == (False, 3)
     assert not bench.broker.switches.get(GROUP).is_consuming
 
@@ -116,7 +116,7 @@ def test_a_body_that_cannot_be_read_is_1(consumer, body):
 
 
 def test_groups_are_bounded(bench, consumer):
-    book = bench.broker.part(GroupRegistry)
+    book = bench.broker.service(GroupRegistry)
     book.groups_max = 2
     assert [put(consumer, groupName=name).code for name in "abc"] == [0, 0, 1]
     assert book.find("c") is None
@@ -125,17 +125,17 @@ def test_groups_are_bounded(bench, consumer):
 
 def test_a_row_that_cannot_be_read_does_not_stop_the_broker(bench, caplog):
     bench.engine.define(GROUP_KIND, "odd", b"no json")
-    bench.broker.part(GroupRegistry).put(SubscriptionGroupConfig(group_name=GROUP))
+    bench.broker.service(GroupRegistry).put(SubscriptionGroupConfig(group_name=GROUP))
     bench.settle()
     bench.kill()
-    book = bench.broker.part(GroupRegistry)
+    book = bench.broker.service(GroupRegistry)
     assert GROUP in book
     assert "odd" not in book
     assert "cannot be read" in caplog.text
 
 
 def test_switches_are_back_on_when_a_group_is_deleted(bench):
-    book = bench.broker.part(GroupRegistry)
+    book = bench.broker.service(GroupRegistry)
     book.put(SubscriptionGroupConfig(group_name=GROUP, consume_enable=False))
     assert book.delete(GROUP)
     assert not book.delete(GROUP)

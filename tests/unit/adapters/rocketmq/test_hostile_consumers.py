@@ -5,20 +5,11 @@ import random
 import pytest
 
 from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
-from penstock.adapters.rocketmq import admin, groups, offsets, pull
+from penstock.adapters.rocketmq.factory import HANDLERS
 from penstock.wire.rocketmq.bodies import encode_body
+from penstock.wire.rocketmq.codes import RequestCode
 
-FAMILIES = (
-    groups.CLIENT_HANDLERS,
-    groups.GROUP_HANDLERS,
-    groups.LOCK_HANDLERS,
-    offsets.OFFSET_HANDLERS,
-    pull.HANDLERS,
-    admin.RELAY_HANDLERS,
-    offsets.RESET_HANDLERS,
-    admin.STATISTICS_HANDLERS,
-)
-CODES = sorted(int(code) for family in FAMILIES for code in family)
+CODES = sorted(int(code) for code in HANDLERS if code != RequestCode.DELETE_TOPIC_IN_BROKER)
 FIELDS = (
     "consumerGroup", "producerGroup", "group", "groupName", "topic", "queueId", "queueOffset",
     "maxMsgNums", "maxMsgBytes", "sysFlag", "commitOffset", "suspendTimeoutMillis", "subscription",

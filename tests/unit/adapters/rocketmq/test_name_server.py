@@ -209,7 +209,7 @@ def test_a_broker_with_our_own_name_is_refused(bench, asking):
 
 
 def test_brokers_are_bounded(bench, asking):
-    book = bench.broker.part(RouteRegistry)
+    book = bench.broker.service(RouteRegistry)
     for number in range(BROKERS_MAX):
         book.enter(f"b{number}", "c", "0", "127.0.0.1:1")
     assert asking.say(registration(other("late").broker)).code == 1

@@ -126,7 +126,7 @@ def test_updates_that_name_nothing_are_26_17_and_29(bench, consumer):
     assert consumer.commit("nowhere", 1).code == ResponseCode.TOPIC_NOT_EXIST
     assert consumer.commit("orders", 1, 99).code == ResponseCode.INVALID_PARAMETER
     assert consumer.commit("orders", 1, -1).code == ResponseCode.INVALID_PARAMETER
-    bench.broker.part(GroupRegistry).is_auto_creating = False
+    bench.broker.service(GroupRegistry).is_auto_creating = False
     answer = consumer.commit("orders", 1, group="strangers")
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 

@@ -303,7 +303,7 @@ def test_a_corrected_offset_is_logged_counted_and_written(bench, producer, consu
     fill(producer, 2)
     consumer.pull("orders", 9)
     bench.settle()
-    events = bench.broker.part(OffsetEvents)
+    events = bench.broker.service(OffsetEvents)
     assert events.counts == {"OFFSET_OVERFLOW_BADLY": 1}
     assert "PULL_OFFSET_MOVED" in caplog.text
     (event,) = bench.stored(OFFSET_MOVED_TOPIC)
@@ -325,7 +325,7 @@ def test_a_stubborn_client_writes_few_events(bench, producer, consumer):
     for _ in range(EVENTS_BURST + 20):
         consumer.pull("orders", 9)
     assert len(bench.stored(OFFSET_MOVED_TOPIC)) == EVENTS_BURST
-    events = bench.broker.part(OffsetEvents)
+    events = bench.broker.service(OffsetEvents)
     assert (events.counts["OFFSET_OVERFLOW_BADLY"], events.unwritten) == (EVENTS_BURST + 20, 20)
 
 
@@ -349,7 +349,7 @@ def test_without_its_flag_the_offset_is_not_committed(bench, producer, consumer)
     fill(producer, 5)
     consumer.pull("orders", 4, commitOffset=3)
     queue = bench.broker.topics.find("orders").topic.queues[0]
-    assert bench.broker.part(OffsetRegistry).committed(queue, GROUP) == -1
+    assert bench.broker.service(OffsetRegistry).committed(queue, GROUP) == -1
 
 
 def test_a_held_pull_commits_on_its_first_pass_only(bench, producer, consumer):

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kit.rocketmq.bench import RocketmqBench
-from penstock.adapters.rocketmq.requests import refusal_answer, waited_remark
+from penstock.adapters.rocketmq.requests import busy_remark, refusal_response
 from penstock.engine.topic import TopicPolicy
 from penstock.flow.fast_fail import Busy, BusyCause
 from penstock.model.refusal import Refusal, RefusalKind
@@ -198,7 +198,7 @@ def test_without_a_free_buffer_sends_are_rejected():
 
 def test_the_store_is_asked_again_at_the_moment_of_storing():
     refusal = Refusal(RefusalKind.BUSY, "store", "the store is busy for 1200 ms")
-    code, remark = refusal_answer(refusal)
+    code, remark = refusal_response(refusal)
     assert code == 2
     assert remark.startswith("[PC_SYNCHRONIZED]broker busy, start flow control for a while")
 
@@ -219,7 +219,7 @@ def test_the_store_is_asked_again_at_the_moment_of_storing():
     ],
 )
 def test_every_refusal_has_a_code_and_says_what(kind, code, words):
-    found, remark = refusal_answer(Refusal(kind, "disk", "the reason and what to do"))
+    found, remark = refusal_response(Refusal(kind, "disk", "the reason and what to do"))
     assert found == code
     assert words in remark
     assert remark.endswith("the reason and what to do")
@@ -227,12 +227,12 @@ def test_every_refusal_has_a_code_and_says_what(kind, code, words):
 
 def test_every_kind_of_refusal_has_a_code():
     for kind in RefusalKind:
-        assert refusal_answer(Refusal(kind, "c", "t"))[0] in (1, 2, 13, 14)
+        assert refusal_response(Refusal(kind, "c", "t"))[0] in (1, 2, 13, 14)
 
 
 def test_a_class_without_room_says_overload():
     busy = Busy(RefusalKind.BUSY, "send", "", BusyCause.OVERLOAD, "send", 0, 10_000)
-    assert waited_remark(busy) == "[OVERLOAD]system busy, start flow control for a while"
+    assert busy_remark(busy) == "[OVERLOAD]system busy, start flow control for a while"
 
 
 def test_a_memory_alarm_refuses_sends_at_once_with_2(bench):

@@ -3,8 +3,9 @@
 import pytest
 
 from kit.rocketmq.bench import RocketmqBench
+from penstock.adapters.rocketmq.delay import LEVELS_MS
 from penstock.adapters.rocketmq.group_registry import GroupRegistry
-from penstock.adapters.rocketmq.retry import LEVELS_MS, MAX_TIMES_VERSION
+from penstock.adapters.rocketmq.send import RECONSUME_MAX_VERSION
 from penstock.engine.ports import Publication
 from penstock.engine.topic import FanoutRoute
 from penstock.model.record import neutral_record
@@ -43,7 +44,9 @@ def send_back(client, position, level=0, *, version=479, **ext):
 
 
 def configure(bench, **settings):
-    bench.broker.part(GroupRegistry).put(SubscriptionGroupConfig(group_name="readers", **settings))
+    bench.broker.service(GroupRegistry).put(
+        SubscriptionGroupConfig(group_name="readers", **settings)
+    )
 
 
 # The new message.
@@ -210,11 +213,11 @@ def test_the_groups_maximum_counts(bench, client):
 
 def test_the_requests_maximum_wins_from_version_3_4_9_on(bench, client):
     position = position_of(client.send("orders", b"body"))
-    send_back(client, position, version=MAX_TIMES_VERSION - 1, maxReconsumeTimes="0")
+    send_back(client, position, version=RECONSUME_MAX_VERSION - 1, maxReconsumeTimes="0")
     assert bench.stored(DLQ) == []
-    send_back(client, position, version=MAX_TIMES_VERSION, maxReconsumeTimes="0")
+    send_back(client, position, version=RECONSUME_MAX_VERSION, maxReconsumeTimes="0")
     assert len(bench.stored(DLQ)) == 1
-    assert MAX_TIMES_VERSION == 121
+    assert RECONSUME_MAX_VERSION == 121
 
 
 def test_a_group_may_allow_more_than_sixteen(bench, client):
@@ -253,7 +256,7 @@ def test_an_unknown_offset_is_told(client):
 
 
 def test_an_unknown_group_is_told_when_groups_are_not_made(bench, client):
-    bench.broker.part(GroupRegistry).is_auto_creating = False
+    bench.broker.service(GroupRegistry).is_auto_creating = False
     answer = send_back(client, position_of(client.send("orders", b"body")))
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert answer.remark.startswith("subscription group not exist, readers")

@@ -77,9 +77,9 @@ def test_the_channel_of_a_topic_goes_when_nobody_holds_it_any_more(bench):
     client = bench.client()
     write(client, "orders")
     bench.settle()
-    assert len(client.session.connection.channels) == 2
+    assert len(client.session.engine_connection.channels) == 2
     bench.engine.queries.release("etl", is_final=True)
     bench.advance(100)
     client.send("orders")
-    assert len(client.session.connection.channels) == 1
+    assert len(client.session.engine_connection.channels) == 1
     assert len(bench.stored("orders")) == 5

@@ -9,7 +9,7 @@ from penstock.adapters.rocketmq import transactions
 from penstock.adapters.rocketmq.transactions import (
     MAX_CHECKS_TOPIC,
     NO_HALF,
-    Transactions,
+    TransactionService,
 )
 from penstock.settings.protocols import RocketmqSettings
 from penstock.wire.rocketmq.codes import RequestCode
@@ -39,7 +39,7 @@ def bodies(bench, topic="orders"):
 
 
 def still_open(bench):
-    return len(bench.broker.part(Transactions))
+    return len(bench.broker.service(TransactionService))
 
 
 def test_the_constants_are_rocketmqs():

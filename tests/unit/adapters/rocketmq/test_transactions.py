@@ -7,7 +7,7 @@ from penstock.adapters.rocketmq.transactions import (
     NO_HALF,
     WRONG_GROUP,
     WRONG_STATE_OFFSET,
-    Transactions,
+    TransactionService,
     is_half,
 )
 from penstock.settings.load import Settings
@@ -39,7 +39,7 @@ def bodies(bench, topic="orders"):
 
 
 def still_open(bench):
-    return len(bench.broker.part(Transactions))
+    return len(bench.broker.service(TransactionService))
 
 
 @pytest.mark.parametrize(

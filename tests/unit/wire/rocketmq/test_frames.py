@@ -294,7 +294,7 @@ def as_ali_ons(code, ext, body=b"hello"):
 def test_a_plain_send_is_read_at_once_and_like_the_general_way(frame):
     send = parse_send(frame)
     assert send is not None
-    slow = send_of(frame)
+    slow = send_of(decode(frame))
     assert (send.code, send.opaque, send.flag, send.version) == (slow.code, 7, 0, 121)
     assert send.body == slow.body == b"hello"
     assert send.header == slow.header
@@ -323,10 +323,10 @@ def test_what_is_not_a_plain_send_takes_the_general_road(frame):
 
 
 def test_the_general_road_knows_nulls_and_other_names_and_says_what_is_wrong():
-    assert send_of(as_ali_ons(310, {**V2, "j": None})).header.reconsume_times == 0
-    assert send_of(as_ali_ons(320, V1)).header.queue_id == 1
+    assert send_of(decode(as_ali_ons(310, {**V2, "j": None}))).header.reconsume_times == 0
+    assert send_of(decode(as_ali_ons(320, V1))).header.queue_id == 1
     with pytest.raises(Malformed, match=r"SendHeaderV2: .*\$\.e"):
-        send_of(as_ali_ons(310, {**V2, "e": "x"}))
+        send_of(decode(as_ali_ons(310, {**V2, "e": "x"})))
 
 
 def test_a_body_in_the_json_cannot_replace_the_real_one():
@@ -343,7 +343,7 @@ HOST = encode_host("10.0.0.1", 10911)
 @pytest.mark.parametrize("unique_key", [b"7F0000010001", b"", b'a"b\\', "ключ".encode(), b"\xff"])
 @pytest.mark.parametrize("serialization", list(Serialization))
 def test_the_answer_to_a_send_reads_back(unique_key, serialization):
-    send = send_of(encode(Command(310, V2, opaque=-5, serialization=serialization)))
+    send = send_of(Command(310, V2, opaque=-5, serialization=serialization))
     frame = send_answer(
         send, 123456789, 17, host_hex=host_hex(HOST), queue_id=3, unique_key=unique_key, code=10
     )

@@ -43,6 +43,11 @@ GROUP_KIND: Final = "rocketmq.group"
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
+KV_KIND: Final = "rocketmq.kv"
+KV_ENTRIES_MAX: Final = 1000
+KV_ENTRY_BYTES_MAX: Final = 16 * 1024
+_SEPARATOR: Final = "\x1f"
+
 
 class Registered(msgspec.Struct):
     """A broker of another process."""
@@ -65,6 +70,7 @@ class RouteRegistry:
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
+        self._kv_config = broker.service(KvConfig)
         self._others: dict[str, Registered] = {}
         self._is_local_wiped = False
         broker.timers.add(self)
@@ -89,7 +95,7 @@ class RouteRegistry:
             brokers.append(broker)
         if not queues:
             return None
-        order = self._broker.key_values.get(ORDER_NAMESPACE, topic)
+        order = self._kv_config.get(ORDER_NAMESPACE, topic)
         return TopicRouteData(order_topic_conf=order, queue_datas=queues, broker_datas=brokers)
 
     def cluster(self, local_host: str) -> Cluster:
@@ -118,7 +124,7 @@ class RouteRegistry:
     def enter(
         self, name: str, cluster: str, broker_id: str, address: str, *, owner: object = None
     ) -> Registered:
-        """A broker registers; raises ``Answer`` when that cannot be.
+        """A broker registers; raises ``ErrorResponse`` when that cannot be.
 
         ``owner`` is the connection it came over: with its end the address goes (``left``).
         """
@@ -142,7 +148,7 @@ class RouteRegistry:
         return self.heard(broker)
 
     def tell_topics(self, broker: Registered, told: TopicConfigTable, *, is_complete: bool) -> None:
-        """What a broker registered: all its topics, or some; raises ``Answer`` for too many."""
+        """What a broker registered: all its topics, or some."""
         topics = {} if is_complete else dict(broker.topics)
         topics |= told.topic_config_table
         if len(topics) > TOPICS_MAX:
@@ -251,3 +257,39 @@ def _data(broker: Registered) -> BrokerData:
     return BrokerData(
         cluster=broker.cluster, broker_name=broker.name, broker_addrs=dict(broker.addresses)
     )
+
+
+class KvConfig:
+    """Key-value configuration, kept in the catalog: namespace, key, value."""
+
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._engine = engine = broker.engine
+        self._count = 0
+        self._tables: dict[str, dict[str, str]] = {}
+        for name, value in engine.definitions(KV_KIND).items():
+            namespace, _, key = name.partition(_SEPARATOR)
+            self._tables.setdefault(namespace, {})[key] = value.decode()
+            self._count += 1
+
+    def get(self, namespace: str, key: str) -> str | None:
+        return self._tables.get(namespace, {}).get(key)
+
+    def table(self, namespace: str) -> dict[str, str]:
+        return dict(self._tables.get(namespace, {}))
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value; raises ``ErrorResponse`` when there is no room."""
+        is_new = self.get(namespace, key) is None
+        packed = value.encode()
+        if is_new and self._count >= KV_ENTRIES_MAX:
+            raise system_error(f"there are {KV_ENTRIES_MAX} entries already; delete some")
+        if len(packed) + len(namespace) + len(key) > KV_ENTRY_BYTES_MAX:
+            raise system_error(f"an entry has at most {KV_ENTRY_BYTES_MAX} bytes")
+        self._count += is_new
+        self._tables.setdefault(namespace, {})[key] = value
+        self._engine.define(KV_KIND, f"{namespace}{_SEPARATOR}{key}", packed)
+
+    def delete(self, namespace: str, key: str) -> None:
+        if self._tables.get(namespace, {}).pop(key, None) is not None:
+            self._count -= 1
+            self._engine.define(KV_KIND, f"{namespace}{_SEPARATOR}{key}", None)

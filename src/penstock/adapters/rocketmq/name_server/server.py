@@ -14,10 +14,10 @@ import msgspec
 
 from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.broker import RocketmqBroker
-from penstock.adapters.rocketmq.line import Line
-from penstock.adapters.rocketmq.name_server.routes import ORDER_NAMESPACE, RouteRegistry
+from penstock.adapters.rocketmq.name_server.routes import ORDER_NAMESPACE, KvConfig, RouteRegistry
 from penstock.adapters.rocketmq.naming import SYSTEM_TOPICS
-from penstock.adapters.rocketmq.requests import Answer, no_route, system_error, unknown_code
+from penstock.adapters.rocketmq.remoting import RemotingConnection
+from penstock.adapters.rocketmq.requests import ErrorResponse, no_route, system_error, unknown_code
 from penstock.model.clock import Clock
 from penstock.model.errors import PenstockError
 from penstock.model.ids import ConnectionId
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NameHandler = Callable[["NameSession", Command], None]
+NameServerHandler = Callable[["NameServerConnection", Command], None]
 
 
-class NameSession(Line):
+class NameServerConnection(RemotingConnection):
     """One client, or one broker that registers; satisfies ``adapters.contract.Adapter``."""
 
     is_reading = True
@@ -53,16 +53,16 @@ class NameSession(Line):
         self,
         peer: Peer,
         broker: RocketmqBroker,
-        handlers: Mapping[int, NameHandler],
+        handlers: Mapping[int, NameServerHandler],
         wake: Callable[[], None],
     ) -> None:
-        super().__init__(peer, broker, wake)
+        super().__init__(peer, broker.clock, wake, idle_ms_max=broker.settings.idle_ms_max)
+        self.broker: Final = broker
         self.on_close: Callable[[], None] = lambda: None
         self._handlers = handlers
 
     def receive(self, data: bytes) -> None:
-        self.heard_ms = self.broker.clock.monotonic_ms()
-        self._frames.feed(data)
+        self._feed(data)
         try:
             while commands := self._frames.commands():
                 for command in commands:
@@ -78,7 +78,7 @@ class NameSession(Line):
             if handler is None:
                 raise unknown_code(command.code)
             handler(self, command)
-        except Answer as answer:
+        except ErrorResponse as answer:
             self.answer(command, answer.code, remark=answer.remark)
         except (Malformed, PenstockError) as problem:
             self.answer(command, ResponseCode.SYSTEM_ERROR, remark=str(problem))
@@ -140,77 +140,77 @@ class DeleteTopicHeader(Header, gc=False, kw_only=True, rename="camel"):
 # What clients and operators ask a name server: routes, clusters, topic lists, key-values.
 
 
-def route(session: NameSession, command: Command) -> None:
+def route(connection: NameServerConnection, command: Command) -> None:
     topic = parse(TopicHeader, command).topic
-    found = session.broker.part(RouteRegistry).route(topic, session.peer.local_host)
+    found = connection.broker.service(RouteRegistry).route(topic, connection.peer.local_host)
     if found is None:
         raise no_route(topic)
-    session.answer(command, body=encode_body(found))
+    connection.answer(command, body=encode_body(found))
 
 
-def cluster(session: NameSession, command: Command) -> None:
-    found = session.broker.part(RouteRegistry).cluster(session.peer.local_host)
-    session.answer(command, body=encode_body(found))
+def cluster(connection: NameServerConnection, command: Command) -> None:
+    found = connection.broker.service(RouteRegistry).cluster(connection.peer.local_host)
+    connection.answer(command, body=encode_body(found))
 
 
-def topics(session: NameSession, command: Command) -> None:
+def topics(connection: NameServerConnection, command: Command) -> None:
     """GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
-    found = session.broker.part(RouteRegistry).topics()
-    session.answer(command, body=encode_body(TopicList(topic_list=found)))
+    found = connection.broker.service(RouteRegistry).topics()
+    connection.answer(command, body=encode_body(TopicList(topic_list=found)))
 
 
-def topics_by_cluster(session: NameSession, command: Command) -> None:
-    found = session.broker.part(RouteRegistry).topics(parse(ClusterHeader, command).cluster)
-    session.answer(command, body=encode_body(TopicList(topic_list=found)))
+def topics_by_cluster(connection: NameServerConnection, command: Command) -> None:
+    found = connection.broker.service(RouteRegistry).topics(parse(ClusterHeader, command).cluster)
+    connection.answer(command, body=encode_body(TopicList(topic_list=found)))
 
 
-def system_topics(session: NameSession, command: Command) -> None:
+def system_topics(connection: NameServerConnection, command: Command) -> None:
     """GET_SYSTEM_TOPIC_LIST_FROM_NS: clusters, brokers and the topics nobody sends to."""
-    found = session.broker.part(RouteRegistry).cluster(session.peer.local_host)
+    found = connection.broker.service(RouteRegistry).cluster(connection.peer.local_host)
     brokers = list(found.broker_addr_table.values())
     names = [*found.cluster_addr_table, *found.broker_addr_table, *sorted(SYSTEM_TOPICS)]
     address = next(iter(brokers[0].broker_addrs.values()), None) if brokers else None
-    session.answer(command, body=encode_body(TopicList(topic_list=names, broker_addr=address)))
+    connection.answer(command, body=encode_body(TopicList(topic_list=names, broker_addr=address)))
 
 
-def delete_topic(session: NameSession, command: Command) -> None:
+def delete_topic(connection: NameServerConnection, command: Command) -> None:
     """DELETE_TOPIC_IN_NAMESRV: the route only; each broker deletes its own messages (215)."""
     header = parse(DeleteTopicHeader, command)
-    session.broker.part(RouteRegistry).forget_topic(header.topic, header.cluster_name)
-    session.answer(command)
+    connection.broker.service(RouteRegistry).forget_topic(header.topic, header.cluster_name)
+    connection.answer(command)
 
 
-def put_value(session: NameSession, command: Command) -> None:
+def put_value(connection: NameServerConnection, command: Command) -> None:
     header = parse(KeyValueHeader, command)
-    session.broker.key_values.put(header.namespace, header.key, header.value)
-    session.broker.engine.after_durable(lambda: session.answer(command))
+    connection.broker.service(KvConfig).put(header.namespace, header.key, header.value)
+    connection.broker.engine.after_durable(lambda: connection.answer(command))
 
 
-def get_value(session: NameSession, command: Command) -> None:
+def get_value(connection: NameServerConnection, command: Command) -> None:
     header = parse(KeyValueHeader, command)
-    value = session.broker.key_values.get(header.namespace, header.key)
+    value = connection.broker.service(KvConfig).get(header.namespace, header.key)
     if value is None:
         remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
-        raise Answer(ResponseCode.QUERY_NOT_FOUND, remark)
-    session.answer(command, ext={"value": value})
+        raise ErrorResponse(ResponseCode.QUERY_NOT_FOUND, remark)
+    connection.answer(command, ext={"value": value})
 
 
-def delete_value(session: NameSession, command: Command) -> None:
+def delete_value(connection: NameServerConnection, command: Command) -> None:
     header = parse(KeyValueHeader, command)
-    session.broker.key_values.delete(header.namespace, header.key)
-    session.broker.engine.after_durable(lambda: session.answer(command))
+    connection.broker.service(KvConfig).delete(header.namespace, header.key)
+    connection.broker.engine.after_durable(lambda: connection.answer(command))
 
 
-def list_values(session: NameSession, command: Command) -> None:
+def list_values(connection: NameServerConnection, command: Command) -> None:
     header = parse(KeyValueHeader, command)
-    table = session.broker.key_values.table(header.namespace)
+    table = connection.broker.service(KvConfig).table(header.namespace)
     if not table:
         remark = f"No config item, Namespace: {header.namespace}"
-        raise Answer(ResponseCode.QUERY_NOT_FOUND, remark)
-    session.answer(command, body=encode_body(KeyValueTable(table=table)))
+        raise ErrorResponse(ResponseCode.QUERY_NOT_FOUND, remark)
+    connection.answer(command, body=encode_body(KeyValueTable(table=table)))
 
 
-QUESTION_HANDLERS: Final[dict[int, NameHandler]] = {
+QUESTION_HANDLERS: Final[dict[int, NameServerHandler]] = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: route,
     RequestCode.GET_BROKER_CLUSTER_INFO: cluster,
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics,
@@ -238,67 +238,69 @@ BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 """Some 40,000 topics of one broker."""
 
 
-def register(session: NameSession, command: Command) -> None:
+def register(connection: NameServerConnection, command: Command) -> None:
     header = parse(BrokerHeader, command)
     body = command.body
     if header.body_crc32 and header.body_crc32 != zlib.crc32(body) & 0x7FFFFFFF:
         raise system_error("crc32 not match")
     known = _body(body, is_compressed=header.compressed)
-    book = session.broker.part(RouteRegistry)
+    book = connection.broker.service(RouteRegistry)
     broker = book.enter(
         header.broker_name,
         header.cluster_name,
         str(header.broker_id),
         header.broker_addr,
-        owner=session,
+        owner=connection,
     )
-    session.on_close = lambda: book.left(session)
+    connection.on_close = lambda: book.left(connection)
     book.heard(broker, header.heartbeat_timeout_millis)
     if header.broker_id == int(MASTER):
         book.tell_topics(broker, known.topics, is_complete=header.is_complete)
-    table = KeyValueTable(table=session.broker.key_values.table(ORDER_NAMESPACE))
+    table = KeyValueTable(table=connection.broker.service(KvConfig).table(ORDER_NAMESPACE))
     master = "" if header.broker_id == int(MASTER) else broker.addresses.get(MASTER, "")
-    session.answer(command, ext={"haServerAddr": "", "masterAddr": master}, body=encode_body(table))
+    connection.answer(
+        command, ext={"haServerAddr": "", "masterAddr": master}, body=encode_body(table)
+    )
 
 
-def unregister(session: NameSession, command: Command) -> None:
+def unregister(connection: NameServerConnection, command: Command) -> None:
     header = parse(BrokerHeader, command)
-    session.broker.part(RouteRegistry).leave(header.broker_name, str(header.broker_id))
-    session.answer(command)
+    connection.broker.service(RouteRegistry).leave(header.broker_name, str(header.broker_id))
+    connection.answer(command)
 
 
-def compare_version(session: NameSession, command: Command) -> None:
+def compare_version(connection: NameServerConnection, command: Command) -> None:
     """QUERY_DATA_VERSION: whether the broker must register its topics again."""
     header = parse(BrokerHeader, command)
     version = decode_body(command.body, DataVersion)
-    book = session.broker.part(RouteRegistry)
+    book = connection.broker.service(RouteRegistry)
     broker = book.broker(header.broker_name)
     is_changed = broker is None or broker.version != version
     if broker is not None and not is_changed:
         book.heard(broker)
     body = encode_body(broker.version) if broker is not None else b""
-    session.answer(command, ext={"changed": "true" if is_changed else "false"}, body=body)
+    connection.answer(command, ext={"changed": "true" if is_changed else "false"}, body=body)
 
 
-def heartbeat(session: NameSession, command: Command) -> None:
-    book = session.broker.part(RouteRegistry)
+def heartbeat(connection: NameServerConnection, command: Command) -> None:
+    book = connection.broker.service(RouteRegistry)
     broker = book.broker(parse(BrokerHeader, command).broker_name)
     if broker is not None:
         book.heard(broker)
-    session.answer(command)
+    connection.answer(command)
 
 
-def wipe_write(session: NameSession, command: Command) -> None:
+def wipe_write(connection: NameServerConnection, command: Command) -> None:
     """WIPE_WRITE_PERM_OF_BROKER."""
     name = parse(BrokerNameHeader, command).broker_name
-    count = session.broker.part(RouteRegistry).set_wiped(name, True)
-    session.answer(command, ext={"wipeTopicCount": str(count)})
+    count = connection.broker.service(RouteRegistry).set_wiped(name, True)
+    connection.answer(command, ext={"wipeTopicCount": str(count)})
 
 
-def add_write(session: NameSession, command: Command) -> None:
+def add_write(connection: NameServerConnection, command: Command) -> None:
     name = parse(BrokerNameHeader, command).broker_name
-    count = session.broker.part(RouteRegistry).set_wiped(name, False)
-    session.answer(command, ext={"addTopicCount": str(count)})
+    count = connection.broker.service(RouteRegistry).set_wiped(name, False)
+    connection.answer(command, ext={"addTopicCount": str(count)})
 
 
 def _body(data: bytes, *, is_compressed: bool) -> RegisterBrokerBody:
@@ -339,8 +341,8 @@ def learn(broker: RocketmqBroker, answer: Command) -> None:
     except (Malformed, msgspec.MsgspecError):
         return
     for key, value in table.items():
-        if broker.key_values.get(ORDER_NAMESPACE, key) != value:
-            broker.key_values.put(ORDER_NAMESPACE, key, value)
+        if broker.service(KvConfig).get(ORDER_NAMESPACE, key) != value:
+            broker.service(KvConfig).put(ORDER_NAMESPACE, key, value)
 
 
 def _identity(broker: RocketmqBroker) -> dict[str, str]:
@@ -352,7 +354,7 @@ def _identity(broker: RocketmqBroker) -> dict[str, str]:
     }
 
 
-REGISTRATION_HANDLERS: Final[dict[int, NameHandler]] = {
+REGISTRATION_HANDLERS: Final[dict[int, NameServerHandler]] = {
     RequestCode.REGISTER_BROKER: register,
     RequestCode.UNREGISTER_BROKER: unregister,
     RequestCode.QUERY_DATA_VERSION: compare_version,
@@ -368,7 +370,7 @@ REGISTRATION_HANDLERS: Final[dict[int, NameHandler]] = {
 
 NAME_SERVER: Final = "rocketmq"
 
-HANDLERS: Final[dict[int, NameHandler]] = {**QUESTION_HANDLERS, **REGISTRATION_HANDLERS}
+HANDLERS: Final[dict[int, NameServerHandler]] = {**QUESTION_HANDLERS, **REGISTRATION_HANDLERS}
 
 
 class NameServerFactory:
@@ -386,7 +388,7 @@ class NameServerFactory:
         engine: Engine,
         clock: Clock,
         wake: Callable[[], None],
-    ) -> NameSession:
+    ) -> NameServerConnection:
         """A session for a connection that was just accepted."""
         del connection_id, engine, clock
-        return NameSession(peer, self._broker(), HANDLERS, wake)
+        return NameServerConnection(peer, self._broker(), HANDLERS, wake)

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.group_registry import NO_OFFSET, OffsetRegistry
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX, wire_name
-from penstock.adapters.rocketmq.shown import shown
+from penstock.adapters.rocketmq.present import present
 from penstock.engine.subscription.consumer import Consumer, ConsumerRefusal
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.demand import Unlimited
 from penstock.flow.long_poll import HeldPulls
 from penstock.model.errors import AlreadyExists, PenstockError
-from penstock.model.ids import QueueId
+from penstock.model.ids import ConnectionId, QueueId
 from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.pop_handle import REVIVE_ORDERLY, PopHandle, RetryFlag
 from penstock.wire.rocketmq.properties import PROPERTIES_BYTES_MAX, value_of, with_property
@@ -265,9 +265,9 @@ class Pops:
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self.broker = broker
-        self.waits = broker.part(PopWaits)
+        self.waits = broker.service(PopWaits)
         self.revival = Revival(broker, self._retry_reader)
-        self._offsets = broker.part(OffsetRegistry)
+        self._offsets = broker.service(OffsetRegistry)
         # Bounded by the engine's subscriptions.
         self._readers: dict[int, PopReader] = {}
         self._popped = 0
@@ -291,8 +291,8 @@ class Pops:
 
     def retry_reader(self, topic: str, group: str) -> PopReader | None:
         """The group's hold on the retry topic of a topic, if that exists."""
-        place = self.broker.topics.find(pop_retry_topic(group, topic))
-        return None if place is None else self._retry_reader(place.topic, group, topic)
+        rmq_topic = self.broker.topics.find(pop_retry_topic(group, topic))
+        return None if rmq_topic is None else self._retry_reader(rmq_topic.topic, group, topic)
 
     def pop_ms(self, *, is_again: bool) -> int:
         """The time that receipts of a pop carry; unique where a message may have an older one."""
@@ -326,9 +326,9 @@ class Pops:
 
 def forget_retries(broker: RocketmqBroker, topic: str) -> None:
     """A topic is about to be deleted: what its groups popped in vain goes with it."""
-    place = broker.topics.find(topic)
-    if place is not None:
-        for group in broker.part(OffsetRegistry).groups_of(place.topic):
+    rmq_topic = broker.topics.find(topic)
+    if rmq_topic is not None:
+        for group in broker.service(OffsetRegistry).groups_of(rmq_topic.topic):
             broker.topics.delete(pop_retry_topic(group, topic))
 
 
@@ -368,25 +368,25 @@ class PollResult(Enum):
 class Poll:
     """One request that waits."""
 
-    __slots__ = ("group", "kind", "look", "queue", "session", "time_up", "topic")
+    __slots__ = ("connection", "group", "kind", "look", "queue", "time_up", "topic")
 
     def __init__(
         self,
-        session: RocketmqConnection,
-        place: tuple[str, str, int],
+        connection: RocketmqConnection,
+        rmq_topic: tuple[str, str, int],
         *,
         kind: Hashable,
         look: Callable[[], bool],
         time_up: Callable[[], None],
     ) -> None:
-        self.session = session
-        self.topic, self.group, self.queue = place
+        self.connection = connection
+        self.topic, self.group, self.queue = rmq_topic
         self.kind = kind
         """What it wants; where one found nothing, others of its kind need not look."""
         self.look = look
         """Serve it if there is something now; True when it was answered."""
         self.time_up = time_up
-        """Answer that nothing came."""
+        """ErrorResponse that nothing came."""
 
 
 class PopWaits:
@@ -397,6 +397,8 @@ class PopWaits:
         self._wait_ms_max = broker.settings.suspend_ms_max
         self._timers = broker.timers
         self._held: HeldPulls[Poll] = HeldPulls(POLLS_MAX, POLLS_PER_KEY_MAX)
+        self._watched: set[ConnectionId] = set()
+        """Connections whose end we are told of; those that live, so bounded by the listener."""
         broker.timers.add(self)
 
     def __len__(self) -> int:
@@ -413,10 +415,10 @@ class PopWaits:
             return PollResult.TIMED_OUT
         key = (poll.topic, poll.group, poll.queue)
         deadline_ms = self._clock.monotonic_ms() + left_ms
-        owner = id(poll.session)
+        owner = id(poll.connection)
         if not self._held.hold(key, poll, deadline_ms, owner=owner):
             return PollResult.FULL
-        poll.session.part(_Leaving).waits = self
+        self._watch(poll.connection)
         self._timers.stir()
         return PollResult.HELD
 
@@ -434,16 +436,22 @@ class PopWaits:
             for poll in self._held.cancel_key((topic, group, queue)):
                 poll.time_up()
 
-    def cancel(self, session: RocketmqConnection) -> None:
-        """A connection is gone: nobody reads the answers."""
-        self._held.cancel_owner(id(session))
+    def _watch(self, connection: RocketmqConnection) -> None:
+        """When the connection goes, nobody reads the answers to what it lets wait."""
+        if connection.connection_id not in self._watched:
+            self._watched.add(connection.connection_id)
+            connection.on_close(lambda: self._cancel(connection))
+
+    def _cancel(self, connection: RocketmqConnection) -> None:
+        self._watched.discard(connection.connection_id)
+        self._held.cancel_owner(id(connection))
 
     def next_deadline_ms(self) -> int | None:
         """When the first one's time is up."""
         return self._held.next_deadline_ms
 
     def due(self, now_ms: int) -> None:
-        """Answer those whose time is up, with what there is or with nothing."""
+        """ErrorResponse those whose time is up, with what there is or with nothing."""
         for poll in self._held.due(now_ms):
             if not poll.look():
                 poll.time_up()
@@ -456,19 +464,6 @@ def _looks(in_vain: set[Hashable], poll: Poll) -> bool:
     if not is_served:
         in_vain.add(poll.kind)
     return is_served
-
-
-class _Leaving:
-    """Tells the table that a connection went; one per connection."""
-
-    def __init__(self, session: RocketmqConnection) -> None:
-        self.waits: PopWaits | None = None
-        self._session = session
-        session.on_close(self._closed)
-
-    def _closed(self) -> None:
-        if self.waits is not None:
-            self.waits.cancel(self._session)
 
 
 # ---- revive -------------------------------------------------------------------------------------
@@ -504,7 +499,7 @@ class Revival:
         # Retry topics (by id) whose definition is durable; and who waits for that of others.
         self._known: set[int] = set()
         self._postponed: dict[int, list[tuple[PopReader, QueueId, list[int]]]] = {}
-        self._counts = broker.part(PopCounts).messages
+        self._counts = broker.service(PopCounts).messages
 
     def late(self, reader: PopReader, queue_id: QueueId, offsets: list[int]) -> None:
         orderly, others = reader.split_late(queue_id, offsets)
@@ -556,7 +551,7 @@ class Revival:
                 return [
                     (retried(data, target, popped_ms[entry[1]], attempts + 1), target)
                     for offset, data in enumerate(
-                        shown(self._broker, queue, record, entry), entry[1]
+                        present(self._broker, queue, record, entry), entry[1]
                     )
                     if offset in unsettled
                 ]
@@ -580,9 +575,9 @@ class Revival:
             return reader.topic.queues[0]
         name = pop_retry_topic(reader.group, reader.name)
         topic_field(name)
-        place = self._broker.topics.ensure(name)
-        self._retry_reader(place.topic, reader.group, reader.name)
-        return place.topic.queues[0]
+        rmq_topic = self._broker.topics.ensure(name)
+        self._retry_reader(rmq_topic.topic, reader.group, reader.name)
+        return rmq_topic.topic.queues[0]
 
 
 def retried(data: bytes, target: Queue, popped_ms: int, attempts: int) -> Record:

@@ -20,9 +20,9 @@ from penstock.adapters.rocketmq.pop.reader import (
     tag_of,
 )
 from penstock.adapters.rocketmq.pop.take import INVISIBLE_MS_MAX
-from penstock.adapters.rocketmq.requests import Answer
+from penstock.adapters.rocketmq.requests import ErrorResponse
 from penstock.wire.rocketmq.bodies import BatchAck, BatchAckBody, decode_body
-from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
+from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.headers import (
     AckHeader,
@@ -36,7 +36,6 @@ from penstock.wire.rocketmq.pop_handle import REVIVE_ORDERLY, PopHandle, RetryFl
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.broker import RocketmqBroker
     from penstock.adapters.rocketmq.connection import RocketmqConnection
-    from penstock.adapters.rocketmq.requests import Handler
     from penstock.engine.topic import Queue
     from penstock.wire.rocketmq.command import Command
 
@@ -64,7 +63,7 @@ VOID: Final = (
 )
 
 
-class VoidReceipt(Answer):
+class VoidReceipt(ErrorResponse):
     """The receipt was good once."""
 
     def __init__(self, offset: int) -> None:
@@ -81,7 +80,7 @@ class Receipt(NamedTuple):
 
 
 def receipt_of(broker: RocketmqBroker, header: AckHeader | ChangeInvisibleHeader) -> Receipt:
-    """What a request means; raises ``Answer`` when that is nothing."""
+    """What a request means; raises ``ErrorResponse`` when that is nothing."""
     try:
         handle = parse_handle(header.extra_info)
     except Malformed as problem:
@@ -96,9 +95,9 @@ def receipt_of(broker: RocketmqBroker, header: AckHeader | ChangeInvisibleHeader
     topic = real_topic(header.topic, header.consumer_group, handle.retry_flag)
     queue = queue_of(broker, topic, header.queue_id)
     check_offset(queue, header.offset)
-    reader = broker.part(Pops).known(queue.topic, header.consumer_group)
+    reader = broker.service(Pops).known(queue.topic, header.consumer_group)
     if reader is None or not reader.is_alive(queue, header.offset, handle):
-        broker.part(PopCounts).messages[PopEvent.VOID] += 1
+        broker.service(PopCounts).messages[PopEvent.VOID] += 1
         raise VoidReceipt(header.offset)
     return Receipt(reader, queue, header.offset, handle)
 
@@ -111,29 +110,29 @@ def real_topic(topic: str, group: str, flag: int) -> str:
 
 
 def queue_of(broker: RocketmqBroker, topic: str, number: int) -> Queue:
-    """The queue a receipt names; raises ``Answer``."""
-    place = broker.topics.require(topic)
-    queues = place.topic.queues
+    """The queue a receipt names; raises ``ErrorResponse``."""
+    rmq_topic = broker.topics.require(topic)
+    queues = rmq_topic.topic.queues
     if not 0 <= number < len(queues):
         raise _illegal(
             f"queueId[{number}] is illegal, topic:[{topic}] "
-            f"topicConfig.readQueueNums:[{place.config.read_queue_nums}]"
+            f"topicConfig.readQueueNums:[{rmq_topic.config.read_queue_nums}]"
         )
     return queues[number]
 
 
 def check_offset(queue: Queue, offset: int) -> None:
-    """Raise ``Answer`` 208 when the queue never had, or no longer has, that offset."""
+    """Raise ``ErrorResponse`` 208 when the queue never had, or no longer has, that offset."""
     lowest, end = queue.index.min_offset, queue.visible_end(False)
     if not lowest <= offset <= end:
-        raise Answer(
+        raise ErrorResponse(
             ResponseCode.NO_MESSAGE,
             f"offset is illegal, key:{queue.name}, commit:{offset}, store:{lowest}~{end}",
         )
 
 
-def _illegal(remark: str) -> Answer:
-    return Answer(ResponseCode.MESSAGE_ILLEGAL, remark)
+def _illegal(remark: str) -> ErrorResponse:
+    return ErrorResponse(ResponseCode.MESSAGE_ILLEGAL, remark)
 
 
 # ---- ack ----------------------------------------------------------------------------------------
@@ -142,35 +141,35 @@ def _illegal(remark: str) -> Answer:
 _log = logging.getLogger(__name__)
 
 
-def ack(session: RocketmqConnection, command: Command) -> None:
-    broker = session.broker
+def ack(connection: RocketmqConnection, command: Command) -> None:
+    broker = connection.broker
     try:
         receipt = receipt_of(broker, parse(AckHeader, command))
     except VoidReceipt as void:
-        session.answer(command, remark=void.remark)
+        connection.answer(command, remark=void.remark)
         return
     receipt.reader.settle(receipt.queue, [receipt.offset])
-    broker.part(PopCounts).messages[PopEvent.ACKNOWLEDGED] += 1
-    session.answer(command)
+    broker.service(PopCounts).messages[PopEvent.ACKNOWLEDGED] += 1
+    connection.answer(command)
 
 
-def batch_ack(session: RocketmqConnection, command: Command) -> None:
+def batch_ack(connection: RocketmqConnection, command: Command) -> None:
     body = decode_body(command.body, BatchAckBody)
-    if body.broker_name and body.broker_name != session.broker.broker_name:
-        raise Answer(
+    if body.broker_name and body.broker_name != connection.broker.broker_name:
+        raise ErrorResponse(
             ResponseCode.MESSAGE_ILLEGAL,
             f"the receipts are of broker {body.broker_name[:80]!r}, this is "
-            f"{session.broker.broker_name!r}",
+            f"{connection.broker.broker_name!r}",
         )
     for each in body.acks:
         try:
-            settle(session.broker, each)
-        except Answer as problem:
+            settle(connection.broker, each)
+        except ErrorResponse as problem:
             _log.info(
                 "acknowledgements of a batch were left out",
-                extra={"session": session.name, "problem": problem.remark},
+                extra={"connection": connection.name, "problem": problem.remark},
             )
-    session.answer(command)
+    connection.answer(command)
 
 
 def settle(broker: RocketmqBroker, batch: BatchAck) -> int:
@@ -180,7 +179,7 @@ def settle(broker: RocketmqBroker, batch: BatchAck) -> int:
     offsets = batch.offsets()
     for offset in offsets[:1] + offsets[-1:]:
         check_offset(queue, offset)
-    reader = broker.part(Pops).known(queue.topic, batch.consumer_group)
+    reader = broker.service(Pops).known(queue.topic, batch.consumer_group)
     if reader is None:
         return 0
     handle = PopHandle(
@@ -188,16 +187,10 @@ def settle(broker: RocketmqBroker, batch: BatchAck) -> int:
         flag, broker.broker_name, batch.queue_id, -1,
     )  # fmt: skip
     alive = [offset for offset in offsets if reader.is_alive(queue, offset, handle)]
-    counts = broker.part(PopCounts).messages
+    counts = broker.service(PopCounts).messages
     counts[PopEvent.ACKNOWLEDGED] += len(alive)
     counts[PopEvent.VOID] += len(offsets) - len(alive)
     return reader.settle(queue, alive) if alive else 0
-
-
-ACK_HANDLERS: Final[dict[int, Handler]] = {
-    RequestCode.ACK_MESSAGE: ack,
-    RequestCode.BATCH_ACK_MESSAGE: batch_ack,
-}
 
 
 # ---- invisible ----------------------------------------------------------------------------------
@@ -208,17 +201,17 @@ ACK_HANDLERS: Final[dict[int, Handler]] = {
 # message back at once, which is how clients say "not now".
 
 
-def change_invisible(session: RocketmqConnection, command: Command) -> None:
+def change_invisible(connection: RocketmqConnection, command: Command) -> None:
     """CHANGE_MESSAGE_INVISIBLETIME."""
-    broker = session.broker
+    broker = connection.broker
     header = parse(ChangeInvisibleHeader, command)
     if not 0 <= header.invisible_time <= INVISIBLE_MS_MAX:
-        raise Answer(
+        raise ErrorResponse(
             broker.settings.invalid_parameter_code,
             f"invisibleTime[{header.invisible_time}] is illegal, use 0 to {INVISIBLE_MS_MAX} ms",
         )
     receipt = receipt_of(broker, header)
-    pops = broker.part(Pops)
+    pops = broker.service(Pops)
     is_orderly = receipt.handle.revive_qid == REVIVE_ORDERLY
     revive_qid = pops.next_revive_qid(is_orderly=is_orderly)
     pop_ms = pops.pop_ms(is_again=True)
@@ -228,13 +221,8 @@ def change_invisible(session: RocketmqConnection, command: Command) -> None:
         deadline_ms=broker.clock.monotonic_ms() + header.invisible_time,
         tag=tag_of(pop_ms, revive_qid),
     )
-    broker.part(PopCounts).messages[PopEvent.EXTENDED] += 1
+    broker.service(PopCounts).messages[PopEvent.EXTENDED] += 1
     answer = ChangeInvisibleAnswer(
         pop_time=pop_ms, invisible_time=header.invisible_time, revive_qid=revive_qid
     )
-    session.answer(command, ext=fields(answer))
-
-
-INVISIBLE_HANDLERS: Final[dict[int, Handler]] = {
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: change_invisible
-}
+    connection.answer(command, ext=fields(answer))

@@ -26,15 +26,15 @@ from penstock.adapters.rocketmq.pop.reader import (
     PopReader,
     Pops,
 )
+from penstock.adapters.rocketmq.present import present
 from penstock.adapters.rocketmq.pull import PullChecks
-from penstock.adapters.rocketmq.requests import Answer, no_permission, system_error
-from penstock.adapters.rocketmq.shown import shown
+from penstock.adapters.rocketmq.requests import ErrorResponse, no_permission, system_error
 from penstock.engine.pull import Pull, PullStatus
 from penstock.engine.subscription.subscription import PopLimits
 from penstock.log.index import IndexFlag
 from penstock.model.errors import SelectorInvalid
 from penstock.model.record import Wire
-from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
+from penstock.wire.rocketmq.codes import ResponseCode
 from penstock.wire.rocketmq.headers import (
     NotificationAnswer,
     NotificationHeader,
@@ -54,7 +54,6 @@ from penstock.wire.rocketmq.pop_handle import (
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.broker import RocketmqBroker
     from penstock.adapters.rocketmq.connection import RocketmqConnection
-    from penstock.adapters.rocketmq.requests import Handler
     from penstock.engine.filter.filters import Filter
     from penstock.engine.host import IndexEntry
     from penstock.engine.subscription.consumer import Delivery
@@ -125,7 +124,7 @@ class PopTaken:
         """A message that is not its own answer; one of another protocol may be several."""
         settled = reader.subscription.cursor(queue.queue_id).settled
         offsets = self._offsets[reader.flag, queue.number]
-        messages = shown(self._broker, queue, delivery.record, entry)
+        messages = present(self._broker, queue, delivery.record, entry)
         for offset, data in enumerate(messages, delivery.offset):
             # Of a batch some may be acknowledged already.
             if len(messages) == 1 or not settled.is_settled(offset):
@@ -192,24 +191,24 @@ class PopPlace(NamedTuple):
 
 
 def checked(broker: RocketmqBroker, header: PopHeader) -> PopPlace:
-    """The place of a pop; raises ``Answer``."""
+    """The place of a pop; raises ``ErrorResponse``."""
     if not 0 < header.max_msg_nums <= MESSAGES_MAX:
         raise system_error(
             f"the broker[{broker.broker_name}] pop message's num is greater than {MESSAGES_MAX}, "
             f"or not positive: {header.max_msg_nums}"
         )
     if not 0 < header.invisible_time <= INVISIBLE_MS_MAX:
-        raise Answer(
+        raise ErrorResponse(
             broker.settings.invalid_parameter_code,
             f"invisibleTime[{header.invisible_time}] is illegal, use 1 to {INVISIBLE_MS_MAX} ms",
         )
     place = readable(broker, header)
-    filters = broker.part(Filters)
+    filters = broker.service(Filters)
     language = language_of(header.exp_type)
     try:
         wanted = filters.build(header.exp or "*", language)
     except SelectorInvalid as problem:
-        raise Answer(
+        raise ErrorResponse(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,
             f"parse the consumer's subscription failed: {problem}",
         ) from None
@@ -224,7 +223,7 @@ def checked(broker: RocketmqBroker, header: PopHeader) -> PopPlace:
 def readable(
     broker: RocketmqBroker, header: PopHeader | PeekHeader | NotificationHeader
 ) -> PopPlace:
-    """The queues a request names and the group's hold on them; raises ``Answer``."""
+    """The queues a request names and the group's hold on them; raises ``ErrorResponse``."""
     topic, number = header.topic, header.queue_id
     if not broker.settings.is_readable:
         raise no_permission(f"the broker[{broker.broker_name}] pop message is forbidden")
@@ -233,13 +232,13 @@ def readable(
         raise no_permission(f"the topic[{topic}] pop message is forbidden")
     queues = place.topic.queues[: max(1, place.config.read_queue_nums)]
     if number >= len(queues):
-        raise Answer(
+        raise ErrorResponse(
             broker.settings.invalid_parameter_code,
             f"queueId[{number}] is illegal, topic:[{topic}] "
             f"topicConfig.readQueueNums:[{place.config.read_queue_nums}]",
         )
-    broker.part(PullChecks).group(header.consumer_group)
-    reader = broker.part(Pops).reader(place.topic, header.consumer_group)
+    broker.service(PullChecks).group(header.consumer_group)
+    reader = broker.service(Pops).reader(place.topic, header.consumer_group)
     return PopPlace(reader, queues if number < 0 else (queues[number],))
 
 
@@ -258,41 +257,41 @@ Source = tuple[PopReader, "Queue"]
 class PopRequest:
     """One pop, from its arrival to its answer."""
 
-    __slots__ = ("_command", "_counts", "_header", "_place", "_pops", "_session")
+    __slots__ = ("_command", "_connection", "_counts", "_header", "_place", "_pops")
 
-    def __init__(self, session: RocketmqConnection, command: Command, header: PopHeader) -> None:
-        self._session = session
+    def __init__(self, connection: RocketmqConnection, command: Command, header: PopHeader) -> None:
+        self._connection = connection
         self._command = command
         self._header = header
-        self._pops = session.broker.part(Pops)
-        self._place = checked(session.broker, header)
-        self._counts = session.broker.part(PopCounts)
+        self._pops = connection.broker.service(Pops)
+        self._place = checked(connection.broker, header)
+        self._counts = connection.broker.service(PopCounts)
 
     def run(self) -> None:
         """Serve it now, or let it wait."""
         place, init_mode = self._place, self._header.init_mode
         started = [place.reader.start(queue, init_mode) for queue in place.queues]
         if any(started):
-            self._session.broker.engine.after_durable(self._resume)
+            self._connection.broker.engine.after_durable(self._resume)
         else:
             self._go()
 
     def _resume(self) -> None:
         """The group's beginning is stored."""
-        if self._session.is_closed or self._place.reader.subscription.is_closed:
+        if self._connection.is_closed or self._place.reader.subscription.is_closed:
             return
         self._place.reader.begun(self._place.queues)
         try:
             self._go()
-        except Answer as answer:
-            self._session.answer(self._command, answer.code, remark=answer.remark)
+        except ErrorResponse as answer:
+            self._connection.answer(self._command, answer.code, remark=answer.remark)
 
     def _go(self) -> None:
         if self._serve():
             return
         header = self._header
         poll = Poll(
-            self._session,
+            self._connection,
             (header.topic, header.consumer_group, max(-1, header.queue_id)),
             kind=(header.order, header.exp_type, header.exp, header.attempt_id),
             look=self._serve,
@@ -301,16 +300,16 @@ class PopRequest:
         result = self._pops.waits.wait(poll, born_ms=header.born_time, poll_ms=header.poll_time)
         if result is PollResult.FULL:
             self._counts.answers[PopOutcome.POLLING_FULL] += 1
-            raise Answer(ResponseCode.POLLING_FULL, "POLLING_FULL")
+            raise ErrorResponse(ResponseCode.POLLING_FULL, "POLLING_FULL")
         if result is PollResult.TIMED_OUT:
             self._time_up()
         elif result is PollResult.NOT_POLLING:
             self._counts.answers[PopOutcome.NOT_FOUND] += 1
-            raise Answer(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
+            raise ErrorResponse(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
 
     def _time_up(self) -> None:
         self._counts.answers[PopOutcome.POLLING_TIMEOUT] += 1
-        self._session.answer(
+        self._connection.answer(
             self._command, ResponseCode.POLLING_TIMEOUT, remark="NO_MESSAGE_IN_QUEUE"
         )
 
@@ -319,7 +318,7 @@ class PopRequest:
         header, pops = self._header, self._pops
         if self._place.reader.subscription.is_closed:
             return False
-        taken = PopTaken(self._session.broker, is_orderly=header.order)
+        taken = PopTaken(self._connection.broker, is_orderly=header.order)
         rest = 0
         for reader, queue in self._sources():
             rest += self._take(reader, queue, taken)
@@ -333,7 +332,9 @@ class PopRequest:
         )
         self._counts.answers[PopOutcome.FOUND] += 1
         self._counts.messages[PopEvent.POPPED] += taken.messages
-        self._session.answer(self._command, ext=fields(answer), body=taken.body(), remark="FOUND")
+        self._connection.answer(
+            self._command, ext=fields(answer), body=taken.body(), remark="FOUND"
+        )
         return True
 
     def _sources(self) -> list[Source]:
@@ -345,7 +346,7 @@ class PopRequest:
         if retry is None:
             return normal
         retries: list[Source] = [(retry, queue) for queue in retry.topic.queues]
-        if self._session.broker.random.randrange(100) < RETRY_FIRST_PERCENT:
+        if self._connection.broker.random.randrange(100) < RETRY_FIRST_PERCENT:
             return retries + normal
         return normal + retries
 
@@ -353,7 +354,7 @@ class PopRequest:
         queues = place.queues
         if len(queues) < 2:
             return list(queues)
-        first = self._session.broker.random.randrange(len(queues))
+        first = self._connection.broker.random.randrange(len(queues))
         return [*queues[first:], *queues[:first]]
 
     def _take(self, reader: PopReader, queue: Queue, taken: PopTaken) -> int:
@@ -381,11 +382,8 @@ class PopRequest:
         return place.wanted if reader is place.reader else place.wanted_again
 
 
-def pop(session: RocketmqConnection, command: Command) -> None:
-    PopRequest(session, command, parse(PopHeader, command)).run()
-
-
-POP_HANDLERS: Final[dict[int, Handler]] = {RequestCode.POP_MESSAGE: pop}
+def pop(connection: RocketmqConnection, command: Command) -> None:
+    PopRequest(connection, command, parse(PopHeader, command)).run()
 
 
 # ---- peek ---------------------------------------------------------------------------------------
@@ -394,8 +392,8 @@ POP_HANDLERS: Final[dict[int, Handler]] = {RequestCode.POP_MESSAGE: pop}
 # The answer looks like that of a pop, but there are no receipts in it, and nothing is in flight.
 
 
-def peek(session: RocketmqConnection, command: Command) -> None:
-    broker = session.broker
+def peek(connection: RocketmqConnection, command: Command) -> None:
+    broker = connection.broker
     header = parse(PeekHeader, command)
     if not 0 < header.max_msg_nums <= MESSAGES_MAX:
         raise system_error(f"peek 1 to {MESSAGES_MAX} messages, not {header.max_msg_nums}")
@@ -403,7 +401,7 @@ def peek(session: RocketmqConnection, command: Command) -> None:
     sources: list[tuple[PopReader, Queue]] = [(place.reader, queue) for queue in place.queues]
     first = broker.random.randrange(len(sources))
     sources = sources[first:] + sources[:first]
-    retry = broker.part(Pops).retry_reader(header.topic, header.consumer_group)
+    retry = broker.service(Pops).retry_reader(header.topic, header.consumer_group)
     if retry is not None:
         retries = [(retry, queue) for queue in retry.topic.queues]
         is_first = broker.random.randrange(100) < RETRY_FIRST_PERCENT
@@ -412,34 +410,31 @@ def peek(session: RocketmqConnection, command: Command) -> None:
     rest = 0
     for reader, queue in sources:
         rest += reader.waiting(queue)
-        messages += _look(session, reader, queue, header.max_msg_nums - len(messages))
+        messages += _look(connection, reader, queue, header.max_msg_nums - len(messages))
     if not messages:
-        raise Answer(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
+        raise ErrorResponse(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
     answer = PopAnswer(
         pop_time=broker.clock.wall_ms(), invisible_time=0, rest_num=max(0, rest - len(messages))
     )
-    session.answer(command, ext=fields(answer), body=b"".join(messages), remark="FOUND")
+    connection.answer(command, ext=fields(answer), body=b"".join(messages), remark="FOUND")
 
 
 def _look(
-    session: RocketmqConnection, reader: PopReader, queue: Queue, messages_max: int
+    connection: RocketmqConnection, reader: PopReader, queue: Queue, messages_max: int
 ) -> list[bytes]:
     if messages_max <= 0:
         return []
     offset = reader.next_offset(queue)
-    pull = Pull(session, queue, offset, messages_max=messages_max, bytes_max=BYTES_MAX)
-    found = session.broker.engine.pulls.read(pull)
+    pull = Pull(connection, queue, offset, messages_max=messages_max, bytes_max=BYTES_MAX)
+    found = connection.broker.engine.pulls.read(pull)
     if found.status in (PullStatus.OFFSET_TOO_SMALL, PullStatus.OFFSET_TOO_LARGE):
         pull.offset = found.next_offset
-        found = session.broker.engine.pulls.read(pull)
+        found = connection.broker.engine.pulls.read(pull)
     return [
         data
         for record, entry in zip(found.records, found.entries, strict=True)
-        for data in shown(session.broker, queue, record, entry)
+        for data in present(connection.broker, queue, record, entry)
     ]
-
-
-PEEK_HANDLERS: Final[dict[int, Handler]] = {RequestCode.PEEK_MESSAGE: peek}
 
 
 # ---- notification -------------------------------------------------------------------------------
@@ -449,14 +444,14 @@ PEEK_HANDLERS: Final[dict[int, Handler]] = {RequestCode.PEEK_MESSAGE: peek}
 # is answered with ``hasMsg`` either way; a full table says so instead of waiting.
 
 
-def notification(session: RocketmqConnection, command: Command) -> None:
+def notification(connection: RocketmqConnection, command: Command) -> None:
     header = parse(NotificationHeader, command)
-    place = readable(session.broker, header)
-    pops = session.broker.part(Pops)
+    place = readable(connection.broker, header)
+    pops = connection.broker.service(Pops)
 
     def say(has_msg: bool, *, is_full: bool = False) -> None:
         answer = NotificationAnswer(has_msg=has_msg, polling_full=is_full)
-        session.answer(command, ext=fields(answer))
+        connection.answer(command, ext=fields(answer))
 
     def look() -> bool:
         has_msg = any(_has_ready(header, place.reader, each) for each in place.queues)
@@ -471,7 +466,7 @@ def notification(session: RocketmqConnection, command: Command) -> None:
     if look():
         return
     poll = Poll(
-        session,
+        connection,
         (header.topic, header.consumer_group, max(-1, header.queue_id)),
         kind=("notification", header.order, header.attempt_id),
         look=look,
@@ -487,6 +482,3 @@ def _has_ready(header: NotificationHeader, reader: PopReader, queue: Queue) -> b
     if header.order and reader.is_blocked(queue, header.attempt_id):
         return False
     return reader.waiting(queue) > 0
-
-
-NOTIFICATION_HANDLERS: Final[dict[int, Handler]] = {RequestCode.NOTIFICATION: notification}

@@ -101,7 +101,7 @@ def test_a_client_that_goes_ends_the_question(bench, consumer, operator):
     consumer.close()
     assert operator.answer_to(opaque).code == ResponseCode.SYSTEM_ERROR
     bench.advance(RELAY_MS)
-    assert len(bench.broker.part(Relays)) == 0
+    assert len(bench.broker.service(Relays)) == 0
 
 
 def test_an_operator_that_goes_is_not_answered(bench, consumer, operator):

@@ -81,7 +81,7 @@ def numbers(found):
 
 def set_pop(bench, share):
     setting = ModeSetting(ConsumeMode.POP, share)
-    bench.broker.part(Modes).set("orders", "g", setting)
+    bench.broker.service(Modes).set("orders", "g", setting)
 
 
 def test_by_default_queues_are_divided_to_be_pulled(bench):
@@ -168,7 +168,7 @@ def tell_route(bench, **queues):
         for name, count in queues.items()
     ]
     body = encode_body(TopicRouteData(queue_datas=datas))
-    routes = bench.broker.part(ClusterRoutes)
+    routes = bench.broker.service(ClusterRoutes)
     assert routes.wanted() == "orders"
     routes.learnt("orders", Command(0, body=body))
 
@@ -231,7 +231,7 @@ def test_more_queues_than_a_cluster_can_have_are_not_believed(joined):
 
 
 def test_queues_that_only_other_brokers_have_are_divided_too(bench):
-    book = bench.broker.part(RouteRegistry)
+    book = bench.broker.service(RouteRegistry)
     other = book.enter("other", "DefaultCluster", "0", "10.0.0.7:10911")
     other.topics = {"far": TopicConfig(topic_name="far", read_queue_nums=2)}
     join(bench, "c0")

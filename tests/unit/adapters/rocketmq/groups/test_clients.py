@@ -43,7 +43,7 @@ def test_a_heartbeat_registers_the_group_its_topics_and_its_retry_topic(bench, c
     assert members(bench) == ["c1"]
     wanted = bench.broker.consumers.wanted(GROUP, "orders")
     assert (wanted.expression, wanted.language, wanted.version) == ("A || B", "tag", 7)
-    assert GROUP in bench.broker.part(GroupRegistry)
+    assert GROUP in bench.broker.service(GroupRegistry)
     retry = bench.broker.topics.find(f"%RETRY%{GROUP}")
     assert (retry.config.read_queue_nums, retry.config.perm) == (1, 6)
 
@@ -82,18 +82,18 @@ def test_a_second_kind_of_heartbeat_without_topics_changes_no_subscription(bench
 
 def test_a_retry_topic_has_as_many_queues_as_its_group_says(bench, consumer):
     config = SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=3)
-    bench.broker.part(GroupRegistry).put(config)
+    bench.broker.service(GroupRegistry).put(config)
     consumer.heartbeat(orders="*")
     assert bench.broker.topics.find(f"%RETRY%{GROUP}").queues == 3
     config = SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=10**6)
-    bench.broker.part(GroupRegistry).put(config)
+    bench.broker.service(GroupRegistry).put(config)
     consumer.heartbeat(orders="*")
     assert bench.broker.topics.find(f"%RETRY%{GROUP}").queues == RETRY_QUEUES_MAX
 
 
 def test_a_group_without_retries_gets_no_retry_topic(bench, consumer):
     config = SubscriptionGroupConfig(group_name=GROUP, retry_queue_nums=0)
-    bench.broker.part(GroupRegistry).put(config)
+    bench.broker.service(GroupRegistry).put(config)
     consumer.heartbeat(orders="*")
     assert bench.broker.topics.find(f"%RETRY%{GROUP}") is None
 
@@ -165,7 +165,7 @@ def test_broadcasting_groups_are_never_told(bench, consumer):
 
 def test_a_group_may_be_set_not_to_be_told(bench, consumer):
     config = SubscriptionGroupConfig(group_name=GROUP, notify_consumer_ids_changed_enable=False)
-    bench.broker.part(GroupRegistry).put(config)
+    bench.broker.service(GroupRegistry).put(config)
     consumer.heartbeat(orders="*")
     assert consumer.told == []
 
@@ -181,7 +181,7 @@ def test_a_broker_may_be_set_not_to_tell():
 def test_one_client_id_on_two_connections_is_logged(bench, consumer, caplog):
     consumer.heartbeat(orders="*")
     BenchConsumer.on(bench, "c1").heartbeat(orders="*")
-    assert bench.broker.part(Notices).counts["duplicate"] == 1
+    assert bench.broker.service(Notices).counts["duplicate"] == 1
     assert "'c1' is used by more than one connection" in caplog.text
     assert members(bench) == ["c1", "c1"]
 
@@ -228,7 +228,7 @@ def test_120_s_of_silence_end_a_membership_looked_at_every_10_s(bench, consumer)
     bench.advance(10_000)
     assert members(bench) is None
     assert consumer.session.wants_close
-    assert bench.broker.part(Notices).counts["expired"] == 1
+    assert bench.broker.service(Notices).counts["expired"] == 1
 
 
 def test_heartbeats_keep_a_membership(bench, consumer):
@@ -246,7 +246,7 @@ def test_silent_producers_go_too(bench, consumer):
 
 
 def test_without_clients_nothing_is_due(bench):
-    assert bench.broker.part(Clients).next_deadline_ms() is None
+    assert bench.broker.service(Clients).next_deadline_ms() is None
 
 
 # Asking before subscribing.

@@ -21,7 +21,7 @@ def filled(bench):
     for _ in range(10):
         producer.send("orders")
         bench.clock.advance(100)
-    bench.broker.part(GroupRegistry).find(GROUP)
+    bench.broker.service(GroupRegistry).find(GROUP)
     BenchConsumer.on(bench).commit("orders", 6)
     return bench
 

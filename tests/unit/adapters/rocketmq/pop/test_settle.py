@@ -35,7 +35,7 @@ def forged(popped, **changes):
 
 def committed(bench, queue=0, topic="orders"):
     found = bench.broker.topics.find(topic).topic.queues[queue]
-    return bench.broker.part(OffsetRegistry).committed(found, "g")
+    return bench.broker.service(OffsetRegistry).committed(found, "g")
 
 
 def test_an_acknowledged_message_does_not_come_back(bench, popper):

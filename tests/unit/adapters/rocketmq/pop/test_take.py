@@ -141,7 +141,7 @@ def test_a_new_group_with_init_max_begins_at_the_last_message_of_an_old_queue(
     assert IN_MEMORY_BYTES_MAX > 10
     assert popper.pop(0, init_mode=1).bodies == [b"c"]
     queue = bench.broker.topics.find("orders").topic.queues[0]
-    assert bench.broker.part(OffsetRegistry).committed(queue, "g") == 2
+    assert bench.broker.service(OffsetRegistry).committed(queue, "g") == 2
 
 
 def test_nothing_is_given_out_before_the_beginning_is_durable(bench, popper):
@@ -161,7 +161,7 @@ def test_the_chosen_beginning_is_stored_at_once_and_survives_a_restart(bench, po
     bench.settle()
     bench.kill()
     queue = bench.broker.topics.find("orders").topic.queues[0]
-    assert bench.broker.part(OffsetRegistry).committed(queue, "g") == 0
+    assert bench.broker.service(OffsetRegistry).committed(queue, "g") == 0
     assert Popper(bench).pop(0, init_mode=1).bodies == [b"a"]
 
 
@@ -181,7 +181,7 @@ def test_pops_follow_a_reset_and_pulls_are_not_told_of_it_later(bench, popper):
     fill(bench, b"a", b"b")
     popper.ack_all(popper.pop(0).messages)
     queue = bench.broker.topics.find("orders").topic.queues[0]
-    offsets = bench.broker.part(OffsetRegistry)
+    offsets = bench.broker.service(OffsetRegistry)
     offsets.reset(queue, "g", 0)
     popper.ack_all(popper.pop(0).messages)
     assert offsets.take_reset(queue, "g") is None
@@ -218,7 +218,7 @@ def test_a_pop_that_found_only_filtered_messages_moves_on_until_it_finds_one(ben
     opaque = popper.start_pop(exp="B", exp_type="TAG")
     bench.settle()
     assert popper.heard(opaque) is None
-    assert bench.broker.part(OffsetRegistry).committed(queue, "g") == 100
+    assert bench.broker.service(OffsetRegistry).committed(queue, "g") == 100
     fill(bench, b"b", TAGS="B")
     assert popper.heard(opaque).bodies == [b"b"]
 
@@ -292,7 +292,7 @@ def test_an_invisible_time_that_makes_no_sense_is_refused(popper, invisible_ms):
 
 def test_a_group_that_may_not_consume_is_16(bench, popper):
     config = SubscriptionGroupConfig(group_name="g", consume_enable=False)
-    bench.broker.part(GroupRegistry).put(config)
+    bench.broker.service(GroupRegistry).put(config)
     assert popper.pop().code == ResponseCode.NO_PERMISSION
 
 

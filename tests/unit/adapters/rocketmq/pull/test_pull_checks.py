@@ -30,7 +30,7 @@ def consumer(bench):
 
 def configure(bench, **changes):
     config = SubscriptionGroupConfig(group_name=GROUP, **changes)
-    assert bench.broker.part(GroupRegistry).put(config)
+    assert bench.broker.service(GroupRegistry).put(config)
 
 
 def set_perm(consumer, perm):
@@ -53,7 +53,7 @@ def test_an_unknown_group_is_made():
     bench = bench_with()
     bench.topic("orders")
     BenchConsumer.on(bench).pull("orders", group="never-seen")
-    assert "never-seen" in bench.broker.part(GroupRegistry)
+    assert "never-seen" in bench.broker.service(GroupRegistry)
 
 
 def test_an_unknown_group_is_26_when_groups_are_not_made():

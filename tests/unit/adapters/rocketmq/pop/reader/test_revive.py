@@ -158,7 +158,7 @@ def test_without_room_for_a_retry_topic_the_message_goes_back_to_its_place(bench
     bench.advance(1000)
     (again,) = popper.pop().messages
     assert (again.body, again.handle.retry_flag) == (b"a", 0)
-    assert bench.broker.part(PopCounts).messages["returned"] == 1
+    assert bench.broker.service(PopCounts).messages["returned"] == 1
 
 
 def test_a_hung_consumer_holds_no_queue(bench, popper):

@@ -43,7 +43,7 @@ def test_what_is_there_is_said_at_once_and_stays(bench, popper):
     found = popper.ask(RequestCode.NOTIFICATION, asked(bench))
     assert (found.code, found.ext) == (0, {"hasMsg": "true", "pollingFull": "false"})
     queue = bench.broker.topics.find("orders").topic.queues[0]
-    assert bench.broker.part(OffsetRegistry).committed(queue, "g") == NO_OFFSET
+    assert bench.broker.service(OffsetRegistry).committed(queue, "g") == NO_OFFSET
     assert popper.pop().bodies == [b"a"]
     assert popper.ask(RequestCode.NOTIFICATION, asked(bench)).ext["hasMsg"] == "false"
 
@@ -70,7 +70,7 @@ def test_when_the_time_is_up_there_is_nothing(bench, popper):
 
 
 def test_a_full_table_is_said(bench, popper):
-    bench.broker.part(PopWaits)._held.total_max = 0
+    bench.broker.service(PopWaits)._held.total_max = 0
     opaque = start(bench, popper)
     assert answer(popper, opaque) == {"hasMsg": "false", "pollingFull": "true"}
 

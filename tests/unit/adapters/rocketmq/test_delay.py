@@ -2,15 +2,14 @@
 
 import pytest
 
-from penstock.adapters.rocketmq import retry
-from penstock.adapters.rocketmq.retry import (
+from penstock.adapters.rocketmq.delay import (
     LEVEL_MAX,
     LEVELS_MS,
     TIMER_TICK_MS,
     Delay,
     DelayRefused,
-    is_timed,
     level_ms,
+    plan_delay,
     timer_out_ms,
 )
 from penstock.settings.protocols import RocketmqSettings
@@ -22,7 +21,7 @@ DAY_MS = 24 * 3_600_000
 
 
 def plan(given, now_ms):
-    return retry.plan(given, now_ms, TIMER_MS_MAX)
+    return plan_delay(given, now_ms, TIMER_MS_MAX)
 
 
 def properties(**pairs):
@@ -48,14 +47,20 @@ def test_a_level_above_the_last_counts_as_the_last(level, ms):
 
 def test_no_delay_leaves_the_properties_alone():
     assert plan(properties(A="b"), NOW_MS) == Delay(0, properties(A="b"))
-    assert not is_timed(properties(A="b"))
 
 
 @pytest.mark.parametrize(
-    "name", ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME"]
+    ("name", "value"),
+    [
+        ("DELAY", 1),
+        ("TIMER_DELAY_SEC", 1),
+        ("TIMER_DELAY_MS", 1),
+        ("TIMER_DELIVER_MS", NOW_MS + 1),
+        ("__STARTDELIVERTIME", NOW_MS + 1),
+    ],
 )
-def test_each_property_makes_a_message_timed(name):
-    assert is_timed(properties(**{name: 1}))
+def test_each_property_makes_a_message_timed(name, value):
+    assert plan(properties(**{name: value}), NOW_MS).deliver_ms > NOW_MS
 
 
 def test_a_level_is_used_up_and_wins_over_timers():

@@ -3,8 +3,11 @@
 import pytest
 
 from kit.rocketmq.bench import RocketmqBench
-from penstock.adapters.rocketmq.retry import RocketmqDeadLetterFormat
-from penstock.adapters.rocketmq.shown import present, properties_of
+from penstock.adapters.rocketmq.present import (
+    RocketmqDeadLetterFormat,
+    present_foreign,
+    properties_of,
+)
 from penstock.engine.ports import Death
 from penstock.model.record import Facts, Record, Shape, Wire, neutral_record
 from penstock.model.settlement import Cause
@@ -34,7 +37,7 @@ def broker():
 
 
 def shown(broker, record):
-    data = present(broker, record, "orders%2Eeu", queue_number=3, offset=17, position=4096)
+    data = present_foreign(broker, record, "orders%2Eeu", queue_number=3, offset=17, position=4096)
     message, end = decode_stored(data)
     assert end == len(data)
     return message

@@ -1,11 +1,24 @@
-"""Stored records as the bytes a RocketMQ client reads: pulls, pops, look-ups.
+"""Records of the log as the stored messages a RocketMQ client reads: pulls, pops, look-ups.
 
 A record that came over this wire is its own answer, byte for byte. One that was released later
 (delay, transaction, retry) has its offset only since then, so its place is written into a copy; one
-that was released into another topic gets that topic's name, too (D14). Records of other protocols
-are presented as messages of this one (D16).
+that was released into another topic gets that topic's name, too (D14).
 
-Not here: the presenting (``present.py``), how bytes are changed (``wire/rocketmq/stored.py``).
+Records of other protocols are made into messages of this one (D16):
+
+    key         __SHARDINGKEY, and KEYS when it is one word      born       bornTimestamp
+    message id  UNIQ_KEY (else made from the position)           attempts   reconsumeTimes
+    tag         TAGS                                             the rest   user properties
+
+Their body is the one the producer sent, inflated if that producer compressed it. What RocketMQ
+cannot say (separators in a property, more than 32767 bytes of them) is left out, never an error: a
+reader must get past every message.
+
+The other way round, ``RocketmqDeadLetterFormat`` makes dead letters of RocketMQ messages that a
+consumer of another protocol gave up (D13).
+
+Not here: reading another protocol's bytes (``engine.facts``, a port), changing stored bytes
+(``wire/rocketmq/stored.py``).
 """
 
 from __future__ import annotations
@@ -14,9 +27,12 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from penstock.adapters.rocketmq.naming import wire_name
 from penstock.engine.host import IndexEntry
+from penstock.engine.ports import Death
 from penstock.engine.topic import Queue
 from penstock.log.index import IndexFlag
+from penstock.model.names import TopicName
 from penstock.model.record import Facts, Record, RecordKind, Wire
+from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.message_id import NO_HOST
 from penstock.wire.rocketmq.properties import (
     KEYS,
@@ -25,14 +41,18 @@ from penstock.wire.rocketmq.properties import (
     SYSTEM_NAMES,
     TAGS,
     UNIQ_KEY,
+    format_properties,
     parse_properties,
+    without_properties,
 )
 from penstock.wire.rocketmq.stored import (
     StoredMessage,
     SysFlag,
+    decode_stored,
     encode_stored,
     placed,
     prepared_offset_of,
+    record_of,
     retopic,
     sys_flag_of,
     topic_field,
@@ -41,22 +61,25 @@ from penstock.wire.rocketmq.stored import (
 if TYPE_CHECKING:
     from penstock.adapters.rocketmq.broker import RocketmqBroker
 
+DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+
 _ROCKETMQ: Final = int(Wire.ROCKETMQ)
 _RELEASED: Final = int(IndexFlag.RELEASED)
 _TRANSACTION: Final = int(SysFlag.TRANSACTION_ROLLBACK)
 _COMMIT: Final = int(SysFlag.TRANSACTION_COMMIT)
 
 
-def shown(broker: RocketmqBroker, queue: Queue, record: Record, entry: IndexEntry) -> list[bytes]:
+def present(broker: RocketmqBroker, queue: Queue, record: Record, entry: IndexEntry) -> list[bytes]:
     """The stored messages of one index entry, as its queue shows them."""
     if record.wire != _ROCKETMQ:
-        return _presented(broker, queue, record, entry)
+        return _present_entry(broker, queue, record, entry)
     if entry[7] & _RELEASED:
-        return [shown_in(queue, record, entry[1])]
+        return [_present_released(queue, record, entry[1])]
     return [record.origin]
 
 
-def shown_in(queue: Queue, record: Record, offset: int) -> bytes:
+def _present_released(queue: Queue, record: Record, offset: int) -> bytes:
     """A record of this wire at a place that is not the one it was stored for."""
     origin = record.origin
     topic = wire_name(queue.topic.name)
@@ -69,7 +92,7 @@ def shown_in(queue: Queue, record: Record, offset: int) -> bytes:
     return placed(origin, queue.number, offset, record.position)
 
 
-def shown_at(broker: RocketmqBroker, position: int) -> bytes | None:
+def present_at(broker: RocketmqBroker, position: int) -> bytes | None:
     """The message that a commitLogOffset names, as its queue shows it; None = not there.
 
     Of a record with several targets each has a commitLogOffset of its own (D4).
@@ -88,16 +111,15 @@ def shown_at(broker: RocketmqBroker, position: int) -> bytes | None:
     if queue is None:
         return None
     entry = (position - number + target, int(offset), 0, record.store_ms, 0, record.messages, 0, 0)
-    found = _presented(broker, queue, record, entry)
+    found = _present_entry(broker, queue, record, entry)
     return found[number - target] if number - target < len(found) else None
 
 
-def _presented(
+def _present_entry(
     broker: RocketmqBroker, queue: Queue, record: Record, entry: IndexEntry
 ) -> list[bytes]:
-    """A record of another protocol."""
     return [
-        present(
+        present_foreign(
             broker,
             record,
             wire_name(queue.topic.name),
@@ -108,23 +130,9 @@ def _presented(
     ]
 
 
-# ---- present ------------------------------------------------------------------------------------
-# Messages of other protocols as RocketMQ shows them: facts in, a stored message out (D16).
-#
-# | key         __SHARDINGKEY, and KEYS when it is one word      born       bornTimestamp
-# | message id  UNIQ_KEY (else made from the position)           attempts   reconsumeTimes
-# | tag         TAGS                                             the rest   user properties
-#
-# The body is the one its producer sent, inflated if that producer compressed it. What RocketMQ
-# cannot say (separators in a property, more than 32767 bytes of them) is left out, never an error:
-# a reader must get past every message.
-#
-# Not here: reading another protocol's bytes (``wire/<protocol>/facts.py``, by the engine's port).
-
-
 @runtime_checkable
-class Reader(Protocol):
-    """What a protocol's ``facts.py`` offers."""
+class ForeignReader(Protocol):
+    """How another protocol's records are read: a ``FactsReader`` that can do more."""
 
     def facts(self, record: Record) -> Facts: ...
 
@@ -133,7 +141,7 @@ class Reader(Protocol):
         ...
 
 
-class NeutralReader:
+class _NeutralReader:
     """Records of our own protocol: their properties have RocketMQ's form already (D3)."""
 
     def facts(self, record: Record) -> Facts:
@@ -149,10 +157,22 @@ class NeutralReader:
         return record.body
 
 
-_NEUTRAL: Final = NeutralReader()
+class _UnknownReader(_NeutralReader):
+    """A protocol this build does not speak: what the record itself says."""
+
+    def facts(self, record: Record) -> Facts:
+        return Facts(
+            key=record.key.decode("utf-8", "replace"),
+            tag=record.tag.decode("utf-8", "replace"),
+            born_ms=record.born_ms,
+        )
 
 
-def present(
+_NEUTRAL: Final = _NeutralReader()
+_UNKNOWN: Final = _UnknownReader()
+
+
+def present_foreign(
     broker: RocketmqBroker,
     record: Record,
     topic: str,
@@ -162,7 +182,7 @@ def present(
     position: int,
 ) -> bytes:
     """The message as a queue of ``topic`` (RocketMQ's spelling) shows it."""
-    reader = reader_of(broker, record)
+    reader = _reader_of(broker, record)
     facts = reader.facts(record)
     try:
         body = reader.body(record, broker.all_settings.topics.message_bytes_max)
@@ -185,9 +205,9 @@ def present(
     )
 
 
-def reader_of(broker: RocketmqBroker, record: Record) -> Reader:
+def _reader_of(broker: RocketmqBroker, record: Record) -> ForeignReader:
     reader: object = broker.engine.facts.get(record.wire)
-    if record.wire != Wire.NEUTRAL and isinstance(reader, Reader):
+    if record.wire != Wire.NEUTRAL and isinstance(reader, ForeignReader):
         return reader
     return _NEUTRAL if record.wire == Wire.NEUTRAL else _UNKNOWN
 
@@ -210,15 +230,31 @@ def properties_of(facts: Facts) -> bytes:
     return b"".join(pairs)
 
 
-class _UnknownReader(NeutralReader):
-    """A protocol this build does not speak: what the record itself says."""
+class RocketmqDeadLetterFormat:
+    """Satisfies ``engine.ports.DeadLetterFormat``.
 
-    def facts(self, record: Record) -> Facts:
-        return Facts(
-            key=record.key.decode("utf-8", "replace"),
-            tag=record.tag.decode("utf-8", "replace"),
-            born_ms=record.born_ms,
+    The letter is a new stored message with the name of the dead-letter topic in it, so that a pull
+    needs no copy, and with the properties that RocketMQ's own dead letters carry.
+    """
+
+    def bury(self, record: Record, death: Death) -> Record | None:
+        """The letter; None when the stored bytes make no sense."""
+        try:
+            message, _ = decode_stored(record.origin)
+        except Malformed:
+            return None
+        message.commit_log_offset = record.position
+        kept = without_properties(message.properties, (DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID))
+        origin = format_properties(
+            {
+                DLQ_ORIGIN_TOPIC: wire_name(TopicName(death.space, death.topic)),
+                DLQ_ORIGIN_MESSAGE_ID: message.offset_message_id,
+            }
         )
-
-
-_UNKNOWN: Final = _UnknownReader()
+        if len(kept) + len(origin) <= PROPERTIES_BYTES_MAX:
+            message.properties = kept + origin
+        message.reconsume_times = max(message.reconsume_times, death.attempts)
+        if death.grave:
+            message.topic = wire_name(TopicName(death.grave_space, death.grave))
+        message.queue_id = 0
+        return record_of(message)

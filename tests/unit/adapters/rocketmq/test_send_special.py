@@ -80,5 +80,5 @@ def test_a_delay_that_is_no_number_is_refused_and_nothing_is_stored(bench, clien
 
 def test_an_unknown_group_is_told_when_groups_are_not_made(bench, client):
     client.send("orders", b"body")
-    bench.broker.part(GroupRegistry).is_auto_creating = False
+    bench.broker.service(GroupRegistry).is_auto_creating = False
     assert sent_to_retry(client).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
