@@ -28,7 +28,7 @@ from penstock.adapters.amqp.connection import AmqpConnection as AmqpSession
 from penstock.adapters.contract import Adapter, Peer
 from penstock.adapters.rocketmq.broker import RocketmqBroker
 from penstock.adapters.rocketmq.connection import RocketmqConnection
-from penstock.adapters.rocketmq.factory import HANDLERS, open_house
+from penstock.adapters.rocketmq.factory import HANDLERS, open_broker
 from penstock.adapters.rocketmq.name_server.server import NameServerFactory
 from penstock.log.catalog import CATALOG_NAME, SqliteCatalog
 from penstock.log.storage import DiskStorage
@@ -84,7 +84,7 @@ class PinBench(AmqpBench):
         super()._open()
         # Chance, the process and the interpreter are in answers; here they are always the same.
         with mock.patch.object(os, "getpid", return_value=4711):
-            self.rocketmq = open_house(
+            self.rocketmq = open_broker(
                 self.engine, self.clock, self.settings, broker_port=ROCKETMQ_PORT
             )
         self.rocketmq.random.seed(0)
