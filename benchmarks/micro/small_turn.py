@@ -30,8 +30,8 @@ from penstock.adapters.contract import Peer
 from penstock.model.ids import ConnectionId
 from penstock.server.lifecycle import SystemClock, settle_heap
 from penstock.server.opening import lock_directory, open_engine
-from penstock.server.pump import Pump, Surroundings
 from penstock.server.pacing import Pacing
+from penstock.server.pump import Pump, PumpContext
 from penstock.server.turns import Turns
 from penstock.settings.load import Settings
 from penstock.wire.amqp.codes import PROTOCOL_HEADER
@@ -122,12 +122,12 @@ class Bench:
         )
         factory = AmqpFactory(settings)
         factory.open(self.engine, clock, {})
-        around = Surroundings(self.engine, self.turns, clock, self.loop, settings.listeners)
+        context = PumpContext(self.engine, self.turns, clock, self.loop, settings.listeners)
         self.transports: list[Any] = [Transport(), Transport()]
         self.pumps: list[Pump] = []
         for number, transport in enumerate(self.transports, start=1):
             peer = Peer("127.0.0.1", 40_000 + number, "127.0.0.1", 5672)
-            pump = Pump(ConnectionId(number), peer, factory, around, lambda _: None)
+            pump = Pump(ConnectionId(number), peer, factory, context, lambda _: None)
             pump.connection_made(transport)
             self.pumps.append(pump)
         self.messages = messages

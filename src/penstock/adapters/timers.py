@@ -1,8 +1,8 @@
 """What has to happen at a time although nobody asks: member time-outs, check-backs, revivals.
 
 A task says when it wants to be called and is called then, or a little later. Whoever brings a
-deadline nearer calls ``stir``; a task that forgets it is still found by the next look, which the
-server takes every second at the latest (``server/opening.py``).
+deadline nearer calls ``reschedule``; a task that forgets it is still found by the next look, which
+the server takes every second at the latest (``server/opening.py``).
 
 Not here: the clock and the loop.
 """
@@ -24,21 +24,21 @@ class Task(Protocol):
 
 
 class Timers:
-    """The tasks of one house."""
+    """The tasks of one protocol's shared state."""
 
-    __slots__ = ("_tasks", "on_stir")
+    __slots__ = ("_tasks", "on_reschedule")
 
     def __init__(self) -> None:
         self._tasks: list[Task] = []
-        self.on_stir: Callable[[], None] = lambda: None
+        self.on_reschedule: Callable[[], None] = lambda: None
         """Set by whoever drives the timers."""
 
     def add(self, task: Task) -> None:
         self._tasks.append(task)
-        self.on_stir()
+        self.on_reschedule()
 
-    def stir(self) -> None:
-        self.on_stir()
+    def reschedule(self) -> None:
+        self.on_reschedule()
 
     def next_deadline_ms(self) -> int | None:
         """The nearest deadline of all."""

@@ -15,6 +15,8 @@ clear          all of that is over
 =============  ====================================================================================
 """
 
+from __future__ import annotations
+
 import asyncio
 import builtins
 import errno
@@ -22,7 +24,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -40,14 +42,6 @@ HOLD_MS_MAX: Final = 600_000
 ERRORS: Final = {"enospc": errno.ENOSPC, "eio": errno.EIO}
 LOG_FOLDER: Final = "log/"
 """Only writes to segments fail on purpose; the catalog and side files have tests of their own."""
-
-
-class QueueHolder(Protocol):
-    """Holds queues by the name of their topic (``queue_hold.py``)."""
-
-    def hold(self, topic: str, ms: int) -> None: ...
-
-    def clear(self) -> None: ...
 
 
 class FaultOrder(msgspec.Struct, forbid_unknown_fields=True):
@@ -76,7 +70,7 @@ class Faults:
         self.write_errno = errno.ENOSPC
         self.memory_bytes: int | None = None
         self.disk_bytes: int | None = None
-        self.queue_hold: QueueHolder | None = None
+        self.queue_hold: QueueHold | None = None
         """Set once there is an engine with queues to hold."""
         self.changed: Callable[[], None] = _nothing
         """Called after every order, so that pretended figures are seen at once."""

@@ -42,7 +42,7 @@ class BulkLane:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._reserved: list[socket.socket] = []
-        self._links: BulkLinks | None = None
+        self._links: BulkLinkServer | None = None
         self.process: FlightProcess | None = None
         self.is_missing = False
         """True when Flight is wanted and cannot be had."""
@@ -66,7 +66,7 @@ class BulkLane:
     async def open(self, directory: Path, engine: Engine, asked: Callable[[], None]) -> None:
         """Answer on the socket, and let the process start beside everything else."""
         loop = asyncio.get_running_loop()
-        self._links = BulkLinks(directory, engine.queries, loop, asked)
+        self._links = BulkLinkServer(directory, engine.queries, loop, asked)
         await self._links.start()
         if self._reserved:
             names = [each.getsockname() for each in self._reserved]
@@ -238,10 +238,10 @@ PATH_BYTES_MAX: Final = 100
 """A socket's address has room for about so many; deeper directories are reached by handle."""
 
 
-class BulkLink(asyncio.Protocol):
+class BulkLinkConnection(asyncio.Protocol):
     """One connection; satisfies ``query_service.PollOutlet``."""
 
-    def __init__(self, server: BulkLinks) -> None:
+    def __init__(self, server: BulkLinkServer) -> None:
         self._server = server
         self._transport: asyncio.Transport
         self._buffer = bytearray()
@@ -347,7 +347,7 @@ class BulkLink(asyncio.Protocol):
             self._transport.pause_reading()
 
 
-class BulkLinks:
+class BulkLinkServer:
     """The socket and all its connections."""
 
     def __init__(
@@ -362,12 +362,14 @@ class BulkLinks:
         self.loop: Final = loop
         self.asked: Final = asked
         """Called after each question: it may have changed something that a turn must look at."""
-        self._links: set[BulkLink] = set()
+        self._links: set[BulkLinkConnection] = set()
         self._socket = _bound(self.path)
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
-        self._server = await self.loop.create_unix_server(lambda: BulkLink(self), sock=self._socket)
+        self._server = await self.loop.create_unix_server(
+            lambda: BulkLinkConnection(self), sock=self._socket
+        )
 
     def stop(self) -> None:
         """Close the socket and every link; the file goes."""
@@ -379,14 +381,14 @@ class BulkLinks:
         with contextlib.suppress(OSError):
             self.path.unlink()
 
-    def joined(self, each: BulkLink) -> bool:
+    def joined(self, each: BulkLinkConnection) -> bool:
         """A new link; False when there are too many."""
         if len(self._links) >= LINKS_MAX:
             return False
         self._links.add(each)
         return True
 
-    def left(self, each: BulkLink) -> None:
+    def left(self, each: BulkLinkConnection) -> None:
         self._links.discard(each)
         self.queries.disconnected(each)
 

@@ -3,7 +3,7 @@
 Start: data directory and lock, ports bound (so that a taken one is told before a long recovery),
 recovery, engine, turns, protocol listeners, HTTP, ready file; then, beside the running broker, the
 Flight process (``flight.py``). Until the ready file is there nothing has been promised. What is
-behind the HTTP port is built by the first who asks (``http/door.py``).
+behind the HTTP port is built by the first who asks (``http/lazy.py``).
 
 Stop, on SIGTERM, Ctrl-C or ``request_stop``: remove the ready file, accept nobody, read no more,
 finish and confirm what was received, let connections say goodbye, write the last snapshot, unlock.
@@ -36,26 +36,26 @@ from penstock.model.errors import PenstockError
 from penstock.model.ids import size_text
 from penstock.server.faults import Faults, QueueHold
 from penstock.server.flight import FLIGHT, MISSING, BulkLane
-from penstock.server.http.door import HttpDoor
+from penstock.server.http.lazy import LazyHttpServer
 from penstock.server.listener import (
+    ConnectionLimit,
     Listener,
     MakeProtocol,
-    Places,
-    http_places,
+    http_limit,
     open_sockets,
-    protocol_places,
+    protocol_limit,
 )
 from penstock.server.opening import (
-    Housekeeper,
-    Listening,
-    Opened,
+    DataDirectory,
+    DeadlineDriver,
+    ProtocolBinding,
     built_in,
     lock_directory,
     open_engine,
 )
 from penstock.server.pacing import Pacing
 from penstock.server.probes import LoopLag, Machine, Probes, disk_bytes
-from penstock.server.pump import Pumps, Surroundings
+from penstock.server.pump import PumpContext, Pumps
 from penstock.server.ready_file import NAME, remove_ready, write_ready
 from penstock.server.turns import Turns
 from penstock.server.view import BrokerView
@@ -78,7 +78,9 @@ INSECURE_SECONDS: Final = 60.0
 class Broker:
     """One broker process: ``start``, ``wait``, ``stop``, each once and in this order."""
 
-    def __init__(self, settings: Settings, *, listening: Sequence[Listening] | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, listening: Sequence[ProtocolBinding] | None = None
+    ) -> None:
         self.settings: Final = settings
         self.clock: Final = SteadyClock(SystemClock())
         self.faults: Final = Faults() if settings.broker.faults else None
@@ -91,8 +93,8 @@ class Broker:
         self._listeners: list[Listener] = []
         self._ready_files: list[Path] = []
         self._farewells: list[Callable[[], Awaitable[None]]] = []
-        self._opened: Opened
-        self._running: Running
+        self._opened: DataDirectory
+        self._running: BrokerRuntime
         self._end: asyncio.Future[None]
         # Whatever was opened is closed in the reverse order, also when the start fails half-way.
         self._undo = contextlib.ExitStack()
@@ -192,7 +194,7 @@ class Broker:
     def _serve(self) -> None:
         """Turns and probes, protocol listeners, then HTTP."""
         loop = asyncio.get_running_loop()
-        self._running = Running(
+        self._running = BrokerRuntime(
             self._opened,
             self.settings,
             self.clock,
@@ -204,20 +206,20 @@ class Broker:
         self._undo.callback(self._running.stop, UNDO_SECONDS)
         pumps = self._running.pumps
         for each in self._listening:
-            self._listen(each.factory.protocol, pumps.places, pumps.maker(each.factory))
-        self._open_households(loop)
+            self._listen(each.factory.protocol, pumps.limit, pumps.maker(each.factory))
+        self._open_protocols(loop)
         if HTTP in self._sockets:
             self._serve_http(loop)
         if not self.settings.listeners.is_loopback:
             self._complain(loop)
 
-    def _open_households(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _open_protocols(self, loop: asyncio.AbstractEventLoop) -> None:
         """What connections of a protocol share; nobody is accepted before the loop runs again."""
         for each in self._listening:
             if each.open is not None:
-                ticking = each.open(self.engine, self.clock, dict(self.endpoints))
-                keeper = Housekeeper(ticking, self.clock, loop, self._running.turns.request_turn)
-                self._undo.callback(keeper.stop)
+                timers = each.open(self.engine, self.clock, dict(self.endpoints))
+                driver = DeadlineDriver(timers, self.clock, loop, self._running.turns.request_turn)
+                self._undo.callback(driver.stop)
             if each.join is not None:
                 join = each.join()
                 join.start()
@@ -232,12 +234,12 @@ class Broker:
             self.endpoints[FLIGHT] = bulk.endpoint
 
     def _serve_http(self, loop: asyncio.AbstractEventLoop) -> None:
-        places = self._running.http_places
-        door = HttpDoor(lambda: self._build_http(places, loop))
+        limit = self._running.http_limit
+        door = LazyHttpServer(lambda: self._build_http(limit, loop))
         self._undo.callback(door.stop)
-        self._listen(HTTP, places, door.protocol)
+        self._listen(HTTP, limit, door.protocol)
 
-    def _build_http(self, places: Places, loop: asyncio.AbstractEventLoop) -> HttpServer:
+    def _build_http(self, limit: ConnectionLimit, loop: asyncio.AbstractEventLoop) -> HttpServer:
         from penstock.server.admin import Administration
         from penstock.server.http.app import make_app
         from penstock.server.http.server import HttpServer
@@ -253,14 +255,14 @@ class Broker:
         ]
         return HttpServer(
             make_app(self._running.view, self.faults, administration, routes),
-            places,
+            limit,
             loop=loop,
             request_ms_max=self.settings.listeners.handshake_ms_max,
         )
 
-    def _listen(self, name: str, places: Places, maker: MakeProtocol) -> None:
+    def _listen(self, name: str, limit: ConnectionLimit, maker: MakeProtocol) -> None:
         loop = asyncio.get_running_loop()
-        listener = Listener(name, self._sockets[name], places, maker, loop=loop)
+        listener = Listener(name, self._sockets[name], limit, maker, loop=loop)
         listener.start()
         self._listeners.append(listener)
         self._undo.callback(listener.stop)
@@ -297,7 +299,7 @@ class Broker:
         print_banner(lines, amber_marks(self.settings))
 
 
-def run(settings: Settings, *, listening: Sequence[Listening] | None = None) -> int:
+def run(settings: Settings, *, listening: Sequence[ProtocolBinding] | None = None) -> int:
     """Start a broker and run it until a signal; the exit code, or the ``PenstockError`` raised."""
     set_up_logging(settings.broker.log_level, is_json=settings.broker.is_log_json)
     began = time.perf_counter()
@@ -340,12 +342,12 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 # after the last connection is gone.
 
 
-class Running:
+class BrokerRuntime:
     """The moving parts of one broker."""
 
     def __init__(
         self,
-        opened: Opened,
+        opened: DataDirectory,
         settings: Settings,
         clock: Clock,
         *,
@@ -368,9 +370,9 @@ class Running:
             failed=failed,
             before_sync=faults.before_sync if faults is not None else None,
         )
-        around = Surroundings(engine, self.turns, clock, loop, settings.listeners)
-        self.pumps: Final = Pumps(around, protocol_places(settings.listeners))
-        self.http_places: Final = http_places(settings.listeners)
+        context = PumpContext(engine, self.turns, clock, loop, settings.listeners)
+        self.pumps: Final = Pumps(context, protocol_limit(settings.listeners))
+        self.http_limit: Final = http_limit(settings.listeners)
         self.lag: Final = LoopLag(loop)
         self.figures: Final = self._measure()
         self.probes: Final = self._make_probes()
@@ -383,7 +385,7 @@ class Running:
             pumps=self.pumps,
             probes=self.probes,
             lag=self.lag,
-            http_places=self.http_places,
+            http_limit=self.http_limit,
             marks=amber_marks(settings),
         )
         if faults is not None:

@@ -5,9 +5,13 @@ done peers are refused instead of waiting in a queue that nobody serves.
 
 The loop's own ``create_server`` stops listening for good under uvloop, and for a second under
 asyncio, when file handles run out; this one counts, turns the peer away with a spare handle, rests
-for a moment and goes on (T9). A peer without a place is closed before any object is made for it.
+for a moment and goes on (T9). A peer above the limit is closed before any object is made for it.
 
-Not here: the limits (``places.py``), what happens on a connection (``pump.py``, ``http/``).
+How many peers may be connected is a ``ConnectionLimit``: protocol listeners share one, HTTP has its
+own, so that it answers in a flood. It never reaches into the file handles that the log needs (T9):
+a flood of peers is refused long before a segment cannot be opened.
+
+Not here: what happens on a connection (``pump.py``, ``http/``).
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ PORT_TRIES_MAX: Final = 20
 """Free IPv4 ports to try until the same number is free for IPv6, too."""
 
 MakeProtocol = Callable[[Peer], asyncio.BaseProtocol]
-"""Makes the protocol of a new connection; it must ``leave`` its place when it is lost."""
+"""Makes the protocol of a new connection; it must ``release`` the limit when it is lost."""
 
 
 def open_sockets(
@@ -114,14 +118,14 @@ class Listener:
         self,
         name: str,
         sockets: Sequence[socket.socket],
-        places: Places,
+        limit: ConnectionLimit,
         make_protocol: MakeProtocol,
         *,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.name = name
         self._sockets = list(sockets)
-        self._places = places
+        self._limit = limit
         self._make_protocol = make_protocol
         self._loop = loop
         self._spare: int | None = _spare_handle()
@@ -174,7 +178,7 @@ class Listener:
                     self._exhausted(listening)
                     return
                 continue  # this peer gave up between connect and accept
-            if not self._places.take(address[0]):
+            if not self._limit.acquire(address[0]):
                 connection.close()
                 continue
             peer = Peer(*address[:2], *connection.getsockname()[:2])
@@ -195,7 +199,7 @@ class Listener:
         except Exception as error:  # gone already, or a mistake in an adapter: this peer only
             connection.close()
             if not made:
-                self._places.leave(peer.host)
+                self._limit.release(peer.host)
             if not isinstance(error, OSError):
                 logger.error(
                     "a connection could not be served",
@@ -205,7 +209,7 @@ class Listener:
 
     def _exhausted(self, listening: socket.socket) -> None:
         """No file handle left: close one peer with the spare, then rest."""
-        self._places.refused[NO_FILES] += 1
+        self._limit.refused[NO_FILES] += 1
         now = self._loop.time()
         if now >= self._quiet_until:  # one line per episode, the counter has the rest
             self._quiet_until = now + QUIET_SECONDS
@@ -232,12 +236,7 @@ def _spare_handle() -> int | None:
         return None
 
 
-# ---- places -------------------------------------------------------------------------------------
-# How many peers may be connected, and who was turned away and why.
-#
-# Protocol listeners share one set of places, HTTP has its own, so that it answers in a flood. The
-# number of places never reaches into the file handles that the log needs (T9): a flood of peers is
-# refused long before a segment cannot be opened.
+# ---- limits -------------------------------------------------------------------------------------
 
 
 RESERVED_FILES: Final = 96
@@ -248,13 +247,20 @@ TOO_MANY_OF_ADDRESS: Final = "too many from one address"
 NO_FILES: Final = "no file handles"
 
 
-class Places:
+class ConnectionLimit:
     """A bounded number of connections, also bounded per address."""
 
-    __slots__ = ("_per_address", "_per_address_max", "accepted", "places_max", "refused", "taken")
+    __slots__ = (
+        "_per_address",
+        "_per_address_max",
+        "accepted",
+        "connections_max",
+        "refused",
+        "taken",
+    )
 
-    def __init__(self, places_max: int, *, per_address_max: int) -> None:
-        self.places_max = places_max
+    def __init__(self, connections_max: int, *, per_address_max: int) -> None:
+        self.connections_max = connections_max
         self._per_address_max = per_address_max
         self._per_address: Counter[str] = Counter()
         self.taken = 0
@@ -262,9 +268,9 @@ class Places:
         self.refused: Counter[str] = Counter()
         """Reason -> how many; the reasons are the constants of this module."""
 
-    def take(self, address: str) -> bool:
-        """Take a place; False when there is none, counted. Pair with ``leave``."""
-        if self.taken >= self.places_max:
+    def acquire(self, address: str) -> bool:
+        """Count a connection in; False when there are too many. Pair with ``release``."""
+        if self.taken >= self.connections_max:
             self.refused[TOO_MANY] += 1
             return False
         if self._per_address[address] >= self._per_address_max:
@@ -275,26 +281,26 @@ class Places:
         self.accepted += 1
         return True
 
-    def leave(self, address: str) -> None:
+    def release(self, address: str) -> None:
         self.taken -= 1
         self._per_address[address] -= 1
         if self._per_address[address] <= 0:
             del self._per_address[address]
 
 
-def protocol_places(settings: ListenerSettings) -> Places:
-    """Places of all protocol listeners together, within what the process may open."""
+def protocol_limit(settings: ListenerSettings) -> ConnectionLimit:
+    """The limit of all protocol listeners together, within what the process may open."""
     room = files_max() - RESERVED_FILES - settings.http_connections_max
-    return Places(
+    return ConnectionLimit(
         max(1, min(settings.connections_max, room)),
         per_address_max=settings.connections_per_address_max,
     )
 
 
-def http_places(settings: ListenerSettings) -> Places:
-    """Places of HTTP, kept apart from those of the protocols."""
-    places = settings.http_connections_max
-    return Places(places, per_address_max=places)
+def http_limit(settings: ListenerSettings) -> ConnectionLimit:
+    """The limit of HTTP, apart from that of the protocols."""
+    limit = settings.http_connections_max
+    return ConnectionLimit(limit, per_address_max=limit)
 
 
 def files_max() -> int:

@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import msgspec
 
 from penstock.adapters.contract import AdapterFactory
+from penstock.adapters.timers import Timers
 from penstock.engine.broker import Engine
 from penstock.engine.ports import DeadLetterFormat, FactsReader
 from penstock.log.catalog import CATALOG_NAME, SqliteCatalog
@@ -45,7 +46,7 @@ SILENCE_SECONDS: Final = 1.0
 """A recovery that takes longer than this says so, every second or two, until it is done."""
 
 
-class Opened(msgspec.Struct, frozen=True):
+class DataDirectory(msgspec.Struct, frozen=True):
     """A data directory in use."""
 
     directory: Path
@@ -64,7 +65,7 @@ def lock_directory(text: str) -> tuple[Path, DirectoryLock]:
 
 def open_engine(
     directory: Path, lock: DirectoryLock, settings: Settings, clock: Clock, faults: Faults | None
-) -> Opened:
+) -> DataDirectory:
     """Recover the log and make the engine of it; everything is closed again when that fails."""
     storage: Storage = DiskStorage(directory)
     if faults is not None:
@@ -72,7 +73,7 @@ def open_engine(
     catalog = SqliteCatalog(directory / CATALOG_NAME)
     started = time.monotonic()
     try:
-        with Patience(f"recovering the log in {directory}"):
+        with RecoveryProgress(f"recovering the log in {directory}"):
             store, recovered = Store.open(
                 storage, catalog, settings.storage, clock, boot_id=boot_id()
             )
@@ -81,7 +82,7 @@ def open_engine(
         catalog.close()
         raise refused(directory, error) from error
     _tell(recovered, store, time.monotonic() - started)
-    return Opened(directory, lock, store, engine)
+    return DataDirectory(directory, lock, store, engine)
 
 
 def _tell(recovered: Recovered, store: Store, seconds: float) -> None:
@@ -128,7 +129,7 @@ def refused(path: Path, error: OSError) -> StartRefused:
     )
 
 
-class Patience:
+class RecoveryProgress:
     """Says that recovery is still going on, from a thread of its own, while the loop cannot.
 
     Used with ``with``; prints nothing when it is quick.
@@ -162,7 +163,7 @@ class Patience:
             pause = 2 * SILENCE_SECONDS
 
 
-# ---- household ----------------------------------------------------------------------------------
+# ---- deadlines of protocols ---------------------------------------------------------------------
 # Drives the deadlines of a protocol's shared state, which belong to no connection.
 #
 # One loop timer for the nearest deadline; at least one look a second, so that a deadline which came
@@ -172,58 +173,45 @@ class Patience:
 LOOK_MS: Final = 1000
 
 
-class Ticking(Protocol):
-    """What an adapter's shared state offers (``adapters/timers.py``)."""
-
-    on_stir: Callable[[], None]
-    """Set here; to be called when a deadline came nearer."""
-
-    def next_deadline_ms(self) -> int | None:
-        """Monotonic time of the nearest deadline."""
-        ...
-
-    def due(self, now_ms: int) -> None: ...
-
-
-class Housekeeper:
+class DeadlineDriver:
     """Calls ``due`` in time; ``turn`` asks for a turn of the engine afterwards."""
 
     def __init__(
         self,
-        ticking: Ticking,
+        timers: Timers,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         turn: Callable[[], None],
     ) -> None:
-        self._ticking = ticking
+        self._timers = timers
         self._clock = clock
         self._loop = loop
         self._turn = turn
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._is_stirred = False
+        self._is_scheduled = False
         self._is_stopped = False
-        ticking.on_stir = self._stir
+        timers.on_reschedule = self._reschedule
         self._arm()
 
     def stop(self) -> None:
         self._is_stopped = True
-        self._ticking.on_stir = lambda: None
+        self._timers.on_reschedule = lambda: None
         if self._timer is not None:
             self._timer.cancel()
 
-    def _stir(self) -> None:
-        """Look again, once, after whatever runs now; many stirs are one look."""
-        if not self._is_stirred and not self._is_stopped:
-            self._is_stirred = True
+    def _reschedule(self) -> None:
+        """Look again, once, after whatever runs now; many calls are one look."""
+        if not self._is_scheduled and not self._is_stopped:
+            self._is_scheduled = True
             self._loop.call_soon(self._arm)
 
     def _arm(self) -> None:
-        self._is_stirred = False
+        self._is_scheduled = False
         if self._is_stopped:
             return
         now_ms = self._clock.monotonic_ms()
-        deadline_ms = self._ticking.next_deadline_ms()
+        deadline_ms = self._timers.next_deadline_ms()
         at_ms = now_ms + LOOK_MS if deadline_ms is None else min(deadline_ms, now_ms + LOOK_MS)
         if self._timer is not None:
             if self._timer_ms <= at_ms:
@@ -235,9 +223,9 @@ class Housekeeper:
     def _look(self) -> None:
         self._timer = None
         now_ms = self._clock.monotonic_ms()
-        deadline_ms = self._ticking.next_deadline_ms()
+        deadline_ms = self._timers.next_deadline_ms()
         if deadline_ms is not None and deadline_ms <= now_ms:
-            self._ticking.due(now_ms)
+            self._timers.due(now_ms)
             self._turn()
         self._arm()
 
@@ -247,16 +235,16 @@ class Housekeeper:
 #
 # Adding a protocol is one line in ``built_in``: its factory and the setting of its port. Ports of
 # protocols that are not built yet have settings already; they are simply not in the list. A
-# protocol whose connections share something opens it once all ports are known (``Listening.open``),
-# before anybody is accepted; its readers of stored bytes and its burials are given to the engine
+# protocol whose connections share something opens it once all ports are known (``open``), before
+# anybody is accepted; its readers of stored bytes and its burials are given to the engine
 # (D15).
 
 
-Open = Callable[["Engine", Clock, Mapping[str, str]], Ticking]
+Open = Callable[["Engine", Clock, Mapping[str, str]], Timers]
 """Called with the endpoints of all listeners; what it returns is driven until the broker stops."""
 
 
-class Listening(NamedTuple):
+class ProtocolBinding(NamedTuple):
     """A protocol and its port; 0 = any free one."""
 
     factory: AdapterFactory
@@ -285,22 +273,22 @@ def burials() -> dict[int, DeadLetterFormat]:
     return {int(Wire.ROCKETMQ): RocketmqDeadLetterFormat()}
 
 
-def built_in(settings: Settings) -> list[Listening]:
+def built_in(settings: Settings) -> list[ProtocolBinding]:
     """Every protocol that is built and not switched off."""
     return [*_rocketmq(settings), *_amqp(settings)]
 
 
-def _amqp(settings: Settings) -> list[Listening]:
+def _amqp(settings: Settings) -> list[ProtocolBinding]:
     port = settings.listeners.port("amqp")
     if port is None:
         return []
     from penstock.adapters.amqp.factory import AmqpFactory
 
     factory = AmqpFactory(settings)
-    return [Listening(factory, port, open=factory.open, broker=lambda: factory.broker)]
+    return [ProtocolBinding(factory, port, open=factory.open, broker=lambda: factory.broker)]
 
 
-def _rocketmq(settings: Settings) -> list[Listening]:
+def _rocketmq(settings: Settings) -> list[ProtocolBinding]:
     listeners = settings.listeners
     name_port, broker_port = listeners.port("rocketmq"), listeners.port("rocketmq_broker")
     if name_port is None and broker_port is None:
@@ -311,11 +299,11 @@ def _rocketmq(settings: Settings) -> list[Listening]:
     from penstock.adapters.rocketmq.name_server.server import NameServerFactory
 
     startup = RocketmqStartup(settings)
-    found: list[Listening] = []
+    found: list[ProtocolBinding] = []
     if broker_port is not None:
-        found.append(Listening(BrokerFactory(startup), broker_port))
+        found.append(ProtocolBinding(BrokerFactory(startup), broker_port))
     if name_port is not None:
-        found.append(Listening(NameServerFactory(lambda: startup.broker), name_port))
+        found.append(ProtocolBinding(NameServerFactory(lambda: startup.broker), name_port))
     # The first to listen opens what both share.
     found[0] = found[0]._replace(open=startup.open, desk=lambda: OperatorService(startup.broker))
     if settings.rocketmq.join and broker_port is not None:

@@ -8,6 +8,8 @@ A probe that fails is not a probe that is silent: the engine is told the worst f
 disk that cannot even be asked stops publishers (F3).
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import os
@@ -15,9 +17,12 @@ import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from penstock.telemetry.statistics import LAG_SECONDS, Histogram
+
+if TYPE_CHECKING:
+    from penstock.engine.broker import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -29,20 +34,12 @@ NEAR_DISK_BYTES: Final = 512 * 1024 * 1024
 NEAR_DIVISOR: Final = 10
 
 
-class Alarmed(Protocol):
-    """The part of the engine that hears the figures."""
-
-    def set_alarm(self, name: str, value: int) -> None:
-        """A new figure of the alarm ``memory`` (bytes used) or ``disk`` (bytes free)."""
-        ...
-
-
 class Probes:
     """Looks at memory and disk for as long as it runs."""
 
     def __init__(
         self,
-        engine: Alarmed,
+        engine: Engine,
         loop: asyncio.AbstractEventLoop,
         *,
         rss_bytes: Callable[[], int],

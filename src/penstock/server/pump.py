@@ -30,7 +30,7 @@ from penstock.adapters.contract import Adapter, AdapterFactory, Peer
 from penstock.model.clock import Clock
 from penstock.model.errors import InvariantBroken
 from penstock.model.ids import ConnectionId
-from penstock.server.listener import MakeProtocol, Places
+from penstock.server.listener import ConnectionLimit, MakeProtocol
 from penstock.server.turns import Turns
 from penstock.settings.broker import ListenerSettings
 from penstock.settings.declare import KIB, MIB
@@ -51,7 +51,7 @@ CLOSE_MS_MAX: Final = 5_000
 """A peer that is being closed has this long to take the last bytes."""
 
 
-class Arrived:
+class ReceiveBuffer:
     """Bytes that wait for the turn."""
 
     __slots__ = ("parts", "size")
@@ -67,7 +67,7 @@ class Arrived:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-class Surroundings:
+class PumpContext:
     """What the pumps of one broker share."""
 
     __slots__ = ("aborted", "clock", "engine", "loop", "settings", "turns")
@@ -97,13 +97,13 @@ class Pump(asyncio.Protocol):
         connection_id: ConnectionId,
         peer: Peer,
         factory: AdapterFactory,
-        around: Surroundings,
+        context: PumpContext,
         on_lost: Callable[["Pump"], None],
     ) -> None:
         self.connection_id: Final = connection_id
         self.peer: Final = peer
         self.protocol: Final = factory.protocol
-        self._around = around
+        self._context = context
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._is_scheduled = False
@@ -117,14 +117,16 @@ class Pump(asyncio.Protocol):
         self._is_over = False
         """Closed, aborted or lost: the adapter hears ``closed`` and nothing else any more."""
         self._reason = "the connection was closed"
-        self._handshake_deadline_ms = around.clock.monotonic_ms() + around.settings.handshake_ms_max
+        self._handshake_deadline_ms = (
+            context.clock.monotonic_ms() + context.settings.handshake_ms_max
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._arrived = Arrived()
+        self._received = ReceiveBuffer()
         self.received_bytes = 0
         self.sent_bytes = 0
         self._adapter: Final[Adapter] = factory.make(
-            connection_id, peer, around.engine, around.clock, self._request_turn
+            connection_id, peer, context.engine, context.clock, self._request_turn
         )
 
     # What the event loop calls.
@@ -143,14 +145,14 @@ class Pump(asyncio.Protocol):
         # Called for every packet of every peer: what needs no call is not called.
         size = len(data)
         self.received_bytes += size
-        arrived = self._arrived
+        arrived = self._received
         arrived.parts.append(data)
         arrived.size += size
         if arrived.size >= ARRIVED_BYTES_MAX:
             self.feed()
         if not self._is_scheduled:
             self._request_turn()
-        turns = self._around.turns
+        turns = self._context.turns
         if turns.delayed is not None:
             turns.data_arrived()
 
@@ -178,23 +180,23 @@ class Pump(asyncio.Protocol):
         try:
             self._adapter.closed(reason)
         except InvariantBroken as error:
-            self._around.turns.broken(error)
+            self._context.turns.broken(error)
         except Exception:
             logger.exception("an adapter failed to close", extra=_extra(self))
         logger.debug("disconnected", extra=_extra(self, reason=reason))
         self._on_lost(self)
-        self._around.turns.request_turn()
+        self._context.turns.request_turn()
 
     # What the broker calls.
 
     def feed(self) -> None:
         """Give the adapter what has arrived."""
-        if not self._arrived.size or self._is_over:
+        if not self._received.size or self._is_over:
             return
         adapter = self._adapter
         try:
             if adapter.is_reading:
-                adapter.receive(self._arrived.take())
+                adapter.receive(self._received.take())
                 if not self._is_established:
                     self._check_handshake()
             if not self._is_paused and not adapter.is_reading:
@@ -225,7 +227,7 @@ class Pump(asyncio.Protocol):
                 is_stopped = True
             if is_stopped != self._is_paused:
                 self._pause(is_stopped)
-            if self._arrived.size and is_open:
+            if self._received.size and is_open:
                 self._request_turn()  # a sync returned, or the gate opened: for the next turn
             self._arm()
         except Exception as error:
@@ -247,7 +249,7 @@ class Pump(asyncio.Protocol):
         if not self._is_over:
             self._is_over = True
             self._reason = reason
-            self._around.aborted += 1
+            self._context.aborted += 1
         if self._transport is not None:
             self._transport.abort()
 
@@ -258,7 +260,7 @@ class Pump(asyncio.Protocol):
         if not self._is_scheduled and not self._is_over:
             self._is_scheduled = True
             if self._transport is not None:
-                self._around.turns.schedule(self)
+                self._context.turns.schedule(self)
 
     def _call(self, verb: Callable[[], None]) -> None:
         """What came before is heard before."""
@@ -282,7 +284,7 @@ class Pump(asyncio.Protocol):
 
     def _check_handshake(self) -> None:
         self._is_established = self._adapter.is_established
-        budget = self._around.settings.handshake_bytes_max
+        budget = self._context.settings.handshake_bytes_max
         if not self._is_established and self.received_bytes > budget:
             self._break_off(f"no handshake within {budget} bytes (listeners.handshake_bytes_max)")
 
@@ -300,16 +302,16 @@ class Pump(asyncio.Protocol):
                 return  # it fires earlier, finds nothing due and is armed again
             self._timer.cancel()
         self._timer_ms = due_ms
-        delay_ms = max(0, due_ms - self._around.clock.monotonic_ms())
-        self._timer = self._around.loop.call_later(delay_ms / 1000, self._fired)
+        delay_ms = max(0, due_ms - self._context.clock.monotonic_ms())
+        self._timer = self._context.loop.call_later(delay_ms / 1000, self._fired)
 
     def _fired(self) -> None:
         self._timer = None
         if self._is_over:
             return
-        now_ms = self._around.clock.monotonic_ms()
+        now_ms = self._context.clock.monotonic_ms()
         if not self._adapter.is_established and now_ms >= self._handshake_deadline_ms:
-            seconds = self._around.settings.handshake_ms_max / 1000
+            seconds = self._context.settings.handshake_ms_max / 1000
             self._break_off(f"no handshake within {seconds:g} s (listeners.handshake_ms_max)")
             return
         due_ms = self._adapter.next_deadline_ms()
@@ -325,7 +327,7 @@ class Pump(asyncio.Protocol):
         self._transport.close()
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._around.loop.call_later(CLOSE_MS_MAX / 1000, self._transport.abort)
+        self._timer = self._context.loop.call_later(CLOSE_MS_MAX / 1000, self._transport.abort)
 
     def _break_off(self, reason: str) -> None:
         logger.info("connection cut off", extra=_extra(self, reason=reason))
@@ -333,7 +335,7 @@ class Pump(asyncio.Protocol):
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, InvariantBroken):
-            self._around.turns.broken(error)
+            self._context.turns.broken(error)
         logger.error("a connection failed by our mistake", exc_info=error, extra=_extra(self))
         self.abort("an internal error")
 
@@ -356,11 +358,11 @@ LOOK_SECONDS: Final = 0.01
 
 
 class Pumps:
-    """The connections of all protocol listeners together; bounded by their places."""
+    """The connections of all protocol listeners together; bounded by ``limit``."""
 
-    def __init__(self, around: Surroundings, places: Places) -> None:
-        self.around: Final = around
-        self.places: Final = places
+    def __init__(self, context: PumpContext, limit: ConnectionLimit) -> None:
+        self.context: Final = context
+        self.limit: Final = limit
         self.live: set[Pump] = set()
         self._ids = itertools.count(1)
         self._is_hurried = False
@@ -369,7 +371,7 @@ class Pumps:
         """What a listener calls for each connection of this protocol."""
 
         def make(peer: Peer) -> asyncio.Protocol:
-            pump = Pump(ConnectionId(next(self._ids)), peer, factory, self.around, self._lost)
+            pump = Pump(ConnectionId(next(self._ids)), peer, factory, self.context, self._lost)
             self.live.add(pump)
             return pump
 
@@ -400,4 +402,4 @@ class Pumps:
 
     def _lost(self, pump: Pump) -> None:
         self.live.discard(pump)
-        self.places.leave(pump.peer.host)
+        self.limit.release(pump.peer.host)

@@ -18,7 +18,7 @@ from penstock.engine.statistics import EngineStatistics
 from penstock.flow.budgets import IN_FLIGHT_POOL
 from penstock.log.store import Store
 from penstock.model.clock import Clock
-from penstock.server.listener import Places
+from penstock.server.listener import ConnectionLimit
 from penstock.server.probes import LoopLag, Probes
 from penstock.server.pump import Pumps
 from penstock.server.turns import Turns
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class BrokerView:
-    """Implements ``http.app.Observed`` over the parts of one broker."""
+    """What HTTP shows of one broker; ``state`` is what ``/readyz`` tells."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class BrokerView:
         pumps: Pumps,
         probes: Probes,
         lag: LoopLag,
-        http_places: Places,
+        http_limit: ConnectionLimit,
         marks: list[str],
     ) -> None:
         self._settings = settings
@@ -63,11 +63,11 @@ class BrokerView:
         self._pumps = pumps
         self._probes = probes
         self._lag = lag
-        self._http_places = http_places
+        self._http_limit = http_limit
         self._marks = marks
-        self._flow = Rationed(self._make_flow_page)
-        self._metrics: Rationed[bytes] | None = None
-        self._rabbitmq_metrics = Rationed(lambda: rabbitmq_page(*self._gather()))
+        self._flow = CachedPage(self._make_flow_page)
+        self._metrics: CachedPage[bytes] | None = None
+        self._rabbitmq_metrics = CachedPage(lambda: rabbitmq_page(*self._gather()))
         self.events = FlowEvents(clock)
         self.state = "starting"
 
@@ -94,7 +94,7 @@ class BrokerView:
             exposition: Exposition = metrics.Exposition(
                 self._gather, self._engine.tallies, self._engine
             )
-            self._metrics = Rationed(exposition.page)
+            self._metrics = CachedPage(exposition.page)
         return self._metrics.get()
 
     def rabbitmq_metrics_page(self) -> bytes:
@@ -113,7 +113,7 @@ class BrokerView:
 
     def _limits(self) -> list[LimitView]:
         engine, probes = self._engine, self._probes
-        alarms, places = engine.alarms, self._pumps.places
+        alarms, limit = engine.alarms, self._pumps.limit
         storage = self._settings.storage
         free_buffers = engine.free_buffers
         return [
@@ -156,16 +156,16 @@ class BrokerView:
             LimitView(
                 "connections",
                 "listeners.connections_max",
-                places.places_max,
-                places.taken,
+                limit.connections_max,
+                limit.taken,
                 unit="connections",
-                is_reached=places.taken >= places.places_max,
+                is_reached=limit.taken >= limit.connections_max,
             ),
         ]
 
     def _gather(self) -> tuple[EngineStatistics, ProcessStatistics]:
         self.take_events()
-        probes, places, store = self._probes, self._pumps.places, self._store
+        probes, limit, store = self._probes, self._pumps.limit, self._store
         unfinished = self._engine.unfinished_episodes()
         return self._engine.statistics(), ProcessStatistics(
             durability=self._settings.storage.durability,
@@ -176,12 +176,12 @@ class BrokerView:
             inflight_bytes_max=self._engine.inflight_bytes_max,
             unsent_bytes_max=self._engine.unsent_pool.bytes_max,
             unsynced_bytes_max=self._settings.storage.unsynced_bytes_max,
-            connections=places.taken,
-            connections_max=places.places_max,
-            accepted_total=places.accepted,
-            refused_total=places.refused,
-            aborted_total=self._pumps.around.aborted,
-            http_connections=self._http_places.taken,
+            connections=limit.taken,
+            connections_max=limit.connections_max,
+            accepted_total=limit.accepted,
+            refused_total=limit.refused,
+            aborted_total=self._pumps.context.aborted,
+            http_connections=self._http_limit.taken,
             log_bytes=store.log_bytes,
             log_bytes_appended_total=store.counters.bytes_appended,
             append_failures_total=store.counters.append_failures,
@@ -229,7 +229,7 @@ T = TypeVar("T")
 SHARE: Final = 0.2
 
 
-class Rationed(Generic[T]):
+class CachedPage(Generic[T]):
     """The latest page, made again when its age allows."""
 
     __slots__ = ("_cost", "_made_at", "_make", "_snapshot", "_timer")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.adapters.contract import Peer
-from penstock.server.pump import Pump, Surroundings
+from penstock.server.pump import Pump, PumpContext
 from penstock.settings.broker import ListenerSettings
 from penstock.testing.clock import ManualClock
 
@@ -277,7 +277,7 @@ class PumpScene:
         self.turns = FakeTurns()
         self.loop = loop
         self.clock = clock
-        self.around = Surroundings(engine, self.turns, clock, loop, ListenerSettings())
+        self.context = PumpContext(engine, self.turns, clock, loop, ListenerSettings())
         self.factory = FakeFactory()
         self.lost = []
         self.pump = self.connect()
@@ -286,7 +286,7 @@ class PumpScene:
 
     def connect(self, connection_id=1):
         peer = Peer("127.0.0.1", 40000, "127.0.0.1", 5672)
-        pump = Pump(connection_id, peer, self.factory, self.around, self.lost.append)
+        pump = Pump(connection_id, peer, self.factory, self.context, self.lost.append)
         transport = self.make_transport()
         transport.protocol = pump
         pump.connection_made(transport)

@@ -9,7 +9,7 @@ import pytest
 from penstock.server.faults import Faults
 from penstock.server.http.app import make_app
 from penstock.server.http.server import HttpServer
-from penstock.server.listener import TOO_MANY, Listener, Places, open_sockets
+from penstock.server.listener import TOO_MANY, ConnectionLimit, Listener, open_sockets
 from penstock.server.view import Readiness
 
 
@@ -136,11 +136,11 @@ def test_faults_are_for_this_machine_and_not_for_web_pages(broker):
 
 
 @contextlib.contextmanager
-def serving(broker, places, request_ms_max=10_000):
+def serving(broker, limit, request_ms_max=10_000):
     loop = asyncio.get_running_loop()
-    server = HttpServer(make_app(broker), places, loop=loop, request_ms_max=request_ms_max)
+    server = HttpServer(make_app(broker), limit, loop=loop, request_ms_max=request_ms_max)
     sockets = open_sockets("http", ("127.0.0.1",), 0)
-    listener = Listener("http", sockets, places, server.protocol, loop=loop)
+    listener = Listener("http", sockets, limit, server.protocol, loop=loop)
     listener.start()
     try:
         yield sockets[0].getsockname()[1], server
@@ -160,7 +160,7 @@ async def get(port, request=b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnecti
 
 def test_a_request_over_a_socket_is_answered(broker):
     async def scene():
-        with serving(broker, Places(4, per_address_max=4)) as (port, _):
+        with serving(broker, ConnectionLimit(4, per_address_max=4)) as (port, _):
             return await get(port)
 
     answer = asyncio.run(scene())
@@ -170,10 +170,10 @@ def test_a_request_over_a_socket_is_answered(broker):
 
 def test_a_slow_writer_loses_its_place(broker):
     async def scene():
-        places = Places(1, per_address_max=1)
-        with serving(broker, places, request_ms_max=50) as (port, _):
+        limit = ConnectionLimit(1, per_address_max=1)
+        with serving(broker, limit, request_ms_max=50) as (port, _):
             slow = await get(port, b"GET /livez HT")
-            while places.taken:
+            while limit.taken:
                 await asyncio.sleep(0)
             return slow, await get(port)
 
@@ -184,21 +184,21 @@ def test_a_slow_writer_loses_its_place(broker):
 
 def test_more_connections_than_places_are_turned_away(broker):
     async def scene():
-        places = Places(1, per_address_max=1)
-        with serving(broker, places) as (port, _):
+        limit = ConnectionLimit(1, per_address_max=1)
+        with serving(broker, limit) as (port, _):
             _, first = await asyncio.open_connection("127.0.0.1", port)
-            while not places.taken:
+            while not limit.taken:
                 await asyncio.sleep(0)
             second = await get(port)
             first.close()
-            return second, places.refused[TOO_MANY]
+            return second, limit.refused[TOO_MANY]
 
     assert asyncio.run(scene()) == (b"", 1)
 
 
 def test_nonsense_is_answered_with_400_and_harms_nobody(broker):
     async def scene():
-        with serving(broker, Places(4, per_address_max=4)) as (port, _):
+        with serving(broker, ConnectionLimit(4, per_address_max=4)) as (port, _):
             return await get(port, b"\x00\x01\x02 nonsense\r\n\r\n"), await get(port)
 
     nonsense, good = asyncio.run(scene())

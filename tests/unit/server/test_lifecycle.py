@@ -16,7 +16,7 @@ from penstock.model.errors import InvariantBroken, StartRefused, SyncFailed
 from penstock.model.ids import size_text
 from penstock.server.faults import FaultOrder
 from penstock.server.lifecycle import Broker, Figures, amber_marks, banner_lines, print_banner
-from penstock.server.opening import Listening
+from penstock.server.opening import ProtocolBinding
 from penstock.settings.broker import BrokerSettings, ListenerSettings, StorageSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
@@ -67,7 +67,7 @@ class House:
             flow=more.pop("flow", FlowSettings(disk_free_limit="1KiB")),
             listeners=ListenerSettings(http="0", **more),
         )
-        self.broker = Broker(self.settings, listening=[Listening(LineFactory(), 0)])
+        self.broker = Broker(self.settings, listening=[ProtocolBinding(LineFactory(), 0)])
         self.clients = []
 
     async def connect(self):

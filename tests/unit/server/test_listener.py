@@ -15,11 +15,11 @@ from penstock.server.listener import (
     RESERVED_FILES,
     TOO_MANY,
     TOO_MANY_OF_ADDRESS,
+    ConnectionLimit,
     Listener,
-    Places,
     files_max,
     open_sockets,
-    protocol_places,
+    protocol_limit,
 )
 from penstock.settings.broker import ListenerSettings
 
@@ -27,9 +27,9 @@ LOCALHOST = ("127.0.0.1", "::1")
 
 
 class Echo(asyncio.Protocol):
-    def __init__(self, peer, places):
+    def __init__(self, peer, limit):
         self.peer = peer
-        self.places = places
+        self.limit = limit
 
     def connection_made(self, transport):
         self.transport = transport
@@ -38,14 +38,14 @@ class Echo(asyncio.Protocol):
         self.transport.write(data)
 
     def connection_lost(self, exc):
-        self.places.leave(self.peer.host)
+        self.limit.release(self.peer.host)
 
 
 @contextlib.contextmanager
-def listening(places, make=Echo):
+def listening(limit, make=Echo):
     sockets = open_sockets("amqp", LOCALHOST, 0)
     loop = asyncio.get_running_loop()
-    listener = Listener("amqp", sockets, places, lambda peer: make(peer, places), loop=loop)
+    listener = Listener("amqp", sockets, limit, lambda peer: make(peer, limit), loop=loop)
     listener.start()
     try:
         yield listener, sockets[0].getsockname()[1]
@@ -85,14 +85,14 @@ def test_a_taken_port_is_refused_in_a_sentence_that_names_it():
 
 def test_a_port_that_somebody_took_between_bind_and_listen_is_refused_in_the_same_words():
     async def scene():
-        places = Places(1, per_address_max=1)
-        with listening(places) as (_, port):
+        limit = ConnectionLimit(1, per_address_max=1)
+        with listening(limit) as (_, port):
             pass
         sockets = open_sockets("amqp", ("127.0.0.1",), port)
         others = open_sockets("amqp", ("127.0.0.1",), port)
         others[0].listen()
         loop = asyncio.get_running_loop()
-        late = Listener("amqp", sockets, places, lambda peer: Echo(peer, places), loop=loop)
+        late = Listener("amqp", sockets, limit, lambda peer: Echo(peer, limit), loop=loop)
         try:
             with pytest.raises(StartRefused, match=rf"port {port} for amqp .* taken"):
                 late.start()
@@ -116,7 +116,7 @@ def test_an_address_of_another_machine_is_refused():
 
 def test_peers_of_both_families_are_served():
     async def scene():
-        with listening(Places(10, per_address_max=10)) as (_, port):
+        with listening(ConnectionLimit(10, per_address_max=10)) as (_, port):
             answers = [await ask(port, host) for host in LOCALHOST]
             await hang_up(*(writer for _, writer in answers))
             return [answer for answer, _ in answers]
@@ -126,31 +126,31 @@ def test_peers_of_both_families_are_served():
 
 def test_a_peer_without_a_place_is_closed_and_the_next_one_served():
     async def scene():
-        places = Places(1, per_address_max=10)
-        with listening(places) as (_, port):
+        limit = ConnectionLimit(1, per_address_max=10)
+        with listening(limit) as (_, port):
             _, first = await ask(port)
             answer, second = await ask(port)
             await hang_up(first, second)
-            while places.taken:
+            while limit.taken:
                 await asyncio.sleep(0)
             third_answer, third = await ask(port)
             await hang_up(third)
-            return answer, places.refused[TOO_MANY], third_answer
+            return answer, limit.refused[TOO_MANY], third_answer
 
     assert asyncio.run(scene()) == (b"", 1, b"ping")
 
 
 def test_a_protocol_that_cannot_be_made_gives_its_place_back(caplog):
-    def broken(peer, places):
+    def broken(peer, limit):
         raise ValueError("no adapter today")
 
     async def scene():
-        places = Places(1, per_address_max=1)
-        with listening(places, broken) as (_, port):
+        limit = ConnectionLimit(1, per_address_max=1)
+        with listening(limit, broken) as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             assert await reader.read() == b""
             await hang_up(writer)
-        return places.taken
+        return limit.taken
 
     assert asyncio.run(scene()) == 0
     assert "could not be served" in caplog.text
@@ -176,8 +176,8 @@ def test_accepting_goes_on_after_the_process_ran_out_of_file_handles(monkeypatch
             return getattr(self.real, name)
 
     async def scene():
-        places = Places(10, per_address_max=10)
-        with listening(places) as (listener, port):
+        limit = ConnectionLimit(10, per_address_max=10)
+        with listening(limit) as (listener, port):
             loop = asyncio.get_running_loop()
             for real in list(listener._sockets):
                 loop.remove_reader(real)
@@ -186,14 +186,14 @@ def test_accepting_goes_on_after_the_process_ran_out_of_file_handles(monkeypatch
             listener.start()
             answer, writer = await asyncio.wait_for(ask(port), 10)
             await hang_up(writer)
-            return answer, places.refused[NO_FILES]
+            return answer, limit.refused[NO_FILES]
 
     assert asyncio.run(scene()) == (b"ping", 1)
 
 
 def test_the_endpoint_is_what_a_client_dials():
     async def scene():
-        with listening(Places(1, per_address_max=1)) as (listener, port):
+        with listening(ConnectionLimit(1, per_address_max=1)) as (listener, port):
             return listener.endpoint, port
 
     endpoint, port = asyncio.run(scene())
@@ -216,31 +216,31 @@ def test_a_small_receive_buffer_reaches_the_connections():
 
 
 def test_a_full_house_turns_peers_away_and_counts_them():
-    places = Places(2, per_address_max=2)
-    assert [places.take(address) for address in ("a", "b", "c")] == [True, True, False]
-    assert places.refused[TOO_MANY] == 1
-    places.leave("a")
-    assert places.take("c")
+    limit = ConnectionLimit(2, per_address_max=2)
+    assert [limit.acquire(address) for address in ("a", "b", "c")] == [True, True, False]
+    assert limit.refused[TOO_MANY] == 1
+    limit.release("a")
+    assert limit.acquire("c")
 
 
 def test_one_address_cannot_take_all_places():
-    places = Places(10, per_address_max=1)
-    assert places.take("a")
-    assert not places.take("a")
-    assert places.take("b")
-    assert places.refused[TOO_MANY_OF_ADDRESS] == 1
+    limit = ConnectionLimit(10, per_address_max=1)
+    assert limit.acquire("a")
+    assert not limit.acquire("a")
+    assert limit.acquire("b")
+    assert limit.refused[TOO_MANY_OF_ADDRESS] == 1
 
 
 def test_an_address_that_left_is_forgotten():
-    places = Places(10, per_address_max=1)
+    limit = ConnectionLimit(10, per_address_max=1)
     for number in range(100):
-        assert places.take(str(number % 50))
-        places.leave(str(number % 50))
-    assert not places._per_address
+        assert limit.acquire(str(number % 50))
+        limit.release(str(number % 50))
+    assert not limit._per_address
 
 
 def test_the_log_keeps_its_file_handles_whatever_the_settings_allow():
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     settings = ListenerSettings(connections_max=10_000_000)
-    assert protocol_places(settings).places_max <= files_max() - RESERVED_FILES
+    assert protocol_limit(settings).connections_max <= files_max() - RESERVED_FILES
     assert files_max() >= soft

@@ -12,8 +12,8 @@ from penstock.server import opening
 from penstock.server.lifecycle import SystemClock
 from penstock.server.opening import (
     LOOK_MS,
-    Housekeeper,
-    Patience,
+    DeadlineDriver,
+    RecoveryProgress,
     built_in,
     lock_directory,
     make_directory,
@@ -50,7 +50,7 @@ def test_an_error_of_the_disk_while_opening_is_a_refusal_that_names_the_place(
 
 
 def test_a_quick_recovery_says_nothing(capsys):
-    with Patience("recovering"):
+    with RecoveryProgress("recovering"):
         pass
     assert capsys.readouterr().err == ""
 
@@ -59,7 +59,7 @@ def test_a_long_recovery_says_what_it_does(monkeypatch):
     said = threading.Event()
     monkeypatch.setattr(opening, "SILENCE_SECONDS", 0.001)
     monkeypatch.setattr("builtins.print", lambda text, **_: said.set() if "recov" in text else None)
-    with Patience("recovering the log"):
+    with RecoveryProgress("recovering the log"):
         assert said.wait(10)
 
 
@@ -170,7 +170,7 @@ def keep(clock, loop, *tasks):
     timers, turns = Timers(), []
     for task in tasks:
         timers.add(task)
-    keeper = Housekeeper(timers, clock, loop, lambda: turns.append(clock.monotonic_ms()))
+    keeper = DeadlineDriver(timers, clock, loop, lambda: turns.append(clock.monotonic_ms()))
     return timers, keeper, turns
 
 
@@ -189,8 +189,8 @@ def test_a_deadline_that_comes_nearer_with_a_word_is_met_in_time(clock, loop):
     timers, _, _ = keep(clock, loop, task)
     loop.run(300)
     task.at_ms = clock.monotonic_ms() + 50
-    timers.stir()
-    timers.stir()
+    timers.reschedule()
+    timers.reschedule()
     loop.run(50)
     assert task.met == [0]
 
@@ -218,8 +218,8 @@ def test_only_those_that_are_due_are_called(clock, loop):
 def test_after_the_stop_nobody_is_called(clock, loop):
     task = Task(clock, clock.monotonic_ms() + 10)
     timers, keeper, turns = keep(clock, loop, task)
-    timers.stir()
+    timers.reschedule()
     keeper.stop()
-    timers.stir()
+    timers.reschedule()
     loop.run(5000)
     assert (task.met, turns) == ([], [])

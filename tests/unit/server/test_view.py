@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.server.view import Rationed
+from penstock.server.view import CachedPage
 
 
 class Press:
@@ -23,7 +23,7 @@ class Press:
 @pytest.mark.parametrize("cost", [0.001, 0.2])
 def test_however_often_it_is_asked_making_takes_a_fifth_of_the_time(cost):
     press = Press(cost)
-    page = Rationed(press.make, press.timer)
+    page = CachedPage(press.make, press.timer)
     while press.now < 100 * cost:
         page.get()
         press.now += cost / 10
@@ -33,7 +33,7 @@ def test_however_often_it_is_asked_making_takes_a_fifth_of_the_time(cost):
 
 def test_a_page_that_is_old_enough_is_made_again():
     press = Press(0.2)
-    page = Rationed(press.make, press.timer)
+    page = CachedPage(press.make, press.timer)
     assert page.get() == 1
     press.now += 0.5
     assert page.get() == 1

@@ -260,7 +260,7 @@ class Relays:
         self._tickets += 1
         deadline_ms = self._broker.clock.monotonic_ms() + RELAY_MS
         heapq.heappush(self._waiting, (deadline_ms, self._tickets, relay))
-        self._broker.timers.stir()
+        self._broker.timers.reschedule()
         relay.client.push(relay.passed_on, relay.answered)
 
     def next_deadline_ms(self) -> int | None:

@@ -81,7 +81,7 @@ class ClusterRoutes:
         self._held += 1
         entry.held.append((now_ms + HOLD_MS_MAX, told))
         entry.renew_ms = now_ms
-        self._broker.timers.stir()
+        self._broker.timers.reschedule()
         self.on_want()
 
     # For whoever asks the name server.

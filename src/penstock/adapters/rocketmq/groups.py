@@ -340,7 +340,7 @@ class Clients:
         for consumer in data.consumer_data_set:
             is_silent = data.without_sub and data.heartbeat_fingerprint != 0
             refusal = self._consumer(consumer, client, is_silent=is_silent) or refusal
-        self._broker.timers.stir()
+        self._broker.timers.reschedule()
         if refusal is not None:
             raise system_error(refusal)
         connection.answer(command)

@@ -220,7 +220,7 @@ class ShortHolds:
         if self._sweep_ms is None:
             now_ms = self._broker.clock.monotonic_ms()
             self._sweep_ms = now_ms + self._broker.settings.short_polling_ms
-            self._broker.timers.stir()
+            self._broker.timers.reschedule()
         return True
 
     def next_deadline_ms(self) -> int | None:

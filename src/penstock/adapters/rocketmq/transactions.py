@@ -254,7 +254,7 @@ class TransactionService:
         self._open[position] = 0
         wait_ms = self._immunity_ms(record)
         heappush(self._asks, (self._broker.clock.monotonic_ms() + wait_ms, position))
-        self._broker.timers.stir()
+        self._broker.timers.reschedule()
 
     def _close(self, position: int) -> None:
         if self._open.pop(position, 0):

@@ -19,7 +19,7 @@ turns: none of them waits, and each is bounded whatever the number of connection
 import asyncio
 import ipaddress
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -30,26 +30,10 @@ from starlette.routing import Route
 from penstock.model.errors import AlreadyExists, NotFound, PenstockError, SettingsError
 from penstock.server.admin import Administration
 from penstock.server.faults import FaultOrder, Faults
-from penstock.server.view import Readiness
+from penstock.server.view import BrokerView
 
 RABBITMQ: Final = "rabbitmq"
 _ENCODER = msgspec.json.Encoder()
-
-
-class Observed(Protocol):
-    """What HTTP shows of a broker."""
-
-    def readiness(self) -> Readiness: ...
-
-    def flow_page(self) -> dict[str, Any]: ...
-
-    async def metrics_page(self) -> bytes:
-        """All metrics as Prometheus text."""
-        ...
-
-    def rabbitmq_metrics_page(self) -> bytes:
-        """The few that dashboards made for RabbitMQ need, under its names."""
-        ...
 
 
 class Json(Response):
@@ -62,7 +46,7 @@ class Json(Response):
 
 
 def make_app(
-    broker: Observed,
+    broker: BrokerView,
     faults: Faults | None = None,
     administration: Administration | None = None,
     management: Sequence[Route] = (),
@@ -121,24 +105,28 @@ async def _not_found(request: Request, _error: Exception) -> Response:
 # ---- admin --------------------------------------------------------------------------------------
 # ``/api/topics`` and ``/api/groups``: see and change them. Neither is a path of RabbitMQ's API.
 #
-# ====== ===================================== ============================================= GET
-# /api/topics ?offset ?contains ?hidden a page of topics POST /api/topics create: {"name", "space",
-# "queues"} GET /api/topics/NAME ?space one topic with queues and groups DELETE /api/topics/NAME
-# ?space with its messages POST /api/topic-policies {"topic", "space", "spark_backpressure", ...}
-# GET /api/queries Spark queries: position, lag, rate, lease, last batch DELETE /api/queries/NAME
-# forget one, with its positions GET /api/groups ?offset ?contains ?hidden a page of (group, topic)
-# with lag GET /api/groups/NAME its topics, queue by queue DELETE /api/groups/NAME ?topic ?space
-# from one topic or from all POST /api/group-offsets reset: {"group", "topic", "space", "to",
-# "queue"} POST /api/group-modes {"group", "topic", "mode", "share"}, this broker only GET
-# /api/places its name and address in clusters, and name servers ======
-# ===================================== =============================================
+# ======  =====================================  =============================================
+# GET     /api/topics ?offset ?contains ?hidden  a page of topics
+# POST    /api/topics                            create: {"name", "space", "queues"}
+# GET     /api/topics/NAME ?space                one topic with queues and groups
+# DELETE  /api/topics/NAME ?space                with its messages
+# POST    /api/topic-policies                    {"topic", "space", "spark_backpressure", ...}
+# GET     /api/queries                           Spark queries: position, lag, rate, lease, batch
+# DELETE  /api/queries/NAME                      forget one, with its positions
+# GET     /api/groups ?offset ?contains ?hidden  a page of (group, topic) with lag
+# GET     /api/groups/NAME                       its topics, queue by queue
+# DELETE  /api/groups/NAME ?topic ?space         from one topic or from all
+# POST    /api/group-offsets                     reset: {"group", "topic", "space", "to", "queue"}
+# POST    /api/group-modes                       {"group", "topic", "mode", "share"}, here only
+# GET     /api/places                            its name and address in clusters, and name servers
+# ======  =====================================  =============================================
 #
 # Names may hold slashes, so nothing comes behind one in a path. Reading is free like ``/api/flow``;
-# changes are for this machine (``loopback.py``) and answered once they would survive a crash.
+# changes are for this machine (``refusal``) and answered once they would survive a crash.
 
 
 DURABLE_SECONDS_MAX: Final = 10.0
-_WHAT: Final = "topics and groups are changed"
+_CHANGES: Final = "topics and groups are changed"
 
 
 class CreateTopic(msgspec.Struct, forbid_unknown_fields=True):
@@ -180,7 +168,7 @@ class SetPolicy(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     spark_backlog_age_ms_max: int | None = None
 
 
-Order = TypeVar("Order", bound=msgspec.Struct)
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class AdminApi:
@@ -228,7 +216,7 @@ class AdminApi:
             self._admin.delete_topic(name, space)
             return {"done": f"topic '{name}' deleted with its messages"}
 
-        return refusal(request, _WHAT) or await self._durable(delete)
+        return refusal(request, _CHANGES) or await self._durable(delete)
 
     async def set_policy(self, request: Request) -> Response:
 
@@ -251,7 +239,7 @@ class AdminApi:
             self._admin.forget_query(name)
             return {"done": f"query '{name}' forgotten"}
 
-        return refusal(request, _WHAT) or await self._durable(forget)
+        return refusal(request, _CHANGES) or await self._durable(forget)
 
     async def groups(self, request: Request) -> Response:
         return _answer(lambda: self._admin.groups(**_paging(request)))
@@ -267,7 +255,7 @@ class AdminApi:
             count = self._admin.delete_group(name, query.get("topic"), query.get("space", ""))
             return {"done": f"group '{name}' deleted from {count} topics"}
 
-        return refusal(request, _WHAT) or await self._durable(delete)
+        return refusal(request, _CHANGES) or await self._durable(delete)
 
     async def reset_group(self, request: Request) -> Response:
 
@@ -295,9 +283,9 @@ class AdminApi:
         return _answer(self._admin.places)
 
     async def _change(
-        self, request: Request, kind: type[Order], change: Callable[[Order], Any]
+        self, request: Request, kind: type[Body], change: Callable[[Body], Any]
     ) -> Response:
-        body = await json_body(request, _WHAT)
+        body = await json_body(request, _CHANGES)
         if isinstance(body, Response):
             return body
         try:
@@ -351,7 +339,7 @@ def _answer(make: Callable[[], Any]) -> Response:
 # ======  ================  ============================================================
 #
 # A change holds at once, for what is under way too, and until the next start; like every change
-# without a password it is for this machine (``loopback.py``).
+# without a password it is for this machine (``refusal``).
 
 
 class SetCredit(msgspec.Struct, forbid_unknown_fields=True):
@@ -387,20 +375,20 @@ def credit_routes(administration: Administration) -> list[Route]:
 # ---- faults api ---------------------------------------------------------------------------------
 # ``/api/faults``: GET what is in force, POST an order (D26). Exists only with ``--faults``.
 #
-# Loopback only, and not for web pages (``loopback.py``).
+# Loopback only, and not for web pages (``refusal``).
 
 
 _DECODER: Final = msgspec.json.Decoder(FaultOrder)
-_FAULTS_API_WHAT: Final = "faults are ordered"
+_FAULTS: Final = "faults are ordered"
 
 
 def fault_routes(faults: Faults) -> list[Route]:
 
     async def show(request: Request) -> Response:
-        return refusal(request, _FAULTS_API_WHAT) or JSONResponse(faults.view())
+        return refusal(request, _FAULTS) or JSONResponse(faults.view())
 
     async def order(request: Request) -> Response:
-        body = await json_body(request, _FAULTS_API_WHAT)
+        body = await json_body(request, _FAULTS)
         if isinstance(body, Response):
             return body
         try:

@@ -2,8 +2,8 @@
 
 uvicorn brings the parsing and ASGI; its ``Server`` is left out, because our listener already knows
 how to accept under pressure (T9) and our loop needs no second set of signal handlers and timers.
-Added here: places of its own, and a time limit from the first byte of a request to the end of its
-answer, without which slow writers would take all places for ever (T10).
+Added here: a connection limit of its own, and a time limit from the first byte of a request to the
+end of its answer, without which slow writers would hold all connections for ever (T10).
 """
 
 import asyncio
@@ -15,19 +15,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from penstock.adapters.contract import Peer
-from penstock.server.listener import Places
+from penstock.server.listener import ConnectionLimit
 
 HEAD_BYTES_MAX: Final = 16 * 1024
 KEEP_ALIVE_SECONDS: Final = 15
 
 
-class GuardedHttp(H11Protocol):
-    """One HTTP connection with a place and a deadline."""
+class LimitedHttpProtocol(H11Protocol):
+    """One HTTP connection with a limit and a deadline."""
 
-    def __init__(self, peer: Peer, places: Places, seconds_max: float, **uvicorn: Any) -> None:
+    def __init__(
+        self, peer: Peer, limit: ConnectionLimit, seconds_max: float, **uvicorn: Any
+    ) -> None:
         super().__init__(**uvicorn)
         self._peer = peer
-        self._places = places
+        self._limit = limit
         self._seconds_max = seconds_max
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -46,10 +48,9 @@ class GuardedHttp(H11Protocol):
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Gone: give the place back."""
         self._end()
         super().connection_lost(exc)
-        self._places.leave(self._peer.host)
+        self._limit.release(self._peer.host)
 
     def _begin(self) -> None:
         if self._deadline is None:
@@ -67,7 +68,7 @@ class HttpServer:
     def __init__(
         self,
         app: Starlette,
-        places: Places,
+        limit: ConnectionLimit,
         *,
         loop: asyncio.AbstractEventLoop,
         request_ms_max: int,
@@ -88,15 +89,15 @@ class HttpServer:
         )
         self._config.load()
         self._state = ServerState()
-        self._places = places
+        self._limit = limit
         self._loop = loop
         self._seconds_max = request_ms_max / 1000
 
     def protocol(self, peer: Peer) -> asyncio.Protocol:
         """The protocol of a new connection."""
-        return GuardedHttp(
+        return LimitedHttpProtocol(
             peer,
-            self._places,
+            self._limit,
             self._seconds_max,
             config=self._config,
             server_state=self._state,

@@ -167,7 +167,7 @@ class RouteRegistry:
         broker.heard_ms = self._broker.clock.monotonic_ms()
         usual_ms = self._broker.settings.broker_silence_ms_max
         broker.silence_ms_max = silence_ms_max if silence_ms_max > 0 else usual_ms
-        self._broker.timers.stir()
+        self._broker.timers.reschedule()
         return broker
 
     def leave(self, name: str, broker_id: str) -> None:

@@ -419,7 +419,7 @@ class PopWaits:
         if not self._held.hold(key, poll, deadline_ms, owner=owner):
             return PollResult.FULL
         self._watch(poll.connection)
-        self._timers.stir()
+        self._timers.reschedule()
         return PollResult.HELD
 
     def look(self, topic: str, group: str, queues: int) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.server.http.server import HttpServer
 
 
-class HttpDoor:
+class LazyHttpServer:
     """Makes the connections of a server that is built by the first of them."""
 
     def __init__(self, build: Callable[[], HttpServer]) -> None:
