@@ -1,14 +1,13 @@
-"""The management API of one AMQP house: one table of paths, one way in.
+"""The management API of one AMQP broker: RabbitMQ's paths, found in one table.
 
-Every path that RabbitMQ's tools use and we have is in the table of one of four files: ``overview``
-(totals, the node), ``clients`` (connections, channels, health), ``topology`` (vhosts, users,
-exchanges, bindings, definitions) and ``queues`` (queues and messages). A pattern is a tuple of
-parts; ``*`` stands for a name. Our own paths below ``/api`` (flow, topics, groups, queries, faults)
-begin with other words.
+Every path that RabbitMQ's tools use and we have is in the table of one of three files: ``clients``
+(totals, the node, health, connections, channels), ``topology`` (vhosts, users, exchanges, bindings,
+definitions) and ``queues`` (queues and messages). A pattern is a tuple of parts; ``*`` stands for a
+name. Our own paths below ``/api`` (flow, topics, groups, queries, faults) begin with other words.
 
-A handler gets the request and the names in its path. It returns JSON content for 200, ``Done`` for
-201 and 204, ``Failed`` for a health check's 503, or raises: ``Problem`` as it is, ``AmqpError`` by
-its code. Changes are answered once they would survive a crash.
+A handler gets the request and the names in its path. It returns JSON content for 200,
+``EmptyResponse`` for 201 and 204, ``HealthCheckFailed`` for 503, or raises: ``ApiError`` as it is,
+``AmqpError`` by its code. Changes are answered once they would survive a crash.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.server.management import clients, queues, topology
-from penstock.server.management.asked import (
+from penstock.server.management.request import (
     ANY,
     REALM,
-    Asked,
-    Done,
-    Failed,
+    ApiContext,
+    ApiError,
+    ApiRequest,
+    EmptyResponse,
     Handler,
-    Place,
-    Problem,
-    Table,
+    HealthCheckFailed,
+    RouteTable,
     bad_request,
     login,
     not_found,
-    parts_of,
+    path_of,
     reason_of,
 )
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
@@ -52,17 +51,16 @@ _STATUS: Final = {
 
 
 class ManagementApi:
-    """Answers for one house."""
+    """Finds and calls the handler of a request, and turns its result into a response."""
 
     def __init__(
         self, broker: AmqpBroker, wake: Callable[[], None], endpoints: Mapping[str, str]
     ) -> None:
-        self._topic_lag = Place(broker, wake, endpoints)
-        self._table: Table = {
-            **clients.OVERVIEW_TABLE,
-            **clients.CLIENT_TABLE,
-            **topology.TABLE,
-            **queues.TABLE,
+        self._api = ApiContext(broker, wake, endpoints)
+        self._table: RouteTable = {
+            **clients.CLIENT_ROUTES,
+            **topology.TOPOLOGY_ROUTES,
+            **queues.QUEUE_ROUTES,
         }
         self._patterns = {pattern for _, pattern in self._table}
 
@@ -79,18 +77,18 @@ class ManagementApi:
     async def answer(self, request: Request) -> Response:
         """Any request below ``/api``."""
         try:
-            user = login(request, self._topic_lag.broker.users)
-            path = parts_of(request)
+            user = login(request, self._api.broker.users)
+            path = path_of(request)
             handler, names = self._find(request.method, path)
-            found = await handler(self._topic_lag, Asked(request, user, path), *names)
-        except (Problem, ValueError) as error:
-            return _problem(_told(error))
+            found = await handler(self._api, ApiRequest(request, user, path), *names)
+        except (ApiError, ValueError) as error:
+            return _error_response(_api_error(error))
         finally:
             # Whatever was done may need a turn, also what went wrong half-way.
-            self._topic_lag.wake()
-        if isinstance(found, Failed):
+            self._api.wake()
+        if isinstance(found, HealthCheckFailed):
             return _json({"status": "failed", "reason": found.reason}, 503)
-        if isinstance(found, Done):
+        if isinstance(found, EmptyResponse):
             headers = {"location": found.location} if found.location else None
             return Response(status_code=201 if found.is_new else 204, headers=headers)
         return _json(found)
@@ -98,7 +96,7 @@ class ManagementApi:
     def _find(self, method: str, path: tuple[str, ...]) -> tuple[Handler, list[str]]:
         """The handler of a path; literal parts go before names."""
         method = "GET" if method == "HEAD" else method
-        fitting = [each for each in self._patterns if _fits(each, path)]
+        fitting = [each for each in self._patterns if _matches(each, path)]
         if not fitting:
             raise not_found()
         fitting.sort(key=lambda pattern: pattern.count(ANY))
@@ -107,27 +105,27 @@ class ManagementApi:
             if handler is not None:
                 names = [part for part, each in zip(path, pattern, strict=True) if each == ANY]
                 return handler, names
-        raise Problem(405, "method_not_allowed", f"no {method} here")
+        raise ApiError(405, "method_not_allowed", f"no {method} here")
 
 
-def _fits(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
+def _matches(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
     return len(pattern) == len(path) and all(
         each in (ANY, part) for each, part in zip(pattern, path, strict=True)
     )
 
 
-def _told(error: Problem | ValueError) -> Problem:
+def _api_error(error: ApiError | ValueError) -> ApiError:
     """What went wrong as HTTP says it; every ``AmqpError`` is a ``ValueError``."""
-    if isinstance(error, Problem):
+    if isinstance(error, ApiError):
         return error
     if not isinstance(error, AmqpError):
         return bad_request(str(error))
     status = _STATUS.get(error.code, 400)
     word = "not_found" if status == 404 else "bad_request"
-    return Problem(status, word, reason_of(error))
+    return ApiError(status, word, reason_of(error))
 
 
-def _problem(problem: Problem) -> Response:
+def _error_response(problem: ApiError) -> Response:
     headers = {"www-authenticate": REALM} if problem.status == 401 else None
     return _json({"error": problem.error, "reason": problem.reason}, problem.status, headers)
 

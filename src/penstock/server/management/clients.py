@@ -1,6 +1,10 @@
-"""Health, connections, channels and consumers.
+"""The broker as a whole, its health, and its connections, channels and consumers.
 
 ======  ==========================================  ==============================================
+GET     /api/overview                               totals, rates, listeners, versions
+GET     /api/whoami                                 name and tags of who asks
+GET     /api/cluster-name                           what the broker calls itself
+GET     /api/nodes, /api/nodes/NAME                 this process as a node
 GET     /api/health/checks/alarms, local-alarms     200, or 503 while an alarm is raised
 GET     /api/health/checks/port-listener/PORT       200 when something of ours listens there; also
                                                     protocol-listener/NAME
@@ -13,6 +17,8 @@ DELETE  /api/connections/NAME                       closed with 320; header X-Re
 GET     /api/channels, /api/vhosts/V/channels       their channels; /api/channels/NAME
 GET     /api/consumers, /api/consumers/VHOST        their consumers
 ======  ==========================================  ==============================================
+
+Figures of the Erlang machine (processes, reductions, garbage, Mnesia) are left out.
 """
 
 from __future__ import annotations
@@ -40,13 +46,13 @@ from penstock.adapters.amqp.management.views import (
     consumer_view,
     node_of,
 )
-from penstock.server.management.asked import (
+from penstock.server.management.request import (
     ANY,
-    Asked,
-    Done,
-    Failed,
-    Place,
-    Table,
+    ApiContext,
+    ApiRequest,
+    EmptyResponse,
+    HealthCheckFailed,
+    RouteTable,
     bad_request,
     not_found,
     paged,
@@ -61,155 +67,6 @@ EMPTY: Final = (
 """Lists that tools ask for and that are always empty here."""
 _NAMES: Final = ((ANY, ANY), (ANY, ANY, ANY))
 """How one of them is named: by vhost and name, parameters by component as well."""
-
-
-async def alarms(place: Place, _asked: Asked) -> dict[str, str] | Failed:
-    """503 while an alarm is raised."""
-    raised = place.broker.engine.alarms.raised
-    if raised:
-        told = ", ".join(f"{reason.value} ({culprit})" for reason, culprit in raised.items())
-        return Failed(f"alarms in effect: {told}")
-    return {"status": "ok"}
-
-
-async def alive(place: Place, _asked: Asked, vhost: str) -> dict[str, str]:
-    place.vhost(vhost)
-    return {"status": "ok"}
-
-
-async def listens(place: Place, _asked: Asked, wanted: str) -> dict[str, str] | Failed:
-    """503 unless a listener has that name or port."""
-    known = {each for name, at in place.endpoints.items() for each in (name, at.rpartition(":")[2])}
-    # RabbitMQ's health checks call it by version as well.
-    if wanted not in known and not wanted.startswith(f"{AMQP}/"):
-        return Failed(f"no listener for {wanted}")
-    return {"status": "ok"}
-
-
-async def well(_topic_lag: Place, _asked: Asked) -> dict[str, str]:
-    """Checks of things that cannot go wrong here."""
-    return {"status": "ok"}
-
-
-async def nothing(_topic_lag: Place, _asked: Asked, *_names: str) -> list[Any]:
-    """Lists of what we do not have."""
-    return []
-
-
-async def not_built(_topic_lag: Place, asked: Asked, *_names: str) -> Done:
-    """Saying yes would be a lie."""
-    raise bad_request(f"there are no {asked.path[0]} here")
-
-
-async def none_of_them(_topic_lag: Place, _asked: Asked, *_names: str) -> Done:
-    """One of what we do not have."""
-    raise not_found()
-
-
-async def connections(place: Place, asked: Asked, vhost: str | None = None) -> Any:
-    found = _connections(place, vhost)
-    return await paged(asked, found, connection_view)
-
-
-async def connection(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
-    return connection_view(_connection(place, name))
-
-
-async def connection_channels(place: Place, asked: Asked, name: str) -> Any:
-    found = _connection(place, name).channels.values()
-    return await paged(asked, found, channel_view)
-
-
-async def close(place: Place, asked: Asked, name: str) -> Done:
-    connection = _connection(place, name)
-    reason = asked.headers.get("x-reason") or CLOSED
-    place.broker.close_connection(connection.connection_id, reason)
-    return Done()
-
-
-async def channels(place: Place, asked: Asked, vhost: str | None = None) -> Any:
-    found = [
-        each for connection in _connections(place, vhost) for each in connection.channels.values()
-    ]
-    return await paged(asked, found, channel_view)
-
-
-async def channel(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
-    """One channel, with its consumers."""
-    for connection in _connections(place, None):
-        for each in connection.channels.values():
-            if channel_name(each) == name:
-                return channel_view(each, is_detailed=True)
-    raise not_found()
-
-
-async def consumers(place: Place, asked: Asked, vhost: str | None = None) -> Any:
-    found = [
-        entry
-        for connection in _connections(place, vhost)
-        for each in connection.channels.values()
-        for entry in each.consumers.by_tag.values()
-    ]
-    return await paged(asked, found, consumer_view)
-
-
-def _connections(place: Place, vhost: str | None) -> list[AmqpConnection]:
-    if vhost is not None:
-        place.vhost(vhost)
-    return [
-        each
-        for each in place.broker.connections.values()
-        if vhost is None or each.vhost.name == vhost
-    ]
-
-
-def _connection(place: Place, name: str) -> AmqpConnection:
-    for each in place.broker.connections.values():
-        if each.name == name:
-            return each
-    raise not_found()
-
-
-CLIENT_TABLE: Final[Table] = {
-    ("GET", ("health", "checks", "alarms")): alarms,
-    ("GET", ("health", "checks", "local-alarms")): alarms,
-    ("GET", ("healthchecks", "node")): alarms,
-    ("GET", ("health", "checks", "virtual-hosts")): well,
-    ("GET", ("health", "checks", "node-is-quorum-critical")): well,
-    ("GET", ("health", "checks", "port-listener", ANY)): listens,
-    ("GET", ("health", "checks", "protocol-listener", ANY)): listens,
-    ("GET", ("aliveness-test", ANY)): alive,
-    **{("GET", (kind,)): nothing for kind in EMPTY},
-    **{("GET", (kind, ANY)): nothing for kind in EMPTY},
-    **{("PUT", (kind, *names)): not_built for kind in EMPTY for names in _NAMES},
-    **{("GET", (kind, *names)): none_of_them for kind in EMPTY for names in _NAMES},
-    **{("DELETE", (kind, *names)): none_of_them for kind in EMPTY for names in _NAMES},
-    ("GET", ("connections",)): connections,
-    ("GET", ("vhosts", ANY, "connections")): connections,
-    ("GET", ("connections", ANY)): connection,
-    ("GET", ("connections", ANY, "channels")): connection_channels,
-    ("DELETE", ("connections", ANY)): close,
-    ("GET", ("channels",)): channels,
-    ("GET", ("vhosts", ANY, "channels")): channels,
-    ("GET", ("channels", ANY)): channel,
-    ("GET", ("consumers",)): consumers,
-    ("GET", ("consumers", ANY)): consumers,
-}
-
-
-# ---- overview -----------------------------------------------------------------------------------
-# The broker as a whole.
-#
-# ======  ===========================  =============================================================
-# GET     /api/overview                totals, rates, listeners, versions
-# GET     /api/whoami                  name and tags of who asks
-# GET     /api/cluster-name            what the broker calls itself
-# GET     /api/nodes, /api/nodes/NAME  this process as a node
-# ======  ===========================  =============================================================
-#
-# Figures of the Erlang machine (processes, reductions, garbage, Mnesia) are left out.
-
-
 HTTP: Final = "http"
 OPEN_FILES: Final = Path("/proc/self/fd")
 PUBLISHED: Final = ("publish", "confirm", "return_unroutable", "drop_unroutable")
@@ -217,9 +74,8 @@ RATES_MODE: Final = "basic"
 """Rates of each thing by itself, none of pairs such as channel and queue."""
 
 
-async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
-    """Everything in a few numbers."""
-    broker = place.broker
+async def overview(api: ApiContext, _request: ApiRequest) -> dict[str, Any]:
+    broker = api.broker
     settings, vhosts = broker.settings, list(broker.vhosts.values())
     connections = list(broker.connections.values())
     queues = [queue for vhost in vhosts for queue in vhost.queues]
@@ -254,44 +110,43 @@ async def overview(place: Place, _asked: Asked) -> dict[str, Any]:
         "exchange_types": _exchange_types(),
         "listeners": [
             {"node": node_of(broker.context), "protocol": protocol, **_address(endpoint)}
-            for protocol, endpoint in place.endpoints.items()
+            for protocol, endpoint in api.endpoints.items()
         ],
-        "contexts": [{"node": node_of(broker.context), **each} for each in _contexts(place)],
+        "contexts": [{"node": node_of(broker.context), **each} for each in _contexts(api)],
     }
 
 
-async def whoami(_topic_lag: Place, asked: Asked) -> dict[str, Any]:
-    return {"name": asked.user.name, "tags": list(asked.user.tags)}
+async def whoami(_api: ApiContext, request: ApiRequest) -> dict[str, Any]:
+    return {"name": request.user.name, "tags": list(request.user.tags)}
 
 
-async def cluster_name(place: Place, _asked: Asked) -> dict[str, str]:
-    """What the broker calls itself."""
-    return {"name": place.broker.context.cluster_name}
+async def cluster_name(api: ApiContext, _request: ApiRequest) -> dict[str, str]:
+    return {"name": api.broker.context.cluster_name}
 
 
-async def nodes(place: Place, asked: Asked) -> Any:
-    return await paged(asked, [place], _node)
+async def nodes(api: ApiContext, request: ApiRequest) -> Any:
+    return await paged(request, [api], _node)
 
 
-async def node(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
-    found = _node(place)
+async def node(api: ApiContext, _request: ApiRequest, name: str) -> dict[str, Any]:
+    found = _node(api)
     if found["name"] != name:
         raise not_found()
     return found
 
 
-def _node(place: Place) -> dict[str, Any]:
-    alarms = place.broker.engine.alarms
+def _node(api: ApiContext) -> dict[str, Any]:
+    alarms = api.broker.engine.alarms
     return {
-        "name": node_of(place.broker.context),
+        "name": node_of(api.broker.context),
         "type": "disc",
         "running": True,
         "os_pid": str(os.getpid()),
         "processors": os.cpu_count() or 1,
-        "uptime": place.broker.clock.monotonic_ms() - place.started_ms,
+        "uptime": api.broker.clock.monotonic_ms() - api.started_ms,
         **_files(),
-        "sockets_used": len(place.broker.connections),
-        "sockets_total": place.broker.all_settings.listeners.connections_max,
+        "sockets_used": len(api.broker.connections),
+        "sockets_total": api.broker.all_settings.listeners.connections_max,
         "mem_used": alarms.memory.value,
         "mem_limit": alarms.memory.limit,
         "mem_alarm": alarms.memory.is_raised,
@@ -307,7 +162,7 @@ def _node(place: Place) -> dict[str, Any]:
         "applications": [
             {"name": "penstock", "description": "Penstock", "version": __version__},
         ],
-        "contexts": _contexts(place),
+        "contexts": _contexts(api),
         "enabled_plugins": ["rabbitmq_management"],
         "cluster_links": [],
         "partitions": [],
@@ -330,7 +185,7 @@ def _exchange_types() -> list[dict[str, Any]]:
     ]
 
 
-def _contexts(place: Place) -> list[dict[str, str]]:
+def _contexts(api: ApiContext) -> list[dict[str, str]]:
     return [
         {
             "description": "RabbitMQ Management",
@@ -338,7 +193,7 @@ def _contexts(place: Place) -> list[dict[str, str]]:
             "ip": address["ip_address"],
             "port": str(address["port"]),
         }
-        for protocol, endpoint in place.endpoints.items()
+        for protocol, endpoint in api.endpoints.items()
         if protocol == HTTP
         for address in (_address(endpoint),)
     ]
@@ -349,10 +204,140 @@ def _address(endpoint: str) -> dict[str, Any]:
     return {"ip_address": host.strip("[]"), "port": int(port)}
 
 
-OVERVIEW_TABLE: Final[Table] = {
+async def alarms(api: ApiContext, _request: ApiRequest) -> dict[str, str] | HealthCheckFailed:
+    """503 while an alarm is raised."""
+    raised = api.broker.engine.alarms.raised
+    if raised:
+        told = ", ".join(f"{reason.value} ({culprit})" for reason, culprit in raised.items())
+        return HealthCheckFailed(f"alarms in effect: {told}")
+    return {"status": "ok"}
+
+
+async def aliveness_test(api: ApiContext, _request: ApiRequest, vhost: str) -> dict[str, str]:
+    api.vhost(vhost)
+    return {"status": "ok"}
+
+
+async def listener_check(
+    api: ApiContext, _request: ApiRequest, wanted: str
+) -> dict[str, str] | HealthCheckFailed:
+    """503 unless a listener has that name or port."""
+    known = {each for name, at in api.endpoints.items() for each in (name, at.rpartition(":")[2])}
+    # RabbitMQ's health checks call it by version as well.
+    if wanted not in known and not wanted.startswith(f"{AMQP}/"):
+        return HealthCheckFailed(f"no listener for {wanted}")
+    return {"status": "ok"}
+
+
+async def always_ok(_api: ApiContext, _request: ApiRequest) -> dict[str, str]:
+    """Checks of things that cannot go wrong here."""
+    return {"status": "ok"}
+
+
+async def empty_list(_api: ApiContext, _request: ApiRequest, *_names: str) -> list[Any]:
+    return []
+
+
+async def unsupported(_api: ApiContext, request: ApiRequest, *_names: str) -> EmptyResponse:
+    """Saying yes would be a lie."""
+    raise bad_request(f"there are no {request.path[0]} here")
+
+
+async def no_such_object(_api: ApiContext, _request: ApiRequest, *_names: str) -> EmptyResponse:
+    raise not_found()
+
+
+async def connections(api: ApiContext, request: ApiRequest, vhost: str | None = None) -> Any:
+    found = _connections(api, vhost)
+    return await paged(request, found, connection_view)
+
+
+async def connection(api: ApiContext, _request: ApiRequest, name: str) -> dict[str, Any]:
+    return connection_view(_connection(api, name))
+
+
+async def connection_channels(api: ApiContext, request: ApiRequest, name: str) -> Any:
+    found = _connection(api, name).channels.values()
+    return await paged(request, found, channel_view)
+
+
+async def close(api: ApiContext, request: ApiRequest, name: str) -> EmptyResponse:
+    connection = _connection(api, name)
+    reason = request.headers.get("x-reason") or CLOSED
+    api.broker.close_connection(connection.connection_id, reason)
+    return EmptyResponse()
+
+
+async def channels(api: ApiContext, request: ApiRequest, vhost: str | None = None) -> Any:
+    found = [
+        each for connection in _connections(api, vhost) for each in connection.channels.values()
+    ]
+    return await paged(request, found, channel_view)
+
+
+async def channel(api: ApiContext, _request: ApiRequest, name: str) -> dict[str, Any]:
+    """One channel, with its consumers."""
+    for connection in _connections(api, None):
+        for each in connection.channels.values():
+            if channel_name(each) == name:
+                return channel_view(each, is_detailed=True)
+    raise not_found()
+
+
+async def consumers(api: ApiContext, request: ApiRequest, vhost: str | None = None) -> Any:
+    found = [
+        entry
+        for connection in _connections(api, vhost)
+        for each in connection.channels.values()
+        for entry in each.consumers.by_tag.values()
+    ]
+    return await paged(request, found, consumer_view)
+
+
+def _connections(api: ApiContext, vhost: str | None) -> list[AmqpConnection]:
+    if vhost is not None:
+        api.vhost(vhost)
+    return [
+        each
+        for each in api.broker.connections.values()
+        if vhost is None or each.vhost.name == vhost
+    ]
+
+
+def _connection(api: ApiContext, name: str) -> AmqpConnection:
+    for each in api.broker.connections.values():
+        if each.name == name:
+            return each
+    raise not_found()
+
+
+CLIENT_ROUTES: Final[RouteTable] = {
     ("GET", ("overview",)): overview,
     ("GET", ("whoami",)): whoami,
     ("GET", ("cluster-name",)): cluster_name,
     ("GET", ("nodes",)): nodes,
     ("GET", ("nodes", ANY)): node,
+    ("GET", ("health", "checks", "alarms")): alarms,
+    ("GET", ("health", "checks", "local-alarms")): alarms,
+    ("GET", ("healthchecks", "node")): alarms,
+    ("GET", ("health", "checks", "virtual-hosts")): always_ok,
+    ("GET", ("health", "checks", "node-is-quorum-critical")): always_ok,
+    ("GET", ("health", "checks", "port-listener", ANY)): listener_check,
+    ("GET", ("health", "checks", "protocol-listener", ANY)): listener_check,
+    ("GET", ("aliveness-test", ANY)): aliveness_test,
+    **{("GET", (kind,)): empty_list for kind in EMPTY},
+    **{("GET", (kind, ANY)): empty_list for kind in EMPTY},
+    **{("PUT", (kind, *names)): unsupported for kind in EMPTY for names in _NAMES},
+    **{("GET", (kind, *names)): no_such_object for kind in EMPTY for names in _NAMES},
+    **{("DELETE", (kind, *names)): no_such_object for kind in EMPTY for names in _NAMES},
+    ("GET", ("connections",)): connections,
+    ("GET", ("vhosts", ANY, "connections")): connections,
+    ("GET", ("connections", ANY)): connection,
+    ("GET", ("connections", ANY, "channels")): connection_channels,
+    ("DELETE", ("connections", ANY)): close,
+    ("GET", ("channels",)): channels,
+    ("GET", ("vhosts", ANY, "channels")): channels,
+    ("GET", ("channels", ANY)): channel,
+    ("GET", ("consumers",)): consumers,
+    ("GET", ("consumers", ANY)): consumers,
 }

@@ -33,14 +33,14 @@ from penstock.adapters.amqp.management.views import (
 from penstock.adapters.amqp.topology.matching import to_queue
 from penstock.adapters.amqp.users import check_claims
 from penstock.model.refusal import Refusal, RefusalKind
-from penstock.server.management.asked import (
+from penstock.server.management.request import (
     ANY,
     DURABLE_SECONDS_MAX,
-    Asked,
-    Done,
-    Place,
-    Problem,
-    Table,
+    ApiContext,
+    ApiError,
+    ApiRequest,
+    EmptyResponse,
+    RouteTable,
     bad_request,
     not_found,
     paged,
@@ -60,8 +60,8 @@ _PASSING: Final = frozenset(
 """Refusals of a broker that cannot now: 503. Others are about this message: 400."""
 
 
-class GetOrder(msgspec.Struct):
-    """Messages to look at."""
+class GetRequest(msgspec.Struct):
+    """Body of ``.../get``."""
 
     count: int = 1
     ackmode: str = ""
@@ -72,14 +72,13 @@ class GetOrder(msgspec.Struct):
 
     @property
     def mode(self) -> str:
-        """The way in which they are given back or settled."""
         if self.ackmode:
             return self.ackmode
         return "ack_requeue_true" if self.requeue else "ack_requeue_false"
 
 
-class PublishOrder(msgspec.Struct):
-    """A message to publish."""
+class PublishRequest(msgspec.Struct):
+    """Body of ``.../publish``."""
 
     routing_key: str
     payload: str
@@ -102,73 +101,83 @@ class PublishOrder(msgspec.Struct):
             raise bad_request("payload is not base64") from None
 
 
-async def queues(place: Place, asked: Asked, vhost_name: str | None = None) -> Any:
-    vhosts = place.broker.vhosts.values() if vhost_name is None else [place.vhost(vhost_name)]
+async def queues(api: ApiContext, request: ApiRequest, vhost_name: str | None = None) -> Any:
+    vhosts = api.broker.vhosts.values() if vhost_name is None else [api.vhost(vhost_name)]
     found = [each for vhost in vhosts for each in vhost.queues]
-    return await paged(asked, found, partial(queue_view, place.broker))
+    return await paged(request, found, partial(queue_view, api.broker))
 
 
-async def queue(place: Place, _asked: Asked, vhost_name: str, name: str) -> dict[str, Any]:
-    return queue_view(place.broker, _queue(place, vhost_name, name), is_detailed=True)
+async def queue(
+    api: ApiContext, _request: ApiRequest, vhost_name: str, name: str
+) -> dict[str, Any]:
+    return queue_view(api.broker, _queue(api, vhost_name, name), is_detailed=True)
 
 
-async def put_queue(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
-    vhost = place.vhost(vhost_name)
-    wanted = await asked.body(QueueDefinition)
+async def put_queue(
+    api: ApiContext, request: ApiRequest, vhost_name: str, name: str
+) -> EmptyResponse:
+    vhost = api.vhost(vhost_name)
+    wanted = await request.body(QueueDefinition)
     wanted.name = name
     is_new = vhost.queues.get(name) is None
     make_queue(vhost, wanted)
-    await place.durable()
-    return Done(is_new)
+    await api.durable()
+    return EmptyResponse(is_new)
 
 
-async def delete_queue(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
-    found = _queue(place, vhost_name, name)
-    if asked.is_set("if-empty") and found.ready + found.unacked:
+async def delete_queue(
+    api: ApiContext, request: ApiRequest, vhost_name: str, name: str
+) -> EmptyResponse:
+    found = _queue(api, vhost_name, name)
+    if request.is_set("if-empty") and found.ready + found.unacked:
         raise bad_request(f"queue '{name}' in vhost '{vhost_name}' not empty")
-    if asked.is_set("if-unused") and found.consumers:
+    if request.is_set("if-unused") and found.consumers:
         raise bad_request(f"queue '{name}' in vhost '{vhost_name}' in use")
-    place.vhost(vhost_name).queues.retire(found)
-    await place.gone(found)
-    await place.durable()
-    return Done()
+    api.vhost(vhost_name).queues.retire(found)
+    await api.gone(found)
+    await api.durable()
+    return EmptyResponse()
 
 
-async def queue_bindings(place: Place, asked: Asked, vhost_name: str, name: str) -> Any:
-    _queue(place, vhost_name, name)
-    vhost = place.vhost(vhost_name)
+async def queue_bindings(api: ApiContext, request: ApiRequest, vhost_name: str, name: str) -> Any:
+    _queue(api, vhost_name, name)
+    vhost = api.vhost(vhost_name)
     bound = [default_binding(name), *vhost.bindings.to(to_queue(name))]
-    return await paged(asked, bound, lambda each: binding_view(vhost, each))
+    return await paged(request, bound, lambda each: binding_view(vhost, each))
 
 
-async def purge(place: Place, _asked: Asked, vhost_name: str, name: str) -> Done:
-    _queue(place, vhost_name, name).purge()
-    await place.durable()
-    return Done()
+async def purge(api: ApiContext, _request: ApiRequest, vhost_name: str, name: str) -> EmptyResponse:
+    _queue(api, vhost_name, name).purge()
+    await api.durable()
+    return EmptyResponse()
 
 
-async def get(place: Place, asked: Asked, vhost_name: str, name: str) -> list[dict[str, Any]]:
-    found = _queue(place, vhost_name, name)
-    order = await asked.body(GetOrder)
-    if order.count < 0 or (order.truncate or 0) < 0:
+async def get(
+    api: ApiContext, request: ApiRequest, vhost_name: str, name: str
+) -> list[dict[str, Any]]:
+    found = _queue(api, vhost_name, name)
+    wanted = await request.body(GetRequest)
+    if wanted.count < 0 or (wanted.truncate or 0) < 0:
         raise bad_request("count and truncate are numbers from 0 on")
-    taken = place.desk.get(found, order.count, order.mode)
+    taken = api.operator.get(found, wanted.count, wanted.mode)
     left = found.ready
     shown: list[dict[str, Any]] = []
     for number, delivery in enumerate(taken):
-        record = place.desk.shown(found, delivery)
-        view = _message(record, order.encoding, order.truncate)
+        record = api.operator.shown(found, delivery)
+        view = _message(record, wanted.encoding, wanted.truncate)
         view["redelivered"] = delivery.is_redelivered
-        view["message_count"] = max(0, left - number - 1) if "true" in order.mode else left
+        view["message_count"] = max(0, left - number - 1) if "true" in wanted.mode else left
         shown.append(view)
     return shown
 
 
-async def publish(place: Place, asked: Asked, vhost_name: str, exchange: str) -> dict[str, bool]:
-    vhost = place.vhost(vhost_name)
-    order = await asked.body(PublishOrder)
-    content = order.content
-    check_claims(examine(content[0]).claims, asked.user)
+async def publish(
+    api: ApiContext, request: ApiRequest, vhost_name: str, exchange: str
+) -> dict[str, bool]:
+    vhost = api.vhost(vhost_name)
+    wanted = await request.body(PublishRequest)
+    content = wanted.content
+    check_claims(examine(content[0]).claims, request.user)
     done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
 
     def answer(refusal: Refusal | None) -> None:
@@ -176,22 +185,24 @@ async def publish(place: Place, asked: Asked, vhost_name: str, exchange: str) ->
             done.set_result(refusal)
 
     name = "" if exchange == "amq.default" else exchange
-    is_routed = place.desk.publish(vhost, name, order.routing_key, content=content, answer=answer)
+    is_routed = api.operator.publish(
+        vhost, name, wanted.routing_key, content=content, answer=answer
+    )
     if not is_routed:
         return {"routed": False}
-    place.wake()
+    api.wake()
     try:
         refusal = await asyncio.wait_for(done, DURABLE_SECONDS_MAX)
     except TimeoutError:
-        raise Problem(503, "timeout", "not stored yet; it may still be") from None
+        raise ApiError(503, "timeout", "not stored yet; it may still be") from None
     if refusal is not None:
         status = 503 if refusal.kind in _PASSING else 400
-        raise Problem(status, refusal.kind.value, f"{refusal.culprit}: {refusal.text}")
+        raise ApiError(status, refusal.kind.value, f"{refusal.culprit}: {refusal.text}")
     return {"routed": True}
 
 
-def _queue(place: Place, vhost_name: str, name: str) -> AmqpQueue:
-    found = place.vhost(vhost_name).queues.get(name)
+def _queue(api: ApiContext, vhost_name: str, name: str) -> AmqpQueue:
+    found = api.vhost(vhost_name).queues.get(name)
     if found is None:
         raise not_found()
     return found
@@ -217,7 +228,7 @@ def _message(record: Record, encoding: str, length_max: int | None) -> dict[str,
     }
 
 
-TABLE: Final[Table] = {
+QUEUE_ROUTES: Final[RouteTable] = {
     ("GET", ("queues",)): queues,
     ("GET", ("queues", ANY)): queues,
     ("GET", ("queues", ANY, ANY)): queue,

@@ -44,12 +44,12 @@ from penstock.adapters.amqp.management.views import (
 from penstock.adapters.amqp.topology.exchange import Exchange
 from penstock.adapters.amqp.topology.matching import Binding, Destination, to_exchange, to_queue
 from penstock.adapters.amqp.topology.vhost import DEFAULT_VHOST, VirtualHost
-from penstock.server.management.asked import (
+from penstock.server.management.request import (
     ANY,
-    Asked,
-    Done,
-    Place,
-    Table,
+    ApiContext,
+    ApiRequest,
+    EmptyResponse,
+    RouteTable,
     bad_request,
     not_found,
     paged,
@@ -58,220 +58,236 @@ from penstock.server.management.asked import (
 from penstock.wire.amqp.codes import AmqpError
 
 
-async def vhosts(place: Place, asked: Asked) -> Any:
-    broker = place.broker
-    return await paged(asked, broker.vhosts.values(), lambda each: vhost_view(broker, each))
+async def vhosts(api: ApiContext, request: ApiRequest) -> Any:
+    broker = api.broker
+    return await paged(request, broker.vhosts.values(), lambda each: vhost_view(broker, each))
 
 
-async def vhost(place: Place, _asked: Asked, name: str) -> dict[str, Any]:
-    return vhost_view(place.broker, place.vhost(name))
+async def vhost(api: ApiContext, _request: ApiRequest, name: str) -> dict[str, Any]:
+    return vhost_view(api.broker, api.vhost(name))
 
 
-async def put_vhost(place: Place, asked: Asked, name: str) -> Done:
-    asked.administrator()
-    is_new = name not in place.broker.vhosts
-    make_vhost(place.broker, name)
-    await place.durable()
-    return Done(is_new)
+async def put_vhost(api: ApiContext, request: ApiRequest, name: str) -> EmptyResponse:
+    request.check_administrator()
+    is_new = name not in api.broker.vhosts
+    make_vhost(api.broker, name)
+    await api.durable()
+    return EmptyResponse(is_new)
 
 
-async def delete_vhost(place: Place, asked: Asked, name: str) -> Done:
+async def delete_vhost(api: ApiContext, request: ApiRequest, name: str) -> EmptyResponse:
     """Remove one with everything in it."""
-    asked.administrator()
-    place.vhost(name)
+    request.check_administrator()
+    api.vhost(name)
     if name == DEFAULT_VHOST:
         raise bad_request("vhost '/' is always there")
-    place.broker.drop_vhost(name)
-    await place.durable()
-    return Done()
+    api.broker.drop_vhost(name)
+    await api.durable()
+    return EmptyResponse()
 
 
-async def users(place: Place, asked: Asked) -> Any:
-    asked.administrator()
-    return await paged(asked, place.broker.users.all(), user_view)
+async def users(api: ApiContext, request: ApiRequest) -> Any:
+    request.check_administrator()
+    return await paged(request, api.broker.users.all(), user_view)
 
 
-async def user(place: Place, asked: Asked, name: str) -> dict[str, Any]:
-    asked.administrator()
-    found = place.broker.users.get(name)
+async def user(api: ApiContext, request: ApiRequest, name: str) -> dict[str, Any]:
+    request.check_administrator()
+    found = api.broker.users.get(name)
     if found is None:
         raise not_found()
     return user_view(found)
 
 
-async def put_user(place: Place, asked: Asked, name: str) -> Done:
-    asked.administrator()
-    wanted = await asked.body(UserDefinition)
+async def put_user(api: ApiContext, request: ApiRequest, name: str) -> EmptyResponse:
+    request.check_administrator()
+    wanted = await request.body(UserDefinition)
     wanted.name = name
-    is_new = place.broker.users.get(name) is None
-    place.broker.users.put(wanted.user)
-    await place.durable()
-    return Done(is_new)
+    is_new = api.broker.users.get(name) is None
+    api.broker.users.put(wanted.user)
+    await api.durable()
+    return EmptyResponse(is_new)
 
 
-async def delete_user(place: Place, asked: Asked, name: str) -> Done:
-    asked.administrator()
-    if not place.broker.users.delete(name):
+async def delete_user(api: ApiContext, request: ApiRequest, name: str) -> EmptyResponse:
+    request.check_administrator()
+    if not api.broker.users.delete(name):
         raise not_found()
-    for connection in list(place.broker.connections.values()):
+    for connection in list(api.broker.connections.values()):
         if connection.user.name == name:
-            place.broker.close_connection(connection.connection_id, f"user '{name}' is deleted")
-    await place.durable()
-    return Done()
+            api.broker.close_connection(connection.connection_id, f"user '{name}' is deleted")
+    await api.durable()
+    return EmptyResponse()
 
 
-async def permissions(place: Place, asked: Asked) -> Any:
+async def permissions(api: ApiContext, request: ApiRequest) -> Any:
     """Who may do what: everybody everything."""
-    return await _permissions(place, asked, [each.name for each in place.broker.users.all()])
+    return await _permissions(api, request, [each.name for each in api.broker.users.all()])
 
 
-async def user_permissions(place: Place, asked: Asked, name: str) -> Any:
-    if place.broker.users.get(name) is None:
+async def user_permissions(api: ApiContext, request: ApiRequest, name: str) -> Any:
+    if api.broker.users.get(name) is None:
         raise not_found()
-    return await _permissions(place, asked, [name])
+    return await _permissions(api, request, [name])
 
 
-async def vhost_permissions(place: Place, asked: Asked, vhost_name: str) -> Any:
+async def vhost_permissions(api: ApiContext, request: ApiRequest, vhost_name: str) -> Any:
     """Who may do something in one vhost."""
-    place.vhost(vhost_name)
-    pairs = [(each.name, vhost_name) for each in place.broker.users.all()]
-    return await paged(asked, pairs, lambda pair: permission_view(*pair))
+    api.vhost(vhost_name)
+    pairs = [(each.name, vhost_name) for each in api.broker.users.all()]
+    return await paged(request, pairs, lambda pair: permission_view(*pair))
 
 
-async def permission(place: Place, _asked: Asked, vhost_name: str, name: str) -> dict[str, str]:
+async def permission(
+    api: ApiContext, _request: ApiRequest, vhost_name: str, name: str
+) -> dict[str, str]:
     """What one user may do in one vhost."""
-    place.vhost(vhost_name)
-    if place.broker.users.get(name) is None:
+    api.vhost(vhost_name)
+    if api.broker.users.get(name) is None:
         raise not_found()
     return permission_view(name, vhost_name)
 
 
-async def put_permission(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
+async def put_permission(
+    api: ApiContext, request: ApiRequest, vhost_name: str, name: str
+) -> EmptyResponse:
     """Accepted, because tools set it; there is nothing to grant."""
-    asked.administrator()
-    await permission(place, asked, vhost_name, name)
-    return Done()
+    request.check_administrator()
+    await permission(api, request, vhost_name, name)
+    return EmptyResponse()
 
 
-async def delete_permission(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
+async def delete_permission(
+    api: ApiContext, request: ApiRequest, vhost_name: str, name: str
+) -> EmptyResponse:
     """Refused: saying yes would be a lie."""
-    asked.administrator()
-    await permission(place, asked, vhost_name, name)
+    request.check_administrator()
+    await permission(api, request, vhost_name, name)
     raise bad_request("every user may use every vhost; delete the user instead")
 
 
-async def _permissions(place: Place, asked: Asked, users: list[str]) -> Any:
-    pairs = [(name, vhost_name) for name in users for vhost_name in place.broker.vhosts]
-    return await paged(asked, pairs, lambda pair: permission_view(*pair))
+async def _permissions(api: ApiContext, request: ApiRequest, users: list[str]) -> Any:
+    pairs = [(name, vhost_name) for name in users for vhost_name in api.broker.vhosts]
+    return await paged(request, pairs, lambda pair: permission_view(*pair))
 
 
-async def exchanges(place: Place, asked: Asked, vhost_name: str | None = None) -> Any:
+async def exchanges(api: ApiContext, request: ApiRequest, vhost_name: str | None = None) -> Any:
     pairs = [
         (each, exchange)
-        for each in _vhosts(place, vhost_name)
+        for each in _vhosts(api, vhost_name)
         for exchange in each.exchanges.values()
     ]
-    return await paged(asked, pairs, lambda pair: exchange_view(*pair))
+    return await paged(request, pairs, lambda pair: exchange_view(*pair))
 
 
-async def exchange(place: Place, _asked: Asked, vhost_name: str, name: str) -> dict[str, Any]:
-    found = place.vhost(vhost_name)
+async def exchange(
+    api: ApiContext, _request: ApiRequest, vhost_name: str, name: str
+) -> dict[str, Any]:
+    found = api.vhost(vhost_name)
     return exchange_view(found, _exchange(found, name), is_detailed=True)
 
 
-async def put_exchange(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
-    found = place.vhost(vhost_name)
-    wanted = await asked.body(ExchangeDefinition)
+async def put_exchange(
+    api: ApiContext, request: ApiRequest, vhost_name: str, name: str
+) -> EmptyResponse:
+    found = api.vhost(vhost_name)
+    wanted = await request.body(ExchangeDefinition)
     wanted.name = name
     is_new = name not in found.exchanges
     make_exchange(found, wanted)
-    await place.durable()
-    return Done(is_new)
+    await api.durable()
+    return EmptyResponse(is_new)
 
 
-async def drop_exchange(place: Place, asked: Asked, vhost_name: str, name: str) -> Done:
-    found = place.vhost(vhost_name)
+async def drop_exchange(
+    api: ApiContext, request: ApiRequest, vhost_name: str, name: str
+) -> EmptyResponse:
+    found = api.vhost(vhost_name)
     _exchange(found, name)
-    delete_exchange(found, _name(name), if_unused=asked.is_set("if-unused"))
-    await place.durable()
-    return Done()
+    delete_exchange(found, _name(name), if_unused=request.is_set("if-unused"))
+    await api.durable()
+    return EmptyResponse()
 
 
-async def bindings_from(place: Place, asked: Asked, vhost_name: str, name: str) -> Any:
+async def bindings_from(api: ApiContext, request: ApiRequest, vhost_name: str, name: str) -> Any:
     """Those of which an exchange is the source."""
-    found = place.vhost(vhost_name)
+    found = api.vhost(vhost_name)
     source = _exchange(found, name).name
-    return await _shown(
-        asked, found, [each for each in all_bindings(found) if each.source == source]
+    return await _binding_rows(
+        request, found, [each for each in all_bindings(found) if each.source == source]
     )
 
 
-async def bindings_to(place: Place, asked: Asked, vhost_name: str, name: str) -> Any:
+async def bindings_to(api: ApiContext, request: ApiRequest, vhost_name: str, name: str) -> Any:
     """Those that lead to an exchange."""
-    found = place.vhost(vhost_name)
-    return await _shown(asked, found, found.bindings.to(to_exchange(_exchange(found, name).name)))
+    found = api.vhost(vhost_name)
+    return await _binding_rows(
+        request, found, found.bindings.to(to_exchange(_exchange(found, name).name))
+    )
 
 
-async def bindings(place: Place, asked: Asked, vhost_name: str | None = None) -> Any:
-    pairs = [
-        (each, binding) for each in _vhosts(place, vhost_name) for binding in all_bindings(each)
-    ]
-    return await paged(asked, pairs, lambda pair: binding_view(*pair))
+async def bindings(api: ApiContext, request: ApiRequest, vhost_name: str | None = None) -> Any:
+    pairs = [(each, binding) for each in _vhosts(api, vhost_name) for binding in all_bindings(each)]
+    return await paged(request, pairs, lambda pair: binding_view(*pair))
 
 
-async def bindings_between(place: Place, asked: Asked, *where: str) -> Any:
+async def bindings_between(api: ApiContext, request: ApiRequest, *where: str) -> Any:
     """Those between an exchange and a queue or exchange."""
-    found, source, destination = _way(place, where)
-    return await _shown(asked, found, _between(found, source, destination))
+    found, source, destination = _binding_path(api, where)
+    return await _binding_rows(request, found, _between(found, source, destination))
 
 
-async def post_binding(place: Place, asked: Asked, *where: str) -> Done:
-    found, source, destination = _way(place, where)
-    wanted = await asked.body(BindingDefinition)
+async def post_binding(api: ApiContext, request: ApiRequest, *where: str) -> EmptyResponse:
+    found, source, destination = _binding_path(api, where)
+    wanted = await request.body(BindingDefinition)
     wanted.source, wanted.destination = source, destination.name
     wanted.destination_type = destination.kind
     key = make_binding(found, wanted)
-    await place.durable()
-    return Done(True, f"{quote(destination.name, safe='')}/{quote(key, safe='')}")
+    await api.durable()
+    return EmptyResponse(True, f"{quote(destination.name, safe='')}/{quote(key, safe='')}")
 
 
-async def binding(place: Place, _asked: Asked, *where: str) -> dict[str, Any]:
+async def binding(api: ApiContext, _request: ApiRequest, *where: str) -> dict[str, Any]:
     """One by its properties_key."""
-    found, source, destination = _way(place, where[:-1])
+    found, source, destination = _binding_path(api, where[:-1])
     return binding_view(found, _binding(found, source, destination, where[-1]))
 
 
-async def delete_binding(place: Place, _asked: Asked, *where: str) -> Done:
-    found, source, destination = _way(place, where[:-1])
+async def delete_binding(api: ApiContext, _request: ApiRequest, *where: str) -> EmptyResponse:
+    found, source, destination = _binding_path(api, where[:-1])
     wanted = _binding(found, source, destination, where[-1])
     if not wanted.source:
         raise bad_request("operation not permitted on the default exchange")
     found.bindings.remove(wanted)
-    await place.durable()
-    return Done()
+    await api.durable()
+    return EmptyResponse()
 
 
-async def export(place: Place, asked: Asked, vhost_name: str | None = None) -> dict[str, Any]:
-    asked.administrator()
-    return exported(place.broker, None if vhost_name is None else place.vhost(vhost_name))
+async def export_document(
+    api: ApiContext, request: ApiRequest, vhost_name: str | None = None
+) -> dict[str, Any]:
+    request.check_administrator()
+    return exported(api.broker, None if vhost_name is None else api.vhost(vhost_name))
 
 
-async def take_in(place: Place, asked: Asked, vhost_name: str | None = None) -> Done:
+async def import_document(
+    api: ApiContext, request: ApiRequest, vhost_name: str | None = None
+) -> EmptyResponse:
     """Make what a document defines, all of it or nothing."""
-    asked.administrator()
-    host = None if vhost_name is None else place.vhost(vhost_name)
-    document = await asked.body(Definitions)
+    request.check_administrator()
+    host = None if vhost_name is None else api.vhost(vhost_name)
+    document = await request.body(Definitions)
     try:
-        import_definitions(place.broker, document, host)
+        import_definitions(api.broker, document, host)
     except AmqpError as error:
         # Whatever is missing is missing in the document: never a 404.
         raise bad_request(reason_of(error)) from None
-    await place.durable()
-    return Done()
+    await api.durable()
+    return EmptyResponse()
 
 
-def _vhosts(place: Place, name: str | None) -> list[VirtualHost]:
-    return list(place.broker.vhosts.values()) if name is None else [place.vhost(name)]
+def _vhosts(api: ApiContext, name: str | None) -> list[VirtualHost]:
+    return list(api.broker.vhosts.values()) if name is None else [api.vhost(name)]
 
 
 def _exchange(vhost: VirtualHost, name: str) -> Exchange:
@@ -286,13 +302,13 @@ def _name(name: str) -> str:
     return "" if name == "amq.default" else name
 
 
-def _way(place: Place, where: tuple[str, ...]) -> tuple[VirtualHost, str, Destination]:
+def _binding_path(api: ApiContext, where: tuple[str, ...]) -> tuple[VirtualHost, str, Destination]:
     """Vhost, source and destination of a path below /api/bindings."""
     vhost_name, source, kind, name = where
     if kind not in ("q", "e"):
         raise not_found()
     destination = to_queue(name) if kind == "q" else to_exchange(name)
-    return place.vhost(vhost_name), _name(source), destination
+    return api.vhost(vhost_name), _name(source), destination
 
 
 def _between(vhost: VirtualHost, source: str, destination: Destination) -> list[Binding]:
@@ -315,13 +331,13 @@ def _binding(vhost: VirtualHost, source: str, destination: Destination, key: str
     raise not_found()
 
 
-async def _shown(asked: Asked, vhost: VirtualHost, found: list[Binding]) -> Any:
-    return await paged(asked, found, lambda each: binding_view(vhost, each))
+async def _binding_rows(request: ApiRequest, vhost: VirtualHost, found: list[Binding]) -> Any:
+    return await paged(request, found, lambda each: binding_view(vhost, each))
 
 
 _BETWEEN: Final = ("bindings", ANY, "e", ANY, ANY, ANY)
 
-TABLE: Final[Table] = {
+TOPOLOGY_ROUTES: Final[RouteTable] = {
     ("GET", ("vhosts",)): vhosts,
     ("GET", ("vhosts", ANY)): vhost,
     ("PUT", ("vhosts", ANY)): put_vhost,
@@ -349,8 +365,8 @@ TABLE: Final[Table] = {
     ("POST", _BETWEEN): post_binding,
     ("GET", (*_BETWEEN, ANY)): binding,
     ("DELETE", (*_BETWEEN, ANY)): delete_binding,
-    ("GET", ("definitions",)): export,
-    ("GET", ("definitions", ANY)): export,
-    ("POST", ("definitions",)): take_in,
-    ("POST", ("definitions", ANY)): take_in,
+    ("GET", ("definitions",)): export_document,
+    ("GET", ("definitions", ANY)): export_document,
+    ("POST", ("definitions",)): import_document,
+    ("POST", ("definitions", ANY)): import_document,
 }

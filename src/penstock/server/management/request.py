@@ -1,4 +1,4 @@
-"""One request to the management API, read: who asks, for which path, with which body.
+"""A request to the management API, its possible answers, and what handlers share.
 
 Paths are split before they are decoded, because a vhost is usually called ``/`` and comes as
 ``%2F``. Basic authentication is checked first of all; ``guest`` may ask from this machine only, and
@@ -6,6 +6,7 @@ must address it by a loopback name, so that no web page can use its known passwo
 its own (DNS rebinding). A request that a page of another origin sends is refused as well.
 
 Bound: a body has at most ``BODY_BYTES_MAX`` bytes, and is read only for users who may send one.
+Not here: which path goes where (``api.py``).
 """
 
 from __future__ import annotations
@@ -37,34 +38,18 @@ PAGE_MAX: Final = 500
 VIEWS_AT_A_TIME: Final = 50
 """Rows made in one go; then others have their turn."""
 
+ANY: Final = "*"
+"""A name, in the pattern of a path."""
+DURABLE_SECONDS_MAX: Final = 10.0
+
 T = TypeVar("T")
+Handler = Callable[..., Awaitable[Any]]
+RouteTable = dict[tuple[str, tuple[str, ...]], Handler]
+"""(method, pattern) -> handler(api, request, *names)."""
 
 
-class Problem(Exception):
-    """An answer that is an error, in RabbitMQ's two fields."""
-
-    def __init__(self, status: int, error: str, reason: str) -> None:
-        super().__init__(reason)
-        self.status: Final = status
-        self.error: Final = error
-        self.reason: Final = reason
-
-
-def bad_request(reason: str) -> Problem:
-    return Problem(400, "bad_request", reason)
-
-
-def reason_of(error: AmqpError) -> str:
-    """What went wrong, without the word that closes channels begin with."""
-    return str(error).removeprefix(f"{error.code.name} - ")
-
-
-def not_found() -> Problem:
-    return Problem(404, "Object Not Found", "Not Found")
-
-
-class Asked:
-    """A request of a user who may ask."""
+class ApiRequest:
+    """An authenticated request: user, path, query and body."""
 
     def __init__(self, request: Request, user: User, path: tuple[str, ...]) -> None:
         self._request: Final = request
@@ -83,7 +68,7 @@ class Asked:
             chunks.append(chunk)
             size += len(chunk)
             if size > BODY_BYTES_MAX:
-                raise Problem(413, "too_large", f"a body has at most {BODY_BYTES_MAX} bytes")
+                raise ApiError(413, "too_large", f"a body has at most {BODY_BYTES_MAX} bytes")
         try:
             # Not strict: RabbitMQ's own tool writes numbers and booleans as text.
             return msgspec.json.decode(b"".join(chunks) or b"{}", type=kind, strict=False)
@@ -96,13 +81,100 @@ class Asked:
         """True when a query parameter says so."""
         return self.query.get(name, "").lower() in ("true", "1")
 
-    def administrator(self) -> None:
+    def check_administrator(self) -> None:
         """Raise unless the user may change users, vhosts and definitions."""
         if not self.user.is_administrator:
-            raise Problem(403, "not_authorised", "Not administrator user")
+            raise ApiError(403, "not_authorised", "Not administrator user")
 
 
-def parts_of(request: Request) -> tuple[str, ...]:
+class ApiContext:
+    """What all handlers share: the broker, its listeners, and waiting for what takes a while."""
+
+    def __init__(
+        self, broker: AmqpBroker, wake: Callable[[], None], endpoints: Mapping[str, str]
+    ) -> None:
+        self.broker: Final = broker
+        self.endpoints: Final = endpoints
+        """Listeners of the broker, ``host:port`` by name."""
+        self.wake: Final = wake
+        """Asks for a turn of the engine."""
+        self.started_ms: Final = broker.clock.monotonic_ms()
+        self.operator: Final = OperatorService(broker)
+
+    def vhost(self, name: str) -> VirtualHost:
+        found = self.broker.vhost(name)
+        if found is None:
+            raise not_found()
+        return found
+
+    async def durable(self) -> None:
+        """Return once everything changed so far would survive a crash."""
+        await self._wait_for(self.broker.engine.after_durable, "durable")
+
+    async def gone(self, queue: AmqpQueue) -> None:
+        """Return once a queue that is being deleted has stored its dead letters, and is gone."""
+        if not queue.is_deleted:
+            await self._wait_for(queue.on_gone.append, "gone")
+
+    async def _wait_for(self, subscribe: Callable[[Callable[[], None]], None], what: str) -> None:
+        done = asyncio.get_running_loop().create_future()
+
+        def resolve() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        subscribe(resolve)
+        self.wake()
+        try:
+            await asyncio.wait_for(done, DURABLE_SECONDS_MAX)
+        except TimeoutError:
+            reason = f"not {what} after {DURABLE_SECONDS_MAX:.0f} s; it may still become so"
+            raise ApiError(503, "timeout", reason) from None
+
+
+# ---- answers ------------------------------------------------------------------------------------
+
+
+class EmptyResponse(NamedTuple):
+    """A change was made: 201 when something is new, else 204."""
+
+    is_new: bool = False
+    location: str = ""
+
+
+class HealthCheckFailed(NamedTuple):
+    """A health check that found something: 503."""
+
+    reason: str
+
+
+class ApiError(Exception):
+    """An error response, in RabbitMQ's two fields."""
+
+    def __init__(self, status: int, error: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status: Final = status
+        self.error: Final = error
+        self.reason: Final = reason
+
+
+def bad_request(reason: str) -> ApiError:
+    return ApiError(400, "bad_request", reason)
+
+
+def reason_of(error: AmqpError) -> str:
+    """What went wrong, without the word that closes channels begin with."""
+    return str(error).removeprefix(f"{error.code.name} - ")
+
+
+def not_found() -> ApiError:
+    return ApiError(404, "Object Not Found", "Not Found")
+
+
+# ---- path and login -----------------------------------------------------------------------------
+
+
+def path_of(request: Request) -> tuple[str, ...]:
     """Decoded parts of a path behind ``/api``."""
     raw: bytes = request.scope.get("raw_path") or request.url.path.encode()
     path = raw.partition(b"?")[0].decode("latin-1").removeprefix("/api/").rstrip("/")
@@ -115,15 +187,15 @@ def login(request: Request, users: Users) -> User:
     host = request.client.host if request.client is not None else ""
     user = None if given is None else users.login(*given, host)
     if user is None:
-        raise Problem(401, "not_authorized", "Not_Authorized")
+        raise ApiError(401, "not_authorized", "Not_Authorized")
     if not user.may_manage:
-        raise Problem(401, "not_authorized", "Not management user")
+        raise ApiError(401, "not_authorized", "Not management user")
     named = request.url.hostname or ""
     if user.is_loopback_only and is_loopback(host) and not _is_local(named):
-        raise Problem(403, "not_authorised", "address this broker as localhost")
+        raise ApiError(403, "not_authorised", "address this broker as localhost")
     origin = request.headers.get("origin")
     if origin and urlsplit(origin).netloc != request.headers.get("host", ""):
-        raise Problem(403, "not_authorised", "pages of another origin may not ask")
+        raise ApiError(403, "not_authorised", "pages of another origin may not ask")
     return user
 
 
@@ -142,23 +214,26 @@ def _is_local(host: str) -> bool:
     return host == "localhost" or is_loopback(host)
 
 
+# ---- lists --------------------------------------------------------------------------------------
+
+
 async def paged(
-    asked: Asked, items: Iterable[T], view: Callable[[T], dict[str, Any]]
+    request: ApiRequest, items: Iterable[T], view: Callable[[T], dict[str, Any]]
 ) -> list[dict[str, Any]] | dict[str, Any]:
     """Views of all items, or one page of them when the request says which.
 
     Nothing is shown that was not asked for: without a wish for order only the items of the page are
     looked at, and a long list lets the broker take turns in between.
     """
-    query = asked.query
+    query = request.query
     is_whole = "page" not in query or bool(query.get("name") or query.get("sort"))
     found = list(items)
-    page, size = _number(asked, "page", 1), min(PAGE_MAX, _number(asked, "page_size", 100))
+    page, size = _number(request, "page", 1), min(PAGE_MAX, _number(request, "page_size", 100))
     part = slice((page - 1) * size, page * size)
-    rows = await _views(found if is_whole else found[part], view)
+    rows = await _rows(found if is_whole else found[part], view)
     total = filtered = len(found)
     if is_whole:
-        rows = _chosen(asked, rows)
+        rows = _filtered(request, rows)
         filtered = len(rows)
         rows = rows if "page" not in query else rows[part]
     if query.get("columns"):
@@ -176,7 +251,7 @@ async def paged(
     }
 
 
-async def _views(items: list[T], view: Callable[[T], dict[str, Any]]) -> list[dict[str, Any]]:
+async def _rows(items: list[T], view: Callable[[T], dict[str, Any]]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for at in range(0, len(items), VIEWS_AT_A_TIME):
         if at:
@@ -185,16 +260,16 @@ async def _views(items: list[T], view: Callable[[T], dict[str, Any]]) -> list[di
     return rows
 
 
-def _chosen(asked: Asked, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    name, sort = asked.query.get("name"), asked.query.get("sort")
+def _filtered(request: ApiRequest, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    name, sort = request.query.get("name"), request.query.get("sort")
     if name:
         rows = [row for row in rows if name in str(row.get("name", ""))]
     if sort:
-        rows.sort(key=lambda row: _rank(row.get(sort)), reverse=asked.is_set("sort_reverse"))
+        rows.sort(key=lambda row: _sort_key(row.get(sort)), reverse=request.is_set("sort_reverse"))
     return rows
 
 
-def _rank(value: Any) -> tuple[bool, Any]:
+def _sort_key(value: Any) -> tuple[bool, Any]:
     """Numbers by size, then everything else as text."""
     is_number = isinstance(value, (int, float))
     return not is_number, value if is_number else str(value)
@@ -214,82 +289,8 @@ def _columns(row: dict[str, Any], names: list[str]) -> dict[str, Any]:
     return found
 
 
-def _number(asked: Asked, name: str, default: int) -> int:
-    text = asked.query.get(name, str(default))
+def _number(request: ApiRequest, name: str, default: int) -> int:
+    text = request.query.get(name, str(default))
     if not text.isdecimal() or int(text) < 1:
         raise bad_request(f"{name} is {text!r}; it must be a number from 1 on")
     return int(text)
-
-
-# ---- place --------------------------------------------------------------------------------------
-# What the handlers of the management API share: the house, and waiting for what takes a while.
-#
-# Not here: which path goes where (``api.py``).
-
-
-ANY: Final = "*"
-"""A name, in the pattern of a path."""
-DURABLE_SECONDS_MAX: Final = 10.0
-
-
-class Done(NamedTuple):
-    """A change was made; nothing to show."""
-
-    is_new: bool = False
-    location: str = ""
-
-
-class Failed(NamedTuple):
-    """A health check that found something: 503."""
-
-    reason: str
-
-
-class Place:
-    """What the handlers share."""
-
-    def __init__(
-        self, broker: AmqpBroker, wake: Callable[[], None], endpoints: Mapping[str, str]
-    ) -> None:
-        self.broker: Final = broker
-        self.endpoints: Final = endpoints
-        """Listeners of the broker, ``host:port`` by name."""
-        self.wake: Final = wake
-        """Asks for a turn of the engine."""
-        self.started_ms: Final = broker.clock.monotonic_ms()
-        self.desk: Final = OperatorService(broker)
-
-    def vhost(self, name: str) -> VirtualHost:
-        found = self.broker.vhost(name)
-        if found is None:
-            raise not_found()
-        return found
-
-    async def durable(self) -> None:
-        """Return once everything changed so far would survive a crash."""
-        await self._told_by(self.broker.engine.after_durable, "durable")
-
-    async def gone(self, queue: AmqpQueue) -> None:
-        """Return once a queue that is to go has buried its dead, and is gone."""
-        if not queue.is_deleted:
-            await self._told_by(queue.on_gone.append, "gone")
-
-    async def _told_by(self, tell: Callable[[Callable[[], None]], None], what: str) -> None:
-        done = asyncio.get_running_loop().create_future()
-
-        def resolve() -> None:
-            if not done.done():
-                done.set_result(None)
-
-        tell(resolve)
-        self.wake()
-        try:
-            await asyncio.wait_for(done, DURABLE_SECONDS_MAX)
-        except TimeoutError:
-            reason = f"not {what} after {DURABLE_SECONDS_MAX:.0f} s; it may still become so"
-            raise Problem(503, "timeout", reason) from None
-
-
-Handler = Callable[..., Awaitable[Any]]
-Table = dict[tuple[str, tuple[str, ...]], Handler]
-"""(method, pattern) -> handler(place, asked, *names)."""
