@@ -32,12 +32,12 @@ from penstock import __version__
 from penstock.adapters.amqp.connection import AmqpConnection
 from penstock.adapters.amqp.context import CHURN
 from penstock.adapters.amqp.management.statistics import (
-    HANDED,
-    LEVELS,
+    DELIVERY_COUNTERS,
+    MESSAGE_COUNTS,
     OVERVIEW,
-    STEP_MS,
-    broker_figures,
-    vhost_figures,
+    SAMPLE_INTERVAL_MS,
+    broker_statistics,
+    vhost_statistics,
 )
 from penstock.adapters.amqp.management.views import (
     channel_name,
@@ -79,7 +79,7 @@ async def overview(api: ApiContext, _request: ApiRequest) -> dict[str, Any]:
     settings, vhosts = broker.settings, list(broker.vhosts.values())
     connections = list(broker.connections.values())
     queues = [queue for vhost in vhosts for queue in vhost.queues]
-    figures = broker_figures(broker, [vhost_figures(vhost) for vhost in vhosts])
+    statistics = broker_statistics(broker, [vhost_statistics(vhost) for vhost in vhosts])
     return {
         "management_version": settings.server_version,
         "rabbitmq_version": settings.server_version,
@@ -92,14 +92,16 @@ async def overview(api: ApiContext, _request: ApiRequest) -> dict[str, Any]:
         "node": node_of(broker.context),
         "rates_mode": RATES_MODE,
         "sample_retention_policies": {
-            kind: [STEP_MS // 1000] for kind in ("global", "basic", "detailed")
+            kind: [SAMPLE_INTERVAL_MS // 1000] for kind in ("global", "basic", "detailed")
         },
         "disable_stats": False,
         "enable_queue_totals": False,
         "statistics_db_event_queue": 0,
-        "message_stats": broker.context.rates.details(OVERVIEW, figures, (*PUBLISHED, *HANDED)),
-        "churn_rates": broker.context.rates.details(OVERVIEW, figures, CHURN),
-        "queue_totals": broker.context.rates.details(OVERVIEW, figures, LEVELS),
+        "message_stats": broker.context.rates.details(
+            OVERVIEW, statistics, (*PUBLISHED, *DELIVERY_COUNTERS)
+        ),
+        "churn_rates": broker.context.rates.details(OVERVIEW, statistics, CHURN),
+        "queue_totals": broker.context.rates.details(OVERVIEW, statistics, MESSAGE_COUNTS),
         "object_totals": {
             "connections": len(connections),
             "channels": sum(len(each.channels) for each in connections),

@@ -1,9 +1,10 @@
-"""The figures of connections, channels, queues, vhosts and the house that have rates.
+"""What connections, channels, queues, vhosts and the broker count, and the sampler of their rates.
 
-Every one is made of what the objects say at this moment, for the views and for the sampler alike.
+The field names are RabbitMQ's. Every tuple is made of what the objects say at this moment, for the
+views and for the sampler alike; every field of one is a whole number (``Rates`` subtracts them).
 
-Not here: field names around them (``client_views.py``, ``topology_views.py``), samples
-(``rates.py``).
+Not here: the JSON around them (``views.py``), the samples and the counters of deliveries
+(``adapters/amqp/statistics.py``).
 """
 
 from __future__ import annotations
@@ -27,27 +28,25 @@ if TYPE_CHECKING:
     from penstock.engine.topic import Topic
     from penstock.flow.credit import Stage
 
-LEVELS: Final = ("messages", "messages_ready", "messages_unacknowledged")
-HANDED: Final = (
+MESSAGE_COUNTS: Final = ("messages", "messages_ready", "messages_unacknowledged")
+DELIVERY_COUNTERS: Final = (
     "ack", "deliver", "deliver_get", "deliver_no_ack", "get", "get_empty", "get_no_ack",
     "redeliver",
 )  # fmt: skip
 """What is counted of consumers, wherever it is shown."""
-_handed: Final[Callable[[DeliveryCounters], tuple[int, ...]]] = attrgetter(*HANDED)
+_delivery_counters: Final[Callable[[DeliveryCounters], tuple[int, ...]]] = attrgetter(
+    *DELIVERY_COUNTERS
+)
 OVERVIEW: Final[Hashable] = "overview"
 
 
-class ConnectionFigures(NamedTuple):
-    """Of one connection."""
-
+class ConnectionStatistics(NamedTuple):
     publish: int
     recv_oct: int
     send_oct: int
 
 
-class ChannelFigures(NamedTuple):
-    """Of one channel."""
-
+class ChannelStatistics(NamedTuple):
     publish: int
     confirm: int
     return_unroutable: int
@@ -62,7 +61,7 @@ class ChannelFigures(NamedTuple):
     redeliver: int
 
 
-class QueueFigures(NamedTuple):
+class QueueStatistics(NamedTuple):
     """Of one queue, or of all queues of a vhost."""
 
     messages: int
@@ -80,12 +79,12 @@ class QueueFigures(NamedTuple):
     get_no_ack: int
     redeliver: int
 
-    def plus(self, other: QueueFigures, sign: int = 1) -> QueueFigures:
+    def plus(self, other: QueueStatistics, sign: int = 1) -> QueueStatistics:
         """Both together, or the difference."""
-        return QueueFigures(*[mine + sign * its for mine, its in zip(self, other, strict=True)])
+        return QueueStatistics(*[mine + sign * its for mine, its in zip(self, other, strict=True)])
 
 
-class BrokerFigures(NamedTuple):
+class BrokerStatistics(NamedTuple):
     """Of everything together; publishes are those of all protocols."""
 
     messages: int
@@ -112,57 +111,57 @@ class BrokerFigures(NamedTuple):
     queue_deleted: int
 
 
-def connection_figures(connection: AmqpConnection) -> ConnectionFigures:
+def connection_statistics(connection: AmqpConnection) -> ConnectionStatistics:
     published = sum([channel.publisher.published for channel in connection.channels.values()])
-    return ConnectionFigures(published, connection.received_bytes, connection.sent_bytes)
+    return ConnectionStatistics(published, connection.received_bytes, connection.sent_bytes)
 
 
-def channel_figures(channel: AmqpChannel) -> ChannelFigures:
+def channel_statistics(channel: AmqpChannel) -> ChannelStatistics:
     publishing = channel.publisher
     confirms = publishing.confirms
     confirmed = publishing.published - confirms.outstanding if confirms is not None else 0
-    return ChannelFigures(
+    return ChannelStatistics(
         publishing.published,
         confirmed,
         publishing.returned,
         publishing.dropped,
-        *_handed(channel.consumers.counters),
+        *_delivery_counters(channel.consumers.counters),
     )
 
 
-def queue_figures(queue: AmqpQueue) -> QueueFigures:
+def queue_statistics(queue: AmqpQueue) -> QueueStatistics:
     ready, unacked = queue.ready, queue.unacked
     subscription = queue.topic.subscriptions.get(SUBSCRIPTION)
     unserved_ms = subscription.unserved_ms if subscription is not None else 0
     published = sum([each.index.next_offset for each in queue.topic.queues])
-    return QueueFigures(
-        ready + unacked, ready, unacked, published, unserved_ms, *_handed(queue.counters)
+    return QueueStatistics(
+        ready + unacked, ready, unacked, published, unserved_ms, *_delivery_counters(queue.counters)
     )
 
 
-def gone_figures(tally: DeliveryCounters) -> QueueFigures:
+def deleted_queue_statistics(tally: DeliveryCounters) -> QueueStatistics:
     """Those of queues that are deleted: nothing waits in them."""
-    return QueueFigures(0, 0, 0, 0, 0, *_handed(tally))
+    return QueueStatistics(0, 0, 0, 0, 0, *_delivery_counters(tally))
 
 
-def vhost_figures(vhost: VirtualHost) -> QueueFigures:
+def vhost_statistics(vhost: VirtualHost) -> QueueStatistics:
     """Those of all its queues, and what deleted ones counted."""
-    whole = gone_figures(vhost.gone)
+    whole = deleted_queue_statistics(vhost.gone)
     for queue in vhost.queues:
-        whole = whole.plus(queue_figures(queue))
+        whole = whole.plus(queue_statistics(queue))
     return whole
 
 
-def broker_figures(broker: AmqpBroker, vhosts: Iterable[QueueFigures]) -> BrokerFigures:
+def broker_statistics(broker: AmqpBroker, vhosts: Iterable[QueueStatistics]) -> BrokerStatistics:
     """Those of all vhosts, and what publishers did."""
-    whole = gone_figures(broker.gone)
+    whole = deleted_queue_statistics(broker.gone)
     for each in vhosts:
         whole = whole.plus(each)
     counters = broker.engine.counters
     returned, dropped = (
         broker.context.undelivered.get(each, 0) for each in ("returned", "unroutable")
     )
-    return BrokerFigures(
+    return BrokerStatistics(
         *whole[:3],
         # The engine never sees what AMQP finds no queue for.
         counters.published + returned + dropped,
@@ -174,45 +173,42 @@ def broker_figures(broker: AmqpBroker, vhosts: Iterable[QueueFigures]) -> Broker
     )
 
 
+# What samples of an object are kept under.
+
+
 def vhost_key(vhost: VirtualHost) -> Hashable:
-    """What its samples are kept under."""
     return "vhost", vhost.name
 
 
 def queue_key(queue: AmqpQueue) -> Hashable:
-    """What its samples are kept under."""
     return "queue", queue.topic.topic_id
 
 
 def connection_key(connection: AmqpConnection) -> Hashable:
-    """What its samples are kept under."""
     return "connection", connection.connection_id
 
 
 def channel_key(channel: AmqpChannel) -> Hashable:
-    """What its samples are kept under."""
     return "channel", channel.connection.connection_id, channel.number
 
 
 # ---- sampler ------------------------------------------------------------------------------------
-# Takes the samples that rates are made of: everything once in five seconds, a little at a time.
-#
-# A sweep looks at every connection, channel and queue that is known to AMQP, ``OBJECTS_A_STEP`` of
-# them at a time with ``PAUSE_MS`` between, so that thousands of queues never hold up a turn: with
-# more than about ten thousand objects a sweep takes longer than five seconds, and rates are means
-# of that time. Totals of vhosts and of the house are added up on the way.
-#
-# Not here: the samples (``rates.py``), the clock that calls (``server/opening.py``).
 
-
-STEP_MS: Final = 5_000
+SAMPLE_INTERVAL_MS: Final = 5_000
 """From sample to sample (RabbitMQ: ``collect_statistics_interval``)."""
-OBJECTS_A_STEP: Final = 100
+OBJECTS_PER_STEP: Final = 100
 PAUSE_MS: Final = 50
 
 
 class Sampler:
-    """A task of the house's timers."""
+    """Takes the samples that rates are made of: everything once in five seconds.
+
+    A sweep looks at every connection, channel and queue that AMQP knows, ``OBJECTS_PER_STEP`` of
+    them at a time with ``PAUSE_MS`` between, so that thousands of queues never hold up a turn: with
+    more than about ten thousand objects a sweep takes longer than five seconds, and rates are means
+    of that time. Totals of vhosts and of the broker are added up on the way. A task of the broker's
+    timers.
+    """
 
     def __init__(self, broker: AmqpBroker) -> None:
         self._broker = broker
@@ -220,17 +216,16 @@ class Sampler:
         self._sweep: Iterator[None] | None = None
 
     def next_deadline_ms(self) -> int | None:
-        """The next step, or the next sweep."""
         return self._next_ms
 
     def due(self, now_ms: int) -> None:
         if self._sweep is None:
             self._sweep = self._walk()
             self._began_ms = now_ms
-        for _ in range(OBJECTS_A_STEP):
+        for _ in range(OBJECTS_PER_STEP):
             if next(self._sweep, self) is self:
                 self._sweep = None
-                self._next_ms = max(self._began_ms + STEP_MS, now_ms + PAUSE_MS)
+                self._next_ms = max(self._began_ms + SAMPLE_INTERVAL_MS, now_ms + PAUSE_MS)
                 return
         self._next_ms = now_ms + PAUSE_MS
 
@@ -240,35 +235,37 @@ class Sampler:
         rates, clock = broker.context.rates, broker.clock
         for connection in list(broker.connections.values()):
             rates.sample(
-                connection_key(connection), connection_figures(connection), clock.monotonic_ms()
+                connection_key(connection), connection_statistics(connection), clock.monotonic_ms()
             )
             yield
             for channel in list(connection.channels.values()):
-                rates.sample(channel_key(channel), channel_figures(channel), clock.monotonic_ms())
+                rates.sample(
+                    channel_key(channel), channel_statistics(channel), clock.monotonic_ms()
+                )
                 yield
-        totals = {vhost: gone_figures(vhost.gone) for vhost in broker.vhosts.values()}
-        seen: list[tuple[VirtualHost, AmqpQueue, QueueFigures]] = []
+        totals = {vhost: deleted_queue_statistics(vhost.gone) for vhost in broker.vhosts.values()}
+        seen: list[tuple[VirtualHost, AmqpQueue, QueueStatistics]] = []
         for topic in broker.engine.topics():
             vhost = broker.vhost_of(topic)
             queue = None if vhost is None else vhost.queues.known(topic)
             if vhost in totals and queue is not None:
-                figures = queue_figures(queue)
-                rates.sample(queue_key(queue), figures, clock.monotonic_ms())
-                totals[vhost] = totals[vhost].plus(figures)
-                seen.append((vhost, queue, figures))
+                statistics = queue_statistics(queue)
+                rates.sample(queue_key(queue), statistics, clock.monotonic_ms())
+                totals[vhost] = totals[vhost].plus(statistics)
+                seen.append((vhost, queue, statistics))
             yield
-        for vhost, queue, figures in seen:
+        for vhost, queue, statistics in seen:
             if queue.is_deleted:
-                totals[vhost] = totals[vhost].plus(figures, -1)
+                totals[vhost] = totals[vhost].plus(statistics, -1)
         now_ms = clock.monotonic_ms()
-        for vhost, figures in totals.items():
-            rates.sample(vhost_key(vhost), figures, now_ms)
-        rates.sample(OVERVIEW, broker_figures(broker, totals.values()), now_ms)
+        for vhost, statistics in totals.items():
+            rates.sample(vhost_key(vhost), statistics, now_ms)
+        rates.sample(OVERVIEW, broker_statistics(broker, totals.values()), now_ms)
         rates.swept()
 
 
 # ---- states -------------------------------------------------------------------------------------
-# The word for how a connection, channel or queue fares, as RabbitMQ's management shows it.
+# The state of a connection, channel or queue, in the words of RabbitMQ's management.
 #
 # | running    nothing holds it
 # | flow       it waits for the next stage, or did a moment ago (queues and channels 1 s,
@@ -283,7 +280,7 @@ RUNNING: Final = "running"
 FLOW: Final = "flow"
 BLOCKING: Final = "blocking"
 BLOCKED: Final = "blocked"
-CONNECTION_MEMORY_MS: Final = 5_000
+CONNECTION_FLOW_SHOWN_MS: Final = 5_000
 """A connection is still called in flow this long after it was (sheet 3.1)."""
 
 
@@ -299,14 +296,14 @@ def connection_state(connection: Connection, engine: Engine, now_ms: int) -> str
 
 
 def channel_state(channel: Channel | None, now_ms: int) -> str:
-    """How a channel fares; one that never published has nothing to wait for."""
+    """One that never published (None) has nothing to wait for."""
     if channel is None:
         return RUNNING
     return FLOW if channel.hold is not None else _state(channel.stage, now_ms)
 
 
 def queue_state(topic: Topic, now_ms: int) -> str:
-    """How a queue fares: as the worst of the queues it is made of."""
+    """The worst of the queues that a topic is made of."""
     states = {_state(queue.stage, now_ms) for queue in topic.queues}
     return FLOW if FLOW in states else RUNNING
 
@@ -320,6 +317,6 @@ def _was_in_flow(stage: Stage, now_ms: int) -> bool:
     if episodes.reasons(now_ms):
         return True
     return any(
-        each.reason is Reason.FLOW and now_ms - each.until_ms < CONNECTION_MEMORY_MS
+        each.reason is Reason.FLOW and now_ms - each.until_ms < CONNECTION_FLOW_SHOWN_MS
         for each in episodes.history
     )

@@ -1,9 +1,9 @@
-"""Connections, channels and consumers in RabbitMQ's field names.
+"""Objects of the AMQP broker as JSON, in RabbitMQ's field names.
 
 Every view is made of what the objects say at this moment; nothing is kept for it but the samples
-of ``rates.py``. Figures that the broker does not have are left out, not invented.
+that rates are made of. What the broker does not have is left out, not invented.
 
-Not here: exchanges, queues and bindings (``topology_views.py``), HTTP (``server/http/management``).
+Not here: HTTP (``server/management``), counting (``statistics.py``).
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.adapters.amqp.management.statistics import (
-    HANDED,
-    LEVELS,
-    channel_figures,
+    DELIVERY_COUNTERS,
+    MESSAGE_COUNTS,
     channel_key,
     channel_state,
-    connection_figures,
+    channel_statistics,
     connection_key,
     connection_state,
-    queue_figures,
+    connection_statistics,
     queue_key,
     queue_state,
-    vhost_figures,
+    queue_statistics,
     vhost_key,
+    vhost_statistics,
 )
 from penstock.adapters.amqp.publisher import PublishMode
 from penstock.adapters.amqp.topology.matching import Binding, to_queue
@@ -64,7 +64,7 @@ _NO_TLS: Final = dict.fromkeys(
 def connection_view(connection: AmqpConnection) -> dict[str, Any]:
     context, peer = connection.context, connection.peer
     now_ms = context.clock.monotonic_ms()
-    figures = connection_figures(connection)
+    statistics = connection_statistics(connection)
     return {
         "name": connection.name,
         "user_provided_name": connection.connection_name or None,
@@ -91,8 +91,10 @@ def connection_view(connection: AmqpConnection) -> dict[str, Any]:
         "recv_cnt": connection.receives,
         "send_cnt": connection.sends,
         "send_pend": connection.unsent.messages,
-        **context.rates.details(connection_key(connection), figures, ("recv_oct", "send_oct")),
-        "message_stats": context.rates.details(connection_key(connection), figures, ("publish",)),
+        **context.rates.details(connection_key(connection), statistics, ("recv_oct", "send_oct")),
+        "message_stats": context.rates.details(
+            connection_key(connection), statistics, ("publish",)
+        ),
     }
 
 
@@ -103,7 +105,7 @@ def channel_view(channel: AmqpChannel, *, is_detailed: bool = False) -> dict[str
     tx, confirms = publishing.tx, publishing.confirms
     uncommitted, acks = tx.held if tx is not None else (0, 0)
     unconfirmed = confirms.outstanding if confirms is not None else 0
-    figures = channel_figures(channel)
+    statistics = channel_statistics(channel)
     view: dict[str, Any] = {
         "name": channel_name(channel),
         "number": channel.number,
@@ -123,7 +125,7 @@ def channel_view(channel: AmqpChannel, *, is_detailed: bool = False) -> dict[str
         "acks_uncommitted": acks,
         "connection_details": connection_details(connection),
         "message_stats": connection.context.rates.details(
-            channel_key(channel), figures, (*_PUBLISHING, *HANDED)
+            channel_key(channel), statistics, (*_PUBLISHING, *DELIVERY_COUNTERS)
         ),
     }
     if is_detailed:
@@ -177,15 +179,7 @@ def channel_name(channel: AmqpChannel) -> str:
     return f"{channel.connection.name} ({channel.number})"
 
 
-# ---- topology views -----------------------------------------------------------------------------
-# Exchanges, queues, bindings, vhosts and users in RabbitMQ's field names.
-#
-# A queue's figures are those of its subscription ``amqp``: ready and unacknowledged messages, bytes
-# of their bodies (exact for few of them or even ones, ``engine/subscription/cursor.py``), and what
-# happened since the start. ``consumer_utilisation`` is the share of the time between the last two
-# samples in which no message was ready that nobody could take.
-#
-# Not here: connections, channels and consumers (``client_views.py``).
+# ---- topology -----------------------------------------------------------------------------------
 
 
 def exchange_view(
@@ -209,9 +203,14 @@ def exchange_view(
 def queue_view(
     broker: AmqpBroker, queue: AmqpQueue, *, is_detailed: bool = False
 ) -> dict[str, Any]:
-    """One queue; in detail with every consumer."""
+    """One queue; in detail with every consumer.
+
+    Messages and their bytes are those of its subscription ``amqp`` (bytes of bodies: exact for few
+    of them or even ones, ``engine/subscription/cursor.py``). ``consumer_utilisation`` is the share
+    of the time between the last two samples in which no message was ready that nobody could take.
+    """
     rates, key = broker.context.rates, queue_key(queue)
-    figures = queue_figures(queue)
+    statistics = queue_statistics(queue)
     subscription = queue.topic.subscriptions.get(SUBSCRIPTION)
     ready_bytes, unacked_bytes = subscription.body_bytes() if subscription is not None else (0, 0)
     utilisation = _utilisation(broker, queue)
@@ -226,7 +225,7 @@ def queue_view(
         "auto_delete": queue.is_auto_delete,
         "exclusive": queue.is_exclusive,
         "arguments": plain(queue.arguments),
-        **rates.details(key, figures, LEVELS),
+        **rates.details(key, statistics, MESSAGE_COUNTS),
         "message_bytes": ready_bytes + unacked_bytes,
         "message_bytes_ready": ready_bytes,
         "message_bytes_unacknowledged": unacked_bytes,
@@ -240,7 +239,7 @@ def queue_view(
         "operator_policy": None,
         "effective_policy_definition": {},
         "owner_pid_details": connection_details(owner) if owner is not None else None,
-        "message_stats": rates.details(key, figures, ("publish", *HANDED)),
+        "message_stats": rates.details(key, statistics, ("publish", *DELIVERY_COUNTERS)),
     }
     if is_detailed:
         consumers = consumers_of(broker, queue)
@@ -291,7 +290,7 @@ def default_binding(queue: str) -> Binding:
 
 def vhost_view(broker: AmqpBroker, vhost: VirtualHost) -> dict[str, Any]:
     """One vhost with its totals."""
-    figures, key = vhost_figures(vhost), vhost_key(vhost)
+    statistics, key = vhost_statistics(vhost), vhost_key(vhost)
     return {
         "name": vhost.name,
         "description": "",
@@ -300,8 +299,8 @@ def vhost_view(broker: AmqpBroker, vhost: VirtualHost) -> dict[str, Any]:
         "default_queue_type": "classic",
         "tracing": False,
         "cluster_state": {node_of(broker.context): "running"},
-        **broker.context.rates.details(key, figures, LEVELS),
-        "message_stats": broker.context.rates.details(key, figures, HANDED),
+        **broker.context.rates.details(key, statistics, MESSAGE_COUNTS),
+        "message_stats": broker.context.rates.details(key, statistics, DELIVERY_COUNTERS),
     }
 
 
@@ -325,15 +324,15 @@ def _utilisation(broker: AmqpBroker, queue: AmqpQueue) -> float | None:
     return max(0.0, 1.0 - rates["unserved_ms"] / 1000)
 
 
-# ---- json values --------------------------------------------------------------------------------
-# Field values as JSON has them, for the management API.
-#
-# Text that is no UTF-8 loses what is not, bytes become text the same way, decimals become numbers;
-# everything else is JSON's own. The way back needs nothing: every JSON value is a field value.
+# ---- JSON values --------------------------------------------------------------------------------
 
 
 def plain(value: Any) -> Any:
-    """A field value in JSON's types."""
+    """A field value in JSON's types.
+
+    Text that is no UTF-8 loses what is not, bytes become text the same way, decimals become
+    numbers. The way back needs nothing: every JSON value is a field value.
+    """
     if isinstance(value, dict):
         return {plain(name): plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
