@@ -163,7 +163,7 @@ async def get(
     left = found.ready
     shown: list[dict[str, Any]] = []
     for number, delivery in enumerate(taken):
-        record = api.operator.shown(found, delivery)
+        record = api.operator.presented(found, delivery)
         view = _message(record, wanted.encoding, wanted.truncate)
         view["redelivered"] = delivery.is_redelivered
         view["message_count"] = max(0, left - number - 1) if "true" in wanted.mode else left

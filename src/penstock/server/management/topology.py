@@ -27,7 +27,7 @@ from penstock.adapters.amqp.management.definitions import (
     Definitions,
     ExchangeDefinition,
     UserDefinition,
-    exported,
+    export_definitions,
     import_definitions,
     make_binding,
     make_exchange,
@@ -267,7 +267,7 @@ async def export_document(
     api: ApiContext, request: ApiRequest, vhost_name: str | None = None
 ) -> dict[str, Any]:
     request.check_administrator()
-    return exported(api.broker, None if vhost_name is None else api.vhost(vhost_name))
+    return export_definitions(api.broker, None if vhost_name is None else api.vhost(vhost_name))
 
 
 async def import_document(

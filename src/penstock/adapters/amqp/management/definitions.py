@@ -5,10 +5,10 @@ but what nobody can make (the default exchange, ``amq.*``) and what ends with a 
 is the same; permissions, policies, parameters and limits of a RabbitMQ export are passed over, for
 there is nothing here that they could change.
 
-An import is all or nothing, also through a crash. What is there already must be equivalent, as for
-a client that declares it: then the same document changes nothing a second time.
-Not here: HTTP (``server/http/management``), the parts of a document (``document.py``), whether all
-of one can be made (``survey.py``).
+An import is all or nothing, also through a crash: the document is checked as a whole before
+anything is made. What is there already must be equivalent, as for a client that declares it: then
+the same document changes nothing a second time.
+Not here: HTTP (``server/management``).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Operator:
 OPERATOR: Final = _Operator()
 
 
-def exported(broker: AmqpBroker, vhost: VirtualHost | None = None) -> dict[str, Any]:
+def export_definitions(broker: AmqpBroker, vhost: VirtualHost | None = None) -> dict[str, Any]:
     """Everything, or what one vhost has (then nothing says which)."""
     vhosts = list(broker.vhosts.values()) if vhost is None else [vhost]
     document: dict[str, Any] = {
@@ -111,37 +111,34 @@ def import_definitions(
     Raises ``AmqpError`` or ``ValueError`` for the first part that cannot be, before anything is
     made. The rest is one transaction of the catalog: nothing here waits for anybody.
     """
-    survey(broker, document, vhost)
+    check_definitions(broker, document, vhost)
     if vhost is None:
         for each in document.users:
             broker.users.put(each.user)
         for host in document.vhosts:
             make_vhost(broker, host.name)
 
-    def place(named: str) -> VirtualHost:
+    def vhost_of(named: str) -> VirtualHost:
         return vhost if vhost is not None else broker.vhosts[named]
 
     for exchange in document.exchanges:
-        make_exchange(place(exchange.vhost), exchange)
+        make_exchange(vhost_of(exchange.vhost), exchange)
     for queue in document.queues:
-        make_queue(place(queue.vhost), queue)
+        make_queue(vhost_of(queue.vhost), queue)
     for binding in document.bindings:
-        make_binding(place(binding.vhost), binding)
+        make_binding(vhost_of(binding.vhost), binding)
 
 
 def make_vhost(broker: AmqpBroker, name: str) -> VirtualHost:
-    """A vhost, new or there already."""
     check_vhost_name(name)
     return broker.make_vhost(name)
 
 
 def make_exchange(vhost: VirtualHost, wanted: ExchangeDefinition) -> Exchange:
-    """An exchange, new or equivalent."""
     return declare_exchange(vhost, wanted.exchange)
 
 
 def make_queue(vhost: VirtualHost, wanted: QueueDefinition) -> AmqpQueue:
-    """A queue, new or equivalent."""
     return vhost.queues.declare(wanted.declaration, OPERATOR)
 
 
@@ -189,25 +186,20 @@ def _exchange(vhost: VirtualHost, exchange: Exchange) -> dict[str, Any]:
 
 
 def _bindings(vhost: VirtualHost) -> list[dict[str, Any]]:
-    lasting = {queue.name for queue in _queues(vhost)}
+    exported = {queue.name for queue in _queues(vhost)}
     rows = [
         binding_view(vhost, each)
         for each in vhost.bindings
-        if not each.destination.is_queue or each.destination.name in lasting
+        if not each.destination.is_queue or each.destination.name in exported
     ]
     for row in rows:
         del row["properties_key"]
     return rows
 
 
-# ---- document -----------------------------------------------------------------------------------
-# Definitions as tools write them: the parts of RabbitMQ's JSON document, and what each stands for.
-#
-# Everything may be left out that has a meaning without; a path may say the name instead. What is
-# passed over (permissions, policies, parameters, limits) has no part here.
-#
-# Not here: the document of this broker, and making what one defines (``definitions.py``).
-
+# ---- the document -------------------------------------------------------------------------------
+# As tools write it. Everything may be left out that has a meaning without; a path may say the name
+# instead.
 
 Arguments = dict[str, Any] | Annotated[list[Any], msgspec.Meta(max_length=0)]
 """A table; an empty one may come as an empty list, from tools that cannot tell them apart."""
@@ -232,14 +224,10 @@ class UserDefinition(msgspec.Struct):
 
 
 class VhostDefinition(msgspec.Struct):
-    """One vhost."""
-
     name: str
 
 
 class ExchangeDefinition(msgspec.Struct):
-    """One exchange."""
-
     name: str = ""
     vhost: str = ""
     type: str = "direct"
@@ -262,8 +250,6 @@ class ExchangeDefinition(msgspec.Struct):
 
 
 class QueueDefinition(msgspec.Struct):
-    """One queue."""
-
     name: str = ""
     vhost: str = ""
     durable: bool = True
@@ -283,8 +269,6 @@ class QueueDefinition(msgspec.Struct):
 
 
 class BindingDefinition(msgspec.Struct):
-    """One binding."""
-
     source: str = ""
     vhost: str = ""
     destination: str = ""
@@ -321,23 +305,16 @@ def fitting(name: str) -> str:
     return cleaned
 
 
-# ---- survey -------------------------------------------------------------------------------------
-# Whether a document of definitions can be made as a whole, found out without making anything.
-#
-# Every part is judged by the same rules as a client's declaration, against what is there and what
-# the document itself has before it: vhosts, then exchanges, queues and bindings. Limits are those
-# that hold when all of it is made. The first part that cannot be is an error that names it.
-#
-# Invariant: after a survey that raises nothing, making the document raises nothing.
-# Not here: making (``definitions.py``).
-
+# ---- the check before an import -----------------------------------------------------------------
 
 VHOST_NAME_BYTES_MAX: Final = 255
 
 
-def survey(broker: AmqpBroker, document: Definitions, vhost: VirtualHost | None = None) -> None:
+def check_definitions(
+    broker: AmqpBroker, document: Definitions, vhost: VirtualHost | None = None
+) -> None:
     """Raise ``AmqpError`` or ``ValueError`` unless all of it can be made."""
-    _Survey(broker, vhost).check(document)
+    _DefinitionsCheck(broker, vhost).check(document)
 
 
 def check_vhost_name(name: str) -> None:
@@ -353,13 +330,20 @@ def check_source(wanted: BindingDefinition) -> None:
     short_bytes(wanted.routing_key)
 
 
-class _Survey:
-    """One document's."""
+class _DefinitionsCheck:
+    """Whether a document can be made as a whole, found out without making anything.
+
+    Every part is judged by the same rules as a client's declaration, against what is there and what
+    the document itself has before it: vhosts, then exchanges, queues and bindings. Limits are those
+    that hold when all of it is made. The first part that cannot be is an error that names it.
+
+    Invariant: after a check that raises nothing, making the document raises nothing.
+    """
 
     def __init__(self, broker: AmqpBroker, vhost: VirtualHost | None) -> None:
         self._broker = broker
         self._vhost = vhost
-        """The only one there is a talk of; None = every part names its own."""
+        """The one that all of it is for; None = every part names its own."""
         self._new_vhosts: set[str] = set()
         self._given = predeclared()
         """What a vhost begins with."""
@@ -379,16 +363,18 @@ class _Survey:
             self._new_vhosts = {each.name for each in document.vhosts}.difference(broker.vhosts)
         broker.limits.check_vhosts(len(self._new_vhosts))
         for exchange in document.exchanges:
-            self._exchange(self._place(exchange.vhost), exchange)
+            self._exchange(self._vhost_of(exchange.vhost), exchange)
         new_exchanges = len(self._exchanges) + len(PREDECLARED) * len(self._new_vhosts)
         broker.limits.check_exchanges(new_exchanges)
-        new_topics = sum([self._queue(self._place(each.vhost), each) for each in document.queues])
+        new_topics = sum(
+            [self._queue(self._vhost_of(each.vhost), each) for each in document.queues]
+        )
         self._check_queues(new_topics)
         for binding in document.bindings:
-            self._binding(self._place(binding.vhost), binding)
+            self._binding(self._vhost_of(binding.vhost), binding)
         broker.limits.check_bindings(len(self._bindings))
 
-    def _place(self, named: str) -> str:
+    def _vhost_of(self, named: str) -> str:
         """The name of the vhost that a part is in."""
         if self._vhost is not None:
             return self._vhost.name

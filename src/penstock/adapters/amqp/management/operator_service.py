@@ -8,7 +8,7 @@ comes when the message is as safe as it asked to be.
 happens, so nothing stays in flight. What is given back is flagged redelivered, as in RabbitMQ.
 
 Bound: ``PENDING_MAX`` publishes wait for their answer.
-Not here: JSON and HTTP (``server/http/management``).
+Not here: JSON and HTTP (``server/management``).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CONNECTION_ID: Final = ConnectionId((1 << 62) + 1)
 """Far from those of sockets."""
 PENDING_MAX: Final = 1000
 GET_MAX: Final = 1000
-"""Messages one look may take."""
+"""Messages of one call."""
 ACK_MODES: Final = (
     "ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false",
 )  # fmt: skip
@@ -54,7 +54,7 @@ Answer = Callable[[Refusal | None], None]
 
 
 class OperatorService:
-    """Publishes and looks on behalf of people; one per house."""
+    """Publishes and gets on behalf of an operator; one per broker, with a connection of its own."""
 
     def __init__(self, broker: AmqpBroker) -> None:
         self._broker = broker
@@ -96,7 +96,7 @@ class OperatorService:
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, f"ackmode {mode!r} is not known")
         subscription = queue.subscription
         consumer = subscription.attach(
-            _Nobody(), Unlimited(), name="an operator's look", is_passive=True
+            _NullOutlet(), Unlimited(), name="an operator's look", is_passive=True
         )
         if not isinstance(consumer, Consumer):
             raise AmqpError(ReplyCode.NOT_ALLOWED, consumer.text)
@@ -120,7 +120,7 @@ class OperatorService:
             subscription.detach(consumer)
         return taken
 
-    def shown(self, queue: AmqpQueue, delivery: Delivery) -> Record:
+    def presented(self, queue: AmqpQueue, delivery: Delivery) -> Record:
         """A message as an AMQP client would see it."""
         record = delivery.record
         if record.shape.wire == Wire.AMQP:
@@ -137,7 +137,7 @@ class OperatorService:
             self._channel = connection.open_channel("1")
         return self._channel
 
-    # What the engine says.
+    # Callbacks of the engine.
 
     def confirmed(self, _channel: Channel, confirmations: list[Publication]) -> None:
         for each in confirmations:
@@ -164,12 +164,11 @@ class OperatorService:
     def answered(self, pull: Pull, result: PullResult) -> None: ...
 
 
-class _Nobody:
-    """The outlet of a consumer that lives for one look."""
+class _NullOutlet:
+    """The outlet of a consumer that is gone before anything could be delivered to it."""
 
     def deliver(self, consumer: Any, deliveries: Any) -> None: ...
 
-    def cancelled(self, consumer: Any, cause: str) -> None:
-        """It is gone before anybody could."""
+    def cancelled(self, consumer: Any, cause: str) -> None: ...
 
     def active_changed(self, consumer: Any, is_active: bool) -> None: ...

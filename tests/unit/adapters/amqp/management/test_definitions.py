@@ -6,7 +6,11 @@ import msgspec
 import pytest
 
 from kit.amqp.peer import AmqpBench
-from penstock.adapters.amqp.management.definitions import Definitions, exported, import_definitions
+from penstock.adapters.amqp.management.definitions import (
+    Definitions,
+    export_definitions,
+    import_definitions,
+)
 from penstock.wire.amqp.codes import AmqpError
 from penstock.wire.amqp.methods.queue import Declare
 
@@ -60,19 +64,19 @@ def test_what_was_imported_is_there_after_a_crash_and_is_exported_again() -> Non
     assert orders.arguments == {"x-max-length": 10}
     assert bench.broker.users.login("ada", "test12", "10.0.0.1")
     assert [queue.name for queue in team.router.route_dead("out", ("k",)).queues or ()] == []
-    document = exported(bench.broker)
+    document = export_definitions(bench.broker)
     assert [each["name"] for each in document["users"]] == ["ada", "guest"]
     assert document["bindings"] == DOCUMENT["bindings"][:2]
     assert {each["name"] for each in document["exchanges"]} == {"in", "out"}
     again = AmqpBench()
     imported(again, document)
-    assert exported(again.broker) == document
+    assert export_definitions(again.broker) == document
 
 
 def test_one_vhost_is_exported_without_its_name_and_imported_under_another() -> None:
     bench = AmqpBench()
     imported(bench, DOCUMENT)
-    document = exported(bench.broker, bench.broker.vhosts["team"])
+    document = export_definitions(bench.broker, bench.broker.vhosts["team"])
     assert "users" not in document
     assert not any("vhost" in each for each in document["bindings"])
     target = bench.broker.make_vhost("copy")
@@ -85,7 +89,7 @@ def test_what_ends_with_a_connection_is_not_exported() -> None:
     peer = bench.client()
     peer.call(1, Declare(0, "mine", is_exclusive=True))
     bench.topic("foreign")
-    assert exported(bench.broker)["queues"] == []
+    assert export_definitions(bench.broker)["queues"] == []
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_look_leaves_nothing_in_flight(bench: AmqpBench, queue: AmqpQueue, mod
         clerk.publish("q", body)
     bench.settle()
     taken = clerk.desk.get(queue, 2, mode)
-    assert [clerk.desk.shown(queue, each).body for each in taken] == [b"one", b"two"]
+    assert [clerk.desk.presented(queue, each).body for each in taken] == [b"one", b"two"]
     bench.settle()
     assert queue.unacked == 0
     assert queue.ready == (3 if mode.endswith("true") else 1)
@@ -117,7 +117,7 @@ def test_what_another_protocol_published_is_shown_as_amqp(bench: AmqpBench) -> N
     bench.settle()
     desk = OperatorService(bench.broker)
     (taken,) = desk.get(queue, 5, "ack_requeue_true")
-    assert desk.shown(queue, taken).body == b"body"
+    assert desk.presented(queue, taken).body == b"body"
 
 
 @pytest.mark.parametrize("mode", ACK_MODES)

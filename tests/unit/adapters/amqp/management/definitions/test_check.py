@@ -6,7 +6,11 @@ import msgspec
 import pytest
 
 from kit.amqp.peer import AmqpBench
-from penstock.adapters.amqp.management.definitions import Definitions, exported, import_definitions
+from penstock.adapters.amqp.management.definitions import (
+    Definitions,
+    export_definitions,
+    import_definitions,
+)
 from penstock.model.names import TopicName
 from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
@@ -146,11 +150,11 @@ def test_one_impossible_part_refuses_all_of_it(document: dict[str, Any], text: s
     peer.call(1, Declare(0, "mine", is_exclusive=True))
     bench.topic("foreign")
     bench.engine.create_topic(TopicName("team", "alien"))
-    before = exported(bench.broker)
+    before = export_definitions(bench.broker)
     sequence = bench.store.definitions.sequence
     with pytest.raises((AmqpError, ValueError), match=text):
         imported(bench, document)
-    assert exported(bench.broker) == before
+    assert export_definitions(bench.broker) == before
     assert "team" not in bench.broker.vhosts
     assert bench.store.definitions.sequence == sequence, "nothing waits to be written"
 
@@ -182,28 +186,28 @@ def test_a_second_import_changes_nothing() -> None:
     bench = AmqpBench()
     imported(bench, with_part("queues", queue(arguments={"x-max-priority": 2})))
     bench.settle()
-    document, sequence = exported(bench.broker), bench.store.definitions.sequence
+    document, sequence = export_definitions(bench.broker), bench.store.definitions.sequence
     again = {**document, "users": []}
     imported(bench, again)
     imported(bench, again)
-    assert exported(bench.broker) == document
+    assert export_definitions(bench.broker) == document
     assert bench.store.definitions.sequence == sequence
     assert bench.broker.vhosts["team"].bindings.count == 3
 
 
 def test_a_crash_before_the_transaction_leaves_nothing_and_after_it_all() -> None:
     bench = AmqpBench()
-    before = exported(bench.broker)
+    before = export_definitions(bench.broker)
     imported(bench, GOOD)
     bench.cut_power()
-    assert exported(bench.broker)["queues"] == before["queues"] == []
+    assert export_definitions(bench.broker)["queues"] == before["queues"] == []
     assert list(bench.broker.vhosts) == ["/"]
     assert bench.broker.users.get("ada") is None
     imported(bench, GOOD)
     bench.settle()
-    whole = exported(bench.broker)
+    whole = export_definitions(bench.broker)
     bench.cut_power()
-    kept = exported(bench.broker)
+    kept = export_definitions(bench.broker)
     assert kept["bindings"] == whole["bindings"]
     assert len(kept["bindings"]) == 3
     assert {each["name"] for each in kept["queues"]} == {"orders", "plain"}
