@@ -14,7 +14,7 @@ import pika
 
 from kit.amqp.load import AmqpFlood
 from kit.interop import private_broker
-from penstock.cli.asking import address, send
+from penstock.cli.http_client import address, send
 
 PRESSURE_S_MAX = 30.0
 NAMED_S_MAX = 2.0

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from penstock.cli.asking import address, send, takes_address
+from penstock.cli.http_client import address, send, takes_address
 from penstock.model.errors import PenstockError
 
 _MS: Final = click.option("--ms", required=True, type=click.IntRange(0), help="Milliseconds.")

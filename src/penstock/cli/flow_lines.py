@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
-from penstock.cli.asking import Column, age_text, rows_as_lines
+from penstock.cli.http_client import Column, age_text, rows_as_lines
 from penstock.flow.credit import stage_label
 from penstock.model.errors import NotFound
 from penstock.model.ids import size_text

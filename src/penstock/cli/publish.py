@@ -59,7 +59,7 @@ def command(topic: str, body: str, name_server: str, **given: Any) -> None:
     if body == STDIN and given["count"] > 1:
         raise click.UsageError("--count needs a BODY to repeat")
     keep_quiet()
-    tally = Tally(is_json=given["is_json"], is_many=body == STDIN or given["count"] > 1)
+    tally = PublishStatistics(is_json=given["is_json"], is_many=body == STDIN or given["count"] > 1)
     pace = Pace(given["rate"])
     with Producer(name_server, given["group"]) as producer:
         for message in _messages(topic, body, given):
@@ -133,7 +133,7 @@ class Pace:
             self._due = max(self._due + self._pause, now - 1)
 
 
-class Tally:
+class PublishStatistics:
     """What became of the messages; results come on a thread of the client."""
 
     def __init__(self, *, is_json: bool, is_many: bool) -> None:

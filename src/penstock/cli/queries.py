@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import click
 
-from penstock.cli.asking import (
+from penstock.cli.http_client import (
     Column,
     age_text,
     as_json,

@@ -62,7 +62,7 @@ Fields = Header | dict[str, str] | None
 """What goes into ``ext``."""
 
 
-class Answer:
+class RemotingResponse:
     """A response, with its parts where readers look for them."""
 
     def __init__(self, command: Command) -> None:
@@ -89,8 +89,12 @@ class Answer:
         return decode_all(self.body)
 
 
-class RemotingConnection:
-    """One connection: requests, answers, and what the server says unasked."""
+class RemotingClient:
+    """One connection: requests, answers, and what the server asks of its own accord."""
+
+    group = "test-group"
+    client_id = "127.0.0.1@test"
+    broker_name = "penstock"
 
     def __init__(
         self,
@@ -109,7 +113,7 @@ class RemotingConnection:
         self._language = language
         self._version = version
         self._opaque = 0
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, RemotingResponse] = {}
         self.pushes: deque[Command] = deque(maxlen=PUSHES_MAX)
         """Requests of the server, oldest first; whoever handles one removes it."""
         self.is_over = False
@@ -164,11 +168,11 @@ class RemotingConnection:
         body: bytes = b"",
         *,
         seconds_max: float = WAIT_SECONDS_MAX,
-    ) -> Answer:
+    ) -> RemotingResponse:
         """Send a request and wait for its answer."""
         return self.wait(self.start(code, ext, body), seconds_max)
 
-    def wait(self, opaque: int, seconds_max: float = WAIT_SECONDS_MAX) -> Answer:
+    def wait(self, opaque: int, seconds_max: float = WAIT_SECONDS_MAX) -> RemotingResponse:
         """The answer to a started request; ``TimeoutError`` when it does not come."""
         until = time.monotonic() + seconds_max
         while opaque not in self._answers:
@@ -185,7 +189,7 @@ class RemotingConnection:
             return False
         return True
 
-    def take_answers(self, opaques: Iterable[int]) -> dict[int, Answer]:
+    def take_answers(self, opaques: Iterable[int]) -> dict[int, RemotingResponse]:
         """Those of these answers that are there; reads what came, never waits."""
         while not self.is_over and select.select([self._socket], [], [], 0)[0]:
             self._read_until(0.0, "")
@@ -231,17 +235,11 @@ class RemotingConnection:
         self._frames.feed(data)
         for command in self._frames.commands():
             if command.is_response:
-                self._answers[command.opaque] = Answer(command)
+                self._answers[command.opaque] = RemotingResponse(command)
             else:
                 self.pushes.append(command)
 
-
-class RemotingClient(RemotingConnection):
-    """The requests that tests and scenes make most, each as one call."""
-
-    group = "test-group"
-    client_id = "127.0.0.1@test"
-    broker_name = "penstock"
+    # The requests that tests and scenes make most, each as one call.
 
     def start_send(
         self,
@@ -267,7 +265,7 @@ class RemotingClient(RemotingConnection):
         )
         return self.start(code, ext, body, flag)
 
-    def send(self, topic: str, body: bytes = b"", **options: Any) -> Answer:
+    def send(self, topic: str, body: bytes = b"", **options: Any) -> RemotingResponse:
         """Send one message and wait for the answer."""
         return self.wait(self.start_send(topic, body, **options))
 
@@ -289,13 +287,15 @@ class RemotingClient(RemotingConnection):
         )
         return self.start(RequestCode.PULL_MESSAGE, ext)
 
-    def pull(self, topic: str, queue_id: int = 0, offset: int = 0, **options: Any) -> Answer:
+    def pull(
+        self, topic: str, queue_id: int = 0, offset: int = 0, **options: Any
+    ) -> RemotingResponse:
         """Pull once and wait for the answer."""
         return self.wait(self.start_pull(topic, queue_id, offset, **options))
 
     def heartbeat(
         self, *consumers: ConsumerData, producers: tuple[str, ...] = (), client_id: str = ""
-    ) -> Answer:
+    ) -> RemotingResponse:
         data = HeartbeatData(
             client_id=client_id or self.client_id,
             producer_data_set=[ProducerData(group_name=name) for name in producers],
@@ -310,11 +310,11 @@ class RemotingClient(RemotingConnection):
         ext = PopHeader(topic=topic, poll_time=poll_ms, **header)
         return self.start(RequestCode.POP_MESSAGE, ext)
 
-    def pop(self, topic: str, **options: Any) -> Answer:
+    def pop(self, topic: str, **options: Any) -> RemotingResponse:
         """Pop once and wait for the answer."""
         return self.wait(self.start_pop(topic, **options))
 
-    def popped(self, answer: Answer) -> list[tuple[StoredMessage, str]]:
+    def popped(self, answer: RemotingResponse) -> list[tuple[StoredMessage, str]]:
         """The messages of a pop, each with its handle, put together as clients do it."""
         if not answer.is_ok:
             return []
@@ -337,7 +337,9 @@ class RemotingClient(RemotingConnection):
             found.append((message, str(handle)))
         return found
 
-    def ack(self, topic: str, message: StoredMessage, handle: str, group: str = "") -> Answer:
+    def ack(
+        self, topic: str, message: StoredMessage, handle: str, group: str = ""
+    ) -> RemotingResponse:
         ext = AckHeader(
             consumer_group=group or self.group,
             topic=topic,
@@ -347,14 +349,14 @@ class RemotingClient(RemotingConnection):
         )
         return self.request(RequestCode.ACK_MESSAGE, ext)
 
-    def create_topic(self, topic: str, queues: int = 4, perm: int = 6) -> Answer:
+    def create_topic(self, topic: str, queues: int = 4, perm: int = 6) -> RemotingResponse:
         numbers = {"readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": str(perm)}
         return self.request(
             RequestCode.UPDATE_AND_CREATE_TOPIC,
             {"topic": topic, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", **numbers},
         )
 
-    def create_group(self, group: str, **switches: Any) -> Answer:
+    def create_group(self, group: str, **switches: Any) -> RemotingResponse:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP."""
         config = SubscriptionGroupConfig(group_name=group, **switches)
         return self.request(
@@ -366,6 +368,6 @@ class RemotingClient(RemotingConnection):
         answer = self.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         return decode_body(answer.body, TopicRouteData) if answer.is_ok else None
 
-    def offset(self, code: int, topic: str, queue_id: int = 0, **more: str) -> Answer:
+    def offset(self, code: int, topic: str, queue_id: int = 0, **more: str) -> RemotingResponse:
         """Any of the requests whose answer is one offset."""
         return self.request(code, {"topic": topic, "queueId": str(queue_id), **more})

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from penstock.cli.asking import (
+from penstock.cli.http_client import (
     GROUP_COLUMNS,
     Column,
     all_rows,

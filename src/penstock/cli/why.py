@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 import click
 
-from penstock.cli.asking import address, as_json, path_of, print_json, send, takes_address
 from penstock.cli.flow_lines import Page, name_lines, narrowed, why_lines
+from penstock.cli.http_client import address, as_json, path_of, print_json, send, takes_address
 from penstock.model.errors import PenstockError
 
 OK: Final = 200
@@ -95,7 +95,7 @@ _REST_OF_LINE: Final = "\x1b[K"
 _REST_OF_SCREEN: Final = "\x1b[J"
 
 
-class Shown(Protocol):
+class WatchOutput(Protocol):
     """Where looks go."""
 
     def show(self, lines: Sequence[str]) -> None:
@@ -155,7 +155,7 @@ class Objects:
 
 def watch(
     look: Callable[[], Sequence[str]],
-    shown: Shown,
+    shown: WatchOutput,
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
     """Look and show, again and again, until somebody interrupts."""

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from penstock.cli.remoting import Answer, RemotingClient
+from penstock.cli.remoting import RemotingClient, RemotingResponse
 from penstock.engine.connection import Channel, ConnectionOptions
 from penstock.engine.host import SubscriptionOptions
 from penstock.engine.ports import Confirmation, Publication
@@ -213,7 +213,7 @@ class SteadySender:
         """The word in brackets of a busy answer -> how often."""
         self.remarks: dict[str, str] = {}
         """One whole remark for each such word."""
-        self.other: list[Answer] = []
+        self.other: list[RemotingResponse] = []
         self.slowest_busy_ms = 0.0
         """The longest that a busy answer took from its send."""
         self._connect = connect

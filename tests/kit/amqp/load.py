@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.cli.asking import address, send
+from penstock.cli.http_client import address, send
 from penstock.demo.amqp_actors import AmqpConsumer, AmqpControl, AmqpLink, AmqpPublisher
 from penstock.wire.amqp.codes import PROTOCOL_HEADER
 from penstock.wire.amqp.frames import content_frames, method_frame

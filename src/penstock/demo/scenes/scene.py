@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import click
 
-from penstock.cli.asking import address, send
+from penstock.cli.http_client import address, send
 from penstock.cli.remoting import RemotingClient
 from penstock.demo.actors import EngineConsumer, EnginePublisher, SteadySender
 from penstock.demo.amqp_actors import AmqpLink

@@ -14,7 +14,7 @@ from typing import Any, Final, TextIO
 
 import click
 
-from penstock.cli.asking import age_text
+from penstock.cli.http_client import age_text
 from penstock.demo.story.processes import Job, Processes
 from penstock.demo.story.publishers import THRESHOLD, Billing
 from penstock.demo.story.shop import Shop

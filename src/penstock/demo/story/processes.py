@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.cli.asking import send
+from penstock.cli.http_client import send
 from penstock.model.errors import NotFound, PenstockError
 from penstock.server.ready_file import find_ready
 
