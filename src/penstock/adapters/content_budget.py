@@ -3,8 +3,8 @@
 A content may be 128 MiB long and is kept until it is complete. What a connection keeps beyond a
 little is drawn from the in-flight pool (D22). When the pool is full, connections in the midst of a
 content stop reading and stand in line. If it is contents that fill it, the first in line reads on
-all the same, because nothing else would ever set those bytes free; it has ``amqp.content_ms_max``
-to be done. If it is publishes that fill it, everybody waits until they are digested.
+all the same, because nothing else would ever set those bytes free; it has ``ms_max`` to be done. If
+it is publishes that fill it, everybody waits until they are digested.
 
 Whoever stops so is held by ``Reason.ROOM``, and the flow map names the connection that has the
 room: the one whose content takes most of it, or the first in line if all that have some wait.
@@ -21,14 +21,13 @@ from typing import Final
 
 from penstock.engine.connection import Connection
 from penstock.flow.budgets import IN_FLIGHT_POOL, BytesPool
-from penstock.wire.amqp.codes import AmqpError, ReplyCode
 
 FREE_BYTES: Final = 64 * 1024
 """What a connection may keep of a content without being charged: a frame or so."""
 
 
 class ContentBudget:
-    """Connections that wait for room, in the order they came; one per house."""
+    """What the contents of all connections have of the pool, and who waits for room, in order."""
 
     __slots__ = ("drawn_bytes", "keepers", "pool", "waiting", "waits")
 
@@ -59,8 +58,8 @@ class ContentBudget:
         moving = [share for share in self.keepers if not share.is_waiting]
         return max((first, *moving), key=lambda share: share.charged_bytes).label
 
-    def stir(self) -> None:
-        """Something was given back: let the first of the line look again."""
+    def wake_first(self) -> None:
+        """Something was given back: let the first that waits look again."""
         for share in self.waiting:
             share.wake()
             return
@@ -70,8 +69,8 @@ class ContentShare:
     """One connection's contents."""
 
     __slots__ = (
+        "_budget",
         "_bytes_max",
-        "_line",
         "_ms_max",
         "_share",
         "_since_ms",
@@ -85,14 +84,14 @@ class ContentShare:
     def __init__(
         self,
         name: str,
-        line: ContentBudget,
+        budget: ContentBudget,
         *,
         bytes_max: int,
         ms_max: int,
         wake: Callable[[], None],
     ) -> None:
-        self._line = line
-        self._share = line.pool.share(f"contents of {name}", bytes_max)
+        self._budget: Final = budget
+        self._share = budget.pool.share(f"contents of {name}", bytes_max)
         self._share.wake = wake
         self._bytes_max = bytes_max
         self._ms_max = ms_max
@@ -100,7 +99,7 @@ class ContentShare:
         self.charged_bytes = 0
         """What it keeps beyond a little."""
         self.is_waiting = False
-        """True while there is no room for that, and it stands in line."""
+        """True while there is no room for that, and it stands in budget."""
         self.is_stopped = False
         """True while it is not read for that reason."""
         self.connection: Connection | None = None
@@ -112,7 +111,7 @@ class ContentShare:
         if not self.is_waiting:
             return True
         self._draw(now_ms)
-        is_stopped = self.is_waiting and self._line.first is not self
+        is_stopped = self.is_waiting and self._budget.first is not self
         self._stop(is_stopped)
         return not is_stopped
 
@@ -121,40 +120,40 @@ class ContentShare:
         """What the connection is called by those who wait for it."""
         return "" if self.connection is None else self.connection.stage.label
 
-    def keeps(self, held_bytes: int, now_ms: int) -> None:
-        """The connection keeps this much now; raises 506 when it hoards."""
+    def keep(self, held_bytes: int, now_ms: int) -> str | None:
+        """The connection keeps this much now; why it must be closed when that is too much."""
         if held_bytes <= FREE_BYTES and not self.charged_bytes:
-            return
+            return None
         self.charged_bytes = held_bytes if held_bytes > FREE_BYTES else 0
         if self.charged_bytes > self._bytes_max + FREE_BYTES:
-            text = f"contents that are not complete have {held_bytes} bytes"
-            raise AmqpError(ReplyCode.RESOURCE_ERROR, text)
+            return f"contents that are not complete have {held_bytes} bytes"
         self._draw(now_ms)
+        return None
 
     @property
     def deadline_ms(self) -> int | None:
-        """When ``check`` wants to be called."""
+        """When ``overdue`` wants to be asked."""
         return self._since_ms + self._ms_max if self.is_waiting else None
 
-    def check(self, now_ms: int) -> None:
-        """Raise 506 when it was let through in front of others and is not done in time."""
+    def overdue(self, now_ms: int) -> str | None:
+        """Why it must be closed: it may read on in front of others and is not done in time."""
         due_ms = self.deadline_ms
         if due_ms is None or now_ms < due_ms:
-            return
-        if self._line.first is self:
-            text = f"a content is not complete after {self._ms_max} ms, others wait for its room"
-            raise AmqpError(ReplyCode.RESOURCE_ERROR, text)
+            return None
+        if self._budget.first is self:
+            return f"a content is not complete after {self._ms_max} ms, others wait for its room"
         self._since_ms = now_ms
+        return None
 
     def close(self) -> None:
-        line = self._line
-        line.drawn_bytes -= self._share.used
-        line.pool.close(self._share)
-        line.waiting.pop(self, None)
-        line.keepers.pop(self, None)
+        budget = self._budget
+        budget.drawn_bytes -= self._share.used
+        budget.pool.close(self._share)
+        budget.waiting.pop(self, None)
+        budget.keepers.pop(self, None)
         self.charged_bytes = 0
         self.is_waiting = self.is_stopped = False
-        line.stir()
+        budget.wake_first()
 
     def _stop(self, is_stopped: bool) -> None:
         """Say it where operators look."""
@@ -162,33 +161,33 @@ class ContentShare:
             return
         self.is_stopped = is_stopped
         if is_stopped:
-            self.connection.wait_for_room(self._line)
+            self.connection.wait_for_room(self._budget)
         else:
             self.connection.found_room()
 
     def _draw(self, now_ms: int) -> None:
         """Bring what is drawn in line with what is kept, and stand in line for the rest."""
-        line = self._line
+        budget = self._budget
         grown = self.charged_bytes - self._share.used
-        if grown > 0 and not line.pool.take(self._share, grown):
+        if grown > 0 and not budget.pool.take(self._share, grown):
             if not self.is_waiting:
                 self.is_waiting = True
-                line.waiting[self] = None
-                line.waits[IN_FLIGHT_POOL] += 1
+                budget.waiting[self] = None
+                budget.waits[IN_FLIGHT_POOL] += 1
                 self._since_ms = now_ms
-                if (first := line.first) is not None and first is not self:
+                if (first := budget.first) is not None and first is not self:
                     # By now it is contents that fill the pool, and that one does not know.
                     first.wake()
             return
         if grown < 0:
-            line.pool.give(self._share, -grown)
-        line.drawn_bytes += grown
+            budget.pool.give(self._share, -grown)
+        budget.drawn_bytes += grown
         if self.charged_bytes:
-            line.keepers[self] = None
+            budget.keepers[self] = None
         else:
-            line.keepers.pop(self, None)
+            budget.keepers.pop(self, None)
         was_waiting, self.is_waiting = self.is_waiting, False
-        line.waiting.pop(self, None)
+        budget.waiting.pop(self, None)
         self._stop(False)
         if grown < 0 or was_waiting:
-            line.stir()
+            budget.wake_first()

@@ -1,22 +1,20 @@
-"""One channel: its parts, its answers in order, its end.
-
-    opened --- error of its own ------> failed ---- close-ok ----------> gone
-    opened --- the client's close ----> ended ----- last answer left --> gone
+"""One channel: its publisher and consumers, its replies in order, its end.
 
 Invariants: after an error only close and close-ok are heard; what it had unsettled is requeued at
 once; a number is free again when close-ok was said. One channel's error harms no other.
-Not here: publishes (``publish.py``), consumers (``consume.py``), which method goes where
-(``families.py``).
+Not here: publishes (``publisher.py``), deliveries and acks (``consumer.py``), the table of its
+states (``states.py``), which method goes where (``commands.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.adapters.amqp.consumer_commands import ChannelConsumers
+from penstock.adapters.amqp.consumer import ChannelConsumers
+from penstock.adapters.amqp.ports import ConnectionPort
 from penstock.adapters.amqp.publisher import ChannelPublisher
+from penstock.adapters.amqp.states import ChannelInput, ChannelState, next_channel_state
 from penstock.adapters.replies import ReplyQueue
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.frames import method_frame
@@ -25,79 +23,110 @@ from penstock.wire.amqp.methods.channel import (
     AccessRequestOk,
     Close,
     CloseOk,
+    ConfirmSelect,
+    ConfirmSelectOk,
     Flow,
     FlowOk,
     Open,
+    TxCommit,
+    TxRollback,
+    TxRollbackOk,
+    TxSelect,
+    TxSelectOk,
 )
 from penstock.wire.amqp.methods.method import Method
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.broker import AmqpBroker
-    from penstock.adapters.amqp.connection import AmqpConnection
+    from penstock.adapters.amqp.context import AmqpContext
+    from penstock.adapters.amqp.direct_reply import DirectReplyRegistry
+    from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.adapters.amqp.topology.vhost import VirtualHost
+    from penstock.adapters.amqp.transactions import TxBudget
     from penstock.engine.connection import Channel
 
 
-class ChannelPhase(Enum):
-    """What a channel still hears."""
+class ChannelOwner(ConnectionPort, Protocol):
+    """The connection, as its channels use it."""
 
-    OPEN = "open"
-    FAILED = "failed"
-    """We closed it: close and close-ok are heard."""
-    ENDED = "ended"
-    """The client closed it, or the connection is gone: nothing is heard."""
+    @property
+    def context(self) -> AmqpContext: ...
+    @property
+    def vhost(self) -> VirtualHost: ...
+    @property
+    def engine_channels(self) -> dict[Channel, AmqpChannel]:
+        """Channels of the engine that belong to channels here."""
+        ...
 
+    @property
+    def waiting(self) -> dict[AmqpChannel, None]:
+        """Channels whose replies wait for the disk."""
+        ...
 
-OPEN: Final = ChannelPhase.OPEN
-"""For those who ask often: a member is slow to find by its name, as slow as a call."""
+    @property
+    def confirming(self) -> dict[AmqpChannel, None]:
+        """Channels with confirms that are sent at the end of the turn."""
+        ...
+
+    def send(self, data: bytes) -> None: ...
+
+    def wake(self) -> None: ...
+
+    def fail(self, error: AmqpError) -> None: ...
+
+    def forget(self, channel: AmqpChannel) -> None:
+        """A channel is gone, its number is free."""
+        ...
+
+    def wait_for_deletion(self, queue: AmqpQueue) -> None:
+        """No further command is done before this queue is gone."""
+        ...
 
 
 class AmqpChannel:
     """One open channel of one connection."""
 
-    def __init__(self, number: int, connection: AmqpConnection) -> None:
+    def __init__(
+        self,
+        number: int,
+        connection: ChannelOwner,
+        direct_replies: DirectReplyRegistry,
+        transactions: TxBudget,
+    ) -> None:
         self.number: Final = number
         self.connection: Final = connection
-        self.vhost: Final[VirtualHost] = connection.vhost
-        self.broker: Final[AmqpBroker] = connection.broker
+        self.vhost: Final = connection.vhost
         self.context: Final = connection.context
-        self.phase = ChannelPhase.OPEN
+        self.state = next_channel_state(ChannelState.FREE, ChannelInput.OPEN)
+        self.is_open = True
+        """The state is OPEN: kept beside it because every run of publishes and acks asks."""
         self.last_queue = ""
         """The queue declared last: what an empty name means."""
-        self.line: Final = ReplyQueue(connection.send, self._line_changed)
+        self.replies: Final = ReplyQueue(connection.send, self._replies_changed)
         self.engine_channel: Channel | None = None
-        """The engine's channel, if anything was published; ``flow`` opens it."""
-        self.publisher: Final = ChannelPublisher(self)
-        self.consumers: Final = ChannelConsumers(self)
+        """The engine's channel, if anything was published."""
+        self.publisher: Final = ChannelPublisher(self, direct_replies, transactions)
+        self.consumers: Final = ChannelConsumers(self, self.publisher)
         self.context.churn["channel_created"] += 1
 
     def __repr__(self) -> str:
         return f"<AmqpChannel {self.number} of {self.connection.name}>"
 
-    @property
-    def is_open(self) -> bool:
-        """True while it hears everything."""
-        return self.phase is ChannelPhase.OPEN
-
-    @property
-    def flow(self) -> Channel:
+    def open_engine_channel(self) -> Channel:
         """The engine's channel, opened when something is published first."""
-        flow = self.engine_channel
-        if flow is None:
-            flow = self.engine_channel = self.connection.engine_connection.open_channel(
-                str(self.number)
-            )
-            self.connection.flows[flow] = self
-        return flow
+        found = self.engine_channel
+        if found is None:
+            engine_connection = self.connection.engine_connection
+            found = self.engine_channel = engine_connection.open_channel(str(self.number))
+            self.connection.engine_channels[found] = self
+        return found
 
-    # Answers.
+    # Replies.
 
     def send(self, data: bytes) -> None:
         """Frames, behind everything this channel has said; nothing after its end."""
-        if self.phase is not OPEN:
-            return
-        # Past the line while nobody stands in it, which is the rule.
-        (self.line if self.line.is_waiting else self.connection).send(data)
+        if self.is_open:
+            # Past the queue of replies while nothing waits in it, which is the rule.
+            (self.replies if self.replies.is_waiting else self.connection).send(data)
 
     def answer(self, method: Method) -> None:
         self.send(method_frame(self.number, method))
@@ -108,83 +137,102 @@ class AmqpChannel:
         self.context.engine.after_durable(lambda: later(method))
 
     def answer_later(self) -> Callable[[Method | None], None]:
-        """A place in the line: call it with the answer, or None when there is none after all."""
+        """A slot for a reply: call it with the reply, or None when there is none after all."""
         if not self.is_open:
             return _nobody
-        place = self.line.reserve()
-        return lambda method: place.fill(
+        slot = self.replies.reserve()
+        return lambda method: slot.fill(
             b"" if method is None else method_frame(self.number, method)
         )
 
-    # Ends.
+    def confirm_later(self) -> None:
+        """Confirms are sent at the end of the turn, so that they are one answer."""
+        self.connection.confirming[self] = None
+        self.connection.wake()
+
+    def _replies_changed(self) -> None:
+        if self.replies.is_waiting:
+            self.connection.waiting[self] = None
+        else:
+            self.connection.waiting.pop(self, None)
+            self._free_number()
+        self.connection.wake()
+
+    # Its end.
 
     def fail(self, error: AmqpError) -> None:
-        """Something is wrong with this channel (a hard error: with the whole connection)."""
+        """Close the channel for this error (a hard one: the whole connection)."""
         error.about(self.number)
         if error.code.is_hard:
             self.connection.fail(error)
         elif self.is_open:
-            self.phase = ChannelPhase.FAILED
+            self._advance(ChannelInput.ERROR)
             self.context.note_close(error)
-            self.give_back()
-            self._say(Close(int(error.code), error.reply_text, error.class_id, error.method_id))
+            self._give_back()
+            close = Close(int(error.code), error.reply_text, error.class_id, error.method_id)
+            self.replies.send(method_frame(self.number, close))
 
     def end(self) -> None:
-        """The client closed it: say so behind all other answers; its number is free then."""
-        if self.phase is ChannelPhase.ENDED:
-            return
-        self.phase = ChannelPhase.ENDED
-        self.give_back()
-        self._say(CloseOk())
-        if not self.line.is_waiting:
+        """The client closed it: say so behind all other replies; its number is free then."""
+        self._advance(ChannelInput.CLOSE)
+        self._give_back()
+        self.replies.send(method_frame(self.number, CloseOk()))
+        if not self.replies.is_waiting:
+            self._free_number()
+
+    def _free_number(self) -> None:
+        """No reply waits any more: if the client closed the channel, that was its end."""
+        if self.state is ChannelState.ENDING:
+            self._advance(ChannelInput.REPLIED)
             self.connection.forget(self)
 
-    def give_back(self) -> None:
+    def receive_closing(self, method: Method) -> None:
+        """A method on a channel that is not open any more: only our close is still answered."""
+        if self.state is not ChannelState.CLOSING:
+            return
+        if type(method) is CloseOk:
+            self._advance(ChannelInput.CLOSE_OK)
+            self.connection.forget(self)
+        elif type(method) is Close:
+            self._advance(ChannelInput.CLOSE)
+            self.connection.send(method_frame(self.number, CloseOk()))
+
+    def connection_lost(self) -> None:
+        """The connection is over: nothing is said, everything goes back."""
+        self._advance(ChannelInput.LOST)
+        self.replies.clear()
+        self._give_back()
+
+    def _advance(self, received: ChannelInput) -> None:
+        self.state = next_channel_state(self.state, received)
+        self.is_open = self.state is ChannelState.OPEN
+
+    def _give_back(self) -> None:
         """Requeue what is unsettled, let consumers and publishes go; may be called twice."""
         if not self.consumers.is_closed:
             self.context.churn["channel_closed"] += 1
         self.consumers.close()
         self.publisher.close()
         if self.engine_channel is not None:
-            self.connection.flows.pop(self.engine_channel, None)
+            self.connection.engine_channels.pop(self.engine_channel, None)
             self.engine_channel.close()
             self.engine_channel = None
 
-    def vanish(self) -> None:
-        self.phase = ChannelPhase.ENDED
-        self.line.clear()
-        self.give_back()
-
-    def _say(self, method: Method) -> None:
-        self.line.send(method_frame(self.number, method))
-
-    def _line_changed(self) -> None:
-        if self.line.is_waiting:
-            self.connection.waiting[self] = None
-        else:
-            self.connection.waiting.pop(self, None)
-            if self.phase is ChannelPhase.ENDED:
-                self.connection.forget(self)
-        self.connection.wake()
-
 
 def _nobody(method: Method | None) -> None:
-    """Nobody waits for this answer."""
+    """Nobody waits for this reply."""
 
 
-# ---- channel commands ---------------------------------------------------------------------------
-# Classes channel and access: open, close, flow, and a ticket nobody needs.
-#
-# Not here: what a close gives back (``channel.py``).
+# Handlers of the classes channel, access, confirm and tx.
 
 
 def open_again(channel: AmqpChannel, method: Open) -> None:
-    del channel, method
-    raise AmqpError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
+    """Raises 504: an open channel cannot be opened."""
+    del method
+    next_channel_state(channel.state, ChannelInput.OPEN)
 
 
 def close(channel: AmqpChannel, method: Close) -> None:
-    """The client is done with it."""
     del method
     channel.end()
 
@@ -202,9 +250,34 @@ def access(channel: AmqpChannel, method: AccessRequest) -> None:
     channel.answer(AccessRequestOk(1))
 
 
+def select_confirms(channel: AmqpChannel, method: ConfirmSelect) -> None:
+    channel.publisher.select_confirms()
+    if not method.is_nowait:
+        channel.answer(ConfirmSelectOk())
+
+
+def select_tx(channel: AmqpChannel, _method: TxSelect) -> None:
+    channel.publisher.select_tx()
+    channel.answer(TxSelectOk())
+
+
+def commit_tx(channel: AmqpChannel, _method: TxCommit) -> None:
+    """tx.commit: the answer leaves when everything is durable."""
+    channel.publisher.commit()
+
+
+def roll_back_tx(channel: AmqpChannel, _method: TxRollback) -> None:
+    channel.publisher.rollback()
+    channel.answer(TxRollbackOk())
+
+
 COMMANDS: Final[dict[type[Method], Callable[[AmqpChannel, Any], None]]] = {
     Open: open_again,
     Close: close,
     Flow: flow,
     AccessRequest: access,
+    ConfirmSelect: select_confirms,
+    TxSelect: select_tx,
+    TxCommit: commit_tx,
+    TxRollback: roll_back_tx,
 }

@@ -1,18 +1,34 @@
-"""Who on a channel holds messages: consumers, and one silent taker per queue for basic.get.
+"""The way out and back: a channel's consumers, what they were given, what becomes of it.
 
-Each of them is a consumer of the engine and its own outlet, so a list of deliveries finds its way
-without a look-up. ``demand`` of a consumer is its window inside the channel's (F10), or none for
-those without acks; the socket's backlog (F14) is the connection's, shared by all of its consumers.
+``ChannelConsumers`` is the receiving half of a channel: consumers by tag, the ledger of delivery
+tags, the two windows of basic.qos, and the silent consumers of basic.get. Each consumer is one of
+the engine's and its own outlet, so a list of deliveries finds its way without a look-up; it leaves
+as one piece of bytes. Its ``demand`` is its window inside the channel's (F10); none without acks.
 
-Invariants: a holder that is not listed as a consumer any more stays known to the channel until
-nothing of it is unsettled: only then may the engine forget it.
-Not here: commands (``consume.py``, ``get.py``), frames (``outflow.py``).
+F14: what the socket has not taken is counted by the engine when it hands a list over, against the
+connection's ``UnsentLimit``; ``AmqpConnection.flushed`` gives it back and ``ChannelConsumers.wake``
+lets the engine go on. So a peer that does not read stops its own connection's deliveries and nobody
+else's.
+
+Acks: tags become pieces of the ledger, pieces of one queue one list of offsets, and each list one
+verb of its subscription: settled, back to its place (flagged as redelivered; counted in quorum
+queues), or rejected (dead letter). In a transaction pieces wait for tx.commit; a rollback puts them
+back. A tag that is not unsettled is an error of the channel (406); what came before it in the same
+run of acks is settled, as if each had come by itself.
+
+Invariants: when a channel is closed everything unsettled is back in its place before a queue that
+its last consumer leaves is deleted; a consumer that was cancelled keeps what it has, and stays
+known to the channel until nothing of it is unsettled: only then may the engine forget it.
+Bounds: ``amqp.consumers_per_channel_max`` consumers, with those that are cancelled and still have
+something unsettled; consumers of basic.get by ``GETTERS_MAX``.
+Not here: the commands (``consumer_commands.py``), the layout of frames
+(``wire/amqp/serializer.py``), transactions (``transactions.py``).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from enum import Enum
 from functools import partial
 from itertools import groupby
@@ -22,48 +38,287 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.adapters.amqp.present import as_amqp, with_attempts
+from penstock.adapters.amqp.statistics import DeliveryCounters
 from penstock.engine.host import Mode
 from penstock.engine.subscription.consumer import Consumer
-from penstock.flow.demand import Demand, Unlimited, Window
+from penstock.flow.demand import ChannelWindow, Demand, Unlimited, Window
 from penstock.model.record import Record, Wire
 from penstock.wire.amqp.codes import CLASS_BASIC, AmqpError, ReplyCode
-from penstock.wire.amqp.methods.basic import (
-    Ack,
-    Cancel,
-    Consume,
-    Nack,
-    Recover,
-    RecoverAsync,
-    RecoverOk,
-    Reject,
-)
+from penstock.wire.amqp.methods.basic import Ack, Cancel, Consume, Nack, Reject
 from penstock.wire.amqp.serializer import Deliveries
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.channel import AmqpChannel
+    from penstock.adapters.amqp.ports import ChannelPort
+    from penstock.adapters.amqp.publisher import ChannelPublisher
     from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.engine.subscription.consumer import Delivery
     from penstock.engine.subscription.subscription import Subscription
     from penstock.model.ids import QueueId
     from penstock.wire.amqp.frames import AckRun, SettleRun
 
+GETTERS_MAX: Final = 256
+"""Queues one channel has consumers of basic.get for; beyond it those who hold nothing go."""
 QUORUM: Final = "quorum"
 QUORUM_PREFETCH: Final = 2000
 """What "no limit" means for consumers of quorum queues, as RabbitMQ has it."""
 CANCEL_NOTIFY: Final = "consumer_cancel_notify"
+RUN_TAGS_MAX: Final = 4096
+"""Tags after which a new run is begun although the last one could go on."""
+RUN_AGE_MS_MAX: Final = 1000
+"""So is it after this time: a run is as old as its first delivery, for ``consumer_timeout``."""
+
+_AMQP: Final = int(Wire.AMQP)
+_RECORD: Final = attrgetter("record")
+_SHAPE: Final = attrgetter("shape")
+_OFFSET: Final = attrgetter("offset")
+_QUEUE: Final = attrgetter("queue_id")
+_IS_REDELIVERED: Final = attrgetter("is_redelivered")
+
+
+class SettleAction(Enum):
+    """What a client says of messages it was given."""
+
+    ACK = "ack"
+    REQUEUE = "requeue"
+    REJECT = "reject"
+
+
+ACTIONS: Final = {
+    Ack.method_id: SettleAction.ACK,
+    Nack.method_id: SettleAction.REJECT,
+    Nack.method_id + 1: SettleAction.REQUEUE,
+    Reject.method_id: SettleAction.REJECT,
+    Reject.method_id + 1: SettleAction.REQUEUE,
+}
+"""By the words of a ``SettleRun``."""
+
+
+class ChannelConsumers:
+    """The receiving half of one channel."""
+
+    __slots__ = (
+        "_publisher",
+        "by_tag",
+        "channel",
+        "counters",
+        "getters",
+        "is_closed",
+        "lingering",
+        "prefetch_count",
+        "unacked",
+        "window",
+    )
+
+    def __init__(self, channel: ChannelPort, publisher: ChannelPublisher) -> None:
+        """``publisher`` knows the transaction that settlements wait in."""
+        self.channel: Final = channel
+        self._publisher: Final = publisher
+        self.by_tag: Final[dict[str, BasicConsumer]] = {}
+        self.counters: Final = DeliveryCounters()
+        """What its client was given and acknowledged."""
+        self.unacked: Final = UnackedTags()
+        self.window: Final = ChannelWindow()
+        """All consumers together; counts from the start, so that a limit may come later."""
+        self.prefetch_count = 0
+        """What consumers made from now on may have each; 0 = no limit."""
+        self.getters: dict[tuple[Subscription, bool], AttachedConsumer] = {}
+        """Consumers of basic.get: by queue, and whether it needs no ack."""
+        self.lingering: Final[dict[AttachedConsumer, None]] = {}
+        """Consumers that were cancelled and still have something unsettled."""
+        self.is_closed = False
+
+    @property
+    def unacked_count(self) -> int:
+        """Messages its client was given and did not settle."""
+        return self.unacked.count
+
+    @property
+    def global_prefetch_count(self) -> int:
+        """What all its consumers may have together; 0 = no limit."""
+        return self.window.count
+
+    @property
+    def consumers_kept(self) -> int:
+        """Consumers, and those that were cancelled and are not done."""
+        return len(self.by_tag) + len(self.lingering)
+
+    # Settling.
+
+    def ack(self, run: AckRun) -> None:
+        """Acks, in the order they came."""
+        unacked = self.unacked
+        take = unacked.take_multiples if run.is_multiple else unacked.take_each
+        pieces, unknown = take(run.tags)
+        if pieces:
+            self._decide(pieces, SettleAction.ACK)
+        if unknown is not None:
+            raise unknown_tag(unknown).about(self.channel.number, CLASS_BASIC, Ack.method_id)
+
+    def settle(self, run: SettleRun) -> None:
+        """Words about single messages, one action at a time: they do not touch each other's.
+
+        Only who comes back and who is rejected, of one queue that counts, may die beside each
+        other: those stay in the order in which they were named, and so do all that are rejected.
+        """
+        pieces, unknown = self.unacked.take_each(run.tags)
+        count = sum([piece.tags for piece in pieces])
+        words = run.words[:count]
+        if words and words.count(words[0]) == count:
+            self._decide(_as_named(pieces, run.tags, words[0]), ACTIONS[words[0]])
+        elif words:
+            for action, part in _parted(singles(pieces, run.tags[:count]), words):
+                self._decide(part, action)
+        if unknown is not None:
+            method_id = run.words[count] & ~1
+            raise unknown_tag(unknown).about(self.channel.number, CLASS_BASIC, method_id)
+
+    def nack(self, tag: int, *, is_multiple: bool, is_requeue: bool) -> None:
+        """basic.nack or reject that came by itself: for all up to a tag, mostly."""
+        pieces = self.unacked.take(tag, is_multiple=is_multiple)
+        self._decide(pieces, SettleAction.REQUEUE if is_requeue else SettleAction.REJECT)
+
+    def requeue_all(self) -> None:
+        """basic.recover: everything unsettled goes back, transaction or not."""
+        self._apply(self.unacked.take_all(), SettleAction.REQUEUE)
+
+    def _decide(self, pieces: list[TagRun], action: SettleAction) -> None:
+        """Carry it out now, or at the commit."""
+        tx = self._publisher.tx
+        if tx is None:
+            self._apply(pieces, action)
+        else:
+            tx.hold_ack(
+                partial(self._apply, pieces, action), partial(self.unacked.put_back, pieces)
+            )
+
+    def _apply(self, pieces: list[TagRun], action: SettleAction) -> None:
+        """One verb of the engine for all messages of a queue."""
+        for holder, queue_id, offsets in grouped(pieces):
+            subscription = holder.subscription
+            if subscription.is_closed:
+                continue  # the queue is gone, and with it what was to be settled
+            if action is SettleAction.ACK:
+                subscription.settle(queue_id, offsets)
+                self.counters.ack += len(offsets)
+                holder.queue.counters.ack += len(offsets)
+            elif action is SettleAction.REQUEUE:
+                subscription.requeue(queue_id, offsets, count=holder.is_counted)
+            else:
+                subscription.reject(queue_id, offsets)
+        if self.lingering:
+            self._forget_settled()
+
+    def _forget_settled(self) -> None:
+        """After a settlement: cancelled consumers that have nothing left are forgotten."""
+        for holder in [each for each in self.lingering if not each.unacked]:
+            del self.lingering[holder]
+            holder.detach()
+
+    # Who comes and goes.
+
+    def add(self, consumer: BasicConsumer) -> None:
+        consumer.start()
+        self.by_tag[consumer.tag] = consumer
+        consumer.queue.exclusive_consumer = consumer.is_exclusive
+        self.channel.vhost.queues.consumer_added(consumer.queue)
+
+    def remove(self, tag: str) -> None:
+        """A consumer takes no more; its queue may be deleted by that."""
+        consumer = self.by_tag.pop(tag)
+        consumer.cancel()
+        if consumer.unacked:
+            self.lingering[consumer] = None
+        self._left(consumer)
+
+    def forget(self, consumer: BasicConsumer) -> bool:
+        """Its queue is gone; False when the channel did not know it any more."""
+        return self.by_tag.pop(consumer.tag, None) is not None
+
+    def getter(self, queue: AmqpQueue, *, is_no_ack: bool) -> AttachedConsumer:
+        """The silent consumer of basic.get for this queue, on this channel."""
+        found = self.getters.get((queue.subscription, is_no_ack))
+        if found is None:
+            self._make_room_for_getter()
+            found = AttachedConsumer(self, queue)
+            name = f"{self.channel.connection.name} ({self.channel.number}) basic.get"
+            found.attach(Unlimited(), name, is_passive=True, is_auto_settled=is_no_ack)
+            self.getters[queue.subscription, is_no_ack] = found
+        return found
+
+    def forget_getter(self, getter: AttachedConsumer) -> None:
+        """The queue of a consumer of basic.get is gone."""
+        self.getters = {key: each for key, each in self.getters.items() if each is not getter}
+
+    def _make_room_for_getter(self) -> None:
+        """Let consumers of basic.get go that hold nothing, once there are many."""
+        if len(self.getters) >= GETTERS_MAX:
+            for key, getter in list(self.getters.items()):
+                if not getter.unacked:
+                    del self.getters[key]
+                    getter.detach()
+
+    def close(self) -> None:
+        """The channel ends: everything goes back; may be called twice."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        consumers = list(self.by_tag.values())
+        self.by_tag.clear()
+        for holder in (*consumers, *self.lingering, *self.getters.values()):
+            holder.detach()
+        self.lingering.clear()
+        self.getters.clear()
+        self.unacked.take_all()
+        for consumer in consumers:
+            self._left(consumer)
+
+    def _left(self, consumer: BasicConsumer) -> None:
+        if consumer.is_exclusive:
+            consumer.queue.exclusive_consumer = False
+        self.channel.vhost.queues.consumer_removed(consumer.queue)
+
+    # Time and the socket.
+
+    def wake(self) -> None:
+        """The socket took what it had: the engine may go on (F14)."""
+        for each in self.by_tag.values():
+            if each.consumer is not None:
+                each.consumer.wake()
+
+    def next_deadline_ms(self) -> int | None:
+        """When ``due`` may find something that is unsettled for too long."""
+        oldest_ms = self.unacked.oldest_ms
+        limit_ms = self.channel.context.settings.consumer_timeout_ms
+        return oldest_ms + limit_ms if limit_ms and oldest_ms is not None else None
+
+    def due(self, now_ms: int) -> None:
+        """Fail the channel when a delivery is unsettled for longer than allowed."""
+        deadline_ms = self.next_deadline_ms()
+        if deadline_ms is not None and now_ms >= deadline_ms:
+            limit_ms = self.channel.context.settings.consumer_timeout_ms
+            text = (
+                f"delivery acknowledgement on channel {self.channel.number} timed out. "
+                f"Timeout value used: {limit_ms} ms. This timeout value can be configured "
+                "(amqp.consumer_timeout_ms)"
+            )
+            self.channel.fail(AmqpError(ReplyCode.PRECONDITION_FAILED, text))
 
 
 class AttachedConsumer:
-    """Somebody of this channel whom messages of one queue were given to."""
+    """A consumer of the engine that this channel attached to one queue, and its outlet.
 
-    __slots__ = ("channel", "consumer", "is_counted", "queue", "subscription")
+    By itself it is the silent one of basic.get, which is given messages only when it asks.
+    """
 
-    def __init__(self, channel: AmqpChannel, queue: AmqpQueue) -> None:
-        self.channel = channel
-        self.queue = queue
-        self.subscription: Subscription = queue.subscription
+    __slots__ = ("channel", "consumer", "consumers", "is_counted", "queue", "subscription")
+
+    def __init__(self, consumers: ChannelConsumers, queue: AmqpQueue) -> None:
+        self.consumers: Final = consumers
+        self.channel: Final = consumers.channel
+        self.queue: Final = queue
+        self.subscription: Final[Subscription] = queue.subscription
         """The one it was attached to; a queue made anew under that name has another."""
-        self.is_counted = queue.kind == QUORUM
+        self.is_counted: Final = queue.kind == QUORUM
         """Whether coming back is counted as an attempt (``x-delivery-count``)."""
         self.consumer: Consumer | None = None
 
@@ -86,17 +341,53 @@ class AttachedConsumer:
         if self.consumer is not None and not self.subscription.is_closed:
             self.subscription.detach(self.consumer, count=self.is_counted)
 
+    def note_unacked(self, deliveries: list[Delivery], *, is_plain: bool) -> int:
+        """Enter deliveries into the ledger; the first tag."""
+        unacked = self.consumers.unacked
+        now_ms = self.channel.context.clock.monotonic_ms()
+        first_tag = unacked.next_tag
+        if is_plain and len(self.queue.topic.queues) == 1:
+            offsets = list(map(_OFFSET, deliveries))
+            return unacked.add(self, deliveries[0].queue_id, offsets, now_ms)
+        for queue_id, group in groupby(deliveries, _QUEUE):
+            offsets = []
+            for delivery in group:
+                span = delivery.record.messages
+                if span == 1:
+                    offsets.append(delivery.offset)
+                    continue
+                if offsets:
+                    unacked.add(self, queue_id, offsets, now_ms)
+                    offsets = []
+                whole = list(range(delivery.offset, delivery.offset + span))
+                unacked.add_batch(self, queue_id, whole, now_ms)
+            if offsets:
+                unacked.add(self, queue_id, offsets, now_ms)
+        return first_tag
+
+    def presented(self, delivery: Delivery) -> Record:
+        """The record of a delivery as its AMQP peer shall see it."""
+        record = delivery.record
+        if record.shape.wire != _AMQP:
+            context = self.channel.context
+            bytes_max = context.all_settings.topics.message_bytes_max
+            reader = context.engine.facts.get(record.wire)
+            record = as_amqp(record, self.queue.name, reader=reader, bytes_max=bytes_max)
+        if delivery.attempts and self.is_counted:
+            record = with_attempts(record, delivery.attempts)
+        return record
+
     # What the engine calls.
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Only consumers are given messages without asking."""
+        """Only consumers with a tag are given messages without asking."""
 
     def cancelled(self, consumer: Consumer, cause: str) -> None:
-        """The queue is gone: so is whoever took from it by hand."""
-        self.channel.consumers.forget_getter(self)
+        """The queue is gone."""
+        self.consumers.forget_getter(self)
 
     def active_changed(self, consumer: Consumer, is_active: bool) -> None:
-        """Only consumers wait in line."""
+        """Only consumers with a tag wait for their turn to be the active one."""
 
 
 class BasicConsumer(AttachedConsumer):
@@ -104,7 +395,7 @@ class BasicConsumer(AttachedConsumer):
 
     __slots__ = (
         "arguments",
-        "deliveries",
+        "frames",
         "is_active",
         "is_exclusive",
         "is_no_ack",
@@ -115,20 +406,25 @@ class BasicConsumer(AttachedConsumer):
     )
 
     def __init__(
-        self, channel: AmqpChannel, queue: AmqpQueue, method: Consume, tag: str, priority: int
+        self,
+        consumers: ChannelConsumers,
+        queue: AmqpQueue,
+        method: Consume,
+        tag: str,
+        priority: int,
     ) -> None:
-        super().__init__(channel, queue)
-        self.tag = tag
-        self.arguments: dict[str, Any] = method.arguments
-        self.is_no_ack = method.is_no_ack
-        self.is_exclusive = method.is_exclusive
-        self.priority = priority
-        self.prefetch_count = 0 if method.is_no_ack else channel.consumers.prefetch_count
+        super().__init__(consumers, queue)
+        self.tag: Final = tag
+        self.arguments: Final[dict[str, Any]] = method.arguments
+        self.is_no_ack: Final = method.is_no_ack
+        self.is_exclusive: Final = method.is_exclusive
+        self.priority: Final = priority
+        self.prefetch_count: Final = 0 if method.is_no_ack else consumers.prefetch_count
         """As its client asked; 0 = no limit."""
         self.is_active = True
         """False for those who wait until the single active consumer leaves."""
         self.window: Window | None = None
-        self.deliveries = Deliveries(channel.number, tag, channel.connection.frame_max)
+        self.frames: Final = Deliveries(self.channel.number, tag, self.channel.connection.frame_max)
 
     def start(self) -> None:
         """Take messages from now on."""
@@ -136,11 +432,10 @@ class BasicConsumer(AttachedConsumer):
         demand: Demand = Unlimited()
         if not self.is_no_ack:
             count = self.prefetch_count or (QUORUM_PREFETCH if self.is_counted else 0)
-            demand = self.window = Window(count, self.channel.consumers.window)
-        connection = self.channel.connection
+            demand = self.window = Window(count, self.consumers.window)
         self.attach(
             demand,
-            f"{connection.name} ({self.channel.number}) {self.tag}",
+            f"{self.channel.connection.name} ({self.channel.number}) {self.tag}",
             priority=self.priority,
             is_auto_settled=self.is_no_ack,
         )
@@ -161,142 +456,51 @@ class BasicConsumer(AttachedConsumer):
     # What the engine calls.
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Messages: one piece of bytes for all of them."""
-        deliver(self, deliveries)
+        """Send these, a list at a time; what needs an ack is in the ledger afterwards.
+
+        Per list: one look whether all records are plain AMQP ones of one shape (the rule), one
+        entry in the ledger, one piece of bytes. Records of other protocols are rewritten as AMQP
+        shows them; what came back to a quorum queue says how often.
+        """
+        count = len(deliveries)
+        records: list[Record] = list(map(_RECORD, deliveries))
+        first = records[0].shape
+        is_plain = first.wire == _AMQP and (
+            count == 1 or list(map(_SHAPE, records)).count(first) == count
+        )
+        redelivered: list[bool] | None = None
+        again = 0
+        if True in map(_IS_REDELIVERED, deliveries):
+            redelivered = list(map(_IS_REDELIVERED, deliveries))
+            again = redelivered.count(True)
+        if not is_plain or (redelivered is not None and self.is_counted):
+            records = [self.presented(delivery) for delivery in deliveries]
+        channel, consumers, is_no_ack = self.channel, self.consumers, self.is_no_ack
+        consumers.counters.delivered(count, again, is_no_ack=is_no_ack)
+        self.queue.counters.delivered(count, again, is_no_ack=is_no_ack)
+        if is_no_ack:
+            first_tag = consumers.unacked.skip(count)
+        else:
+            first_tag = self.note_unacked(deliveries, is_plain=is_plain)
+        if channel.replies.is_waiting:
+            channel.replies.note_deliveries(count, sum([each.size for each in deliveries]))
+        channel.send(self.frames.encode(records, first_tag, redelivered))
 
     def cancelled(self, consumer: Consumer, cause: str) -> None:
         """The queue is gone; its client is told if it wants to know."""
         if self.window is not None:
             self.window.close()
-        channel = self.channel
-        if (
-            channel.consumers.forget(self)
-            and CANCEL_NOTIFY in channel.connection.client_capabilities
-        ):
-            channel.answer(Cancel(self.tag, is_nowait=True))
+        is_told = CANCEL_NOTIFY in self.channel.connection.client_capabilities
+        if self.consumers.forget(self) and is_told:
+            self.channel.answer(Cancel(self.tag, is_nowait=True))
 
     def active_changed(self, consumer: Consumer, is_active: bool) -> None:
         """It became the single active one, or ceased to be it."""
         self.is_active = is_active
 
 
-# ---- outflow ------------------------------------------------------------------------------------
-# The way out: what the engine hands to a consumer becomes frames of its channel, a list at a time.
-#
-# Per list: one look whether all records are plain AMQP ones of one shape (the rule), one entry in
-# the ledger of delivery tags, one piece of bytes. Records of other protocols are rewritten as AMQP
-# shows them (``present.py``); what came back to a quorum queue says how often.
-#
-# F14: what the socket has not taken is counted by the engine when it hands a list over, against the
-# connection's ``UnsentLimit``; ``AmqpConnection.flushed`` gives it back and
-# ``ChannelConsumers.wake`` lets the engine go on. So a peer that does not read stops its own
-# connection's deliveries and nobody else's.
-#
-# Not here: tags (``unacked.py``), the layout of frames (``wire/amqp/serializer.py``).
-
-
-_AMQP: Final = int(Wire.AMQP)
-_RECORD: Final = attrgetter("record")
-_SHAPE: Final = attrgetter("shape")
-_OFFSET: Final = attrgetter("offset")
-_QUEUE: Final = attrgetter("queue_id")
-_IS_REDELIVERED: Final = attrgetter("is_redelivered")
-
-
-def deliver(entry: BasicConsumer, deliveries: list[Delivery]) -> None:
-    """Send these to a consumer; what needs an ack is in the ledger afterwards."""
-    count = len(deliveries)
-    records: list[Record] = list(map(_RECORD, deliveries))
-    first = records[0].shape
-    is_plain = first.wire == _AMQP and (
-        count == 1 or list(map(_SHAPE, records)).count(first) == count
-    )
-    redelivered: list[bool] | None = None
-    again = 0
-    if True in map(_IS_REDELIVERED, deliveries):
-        redelivered = list(map(_IS_REDELIVERED, deliveries))
-        again = redelivered.count(True)
-    if not is_plain or (redelivered is not None and entry.is_counted):
-        records = [presented(entry, delivery) for delivery in deliveries]
-    channel, is_no_ack = entry.channel, entry.is_no_ack
-    consuming = channel.consumers
-    consuming.counters.delivered(count, again, is_no_ack=is_no_ack)
-    entry.queue.counters.delivered(count, again, is_no_ack=is_no_ack)
-    if is_no_ack:
-        first_tag = consuming.unacked.skip(count)
-    else:
-        first_tag = note(entry, deliveries, is_plain=is_plain)
-    if channel.line.is_waiting:
-        channel.line.note_deliveries(count, sum([delivery.size for delivery in deliveries]))
-    channel.send(entry.deliveries.encode(records, first_tag, redelivered))
-
-
-def note(holder: AttachedConsumer, deliveries: list[Delivery], *, is_plain: bool) -> int:
-    """Enter deliveries into the ledger; the first tag."""
-    channel = holder.channel
-    unacked = channel.consumers.unacked
-    now_ms = channel.context.clock.monotonic_ms()
-    first_tag = unacked.next_tag
-    if is_plain and len(holder.queue.topic.queues) == 1:
-        offsets = list(map(_OFFSET, deliveries))
-        return unacked.add(holder, deliveries[0].queue_id, offsets, now_ms)
-    for queue_id, group in groupby(deliveries, _QUEUE):
-        offsets = []
-        for delivery in group:
-            span = delivery.record.messages
-            if span == 1:
-                offsets.append(delivery.offset)
-                continue
-            if offsets:
-                unacked.add(holder, queue_id, offsets, now_ms)
-                offsets = []
-            whole = list(range(delivery.offset, delivery.offset + span))
-            unacked.add_batch(holder, queue_id, whole, now_ms)
-        if offsets:
-            unacked.add(holder, queue_id, offsets, now_ms)
-    return first_tag
-
-
-def presented(holder: AttachedConsumer, delivery: Delivery) -> Record:
-    """The record of a delivery as its AMQP peer shall see it."""
-    record = delivery.record
-    if record.shape.wire != _AMQP:
-        context = holder.channel.context
-        bytes_max = context.all_settings.topics.message_bytes_max
-        reader = context.engine.facts.get(record.wire)
-        record = as_amqp(record, holder.queue.name, reader=reader, bytes_max=bytes_max)
-    if delivery.attempts and holder.is_counted:
-        record = with_attempts(record, delivery.attempts)
-    return record
-
-
-# ---- unacked ------------------------------------------------------------------------------------
-# The ledger of delivery tags: what one channel was given and has not settled yet.
-#
-# Tags count up from 1, those of deliver and get-ok together; what needs no ack uses up tags, too.
-# They are kept as runs, not one by one: tags next to each other, that one holder got from one
-# queue, with their offsets in one list. Settling cuts pieces out of runs; a piece is a run of its
-# own, so that it can be put back (tx.rollback)::
-#
-# | run   | first_tag 7 | tags 5 | holder, queue | offsets, from ``at`` on |
-# | ack 9 -> run 7..8, piece 9 (settled), run 10..11: all three share one list of offsets
-#
-# A batch record of another protocol is one tag with several offsets; it is a run by itself.
-#
-# Invariants: runs are in order of their tags and do not overlap; ``count`` is the number of
-# unsettled tags; a tag is taken at most once. Bounds: what is unsettled is bounded by F13; a list
-# is at most ``RUN_TAGS_MAX`` long, so a settled tag keeps no more than that in memory. Not here:
-# what becomes of a piece (``settling.py``).
-
-
-RUN_TAGS_MAX: Final = 4096
-"""Tags after which a new run is begun although the last one could go on."""
-RUN_AGE_MS_MAX: Final = 1000
-"""So is it after this time: a run is as old as its first delivery, for ``consumer_timeout``."""
-
-
 class TagRun(msgspec.Struct, eq=False):
-    """Tags next to each other."""
+    """Tags next to each other, that one consumer got from one queue."""
 
     first_tag: int
     tags: int
@@ -337,7 +541,21 @@ class TagRun(msgspec.Struct, eq=False):
 
 
 class UnackedTags:
-    """The tags of one channel."""
+    """The ledger of delivery tags: what one channel was given and has not settled yet.
+
+    Tags count up from 1, those of deliver and get-ok together; what needs no ack uses up tags, too.
+    They are kept as runs, not one by one. Settling cuts pieces out of runs; a piece is a run of its
+    own, so that it can be put back (tx.rollback)::
+
+        run   | first_tag 7 | tags 5 | holder, queue | offsets, from ``at`` on |
+        ack 9 -> run 7..8, piece 9 (settled), run 10..11: all three share one list of offsets
+
+    A batch record of another protocol is one tag with several offsets; it is a run by itself.
+
+    Invariants: runs are in order of their tags and do not overlap; ``count`` is the number of
+    unsettled tags; a tag is taken at most once. Bounds: what is unsettled is bounded by F13; a list
+    is at most ``RUN_TAGS_MAX`` long, so a settled tag keeps no more than that in memory.
+    """
 
     __slots__ = ("_firsts", "_runs", "count", "next_tag")
 
@@ -412,7 +630,7 @@ class UnackedTags:
     def take_each(self, tags: list[int]) -> tuple[list[TagRun], int | None]:
         """Settle these, in order, up to the first that is not known: that one comes back, too."""
         pieces: list[TagRun] = []
-        for first, last in stretches(tags):
+        for first, last in tag_ranges(tags):
             if not self._span(first, last, pieces):
                 break
         else:
@@ -427,7 +645,7 @@ class UnackedTags:
     def take_multiples(self, tags: list[int]) -> tuple[list[TagRun], int | None]:
         """The same for tags of which each settles all before it."""
         pieces: list[TagRun] = []
-        if len(tags) > 1 and tags[0] > 0 and stretches(tags) == [(tags[0], tags[-1])]:
+        if len(tags) > 1 and tags[0] > 0 and tag_ranges(tags) == [(tags[0], tags[-1])]:
             # After the first of them nothing is left in front of the others.
             if not self._take_upto(tags[0], pieces):
                 return pieces, tags[0]
@@ -519,8 +737,8 @@ def _is_rising(tags: list[int]) -> bool:
     return tags[0] > 0 and all(map(lt, tags, tags[1:]))
 
 
-def stretches(tags: list[int]) -> list[tuple[int, int]]:
-    """First and last of the stretches of tags that follow each other, in ascending order."""
+def tag_ranges(tags: list[int]) -> list[tuple[int, int]]:
+    """First and last of each range of tags that follow each other, in ascending order."""
     if len(tags) == 1:
         return [(tags[0], tags[0])]
     if tags == list(range(tags[0], tags[0] + len(tags))):
@@ -541,153 +759,31 @@ def unknown_tag(tag: int) -> AmqpError:
     return AmqpError(ReplyCode.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
 
 
-# ---- settling -----------------------------------------------------------------------------------
-# basic.ack, nack, reject and recover: what becomes of messages that a channel holds.
-#
-# Tags become pieces of the ledger (``unacked.py``), pieces of one queue become one list of offsets,
-# and each list one verb of its subscription: settled, back to its place (flagged as redelivered;
-# counted in quorum queues), or refused for good (dead letter). In a transaction pieces wait for
-# tx.commit; a rollback puts them back into the ledger.
-#
-# A tag that is not unsettled is an error of the channel (406); what came before it in the same run
-# of acks is settled, as if each had come by itself. Not here: transactions (``tx.py``), dead
-# letters (``burial.py``).
-
-
-class SettleAction(Enum):
-    """What a client says of messages it was given."""
-
-    DONE = "done"
-    BACK = "back"
-    REFUSED = "refused"
-
-
-_DONE: Final = SettleAction.DONE
-"""The rule; a member of an enumeration is slow to find by its name."""
-VERDICTS: Final = {
-    Ack.method_id: SettleAction.DONE,
-    Nack.method_id: SettleAction.REFUSED,
-    Nack.method_id + 1: SettleAction.BACK,
-    Reject.method_id: SettleAction.REFUSED,
-    Reject.method_id + 1: SettleAction.BACK,
-}
-"""By the words of a ``SettleRun``."""
-
-
-def acks(channel: AmqpChannel, run: AckRun) -> None:
-    """Acks, in the order they came."""
-    unacked = channel.consumers.unacked
-    take = unacked.take_multiples if run.is_multiple else unacked.take_each
-    pieces, unknown = take(run.tags)
-    if pieces:
-        decide(channel, pieces, _DONE)
-    if unknown is not None:
-        raise unknown_tag(unknown).about(channel.number, CLASS_BASIC, Ack.method_id)
-
-
-def settle(channel: AmqpChannel, run: SettleRun) -> None:
-    """Words about single messages, one verdict at a time: they do not touch each other's.
-
-    Only who comes back and who is refused, of one queue that counts, may die beside each other:
-    those stay in the order in which they were named, and so do all that are refused.
-    """
-    pieces, unknown = channel.consumers.unacked.take_each(run.tags)
-    count = sum([piece.tags for piece in pieces])
-    words = run.words[:count]
-    if words and words.count(words[0]) == count:
-        decide(channel, _as_named(pieces, run.tags, words[0]), VERDICTS[words[0]])
-    elif words:
-        for verdict, part in _parted(singles(pieces, run.tags[:count]), words):
-            decide(channel, part, verdict)
-    if unknown is not None:
-        raise unknown_tag(unknown).about(channel.number, CLASS_BASIC, run.words[count] & ~1)
-
-
 def _as_named(pieces: list[TagRun], tags: list[int], word: int) -> list[TagRun]:
-    """Pieces in the order of these tags, where that may be told: dead letters are in order."""
-    is_told = VERDICTS[word] is SettleAction.REFUSED or any(
+    """Pieces in the order of these tags, where that can be seen: dead letters are in order."""
+    is_ordered = ACTIONS[word] is SettleAction.REJECT or any(
         each.holder.is_counted for each in pieces
     )
-    if not is_told or all(map(lt, tags, tags[1:])):
+    if not is_ordered or all(map(lt, tags, tags[1:])):
         return pieces
     return singles(pieces, tags[: sum([piece.tags for piece in pieces])])
 
 
 def _parted(pieces: list[TagRun], words: bytes) -> Iterable[tuple[SettleAction, list[TagRun]]]:
     """Pieces of one tag each, and what is said of them."""
-    verdicts = [VERDICTS[word] for word in words]
+    actions = [ACTIONS[word] for word in words]
     parts: dict[SettleAction, list[TagRun]] = {}
-    for verdict, piece in zip(verdicts, pieces, strict=True):
-        parts.setdefault(verdict, []).append(piece)
-    done = parts.pop(SettleAction.DONE, None)
+    for action, piece in zip(actions, pieces, strict=True):
+        parts.setdefault(action, []).append(piece)
+    done = parts.pop(SettleAction.ACK, None)
     if done is not None:
-        yield SettleAction.DONE, done
+        yield SettleAction.ACK, done
     if len(parts) < 2 or not any(each.holder.is_counted for each in pieces):
         yield from parts.items()
         return
-    rest = [each for each in zip(verdicts, pieces, strict=True) if each[0] is not SettleAction.DONE]
-    for verdict, part in groupby(rest, itemgetter(0)):
-        yield verdict, [piece for _, piece in part]
-
-
-def nack(channel: AmqpChannel, method: Nack) -> None:
-    """basic.nack that came by itself: for all up to a tag, mostly."""
-    pieces = channel.consumers.unacked.take(method.delivery_tag, is_multiple=method.is_multiple)
-    decide(channel, pieces, SettleAction.BACK if method.is_requeue else SettleAction.REFUSED)
-
-
-def reject(channel: AmqpChannel, method: Reject) -> None:
-    """basic.reject that came by itself."""
-    pieces = channel.consumers.unacked.take(method.delivery_tag, is_multiple=False)
-    decide(channel, pieces, SettleAction.BACK if method.is_requeue else SettleAction.REFUSED)
-
-
-def recover(channel: AmqpChannel, method: Recover) -> None:
-    """basic.recover: everything unsettled goes back."""
-    _recover(channel, is_requeue=method.is_requeue)
-    channel.answer(RecoverOk())
-
-
-def recover_async(channel: AmqpChannel, method: RecoverAsync) -> None:
-    """The same without an answer."""
-    _recover(channel, is_requeue=method.is_requeue)
-
-
-def _recover(channel: AmqpChannel, *, is_requeue: bool) -> None:
-    if not is_requeue:
-        raise AmqpError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
-    carry_out(channel, channel.consumers.unacked.take_all(), SettleAction.BACK)
-
-
-def decide(channel: AmqpChannel, pieces: list[TagRun], verdict: SettleAction) -> None:
-    """Carry it out now, or at the commit."""
-    tx = channel.publisher.tx
-    if tx is None:
-        carry_out(channel, pieces, verdict)
-    else:
-        tx.hold_ack(
-            partial(carry_out, channel, pieces, verdict),
-            partial(channel.consumers.unacked.put_back, pieces),
-        )
-
-
-def carry_out(channel: AmqpChannel, pieces: list[TagRun], verdict: SettleAction) -> None:
-    """One verb of the engine for all messages of a queue."""
-    consuming = channel.consumers
-    for holder, queue_id, offsets in grouped(pieces):
-        subscription = holder.subscription
-        if subscription.is_closed:
-            continue  # the queue is gone, and with it what was to be settled
-        if verdict is _DONE:
-            subscription.settle(queue_id, offsets)
-            consuming.counters.ack += len(offsets)
-            holder.queue.counters.ack += len(offsets)
-        elif verdict is SettleAction.BACK:
-            subscription.requeue(queue_id, offsets, count=holder.is_counted)
-        else:
-            subscription.reject(queue_id, offsets)
-    if consuming.lingering:
-        consuming.tidy()
+    rest = [each for each in zip(actions, pieces, strict=True) if each[0] is not SettleAction.ACK]
+    for action, part in groupby(rest, itemgetter(0)):
+        yield action, [piece for _, piece in part]
 
 
 def grouped(pieces: list[TagRun]) -> Iterable[tuple[AttachedConsumer, QueueId, list[int]]]:
@@ -706,11 +802,3 @@ def grouped(pieces: list[TagRun]) -> Iterable[tuple[AttachedConsumer, QueueId, l
         else:
             known[2].extend(piece.settled_offsets)
     return found.values()
-
-
-COMMANDS: Final[dict[type[Any], Callable[[AmqpChannel, Any], None]]] = {
-    Nack: nack,
-    Reject: reject,
-    Recover: recover,
-    RecoverAsync: recover_async,
-}

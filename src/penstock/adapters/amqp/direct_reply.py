@@ -8,12 +8,13 @@ Nothing is kept: a reply whose requester is gone is unroutable (returned when ma
 for a requester that does not read what it gets: above the connection's limit of unsent messages
 (F14) replies are dropped, and counted, rather than kept (RabbitMQ would let its memory grow).
 
-Not here: making the frames of consumers with queues (``outflow.py``).
+Not here: consumers of queues (``consumer.py``).
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.topology.router import DIRECT_REPLY_PREFIX, DIRECT_REPLY_QUEUE
@@ -25,7 +26,7 @@ from penstock.wire.amqp.properties import edit_properties
 from penstock.wire.amqp.serializer import Deliveries
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.channel import AmqpChannel
+    from penstock.adapters.amqp.ports import ChannelPort
 
 OPAQUE_BYTES: Final = 16
 _REPLY_TO: Final = DIRECT_REPLY_QUEUE.encode()
@@ -34,12 +35,16 @@ _REPLY_TO: Final = DIRECT_REPLY_QUEUE.encode()
 class ReplyConsumer:
     """The one on a channel that waits for replies."""
 
-    __slots__ = ("_deliveries", "channel", "key", "tag")
+    __slots__ = ("_deliveries", "_skip_tags", "channel", "key", "tag")
 
-    def __init__(self, channel: AmqpChannel, key: str, tag: str) -> None:
-        self.channel = channel
-        self.key = key
-        self.tag = tag
+    def __init__(
+        self, channel: ChannelPort, key: str, tag: str, skip_tags: Callable[[int], int]
+    ) -> None:
+        """``skip_tags`` uses up delivery tags of the channel and says the first of them."""
+        self.channel: Final = channel
+        self.key: Final = key
+        self.tag: Final = tag
+        self._skip_tags: Final = skip_tags
         self._deliveries = Deliveries(channel.number, tag, channel.connection.frame_max)
 
     def deliver(self, records: list[Record]) -> int:
@@ -57,9 +62,9 @@ class ReplyConsumer:
         if len(taken) < len(records):
             channel.context.note_undelivered("reply not read", len(records) - len(taken))
         if taken:
-            first_tag = channel.consumers.unacked.skip(len(taken))
+            first_tag = self._skip_tags(len(taken))
             size = sum([len(record.origin) for record in taken])
-            channel.line.note_deliveries(len(taken), size)
+            channel.replies.note_deliveries(len(taken), size)
             channel.send(self._deliveries.encode(taken, first_tag))
         return len(taken)
 
@@ -79,14 +84,10 @@ class DirectReplyRegistry:
         return found if found is not None and found.channel.vhost.name == vhost else None
 
     def exists(self, name: str, vhost: str) -> bool:
-        """What queue.declare wants to know of such a name."""
         return name == DIRECT_REPLY_QUEUE or self.find(name, vhost) is not None
 
-    def add(self, channel: AmqpChannel, tag: str) -> ReplyConsumer:
-        """A requester begins to wait."""
-        key = DIRECT_REPLY_PREFIX + secrets.token_urlsafe(OPAQUE_BYTES)
-        waiting = self._waiting[key] = ReplyConsumer(channel, key, tag)
-        return waiting
+    def add(self, consumer: ReplyConsumer) -> None:
+        self._waiting[consumer.key] = consumer
 
     def remove(self, consumer: ReplyConsumer) -> None:
         self._waiting.pop(consumer.key, None)
@@ -95,19 +96,26 @@ class DirectReplyRegistry:
 class DirectReplyHandler:
     """One channel's part: its requester, and the reply-to of what it publishes."""
 
-    __slots__ = ("_channel", "consumer")
+    __slots__ = ("_channel", "_registry", "consumer")
 
-    def __init__(self, channel: AmqpChannel) -> None:
-        self._channel = channel
+    def __init__(self, channel: ChannelPort, registry: DirectReplyRegistry) -> None:
+        self._channel: Final = channel
+        self._registry: Final = registry
         self.consumer: ReplyConsumer | None = None
 
-    def consume(self, method: Consume, tag: str) -> None:
+    def exists(self, name: str) -> bool:
+        """What queue.declare wants to know of such a name."""
+        return self._registry.exists(name, self._channel.vhost.name)
+
+    def consume(self, method: Consume, tag: str, skip_tags: Callable[[int], int]) -> None:
         """basic.consume of the pseudo queue; ``tag`` is the tag the consumer gets."""
         if not method.is_no_ack:
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
         if self.consumer is not None:
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, "reply consumer already set")
-        self.consumer = self._channel.broker.replies.add(self._channel, tag)
+        key = DIRECT_REPLY_PREFIX + secrets.token_urlsafe(OPAQUE_BYTES)
+        self.consumer = ReplyConsumer(self._channel, key, tag, skip_tags)
+        self._registry.add(self.consumer)
 
     def cancel(self, tag: str) -> None:
         """basic.cancel, if the tag is the requester's."""
@@ -117,7 +125,7 @@ class DirectReplyHandler:
     def close(self) -> None:
         """Nobody waits here any more."""
         if self.consumer is not None:
-            self._channel.broker.replies.remove(self.consumer)
+            self._registry.remove(self.consumer)
             self.consumer = None
 
     def addressed(self, head: PublishHead, records: list[Record], now_ms: int) -> list[Record]:

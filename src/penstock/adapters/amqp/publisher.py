@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.direct_reply import DirectReplyHandler, is_pseudo
 from penstock.adapters.amqp.topology.router import with_copies
@@ -34,16 +34,16 @@ from penstock.model.ids import UNASSIGNED_OFFSET
 from penstock.model.record import Record
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
-from penstock.wire.amqp.methods.channel import ConfirmSelect, ConfirmSelectOk
-from penstock.wire.amqp.methods.method import Method
 from penstock.wire.amqp.origin import NO_CLAIMS, PublishHead
 from penstock.wire.amqp.serializer import ack_frame, confirms, returned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.adapters.amqp.channel import AmqpChannel
+    from penstock.adapters.amqp.direct_reply import DirectReplyRegistry
+    from penstock.adapters.amqp.ports import ChannelPort
     from penstock.adapters.amqp.topology.router import ExchangeRoute
+    from penstock.adapters.amqp.transactions import TxBudget
     from penstock.engine.ports import Confirmation
     from penstock.wire.amqp.frames import PublishRun
 
@@ -67,14 +67,18 @@ class PublishMode(Enum):
 class ChannelPublisher:
     """The publishing half of one channel."""
 
-    def __init__(self, channel: AmqpChannel) -> None:
-        self._channel = channel
+    def __init__(
+        self, channel: ChannelPort, direct_replies: DirectReplyRegistry, transactions: TxBudget
+    ) -> None:
+        self._channel: Final = channel
+        self._direct_replies: Final = direct_replies
+        self._transactions: Final = transactions
         self.mode = PublishMode.PLAIN
         self.confirms: Confirms | None = None
         """After confirm.select."""
         self.tx: Transaction | None = None
         """After tx.select: publishes and settlements wait in it."""
-        self.replies: Final = DirectReplyHandler(channel)
+        self.replies: Final = DirectReplyHandler(channel, direct_replies)
         self.published = 0
         self.dropped = self.returned = 0
         """What no queue was there for, by what became of it."""
@@ -96,11 +100,12 @@ class ChannelPublisher:
         claims = run.claims
         if claims is not NO_CLAIMS:
             check_claims(claims, self._channel.connection.user)
+            now_ms = self._channel.context.clock.wall_ms()
             if is_pseudo(claims.reply_to):
-                records = self.replies.addressed(head, records, self._now_ms)
+                records = self.replies.addressed(head, records, now_ms)
             if claims.has_copies:
                 for each in records:
-                    record, keys = with_copies(head, each, self._now_ms)
+                    record, keys = with_copies(head, each, now_ms)
                     send(head, self._routes.of_keys(head.exchange, keys), [record])
                 return
         send(head, route, records)
@@ -119,16 +124,7 @@ class ChannelPublisher:
             raise _wrong_mode("cannot switch from confirm to tx mode")
         if self.tx is None:
             self.mode = PublishMode.TX
-            self.tx = Transaction(self._channel)
-
-    @property
-    def is_in_tx(self) -> bool:
-        """True when settlements wait for a commit, too."""
-        return self.tx is not None
-
-    def settle_later(self, apply: Callable[[], None], undo: Callable[[], None]) -> None:
-        """Keep a settlement for the commit, or for a rollback to undo."""
-        self._transaction().hold_ack(apply, undo)
+            self.tx = Transaction(self._channel, self._transactions)
 
     def commit(self) -> None:
         """tx.commit; commit-ok leaves when everything is durable."""
@@ -149,7 +145,7 @@ class ChannelPublisher:
         """These are as safe as they asked to be."""
         if self.confirms is not None:
             self.confirms.acked([each.token for each in confirmations])
-            self.say_confirms()
+            self.send_confirms()
         elif self.tx is not None:
             tokens = [each.token for each in confirmations]
             for token in dict.fromkeys(tokens):
@@ -159,7 +155,7 @@ class ChannelPublisher:
     def refused(self, refusals: Sequence[tuple[int, Refusal]]) -> None:
         if self.confirms is not None:
             self.confirms.nacked([token for token, _ in refusals])
-            self.say_confirms()
+            self.send_confirms()
         elif self.tx is not None and any(token < PLAIN_TOKEN for token, _ in refusals):
             self._channel.fail(self.tx.refused().about(0, 90, 20))
             return
@@ -168,12 +164,6 @@ class ChannelPublisher:
             if token == PLAIN_TOKEN and refusal.kind not in _SILENT:
                 self._channel.fail(_told(refusal))
                 return
-
-    # Checks.
-
-    @property
-    def _now_ms(self) -> int:
-        return self._channel.context.clock.wall_ms()
 
     # On the way.
 
@@ -194,7 +184,7 @@ class ChannelPublisher:
             return 0
         if head.is_mandatory and not route.is_constant:
             return self._send_each(head, route, records, first)
-        flow = self._channel.engine_channel or self._channel.flow
+        engine_channel = self._channel.engine_channel or self._channel.open_engine_channel()
         publications: list[Publication] = []
         if len(records) <= FEW:
             token, step = first, 1 if first > 0 else 0
@@ -207,7 +197,7 @@ class ChannelPublisher:
                 Publication, records, repeat(()), repeat(UNASSIGNED_OFFSET), repeat(()),
                 repeat(route), tokens,
             )  # fmt: skip
-        flow.publish(publications)
+        engine_channel.publish(publications)
         return len(records)
 
     def _send_each(
@@ -222,12 +212,12 @@ class ChannelPublisher:
             else:
                 self._drop(head, [record], token)
         if sent:
-            self._channel.flow.publish(sent)
+            self._channel.open_engine_channel().publish(sent)
         return len(sent)
 
     def _reply(self, head: PublishHead, records: list[Record], first: int) -> None:
         vhost = self._channel.vhost.name
-        consumer = self._channel.broker.replies.find(head.routing_key, vhost)
+        consumer = self._direct_replies.find(head.routing_key, vhost)
         taken = 0 if consumer is None else consumer.deliver(records)
         if taken:
             self._ack(first, taken)
@@ -258,10 +248,9 @@ class ChannelPublisher:
     def _ack(self, first: int, count: int) -> None:
         if self.confirms is not None and first > 0:
             self.confirms.acked(list(range(first, first + count)))
-            self._channel.connection.confirming[self._channel] = None
-            self._channel.connection.wake()
+            self._channel.confirm_later()
 
-    def say_confirms(self) -> None:
+    def send_confirms(self) -> None:
         """Send what is known of publishes; at the end of a turn, so that it is one answer."""
         if self.confirms is not None:
             frames = self.confirms.take()
@@ -343,12 +332,3 @@ class Confirms:
         return confirms(self._number, *verdicts.acks) + confirms(
             self._number, *verdicts.nacks, is_ack=False
         )
-
-
-def select(channel: AmqpChannel, method: ConfirmSelect) -> None:
-    channel.publisher.select_confirms()
-    if not method.is_nowait:
-        channel.answer(ConfirmSelectOk())
-
-
-COMMANDS: Final[dict[type[Method], Callable[[AmqpChannel, Any], None]]] = {ConfirmSelect: select}

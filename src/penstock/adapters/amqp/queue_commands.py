@@ -107,7 +107,7 @@ def delete(channel: AmqpChannel, method: Delete) -> None:
     else:
         # Many wait for their dead letters: what the peer says next is heard when they have them.
         queue.on_gone.append(partial(_deleted, channel, queue, partial(later, answer)))
-        channel.connection.commands.wait_for(queue)
+        channel.connection.wait_for_deletion(queue)
 
 
 def _deleted(channel: AmqpChannel, queue: AmqpQueue, say: Callable[[], None]) -> None:
@@ -162,7 +162,7 @@ def _ends(channel: AmqpChannel, method: Bind | Unbind) -> tuple[str, str, str]:
 
 def _look_for_reply_queue(channel: AmqpChannel, name: str, *, is_nowait: bool) -> None:
     """Direct reply-to has no queue to declare: it is there, or it is not."""
-    if not channel.broker.replies.exists(name, channel.vhost.name):
+    if not channel.publisher.replies.exists(name):
         raise no_queue(name, channel.vhost.name)
     channel.last_queue = name
     if not is_nowait:

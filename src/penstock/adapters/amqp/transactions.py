@@ -10,15 +10,15 @@ that rejects, a disk that does not take it) makes the channel fail, because part
 ``PRECONDITION_FAILED - partial tx completion``, RabbitMQ's words. A rollback forgets; what the
 consumers had stays with them, unsettled.
 
-Bound: what waits has room in the pool (``tx_room.py``), a connection at most its share of it
+Bound: what waits has room in the pool (``TxBudget``), a connection at most its share of it
 (``flow.connection_bytes_max``); what does not fit is refused with 406, and the channel with it.
-Not here: what a publish is checked for (``publish.py``), settling (``settling.py``).
+Not here: what a publish is checked for (``publisher.py``), settling (``consumer.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.engine.publish_batch import PUBLICATION_BYTES
 from penstock.flow.budgets import BytesPool
@@ -26,22 +26,19 @@ from penstock.model.ids import ConnectionId
 from penstock.model.record import Record
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.methods.channel import (
-    TxCommit,
     TxCommitOk,
-    TxRollback,
-    TxRollbackOk,
-    TxSelect,
-    TxSelectOk,
 )
 from penstock.wire.amqp.methods.method import Method
 from penstock.wire.amqp.origin import PublishHead
 
 if TYPE_CHECKING:
-    from penstock.adapters.amqp.channel import AmqpChannel
+    from penstock.adapters.amqp.ports import ChannelPort
     from penstock.adapters.amqp.topology.router import ExchangeRoute
 
 ACK_BYTES: Final = 512
 """What a settlement that waits weighs: two closures and a piece of the ledger."""
+POOL_PART: Final = 4
+"""Transactions get one of so many parts of the publishers' pool."""
 
 
 class TxPublish(NamedTuple):
@@ -78,10 +75,11 @@ class _Commit:
 class Transaction:
     """A channel after tx.select."""
 
-    __slots__ = ("_acks", "_bytes", "_channel", "_commits", "_publishes", "_serial")
+    __slots__ = ("_acks", "_budget", "_bytes", "_channel", "_commits", "_publishes", "_serial")
 
-    def __init__(self, channel: AmqpChannel) -> None:
-        self._channel = channel
+    def __init__(self, channel: ChannelPort, budget: TxBudget) -> None:
+        self._channel: Final = channel
+        self._budget: Final = budget
         self._bytes = 0
         self._publishes: list[TxPublish] = []
         self._acks: list[TxAck] = []
@@ -157,14 +155,14 @@ class Transaction:
             commit.answer(None)
 
     def _charge(self, size: int) -> None:
-        if not self._channel.broker.transactions.take(self._channel.connection.connection_id, size):
+        if not self._budget.take(self._channel.connection.connection_id, size):
             text = f"transaction of {self._bytes + size} bytes: no room for it before its commit"
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
         self._bytes += size
 
     def _make_room(self) -> None:
         size, self._bytes = self._bytes, 0
-        self._channel.broker.transactions.give(self._channel.connection.connection_id, size)
+        self._budget.give(self._channel.connection.connection_id, size)
 
     def _fits(self, publishes: list[TxPublish]) -> bool:
         """True when the engine takes all of it in its next turn."""
@@ -196,46 +194,16 @@ class Transaction:
         self._channel.context.engine.after_durable(say)
 
 
-def select(channel: AmqpChannel, _method: TxSelect) -> None:
-    channel.publisher.select_tx()
-    channel.answer(TxSelectOk())
-
-
-def commit(channel: AmqpChannel, _method: TxCommit) -> None:
-    """tx.commit: the answer leaves when everything is durable."""
-    channel.publisher.commit()
-
-
-def rollback(channel: AmqpChannel, _method: TxRollback) -> None:
-    channel.publisher.rollback()
-    channel.answer(TxRollbackOk())
-
-
-COMMANDS: Final[dict[type[Method], Callable[[AmqpChannel, Any], None]]] = {
-    TxSelect: select,
-    TxCommit: commit,
-    TxRollback: rollback,
-}
-
-
-# ---- tx room ------------------------------------------------------------------------------------
-# Room for what transactions hold until their commit.
-#
-# Who spends: a channel in tx mode, for every publish and settlement that waits. Who grants: its
-# commit, rollback or end. Who stops: nobody waits here: a transaction that does not fit is refused,
-# since reading on is the only way to its commit. What wakes it: nothing has to.
-#
-# Invariant: all transactions together have at most a quarter of the publishers' pool, so that those
-# who keep theirs open for hours do not stop anybody else; one connection has at most its byte
-# share.
-
-
-POOL_PART: Final = 4
-"""Transactions get one of so many parts of the pool."""
-
-
 class TxBudget:
-    """What the open transactions of a broker weigh."""
+    """Room for what the open transactions of a broker hold until their commit.
+
+    Who spends: a channel in tx mode, for every publish and settlement that waits. Who grants: its
+    commit, rollback or end. Who stops: nobody waits here; a transaction that does not fit is
+    refused, since reading on is the only way to its commit. What wakes it: nothing has to.
+
+    All transactions together have at most a quarter of the publishers' pool, so that those who keep
+    theirs open for hours do not stop anybody else; one connection has at most its byte share.
+    """
 
     def __init__(self, pool: BytesPool, connection_bytes_max: int) -> None:
         self._pool: Final = pool

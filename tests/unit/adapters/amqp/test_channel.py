@@ -256,10 +256,10 @@ def test_a_channel_of_the_engine_is_made_for_who_publishes(peer):
     assert channel.engine_channel is None
     peer.call(1, Declare(0, "q"))
     peer.publish(1, "", "q", b"x", PERSISTENT)
-    assert channel.engine_channel is channel.flow
-    assert peer.session.flows == {channel.flow: channel}
+    assert channel.engine_channel is channel.open_engine_channel()
+    assert peer.session.engine_channels == {channel.engine_channel: channel}
     peer.call(1, Close(200, "done"))
-    assert peer.session.flows == {}
+    assert peer.session.engine_channels == {}
 
 
 def _soft():

@@ -5,14 +5,14 @@ import pytest
 from kit.amqp.peer import FAR_ABOVE, AmqpBench, alarm, cut_off, declared
 from penstock.adapters.amqp.connection import (
     CLOSE_OK,
+    AwaitedCloseOk,
     BlockedNotices,
-    Credentials,
-    Farewell,
     Heartbeat,
     close_frame,
-    credentials,
     shutdown,
 )
+from penstock.adapters.amqp.handshake import Credentials, credentials
+from penstock.adapters.amqp.users import check_claims
 from penstock.flow.reason import Reason
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.frames import HEARTBEAT, encode_frame, method_frame
@@ -21,6 +21,7 @@ from penstock.wire.amqp.methods.channel import Open as OpenChannel
 from penstock.wire.amqp.methods.channel import OpenOk as ChannelOpenOk
 from penstock.wire.amqp.methods.connection import Blocked, Close, CloseOk, StartOk, Tune, Unblocked
 from penstock.wire.amqp.methods.queue import Declare, DeclareOk
+from penstock.wire.amqp.origin import Claims
 from penstock.wire.amqp.table import encode_table
 
 PERSISTENT = b"\x10\x00\x02"
@@ -332,10 +333,11 @@ def test_a_connection_name_can_always_be_printed(peer):
 
 def test_messages_may_carry_the_login_and_no_other_user(peer):
     session = introduce(peer, {})
-    assert session.user_name == "guest"
+    assert session.user.name == "guest"
     assert session.auth_mechanism == "PLAIN"
-    assert session.may_claim(b"guest")
-    assert not session.may_claim(b"root")
+    check_claims(Claims(user_id=b"guest"), session.user)
+    with pytest.raises(AmqpError):
+        check_claims(Claims(user_id=b"root"), session.user)
 
 
 def test_an_impersonator_may_claim_to_be_anybody():
@@ -343,7 +345,7 @@ def test_an_impersonator_may_claim_to_be_anybody():
     bench.broker.users.add("relay", "secret", ["impersonator"])
     peer = bench.peer()
     peer.handshake(user="relay", password="secret")
-    assert peer.session.may_claim(b"root")
+    check_claims(Claims(user_id=b"root"), peer.session.user)
 
 
 def test_nothing_is_said_after_the_end(peer):
@@ -473,13 +475,13 @@ def test_shutdown_is_told_in_rabbitmqs_words():
 
 def test_close_ok_is_heard_however_it_is_cut():
     for cut in range(len(CLOSE_OK) + 1):
-        farewell = Farewell(0)
+        farewell = AwaitedCloseOk(0)
         first = farewell.is_heard(b"rubbish" + CLOSE_OK[:cut])
         assert first is (cut == len(CLOSE_OK))
         assert first or farewell.is_heard(CLOSE_OK[cut:])
 
 
 def test_close_ok_byte_by_byte_is_heard_with_the_last():
-    farewell = Farewell(0)
+    farewell = AwaitedCloseOk(0)
     heard = [farewell.is_heard(bytes((octet,))) for octet in CLOSE_OK]
     assert heard == [False] * (len(CLOSE_OK) - 1) + [True]

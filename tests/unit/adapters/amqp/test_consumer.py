@@ -7,7 +7,12 @@ from typing import cast
 import pytest
 
 from kit.amqp.peer import AmqpBench, AmqpPeer
-from penstock.adapters.amqp.consumer import RUN_AGE_MS_MAX, AttachedConsumer, UnackedTags, stretches
+from penstock.adapters.amqp.consumer import (
+    RUN_AGE_MS_MAX,
+    AttachedConsumer,
+    UnackedTags,
+    tag_ranges,
+)
 from penstock.adapters.amqp.topology.queue import AmqpQueue
 from penstock.engine.subscription.subscription import Subscription
 from penstock.model.ids import QueueId
@@ -285,11 +290,11 @@ def test_a_run_is_as_old_as_its_first_delivery() -> None:
     assert unacked.oldest_ms == 1000 + RUN_AGE_MS_MAX
 
 
-def test_stretches_are_found_in_any_order() -> None:
-    assert stretches([4]) == [(4, 4)]
-    assert stretches([4, 5, 6]) == [(4, 6)]
-    assert stretches([9, 5, 4, 7, 6]) == [(4, 7), (9, 9)]
-    assert stretches([4, 4]) == [(4, 4), (4, 4)]
+def test_ranges_of_tags_are_found_in_any_order() -> None:
+    assert tag_ranges([4]) == [(4, 4)]
+    assert tag_ranges([4, 5, 6]) == [(4, 6)]
+    assert tag_ranges([9, 5, 4, 7, 6]) == [(4, 7), (9, 9)]
+    assert tag_ranges([4, 4]) == [(4, 4), (4, 4)]
 
 
 def test_rising_multiple_acks_of_one_run_are_one_piece() -> None:

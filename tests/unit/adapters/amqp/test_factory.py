@@ -20,13 +20,13 @@ def test_nobody_comes_before_the_house_is_open():
         make(AmqpFactory(bench.settings), bench)
 
 
-def test_all_sessions_of_a_listener_share_a_house():
+def test_all_connections_of_a_listener_share_a_broker():
     bench = Workbench()
     factory = AmqpFactory(bench.settings)
     timers = factory.open(bench.engine, bench.clock, {})
     assert timers is factory.broker.timers
     session = make(factory, bench)
-    assert session.broker is factory.broker
+    assert session.context is factory.broker.context
     assert session.name == "127.0.0.1:4000 -> 127.0.0.1:5672"
     assert not session.is_established
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.connection import AmqpConnection
     from penstock.adapters.amqp.consumer import BasicConsumer
     from penstock.adapters.amqp.context import AmqpContext
+    from penstock.adapters.amqp.ports import ChannelPort, ConnectionPort
     from penstock.adapters.amqp.topology.exchange import Exchange
     from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.adapters.amqp.topology.vhost import VirtualHost
@@ -151,7 +152,7 @@ def consumer_view(entry: BasicConsumer) -> dict[str, Any]:
     }
 
 
-def connection_details(connection: AmqpConnection) -> dict[str, Any]:
+def connection_details(connection: ConnectionPort) -> dict[str, Any]:
     """How other views name a connection."""
     return {
         "name": connection.name,
@@ -160,21 +161,21 @@ def connection_details(connection: AmqpConnection) -> dict[str, Any]:
     }
 
 
-def channel_details(channel: AmqpChannel) -> dict[str, Any]:
+def channel_details(channel: ChannelPort) -> dict[str, Any]:
     """How other views name a channel."""
     connection = channel.connection
     return {
         "name": channel_name(channel),
         "number": channel.number,
         "connection_name": connection.name,
-        "node": node_of(connection.context),
+        "node": node_of(channel.context),
         "peer_host": connection.peer.host,
         "peer_port": connection.peer.port,
         "user": connection.user.name,
     }
 
 
-def channel_name(channel: AmqpChannel) -> str:
+def channel_name(channel: ChannelPort) -> str:
     """A channel's name in paths."""
     return f"{channel.connection.name} ({channel.number})"
 

@@ -1,7 +1,7 @@
 """basic.get: one message now, beside all windows."""
 
 from kit.amqp.peer import AmqpBench, AmqpPeer
-from penstock.adapters.amqp.consumer_commands import GETTERS_MAX
+from penstock.adapters.amqp.consumer import GETTERS_MAX
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 from penstock.wire.amqp.methods import channel as channel_methods
