@@ -23,7 +23,7 @@ import click
 from penstock.cli.message_lines import as_line, as_record, duration_ms
 from penstock.cli.publish import keep_quiet, takes_name_server
 from penstock.client import LitePullConsumer, ReceivedMessage
-from penstock.client.consumer.pulling import LitePullOptions
+from penstock.client.consumer.options import LitePullOptions
 
 POLL_MS: Final = 200
 RATE_SECONDS: Final = 1.0

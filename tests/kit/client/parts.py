@@ -8,15 +8,14 @@ import asyncio
 import functools
 import heapq
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from penstock.client.consumer.executor import (
     Answer,
-    ConsumeHooks,
+    ConsumeExecutor,
     ConsumeRequest,
     ConsumeResult,
     Finished,
-    ListenerInvoker,
     ResultKind,
     Running,
 )
@@ -27,10 +26,11 @@ from penstock.client.consumer.ordered import (
     OrderlySettings,
 )
 from penstock.client.consumer.process_queue import AssignedQueue, ConsumeMessageService
-from penstock.client.consumer.rebalance import Allocation, Rebalancer, reset_offsets
+from penstock.client.consumer.rebalance import Allocation, Rebalancer
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.client.errors import Unreachable
 from penstock.client.message import ReceivedMessage
+from penstock.client.requests import BrokerRequests
 from penstock.engine.group.locks import QueueLocks
 from penstock.model.assignment import QueueRef
 from penstock.testing.clock import ManualClock
@@ -158,9 +158,6 @@ class ManualExecutor:
     """Workers that call nobody: the test says what the listener answered."""
 
     def __init__(self) -> None:
-        self.caller = ListenerInvoker(
-            lambda _: None, ConsumeHooks("g"), takes_list=False, timeout_ms=60_000
-        )
         self.works: list[ConsumeRequest] = []
         """Of which no worker has taken all, oldest first."""
         self.begun: list[tuple[ConsumeRequest, list[ReceivedMessage]]] = []
@@ -378,18 +375,21 @@ class OrderedMember:
         self.locks: BrokerLocks | None = None
         if not is_broadcasting:
             self.locks = BrokerLocks(
-                self.requests, GROUP, owned=self.keeper.owned, clock=runtime.clock
+                cast("BrokerRequests", self.requests),
+                GROUP,
+                owned=self.keeper.owned,
+                clock=runtime.clock,
             )
         self.statistics = ConsumerStatistics()
         self.service = self.keeper.service = ConsumeMessageOrderlyService(
             runtime,
-            self.executor,
+            cast("ConsumeExecutor", self.executor),
             self.keeper.offsets,
             self.statistics,
             give_up=self._give_up,
             locks=self.locks,
             lost=self._lost,
-            terms=OrderlySettings(**terms),
+            settings=OrderlySettings(**terms),
         )
         self.rebalancer = Rebalancer(
             self.keeper, self, runtime.clock, heartbeat=self._heartbeat, locks=self.locks
@@ -406,12 +406,7 @@ class OrderedMember:
 
     async def reset(self, wanted: dict[QueueRef, int]) -> dict[QueueRef, int]:
         """An operator moves the group."""
-        return await reset_offsets(
-            wanted,
-            owned=self.keeper.owned,
-            rebalancer=self.rebalancer,
-            offsets=self.keeper.offsets,
-        )
+        return await self.rebalancer.reset_offsets(wanted, self.keeper.offsets)
 
     def noted(self, queue: QueueRef = QUEUES[0]) -> int | None:
         """The offset it would persist."""

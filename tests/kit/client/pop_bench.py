@@ -7,13 +7,14 @@ assert bench.broker.settled == [10]
 """
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 from penstock.client.consumer.executor import (
     Answer,
+    ConsumeExecutor,
     ConsumeRequest,
     Finished,
-    ListenerInvoker,
     ResultKind,
     Running,
 )
@@ -22,8 +23,9 @@ from penstock.client.consumer.pop_settling import PopProcessQueue
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.client.consumer.subscription import FilterHook, Subscriptions
 from penstock.client.errors import BrokerRefused
-from penstock.client.requests import Popped
+from penstock.client.requests import BrokerRequests, Popped
 from penstock.model.assignment import QueueRef
+from penstock.model.clock import Clock
 from penstock.testing.clock import ManualClock
 from penstock.wire.rocketmq.bodies import BatchAckBody
 from penstock.wire.rocketmq.headers import (
@@ -44,11 +46,12 @@ class PopConsumerFake:
 
     def __init__(self, tags: str = "*") -> None:
         self.group = "g"
-        self.clock = ManualClock()
+        self.manual_clock = ManualClock()
+        self.clock: Clock = self.manual_clock
         self.subscriptions = Subscriptions(self.clock.wall_ms)
         self.subscriptions.add("t", tags=tags)
         self.statistics = ConsumerStatistics()
-        self.filters: list[FilterHook] = []
+        self.filters: Sequence[FilterHook] = ()
         self.is_paused = False
 
 
@@ -113,9 +116,8 @@ class PopBroker:
 class ManualExecutor:
     """Keeps works until the test consumes them."""
 
-    def __init__(self, caller: ListenerInvoker | None = None) -> None:
+    def __init__(self) -> None:
         self.works: list[ConsumeRequest] = []
-        self.caller: Any = caller
 
     def start(self) -> None:
         """Nothing to start."""
@@ -199,11 +201,15 @@ class PopBench:
         self, *, tags: str = "*", terms: dict[str, Any] | None = None, **more: Any
     ) -> None:
         self.consumer = PopConsumerFake(tags)
-        self.clock = self.consumer.clock
+        self.clock = self.consumer.manual_clock
         self.broker = PopBroker()
         self.executor = ManualExecutor()
         self.mode = PopMode(
-            self.consumer, self.broker, self.executor, PopSettings(**(terms or {})), **more
+            self.consumer,
+            cast("BrokerRequests", self.broker),
+            cast("ConsumeExecutor", self.executor),
+            PopSettings(**(terms or {})),
+            **more,
         )
 
     async def pop(self, *answers: Popped | Exception) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock.client.consumer.executor import Finished, ResultKind
-from penstock.client.consumer.push_consumer import ConsumeTrace
+from penstock.client.consumer.push_member import ConsumeTrace
 from penstock.client.loop import client_loop
 from penstock.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from penstock.client.producer.hooks import (

@@ -1,11 +1,18 @@
-"""What a listener may answer, and what became of a call: the words shared by every consume service.
+"""Calling listeners: plain functions on a pool of threads, coroutines on an event loop.
 
-A concurrent listener returns nothing (or ``SUCCESS``) when its messages are done, and raises or
-returns ``LATER`` when they are to come again. An ordered one may also say ``SUSPEND``, ``COMMIT``
-and ``ROLLBACK``. ``Later`` and ``Suspend`` are the same answers with a number.
+A listener returns nothing (or ``SUCCESS``) when its messages are done, and raises or returns
+``LATER`` when they are to come again. An ordered one may also say ``SUSPEND``, ``COMMIT`` and
+``ROLLBACK``. ``Later`` and ``Suspend`` are the same answers with a number.
 
-Not here: who calls listeners (``executor.py``), what follows from an answer (``concurrent.py``,
-``ordered.py``).
+The client's loop submits a ``ConsumeRequest``: batches of one queue in one deque. Workers take
+batches off it one by one, so several workers may share a request, and hand results back in lists:
+many calls, one wake-up of the loop. How many workers get a request depends on how long calls took
+lately: a fast listener is called by one thread without switching, a slow one by all of them. Should
+a call take unexpectedly long, a tick gives what is left to idle workers.
+
+Invariants: a batch is taken by one worker; every taken batch is reported exactly once; after
+``stop`` no batch is taken. Whoever raises (hook or listener) does not end a worker.
+Not here: what follows from an answer (``concurrent.py``, ``ordered.py``, ``pop_settling.py``).
 """
 
 from __future__ import annotations
@@ -30,6 +37,22 @@ from penstock.client.consumer.process_queue import AssignedQueue
 from penstock.client.loop import CallRelay, LoopThread
 from penstock.client.message import ReceivedMessage
 from penstock.model.assignment import QueueRef
+
+_log = logging.getLogger(__name__)
+
+REPORT_MS: Final = 2.0
+"""Results wait at most about this long for others to be reported with."""
+SHARE_MS: Final = 1.0
+"""Work for about this long is given to one worker: below it, switching threads costs more."""
+TICK_S: Final = 0.02
+"""How soon idle workers get what another is stuck in front of."""
+FIRST_CALL_MS: Final = 1.0
+"""A listener is taken for slow until it was seen."""
+REMARK_CHARS_MAX: Final = 1_000
+"""Of an exception's text: it goes to a terminal."""
+
+_worker: ContextVar[tuple[Any, int] | None] = ContextVar("penstock_worker", default=None)
+"""Who calls a listener, and in which slot; what the listener asks the client for carries it."""
 
 
 class ConsumeResult(Enum):
@@ -94,12 +117,6 @@ class Finished(msgspec.Struct, gc=False):
         )
 
 
-# ---- work ---------------------------------------------------------------------------------------
-# What listeners are given to do: batches of one queue, and who hears of the results.
-#
-# Not here: who calls (``executor.py``), and how (``caller.py``).
-
-
 Batch: TypeAlias = list[ReceivedMessage]
 Done: TypeAlias = Callable[["ConsumeRequest", list[Finished]], None]
 
@@ -120,75 +137,20 @@ class ConsumeRequest:
 class Running(NamedTuple):
     """A call of a listener that has not ended."""
 
-    work: ConsumeRequest
+    request: ConsumeRequest
     batch: Batch
     since_s: float
     """``time.perf_counter``."""
 
 
-# ---- listening ----------------------------------------------------------------------------------
-# Calling listeners: plain functions on a pool of threads, coroutines on an event loop.
-#
-# The client's loop submits ``ConsumeRequest``: batches of one queue in one deque. Workers take
-# batches off it one by one, so several workers may share a work, and hand results back in lists:
-# many calls, one wake-up of the loop. How many workers are told of a work depends on how long calls
-# took lately: a fast listener is called by one thread without switching, a slow one by all of them.
-# Should a call take unexpectedly long, a tick tells idle workers of what is left.
-#
-# Invariants: a batch is taken by one worker; every taken batch is reported exactly once; after
-# ``stop`` no batch is taken. Whoever raises (hook or listener) does not end a worker.
-#
-# Not here: one call (``caller.py``), what follows from results (``concurrent.py``, ``ordered.py``).
+class ConsumeExecutor(ABC):
+    """Workers that call one listener; on the client's loop but for ``_run`` and ``_consume``.
 
+    Here is decided how many workers get a request at once, and who gets what is left later.
+    """
 
-_log = logging.getLogger(__name__)
-
-REPORT_MS: Final = 2.0
-"""Results wait at most about this long for others to be reported with."""
-SHARE_MS: Final = 1.0
-"""Work for about this long is given to one worker: below it, switching threads costs more."""
-TICK_S: Final = 0.02
-"""How soon idle workers hear of work that another is stuck in."""
-FIRST_CALL_MS: Final = 1.0
-"""A listener is taken for slow until it was seen."""
-
-_worker: ContextVar[tuple[Any, int] | None] = ContextVar("penstock_worker", default=None)
-"""Who calls a listener, and in which slot; what the listener asks the client for carries it."""
-
-
-class ConsumeExecutor(Protocol):
-    """Workers that call a listener."""
-
-    caller: ListenerInvoker
-
-    def start(self) -> None:
-        """Start the workers."""
-        ...
-
-    def submit(self, work: ConsumeRequest) -> None:
-        """Have it consumed."""
-        ...
-
-    def running(self) -> list[Running]:
-        """The calls that have not ended."""
-        ...
-
-    def current_call(self) -> Running | None:
-        """The call in which the running coroutine was asked for; None outside of listeners."""
-        ...
-
-    async def stop(self, wait_ms: int) -> bool:
-        """Take nothing more; True when all calls ended within ``wait_ms``.
-
-        A listener that stops its own consumer is not waited for.
-        """
-        ...
-
-
-class _Sharing(ABC):
-    """How many workers are told of a work, and who is told later; on the client's loop."""
-
-    def __init__(self, home: LoopThread, workers: int) -> None:
+    def __init__(self, home: LoopThread, invoker: ListenerInvoker, workers: int) -> None:
+        self.invoker = invoker
         self.workers = workers
         self.is_stopping = False
         # Bare tuples: making a named one for each message would cost as much as calling a listener.
@@ -200,22 +162,21 @@ class _Sharing(ABC):
         self._to_exit = workers
         self._all_exited = asyncio.Event()
 
-    def workers_for(self, work: ConsumeRequest) -> int:
-        """The number of workers to tell of it."""
-        count = len(work.batches)
-        self._open.append(work)
+    def _workers_for(self, request: ConsumeRequest) -> int:
+        count = len(request.batches)
+        self._open.append(request)
         if not self._is_ticking:
             self._tick_later()
         return min(count, self.workers, max(1, ceil(self._call_ms * count / SHARE_MS)))
 
-    def report(self, work: ConsumeRequest) -> None:
+    def _report(self, request: ConsumeRequest) -> None:
         """Results are there; on the client's loop."""
-        results = work.results
+        results = request.results
         finished = [results.popleft() for _ in range(len(results))]
         if finished:
             latest = sum([each.spent_ms for each in finished]) / len(finished)
             self._call_ms += (latest - self._call_ms) * 0.2
-            work.done(work, finished)
+            request.done(request, finished)
 
     def running(self) -> list[Running]:
         """The calls that have not ended."""
@@ -227,16 +188,16 @@ class _Sharing(ABC):
         call = self.slots[worker[1]] if worker is not None and worker[0] is self else None
         return None if call is None else Running(*call)
 
-    def exited(self) -> None:
+    def _exited(self) -> None:
         """A worker has ended, or is not to be waited for."""
         self._to_exit -= 1
         if self._to_exit <= 0:
             self._all_exited.set()
 
-    async def wait(self, wait_ms: int) -> bool:
+    async def _wait(self, wait_ms: int) -> bool:
         """True when all workers ended in time, but for the one that asks."""
         if self.current_call() is not None:
-            self.exited()
+            self._exited()
         try:
             await asyncio.wait_for(self._all_exited.wait(), wait_ms / 1000)
         except TimeoutError:
@@ -244,120 +205,129 @@ class _Sharing(ABC):
         return True
 
     @abstractmethod
-    def tell(self, work: ConsumeRequest) -> None:
-        """Tell one more worker of it."""
+    def start(self) -> None:
+        """Start the workers."""
+
+    @abstractmethod
+    def submit(self, request: ConsumeRequest) -> None:
+        """Have it consumed."""
+
+    @abstractmethod
+    async def stop(self, wait_ms: int) -> bool:
+        """Take nothing more; True when all calls ended within ``wait_ms``.
+
+        A listener that stops its own consumer is not waited for.
+        """
+
+    @abstractmethod
+    def _offer(self, request: ConsumeRequest) -> None:
+        """Give it to one more worker."""
 
     def _tick_later(self) -> None:
         self._is_ticking = True
         self.home.loop.call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
-        """Tell idle workers of what waits, and hear of what a worker in a long call did before."""
+        """Give idle workers what waits, and collect what a worker in a long call did before."""
         self._is_ticking = False
         busy = self.running()
         for running in busy:
-            self.report(running.work)
-        waiting = [work for work in self._open if work.batches and not work.assigned.is_dropped]
+            self._report(running.request)
+        waiting = [
+            request for request in self._open if request.batches and not request.assigned.is_dropped
+        ]
         self._open = deque(waiting)
         if self.is_stopping or not (waiting or busy):
             return
-        for work, _ in zip(waiting, range(self.workers - len(busy)), strict=False):
-            self.tell(work)
+        for request, _ in zip(waiting, range(self.workers - len(busy)), strict=False):
+            self._offer(request)
         self._tick_later()
 
 
-class ThreadExecutor(_Sharing):
+class ThreadExecutor(ConsumeExecutor):
     """Plain functions, on threads of their own."""
 
-    def __init__(self, home: LoopThread, caller: ListenerInvoker, workers: int, name: str) -> None:
-        super().__init__(home, workers)
-        self.caller = caller
+    def __init__(self, home: LoopThread, invoker: ListenerInvoker, workers: int, name: str) -> None:
+        super().__init__(home, invoker, workers)
         self._name = name
-        self._works: SimpleQueue[ConsumeRequest | None] = SimpleQueue()
+        self._requests: SimpleQueue[ConsumeRequest | None] = SimpleQueue()
 
     def start(self) -> None:
-        """Start the threads."""
         for slot in range(self.workers):
             name = f"{self._name}-{slot}"
             threading.Thread(target=self._run, args=(slot,), name=name, daemon=True).start()
 
-    def submit(self, work: ConsumeRequest) -> None:
-        """Have it consumed."""
-        for _ in range(self.workers_for(work)):
-            self._works.put(work)
+    def submit(self, request: ConsumeRequest) -> None:
+        for _ in range(self._workers_for(request)):
+            self._requests.put(request)
 
-    def tell(self, work: ConsumeRequest) -> None:
-        """Tell one more thread of it."""
-        self._works.put(work)
+    def _offer(self, request: ConsumeRequest) -> None:
+        self._requests.put(request)
 
     async def stop(self, wait_ms: int) -> bool:
         """Take nothing more; True when all calls ended within ``wait_ms``."""
         self.is_stopping = True
         for _ in range(self.workers):
-            self._works.put(None)
-        return await self.wait(wait_ms)
+            self._requests.put(None)
+        return await self._wait(wait_ms)
 
     def _run(self, slot: int) -> None:
         _worker.set((self, slot))
-        get = self._works.get
-        while (work := get()) is not None:
+        get = self._requests.get
+        while (request := get()) is not None:
             try:
-                self._consume(slot, work)
+                self._consume(slot, request)
             except Exception:
                 _log.exception("worker failed", extra={"worker": self._name})
             self.slots[slot] = None
-        self.home.post(self.exited)
+        self.home.post(self._exited)
 
-    def _consume(self, slot: int, work: ConsumeRequest) -> None:
-        take, call, results = work.batches.popleft, self.caller.call, work.results
-        assigned, slots = work.assigned, self.slots
+    def _consume(self, slot: int, request: ConsumeRequest) -> None:
+        take, call, results = request.batches.popleft, self.invoker.call, request.results
+        assigned, slots = request.assigned, self.slots
         now_s = reported_s = time.perf_counter()
         while not (self.is_stopping or assigned.is_dropped):
             try:
                 batch = take()
             except IndexError:
                 break
-            slots[slot] = (work, batch, now_s)
-            finished, now_s = call(work, batch, now_s)
+            slots[slot] = (request, batch, now_s)
+            finished, now_s = call(request, batch, now_s)
             # Before its result is there: nobody may find a call running that has ended.
             slots[slot] = None
             results.append(finished)
             if (now_s - reported_s) * 1000 >= REPORT_MS:
-                self.home.post(self.report, work)
+                self.home.post(self._report, request)
                 reported_s = now_s
         if results:
-            self.home.post(self.report, work)
+            self.home.post(self._report, request)
 
 
-class CoroutineExecutor(_Sharing):
+class CoroutineExecutor(ConsumeExecutor):
     """Coroutine functions, on an event loop of the user's or on the listeners' thread."""
 
     def __init__(
-        self, home: LoopThread, caller: ListenerInvoker, workers: int, relay: CallRelay
+        self, home: LoopThread, invoker: ListenerInvoker, workers: int, relay: CallRelay
     ) -> None:
-        super().__init__(home, workers)
-        self.caller = caller
+        super().__init__(home, invoker, workers)
         self._relay = relay
-        self._works: asyncio.Queue[ConsumeRequest | None] = asyncio.Queue()
+        self._requests: asyncio.Queue[ConsumeRequest | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Start the tasks."""
         self._relay.post(self._start)
 
-    def submit(self, work: ConsumeRequest) -> None:
-        """Have it consumed."""
-        self._relay.post(self._put, work, self.workers_for(work))
+    def submit(self, request: ConsumeRequest) -> None:
+        self._relay.post(self._put, request, self._workers_for(request))
 
-    def tell(self, work: ConsumeRequest) -> None:
-        """Tell one more task of it."""
-        self._relay.post(self._put, work, 1)
+    def _offer(self, request: ConsumeRequest) -> None:
+        self._relay.post(self._put, request, 1)
 
     async def stop(self, wait_ms: int) -> bool:
         """Take nothing more; True when all calls ended in time, the others are cancelled."""
         self.is_stopping = True
         self._relay.post(self._put, None, self.workers)
-        if await self.wait(wait_ms):
+        if await self._wait(wait_ms):
             return True
         self._relay.post(self._cancel)
         return False
@@ -366,9 +336,9 @@ class CoroutineExecutor(_Sharing):
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._run(slot)) for slot in range(self.workers)]
 
-    def _put(self, work: ConsumeRequest | None, times: int) -> None:
+    def _put(self, request: ConsumeRequest | None, times: int) -> None:
         for _ in range(times):
-            self._works.put_nowait(work)
+            self._requests.put_nowait(request)
 
     def _cancel(self) -> None:
         for task in self._tasks:
@@ -377,36 +347,29 @@ class CoroutineExecutor(_Sharing):
     async def _run(self, slot: int) -> None:
         _worker.set((self, slot))
         try:
-            while (work := await self._works.get()) is not None:
-                await self._consume(slot, work)
+            while (request := await self._requests.get()) is not None:
+                await self._consume(slot, request)
         finally:
             self.slots[slot] = None
-            self.home.post(self.exited)
+            self.home.post(self._exited)
 
-    async def _consume(self, slot: int, work: ConsumeRequest) -> None:
-        assigned, batches, results = work.assigned, work.batches, work.results
+    async def _consume(self, slot: int, request: ConsumeRequest) -> None:
+        assigned, batches, results = request.assigned, request.batches, request.results
         now_s = reported_s = time.perf_counter()
         while not (self.is_stopping or assigned.is_dropped):
             try:
                 batch = batches.popleft()
             except IndexError:
                 break
-            self.slots[slot] = (work, batch, now_s)
-            finished, now_s = await self.caller.call_async(work, batch, now_s)
+            self.slots[slot] = (request, batch, now_s)
+            finished, now_s = await self.invoker.call_async(request, batch, now_s)
             self.slots[slot] = None
             results.append(finished)
             if (now_s - reported_s) * 1000 >= REPORT_MS:
-                self.home.post(self.report, work)
+                self.home.post(self._report, request)
                 reported_s = now_s
         if results:
-            self.home.post(self.report, work)
-
-
-# ---- caller -------------------------------------------------------------------------------------
-# One call of a listener: argument, time, hooks, and what its answer means.
-#
-# Not here: on which thread or loop (``executor.py``), what follows (``concurrent.py``,
-# ``ordered.py``).
+            self.home.post(self._report, request)
 
 
 Listener: TypeAlias = Callable[[Any], Answer | Awaitable[Answer]]
@@ -416,7 +379,7 @@ _SUCCESS: Final = ResultKind.SUCCESS
 
 
 class ListenerInvoker:
-    """Calls one listener."""
+    """One call of a listener: argument, time, hooks, and what its answer means."""
 
     def __init__(
         self, listener: Listener, hooks: ConsumeHooks, *, takes_list: bool, timeout_ms: float
@@ -426,9 +389,11 @@ class ListenerInvoker:
         self._hooks = hooks
         self._timeout_ms = timeout_ms
 
-    def call(self, work: ConsumeRequest, batch: Batch, started_s: float) -> tuple[Finished, float]:
+    def call(
+        self, request: ConsumeRequest, batch: Batch, started_s: float
+    ) -> tuple[Finished, float]:
         """Call it now; returns what became of it and when that was."""
-        contexts = self._hooks.before(work.assigned.queue, batch) if self._hooks.all else None
+        contexts = self._hooks.before(request.assigned.queue, batch) if self._hooks.all else None
         try:
             answer: Any = self.listener(batch if self.takes_list else batch[0])
             error: BaseException | None = None
@@ -437,14 +402,14 @@ class ListenerInvoker:
         ended_s = time.perf_counter()
         finished = self._finished(batch, answer, error, (ended_s - started_s) * 1000)
         if contexts is not None:
-            self._hooks.after(work.assigned.queue, finished, contexts)
+            self._hooks.after(request.assigned.queue, finished, contexts)
         return finished, ended_s
 
     async def call_async(
-        self, work: ConsumeRequest, batch: Batch, started_s: float
+        self, request: ConsumeRequest, batch: Batch, started_s: float
     ) -> tuple[Finished, float]:
         """The same for a coroutine function."""
-        contexts = self._hooks.before(work.assigned.queue, batch) if self._hooks.all else None
+        contexts = self._hooks.before(request.assigned.queue, batch) if self._hooks.all else None
         try:
             listener: Any = self.listener
             answer: Any = await listener(batch if self.takes_list else batch[0])
@@ -456,7 +421,7 @@ class ListenerInvoker:
         ended_s = time.perf_counter()
         finished = self._finished(batch, answer, error, (ended_s - started_s) * 1000)
         if contexts is not None:
-            self._hooks.after(work.assigned.queue, finished, contexts)
+            self._hooks.after(request.assigned.queue, finished, contexts)
         return finished, ended_s
 
     def _finished(
@@ -488,17 +453,11 @@ def is_coroutine_listener(listener: Listener) -> bool:
     )
 
 
-# ---- hooks --------------------------------------------------------------------------------------
-# Hooks around consumption: called before and after each call of the listener.
-#
-# They run where the listener runs (worker thread or its loop), so a slow hook slows consumption and
-# nothing else. A hook that raises is logged and changes nothing.
-#
-# Not here: filter hooks (``subscription.py``), message trace, which is one of these (``trace.py``).
-
-
 class ConsumeHook(Protocol):
-    """What a hook has."""
+    """Called before and after each call of the listener, on its thread or loop.
+
+    A slow hook slows consumption and nothing else; one that raises is logged and changes nothing.
+    """
 
     def before(self, group: str, queue: QueueRef, messages: Sequence[ReceivedMessage]) -> object:
         """Before the listener; what it returns comes back in ``after``."""
@@ -538,3 +497,38 @@ class ConsumeHooks:
                 hook.after(self._group, queue, finished, context)
             except Exception:
                 _log.exception("consume hook failed after", extra={"group": self._group})
+
+
+_DIRECT_RESULTS: Final = {
+    None: "CR_SUCCESS",
+    ConsumeResult.SUCCESS: "CR_SUCCESS",
+    ConsumeResult.LATER: "CR_LATER",
+    ConsumeResult.SUSPEND: "CR_LATER",
+    ConsumeResult.COMMIT: "CR_COMMIT",
+    ConsumeResult.ROLLBACK: "CR_ROLLBACK",
+}
+
+
+def direct_result(
+    finished: Finished, *, is_ordered: bool, is_auto_commit: bool = True
+) -> dict[str, Any]:
+    """What a call on an operator's order (request 309) came to, in RocketMQ's words.
+
+    Nothing is settled, committed or sent back by such a call.
+    """
+    error, answer = finished.error, finished.answer
+    remark = None
+    if error is not None:
+        result = "CR_THROW_EXCEPTION"
+        remark = f"{type(error).__name__}: {error}"[:REMARK_CHARS_MAX]
+    elif isinstance(answer, (Later, Suspend)):
+        result = "CR_LATER"
+    else:
+        result = _DIRECT_RESULTS[answer]
+    return {
+        "order": is_ordered,
+        "autoCommit": is_auto_commit,
+        "consumeResult": result,
+        "remark": remark,
+        "spentTimeMills": int(finished.spent_ms),  # RocketMQ's spelling
+    }

@@ -1,11 +1,21 @@
-"""The reading half of a lite pull consumer: poll, seek, pause, commit.
+"""The reading half of a lite pull consumer: background pulls, the cache, poll, seek, commit.
 
 ``poll`` first takes the call itself as word that everything handed out before is done, and stores
 that when the interval of automatic commits has passed; then it hands out messages of one queue, or
 waits for some. What it hands out is not stored before the next poll, or the user's own commit.
 
-Not here: marks and messages (``lite_cache.py``), pulls (``lite_pulling.py``), which queues are ours
-(``lite_member.py``).
+One pull loop per queue. Before each pull, in this order: dropped, the loop ends; paused, look again
+in 1 s; the cache of all queues full, then that of this one: 50 ms. After a pull: flow control by
+the broker (215) waits 20 ms, any other failure ``exception_delay_ms``; an answer, whatever it
+brought, is followed at once.
+
+Who spends: the answers to pulls, put into the cache. Who grants: ``poll``, which takes messages
+out. Who stops: the loop of one queue by its own limits (messages, bytes, span), all of them by the
+limit of the whole cache. What wakes a held loop: 50 ms, or a poll that made room.
+
+Invariants: one pull per queue is under way; a seek abandons it, so the next one begins at the new
+offset at once and not after a long poll.
+Not here: which queues are ours (``lite_pull_consumer.py``), the request itself (``pulling.py``).
 """
 
 from __future__ import annotations
@@ -19,8 +29,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock.client.consumer.offsets import OffsetTable
+from penstock.client.consumer.options import LitePullOptions
 from penstock.client.consumer.process_queue import AssignedQueue, Pauses, ProcessQueue
-from penstock.client.consumer.pulling import LitePullOptions, PullResult, PullStatus
+from penstock.client.consumer.pulling import (
+    BUSY_WAIT_MS,
+    HELD_WAIT_MS,
+    PAUSED_WAIT_MS,
+    PullResult,
+    PullStatus,
+)
 from penstock.client.consumer.statistics import HeldQueue, QueueThresholds
 from penstock.client.errors import BrokerRefused, ClientError, StateError
 from penstock.client.message import ReceivedMessage
@@ -31,67 +48,12 @@ from penstock.wire.rocketmq.codes import ResponseCode
 
 _log = logging.getLogger(__name__)
 
-
-class LiteQueueFigures(NamedTuple):
-    """One queue of a lite pull consumer, now."""
-
-    queue: QueueRef
-    cached_messages: int
-    cached_bytes: int
-    span: int
-    position: int
-    """The next offset that poll gives."""
-    committed: int | None
-    """What was stored for it, or is to be with the next round."""
-    lag: int | None
-    """Messages the broker has and poll has not given; None before the first answer."""
-    is_paused: bool
-    pulled_ms_ago: int
-
-
-class LiteFigures(msgspec.Struct, frozen=True):
-    """What ``LitePullConsumer.statistics()`` returns."""
-
-    group: str
-    queues: Sequence[LiteQueueFigures]
-    held: Sequence[HeldQueue]
-    """Queues that are not pulled because of a limit: which, by what, since when."""
-    threshold_episodes: Mapping[str, int]
-    """How often each limit began to hold a queue, since the start."""
-    polled: int
-    """Messages handed out since the start."""
-
-    @property
-    def cached_messages(self) -> int:
-        """Messages pulled and not handed out."""
-        return sum(each.cached_messages for each in self.queues)
-
-    @property
-    def cached_bytes(self) -> int:
-        """Their bytes."""
-        return sum(each.cached_bytes for each in self.queues)
-
-
-class AutoCommit:
-    """When offsets are stored by themselves."""
-
-    __slots__ = ("_due_ms", "interval_ms", "is_on")
-
-    def __init__(self, interval_ms: int, now_ms: int, *, is_on: bool) -> None:
-        self.interval_ms: Final = interval_ms
-        self.is_on: Final = is_on
-        self._due_ms = now_ms + interval_ms
-
-    def is_due(self, now_ms: int) -> bool:
-        """True once per interval."""
-        if not self.is_on or now_ms < self._due_ms:
-            return False
-        self._due_ms = now_ms + self.interval_ms
-        return True
+Pull = Callable[["LiteQueue", int], Awaitable[PullResult]]
+"""Pull from an offset, waiting for messages; raises ``ClientError``."""
 
 
 class LiteReader:
-    """Hands out what was pulled, and keeps account of it."""
+    """Hands out what was pulled, and knows how far its user has come."""
 
     def __init__(
         self,
@@ -115,7 +77,7 @@ class LiteReader:
                 options["pull_threshold_span"],
             ),
         )
-        self._pulling = LitePulling(
+        self._loops = LitePullLoops(
             self.cache,
             self._limits,
             clock,
@@ -140,14 +102,14 @@ class LiteReader:
         """A queue is ours: pull it."""
         queue = LiteQueue(ref, offset, self._clock.monotonic_ms())
         self.cache.add(queue)
-        self._pulling.start(queue)
+        self._loops.start(queue)
 
     async def close(self, ref: QueueRef) -> None:
         """A queue is not ours any more: what is done of it is stored, the rest forgotten."""
         queue = self.cache.drop(ref)
         if queue is None:
             return
-        self._pulling.stop(queue)
+        self._loops.stop(queue)
         if self._auto.is_on:
             self.offsets.note(ref, queue.settled, is_increase_only=False)
         await self.offsets.persist([ref])
@@ -157,12 +119,12 @@ class LiteReader:
         """Other messages of a topic are wanted: pulls under way ask for the wrong ones."""
         for ref, queue in self.cache.queues.items():
             if ref.topic == topic:
-                self._pulling.restart(queue)
+                self._loops.restart(queue)
 
     def end_pulls(self) -> None:
         """Nothing is pulled any more; marks stay for the last commit."""
         for queue in self.cache.queues.values():
-            self._pulling.stop(queue)
+            self._loops.stop(queue)
         self._is_ended = True
         self._arrival.set()
 
@@ -187,7 +149,7 @@ class LiteReader:
                 return []
         messages = self.cache.take(count or self._batch)
         self._polled += len(messages)
-        self._pulling.took(messages[0].queue)
+        self._loops.took(messages[0].queue)
         return messages
 
     async def store(self, *, is_user: bool, held: Mapping[QueueRef, int] | None = None) -> None:
@@ -209,7 +171,7 @@ class LiteReader:
         """Go on there."""
         self.owned(ref)
         queue = self.cache.seek(ref, offset)
-        self._pulling.restart(queue)
+        self._loops.restart(queue)
 
     def pause(self, refs: Iterable[QueueRef]) -> None:
         """Neither pull nor hand out."""
@@ -220,7 +182,7 @@ class LiteReader:
         queues = [self.owned(ref) for ref in refs]
         self.cache.resume([queue.queue for queue in queues])
         for queue in queues:
-            self._pulling.wake(queue)
+            self._loops.wake(queue)
         self._arrived()
 
     def owned(self, ref: QueueRef) -> LiteQueue:
@@ -255,7 +217,7 @@ class LiteReader:
 
     def held(self, now_ms: int) -> list[HeldQueue]:
         """Which limit holds which queue since when."""
-        return self._pulling.held(now_ms)
+        return self._loops.held(now_ms)
 
     def _arrived(self) -> None:
         self._arrival.set()
@@ -271,62 +233,175 @@ class LiteReader:
             _log.error("automatic commit failed", exc_info=task.exception())
 
 
-# ---- lite cache ---------------------------------------------------------------------------------
-# What a lite pull consumer has pulled and not yet handed out, and how far its user has come.
-#
-# The background pulls put messages in; ``take`` hands them out, one queue after the other, so that
-# no queue waits behind a longer one. Each queue has three marks:
-#
-# | settled <= position <= next_offset
-# | settled       everything before it was handed out by an *earlier* poll: done, by the user's own
-# |               asking for more; this is what an automatic commit may store
-# | position      the next message that ``take`` hands out
-# | next_offset   where the next pull begins
-#
-# ``seek`` moves all three and empties the queue's cache; a pull that was under way then belongs to
-# an older ``epoch`` and is not put in. Messages the broker's filter left out lie between
-# ``position`` and the next cached one: they are nobody's, so ``position`` passes them.
-#
-# Invariants: within one epoch messages leave in offset order, each once; ``settled`` and
-# ``position`` only grow; messages of a paused queue stay. Not here: pulling (``lite_pulling.py``),
-# limits (``flow/thresholds.py``), where offsets are kept (``offsets/``).
+class AutoCommit:
+    """When offsets are stored by themselves."""
+
+    __slots__ = ("_due_ms", "interval_ms", "is_on")
+
+    def __init__(self, interval_ms: int, now_ms: int, *, is_on: bool) -> None:
+        self.interval_ms: Final = interval_ms
+        self.is_on: Final = is_on
+        self._due_ms = now_ms + interval_ms
+
+    def is_due(self, now_ms: int) -> bool:
+        """True once per interval."""
+        if not self.is_on or now_ms < self._due_ms:
+            return False
+        self._due_ms = now_ms + self.interval_ms
+        return True
 
 
-class LiteQueue(AssignedQueue):
-    """One queue of a lite pull consumer."""
+class LitePullLoops:
+    """The pull loops of one consumer."""
 
-    __slots__ = ("_is_ready", "epoch", "max_offset", "min_offset", "settled")
+    def __init__(
+        self,
+        cache: LiteCache,
+        limits: QueueThresholds,
+        clock: Clock,
+        *,
+        pull: Pull,
+        messages_max: int,
+        exception_delay_ms: int,
+        arrived: Callable[[], None],
+    ) -> None:
+        self._cache = cache
+        self._limits = limits
+        self._clock = clock
+        self._pull = pull
+        self._exception_delay_ms = exception_delay_ms
+        self._arrived = arrived
+        self._pauses = Pauses()
+        self._throttles: dict[LiteQueue, Throttle] = {}
+        self._loops: dict[LiteQueue, asyncio.Task[None]] = {}
+        self._whole = Throttle("all queues", Thresholds(messages_max, 0, 0), limits)
 
-    def __init__(self, queue: QueueRef, offset: int, now_ms: int) -> None:
-        super().__init__(queue, offset, now_ms)
-        self.epoch = 0
-        """Grows with each seek."""
-        self.settled = offset
-        self.min_offset = -1
-        self.max_offset = -1
-        """As the last answer said; -1 before the first one."""
-        self._is_ready = False
+    def start(self, queue: LiteQueue) -> None:
+        """Pull this queue from now on."""
+        self._throttles[queue] = self._limits.open(queue.queue)
+        self._run_loop(queue)
 
-    @property
-    def position(self) -> int:
-        """The offset of the next message to hand out, or behind what was passed over."""
-        lowest = self.process_queue.lowest
-        return self.next_offset if lowest is None else lowest
+    def stop(self, queue: LiteQueue) -> None:
+        """Pull it no more."""
+        loop = self._loops.pop(queue, None)
+        if loop is not None:
+            loop.cancel()
+        throttle = self._throttles.pop(queue, None)
+        if throttle is not None:
+            self._limits.close(queue.queue, throttle, self._clock.monotonic_ms())
 
-    @property
-    def cached(self) -> Cached:
-        """What the limits look at."""
-        process_queue = self.process_queue
-        return Cached(process_queue.count, process_queue.size_bytes, process_queue.span)
+    def restart(self, queue: LiteQueue) -> None:
+        """A seek: abandon the pull under way."""
+        loop = self._loops.pop(queue, None)
+        if loop is not None:
+            loop.cancel()
+            self._run_loop(queue)
 
-    @property
-    def lag(self) -> int | None:
-        """Messages the broker has and the user has not; None before the first answer."""
-        return None if self.max_offset < 0 else max(0, self.max_offset - self.position)
+    def wake(self, queue: LiteQueue | None = None) -> None:
+        """Something was resumed, or taken out: look now instead of later."""
+        for each in [queue] if queue is not None else list(self._throttles):
+            self._pauses.cut(each)
+
+    def took(self, ref: QueueRef) -> None:
+        """A poll took messages of this queue; it may have made room."""
+        if self._whole.is_held and self._whole.is_free(self._all()):
+            self.wake()
+        queue = self._cache.queues.get(ref)
+        throttle = None if queue is None else self._throttles.get(queue)
+        if queue is None or throttle is None or not throttle.is_held:
+            return
+        if throttle.is_free(queue.cached):
+            self.wake(queue)
+
+    def held(self, now_ms: int) -> list[HeldQueue]:
+        """Which limit holds which queue since when; the limit of all queues holds each of them."""
+        found = self._limits.held(now_ms)
+        whole = self._whole.current(now_ms)
+        if whole is not None:
+            found += [
+                HeldQueue(
+                    ref,
+                    whole.threshold,
+                    whole.limit,
+                    whole.since_ms,
+                    now_ms - whole.since_ms,
+                    whole.cached,
+                )
+                for ref in self._cache.queues
+            ]
+        return sorted(found, key=lambda each: each.since_ms)
+
+    def look(self, queue: LiteQueue, now_ms: int) -> int:
+        """How long to wait before the next pull; 0: pull now."""
+        # Set first: a queue that is held is not one whose loop has died.
+        queue.last_pull_ms = now_ms
+        if queue.is_paused:
+            return PAUSED_WAIT_MS
+        if self._whole.look(self._all(), now_ms) is not None:
+            return HELD_WAIT_MS
+        throttle = self._throttles[queue]
+        return 0 if throttle.look(queue.cached, now_ms) is None else HELD_WAIT_MS
+
+    def answered(self, queue: LiteQueue, epoch: int, result: PullResult) -> None:
+        """Put an answer where it belongs."""
+        if queue.is_dropped or queue.epoch != epoch:
+            return
+        queue.min_offset, queue.max_offset = result.min_offset, result.max_offset
+        if result.status is PullStatus.OFFSET_MOVED:
+            _log.warning(
+                "offset is outside the queue",
+                extra={
+                    "queue": queue.queue,
+                    "offset": queue.next_offset,
+                    "next": result.next_offset,
+                },
+            )
+            if result.next_offset < queue.next_offset:
+                self._cache.seek(queue.queue, result.next_offset)
+                return
+        self._cache.put(queue, epoch, result.messages, result.next_offset)
+        if result.messages:
+            self._arrived()
+
+    def delay_after(self, problem: ClientError) -> int:
+        """How long to wait after a pull that failed."""
+        is_flow = isinstance(problem, BrokerRefused) and problem.code == ResponseCode.FLOW_CONTROL
+        return BUSY_WAIT_MS if is_flow else self._exception_delay_ms
+
+    def _run_loop(self, queue: LiteQueue) -> None:
+        name = f"lite-pull {queue.queue}"
+        self._loops[queue] = asyncio.get_running_loop().create_task(self._run(queue), name=name)
+
+    async def _run(self, queue: LiteQueue) -> None:
+        while not queue.is_dropped:
+            wait_ms = self.look(queue, self._clock.monotonic_ms())
+            if wait_ms:
+                await self._pauses.pause(queue, wait_ms)
+                continue
+            epoch = queue.epoch
+            try:
+                self.answered(queue, epoch, await self._pull(queue, queue.next_offset))
+            except ClientError as problem:
+                _log.warning("pull failed", extra={"queue": queue.queue, "error": str(problem)})
+                await self._pauses.pause(queue, self.delay_after(problem))
+            except Exception:
+                # A loop that dies leaves its queue unread, and nobody would notice.
+                _log.exception("pull failed", extra={"queue": queue.queue})
+                await self._pauses.pause(queue, self._exception_delay_ms)
+
+    def _all(self) -> Cached:
+        return Cached(self._cache.count, 0, 0)
 
 
 class LiteCache:
-    """The queues of one lite pull consumer."""
+    """What was pulled and not yet handed out: one queue after the other, so that none waits behind.
+
+    ``seek`` moves all marks and empties the queue's cache; a pull that was under way then belongs
+    to an older ``epoch`` and is not put in.
+
+    Invariants: within one epoch messages leave in offset order, each once; ``settled`` and
+    ``position`` only grow; messages of a paused queue stay.
+    """
 
     def __init__(self) -> None:
         self.queues: dict[QueueRef, LiteQueue] = {}
@@ -430,169 +505,77 @@ class LiteCache:
             queue._is_ready = False
 
 
-# ---- lite pulling -------------------------------------------------------------------------------
-# Background pulls of a lite pull consumer: one loop per queue, held by limits of its own.
-#
-# Who spends: the answers to pulls, put into the cache. Who grants: ``poll()``, which takes messages
-# out. Who stops: the loop of one queue by its own limits (messages, bytes, span), all of them by
-# the limit of the whole cache. What wakes a held loop: 50 ms, or a poll that made room.
-#
-# Before each pull, in this order: dropped, the loop ends; paused, look again in 1 s; the cache of
-# all queues full, then that of this one: 50 ms. After a pull: flow control by the broker (215)
-# waits 20 ms, any other failure ``exception_delay_ms``; an answer, whatever it brought, is followed
-# at once.
-#
-# Invariants: one pull per queue is under way; a seek abandons it, so the next one begins at the new
-# offset at once and not after a long poll.
-# Not here: marks and messages (``lite_cache.py``), the request itself (``lite_pull_consumer.py``).
+class LiteQueue(AssignedQueue):
+    """One queue of a lite pull consumer, with three marks: settled <= position <= next_offset.
+
+        settled       everything before it was handed out by an *earlier* poll: done, by the user's
+                      own asking for more; this is what an automatic commit may store
+        position      the next message that ``take`` hands out
+        next_offset   where the next pull begins
+
+    Messages the broker's filter left out lie between ``position`` and the next cached one: they are
+    nobody's, so ``position`` passes them.
+    """
+
+    __slots__ = ("_is_ready", "epoch", "max_offset", "min_offset", "settled")
+
+    def __init__(self, queue: QueueRef, offset: int, now_ms: int) -> None:
+        super().__init__(queue, offset, now_ms)
+        self.epoch = 0
+        """Grows with each seek."""
+        self.settled = offset
+        self.min_offset = -1
+        self.max_offset = -1
+        """As the last answer said; -1 before the first one."""
+        self._is_ready = False
+
+    @property
+    def position(self) -> int:
+        """The offset of the next message to hand out, or behind what was passed over."""
+        lowest = self.process_queue.lowest
+        return self.next_offset if lowest is None else lowest
+
+    @property
+    def lag(self) -> int | None:
+        """Messages the broker has and the user has not; None before the first answer."""
+        return None if self.max_offset < 0 else max(0, self.max_offset - self.position)
 
 
-PAUSED_WAIT_MS: Final = 1_000
-HELD_WAIT_MS: Final = 50
-FLOW_CONTROL_WAIT_MS: Final = 20
-"""RocketMQ's waits: paused by the user, over a limit, the broker is under flow control."""
+class LiteQueueFigures(NamedTuple):
+    """One queue of a lite pull consumer, now."""
 
-Pull = Callable[[LiteQueue, int], Awaitable[PullResult]]
-"""Pull from an offset, waiting for messages; raises ``ClientError``."""
+    queue: QueueRef
+    cached_messages: int
+    cached_bytes: int
+    span: int
+    position: int
+    """The next offset that poll gives."""
+    committed: int | None
+    """What was stored for it, or is to be with the next round."""
+    lag: int | None
+    """Messages the broker has and poll has not given; None before the first answer."""
+    is_paused: bool
+    pulled_ms_ago: int
 
 
-class LitePulling:
-    """The pull loops of one consumer."""
+class LiteFigures(msgspec.Struct, frozen=True):
+    """What ``LitePullConsumer.statistics()`` returns."""
 
-    def __init__(
-        self,
-        cache: LiteCache,
-        limits: QueueThresholds,
-        clock: Clock,
-        *,
-        pull: Pull,
-        messages_max: int,
-        exception_delay_ms: int,
-        arrived: Callable[[], None],
-    ) -> None:
-        self._cache = cache
-        self._limits = limits
-        self._clock = clock
-        self._pull = pull
-        self._exception_delay_ms = exception_delay_ms
-        self._arrived = arrived
-        self._pauses = Pauses()
-        self._throttles: dict[LiteQueue, Throttle] = {}
-        self._loops: dict[LiteQueue, asyncio.Task[None]] = {}
-        self._whole = Throttle("all queues", Thresholds(messages_max, 0, 0), limits)
+    group: str
+    queues: Sequence[LiteQueueFigures]
+    held: Sequence[HeldQueue]
+    """Queues that are not pulled because of a limit: which, by what, since when."""
+    threshold_episodes: Mapping[str, int]
+    """How often each limit began to hold a queue, since the start."""
+    polled: int
+    """Messages handed out since the start."""
 
-    def start(self, queue: LiteQueue) -> None:
-        """Pull this queue from now on."""
-        self._throttles[queue] = self._limits.open(queue.queue)
-        self._begin(queue)
+    @property
+    def cached_messages(self) -> int:
+        """Messages pulled and not handed out."""
+        return sum(each.cached_messages for each in self.queues)
 
-    def stop(self, queue: LiteQueue) -> None:
-        """Pull it no more."""
-        loop = self._loops.pop(queue, None)
-        if loop is not None:
-            loop.cancel()
-        throttle = self._throttles.pop(queue, None)
-        if throttle is not None:
-            self._limits.close(queue.queue, throttle, self._clock.monotonic_ms())
-
-    def restart(self, queue: LiteQueue) -> None:
-        """A seek: abandon the pull under way."""
-        loop = self._loops.pop(queue, None)
-        if loop is not None:
-            loop.cancel()
-            self._begin(queue)
-
-    def wake(self, queue: LiteQueue | None = None) -> None:
-        """Something was resumed, or taken out: look now instead of later."""
-        for each in [queue] if queue is not None else list(self._throttles):
-            self._pauses.cut(each)
-
-    def took(self, ref: QueueRef) -> None:
-        """A poll took messages of this queue; it may have made room."""
-        if self._whole.is_held and self._whole.is_free(self._all()):
-            self.wake()
-        queue = self._cache.queues.get(ref)
-        throttle = None if queue is None else self._throttles.get(queue)
-        if queue is None or throttle is None or not throttle.is_held:
-            return
-        if throttle.is_free(queue.cached):
-            self.wake(queue)
-
-    def held(self, now_ms: int) -> list[HeldQueue]:
-        """Which limit holds which queue since when; the limit of all queues holds each of them."""
-        found = self._limits.held(now_ms)
-        whole = self._whole.current(now_ms)
-        if whole is not None:
-            found += [
-                HeldQueue(
-                    ref,
-                    whole.threshold,
-                    whole.limit,
-                    whole.since_ms,
-                    now_ms - whole.since_ms,
-                    whole.cached,
-                )
-                for ref in self._cache.queues
-            ]
-        return sorted(found, key=lambda each: each.since_ms)
-
-    def look(self, queue: LiteQueue, now_ms: int) -> int:
-        """How long to wait before the next pull; 0: pull now."""
-        # Set first: a queue that is held is not one whose loop has died.
-        queue.last_pull_ms = now_ms
-        if queue.is_paused:
-            return PAUSED_WAIT_MS
-        if self._whole.look(self._all(), now_ms) is not None:
-            return HELD_WAIT_MS
-        throttle = self._throttles[queue]
-        return 0 if throttle.look(queue.cached, now_ms) is None else HELD_WAIT_MS
-
-    def answered(self, queue: LiteQueue, epoch: int, result: PullResult) -> None:
-        """Put an answer where it belongs."""
-        if queue.is_dropped or queue.epoch != epoch:
-            return
-        queue.min_offset, queue.max_offset = result.min_offset, result.max_offset
-        if result.status is PullStatus.OFFSET_MOVED:
-            _log.warning(
-                "offset is outside the queue",
-                extra={
-                    "queue": queue.queue,
-                    "offset": queue.next_offset,
-                    "next": result.next_offset,
-                },
-            )
-            if result.next_offset < queue.next_offset:
-                self._cache.seek(queue.queue, result.next_offset)
-                return
-        self._cache.put(queue, epoch, result.messages, result.next_offset)
-        if result.messages:
-            self._arrived()
-
-    def delay_after(self, problem: ClientError) -> int:
-        """How long to wait after a pull that failed."""
-        is_flow = isinstance(problem, BrokerRefused) and problem.code == ResponseCode.FLOW_CONTROL
-        return FLOW_CONTROL_WAIT_MS if is_flow else self._exception_delay_ms
-
-    def _begin(self, queue: LiteQueue) -> None:
-        name = f"lite-pull {queue.queue}"
-        self._loops[queue] = asyncio.get_running_loop().create_task(self._run(queue), name=name)
-
-    async def _run(self, queue: LiteQueue) -> None:
-        while not queue.is_dropped:
-            wait_ms = self.look(queue, self._clock.monotonic_ms())
-            if wait_ms:
-                await self._pauses.pause(queue, wait_ms)
-                continue
-            epoch = queue.epoch
-            try:
-                self.answered(queue, epoch, await self._pull(queue, queue.next_offset))
-            except ClientError as problem:
-                _log.warning("pull failed", extra={"queue": queue.queue, "error": str(problem)})
-                await self._pauses.pause(queue, self.delay_after(problem))
-            except Exception:
-                # A loop that dies leaves its queue unread, and nobody would notice.
-                _log.exception("pull failed", extra={"queue": queue.queue})
-                await self._pauses.pause(queue, self._exception_delay_ms)
-
-    def _all(self) -> Cached:
-        return Cached(self._cache.count, 0, 0)
+    @property
+    def cached_bytes(self) -> int:
+        """Their bytes."""
+        return sum(each.cached_bytes for each in self.queues)

@@ -1,12 +1,16 @@
 """Progress of a group as this consumer knows it, over the store where it is kept.
 
-``note`` is called at each settlement and costs a dict write; ``persist`` runs every few seconds and
-when a queue is given up. Offsets only grow unless somebody says otherwise (a reset, a seek):
-results arrive in any order, and a late one must not undo progress.
+    RemoteBrokerOffsetStore   the broker: members of a clustering group share their progress
+    LocalFileOffsetStore      a local file: a broadcasting consumer's own progress
+    UserOffsetStore           any object of the user's with ``read`` and ``write``
+
+``OffsetTable.note`` is called at each settlement and costs a dict write; ``persist`` runs every few
+seconds and when a queue is given up. Offsets only grow unless somebody says otherwise (a reset, a
+seek): results arrive in any order, and a late one must not undo progress.
 
 Invariant: what is written to the store was noted here; what did not change is not written again.
 Not here: which offset may be noted (``process_queue.py``), where to begin without one
-(``consume_from.py``).
+(``subscription.py``).
 """
 
 import asyncio
@@ -15,12 +19,19 @@ import logging
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from penstock.client.errors import ClientError
+from penstock.client.instance import ClientInstance
+from penstock.client.requests import BrokerRequests
 from penstock.model.assignment import QueueRef
+
+_log = logging.getLogger(__name__)
+
+DIRECTORY: Final = ".penstock_offsets"
+"""Of local offset files, in the home directory."""
 
 
 class OffsetStore(Protocol):
@@ -85,42 +96,36 @@ class OffsetTable:
         return {q: o for q, o in self._known.items() if topic is None or q.topic == topic}
 
 
-# ---- remote -------------------------------------------------------------------------------------
-# Offsets at the broker: where the members of a clustering group share their progress.
-#
-# They go to the master of the queue's broker and nowhere else: slaves do not keep offsets. A write
-# that fails is tried again with the next persist.
-#
-# Not here: what was settled (``table.py``).
-
-
-_log = logging.getLogger(__name__)
-
-
-class OffsetCalls(Protocol):
-    """What the broker is asked; ``BrokerRequests`` answers it."""
-
-    async def query_offset(self, queue: QueueRef, group: str) -> int | None:
-        """The stored offset; None when there is none."""
-        ...
-
-    async def update_offset(
-        self, queue: QueueRef, group: str, offset: int, *, oneway: bool = True
-    ) -> None:
-        """Store it."""
-        ...
+def make_offset_store(
+    instance: ClientInstance,
+    group: str,
+    *,
+    own: Any,
+    directory: str | None,
+    is_broadcasting: bool,
+) -> OffsetStore:
+    """The user's ``own`` store, a local file, or the broker."""
+    if own is not None:
+        return UserOffsetStore(own)
+    if is_broadcasting:
+        return LocalFileOffsetStore(offsets_file(directory, instance.client_id, group))
+    return RemoteBrokerOffsetStore(instance.requests, group)
 
 
 class RemoteBrokerOffsetStore:
-    """The offset store of a clustering group."""
+    """The store of a clustering group.
 
-    def __init__(self, calls: OffsetCalls, group: str) -> None:
-        self._calls = calls
+    Offsets go to the master of the queue's broker and nowhere else: slaves do not keep them. A
+    write that fails is tried again with the next persist.
+    """
+
+    def __init__(self, requests: BrokerRequests, group: str) -> None:
+        self._requests = requests
         self._group = group
 
     async def read(self, queue: QueueRef) -> int | None:
         """The broker's offset; raises when the broker cannot be asked."""
-        return await self._calls.query_offset(queue, self._group)
+        return await self._requests.query_offset(queue, self._group)
 
     async def write(self, offsets: Mapping[QueueRef, int]) -> Collection[QueueRef]:
         """Store all, side by side; answers are awaited, so a lost one is written again."""
@@ -129,30 +134,11 @@ class RemoteBrokerOffsetStore:
 
     async def _write(self, queue: QueueRef, offset: int) -> bool:
         try:
-            await self._calls.update_offset(queue, self._group, offset, oneway=False)
+            await self._requests.update_offset(queue, self._group, offset, oneway=False)
         except ClientError as problem:
             _log.warning("offset not stored", extra={"queue": queue, "why": str(problem)})
             return False
         return True
-
-
-# ---- local file ---------------------------------------------------------------------------------
-# Offsets in a local file: a broadcasting consumer's own progress.
-#
-# | <directory>/<client id>/<group>/offsets.json
-# | {"offsetTable": [{"topic", "brokerName", "queueId", "offset"}, ...]}
-#
-# Each write makes a new file beside the old one and takes its place, so a crash leaves one of the
-# two whole; the one before is kept as ``offsets.json.bak`` and read when the first cannot be.
-#
-# The client id of a broadcasting consumer does not change from start to start (it has no process id
-# in it): that is how it finds its file again.
-#
-# Not here: what was settled (``table.py``).
-
-
-DIRECTORY = ".penstock_offsets"
-"""In the home directory."""
 
 
 class _Entry(msgspec.Struct, rename="camel"):
@@ -173,7 +159,16 @@ def offsets_file(directory: str | None, client_id: str, group: str) -> Path:
 
 
 class LocalFileOffsetStore:
-    """The offset store of a broadcasting consumer."""
+    """The store of a broadcasting consumer.
+
+        <directory>/<client id>/<group>/offsets.json
+        {"offsetTable": [{"topic", "brokerName", "queueId", "offset"}, ...]}
+
+    Each write makes a new file beside the old one and takes its place, so a crash leaves one of the
+    two whole; the one before is kept as ``offsets.json.bak`` and read when the first cannot be. The
+    client id of a broadcasting consumer does not change from start to start (it has no process id
+    in it): that is how it finds its file again.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -240,18 +235,12 @@ def _safe(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_.@%#" else "_" for c in name) or "_"
 
 
-# ---- own ----------------------------------------------------------------------------------------
-# A store of the user's own: any object with ``read(queue)`` and ``write(offsets)``.
-#
-# Both may be coroutines; plain functions run on a thread, since a database call must not hold up
-# the client's loop. What ``write`` returns does not matter: it has kept everything unless it
-# raised.
-#
-# Not here: what was settled (``table.py``).
-
-
 class UserOffsetStore:
-    """Makes an ``OffsetStore`` of a user's object."""
+    """Any object with ``read(queue)`` and ``write(offsets)``, plain functions or coroutines.
+
+    Plain ones run on a thread, since a database call must not hold up the client's loop. What
+    ``write`` returns does not matter: it has kept everything unless it raised.
+    """
 
     def __init__(self, store: Any) -> None:
         for name in ("read", "write"):

@@ -1,6 +1,6 @@
 """Ordered consumption: the messages of a queue one after the other, by one member of the group.
 
-Three locks see to that. The broker's (``locks.py``) keeps other members out; the queue lock (one
+Three locks see to that. The broker's (``BrokerLocks``) keeps other members out; the queue lock (one
 task for each queue, whichever object of that queue) keeps our own threads out; the consume lock (a
 task that is not over) keeps a queue from being unlocked while its listener runs.
 
@@ -13,8 +13,8 @@ goes on. Broadcasting needs no broker's lock, and a message given up is only log
 
 Invariants: at most one listener call per queue; a call begins only while the lock is held; an
 offset is noted only under a lock that cannot have been another member's since.
-Not here: how listeners are called (``executor.py``), what follows from an answer
-(``ordered_next.py``).
+Not here: how listeners are called (``executor.py``), the broker's side of locks
+(``engine/group/locks.py``).
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum, auto
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from penstock.client.consumer.concurrent import Runtime, direct_outcome
 from penstock.client.consumer.executor import (
     ConsumeExecutor,
     ConsumeRequest,
@@ -34,12 +33,14 @@ from penstock.client.consumer.executor import (
     Finished,
     Later,
     Suspend,
+    direct_result,
 )
 from penstock.client.consumer.offsets import OffsetTable
-from penstock.client.consumer.process_queue import AssignedQueue, DirectOutcome, Pauses
+from penstock.client.consumer.process_queue import AssignedQueue, Pauses, Runtime
 from penstock.client.consumer.statistics import ConsumerStatistics, name_of
 from penstock.client.errors import ClientError, StateError
 from penstock.client.message import ReceivedMessage
+from penstock.client.requests import BrokerRequests
 from penstock.model.assignment import QueueRef
 from penstock.model.clock import Clock
 
@@ -88,7 +89,7 @@ class ConsumeMessageOrderlyService:
         give_up: GiveUp,
         locks: BrokerLocks | None,
         lost: Callable[[], None],
-        terms: OrderlySettings | None = None,
+        settings: OrderlySettings | None = None,
     ) -> None:
         self._runtime = runtime
         self._executor = executor
@@ -100,7 +101,7 @@ class ConsumeMessageOrderlyService:
         """None: broadcasting."""
         self._lost = lost
         """Called when a lock is another member's now: rebalance soon."""
-        self._terms = terms or OrderlySettings()
+        self._settings = settings or OrderlySettings()
         self._pauses = Pauses(runtime.later)
         self._at_work: dict[QueueRef, AssignedQueue] = {}
         self._ends: dict[QueueRef, asyncio.Future[None]] = {}
@@ -122,8 +123,8 @@ class ConsumeMessageOrderlyService:
         self._calls.withdraw_all()
         self._pauses.cut_all()
         until_ms = self._runtime.monotonic_ms() + wait_ms
-        current_call = self._executor.current_call()
-        own = None if current_call is None else current_call.work.assigned.queue
+        current = self._executor.current_call()
+        own = None if current is None else current.request.assigned.queue
         for end in [end for queue, end in self._ends.items() if queue != own]:
             await self._pauses.until(end, max(0, until_ms - self._runtime.monotonic_ms()))
         await self._executor.stop(max(0, until_ms - self._runtime.monotonic_ms()))
@@ -147,15 +148,15 @@ class ConsumeMessageOrderlyService:
         """True when no listener runs any more, or has been run for too long."""
         if self._locks is None:
             return True
-        terms = self._locks.terms
+        times = self._locks.times
         since_ms = self._dropped_ms.setdefault(assigned, self._runtime.monotonic_ms())
         is_working = self._at_work.get(assigned.queue) is assigned
-        is_due = may_unlock(is_working, self._runtime.monotonic_ms() - since_ms, terms)
+        is_due = may_unlock(is_working, self._runtime.monotonic_ms() - since_ms, times)
         if is_working and not is_due:
             self._calls.withdraw(assigned)
             self._pauses.cut(assigned)
             is_working = not await self._pauses.until(
-                self._ends[assigned.queue], terms.drop_wait_ms
+                self._ends[assigned.queue], times.drop_wait_ms
             )
             is_due = not is_working
         if not is_due:
@@ -180,19 +181,21 @@ class ConsumeMessageOrderlyService:
             return
         await self._locks.give_back([assigned.queue])
 
-    async def consume_directly(self, message: ReceivedMessage) -> DirectOutcome:
+    async def consume_directly(self, message: ReceivedMessage) -> dict[str, Any]:
         """One message now, outside of any order, at an operator's wish."""
         assigned = AssignedQueue(message.queue, message.offset, self._runtime.monotonic_ms())
         finished = await self._calls.call(assigned, [message])
         if finished is None:
             raise StateError("the consumer is stopping")
-        return direct_outcome(finished, is_ordered=True, is_auto_commit=self._terms.is_auto_commit)
+        return direct_result(
+            finished, is_ordered=True, is_auto_commit=self._settings.is_auto_commit
+        )
 
     async def _run(self, assigned: AssignedQueue) -> None:
         """The one task of a queue; at its end the next object of the queue gets its turn."""
         queue = assigned.queue
         try:
-            await self._work(assigned)
+            await self._consume(assigned)
         except Exception:
             # An error of ours, not of the listener: messages taken may not be forgotten with it.
             _log.exception("queue is made anew", extra={"queue": name_of(queue)})
@@ -205,8 +208,8 @@ class ConsumeMessageOrderlyService:
             if successor is not None:
                 self.submit(successor, ())
 
-    async def _work(self, assigned: AssignedQueue) -> None:
-        cache, batch_max = assigned.process_queue, self._terms.batch_max
+    async def _consume(self, assigned: AssignedQueue) -> None:
+        cache, batch_max = assigned.process_queue, self._settings.batch_max
         begun_ms = self._runtime.monotonic_ms()
         while not (assigned.is_dropped or self._is_stopping):
             if self._locks is not None and not self._locks.is_held(assigned):
@@ -236,31 +239,31 @@ class ConsumeMessageOrderlyService:
         self._statistics.topic(assigned.queue.topic).finished([finished], now_ms)
         if finished.error is not None:
             _log_exception(finished)
-        match action_of(finished, self._terms.is_auto_commit):
+        match action_of(finished, self._settings.is_auto_commit):
             case OrderlyAction.COMMIT:
                 cache.commit_taken()
             case OrderlyAction.KEEP:
                 return 0
             case OrderlyAction.ROLL_BACK:
                 cache.roll_back()
-                wait_ms = suspend_ms(finished, self._terms.suspend_ms)
+                wait_ms = suspend_ms(finished, self._settings.suspend_ms)
             case OrderlyAction.AGAIN:
-                given_up = await self._over(finished.messages)
+                given_up = await self._count_failures(finished.messages)
                 cache.put_back(finished.messages)
                 cache.settle(given_up)
                 if len(given_up) < len(finished.messages):
-                    wait_ms = suspend_ms(finished, self._terms.suspend_ms)
+                    wait_ms = suspend_ms(finished, self._settings.suspend_ms)
         if cache.commit_offset >= 0 and self._may_note(assigned):
             self._offsets.note(assigned.queue, cache.commit_offset)
         if assigned.wake is not None:
             assigned.wake()
         return wait_ms
 
-    async def _over(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+    async def _count_failures(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
         """Count a failure of each; those that failed too often and are dead letters now."""
         given_up = []
         for message in messages:
-            if message.reconsume_times >= self._terms.reconsume_limit and await self._give_up(
+            if message.reconsume_times >= self._settings.reconsume_limit and await self._give_up(
                 message
             ):
                 given_up.append(message)
@@ -289,19 +292,19 @@ class ConsumeMessageOrderlyService:
             self._calls.withdraw_late()
 
     async def _renew(self, locks: BrokerLocks) -> None:
-        wait_ms = locks.terms.first_renewal_ms
+        wait_ms = locks.times.first_renewal_ms
         while not self._is_stopping:
             await self._pauses.pause(self, wait_ms)
             if not self._is_stopping and await locks.renew():
                 self._lost()
-            wait_ms = locks.terms.renewal_ms
+            wait_ms = locks.times.renewal_ms
 
     def _may_note(self, assigned: AssignedQueue) -> bool:
         """A dropped queue may still note what ends before it is unlocked; a lost one may not."""
         if self._locks is None:
             return not assigned.is_dropped
         age_ms = self._runtime.monotonic_ms() - assigned.last_locked_ms
-        return assigned.is_locked and age_ms <= self._locks.terms.lost_ms
+        return assigned.is_locked and age_ms <= self._locks.times.lost_ms
 
 
 def _log_exception(finished: Finished) -> None:
@@ -313,27 +316,24 @@ def _log_exception(finished: Finished) -> None:
     )
 
 
-# ---- ordered next -------------------------------------------------------------------------------
-# What follows from an ordered listener's answer: a table.
-#
-# | answer               auto commit    without
-# | None, SUCCESS        COMMIT         KEEP       taken, not committed yet
-# | COMMIT               COMMIT         COMMIT
-# | SUSPEND, LATER       AGAIN          AGAIN      these messages, after a moment
-# | ROLLBACK             AGAIN          ROLL_BACK  everything since the last commit
-# | an exception         AGAIN          AGAIN
-#
-# RocketMQ takes a ROLLBACK under auto commit for a success (with a warning). Here it is what it
-# says as far as it can be: nothing a listener did not accept is committed.
-
-
 SUSPEND_MS_MIN: Final = 10
 SUSPEND_MS_MAX: Final = 30_000
 """RocketMQ's bounds of a suspension."""
 
 
 class OrderlyAction(Enum):
-    """What to do with the messages of a call."""
+    """What follows from the answer of a listener.
+
+        answer            auto commit   without
+        None, SUCCESS     COMMIT        KEEP        taken, not committed yet
+        COMMIT            COMMIT        COMMIT
+        SUSPEND, LATER    AGAIN         AGAIN       these messages, after a moment
+        ROLLBACK          AGAIN         ROLL_BACK   everything since the last commit
+        an exception      AGAIN         AGAIN
+
+    RocketMQ takes a ROLLBACK under auto commit for a success (with a warning). Here it is what it
+    says as far as it can be: nothing a listener did not accept is committed.
+    """
 
     COMMIT = auto()
     KEEP = auto()
@@ -362,18 +362,6 @@ def suspend_ms(finished: Finished, default_ms: int) -> int:
     return min(max(wanted or default_ms, SUSPEND_MS_MIN), SUSPEND_MS_MAX)
 
 
-# ---- listener calls -----------------------------------------------------------------------------
-# One call of the listener at a time for each queue, awaited: what ordered consumption is made of.
-#
-# A call that no worker has taken can be withdrawn; it then never happens. Workers do not take calls
-# of a dropped queue, nor those that may not begin any more when their turn comes (a lock that went
-# stale while all workers were busy); without withdrawing nobody would ever hear of them.
-#
-# Invariants: every call ends exactly once, with what became of it or with None (withdrawn); a call
-# begins only while ``may_begin`` says so, asked by the worker right before.
-# Not here: the workers (``executor.py``).
-
-
 class _Guarded(deque[list[ReceivedMessage]]):
     """Batches that a worker gets only while they may begin."""
 
@@ -397,7 +385,16 @@ class _Guarded(deque[list[ReceivedMessage]]):
 
 
 class ListenerCalls:
-    """The calls that have not ended."""
+    """One call of the listener at a time for each queue, awaited.
+
+    A call that no worker has taken can be withdrawn; it then never happens. Workers do not take
+    calls of a dropped queue, nor those that may not begin any more when their turn comes (a lock
+    that went stale while all workers were busy); without withdrawing nobody would ever hear of
+    them.
+
+    Invariants: every call ends exactly once, with what became of it or with None (withdrawn); a
+    call begins only while ``may_begin`` says so, asked by the worker right before.
+    """
 
     def __init__(self, executor: ConsumeExecutor) -> None:
         self._executor = executor
@@ -410,63 +407,44 @@ class ListenerCalls:
         may_begin: Callable[[], bool] = lambda: True,
     ) -> Finished | None:
         """What the listener made of these messages; None when it was not called."""
-        work = ConsumeRequest(assigned, (), self._finished)
-        work.batches = _Guarded(messages, may_begin)
+        request = ConsumeRequest(assigned, (), self._finished)
+        request.batches = _Guarded(messages, may_begin)
         ended: asyncio.Future[Finished | None] = asyncio.get_running_loop().create_future()
-        self._open[work] = ended
-        self._executor.submit(work)
+        self._open[request] = ended
+        self._executor.submit(request)
         try:
             return await ended
         finally:
-            self._open.pop(work, None)
+            self._open.pop(request, None)
 
     def withdraw(self, assigned: AssignedQueue) -> None:
         """Take back a call of this queue that no worker has taken."""
-        for work in [each for each in self._open if each.assigned is assigned]:
-            self._withdraw(work)
+        for request in [each for each in self._open if each.assigned is assigned]:
+            self._withdraw(request)
 
     def withdraw_all(self) -> None:
         """The same for every queue."""
-        for work in list(self._open):
-            self._withdraw(work)
+        for request in list(self._open):
+            self._withdraw(request)
 
     def withdraw_late(self) -> None:
         """Take back what may not begin any more."""
-        for work in list(self._open):
-            if isinstance(work.batches, _Guarded) and not work.batches.may_begin():
-                self._withdraw(work)
+        for request in list(self._open):
+            if isinstance(request.batches, _Guarded) and not request.batches.may_begin():
+                self._withdraw(request)
 
-    def _withdraw(self, work: ConsumeRequest) -> None:
+    def _withdraw(self, request: ConsumeRequest) -> None:
         # Workers take from the same deque: whoever gets the batch decides.
-        if isinstance(work.batches, _Guarded) and work.batches.withdraw():
-            self._end(work, None)
+        if isinstance(request.batches, _Guarded) and request.batches.withdraw():
+            self._end(request, None)
 
-    def _finished(self, work: ConsumeRequest, finished: list[Finished]) -> None:
-        self._end(work, finished[0])
+    def _finished(self, request: ConsumeRequest, finished: list[Finished]) -> None:
+        self._end(request, finished[0])
 
-    def _end(self, work: ConsumeRequest, finished: Finished | None) -> None:
-        ended = self._open.get(work)
+    def _end(self, request: ConsumeRequest, finished: Finished | None) -> None:
+        ended = self._open.get(request)
         if ended is not None and not ended.done():
             ended.set_result(finished)
-
-
-# ---- locks --------------------------------------------------------------------------------------
-# The broker's lock on each queue of an ordered consumer: asked for, renewed, lost, given back.
-#
-# | free --acquire--> held --renewed every 20 s--> held
-# |                    | no answer for 30 s: stale, nothing new begins; renewed: held again
-# |                    | refused, or silent for as long as a broker keeps a lock: lost
-# |                    | dropped: let go when no listener runs, at the latest 20 s later
-#
-# The broker gives a lock to somebody else after 60 s of silence; we stop beginning after 30 s,
-# counted from the moment we asked and not from the answer. So a listener may run for 30 s after its
-# lock went stale, and for 20 s after its queue was dropped, before another member can begin.
-#
-# A lost lock was another member's in the meantime: what is cached is out of date. The queue is
-# dropped, and the next rebalance makes it anew if it can have the lock.
-#
-# Invariant: work begins only between a grant and ``stale_ms`` after it was asked for.
-# Not here: the work (``ordered.py``), the broker's side (``engine/group/locks.py``).
 
 
 class LockTimes(NamedTuple):
@@ -484,73 +462,45 @@ class LockTimes(NamedTuple):
     """A dropped queue is unlocked after this although its listener still runs."""
 
 
-TERMS: Final = LockTimes()
-
-
-def is_held(assigned: AssignedQueue, now_ms: int, terms: LockTimes = TERMS) -> bool:
-    """True while work may begin under the lock."""
-    return assigned.is_locked and now_ms - assigned.last_locked_ms <= terms.stale_ms
-
-
-def note_grant(assigned: AssignedQueue, asked_ms: int, terms: LockTimes = TERMS) -> bool:
-    """A grant asked for at ``asked_ms``; False: the lock was lost in between, and the queue."""
-    if assigned.is_dropped:
-        return False
-    if assigned.is_locked and asked_ms - assigned.last_locked_ms > terms.lost_ms:
-        note_refusal(assigned)
-        return False
-    assigned.is_locked = True
-    # Answers may overtake each other: the later question counts.
-    assigned.last_locked_ms = max(assigned.last_locked_ms, asked_ms)
-    return True
-
-
-def note_refusal(assigned: AssignedQueue) -> None:
-    """Another member has it: this object of the queue is over."""
-    assigned.is_locked = False
-    assigned.drop()
-
-
-def may_unlock(is_working: bool, dropped_for_ms: int, terms: LockTimes = TERMS) -> bool:
-    """Whether a dropped queue may be unlocked now."""
-    return not is_working or dropped_for_ms >= terms.drop_forced_ms
-
-
-class LockCalls(Protocol):
-    """What a broker is asked; ``BrokerRequests`` answers it."""
-
-    async def lock(
-        self, broker: str, group: str, queues: Collection[QueueRef]
-    ) -> Collection[QueueRef]:
-        """Request 41: those granted."""
-        ...
-
-    async def unlock(self, broker: str, group: str, queues: Collection[QueueRef]) -> None:
-        """Request 42."""
-        ...
+TIMES: Final = LockTimes()
 
 
 class BrokerLocks:
-    """All locks of one ordered consumer."""
+    """The broker's lock on each queue of an ordered consumer: asked for, renewed, lost, given back.
+
+        free --acquire--> held --renewed every 20 s--> held
+                           | no answer for 30 s: stale, nothing new begins; renewed: held again
+                           | refused, or silent for as long as a broker keeps a lock: lost
+                           | dropped: let go when no listener runs, at the latest 20 s later
+
+    The broker gives a lock to somebody else after 60 s of silence; we stop beginning after 30 s,
+    counted from the moment we asked and not from the answer. So a listener may run for 30 s after
+    its lock went stale, and for 20 s after its queue was dropped, before another member can begin.
+
+    A lost lock was another member's in the meantime: what is cached is out of date. The queue is
+    dropped, and the next rebalance makes it anew if it can have the lock.
+
+    Invariant: work begins only between a grant and ``stale_ms`` after it was asked for.
+    """
 
     def __init__(
         self,
-        calls: LockCalls,
+        requests: BrokerRequests,
         group: str,
         *,
         owned: Callable[[], Mapping[QueueRef, AssignedQueue]],
         clock: Clock,
-        terms: LockTimes = TERMS,
+        times: LockTimes = TIMES,
     ) -> None:
-        self._calls = calls
+        self._requests = requests
         self._group = group
         self._owned = owned
         self._clock = clock
-        self.terms = terms
+        self.times = times
 
     def is_held(self, assigned: AssignedQueue) -> bool:
         """True while work on the queue may begin."""
-        return is_held(assigned, self._clock.monotonic_ms(), self.terms)
+        return is_held(assigned, self._clock.monotonic_ms(), self.times)
 
     async def acquire(self, queues: Collection[QueueRef]) -> dict[QueueRef, int]:
         """Ask for queues not owned yet; the granted ones, and when they were asked for."""
@@ -560,7 +510,7 @@ class BrokerLocks:
 
     def granted(self, assigned: AssignedQueue, asked_ms: int) -> None:
         """A queue was made under this grant."""
-        note_grant(assigned, asked_ms, self.terms)
+        note_grant(assigned, asked_ms, self.times)
 
     async def renew(self, queues: Collection[AssignedQueue] | None = None) -> list[QueueRef]:
         """Ask again for owned queues, all unless told which; returns those lost to others."""
@@ -580,7 +530,7 @@ class BrokerLocks:
                     continue
                 if queue not in granted:
                     note_refusal(assigned)
-                elif note_grant(assigned, asked_ms, self.terms):
+                elif note_grant(assigned, asked_ms, self.times):
                     continue
                 lost.append(queue)
 
@@ -595,16 +545,45 @@ class BrokerLocks:
 
     async def _ask(self, broker: str, queues: list[QueueRef]) -> Collection[QueueRef] | None:
         try:
-            return await self._calls.lock(broker, self._group, queues)
+            return await self._requests.lock(broker, self._group, queues)
         except ClientError as problem:
             _log.warning("locks not asked for", extra={"broker": broker, "error": str(problem)})
             return None
 
     async def _unlock(self, broker: str, queues: list[QueueRef]) -> None:
         try:
-            await self._calls.unlock(broker, self._group, queues)
+            await self._requests.unlock(broker, self._group, queues)
         except ClientError as problem:
             _log.info("locks not given back", extra={"broker": broker, "error": str(problem)})
+
+
+def is_held(assigned: AssignedQueue, now_ms: int, times: LockTimes = TIMES) -> bool:
+    """True while work may begin under the lock."""
+    return assigned.is_locked and now_ms - assigned.last_locked_ms <= times.stale_ms
+
+
+def note_grant(assigned: AssignedQueue, asked_ms: int, times: LockTimes = TIMES) -> bool:
+    """A grant asked for at ``asked_ms``; False: the lock was lost in between, and the queue."""
+    if assigned.is_dropped:
+        return False
+    if assigned.is_locked and asked_ms - assigned.last_locked_ms > times.lost_ms:
+        note_refusal(assigned)
+        return False
+    assigned.is_locked = True
+    # Answers may overtake each other: the later question counts.
+    assigned.last_locked_ms = max(assigned.last_locked_ms, asked_ms)
+    return True
+
+
+def note_refusal(assigned: AssignedQueue) -> None:
+    """Another member has it: this object of the queue is over."""
+    assigned.is_locked = False
+    assigned.drop()
+
+
+def may_unlock(is_working: bool, dropped_for_ms: int, times: LockTimes = TIMES) -> bool:
+    """Whether a dropped queue may be unlocked now."""
+    return not is_working or dropped_for_ms >= times.drop_forced_ms
 
 
 def by_broker(queues: Iterable[QueueRef]) -> list[tuple[str, list[QueueRef]]]:

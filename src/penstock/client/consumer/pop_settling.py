@@ -1,20 +1,19 @@
-"""What follows from a listener's answer about popped messages.
+"""PopReceipt messages: their receipts, what follows from a listener's answer, and the settlements.
 
     success                    acknowledged
-    failure                    invisible for a time that grows with its deliveries (pop_delays.py)
+    failure                    invisible for a time that grows with its deliveries
     failure, too often         acknowledged once it is older than four hours
     a level below 0            a dead letter
     ordered failure            it and all behind it in its queue: invisible for the suspend time
     longer than the invisible  ignored: the broker has given the message to somebody else already
     time, whatever it says
 
-Messages wait here for a free worker; what waits longer than its invisible time is not consumed at
-all. An ordered queue's messages are given to the listener batch after batch, each after the one
-before it succeeded; queues of one pop run side by side.
+Nothing is committed by the client: a message is settled by its receipt (``POP_CK``), within its
+invisible time, or it comes again. Nothing is tried twice either: a message whose acknowledgement is
+lost comes again after its invisible time, and that is what this promises.
 
-Invariant: every message handed in is ended exactly once in its ``PopProcessQueue``.
-Not here: calling the listener (``executor.py``), requests (``pop_settling.py``), pops
-(``pop.py``).
+Not here: calling the listener (``executor.py``), pops (``pop.py``), retries of pulled messages
+(``send_back.py``).
 """
 
 from __future__ import annotations
@@ -23,25 +22,24 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
 
 from penstock.client.consumer.executor import (
-    Answer,
     Batch,
     ConsumeExecutor,
     ConsumeRequest,
     Finished,
     Later,
-    Suspend,
 )
+from penstock.client.consumer.ordered import suspend_ms
 from penstock.client.consumer.process_queue import AssignedQueue
 from penstock.client.consumer.statistics import ConsumerStatistics
-from penstock.client.consumer.subscription import RETRY_PREFIX
 from penstock.client.errors import BrokerRefused, ClientError
-from penstock.client.message import ReceivedMessage
+from penstock.client.message import RETRY_PREFIX, ReceivedMessage
+from penstock.client.requests import BrokerRequests
 from penstock.flow.thresholds import Cached
 from penstock.model.assignment import QueueRef
 from penstock.model.clock import Clock
@@ -71,25 +69,20 @@ RETURN_MS: Final = 1
 """Invisible time of what is handed back unread: somebody else may have it at once."""
 
 
-class PopWork(ConsumeRequest):
-    """Messages of one pop on their way through the listener."""
-
-    __slots__ = ("left", "popped_from", "rest")
-
-    popped_from: PopProcessQueue
-    left: int
-    """Messages not reported yet."""
-    rest: list[Batch]
-    """Ordered: batches that wait for those in front of them."""
-
-
 class ConsumeMessagePopService:
-    """Consumes popped messages of one group."""
+    """Consumes popped messages of one group.
+
+    Messages wait here for a free worker; what waits longer than its invisible time is not consumed
+    at all. An ordered queue's messages are given to the listener batch after batch, each after the
+    one before it succeeded; queues of one pop run side by side.
+
+    Invariant: every message handed in is ended exactly once in its ``PopProcessQueue``.
+    """
 
     def __init__(
         self,
         executor: ConsumeExecutor,
-        settling: PopSettler,
+        settler: PopSettler,
         statistics: ConsumerStatistics,
         clock: Clock,
         *,
@@ -99,14 +92,14 @@ class ConsumeMessagePopService:
         reconsume_times_max: int | None = None,
     ) -> None:
         self._executor = executor
-        self._settling = settling
+        self._settler = settler
         self._statistics = statistics
         self._clock = clock
         self._is_ordered = is_ordered
         self._consume_batch = consume_batch
         self._suspend_ms = suspend_ms
         self._reconsume_times_max = reconsume_times_max
-        self._works: set[PopWork] = set()
+        self._requests: set[PopConsumeRequest] = set()
         self.too_late = 0
         """Messages whose invisible time was over before a result was there."""
 
@@ -126,71 +119,71 @@ class ConsumeMessagePopService:
     def sweep(self) -> None:
         """Leave what has waited for a worker longer than its invisible time."""
         now_ms = self._clock.monotonic_ms()
-        for work in list(self._works):
+        for request in list(self._requests):
             late: list[Batch] = []
-            for _ in range(len(work.batches)):
-                batch = self._take(work)
+            for _ in range(len(request.batches)):
+                batch = self._take(request)
                 if batch is None:
                     break
                 if _popped(batch)[0].is_too_late(now_ms):
                     late.append(batch)
                 else:
-                    work.batches.append(batch)
+                    request.batches.append(batch)
             for batch in late:
-                self._leave(work, _popped(batch))
+                self._leave(request, _popped(batch))
 
     def dropped(self, queue: PopProcessQueue) -> None:
-        """The place is not ours any more: hand back what no worker has taken yet."""
-        for work in list(self._works):
-            if work.popped_from is not queue:
+        """The queue is not ours any more: hand back what no worker has taken yet."""
+        for request in list(self._requests):
+            if request.popped_from is not queue:
                 continue
             waiting: list[Batch] = []
-            while (batch := self._take(work)) is not None:
+            while (batch := self._take(request)) is not None:
                 waiting.append(batch)
-            waiting += work.rest
-            work.rest = []
+            waiting += request.rest
+            request.rest = []
             for batch in waiting:
-                self._settling.give_back(_popped(batch), RETURN_MS)
-                self._end(work, len(batch), in_time=True)
+                self._settler.give_back(_popped(batch), RETURN_MS)
+                self._end(request, len(batch), in_time=True)
 
     def _begin(
         self, queue: PopProcessQueue, batches: list[Batch], rest: Iterable[Batch] = ()
     ) -> None:
-        work = PopWork(queue, batches, self._done)
-        work.popped_from = queue
-        work.rest = list(rest)
-        work.left = sum(map(len, batches)) + sum(map(len, work.rest))
-        self._works.add(work)
-        self._executor.submit(work)
+        request = PopConsumeRequest(queue, batches, self._done)
+        request.popped_from = queue
+        request.rest = list(rest)
+        request.left = sum(map(len, batches)) + sum(map(len, request.rest))
+        self._requests.add(request)
+        self._executor.submit(request)
 
-    def _done(self, work: ConsumeRequest, calls: list[Finished]) -> None:
+    def _done(self, request: ConsumeRequest, calls: list[Finished]) -> None:
         """Calls of the listener ended; on the client's loop."""
-        assert isinstance(work, PopWork)
+        assert isinstance(request, PopConsumeRequest)
         now_ms = self._clock.monotonic_ms()
-        self._statistics.topic(work.popped_from.queue.topic).finished(calls, now_ms)
-        work.popped_from.last_consume_ms = now_ms
+        self._statistics.topic(request.popped_from.queue.topic).finished(calls, now_ms)
+        request.popped_from.last_consume_ms = now_ms
         for call in calls:
             messages = _popped(call.messages)
             if any(each.is_too_late(now_ms) for each in messages):
-                self._too_late(work, messages)
+                self._too_late(request, messages)
             elif self._is_ordered:
-                self._settle_in_order(work, call, messages)
+                self._settle_in_order(request, call, messages)
             else:
                 self._settle(call, messages)
-            self._end(work, len(messages), in_time=True)
-        if self._is_ordered and work.rest and not work.batches:
-            self._go_on(work)
+            self._end(request, len(messages), in_time=True)
+        if self._is_ordered and request.rest and not request.batches:
+            self._go_on(request)
 
     def _settle(self, call: Finished, messages: list[PoppedMessage]) -> None:
         if call.is_success:
-            self._settling.ack(messages)
+            self._settler.ack(messages)
             return
         answer = call.answer
         level, done = (answer.delay_level, answer.done) if isinstance(answer, Later) else (0, 0)
         if done:
-            self._settling.ack(messages[:done])
+            self._settler.ack(messages[:done])
         if level < 0:
-            self._settling.bury(messages[done:])
+            self._settler.bury(messages[done:])
             return
         most = self._reconsume_times_max
         for message in messages[done:]:
@@ -205,60 +198,60 @@ class ConsumeMessagePopService:
                     "message given up: consumed too often, too old",
                     extra={"message_id": message.message_id, "times": message.reconsume_times},
                 )
-                self._settling.ack([message])
+                self._settler.ack([message])
             else:
-                self._settling.give_back([message], delay_ms)
+                self._settler.give_back([message], delay_ms)
 
     def _settle_in_order(
-        self, work: PopWork, call: Finished, messages: list[PoppedMessage]
+        self, request: PopConsumeRequest, call: Finished, messages: list[PoppedMessage]
     ) -> None:
         if call.is_success:
-            self._settling.ack(messages)
+            self._settler.ack(messages)
             return
         most = self._reconsume_times_max
         if most is not None and all(each.reconsume_times >= most for each in messages):
-            self._settling.bury(messages)
+            self._settler.bury(messages)
             return
-        wait_ms = suspend_ms(_wished_ms(call.answer) or self._suspend_ms)
-        rest, work.rest = work.rest, []
+        wait_ms = suspend_ms(call, self._suspend_ms)
+        rest, request.rest = request.rest, []
         behind = [message for batch in rest for message in _popped(batch)]
         # Also what was not tried: the broker must not give it out before the failed one.
-        self._settling.give_back([*messages, *behind], wait_ms)
-        self._end(work, len(behind), in_time=True)
+        self._settler.give_back([*messages, *behind], wait_ms)
+        self._end(request, len(behind), in_time=True)
 
-    def _go_on(self, work: PopWork) -> None:
-        batch = work.rest.pop(0)
+    def _go_on(self, request: PopConsumeRequest) -> None:
+        batch = request.rest.pop(0)
         late = any(each.is_too_late(self._clock.monotonic_ms()) for each in _popped(batch))
-        if late or work.popped_from.is_dropped:
+        if late or request.popped_from.is_dropped:
             # Those behind it are of the same pop: their time is over, too.
-            rest, work.rest = [batch, *work.rest], []
+            rest, request.rest = [batch, *request.rest], []
             for each in rest:
-                self._leave(work, _popped(each))
+                self._leave(request, _popped(each))
             return
-        work.batches.append(batch)
-        self._executor.submit(work)
+        request.batches.append(batch)
+        self._executor.submit(request)
 
-    def _too_late(self, work: PopWork, messages: list[PoppedMessage]) -> None:
+    def _too_late(self, request: PopConsumeRequest, messages: list[PoppedMessage]) -> None:
         self.too_late += len(messages)
         _log.warning(
             "result ignored: consuming took longer than the invisible time",
-            extra={"queue": work.popped_from.queue, "messages": len(messages)},
+            extra={"queue": request.popped_from.queue, "messages": len(messages)},
         )
 
-    def _leave(self, work: PopWork, messages: list[PoppedMessage]) -> None:
+    def _leave(self, request: PopConsumeRequest, messages: list[PoppedMessage]) -> None:
         self.too_late += len(messages)
-        self._end(work, len(messages), in_time=False)
+        self._end(request, len(messages), in_time=False)
 
-    def _end(self, work: PopWork, messages: int, *, in_time: bool) -> None:
-        work.popped_from.ended(messages, in_time=in_time)
-        work.left -= messages
-        if work.left == 0:
-            self._works.discard(work)
+    def _end(self, request: PopConsumeRequest, messages: int, *, in_time: bool) -> None:
+        request.popped_from.ended(messages, in_time=in_time)
+        request.left -= messages
+        if request.left == 0:
+            self._requests.discard(request)
 
-    def _take(self, work: PopWork) -> Batch | None:
+    def _take(self, request: PopConsumeRequest) -> Batch | None:
         # Workers take from the same end at the same time.
         try:
-            return work.batches.popleft()
+            return request.batches.popleft()
         except IndexError:
             return None
 
@@ -267,61 +260,38 @@ class ConsumeMessagePopService:
         return [list(messages[at : at + size]) for at in range(0, len(messages), size)]
 
 
+class PopConsumeRequest(ConsumeRequest):
+    """Messages of one pop on their way through the listener."""
+
+    __slots__ = ("left", "popped_from", "rest")
+
+    popped_from: PopProcessQueue
+    left: int
+    """Messages not reported yet."""
+    rest: list[Batch]
+    """Ordered: batches that wait for those in front of them."""
+
+
 def _popped(batch: Batch) -> list[PoppedMessage]:
     return [message for message in batch if isinstance(message, PoppedMessage)]
-
-
-def _wished_ms(answer: Answer) -> int:
-    return answer.suspend_ms if isinstance(answer, Suspend) else 0
-
-
-# ---- pop settling -------------------------------------------------------------------------------
-# Settling popped messages at their brokers: acknowledged, given back, or buried.
-#
-# Acknowledgements of one turn of the event loop go out together (``pop_acks.py``). A broker that
-# does not know the shared request gets single ones from then on. Nothing is tried twice: a message
-# whose acknowledgement is lost comes again after its invisible time, and that is what this
-# promises.
-#
-# Invariants: a message is settled with its newest receipt; ``drain`` returns when every request
-# under way is answered. Not here: which of the three it is to be (``pop_service.py``).
 
 
 BURY_LEVEL = -1
 """``delayLevel`` of a send-back that makes a dead letter."""
 
 
-class SettlingCalls(Protocol):
-    """The requests that are needed here; ``BrokerRequests`` has them."""
-
-    async def master_of(self, queue: QueueRef) -> str:
-        """Where the master of a queue listens."""
-        ...
-
-    async def ack(self, address: str, header: AckHeader) -> None:
-        """ACK_MESSAGE."""
-        ...
-
-    async def batch_ack(self, address: str, body: BatchAckBody) -> None:
-        """BATCH_ACK_MESSAGE."""
-        ...
-
-    async def change_invisible(
-        self, address: str, header: ChangeInvisibleHeader
-    ) -> ChangeInvisibleAnswer:
-        """CHANGE_MESSAGE_INVISIBLETIME."""
-        ...
-
-    async def send_back(self, address: str, header: SendBackHeader) -> None:
-        """CONSUMER_SEND_MSG_BACK."""
-        ...
-
-
 class PopSettler:
-    """What becomes of popped messages, for one group."""
+    """Settles popped messages at their brokers: acknowledged, given back, or buried.
 
-    def __init__(self, calls: SettlingCalls, group: str, clock: Clock) -> None:
-        self._calls = calls
+    Acknowledgements of one turn of the event loop go out together. A broker that does not know the
+    shared request gets single ones from then on.
+
+    Invariants: a message is settled with its newest receipt; ``drain`` returns when every request
+    under way is answered.
+    """
+
+    def __init__(self, requests: BrokerRequests, group: str, clock: Clock) -> None:
+        self._requests = requests
         self._group = group
         self._clock = clock
         self._acks: list[PoppedMessage] = []
@@ -363,7 +333,7 @@ class PopSettler:
             offset=handle.offset,
             invisible_time=invisible_ms,
         )
-        answer = await self._calls.change_invisible(address, header)
+        answer = await self._requests.change_invisible(address, header)
         message.renew(renewed(handle, answer), begun_ms + invisible_ms)
 
     async def drain(self) -> None:
@@ -393,7 +363,7 @@ class PopSettler:
         try:
             address = await self._address(messages[0])
             for _, body in batched(self._group, pairs):
-                await self._calls.batch_ack(address, body)
+                await self._requests.batch_ack(address, body)
         except BrokerRefused as refusal:
             if refusal.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 self._failed("acknowledgement", messages, refusal)
@@ -411,7 +381,7 @@ class PopSettler:
 
     async def _send_ack(self, message: PoppedMessage) -> None:
         header = single(message.topic, self._group, message.handle)
-        await self._calls.ack(await self._address(message), header)
+        await self._requests.ack(await self._address(message), header)
         self.acked += 1
 
     async def _give_back(self, message: PoppedMessage, invisible_ms: int) -> None:
@@ -430,9 +400,9 @@ class PopSettler:
                 origin_msg_id=message.message_id,
                 origin_topic=message.queue.topic,
             )
-            await self._calls.send_back(await self._address(message), header)
+            await self._requests.send_back(await self._address(message), header)
             # Buried first: a crash in between makes two of it, the other order none.
-            await self._calls.ack(
+            await self._requests.ack(
                 await self._address(message), single(message.topic, self._group, message.handle)
             )
             self.buried += 1
@@ -450,7 +420,7 @@ class PopSettler:
     async def _address(self, message: PoppedMessage) -> str:
         # The route of the topic: that of a retry topic need not be known here.
         queue = QueueRef(message.topic, message.handle.broker_name, message.handle.queue_id)
-        return await self._calls.master_of(queue)
+        return await self._requests.master_of(queue)
 
     def _failed(self, what: str, messages: Sequence[PoppedMessage], problem: ClientError) -> None:
         self.lost += len(messages)
@@ -469,22 +439,6 @@ class PopSettler:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-# ---- pop acks -----------------------------------------------------------------------------------
-# Acknowledgements of popped messages, collected so that one request settles many.
-#
-# Results come message by message; the broker takes the messages of one pop of one queue in one
-# entry of a batch (bit i = start offset + i), and many entries in one request. A broker without
-# that request (before 5.0.1) answers "not supported" once; then every message gets a request of its
-# own.
-#
-# Who spends: results of the listener. What bounds it: nothing is collected longer than one turn of
-# the event loop, and no more than the ``popThreshold`` of all queues can be waiting.
-#
-# Invariants: a receipt is settled once; messages of different pops never share an entry, since
-# their receipts expire at different times. Not here: sending it (``pop_settling.py``), the receipts
-# themselves (``pop_receipts.py``).
 
 
 SPAN_MAX: Final = BATCH_ACK_BYTES_MAX * 8
@@ -511,7 +465,11 @@ def single(topic: str, group: str, handle: PopHandle) -> AckHeader:
 
 
 def batched(group: str, receipts: Iterable[Receipt]) -> Iterator[tuple[str, BatchAckBody]]:
-    """(broker, request) for all receipts that can share requests."""
+    """(broker, request) for all receipts that can share requests.
+
+    The messages of one pop of one queue are one entry (bit i = start offset + i), and many entries
+    one request. Different pops never share an entry: their receipts expire at different times.
+    """
     bits: dict[_EntryKey, int] = {}
     heads: dict[_EntryKey, Receipt] = {}
     for topic, handle in receipts:
@@ -550,19 +508,6 @@ def _entry(group: str, topic: str, handle: PopHandle, bits: int) -> BatchAck:
     )
 
 
-# ---- pop delays ---------------------------------------------------------------------------------
-# When a popped message that failed comes back, and when it is given up.
-#
-# A failed message is not sent anywhere: its invisible time is changed, and the broker hands it out
-# again when that has passed. The waits grow with the number of deliveries. After 16 of them the
-# message's age decides: the wait that fits its age, until it is older than twice the longest wait;
-# then it is acknowledged, so that it does not go round for ever.
-#
-# Ordered groups wait the same short time at every failure: the queue stands still meanwhile.
-#
-# Not here: who asks the broker (``pop.py``); retries of pulled messages (``send_back.py``).
-
-
 DELAYS_S: Final = (
     10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
 )  # fmt: skip
@@ -571,9 +516,6 @@ DELAYS_S: Final = (
 RECONSUME_TIMES_MAX: Final = 16
 AGE_MS_MAX: Final = DELAYS_S[-1] * 1000 * 2
 """Older than this after ``RECONSUME_TIMES_MAX`` deliveries: acknowledged, 4 hours."""
-
-SUSPEND_MS_MIN: Final = 10
-SUSPEND_MS_MAX: Final = 30_000
 
 
 def delay_ms(reconsume_times: int, level: int = 0) -> int:
@@ -589,33 +531,18 @@ def retry_delay_ms(
     level: int = 0,
     reconsume_times_max: int = RECONSUME_TIMES_MAX,
 ) -> int | None:
-    """The wait before the next delivery of a failed message; None = give it up, acknowledge it."""
+    """The wait before the next delivery of a failed message; None = give it up, acknowledge it.
+
+    It is not sent anywhere: the broker hands it out again when its new invisible time has passed.
+    After 16 deliveries the age of the message decides: the wait that fits it, until it is older
+    than twice the longest wait, so that it does not go round for ever.
+    """
     if reconsume_times < reconsume_times_max:
         return delay_ms(reconsume_times, level)
     if age_ms > AGE_MS_MAX:
         return None
     # The first wait that is longer than the message is old.
     return delay_ms(0, bisect_right(DELAYS_S, age_ms / 1000))
-
-
-def suspend_ms(wished_ms: int) -> int:
-    """How long an ordered queue stands still after a failure."""
-    return min(max(wished_ms, SUSPEND_MS_MIN), SUSPEND_MS_MAX)
-
-
-# ---- pop queue ----------------------------------------------------------------------------------
-# A place to pop from, and the messages popped there that nobody has settled yet.
-#
-# A place is one queue, or with ``ALL_QUEUES`` every queue of a broker. Nothing is committed by the
-# client: a message is settled by its receipt, within its invisible time, or it comes again.
-#
-# Invariants: a message is counted from its pop until its result is in, or its time is up; a dropped
-# place pops nothing, but what it popped may still be settled: the receipts stay good.
-# Not here: the pops (``pop.py``), results (``pop_service.py``).
-
-
-NO_OFFSET: Final = -1
-"""A popped place has no offset of its own: the broker keeps it."""
 
 
 class PoppedMessage(ReceivedMessage):
@@ -651,12 +578,17 @@ class PoppedMessage(ReceivedMessage):
 
 
 class PopProcessQueue(AssignedQueue):
-    """One place."""
+    """A queue to pop from (or all of a broker: ``ALL_QUEUES``), and its unsettled messages.
+
+    A message is counted from its pop until its result is in, or its time is up. Once dropped it
+    pops nothing, but what it popped may still be settled: the receipts stay good.
+    """
 
     __slots__ = ("attempt_id", "popped", "settled", "unacked")
 
     def __init__(self, queue: QueueRef, now_ms: int) -> None:
-        super().__init__(queue, NO_OFFSET, now_ms)
+        # No offset of its own: the broker keeps it.
+        super().__init__(queue, -1, now_ms)
         self.unacked = 0
         self.popped = 0
         """Messages popped since the beginning."""
@@ -690,25 +622,12 @@ def new_attempt() -> str:
     return uuid4().hex
 
 
-# ---- pop receipts -------------------------------------------------------------------------------
-# Receipts of popped messages: the client makes them from the lists of the answer.
-#
-# A pop's answer names, for each queue, where its batch begins (``startOffsetInfo``) and which
-# offsets were taken (``msgOffsetInfo``). One receipt (``POP_CK``) per message says all the broker
-# needs to find it again. Messages that come back lie in a retry topic of their own; the listener
-# shall see the topic it subscribed to, and the receipt remembers where the message really is.
-#
-# Invariants: a receipt names the queue the message was popped from, never the rewritten topic; the
-# receipt of a changed invisible time replaces the old one, which is void.
-# Not here: what is done with receipts (``pop_acks.py``), when (``pop_delays.py``).
-
-
 POP_CK: Final = "POP_CK"
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 _FIRST_POP: Final = FIRST_POP_TIME.encode() + NAME_END
 
 
-class Popped(msgspec.Struct, gc=False):
+class PopReceipt(msgspec.Struct, gc=False):
     """One popped message and its receipt."""
 
     message: StoredMessage
@@ -720,13 +639,18 @@ class Popped(msgspec.Struct, gc=False):
 
 def receipts(
     answer: PopAnswer, messages: list[StoredMessage], topic: str, broker: str
-) -> list[Popped]:
-    """The messages of one answer with their receipts, in the order they came."""
+) -> list[PopReceipt]:
+    """The messages of one answer with their receipts, in the order they came.
+
+    The answer names, for each queue, where its batch begins (``startOffsetInfo``) and which offsets
+    were taken (``msgOffsetInfo``). Messages that come back lie in a retry topic of their own; the
+    listener shall see the topic it subscribed to, so the receipt alone names where it really is.
+    """
     starts = parse_start_offsets(answer.start_offset_info or "")
     listed = parse_offsets(answer.msg_offset_info or "")
     counts = parse_order_counts(answer.order_count_info or "")
     nth: dict[tuple[int, int], int] = {}
-    found: list[Popped] = []
+    found: list[PopReceipt] = []
     for message in messages:
         flag = retry_flag(message.topic)
         place = (flag, message.queue_id)
@@ -783,7 +707,7 @@ def renewed(handle: PopHandle, answer: ChangeInvisibleAnswer) -> PopHandle:
     )
 
 
-def _made_over(message: StoredMessage, handle: PopHandle, topic: str, delivered: int) -> Popped:
+def _made_over(message: StoredMessage, handle: PopHandle, topic: str, delivered: int) -> PopReceipt:
     text = str(handle)
     properties = message.properties
     more = f"{POP_CK}\x01{text}\x02"
@@ -794,4 +718,4 @@ def _made_over(message: StoredMessage, handle: PopHandle, topic: str, delivered:
     message.topic = topic
     message.properties = properties + more.encode()
     message.reconsume_times = delivered
-    return Popped(message, handle, text)
+    return PopReceipt(message, handle, text)

@@ -1,30 +1,35 @@
-"""A queue this consumer owns, and the two contracts around it: who consumes, who keeps queues.
+"""A queue this consumer owns, and its cache: what was pulled and is not yet settled.
 
-Rebalancing (``rebalance.py``) decides which queues are ours and tells a ``QueueOwner``; the keeper
-makes ``AssignedQueue``s, pulls for them and hands messages to its ``ConsumeMessageService``
-(concurrent, ordered or pop). A queue that comes back is a new object: results of the old one find
-``is_dropped`` and change nothing.
+Rebalancing decides which queues are ours; their owner makes an ``AssignedQueue`` for each, pulls
+for it and hands messages to its ``ConsumeMessageService``. A queue that comes back is a new object:
+results of the old one find ``is_dropped`` and change nothing.
 
-Invariant: once dropped, an assigned queue neither pulls nor commits.
-Not here: the cache itself (``process_queue.py``), locks of ordered queues (``locks.py``).
+Everything here runs on the client's loop: no locks.
+Not here: limits (``penstock.flow.thresholds``), where offsets are kept (``offsets.py``), the
+broker's locks on ordered queues (``ordered.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 from penstock.client.message import ReceivedMessage
+from penstock.flow.thresholds import Cached
 from penstock.model.assignment import QueueRef
 
 PULL_IDLE_MS_MAX: Final = 120_000
 """A queue whose pull loop has not run this long is dropped and made anew at the next rebalance."""
+NOTHING_PULLED: Final = -1
 
 
 class AssignedQueue:
-    """One owned queue; all times are monotonic milliseconds, 0 is never."""
+    """One owned queue, once dropped never pulled nor committed again.
+
+    All times are monotonic milliseconds, 0 is never.
+    """
 
     __slots__ = (
         "broker_id",
@@ -59,6 +64,12 @@ class AssignedQueue:
         self.wake: Callable[[], None] | None = None
         """Set while the pull loop waits for room: call it after settling."""
 
+    @property
+    def cached(self) -> Cached:
+        """What the thresholds are compared with."""
+        cache = self.process_queue
+        return Cached(cache.count, cache.size_bytes, cache.span)
+
     def is_idle(self, now_ms: int) -> bool:
         """True when its pull loop must have died."""
         return now_ms - self.last_pull_ms > PULL_IDLE_MS_MAX
@@ -68,96 +79,18 @@ class AssignedQueue:
         self.is_dropped = True
 
 
-class DirectOutcome(NamedTuple):
-    """What came of consuming one message on the broker's order (request 309)."""
-
-    result: str
-    """``CR_SUCCESS``, ``CR_LATER``, ``CR_ROLLBACK``, ``CR_COMMIT`` or ``CR_THROW_EXCEPTION``."""
-    remark: str
-    spent_ms: int
-    is_ordered: bool
-    is_auto_commit: bool = True
-
-
-class ConsumeMessageService(Protocol):
-    """Gives messages to the listener and sees to what comes of it."""
-
-    def start(self) -> None:
-        """Begin; called on the client's loop."""
-        ...
-
-    async def stop(self, wait_ms: int) -> None:
-        """Take no new messages; return when the listeners ended, or after ``wait_ms``."""
-        ...
-
-    def submit(self, assigned: AssignedQueue, messages: Sequence[ReceivedMessage]) -> None:
-        """Consume these; they are in the queue's cache already."""
-        ...
-
-    async def dropped(self, assigned: AssignedQueue) -> bool:
-        """The queue is being given up; False when that must wait (ordered: a listener runs)."""
-        ...
-
-    async def released(self, assigned: AssignedQueue) -> None:
-        """After ``dropped`` and the last persist: the next owner may begin (ordered: unlock)."""
-        ...
-
-    async def consume_directly(self, message: ReceivedMessage) -> DirectOutcome:
-        """Call the listener with one message now, whoever owns its queue."""
-        ...
-
-
-class QueueOwner(Protocol):
-    """Who owns assigned queues: what rebalancing needs to know and may ask for."""
-
-    def owned(self) -> Mapping[QueueRef, AssignedQueue]:
-        """The queues owned now, of all topics."""
-        ...
-
-    async def first_offset(self, queue: QueueRef) -> int | None:
-        """Where to begin with a new queue, stale knowledge forgotten; None: not now, try later."""
-        ...
-
-    async def start_queue(self, queue: QueueRef, offset: int) -> None:
-        """It is ours: make it and pull; the first pull begins after this has returned."""
-        ...
-
-    async def stop_queue(self, queue: QueueRef) -> bool:
-        """Not ours any more: drop, ``service.dropped``, persist, forget, ``service.released``.
-
-        False: not yet, ask again.
-        """
-        ...
-
-    def assignment_changed(
-        self, topic: str, queues: Collection[QueueRef], mine: Collection[QueueRef]
-    ) -> None:
-        """After a change: limits are divided anew, listeners of changes hear of it."""
-        ...
-
-
-# ---- process queue ------------------------------------------------------------------------------
-# The cache of one assigned queue: what was pulled and is not yet settled.
-#
-# Messages come in pull order (offsets grow) and leave in any order. The offset to commit is the
-# lowest one that is not settled, or one behind the last pulled when all are: so a crash may repeat
-# messages, and never loses one.
-#
-# An ordered service works from the front instead: ``take`` moves messages to the taken ones,
-# ``commit_taken`` settles them, ``put_back`` returns them to the front.
-#
-# Invariants: ``count`` and ``size_bytes`` are those of waiting and taken messages together; taken
-# offsets are below waiting ones; ``commit_offset`` never passes an unsettled message and never goes
-# back. Everything here runs on the client's loop: no locks.
-#
-# Not here: limits (``penstock.flow.thresholds``), where offsets are kept (``offsets/``).
-
-
-NOTHING_PULLED = -1
-
-
 class ProcessQueue:
-    """The pulled and unsettled messages of one queue."""
+    """The pulled and unsettled messages of one queue.
+
+    Messages come in pull order (offsets grow) and leave in any order. The offset to commit is the
+    lowest one that is not settled, or one behind the last pulled when all are: so a crash may
+    repeat messages, and never loses one. An ordered service works from the front instead: ``take``
+    moves messages to the taken ones, ``commit_taken`` settles them, ``put_back`` returns them.
+
+    Invariants: ``count`` and ``size_bytes`` are those of waiting and taken messages together; taken
+    offsets are below waiting ones; ``commit_offset`` never passes an unsettled message and never
+    goes back.
+    """
 
     __slots__ = ("_order", "_taken", "_waiting", "highest_pulled", "size_bytes")
 
@@ -177,11 +110,6 @@ class ProcessQueue:
     def count(self) -> int:
         """Unsettled messages."""
         return len(self._waiting) + len(self._taken)
-
-    @property
-    def taken_count(self) -> int:
-        """Messages an ordered service has taken and not committed."""
-        return len(self._taken)
 
     def taken_offsets(self) -> list[int]:
         """Those of the messages an ordered service has taken and not committed."""
@@ -243,10 +171,6 @@ class ProcessQueue:
         waiting = self._waiting
         return [message for message in messages if waiting.get(message.offset) is message]
 
-    def waiting(self) -> list[ReceivedMessage]:
-        """The messages not taken, in no promised order."""
-        return list(self._waiting.values())
-
     def take(self, count_max: int) -> list[ReceivedMessage]:
         """Ordered: the next messages from the front; they stay unsettled until committed."""
         order, waiting = self._order, self._waiting
@@ -275,15 +199,6 @@ class ProcessQueue:
         self._taken.clear()
         return self.commit_offset
 
-    def clear(self) -> None:
-        """The queue is not ours any more: forget all messages."""
-        self._waiting.clear()
-        self._taken.clear()
-        self._order.clear()
-        self.size_bytes = 0
-        # Nobody knows what became of them: nothing may be committed on the strength of this.
-        self.highest_pulled = NOTHING_PULLED
-
     def _highest_unsettled(self) -> int:
         order, waiting = self._order, self._waiting
         while order and order[-1] not in waiting:
@@ -291,20 +206,50 @@ class ProcessQueue:
         return order[-1] if order else next(reversed(self._taken))
 
 
-# ---- pauses -------------------------------------------------------------------------------------
-# Waiting that can be cut short: an ordered queue suspends itself, until it is dropped.
-#
-# Time comes from ``later``, an event loop's ``call_later`` in milliseconds; tests bring their own.
-#
-# Invariant: a key waits at most once at a time; who is cut short is told so.
+class ConsumeMessageService(Protocol):
+    """Gives pulled messages to the listener and sees to what comes of it: concurrent or ordered."""
 
-
-class Later(Protocol):
-    """Makes a call after a while."""
-
-    def __call__(self, delay_ms: int, call: Callable[..., object], *args: Any) -> Any:
-        """Call it in ``delay_ms``; returns something with ``cancel``."""
+    def start(self) -> None:
+        """Begin; called on the client's loop."""
         ...
+
+    async def stop(self, wait_ms: int) -> None:
+        """Take no new messages; return when the listeners ended, or after ``wait_ms``."""
+        ...
+
+    def submit(self, assigned: AssignedQueue, messages: Sequence[ReceivedMessage]) -> None:
+        """Consume these; they are in the queue's cache already."""
+        ...
+
+    async def dropped(self, assigned: AssignedQueue) -> bool:
+        """The queue is being given up; False when that must wait (ordered: a listener runs)."""
+        ...
+
+    async def released(self, assigned: AssignedQueue) -> None:
+        """After ``dropped`` and the last persist: the next owner may begin (ordered: unlock)."""
+        ...
+
+    async def consume_directly(self, message: ReceivedMessage) -> dict[str, Any]:
+        """Call the listener with one message now, whoever owns its queue (request 309)."""
+        ...
+
+
+class Runtime(Protocol):
+    """Time and tasks of a consume service: the client's loop, or a test's own."""
+
+    def monotonic_ms(self) -> int: ...
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> object:
+        """Run it by itself; its errors are logged."""
+        ...
+
+    def later(self, delay_ms: int, call: Callable[..., object], *args: Any) -> Any:
+        """Call it after a while; returns something with ``cancel``."""
+        ...
+
+
+Later = Callable[..., Any]
+"""``Runtime.later``: (delay_ms, call, *args) -> something with ``cancel``."""
 
 
 def later_on_loop(delay_ms: int, call: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
@@ -313,7 +258,7 @@ def later_on_loop(delay_ms: int, call: Callable[..., object], *args: Any) -> asy
 
 
 class Pauses:
-    """Who waits now."""
+    """Waits that can be cut short; a key waits at most once at a time."""
 
     def __init__(self, later: Later = later_on_loop) -> None:
         self._later = later

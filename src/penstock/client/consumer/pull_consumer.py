@@ -13,24 +13,23 @@ what they want, in as many processes as they like (make the consumer after a for
 
 Every method has a twin ending in ``_async``.
 
-Not here: its place in a group (``pull_member.py``), pulls in the background
-(``lite_pull_consumer.py``).
+Not here: pulls in the background (``lite_pull_consumer.py``).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, Unpack
+from functools import partial
+from typing import Final, Unpack
 
-from penstock import __version__
-from penstock.client.consumer.concurrent import SEND_BACK_TIMEOUT_MS, back_header
-from penstock.client.consumer.offsets import OffsetTable, RemoteBrokerOffsetStore
+from penstock.client.consumer.member import GroupMember
+from penstock.client.consumer.offsets import RemoteBrokerOffsetStore
+from penstock.client.consumer.options import PullOptions, QueueListener
 from penstock.client.consumer.process_queue import AssignedQueue
-from penstock.client.consumer.pulling import PullClient, PullOptions, PullResult, QueuesChanged
-from penstock.client.consumer.rebalance import GroupAllocator, Rebalancer, strategy_of
-from penstock.client.consumer.statistics import ConsumerFacts, running_info
+from penstock.client.consumer.pulling import PullClient, PullResult
+from penstock.client.consumer.rebalance import Rebalancer
+from penstock.client.consumer.send_back import SEND_BACK_TIMEOUT_MS, back_header
 from penstock.client.consumer.subscription import Subscriptions, subscription, timestamp_ms
 from penstock.client.errors import ClientError, StateError
 from penstock.client.instance import ClientInstance, client_id, instance, local_ip, process_name
@@ -40,8 +39,7 @@ from penstock.client.options import InstanceOptions, pick, resolve
 from penstock.client.routes import NameServerList, parse_name_servers
 from penstock.client.states import Lifecycle, StartStop, State
 from penstock.model.assignment import QueueRef, Strategy
-from penstock.wire.rocketmq.bodies import SUBSCRIBE_ALL, ConsumerData, ConsumeType
-from penstock.wire.rocketmq.stored import StoredMessage
+from penstock.wire.rocketmq.bodies import SUBSCRIBE_ALL
 
 PULL_MESSAGES: Final = 32
 READ_MESSAGES: Final = 1024
@@ -243,7 +241,8 @@ class PullConsumer(StartStop):
         self._running()
         if self._member is None:
             raise StateError("a reader without a group has no rounds; use commit()")
-        client_loop().post(_note, self._member, queue, offset)
+        note = partial(self._member.offsets.note, is_increase_only=False)
+        client_loop().post(note, queue, offset)
 
     async def _min_offset(self, queue: QueueRef) -> int:
         """The offset of the oldest message of a queue."""
@@ -273,7 +272,7 @@ class PullConsumer(StartStop):
     earliest_store_time = blocking(_earliest_store_time)
     earliest_store_time_async = awaitable(_earliest_store_time)
 
-    async def _on_queues_changed(self, topic: str, listener: QueuesChanged) -> None:
+    async def _on_queues_changed(self, topic: str, listener: QueueListener) -> None:
         """Divide a topic with the group: ``listener(topic, all queues, mine)`` at each change."""
         self._running()
         if self._member is None:
@@ -289,48 +288,31 @@ class PullConsumer(StartStop):
         return self._instance
 
 
-def _note(member: PullMember, queue: QueueRef, offset: int) -> None:
-    member.offsets.note(queue, offset, is_increase_only=False)
+class PullMember(GroupMember):
+    """A pull consumer on the client's loop, as a member of its group.
 
+    It consumes nothing by itself. It is told which queues would be its share of the topics it
+    listens to, keeps offsets that are to be stored, and answers brokers that ask about it.
+    """
 
-# ---- pull member --------------------------------------------------------------------------------
-# A pull consumer on the client's loop, as a member of its group.
-#
-# It consumes nothing by itself. As a member it is told which queues would be its share of the
-# topics it listens to, keeps offsets that are to be stored, and answers brokers that ask about it.
-#
-# Not here: the API of users (``pull_consumer.py``), pulls (``pull_request.py``).
-
-
-class PullMember:
-    """One pull consumer, as the instance and rebalancing know it."""
+    kind = "pull consumer"
 
     def __init__(self, instance: ClientInstance, group: str, strategy: str | Strategy) -> None:
-        self.instance = instance
-        self.group = group
-        self.offsets = OffsetTable(RemoteBrokerOffsetStore(instance.requests, group))
-        self._subscriptions = Subscriptions(instance.clock.wall_ms)
-        self._listeners: dict[str, QueuesChanged] = {}
+        super().__init__(
+            instance,
+            group,
+            Subscriptions(instance.clock.wall_ms),
+            RemoteBrokerOffsetStore(instance.requests, group),
+        )
+        self._listeners: dict[str, QueueListener] = {}
         self._owned: dict[QueueRef, AssignedQueue] = {}
-        self._started_ms = instance.clock.wall_ms()
-        self._telling = asyncio.Lock()
         self._rebalancer = Rebalancer(
-            self,
-            GroupAllocator(
-                instance.client_id, strategy_of(strategy), self._queues_of, self._members_of
-            ),
-            instance.clock,
-            heartbeat=instance.heartbeat,
+            self, self._allocator(strategy), self.clock, heartbeat=instance.heartbeat
         )
 
     async def start(self) -> None:
         """Register; raises ``GroupTaken``."""
-        self.instance.add_consumer(self)
-        try:
-            await self.instance.start()
-        except BaseException:
-            await self.instance.remove_consumer(self)
-            raise
+        await self._join(())
 
     async def stop(self) -> None:
         """Store what is to be stored, and leave."""
@@ -338,18 +320,18 @@ class PullMember:
         await self.offsets.persist()
         await self.instance.remove_consumer(self)
 
-    async def listen(self, topic: str, listener: QueuesChanged) -> None:
+    async def listen(self, topic: str, listener: QueueListener) -> None:
         """Take part in the division of a topic's queues; the listener hears of each change."""
         await self.instance.routes.look_up(topic)
         self._listeners[topic] = listener
-        self._subscriptions.add(topic)
+        self.subscriptions.add(topic)
         await self.instance.heartbeat()
         self.instance.rebalance_now()
 
-    # --- what rebalancing asks ------------------------------------------------------------------
+    def topics(self) -> set[str]:
+        return set(self._listeners)
 
     def owned(self) -> dict[QueueRef, AssignedQueue]:
-        """The share now."""
         return self._owned
 
     async def first_offset(self, queue: QueueRef) -> int | None:
@@ -357,12 +339,10 @@ class PullMember:
         return 0
 
     async def start_queue(self, queue: QueueRef, offset: int) -> None:
-        """It is in our share."""
-        now_ms = self.instance.clock.monotonic_ms()
-        self._owned[queue] = AssignedQueue(queue, offset, now_ms)
+        self._owned[queue] = AssignedQueue(queue, offset, self.clock.monotonic_ms())
 
     async def stop_queue(self, queue: QueueRef) -> bool:
-        """It is not any more; what was noted of it is stored first."""
+        """Not in our share any more; what was noted of it is stored first."""
         dropped = self._owned.pop(queue, None)
         if dropped is not None:
             dropped.drop()
@@ -373,80 +353,17 @@ class PullMember:
     def assignment_changed(
         self, topic: str, queues: Collection[QueueRef], mine: Collection[QueueRef]
     ) -> None:
-        """Tell the listener of this topic."""
-        self.instance.spawn(self._tell(topic, sorted(queues), sorted(mine)), "queue listener")
-
-    async def _tell(self, topic: str, queues: list[QueueRef], mine: list[QueueRef]) -> None:
-        # One after the other: the last change must be the last one heard of.
-        async with self._telling:
-            await asyncio.to_thread(self._listeners[topic], topic, queues, mine)
-
-    def _queues_of(self, topic: str) -> list[QueueRef] | None:
-        route = self.instance.routes.get(topic)
-        return None if route is None else route.read_queues()
-
-    async def _members_of(self, topic: str) -> list[str]:
-        return await self.instance.requests.consumers_of(self.group, topic)
-
-    # --- what the instance asks -----------------------------------------------------------------
-
-    def heartbeat(self) -> ConsumerData:
-        """What brokers are told."""
-        return ConsumerData(
-            group_name=self.group,
-            consume_type=ConsumeType.ACTIVELY,
-            subscription_data_set=[each.data for each in self._subscriptions.all()],
-        )
-
-    def topics(self) -> set[str]:
-        """Topics somebody listens to."""
-        return set(self._listeners)
-
-    def route_changed(self, topic: str) -> None:
-        """The instance rebalances by itself."""
+        notification = self._notify(self._listeners[topic], topic, sorted(queues), sorted(mine))
+        self.instance.spawn(notification, "queue listener")
 
     async def rebalance(self) -> bool:
-        """Divide the queues anew."""
-        now_ms = self.instance.clock.monotonic_ms()
+        now_ms = self.clock.monotonic_ms()
         for assigned in self._owned.values():
             # Nobody pulls these by itself: silence does not mean that a loop has died.
             assigned.last_pull_ms = now_ms
         return await self._rebalancer.rebalance(self.topics())
 
-    async def persist_offsets(self) -> None:
-        """Store what was noted since the last time."""
-        await self.offsets.persist()
-
     async def reset_offsets(self, topic: str, offsets: dict[QueueRef, int]) -> None:
         """An operator moved the group: what is noted here must not move it back."""
         for queue in offsets:
             self.offsets.forget(queue)
-
-    def consume_status(self, topic: str) -> dict[QueueRef, int]:
-        """How far each queue is, as noted."""
-        return self.offsets.snapshot(topic)
-
-    def running_info(self, with_stacks: bool) -> dict[str, Any]:
-        """All about it, for ``mqadmin`` and its like."""
-        facts = ConsumerFacts(
-            ";".join(self.instance.name_servers.addresses),
-            is_ordered=False,
-            is_broadcasting=False,
-            threads=0,
-            started_at_ms=self._started_ms,
-            version=__version__,
-        )
-        return running_info(
-            facts,
-            subscriptions=[each.data for each in self._subscriptions.all()],
-            owned=self._owned,
-            committed=self.offsets.snapshot(),
-            topics={},
-            held=(),
-            clock=self.instance.clock,
-            with_stacks=with_stacks,
-        )
-
-    async def consume_directly(self, message: StoredMessage, broker: str) -> dict[str, Any]:
-        """It has no listener to give a message to."""
-        raise StateError(f"pull consumer {self.group!r} has no listener")

@@ -1,22 +1,24 @@
-"""What a consumer wants of each topic: everything, some tags, or an SQL92 expression.
+"""What a consumer wants of each topic (everything, some tags, or SQL92), and where it begins.
 
 Brokers compare hashes of tags only, so what arrives is compared again here, by the text; SQL92 is
 the broker's alone. A subscription's version is the time it was made: a broker that has an older
 one asks for a heartbeat first.
 
 Invariant: of two versions of one topic the later is higher, also within a millisecond.
-Not here: asking the broker whether it can compile an expression (``push_consumer.py``).
+Not here: asking the broker whether it can compile an expression (``member.py``), where stored
+offsets come from (``offsets.py``), pop, whose broker decides by ``initMode`` where to begin.
 """
 
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
-from penstock.client.message import ReceivedMessage
+from penstock.client.message import RETRY_PREFIX, ReceivedMessage
+from penstock.client.requests import BrokerRequests
 from penstock.model.assignment import QueueRef
 from penstock.wire.rocketmq.bodies import SUBSCRIBE_ALL, ConsumeFromWhere, SubscriptionData
 
@@ -24,7 +26,11 @@ _log = logging.getLogger(__name__)
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
-RETRY_PREFIX: Final = "%RETRY%"
+NOTHING_STORED: Final = -1
+TIMESTAMP_AGE_MS: Final = 30 * 60 * 1000
+"""TIMESTAMP without a time begins half an hour ago."""
+TIMESTAMP_FORMAT: Final = "%Y%m%d%H%M%S"
+"""RocketMQ's ``consumeTimestamp``, in local time."""
 FilterHook = Callable[[Sequence[ReceivedMessage]], Sequence[ReceivedMessage]]
 """Gets what was pulled, gives what is to be consumed; the others count as consumed."""
 
@@ -141,27 +147,6 @@ class Subscriptions:
         return self._version
 
 
-# ---- consume from -------------------------------------------------------------------------------
-# Where a group begins to read a queue: the stored offset, or what "consume from" says.
-#
-# | stored      >= 0: there, always         below -1: not now, ask again at the next rebalance
-# | nothing     LAST       retry topic: 0 (its messages are the group's own), else the end
-# | (None, -1)  FIRST      0; a broker that has removed it answers with its oldest
-# |             TIMESTAMP  retry topic: the end, else the first message stored at or after it
-#
-# A stored -1 is nothing: some clients commit -1 for queues they never read.
-#
-# Not here: where the stored offset comes from (``offsets/``), pop, whose broker decides by
-# ``initMode``.
-
-
-NOTHING_STORED: Final = -1
-TIMESTAMP_AGE_MS: Final = 30 * 60 * 1000
-"""TIMESTAMP without a time begins half an hour ago."""
-TIMESTAMP_FORMAT: Final = "%Y%m%d%H%M%S"
-"""RocketMQ's ``consumeTimestamp``, in local time."""
-
-
 class ConsumeFrom(StrEnum):
     """Where a group without stored offsets begins."""
 
@@ -182,34 +167,30 @@ _WIRE: Final = {
 }
 
 
-class OffsetQuestions(Protocol):
-    """What a broker is asked; ``BrokerRequests`` answers it."""
-
-    async def max_offset(self, queue: QueueRef) -> int:
-        """The offset behind the last message."""
-        ...
-
-    async def search_offset(self, queue: QueueRef, at_ms: int) -> int:
-        """The first offset stored at or after this wall time."""
-        ...
-
-
 async def first_offset(
     queue: QueueRef,
     stored: int | None,
     where: ConsumeFrom,
     at_ms: int,
-    ask: OffsetQuestions,
+    requests: BrokerRequests,
 ) -> int | None:
-    """The offset to begin at; None = leave this queue until the next rebalance."""
+    """The offset to begin at; None = leave this queue until the next rebalance.
+
+        stored      >= 0: there, always         below -1: not now, ask again at the next rebalance
+        nothing     LAST       retry topic: 0 (its messages are the group's own), else the end
+        (None, -1)  FIRST      0; a broker that has removed it answers with its oldest
+                    TIMESTAMP  retry topic: the end, else the first message stored at or after it
+
+    A stored -1 is nothing: some clients commit -1 for queues they never read.
+    """
     if stored is not None and stored != NOTHING_STORED:
         return stored if stored >= 0 else None
     is_retry = queue.topic.startswith(RETRY_PREFIX)
     if where is ConsumeFrom.FIRST or (where is ConsumeFrom.LAST and is_retry):
         return 0
     if where is ConsumeFrom.LAST or is_retry:
-        return await ask.max_offset(queue)
-    return await ask.search_offset(queue, at_ms)
+        return await requests.max_offset(queue)
+    return await requests.search_offset(queue, at_ms)
 
 
 def timestamp_ms(at: datetime | str | int | None, now_ms: int) -> int:

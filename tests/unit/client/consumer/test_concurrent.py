@@ -14,9 +14,7 @@ from kit.client.parts import (
 from penstock.client.consumer.concurrent import (
     ConsumeMessageConcurrentlyService,
     batches_of,
-    direct_outcome,
     failures_of,
-    outcome_body,
 )
 from penstock.client.consumer.executor import (
     ConsumeRequest,
@@ -26,6 +24,7 @@ from penstock.client.consumer.executor import (
     ResultKind,
     Running,
     Suspend,
+    direct_result,
 )
 from penstock.client.consumer.offsets import OffsetTable
 from penstock.client.consumer.process_queue import AssignedQueue
@@ -292,7 +291,7 @@ def test_a_direct_call_settles_nothing_and_says_what_came_of_it():
         await calm()
         bench.executor.answer(None, ValueError("bad"))
         outcome = await asked
-        assert (outcome.result, outcome.is_ordered) == ("CR_THROW_EXCEPTION", False)
+        assert (outcome["consumeResult"], outcome["order"]) == ("CR_THROW_EXCEPTION", False)
         assert bench.committed is None
 
     asyncio.run(scene())
@@ -339,12 +338,12 @@ def finished(answer=None, error=None):
     ],
 )
 def test_answers_have_rocketmqs_names(answer, expected):
-    assert direct_outcome(finished(answer), is_ordered=True).result == expected
+    assert direct_result(finished(answer), is_ordered=True)["consumeResult"] == expected
 
 
 def test_an_exception_is_told_with_its_text():
-    outcome = direct_outcome(finished(error=KeyError("no such order")), is_ordered=False)
-    assert outcome_body(outcome) == {
+    outcome = direct_result(finished(error=KeyError("no such order")), is_ordered=False)
+    assert outcome == {
         "order": False,
         "autoCommit": True,
         "consumeResult": "CR_THROW_EXCEPTION",
@@ -354,5 +353,5 @@ def test_an_exception_is_told_with_its_text():
 
 
 def test_a_long_text_is_cut():
-    outcome = direct_outcome(finished(error=ValueError("x" * 5_000)), is_ordered=False)
-    assert len(outcome.remark) == 1_000
+    outcome = direct_result(finished(error=ValueError("x" * 5_000)), is_ordered=False)
+    assert len(outcome["remark"]) == 1_000

@@ -7,7 +7,8 @@ import pytest
 
 from penstock.client.consumer.lite_reader import AutoCommit, LiteReader
 from penstock.client.consumer.offsets import OffsetTable
-from penstock.client.consumer.pulling import LitePullOptions, PullResult, PullStatus
+from penstock.client.consumer.options import LitePullOptions
+from penstock.client.consumer.pulling import PullResult, PullStatus
 from penstock.client.errors import StateError
 from penstock.client.message import ReceivedMessage
 from penstock.client.options import resolve

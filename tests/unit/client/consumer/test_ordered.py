@@ -181,7 +181,7 @@ async def test_direct_consumption_settles_nothing(member):
     await calm()
     member.executor.answer(ConsumeResult.SUSPEND)
     outcome = await direct
-    assert (outcome.result, outcome.is_ordered) == ("CR_LATER", True)
+    assert (outcome["consumeResult"], outcome["order"]) == ("CR_LATER", True)
     assert not member.noted()
 
 

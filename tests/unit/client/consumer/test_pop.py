@@ -126,7 +126,7 @@ async def test_what_waits_too_long_for_a_worker_is_not_consumed_at_all():
     await bench.pop(found(b"old", invisible_ms=5_000))
     await bench.pop(found(b"new", start=20))
     bench.clock.advance(5_000)
-    bench.mode._service.sweep()
+    bench.mode.service.sweep()
     assert bench.executor.consume() == [b"new"]
     assert bench.place.unacked == 0
 
@@ -251,7 +251,7 @@ async def test_messages_of_another_tag_are_acknowledged_unseen():
 @run
 async def test_messages_that_a_filter_hook_does_not_want_are_acknowledged_unseen():
     bench = PopBench()
-    bench.consumer.filters.append(lambda messages: [each for each in messages if each.offset != 11])
+    bench.consumer.filters = [lambda messages: [each for each in messages if each.offset != 11]]
     await bench.pop(found(b"a", b"b", b"c"))
     assert bench.executor.consume() == [b"a", b"c"]
     await turns()
@@ -336,7 +336,7 @@ async def test_an_ordered_message_is_buried_after_its_last_try_and_the_queue_goe
 async def test_an_ordered_pop_that_was_lost_is_asked_for_with_the_same_attempt():
     bench = PopBench(terms={"is_ordered": True})
     bench.broker.answers = [TimedOut("b", 1), nothing(), nothing()]
-    loop = PopLoop(bench.mode._host, PopProcessQueue(PLACE, 0), Throttle("x", Thresholds(96, 0, 0)))
+    loop = PopLoop(bench.mode, PopProcessQueue(PLACE, 0), Throttle("x", Thresholds(96, 0, 0)))
     for _ in range(3):
         await loop.step()
     first, second, third = [each.attempt_id for each in bench.broker.pops]

@@ -2,6 +2,8 @@
 
 import pytest
 
+from penstock.client.consumer.executor import Finished, ResultKind, Suspend
+from penstock.client.consumer.ordered import suspend_ms
 from penstock.client.consumer.pop_settling import (
     AGE_MS_MAX,
     ENTRIES_MAX,
@@ -15,7 +17,6 @@ from penstock.client.consumer.pop_settling import (
     retry_delay_ms,
     retry_flag,
     single,
-    suspend_ms,
 )
 from penstock.wire.rocketmq.bodies import BatchAckBody, decode_body, encode_body
 from penstock.wire.rocketmq.headers import ChangeInvisibleAnswer, PopAnswer
@@ -113,7 +114,10 @@ def test_what_is_older_than_four_hours_after_sixteen_deliveries_is_given_up():
 
 
 def test_an_ordered_queue_stands_still_between_ten_milliseconds_and_thirty_seconds():
-    assert [suspend_ms(each) for each in (-1, 1000, 99_999)] == [10, 1000, 30_000]
+    calls = [
+        Finished([], Suspend(each), None, ResultKind.LATER, 1.0) for each in (-1, 1000, 99_999)
+    ]
+    assert [suspend_ms(call, 500) for call in calls] == [10, 1000, 30_000]
 
 
 # ---- pop receipts -------------------------------------------------------------------------------

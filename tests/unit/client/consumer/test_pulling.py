@@ -5,19 +5,29 @@ import asyncio
 import pytest
 
 from kit.client.parts import MemoryOffsetStore, calm, received_message
+from penstock.client.consumer import pulling
 from penstock.client.consumer.offsets import OffsetTable
 from penstock.client.consumer.process_queue import PULL_IDLE_MS_MAX, AssignedQueue
-from penstock.client.consumer.pulling import Pulled, PullLoop, PullSettings, PullStatus, pull_header
+from penstock.client.consumer.pulling import (
+    PULL_CODES,
+    PullLoop,
+    PullSettings,
+    PullStatus,
+    pull_header,
+)
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.client.consumer.subscription import Subscriptions
 from penstock.client.errors import BrokerRefused, Unreachable
+from penstock.client.requests import Pulled
 from penstock.client.routes import BrokerAddress
 from penstock.flow.thresholds import Thresholds, Throttle
 from penstock.model.assignment import QueueRef
 from penstock.testing.clock import ManualClock
-from penstock.wire.rocketmq.headers import PullFlag
+from penstock.wire.rocketmq.headers import PullAnswer, PullFlag
+from penstock.wire.rocketmq.stored import encode_stored
 
 QUEUE = QueueRef("t", "b", 0)
+CODES = {status: code for code, status in PULL_CODES.items()}
 MASTER = BrokerAddress("master:1", 0)
 SLAVE = BrokerAddress("slave:1", 1)
 
@@ -33,12 +43,13 @@ class Service:
 
 
 class Host:
-    """The consumer around a loop; answers are those of the test."""
+    """The consumer around a loop and its instance; answers are those of the test."""
 
     def __init__(self, *answers, **terms):
+        self.instance = self.routes = self.requests = self
         self.clock = ManualClock()
         self.group = "g"
-        self.terms = PullSettings(**terms)
+        self.pull_settings = PullSettings(**terms)
         self.subscriptions = Subscriptions(self.clock.wall_ms)
         self.subscriptions.add("t")
         self.offsets = OffsetTable(MemoryOffsetStore())
@@ -50,12 +61,12 @@ class Host:
         self.asked = []
         self.heartbeats = 0
         self.moved = []
-        self.queues = {0: MASTER, 1: SLAVE}
+        self.brokers = {0: MASTER, 1: SLAVE}
 
-    async def readable(self, queue, suggested_id):
-        return self.queues[suggested_id]
+    def readable(self, broker, suggested_id):
+        return self.brokers[suggested_id]
 
-    async def pull(self, address, header, queue):
+    async def pull(self, address, header, *, timeout_ms):
         self.asked.append((address, header))
         if not self.answers:
             await asyncio.get_running_loop().create_future()
@@ -64,10 +75,7 @@ class Host:
             raise answer
         return answer
 
-    def read(self, body, queue):
-        return body
-
-    async def heartbeat_now(self):
+    async def heartbeat(self):
         self.heartbeats += 1
 
     async def offset_moved(self, assigned, offset):
@@ -76,13 +84,20 @@ class Host:
 
 
 def found(*offsets, next_offset=None, broker=0):
-    messages = [received_message(QUEUE, offset) for offset in offsets]
+    stored = [encode_stored(received_message(QUEUE, offset).stored) for offset in offsets]
     after = offsets[-1] + 1 if next_offset is None else next_offset
-    return Pulled(PullStatus.FOUND, after, broker, messages)
+    return pulled(PullStatus.FOUND, after, broker, b"".join(stored))
 
 
 def nothing(next_offset, status=PullStatus.NO_NEW_MESSAGE):
-    return Pulled(status, next_offset, 0, [])
+    return pulled(status, next_offset)
+
+
+def pulled(status, next_offset, broker=0, body=b""):
+    header = PullAnswer(
+        suggest_which_broker_id=broker, next_begin_offset=next_offset, min_offset=0, max_offset=99
+    )
+    return Pulled(CODES[status], header, body)
 
 
 class Bench:
@@ -93,10 +108,11 @@ class Bench:
         self.assigned = AssignedQueue(QUEUE, 5, self.host.clock.monotonic_ms())
         self.throttle = Throttle("q", limits or Thresholds())
         self.pauses = []
-        self.loop = PullLoop(self.host, self.assigned, self.throttle, gate=gate, pause=self._pause)
+        self.loop = PullLoop(self.host, self.assigned, self.throttle, gate=gate, later=self._later)
 
-    async def _pause(self, seconds):
-        self.pauses.append(seconds)
+    def _later(self, delay_ms, call, *args):
+        self.pauses.append(delay_ms / 1000)
+        return asyncio.get_running_loop().call_soon(call, *args)
 
     def step(self):
         return asyncio.run(self.loop.step())
@@ -147,9 +163,9 @@ def test_an_answer_for_a_queue_dropped_meanwhile_is_ignored():
     bench = Bench(found(5))
     pull = bench.host.pull
 
-    async def drop_then_answer(*asked):
+    async def drop_then_answer(*asked, **more):
         bench.assigned.drop()
-        return await pull(*asked)
+        return await pull(*asked, **more)
 
     bench.host.pull = drop_then_answer
     bench.step()
@@ -206,12 +222,11 @@ def test_a_full_cache_is_not_pulled_but_counts_as_alive():
 def test_a_held_loop_goes_on_at_once_when_the_cache_has_fallen_to_half():
     async def scene():
         bench = Bench(nothing(5), limits=Thresholds(messages_max=4))
-        forever = asyncio.get_running_loop().create_future()
 
-        async def pause(seconds):
-            await forever
+        def never(delay_ms, call, *args):
+            return asyncio.get_running_loop().create_future()
 
-        bench.loop = PullLoop(bench.host, bench.assigned, bench.throttle, pause=pause)
+        bench.loop = PullLoop(bench.host, bench.assigned, bench.throttle, later=never)
         cached = [received_message(QUEUE, n) for n in range(5)]
         bench.assigned.process_queue.put(cached)
         step = asyncio.create_task(bench.loop.step())
@@ -275,7 +290,7 @@ def test_errors_in_a_row_are_one_log_line(caplog):
 
 
 def test_a_closed_gate_or_a_missing_subscription_waits_like_an_error():
-    async def closed(assigned):
+    def closed(assigned):
         return False
 
     bench = Bench(gate=closed)
@@ -307,17 +322,17 @@ def test_the_loop_ends_when_its_queue_is_dropped():
     assert bench.host.service.given == [[5]]
 
 
-def test_the_next_pull_is_sent_before_the_messages_of_the_last_one_are_read():
+def test_the_next_pull_is_sent_before_the_messages_of_the_last_one_are_read(monkeypatch):
     async def scene():
         bench = Bench(found(5, 6))
         seen = []
-        read = bench.host.read
+        read = pulling.received_messages
 
         def look_and_read(body, queue):
             seen.append([header.queue_offset for _, header in bench.host.asked])
             return read(body, queue)
 
-        bench.host.read = look_and_read
+        monkeypatch.setattr(pulling, "received_messages", look_and_read)
         await bench.loop.step()
         assert seen == [[5, 7]]
         bench.host.answers.append(nothing(7))

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from kit.client.parts import LockingBroker, ManualRuntime, MemoryOffsetStore, PlainKeeper
+from penstock.client.consumer.offsets import OffsetTable
 from penstock.client.consumer.ordered import BrokerLocks
 from penstock.client.consumer.process_queue import AssignedQueue
 from penstock.client.consumer.rebalance import Allocation, RebalancePlan, Rebalancer, plan_rebalance
@@ -194,14 +195,13 @@ def test_a_queue_changed_while_stopped_starts_with_the_change(locked_scene):
     scene = locked_scene
     scene.run()
 
-    async def play():
-        async def change(queues):
-            assert queues == [Q[1]]
-            assert Q[1] not in scene.keeper.owned()
-            scene.store.stored[Q[1]] = 42
+    class Table(OffsetTable):
+        def note(self, queue, offset, *, is_increase_only):
+            assert queue not in scene.keeper.owned()
+            super().note(queue, offset, is_increase_only=is_increase_only)
 
-        await scene.rebalancer.while_stopped([Q[1], OTHER], change)
-
-    asyncio.run(play())
+    offsets = Table(scene.store)
+    moved = asyncio.run(scene.rebalancer.reset_offsets({Q[1]: 42, OTHER: 7}, offsets))
+    assert moved == {Q[1]: 42}
     assert scene.run()
     assert scene.keeper.owned()[Q[1]].next_offset == 42

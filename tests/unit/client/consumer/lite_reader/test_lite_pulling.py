@@ -5,7 +5,7 @@ import functools
 
 import pytest
 
-from penstock.client.consumer.lite_reader import LiteCache, LitePulling, LiteQueue
+from penstock.client.consumer.lite_reader import LiteCache, LitePullLoops, LiteQueue
 from penstock.client.consumer.pulling import PullResult, PullStatus
 from penstock.client.consumer.statistics import QueueThresholds
 from penstock.client.errors import BrokerRefused, TimedOut
@@ -44,7 +44,7 @@ class Bench:
         self.cache = LiteCache()
         self.asked = []
         self.arrivals = 0
-        self.pulling = LitePulling(
+        self.pulling = LitePullLoops(
             self.cache,
             QueueThresholds("g", Thresholds(*limits)),
             self.clock,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.client.consumer.concurrent import SendBack, back_header, copy_for_retry
+from penstock.client.consumer.send_back import SendBack, back_header, copy_for_retry
 from penstock.client.errors import BrokerRefused, Unreachable
 from penstock.client.message import ReceivedMessage
 from penstock.model.assignment import QueueRef

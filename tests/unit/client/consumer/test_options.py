@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.client import PushConsumer
-from penstock.client.consumer.push_queues import PushConsumerOptions, check_options
+from penstock.client.consumer.options import PushConsumerOptions, check_options
 from penstock.client.options import resolve
 
 
