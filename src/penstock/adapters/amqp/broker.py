@@ -10,6 +10,7 @@ Not here: one connection (``connection.py``), what a virtual host has (``vhost.p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.context import AmqpContext
@@ -19,7 +20,7 @@ from penstock.adapters.amqp.topology.limits import TopologyLimits
 from penstock.adapters.amqp.topology.vhost import VirtualHost
 from penstock.adapters.amqp.transactions import TxBudget
 from penstock.adapters.amqp.users import Users
-from penstock.adapters.content_budget import ContentBudget
+from penstock.adapters.content_budget import ContentBudget, ContentShare
 from penstock.adapters.timers import Timers
 from penstock.engine.broker import Engine
 from penstock.engine.topic import Topic
@@ -115,6 +116,16 @@ class AmqpBroker:
             return False
         self.context.churn["connection_closed"] += 1
         return True
+
+    def content_share(self, name: str, wake: Callable[[], None]) -> ContentShare:
+        """What a new connection keeps of contents that are not complete."""
+        return ContentShare(
+            name,
+            self.contents,
+            bytes_max=self.context.message_bytes_max,
+            ms_max=self.settings.content_ms_max,
+            wake=wake,
+        )
 
     def close_connection(self, connection_id: ConnectionId, reason: str) -> bool:
         """An operator ends a connection: 320; False when it is gone already."""

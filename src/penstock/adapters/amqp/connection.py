@@ -40,7 +40,6 @@ from penstock.adapters.amqp.states import (
     next_channel_state,
     next_connection_state,
 )
-from penstock.adapters.content_budget import ContentShare
 from penstock.adapters.contract import Peer
 from penstock.adapters.replies import HandOverCount
 from penstock.engine.connection import Channel, ConnectionOptions
@@ -94,7 +93,7 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.adapters.amqp.transactions import TxBudget
     from penstock.adapters.amqp.users import User, Users
-    from penstock.adapters.content_budget import ContentBudget
+    from penstock.adapters.content_budget import ContentShare
     from penstock.engine.connection import Connection
     from penstock.engine.pull import Pull, PullResult
     from penstock.engine.subscription.consumer import Consumer, Delivery
@@ -119,11 +118,13 @@ class ConnectionHost(Protocol):
     @property
     def vhosts(self) -> dict[str, VirtualHost]: ...
     @property
-    def contents(self) -> ContentBudget: ...
-    @property
     def transactions(self) -> TxBudget: ...
     @property
     def replies(self) -> DirectReplyRegistry: ...
+
+    def content_share(self, name: str, wake: Callable[[], None]) -> ContentShare:
+        """What a new connection keeps of contents that are not complete."""
+        ...
 
     def enter(self, connection: AmqpConnection) -> None:
         """A connection has opened its virtual host."""
@@ -201,22 +202,13 @@ class AmqpConnection:
         """Channels whose replies wait for the disk."""
         self.confirming: dict[AmqpChannel, None] = {}
         """Channels with confirms that are sent at the end of the turn."""
-        flow = context.all_settings.flow
-        self.unsent: Final = UnsentLimit(
-            flow.unsent_messages_max, flow.unsent_bytes_max, context.engine.unsent_pool
-        )
+        self.unsent: Final = _unsent_limit(context)
         """What the socket has not taken of the deliveries to all consumers (F14)."""
         self._handed_over: Final = HandOverCount(self.unsent)
         self._outbox: list[bytes] = []
         self._inflow: Final = Inflow(message_bytes_max=context.message_bytes_max)
         self.commands: Final = CommandQueue(self, self._inflow)
-        self._contents: Final = ContentShare(
-            self.name,
-            host.contents,
-            bytes_max=context.message_bytes_max,
-            ms_max=context.settings.content_ms_max,
-            wake=wake,
-        )
+        self._contents: Final = host.content_share(self.name, wake)
         self._heartbeat = Heartbeat(0, self.now_ms)
         self._notices: Final = BlockedNotices()
         self._awaited_close_ok: AwaitedCloseOk | None = None
@@ -602,6 +594,11 @@ class AmqpConnection:
                 self.vhost.queues.connection_closed(self.connection_id)
             finally:
                 self.engine_connection.close()
+
+
+def _unsent_limit(context: AmqpContext) -> UnsentLimit:
+    flow = context.all_settings.flow
+    return UnsentLimit(flow.unsent_messages_max, flow.unsent_bytes_max, context.engine.unsent_pool)
 
 
 def _handle(channel: AmqpChannel, method: Method) -> None:
