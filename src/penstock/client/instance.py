@@ -4,15 +4,19 @@ Connections, routes, heartbeats, the timers and the requests of brokers live her
 (process, name servers, instance name); members register and leave, and the last one to leave stops
 it. All of it is on the client's thread (``loop.py``): call its methods there only.
 
+    ClientInstance     start and stop, joining and leaving, the timers
+    Membership         who is here: ``ConsumerMember``, ``ProducerMember``
+    Heartbeats         every broker hears who is here
+    ServerRequests     what brokers ask of the client
+    RebalanceTimer     when queues are divided anew
+
 Start order: name servers, network, timers (routes, heartbeats, offsets), rebalance; pull services
 and the producer for failed messages belong to the members, which start them next. A member then
 looks up its routes, sends a heartbeat and asks for a rebalance.
 
-States: created -> running -> stopped, or failed when it could not start. A stopped or failed
-instance is never started again; ``instance()`` makes a new one.
-
-Invariants: at most one consumer and one producer of a group; leaving tells every broker.
-Not here: answers to brokers (``server_requests.py``), what a member does (``members.py``).
+A stopped or failed instance is never started again; ``instance()`` makes a new one.
+Invariants: at most one consumer of a group; leaving tells every broker.
+Not here: what a member does (``producer/``, ``consumer/``).
 """
 
 from __future__ import annotations
@@ -24,9 +28,9 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from penstock.client.connection import Connect, Network, Signer
+from penstock.client.connection import Connect, Connection, Network, Signer
 from penstock.client.errors import ClientError, GroupTaken
 from penstock.client.loop import Tasks
 from penstock.client.message import stored_messages
@@ -57,9 +61,6 @@ from penstock.wire.rocketmq.headers import (
 from penstock.wire.rocketmq.properties import value_of
 from penstock.wire.rocketmq.stored import StoredMessage
 
-if TYPE_CHECKING:
-    from penstock.client.connection import Connection
-
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -68,10 +69,21 @@ FIRST_ROUTES_MS: Final = 10
 FIRST_HEARTBEAT_MS: Final = 1_000
 FIRST_PERSIST_MS: Final = 10_000
 """When the timers run for the first time, as RocketMQ's own clients do it."""
+SERVER_REQUESTS_MAX: Final = 256
+"""Requests of brokers worked on at a time. Direct consumption and the like run user code; a client
+is no batch system."""
+NEVER_MS: Final = 1 << 62
+
+DEFAULT_NAME: Final = "DEFAULT"
+_SOMEWHERE: Final = ("192.0.2.1", 9)
+"""A documentation address: asking for the way there sends nothing."""
+
+Body = bytes | None
+Handler = Callable[[Connection, Command], Awaitable[Body]]
 
 
 class ClientInstance:
-    """What members share; get one with ``instance()``."""
+    """What members share (RocketMQ's ``MQClientInstance``); get one with ``instance()``."""
 
     def __init__(
         self,
@@ -92,7 +104,7 @@ class ClientInstance:
         self.network: Final = Network(
             options,
             self.clock,
-            self._server_requests.asked,
+            self._server_requests.handle,
             signer=_signer(options),
             connect=connect,
         )
@@ -158,17 +170,11 @@ class ClientInstance:
         self._life.state = State.STOPPED
         ended = self._tasks.close()
         if was_running:
-            goodbyes = [
-                *(
-                    self._unregister(producer_group=group)
-                    for group in self._members.producer_groups()
-                ),
-                *(
-                    self._unregister(consumer_group=group)
-                    for group in self._members.consumer_groups()
-                ),
-            ]
-            await asyncio.gather(*goodbyes)
+            members = self._members
+            await asyncio.gather(
+                *(self._unregister(producer_group=group) for group in members.producer_groups()),
+                *(self._unregister(consumer_group=group) for group in members.consumer_groups()),
+            )
         self._members.clear()
         await self.network.close()
         await asyncio.gather(*ended, return_exceptions=True)
@@ -349,87 +355,11 @@ def _signer(options: InstanceOptions) -> Signer | None:
     return Signer(access_key, secret_key, options["security_token"])
 
 
-# ---- members ------------------------------------------------------------------------------------
-# What a client instance knows of its members: producers and consumers, by what they can do.
-#
-# All of it is called on the client's thread. Coroutines may take their time, plain methods may not.
-#
-# Not here: the instance (``instance.py``), those who implement it (``producer/``, ``consumer/``).
-
-
-class ConsumerMember(Protocol):
-    """A consumer of one group, as the instance sees it."""
-
-    @property
-    def group(self) -> str:
-        """Its consumer group."""
-        ...
-
-    def heartbeat(self) -> ConsumerData:
-        """What brokers are told of it."""
-        ...
-
-    def topics(self) -> set[str]:
-        """Topics whose routes are kept fresh for it, its retry topic among them."""
-        ...
-
-    async def rebalance(self) -> bool:
-        """Divide the queues anew; True when they are divided, False asks for another try soon."""
-        ...
-
-    async def persist_offsets(self) -> None:
-        """Store what was consumed since the last time."""
-        ...
-
-    async def reset_offsets(self, topic: str, offsets: dict[QueueRef, int]) -> None:
-        """An operator moved the group (220)."""
-        ...
-
-    def consume_status(self, topic: str) -> dict[QueueRef, int]:
-        """How far each of its queues is (221)."""
-        ...
-
-    def running_info(self, with_stacks: bool) -> dict[str, Any]:
-        """All about it, as JSON (307); maps by queue may have ``QueueRef`` keys."""
-        ...
-
-    async def consume_directly(self, message: StoredMessage, broker: str) -> dict[str, Any]:
-        """Give one message to the listener now; the outcome as JSON (309)."""
-        ...
-
-    def route_changed(self, topic: str) -> None:
-        """The route of a topic of its own is new or differs; the instance rebalances by itself."""
-        ...
-
-
-class ProducerMember(Protocol):
-    """A producer of one group, as the instance sees it."""
-
-    @property
-    def group(self) -> str:
-        """Its producer group."""
-        ...
-
-    def topics(self) -> set[str]:
-        """Topics whose routes are kept fresh for it."""
-        ...
-
-    def check_transaction(
-        self, address: str, header: CheckTransactionHeader, message: StoredMessage
-    ) -> None:
-        """A broker asks what became of a half message (39)."""
-        ...
-
-
-# ---- membership ---------------------------------------------------------------------------------
-# The members of one instance, and what is asked of all of them at once.
-#
-# Invariant: one consumer per group; several producers may share one, the newest answers for it.
-# Not here: when it is asked (``instance.py``), what members are (``members.py``).
-
-
 class Membership:
-    """Who is here."""
+    """The members of one instance, and what is asked of all of them at once.
+
+    One consumer per group; several producers may share one, the newest answers for it.
+    """
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
@@ -520,42 +450,89 @@ class Membership:
 
     async def rebalance(self) -> bool:
         """Have all consumers divide their queues; True when all did."""
-        members = list(self._consumers.values())
-        asked = [each.rebalance() for each in members]
-        outcomes = await asyncio.gather(*asked, return_exceptions=True)
-        for member, outcome in zip(members, outcomes, strict=True):
+        outcomes = await self._gather(lambda member: member.rebalance())
+        for group, outcome in outcomes.items():
             if isinstance(outcome, Exception):
-                _log.error("rebalance failed", extra={"group": member.group}, exc_info=outcome)
-        return all(outcome is True for outcome in outcomes)
+                _log.error("rebalance failed", extra={"group": group}, exc_info=outcome)
+        return all(outcome is True for outcome in outcomes.values())
 
     async def persist_offsets(self) -> None:
         """Have all consumers store their offsets."""
-        members = list(self._consumers.values())
-        asked = [each.persist_offsets() for each in members]
-        outcomes = await asyncio.gather(*asked, return_exceptions=True)
-        for member, outcome in zip(members, outcomes, strict=True):
+        outcomes = await self._gather(lambda member: member.persist_offsets())
+        for group, outcome in outcomes.items():
             if isinstance(outcome, Exception):
-                extra = {"group": member.group, "why": repr(outcome)}
-                _log.warning("offsets not stored", extra=extra)
+                _log.warning("offsets not stored", extra={"group": group, "why": repr(outcome)})
+
+    async def _gather(
+        self, call: Callable[[ConsumerMember], Awaitable[object]]
+    ) -> dict[str, object]:
+        """What each consumer returned or raised, by group; all at once."""
+        groups = list(self._consumers)
+        asked = [call(each) for each in self._consumers.values()]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        return dict(zip(groups, outcomes, strict=True))
 
 
-# ---- heartbeats ---------------------------------------------------------------------------------
-# Heartbeats: every broker of every route hears who this client is, and says which version it is.
-#
-# All brokers are told at the same time, so that a dead one delays nobody. Without consumers only
-# masters are told. A broker whose connection broke is told again as soon as it can be reached: it
-# forgot this client when the connection closed.
-#
-# Invariant: what members say is read when the heartbeat is sent, never before.
-# Not here: the timer (``instance.py``), subscriptions (``consumer/subscription.py``).
+class ConsumerMember(Protocol):
+    """A consumer of one group, as the instance sees it; called on the client's thread.
+
+    Coroutines may take their time, plain methods may not.
+    """
+
+    @property
+    def group(self) -> str:
+        """Its consumer group."""
+
+    def heartbeat(self) -> ConsumerData:
+        """What brokers are told of it."""
+
+    def topics(self) -> set[str]:
+        """Topics whose routes are kept fresh for it, its retry topic among them."""
+
+    async def rebalance(self) -> bool:
+        """Divide the queues anew; True when they are divided, False asks for another try soon."""
+
+    async def persist_offsets(self) -> None:
+        """Store what was consumed since the last time."""
+
+    async def reset_offsets(self, topic: str, offsets: dict[QueueRef, int]) -> None:
+        """An operator moved the group (220)."""
+
+    def consume_status(self, topic: str) -> dict[QueueRef, int]:
+        """How far each of its queues is (221)."""
+
+    def running_info(self, with_stacks: bool) -> dict[str, Any]:
+        """All about it, as JSON (307); maps by queue may have ``QueueRef`` keys."""
+
+    async def consume_directly(self, message: StoredMessage, broker: str) -> dict[str, Any]:
+        """Give one message to the listener now; the outcome as JSON (309)."""
+
+    def route_changed(self, topic: str) -> None:
+        """The route of a topic of its own is new or differs; the instance rebalances by itself."""
 
 
-SQL92_VERSION_MIN: Final = 232
-"""V4_1_0_SNAPSHOT: older brokers do not filter by SQL92."""
+class ProducerMember(Protocol):
+    """A producer of one group, as the instance sees it."""
+
+    @property
+    def group(self) -> str:
+        """Its producer group."""
+
+    def topics(self) -> set[str]:
+        """Topics whose routes are kept fresh for it."""
+
+    def check_transaction(
+        self, address: str, header: CheckTransactionHeader, message: StoredMessage
+    ) -> None:
+        """A broker asks what became of a half message (39)."""
 
 
 class Heartbeats:
-    """The heartbeats of one instance."""
+    """Every broker of every route hears who this client is, and says which version it is.
+
+    All brokers are told at the same time, so that a dead one delays nobody. Without consumers only
+    masters are told. What members say is read when the heartbeat is sent, never before.
+    """
 
     def __init__(
         self, calls: BrokerRequests, routes: RouteCache, compose: Callable[[], HeartbeatData | None]
@@ -620,32 +597,15 @@ class Heartbeats:
         return self.addresses(masters_only=False)
 
 
-# ---- server requests ----------------------------------------------------------------------------
-# What brokers ask of a client, and what it answers.
-#
-# | 39 check a transaction, 40 divide the queues anew, 220 reset and 221 tell offsets,
-# | 307 running info, 309 consume this message now
-#
-# Answers go back on the connection the request came from; what is not known is answered with code
-# 3, what fails with code 1 and a sentence. Requests marked oneway are never answered.
-#
-# Bound: ``UNDER_WAY_MAX`` questions are worked on at a time, others are refused as busy.
-# Not here: what members do about it (``consumer/``, ``producer/transaction.py``).
-
-
-UNDER_WAY_MAX: Final = 256
-"""Direct consumption and the like run user code; a client is no batch system."""
-
-Body = bytes | None
-Handler = Callable[["Connection", Command], Awaitable[Body]]
-
-
-class NotHere(Exception):
-    """The group that was asked for has no member here."""
-
-
 class ServerRequests:
-    """The requests of brokers to one instance."""
+    """What brokers ask of a client, and what it answers.
+
+    | 39 check a transaction, 40 divide the queues anew, 220 reset and 221 tell offsets,
+    | 307 running info, 309 consume this message now
+
+    Answers go back on the connection the request came from; what is not known is answered with code
+    3, what fails with code 1 and a sentence. Requests marked oneway are never answered.
+    """
 
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
@@ -657,7 +617,7 @@ class ServerRequests:
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
         }
 
-    def asked(self, connection: Connection, command: Command) -> None:
+    def handle(self, connection: Connection, command: Command) -> None:
         """A broker asks something; the network calls it."""
         code = command.code
         if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
@@ -674,8 +634,8 @@ class ServerRequests:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 f" request type {code} not supported",
             )
-        elif self._under_way >= UNDER_WAY_MAX:
-            text = f"{UNDER_WAY_MAX} requests are under way in this client; ask again later"
+        elif self._under_way >= SERVER_REQUESTS_MAX:
+            text = f"{SERVER_REQUESTS_MAX} requests are under way in this client; ask again later"
             refuse(connection, command, ResponseCode.SYSTEM_BUSY, text)
         else:
             self._under_way += 1
@@ -684,7 +644,7 @@ class ServerRequests:
     async def _work(self, handler: Handler, connection: Connection, command: Command) -> None:
         try:
             body = await handler(connection, command)
-        except (Malformed, NotHere) as problem:
+        except (Malformed, NoSuchMember) as problem:
             refuse(connection, command, ResponseCode.SYSTEM_ERROR, str(problem))
         except Exception as problem:
             _log.exception("a broker's request failed", extra={"code": command.code})
@@ -745,8 +705,14 @@ class ServerRequests:
     def _consumer(self, group: str) -> ConsumerMember:
         found = self._instance.consumer(group)
         if found is None:
-            raise NotHere(f"client {self._instance.client_id} has no consumer of group {group!r}")
+            raise NoSuchMember(
+                f"client {self._instance.client_id} has no consumer of group {group!r}"
+            )
         return found
+
+
+class NoSuchMember(Exception):
+    """The group that was asked for has no member here."""
 
 
 def refuse(connection: Connection, command: Command, code: int, text: str) -> None:
@@ -755,15 +721,12 @@ def refuse(connection: Connection, command: Command, code: int, text: str) -> No
         connection.answer(response_to(command, code, remark=text))
 
 
-# ---- rebalance timer ----------------------------------------------------------------------------
-# When queues are divided anew: by the clock, on notice, soon again while it does not come out.
-#
-# Pure: time comes in as monotonic milliseconds. However many notices come, there is at least
-# ``spacing_ms`` between the ends of two divisions and the next start, and none is forgotten.
-
-
 class RebalanceTimer:
-    """Decides when to divide next."""
+    """When queues are divided anew: by the clock, on notice, soon again while it does not come out.
+
+    Pure: time comes in as monotonic milliseconds. However many notices come, there is at least
+    ``spacing_ms`` between the end of one rebalance and the start of the next; none is forgotten.
+    """
 
     __slots__ = ("_interval_ms", "_last_ms", "_spacing_ms", "due_ms")
 
@@ -772,10 +735,10 @@ class RebalanceTimer:
         self._spacing_ms = spacing_ms
         self._last_ms: int | None = None
         self.due_ms = now_ms + interval_ms
-        """When the next division begins."""
+        """When the next rebalance begins."""
 
     def notice(self, now_ms: int) -> int:
-        """Something changed; the time at which to divide, now or when the spacing allows."""
+        """Something changed; when to rebalance: now, or when the spacing allows."""
         earliest_ms = now_ms
         if self._last_ms is not None:
             earliest_ms = max(now_ms, self._last_ms + self._spacing_ms)
@@ -783,33 +746,25 @@ class RebalanceTimer:
         return self.due_ms
 
     def begin(self) -> None:
-        """A division begins; notices from here on ask for another one."""
-        self.due_ms = 1 << 62
+        """A rebalance begins; notices from here on ask for another one."""
+        self.due_ms = NEVER_MS
 
     def ended(self, now_ms: int, *, is_balanced: bool) -> None:
-        """A division is over."""
-        is_noticed = self.due_ms < 1 << 62
+        """A rebalance is over."""
+        is_noticed = self.due_ms < NEVER_MS
         self._last_ms = now_ms
         wait_ms = self._interval_ms if is_balanced and not is_noticed else self._spacing_ms
         self.due_ms = now_ms + wait_ms
 
 
-# ---- identity -----------------------------------------------------------------------------------
-# Who this client is: ``ip@instance[@unit]``, and the ip.
-#
-# Members of one group are told apart by their client ids, and the brokers sort them by it. A client
-# without a name of its own is named ``pid#nanoseconds``: two processes of one machine, and a
-# process and its successor of the same pid, must differ.
-
-
-DEFAULT_NAME: Final = "DEFAULT"
-_SOMEWHERE: Final = ("192.0.2.1", 9)
-"""A documentation address: asking for the way there sends nothing."""
 _names: Final[dict[int, str]] = {}
 
 
 def process_name() -> str:
-    """``pid#nanoseconds`` of this process: always the same within it, and new after a fork."""
+    """``pid#nanoseconds`` of this process: always the same within it, and new after a fork.
+
+    Two processes of one machine, and a process and its successor of the same pid, must differ.
+    """
     pid = os.getpid()
     if pid not in _names:
         _names.clear()
@@ -828,12 +783,8 @@ def local_ip() -> str:
 
 
 def client_id(ip: str, instance_name: str, unit_name: str | None = None) -> str:
-    """The id under which brokers know a client."""
+    """``ip@instance[@unit]``: brokers tell members of a group apart by it, and sort them by it."""
     return f"{ip}@{instance_name}@{unit_name}" if unit_name else f"{ip}@{instance_name}"
-
-
-# ---- clock --------------------------------------------------------------------------------------
-# The machine's clock, as the client reads it; tests use ``testing.ManualClock``.
 
 
 class MachineClock:

@@ -111,12 +111,12 @@ async def test_a_request_without_an_answer_times_out_and_a_late_answer_is_ignore
     bench.send(1, timeout_ms=100)
     bench.send(2, timeout_ms=5000)
     bench.clock.advance(100)
-    bench.connection.look()
+    bench.connection.expire_requests()
     assert isinstance(bench.ended[1][0], TimedOut)
     assert 2 not in bench.ended
     bench.answer(1)
     assert len(bench.ended[1]) == 1
-    assert not bench.connection.is_over
+    assert not bench.connection.is_closed
 
 
 @on_loop
@@ -125,9 +125,9 @@ async def test_a_silent_connection_on_which_a_request_timed_out_is_given_up(benc
     bench.send(1, timeout_ms=SILENT_MS_MAX)
     bench.send(2, timeout_ms=SILENT_MS_MAX * 2)
     bench.clock.advance(SILENT_MS_MAX)
-    bench.connection.look()
+    bench.connection.expire_requests()
     assert isinstance(bench.ended[2][0], Unreachable)
-    assert bench.connection.is_over
+    assert bench.connection.is_closed
     assert "nothing came" in bench.lost[0]
 
 
@@ -187,7 +187,7 @@ async def test_bytes_that_are_no_frames_end_the_connection(bench):
     bench.connection.connection_made(bench.transport)
     bench.send(1)
     bench.connection.data_received(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    assert bench.connection.is_over
+    assert bench.connection.is_closed
     assert "protocol" in str(bench.ended[1][0])
 
 
@@ -221,7 +221,7 @@ def test_only_the_first_deadline_sets_the_timer():
     assert pending.add(1, 0, 3000, print)
     assert not pending.add(2, 5, 3000, print)
     assert pending.add(3, 10, 100, print)
-    assert pending.next_look_ms == 110
+    assert pending.next_expiry_ms == 110
 
 
 def test_a_look_ends_what_is_over_and_finds_the_next_time():
@@ -230,9 +230,9 @@ def test_a_look_ends_what_is_over_and_finds_the_next_time():
     pending.add(2, 0, 200, len)
     assert pending.expire(99) == []
     assert pending.expire(100) == [(100, print)]
-    assert pending.next_look_ms == 200
+    assert pending.next_expiry_ms == 200
     assert pending.expire(200) == [(200, len)]
-    assert pending.next_look_ms == NEVER_MS
+    assert pending.next_expiry_ms == NEVER_MS
 
 
 def test_the_table_is_full_at_its_bound():
@@ -270,7 +270,7 @@ def test_each_request_ends_exactly_once_and_never_before_its_deadline(script):
             over = {n for deadline, n in model.values() if deadline <= now}
             assert {done(None) for _, done in pending.expire(now)} == over
             model = {key: each for key, each in model.items() if each[1] not in over}
-            assert all(pending.next_look_ms <= deadline for deadline, _ in model.values())
+            assert all(pending.next_expiry_ms <= deadline for deadline, _ in model.values())
     assert {done(None) for done in pending.drain()} == {n for _, n in model.values()}
     assert len(pending) == 0
 
@@ -378,7 +378,7 @@ def test_a_request_times_out_on_the_clock_of_the_client():
         await turns()
         connection = network._connections["b:1"]
         network._clock.advance(1)
-        connection.look()
+        connection.expire_requests()
         return await waiting
 
     asyncio.run(run())

@@ -70,7 +70,7 @@ def ask(code, ext=None, body=b"", *, flag=0, instance=None):
     async def run():
         answers = []
         connection = SimpleNamespace(address="a:1", answer=answers.append)
-        ServerRequests(instance).asked(
+        ServerRequests(instance).handle(
             connection, Command(int(code), ext or {}, body, opaque=9, flag=flag)
         )
         await asyncio.gather(*instance.tasks)
@@ -145,7 +145,7 @@ def test_a_code_nobody_knows_is_not_supported_unless_oneway():
 
 
 def test_past_the_bound_questions_are_refused_as_busy(monkeypatch):
-    monkeypatch.setattr(module, "UNDER_WAY_MAX", 0)
+    monkeypatch.setattr(module, "SERVER_REQUESTS_MAX", 0)
     answers, _ = ask(RequestCode.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "g", "clientId": ""})
     assert answers[0].code == ResponseCode.SYSTEM_BUSY
 
