@@ -32,9 +32,13 @@ from penstock.client.errors import StateError
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+S = TypeVar("S")
+P = ParamSpec("P")
 
 ITEMS_PER_TURN: Final = 10_000
 """Things taken, calls run, in one turn of the loop; sockets are looked at in between."""
+TASKS_MAX: Final = 100_000
+"""Tasks of one instance: a few for each queue, and what brokers ask."""
 
 
 class Relay(Generic[T]):
@@ -245,21 +249,12 @@ def _thread(name: str) -> LoopThread:
 os.register_at_fork(after_in_child=_shared.after_fork)
 
 
-# ---- tasks --------------------------------------------------------------------------------------
-# Coroutines that run beside: none is lost, none fails unseen, all end together.
-#
-# An event loop holds its tasks only weakly, and keeps an error to itself until somebody looks; here
-# both are seen to. Timers are tasks that repeat.
-#
-# Bound: ``TASKS_MAX`` tasks at a time.
-
-
-TASKS_MAX: Final = 100_000
-"""Tasks of one instance: a few for each queue, and what brokers ask."""
-
-
 class Tasks:
-    """The tasks of one owner; made and used on its event loop."""
+    """Coroutines that run beside their owner, on its loop: none fails unseen, all end together.
+
+    An event loop holds its tasks only weakly, and keeps an error to itself until somebody looks;
+    here both are seen to. Timers are tasks that repeat.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -311,30 +306,23 @@ class Tasks:
             _log.error("task failed", extra={"task": task.get_name()}, exc_info=task.exception())
 
 
-# ---- twins --------------------------------------------------------------------------------------
-# One coroutine method, two ways to call it: blocking, and awaitable from any event loop.
-#
-# | async def _topics(self) -> list[str]: ...      runs on the client's loop
-# | topics = blocking(_topics)
-# | topics_async = awaitable(_topics)
-#
-# Both keep signature, documentation and types of the coroutine.
-
-
-S = TypeVar("S")
-P = ParamSpec("P")
-
-
 def blocking(
     call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[S, P], T]:
-    """A method that runs the coroutine on the client's loop and waits for it."""
+    """A method that runs the coroutine on the client's loop and waits for it.
+
+        async def _topics(self) -> list[str]: ...
+        topics = blocking(_topics)
+        topics_async = awaitable(_topics)
+
+    Both keep signature, documentation and types of the coroutine.
+    """
 
     @wraps(call)
-    def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return client_loop().run(call(self, *args, **kwargs))
 
-    return twin
+    return run
 
 
 def awaitable(
@@ -343,7 +331,7 @@ def awaitable(
     """A method whose result is awaited on whichever event loop is running."""
 
     @wraps(call)
-    def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+    def start(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
         return client_loop().on(call(self, *args, **kwargs))
 
-    return twin
+    return start

@@ -32,6 +32,13 @@ DEAD_LETTER_PREFIX: Final = "%DLQ%"
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _INNER_BATCH: Final = int(SysFlag.INNER_BATCH)
 
+BODY_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Brokers take 4 MiB compressed by default; 16 times that is text at its most repetitive."""
+
+_LZ4: Final = 1
+_ZSTD: Final = 2
+_LIBRARIES: Final = {_LZ4: ("LZ4", "lz4.frame", "lz4"), _ZSTD: ("ZSTD", "zstandard", "zstandard")}
+
 
 class Message:
     """One message to send.
@@ -275,26 +282,12 @@ class SendResult(msgspec.Struct, gc=False, frozen=True):
         return self.status is SendStatus.SEND_OK
 
 
-# ---- compression --------------------------------------------------------------------------------
-# Bodies that were compressed by their sender: zlib always, LZ4 and ZSTD where a library is there.
-#
-# Bits 8 to 10 of sysFlag name the method (0: zlib as older clients wrote it, 1: LZ4, 2: ZSTD,
-# 3: zlib).
-#
-# Invariant: a small body never becomes more than ``BODY_BYTES_MAX``, whatever it claims.
-# Not here: when a producer compresses (``producer/encoding.py``).
-
-
-BODY_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Brokers take 4 MiB compressed by default; 16 times that is text at its most repetitive."""
-
-_LZ4: Final = 1
-_ZSTD: Final = 2
-_LIBRARIES: Final = {_LZ4: ("LZ4", "lz4.frame", "lz4"), _ZSTD: ("ZSTD", "zstandard", "zstandard")}
-
-
 def decompress(body: bytes, sys_flag: int) -> bytes:
-    """The body as it was before compression."""
+    """The body as it was before compression: zlib always, LZ4 and ZSTD where a library is there.
+
+    Bits 8 to 10 of sysFlag name the method (0: zlib as older clients wrote it, 1: LZ4, 2: ZSTD,
+    3: zlib). A small body never becomes more than ``BODY_BYTES_MAX``, whatever it claims.
+    """
     method = sys_flag >> 8 & 7
     if method in _LIBRARIES:
         return _by_library(body, method)

@@ -1,7 +1,8 @@
-"""Routes: which queues a topic has, on which brokers, at which addresses.
+"""Routes: which queues a topic has, on which brokers, at which addresses; and the name servers.
 
 A ``Route`` is what a name server said of one topic, as lists of queues. The cache keeps one for
 each topic in use; the instance's timer refreshes it, and a failed look-up keeps what was known.
+``NameServers`` is a list of addresses, one of which is asked until it fails.
 
 Invariants: ``write_queues`` names only brokers with a master (a slave takes no messages); queues
 come sorted by broker and number unless an order configuration lists them; at most ``ROUTES_MAX``
@@ -47,6 +48,17 @@ ROUTE_BYTES_MAX: Final = 16 * 1024 * 1024
 """A route is read up to the size of a frame."""
 QUEUES_MAX: Final = 65_536
 """Queues of one topic that are believed."""
+CLIENT_VERSION: Final = 475
+"""V5_3_1: new enough for everything used here; later ones are told to go away (1500) by a broker
+that stops, where this one simply sees the connection close."""
+
+CLIENT_LANGUAGE: Final = int(Language.PYTHON)
+ENVIRONMENT: Final = "NAMESRV_ADDR"
+"""Where RocketMQ's own clients look when they are given none."""
+DEFAULT_PORT: Final = 9876
+
+NameServerList = str | Sequence[str] | None
+"""``"a:9876;b:9876"``, ``["a:9876", "b"]``; None: taken from ``NAMESRV_ADDR``."""
 
 
 class Route:
@@ -68,12 +80,18 @@ class Route:
             for broker in data.broker_datas
         }
         """Addresses by broker name and broker id; 0 is the master."""
-        self._write = self._written()
-        self._read = self._numbered(
-            (each.broker_name, each.read_queue_nums)
-            for each in sorted(data.queue_datas, key=_broker_name)
-            if each.perm & Perm.READ
+        by_broker = sorted(data.queue_datas, key=lambda each: each.broker_name)
+        self._read = self._queues(
+            (each.broker_name, each.read_queue_nums) for each in by_broker if each.perm & Perm.READ
         )
+        if data.order_topic_conf:
+            self._write = self._queues(_parse_order(data.order_topic_conf))
+        else:
+            self._write = self._queues(
+                (each.broker_name, each.write_queue_nums)
+                for each in by_broker
+                if each.perm & Perm.WRITE and MASTER_ID in self.brokers.get(each.broker_name, {})
+            )
 
     def write_queues(self) -> list[QueueRef]:
         """The queues that take messages now."""
@@ -93,26 +111,12 @@ class Route:
         mine = (self._write, self._read, self.brokers, self.is_default)
         return mine == (other._write, other._read, other.brokers, other.is_default)
 
-    def _written(self) -> list[QueueRef]:
-        conf = self.data.order_topic_conf
-        if conf:
-            return self._numbered(_parse_order(conf))
-        return self._numbered(
-            (each.broker_name, each.write_queue_nums)
-            for each in sorted(self.data.queue_datas, key=_broker_name)
-            if each.perm & Perm.WRITE and MASTER_ID in self.brokers.get(each.broker_name, {})
-        )
-
-    def _numbered(self, counts: Iterable[tuple[str, int]]) -> list[QueueRef]:
+    def _queues(self, counts: Iterable[tuple[str, int]]) -> list[QueueRef]:
         return [
             QueueRef(self.topic, broker, number)
             for broker, count in counts
             for number in range(min(count, QUEUES_MAX))
         ]
-
-
-def _broker_name(data: QueueData) -> str:
-    return data.broker_name
 
 
 def _parse_order(conf: str) -> list[tuple[str, int]]:
@@ -153,7 +157,7 @@ class BrokerAddress(NamedTuple):
         return self.broker_id != MASTER_ID
 
 
-Changed = Callable[[str, Route | None, Route], None]
+RouteListener = Callable[[str, Route | None, Route], None]
 
 
 class RouteCache:
@@ -164,11 +168,11 @@ class RouteCache:
         self._timeout_ms = timeout_ms
         self._routes: dict[str, Route] = {}
         self._brokers: dict[str, dict[int, str]] = {}
-        self._asking: dict[tuple[str, int], asyncio.Task[Route]] = {}
-        self._listeners: list[Changed] = []
+        self._lookups: dict[tuple[str, int], asyncio.Task[Route]] = {}
+        self._listeners: list[RouteListener] = []
         self._failing: set[str] = set()
 
-    def on_change(self, listener: Changed) -> None:
+    def on_change(self, listener: RouteListener) -> None:
         """Call ``listener(topic, old, new)`` when a route is new or differs from what was known."""
         self._listeners.append(listener)
 
@@ -188,11 +192,11 @@ class RouteCache:
         one topic at a time get one answer.
         """
         key = (topic, default_queues)
-        task = self._asking.get(key)
+        task = self._lookups.get(key)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._ask(topic, default_queues))
-            self._asking[key] = task
-            task.add_done_callback(lambda _: self._asking.pop(key, None))
+            self._lookups[key] = task
+            task.add_done_callback(lambda _: self._lookups.pop(key, None))
         # Shielded: the one who asked first may be cancelled, the others still wait.
         return await asyncio.shield(task)
 
@@ -215,10 +219,10 @@ class RouteCache:
                 self._failing.discard(topic)
             except (Unreachable, TimedOut) as problem:
                 # The next topic would wait just as long: a hundred would take minutes.
-                self._fails(True, NAME_SERVERS, problem)
+                self._log_failure(True, NAME_SERVERS, problem)
                 return
             except ClientError as problem:
-                self._fails(known is not None, topic, problem)
+                self._log_failure(known is not None, topic, problem)
             self._failing.discard(NAME_SERVERS)
 
     def forget(self, topics: Iterable[str]) -> None:
@@ -291,7 +295,7 @@ class RouteCache:
         except Malformed as problem:
             raise NoRoute(topic, f"the answer cannot be read: {problem}") from None
 
-    def _fails(self, is_news: bool, what: str, problem: ClientError) -> None:
+    def _log_failure(self, is_news: bool, what: str, problem: ClientError) -> None:
         if what not in self._failing:
             self._failing.add(what)
             # A topic that never was there is its user's to report, not the timer's.
@@ -306,51 +310,12 @@ class RouteCache:
         self._brokers = found
 
 
-# ---- name servers -------------------------------------------------------------------------------
-# The name servers: a list of addresses, one of which is asked until it fails.
-#
-# Each client begins at another one, so that many clients spread; a failure moves on to the next.
-# Any answer will do: name servers know the same, or nearly so.
-#
-# Not here: what is asked (``routes.py``, ``calls_admin.py``).
-
-
-ENVIRONMENT: Final = "NAMESRV_ADDR"
-"""Where RocketMQ's own clients look when they are given none."""
-DEFAULT_PORT: Final = 9876
-
-NameServerList = str | Sequence[str] | None
-"""``"a:9876;b:9876"``, ``["a:9876", "b"]``; None: taken from ``NAMESRV_ADDR``."""
-
-
-def parse_name_servers(given: NameServerList) -> tuple[str, ...]:
-    """The addresses, in order and without repetition; a missing port is 9876."""
-    if given is None:
-        given = os.environ.get(ENVIRONMENT, "")
-    parts = given.replace(",", ";").split(";") if isinstance(given, str) else given
-    found = dict.fromkeys(_complete(part.strip()) for part in parts if part.strip())
-    if not found:
-        raise StateError(f"no name server is given; pass name_servers, or set {ENVIRONMENT}")
-    return tuple(found)
-
-
-def _complete(address: str) -> str:
-    is_bare_v6 = address.count(":") > 1 and not address.startswith("[")
-    if is_bare_v6:
-        address = f"[{address}]"
-    if address.rpartition("]")[2].startswith(":") or (
-        ":" in address and not is_bare_v6 and not address.endswith("]")
-    ):
-        try:
-            split_address(address)
-        except ValueError as problem:
-            raise StateError(f"name server {problem}") from None
-        return address
-    return f"{address}:{DEFAULT_PORT}"
-
-
 class NameServers:
-    """The name servers of one instance."""
+    """The name servers of one instance: one is asked until it fails, then the next.
+
+    Each client begins at another one, so that many clients spread. Any answer will do: name servers
+    know the same, or nearly so.
+    """
 
     def __init__(
         self, addresses: Sequence[str], network: Network, *, start_at: int | None = None
@@ -380,17 +345,30 @@ class NameServers:
         raise last or StateError("there are no name servers")
 
 
-# ---- commands -----------------------------------------------------------------------------------
-# Requests as the client writes them: JSON headers, our language and version.
-#
-# Not here: sending them (``network.py``), one coroutine per request (``calls.py``).
+def parse_name_servers(given: NameServerList) -> tuple[str, ...]:
+    """The addresses, in order and without repetition; a missing port is 9876."""
+    if given is None:
+        given = os.environ.get(ENVIRONMENT, "")
+    parts = given.replace(",", ";").split(";") if isinstance(given, str) else given
+    found = dict.fromkeys(_complete(part.strip()) for part in parts if part.strip())
+    if not found:
+        raise StateError(f"no name server is given; pass name_servers, or set {ENVIRONMENT}")
+    return tuple(found)
 
 
-CLIENT_VERSION: Final = 475
-"""V5_3_1: new enough for everything used here; later ones are told to go away (1500) by a broker
-that stops, where this one simply sees the connection close."""
-
-CLIENT_LANGUAGE: Final = int(Language.PYTHON)
+def _complete(address: str) -> str:
+    is_bare_v6 = address.count(":") > 1 and not address.startswith("[")
+    if is_bare_v6:
+        address = f"[{address}]"
+    if address.rpartition("]")[2].startswith(":") or (
+        ":" in address and not is_bare_v6 and not address.endswith("]")
+    ):
+        try:
+            split_address(address)
+        except ValueError as problem:
+            raise StateError(f"name server {problem}") from None
+        return address
+    return f"{address}:{DEFAULT_PORT}"
 
 
 def make_command(

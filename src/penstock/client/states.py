@@ -1,4 +1,4 @@
-"""The states of everything that is started and stopped: created, running, stopped, failed.
+"""Everything that is started and stopped: its states, and ``with`` for it.
 
 Nothing is started twice: a stopped or failed one is replaced by a new one, because its queues,
 offsets and connections belong to a life that is over.
@@ -22,7 +22,7 @@ class State(Enum):
 
 
 class Lifecycle:
-    """The life of one thing, which says what is wrong with a wrong call."""
+    """In which state one thing is; says what is wrong with a wrong call."""
 
     __slots__ = ("state", "what")
 
@@ -65,37 +65,20 @@ class Lifecycle:
             raise StateError(f"{self.what} is {self.state.value}; make a new one")
 
 
-# ---- contexts -----------------------------------------------------------------------------------
-# ``with`` and ``async with`` for everything that is started and stopped.
-#
-# Not here: what starting means (each class), in which order it is allowed (``states.py``).
-
-
 class Startable(Protocol):
-    """What has a beginning and an end, for both kinds of callers."""
+    """What has a start and a stop, for both kinds of callers."""
 
-    def start(self) -> None:
-        """Begin."""
-        ...
-
-    def start_async(self) -> Awaitable[None]:
-        """The same."""
-        ...
-
-    def stop(self) -> None:
-        """End."""
-        ...
-
-    def stop_async(self) -> Awaitable[None]:
-        """The same."""
-        ...
+    def start(self) -> None: ...
+    def start_async(self) -> Awaitable[None]: ...
+    def stop(self) -> None: ...
+    def stop_async(self) -> Awaitable[None]: ...
 
 
 S = TypeVar("S", bound=Startable)
 
 
 class StartStop:
-    """Started on the way in, stopped on the way out, whatever happened in between."""
+    """``with`` and ``async with``: started on the way in, stopped on the way out, in any case."""
 
     def __enter__(self: S) -> S:
         self.start()

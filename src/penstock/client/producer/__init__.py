@@ -1,5 +1,5 @@
-"""The producer: checks and encodes on the caller's thread, sends on the client's.
+"""Producing: messages are checked, encoded, admitted into the window, sent, and their ends told.
 
-A send's journey: ``producer.py`` (facade) -> ``checking.py`` -> ``encoding.py`` -> ``in_flight.py``
-(a permit) -> ``sending.py`` (queue, try, verdict, next try) -> back to whoever waits.
+``producer.py`` (facade, caller's thread) -> ``encoding.py`` -> ``sender.py`` (permit, queue, try,
+answer, next try; the client's thread) -> ``send.py`` (back to whoever waits).
 """

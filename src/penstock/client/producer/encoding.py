@@ -1,16 +1,24 @@
-"""The bytes of a send: unique key, properties, compression, and a header mostly made before.
+"""From a message to the bytes of a send: what may be sent, properties, compression, header, batch.
+
+    check_message -> Encoder.encode -> EncodedMessage -> frame(queue, opaque), once per try
 
 The header of a send is JSON in letters (SEND_MESSAGE_V2). What is the same for every message of a
-topic is made once (``_head``), what is the same for every message of a queue, too (``_place``); per
-message remain flags, time, properties and the opaque, which the connection gives.
+topic is made once, what is the same for every message of a queue, too; per message remain flags,
+time, properties and the opaque, which the connection gives.
 
 A body of ``compress_bytes_min`` or more is compressed with zlib and marked without a method, which
 every client of every age reads; it is sent as it is when that is not smaller. The unique key stays
 the same in every try, so a message that was stored twice can be told.
 
+The rules are those of RocketMQ's brokers, plus what this client alone can know: that a property
+would shadow one of RocketMQ's own, that two delays contradict each other. Every refusal is an
+``InvalidMessage`` that says what is wrong with which message; nothing was sent.
+
 Threads: messages are encoded by whoever sends them, so keys are made under a lock.
-Not here: what may be sent (``checking.py``), bodies of batches (``batch.py``).
+Not here: the layouts in general (``wire/rocketmq/properties.py``, ``wire/rocketmq/stored.py``).
 """
+
+from __future__ import annotations
 
 import re
 import threading
@@ -37,10 +45,10 @@ from penstock.wire.rocketmq.stored import BATCH_MESSAGES_MAX, BatchItem, SysFlag
 AUTO_CREATE_TOPIC: Final = "TBW102"
 """The topic whose route tells which brokers make topics by themselves."""
 
-HEADS_MAX: Final = 4096
+TOPIC_PARTS_MAX: Final = 4096
 """Topics whose header is kept; the oldest goes first."""
 
-PLACES_MAX: Final = 65_536
+QUEUE_PARTS_MAX: Final = 65_536
 """Queues whose part of the header is kept; the oldest goes first."""
 
 _PREFIX: Final = Struct(">II")
@@ -48,70 +56,56 @@ _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 _JSON: Final = msgspec.json.Encoder().encode
 
+_LIFTED: Final = frozenset(("RECONSUME_TIME", "MAX_RECONSUME_TIMES"))
+"""In a message to a retry topic these are header fields."""
 
-class EncodedMessage(msgspec.Struct, eq=False, gc=False):
-    """A message ready for any queue of its topic; what each try adds is the queue."""
+ITEM_BYTES: Final = 22
+"""What the layout adds to body and properties of a message."""
 
-    encoder: "Encoder"
-    topic: str
-    unique_key: str
-    """Of a batch: those of its messages, joined by commas."""
-    properties: str
-    body: bytes
-    size_bytes: int
-    """What it counts in the send window: the body before compression."""
-    born_ms: int
-    flag: int = 0
-    sys_flag: int = 0
-    reconsume_times: int = 0
-    max_reconsume_times: int | None = None
-    is_batch: bool = False
+_SAMPLE_KEY: Final = "0" * 32
+"""As long as the unique key of a version 4 address; those of version 6 are 24 longer."""
 
-    def frame(self, queue: QueueRef, opaque: int, flag: int = 0) -> bytes:
-        """The frame of the request, the short way."""
-        body, encoder, times_max = self.body, self.encoder, self.max_reconsume_times
-        header = (
-            f"{encoder.head(self.topic, self.is_batch)},{encoder.place(queue)}"
-            f',"f":"{self.sys_flag}","g":"{self.born_ms}","h":"{self.flag}","j":"{self.reconsume_times}"'
-            f',"i":{_JSON(self.properties).decode()}'
-            f"{'' if times_max is None else _times_max(times_max)}"
-            f'}},"flag":{flag},"opaque":{opaque}}}'
-        ).encode()
-        size = len(header)
-        return b"".join((_PREFIX.pack(4 + size + len(body), size), header, body))
+_KEY_SLACK_BYTES: Final = 24
 
-    def command(self, queue: QueueRef) -> Command:
-        """The same as a command, for a road that must see the fields (signed requests)."""
-        header = SendHeaderV2(
-            producer_group=self.encoder.group,
-            topic=self.topic,
-            default_topic=AUTO_CREATE_TOPIC,
-            default_topic_queue_nums=self.encoder.auto_create_queues,
-            queue_id=queue.queue,
-            sys_flag=self.sys_flag,
-            born_timestamp=self.born_ms,
-            flag=self.flag,
-            properties=self.properties,
-            reconsume_times=self.reconsume_times,
-            max_reconsume_times=self.max_reconsume_times,
-            batch=self.is_batch,
-            broker_name=queue.broker,
-        )
-        return Command(
-            _code(self.is_batch),
-            fields(header),
-            self.body,
-            language=CLIENT_LANGUAGE,
-            version=CLIENT_VERSION,
-        )
+TOPIC_CHARACTERS_MAX: Final = 127
+RETRY_TOPIC_CHARACTERS_MAX: Final = 255
+DELAY_LEVEL_MAX: Final = 18
+GROUP_CHARACTERS_MAX: Final = 255
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+"""Of a topic or a group."""
+
+SYSTEM_TOPICS: Final = frozenset(
+    (
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    )
+)
+"""A broker writes these itself and refuses everybody else."""
+
+USER_NAMES: Final = frozenset(
+    (
+        "CHECK_IMMUNITY_TIME_IN_SECONDS", "BUYER_ID", "INSTANCE_ID", "CORRELATION_ID",
+        "REPLY_TO_CLIENT", "TTL", "MSG_TYPE", "TRACE_CONTEXT", "TRANSFER_FLAG", "CORRECTION_FLAG",
+        "MQ2_FLAG", "TRACE_ON", "MSG_REGION", "PUSH_REPLY_TIME", "ARRIVE_TIME",
+        "EXTEND_UNIQ_INFO", "DUP_INFO", "BORN_TIMESTAMP", "__BORNHOST", "ORIGIN_MESSAGE_ID",
+        "INNER_MULTI_DISPATCH",
+    )
+)  # fmt: skip
+"""RocketMQ's names that a sender may well set; the others follow from fields of the message."""
+
+_RESERVED: Final = SYSTEM_NAMES - USER_NAMES
 
 
 class Encoder:
-    """Makes sends of one producer."""
+    """Makes the requests of one producer's sends; from any thread."""
 
     __slots__ = (
-        "_clock", "_compress_bytes_min", "_compress_level", "_heads", "_keys", "_lock", "_places",
-        "auto_create_queues", "group",
+        "_clock", "_compress_bytes_min", "_compress_level", "_keys", "_lock", "_queue_parts",
+        "_topic_parts", "auto_create_queues", "group",
     )  # fmt: skip
 
     def __init__(
@@ -131,8 +125,8 @@ class Encoder:
         self._lock = threading.Lock()
         self._compress_bytes_min = compress_bytes_min
         self._compress_level = compress_level
-        self._heads: dict[tuple[str, bool], str] = {}
-        self._places: dict[QueueRef, str] = {}
+        self._topic_parts: dict[tuple[str, bool], str] = {}
+        self._queue_parts: dict[QueueRef, str] = {}
 
     def encode(self, message: Message, *, is_half: bool = False) -> EncodedMessage:
         """A checked message; ``is_half`` makes it the first part of a transaction."""
@@ -158,7 +152,7 @@ class Encoder:
         return encoded
 
     def encode_batch(self, messages: Sequence[Message]) -> EncodedMessage:
-        """A checked list of messages of one topic (``batch.check_batch``), as one request."""
+        """A checked list of messages of one topic (``check_batch``), as one request."""
         with self._lock:
             keys = [self._keys.make() for _ in messages]
         body = batch_body(messages, keys)
@@ -175,33 +169,90 @@ class Encoder:
             is_batch=True,
         )
 
-    def head(self, topic: str, is_batch: bool) -> str:
+    def topic_part(self, topic: str, is_batch: bool) -> str:
         """The front of a header, which all messages of a topic share."""
-        found = self._heads.get((topic, is_batch))
+        found = self._topic_parts.get((topic, is_batch))
         if found is None:
-            found = self._make_head(topic, is_batch)
-            if len(self._heads) >= HEADS_MAX:
-                del self._heads[next(iter(self._heads))]
-            self._heads[topic, is_batch] = found
+            found = self._make_topic_part(topic, is_batch)
+            if len(self._topic_parts) >= TOPIC_PARTS_MAX:
+                del self._topic_parts[next(iter(self._topic_parts))]
+            self._topic_parts[topic, is_batch] = found
         return found
 
-    def place(self, queue: QueueRef) -> str:
+    def queue_part(self, queue: QueueRef) -> str:
         """The part of a header that says which queue."""
-        found = self._places.get(queue)
+        found = self._queue_parts.get(queue)
         if found is None:
             found = f'"e":"{queue.queue}","n":{_JSON(queue.broker).decode()}'
-            if len(self._places) >= PLACES_MAX:
-                del self._places[next(iter(self._places))]
-            self._places[queue] = found
+            if len(self._queue_parts) >= QUEUE_PARTS_MAX:
+                del self._queue_parts[next(iter(self._queue_parts))]
+            self._queue_parts[queue] = found
         return found
 
-    def _make_head(self, topic: str, is_batch: bool) -> str:
+    def _make_topic_part(self, topic: str, is_batch: bool) -> str:
         # Brokers of ours read a send that begins with its code without taking the JSON apart twice.
         return (
             f'{{"code":{_code(is_batch)},"language":"PYTHON","version":{CLIENT_VERSION}'
             f',"serializeTypeCurrentRPC":"JSON","extFields":{{"a":{_JSON(self.group).decode()}'
             f',"b":{_JSON(topic).decode()},"c":"{AUTO_CREATE_TOPIC}"'
             f',"d":"{self.auto_create_queues}","k":"false","m":"{"true" if is_batch else "false"}"'
+        )
+
+
+class EncodedMessage(msgspec.Struct, eq=False, gc=False):
+    """A message ready for any queue of its topic; what each try adds is the queue."""
+
+    encoder: Encoder
+    topic: str
+    unique_key: str
+    """Of a batch: those of its messages, joined by commas."""
+    properties: str
+    body: bytes
+    size_bytes: int
+    """What it counts in the send window: the body before compression."""
+    born_ms: int
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+    is_batch: bool = False
+
+    def frame(self, queue: QueueRef, opaque: int, flag: int = 0) -> bytes:
+        """The frame of the request, the short way."""
+        body, encoder, times_max = self.body, self.encoder, self.max_reconsume_times
+        header = (
+            f"{encoder.topic_part(self.topic, self.is_batch)},{encoder.queue_part(queue)}"
+            f',"f":"{self.sys_flag}","g":"{self.born_ms}","h":"{self.flag}","j":"{self.reconsume_times}"'
+            f',"i":{_JSON(self.properties).decode()}'
+            f"{'' if times_max is None else _times_max(times_max)}"
+            f'}},"flag":{flag},"opaque":{opaque}}}'
+        ).encode()
+        size = len(header)
+        return b"".join((_PREFIX.pack(4 + size + len(body), size), header, body))
+
+    def command(self, queue: QueueRef) -> Command:
+        """The same as a command, for requests that are signed: the signature covers the fields."""
+        header = SendHeaderV2(
+            producer_group=self.encoder.group,
+            topic=self.topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=self.encoder.auto_create_queues,
+            queue_id=queue.queue,
+            sys_flag=self.sys_flag,
+            born_timestamp=self.born_ms,
+            flag=self.flag,
+            properties=self.properties,
+            reconsume_times=self.reconsume_times,
+            max_reconsume_times=self.max_reconsume_times,
+            batch=self.is_batch,
+            broker_name=queue.broker,
+        )
+        return Command(
+            _code(self.is_batch),
+            fields(header),
+            self.body,
+            language=CLIENT_LANGUAGE,
+            version=CLIENT_VERSION,
         )
 
 
@@ -223,23 +274,78 @@ def _lift_times(encoded: EncodedMessage, message: Message) -> None:
         encoded.max_reconsume_times = int(times_max)
 
 
-# ---- batch --------------------------------------------------------------------------------------
-# Several messages in one request: what may be one batch, and how to make batches of a long list.
+def properties_of(message: Message, unique_key: str) -> str:
+    """``name 01 value 02 ...`` of everything a message says; ``InvalidMessage`` if it cannot."""
+    if _is_bare(message):
+        return f"UNIQ_KEY\x01{unique_key}\x02"
+    pairs = [("UNIQ_KEY", unique_key)]
+    if message.tag:
+        pairs.append(("TAGS", message.tag))
+    if message.keys:
+        pairs.append(("KEYS", " ".join(message.keys)))
+    if message.ordering_key:
+        pairs.append(("__SHARDINGKEY", message.ordering_key))
+    if not message.wait_store_ok:
+        pairs.append(("WAIT", "false"))
+    if message.delay_level:
+        pairs.append(("DELAY", str(message.delay_level)))
+    elif message.delay_ms:
+        pairs.append(("TIMER_DELAY_MS", str(message.delay_ms)))
+    elif message.deliver_at_ms:
+        pairs.append(("TIMER_DELIVER_MS", str(message.deliver_at_ms)))
+    if message.properties:
+        pairs += _own_pairs(message)
+    text = "".join([f"{name}\x01{value}\x02" for name, value in pairs])
+    # Separators inside a name or value would make other properties of it when it is read.
+    if text.count("\x01") != len(pairs) or text.count("\x02") != len(pairs):
+        raise InvalidMessage(
+            f"message for topic {message.topic!r}: tag, keys or properties contain a character"
+            f" 1 or 2, which RocketMQ uses as separators; remove it"
+        )
+    if not text.isascii() or len(text) > PROPERTIES_BYTES_MAX:
+        _check_bytes(message, text)
+    return text
+
+
+def _is_bare(message: Message) -> bool:
+    """True when a body is all it has, which is the most frequent message there is."""
+    return not (
+        message.tag
+        or message.keys
+        or message.properties
+        or message.ordering_key
+        or message.delay_level
+        or message.delay_ms
+        or message.deliver_at_ms
+        or not message.wait_store_ok
+    )
+
+
+def _own_pairs(message: Message) -> list[tuple[str, str]]:
+    if message.topic.startswith(RETRY_PREFIX):
+        return [each for each in message.properties.items() if each[0] not in _LIFTED]
+    return list(message.properties.items())
+
+
+def _check_bytes(message: Message, text: str) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidMessage(
+            f"message for topic {message.topic!r}: tag, keys or properties are not Unicode text"
+        ) from None
+    if size > PROPERTIES_BYTES_MAX:
+        raise InvalidMessage(
+            f"message for topic {message.topic!r} has properties of {size} bytes, limit"
+            f" {PROPERTIES_BYTES_MAX}; put it into the body"
+        )
+
+
+# ---- batches -------------------------------------------------------------------------------------
 #
 # The messages of a batch share topic and ``wait_store_ok``, go to one queue, and are stored as
 # messages of their own. They cannot be delayed, and do not go to retry topics. A batch counts
 # against ``message_bytes_max`` as a whole; ``split_batch`` makes lists that fit.
-#
-# Not here: the header (``encoding.py``), the layout (``wire/rocketmq/stored.py``).
-
-
-ITEM_BYTES: Final = 22
-"""What the layout adds to body and properties of a message."""
-
-_SAMPLE_KEY: Final = "0" * 32
-"""As long as the unique key of a version 4 address; those of version 6 are 24 longer."""
-
-_KEY_SLACK_BYTES: Final = 24
 
 
 def check_batch(messages: Sequence[Message], bytes_max: int) -> None:
@@ -327,124 +433,7 @@ def _is_alone(message: Message) -> bool:
     return bool(is_delayed) or message.topic.startswith(RETRY_PREFIX)
 
 
-# ---- property text ------------------------------------------------------------------------------
-# The properties of a message as text: what its fields mean in RocketMQ's names, then the user's.
-#
-# Not here: the layout in general (``wire/rocketmq/properties.py``).
-
-
-_LIFTED: Final = frozenset(("RECONSUME_TIME", "MAX_RECONSUME_TIMES"))
-"""In a message to a retry topic these are header fields."""
-
-
-def properties_of(message: Message, unique_key: str) -> str:
-    """``name 01 value 02 ...`` of everything a message says; ``InvalidMessage`` if it cannot."""
-    if _is_bare(message):
-        return f"UNIQ_KEY\x01{unique_key}\x02"
-    pairs = [("UNIQ_KEY", unique_key)]
-    if message.tag:
-        pairs.append(("TAGS", message.tag))
-    if message.keys:
-        pairs.append(("KEYS", " ".join(message.keys)))
-    if message.ordering_key:
-        pairs.append(("__SHARDINGKEY", message.ordering_key))
-    if not message.wait_store_ok:
-        pairs.append(("WAIT", "false"))
-    if message.delay_level:
-        pairs.append(("DELAY", str(message.delay_level)))
-    elif message.delay_ms:
-        pairs.append(("TIMER_DELAY_MS", str(message.delay_ms)))
-    elif message.deliver_at_ms:
-        pairs.append(("TIMER_DELIVER_MS", str(message.deliver_at_ms)))
-    if message.properties:
-        pairs += _own_pairs(message)
-    text = "".join([f"{name}\x01{value}\x02" for name, value in pairs])
-    # Separators inside a name or value would make other properties of it when it is read.
-    if text.count("\x01") != len(pairs) or text.count("\x02") != len(pairs):
-        raise InvalidMessage(
-            f"message for topic {message.topic!r}: tag, keys or properties contain a character"
-            f" 1 or 2, which RocketMQ uses as separators; remove it"
-        )
-    if not text.isascii() or len(text) > PROPERTIES_BYTES_MAX:
-        _check_bytes(message, text)
-    return text
-
-
-def _is_bare(message: Message) -> bool:
-    """True when a body is all it has, which is the most frequent message there is."""
-    return not (
-        message.tag
-        or message.keys
-        or message.properties
-        or message.ordering_key
-        or message.delay_level
-        or message.delay_ms
-        or message.deliver_at_ms
-        or not message.wait_store_ok
-    )
-
-
-def _own_pairs(message: Message) -> list[tuple[str, str]]:
-    if message.topic.startswith(RETRY_PREFIX):
-        return [each for each in message.properties.items() if each[0] not in _LIFTED]
-    return list(message.properties.items())
-
-
-def _check_bytes(message: Message, text: str) -> None:
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise InvalidMessage(
-            f"message for topic {message.topic!r}: tag, keys or properties are not Unicode text"
-        ) from None
-    if size > PROPERTIES_BYTES_MAX:
-        raise InvalidMessage(
-            f"message for topic {message.topic!r} has properties of {size} bytes, limit"
-            f" {PROPERTIES_BYTES_MAX}; put it into the body"
-        )
-
-
-# ---- checking -----------------------------------------------------------------------------------
-# What a message must be like to be sent; found out here, before it costs a journey.
-#
-# The rules are those of RocketMQ's brokers, plus what this client alone can know: that a property
-# would shadow one of RocketMQ's own, that two delays contradict each other. Every refusal is an
-# ``InvalidMessage`` that says what is wrong with which message; nothing was sent.
-#
-# Not here: the rules of a batch (``batch.py``), bytes (``encoding.py``).
-
-
-TOPIC_CHARACTERS_MAX: Final = 127
-RETRY_TOPIC_CHARACTERS_MAX: Final = 255
-DELAY_LEVEL_MAX: Final = 18
-_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
-_GROUP: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
-GROUP_CHARACTERS_MAX: Final = 255
-
-SYSTEM_TOPICS: Final = frozenset(
-    (
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    )
-)
-"""A broker writes these itself and refuses everybody else."""
-
-USER_NAMES: Final = frozenset(
-    (
-        "CHECK_IMMUNITY_TIME_IN_SECONDS", "BUYER_ID", "INSTANCE_ID", "CORRELATION_ID",
-        "REPLY_TO_CLIENT", "TTL", "MSG_TYPE", "TRACE_CONTEXT", "TRANSFER_FLAG", "CORRECTION_FLAG",
-        "MQ2_FLAG", "TRACE_ON", "MSG_REGION", "PUSH_REPLY_TIME", "ARRIVE_TIME",
-        "EXTEND_UNIQ_INFO", "DUP_INFO", "BORN_TIMESTAMP", "__BORNHOST", "ORIGIN_MESSAGE_ID",
-        "INNER_MULTI_DISPATCH",
-    )
-)  # fmt: skip
-"""RocketMQ's names that a sender may well set; the others follow from fields of the message."""
-
-_RESERVED: Final = SYSTEM_NAMES - USER_NAMES
+# ---- what may be sent ----------------------------------------------------------------------------
 
 
 def check_message(message: Message, body_bytes_max: int) -> None:
@@ -471,7 +460,7 @@ def check_topic(topic: str) -> None:
     """Raise ``InvalidMessage`` unless messages may be sent to it."""
     is_retry = topic.startswith(RETRY_PREFIX)
     length_max = RETRY_TOPIC_CHARACTERS_MAX if is_retry else TOPIC_CHARACTERS_MAX
-    if not topic or _TOPIC.fullmatch(topic) is None:
+    if not topic or _NAME.fullmatch(topic) is None:
         raise InvalidMessage(
             f"topic {topic[:60]!r} must consist of letters, digits and any of %|_- alone"
         )
@@ -483,7 +472,7 @@ def check_topic(topic: str) -> None:
 
 def check_group(group: str) -> None:
     """Raise ``ValueError`` unless it can name a producer group."""
-    if _GROUP.fullmatch(group) is None or len(group) > GROUP_CHARACTERS_MAX:
+    if _NAME.fullmatch(group) is None or len(group) > GROUP_CHARACTERS_MAX:
         raise ValueError(
             f"group {group[:60]!r} must consist of 1 to {GROUP_CHARACTERS_MAX} letters, digits and"
             f" any of %|_-"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.client.errors import InvalidMessage
 from penstock.client.message import Message
 from penstock.client.producer.encoding import (
-    HEADS_MAX,
+    TOPIC_PARTS_MAX,
     Encoder,
     batch_body,
     check_batch,
@@ -160,9 +160,9 @@ def test_properties_are_limited_by_their_bytes():
 
 def test_headers_of_many_topics_do_not_fill_the_memory():
     one = encoder()
-    for number in range(HEADS_MAX + 5):
-        one.head(f"t{number}", False)
-    assert len(one._heads) == HEADS_MAX
+    for number in range(TOPIC_PARTS_MAX + 5):
+        one.topic_part(f"t{number}", False)
+    assert len(one._topic_parts) == TOPIC_PARTS_MAX
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1)
