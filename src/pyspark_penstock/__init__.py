@@ -1,10 +1,9 @@
 """Where Spark finds ``format("penstock")``: it looks into every module named ``pyspark_*``.
 
-Not here: anything else; all such modules are imported by every Spark session.
+It wants a ``DefaultSource``. Not here: anything else; all such modules are imported by every Spark
+session.
 """
 
-from penstock.spark.source import PenstockSource
+from penstock.spark.source import PenstockSource as DefaultSource
 
-
-class DefaultSource(PenstockSource):
-    """The name Spark looks for."""
+__all__ = ["DefaultSource"]

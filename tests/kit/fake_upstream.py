@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.bulk.layout import arrow_schema
 from penstock.bulk.link import Summary
 from penstock.model.queries import BatchProgress, PollRequest, PollResponse
-from penstock.spark.upstream import Found, Position, Queue, Range, local_poll
+from penstock.spark.upstream import Position, ReadRange, SourceQueue, SourceQueues, local_poll
 
 
 class FakeUpstream:
@@ -21,7 +21,7 @@ class FakeUpstream:
     def __init__(self, **topics: int) -> None:
         """``FakeUpstream(orders=2)``: topic orders with two empty queues."""
         self.epoch = 1
-        self.queues: dict[tuple[str, str], Queue] = {}
+        self.queues: dict[tuple[str, str], SourceQueue] = {}
         self.asked: list[PollRequest[str]] = []
         self.kept: list[Position] = []
         self.reported: list[tuple[BatchProgress, str, str]] = []
@@ -38,7 +38,7 @@ class FakeUpstream:
     def make(self, topic: str, queue: str, *, earliest: int = 0, end: int = 0) -> None:
         """A queue, or another one under the same name."""
         self._incarnation += 1
-        self.queues[topic, queue] = Queue(
+        self.queues[topic, queue] = SourceQueue(
             topic=topic, queue=queue, incarnation=self._incarnation, earliest=earliest, end=end,
             bytes=(end - earliest) * 100,
         )  # fmt: skip
@@ -56,9 +56,11 @@ class FakeUpstream:
         """So many messages came."""
         self.move(topic, queue, end=self.queues[topic, queue].end + rows)
 
-    def found(self) -> Found:
+    def resolve(self) -> SourceQueues:
         """All queues."""
-        return Found(epoch=self.epoch, queues=[self.queues[key] for key in sorted(self.queues)])
+        return SourceQueues(
+            epoch=self.epoch, queues=[self.queues[key] for key in sorted(self.queues)]
+        )
 
     def at_time(self, topic: str, at_ms: int) -> dict[str, int]:
         """The offset that ``times`` names, in every queue of the topic."""
@@ -67,9 +69,9 @@ class FakeUpstream:
     def poll(self, request: PollRequest[str]) -> PollResponse[str]:
         """At once."""
         self.asked.append(request)
-        return local_poll(self.found(), request)
+        return local_poll(self.resolve(), request)
 
-    def read(self, wanted: Range) -> Iterator[Any]:
+    def read(self, wanted: ReadRange) -> Iterator[Any]:
         """Three rows at a time."""
         there = [each for each in range(wanted.start, wanted.end) if each not in self.missing]
         schema = arrow_schema(list(wanted.columns))

@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from penstock.bulk.broker import BrokerLine
+from penstock.bulk.broker import BrokerClient
 from penstock.bulk.flight import STREAMS_MAX, BulkServer
 from penstock.bulk.link import SOCKET_NAME
 
@@ -31,21 +31,21 @@ def main(arguments: list[str] | None = None) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    line = BrokerLine(options.socket or options.data / SOCKET_NAME)
+    broker = BrokerClient(options.socket or options.data / SOCKET_NAME)
     hosts = options.host or [LOCALLY]
     servers = [
         BulkServer(
-            options.data, line, _location(hosts[0], options.port), streams_max=options.streams_max
+            options.data, broker, _location(hosts[0], options.port), streams_max=options.streams_max
         )
     ]
     for host in hosts[1:]:
         location = _location(host, servers[0].port)
-        servers.append(BulkServer(options.data, line, location, beside=servers[0]))
+        servers.append(BulkServer(options.data, broker, location, beside=servers[0]))
     print(json.dumps({"port": servers[0].port}), flush=True)
     while not stop.wait(PARENT_CHECK_S):
         if options.parent and os.getppid() != options.parent:
             break
-    line.close()
+    broker.close()
     return 0
 
 

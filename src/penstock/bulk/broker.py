@@ -1,4 +1,4 @@
-"""The line to the broker: questions over ``<data>/bulk.sock``, answers in any order.
+"""The Flight process as its broker's client: questions over ``<data>/bulk.sock``.
 
 Many threads ask, one connection carries them, at most ``IN_FLIGHT_MAX`` at a time; the others wait
 here. Polls, which the broker may hold for a while, never take the last ``SHORT_ONLY`` places, so a
@@ -112,7 +112,7 @@ class _Connection:
                     waiting.reply = reply
                     waiting.done.set()
         except (OSError, EOFError, ValueError, msgspec.MsgspecError) as problem:
-            _log.info("the line to the broker is down", extra={"why": str(problem)})
+            _log.info("the broker to the broker is down", extra={"why": str(problem)})
         finally:
             self.close()
             self._socket.close()
@@ -140,15 +140,15 @@ def _connect(peer: socket.socket, path: Path) -> None:
         os.close(handle)
 
 
-class BrokerLine:
+class BrokerClient:
     """Asks the broker; threads share it."""
 
     def __init__(self, path: Path, *, in_flight_max: int = IN_FLIGHT_MAX) -> None:
         self._path = path
         self._numbers = itertools.count(1)
-        self._places = threading.BoundedSemaphore(in_flight_max)
-        self._poll_places_max = max(1, in_flight_max - SHORT_ONLY)
-        self._poll_places = threading.BoundedSemaphore(self._poll_places_max)
+        self._slots = threading.BoundedSemaphore(in_flight_max)
+        self._poll_slots_max = max(1, in_flight_max - SHORT_ONLY)
+        self._poll_slots = threading.BoundedSemaphore(self._poll_slots_max)
         self._polls = 0
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
@@ -159,11 +159,11 @@ class BrokerLine:
             return self._answered(name, question, ANSWER_S_MAX)
         with self._lock:
             self._polls += 1
-            share = min(1.0, self._poll_places_max / self._polls)
+            share = min(1.0, self._poll_slots_max / self._polls)
         try:
             question.wait_ms = int(question.wait_ms * share)
             wait_s = ANSWER_S_MAX + question.wait_ms / 1000
-            with self._poll_places:
+            with self._poll_slots:
                 return self._answered(name, question, wait_s)
         finally:
             with self._lock:
@@ -178,7 +178,7 @@ class BrokerLine:
 
     def _answered(self, name: str, question: AnyRequest, wait_s: float) -> AnyResponse:
         try:
-            with self._places:
+            with self._slots:
                 question.id = next(self._numbers)
                 reply = self._connected().ask(question, wait_s)
         except OSError as problem:

@@ -10,7 +10,7 @@ last row it gave, so rows never come twice.
 Run-ahead: without ``grpc.http2.bdp_probe=0`` gRPC buffers more than 100 MB for a reader that does
 not read; with it, about ``LOOKAHEAD_BYTES``.
 
-Not here: what the messages mean (``link.py``, ``tickets.py``), reading files (``offline.py``).
+Not here: the messages (``model/queries.py``, ``link.py``), reading files (``offline.py``).
 Imports the model and the messages only (D15): Spark executors load nothing of the broker.
 """
 
@@ -135,7 +135,7 @@ class BulkClient:
             results = self._connected().do_action(flight.Action(name, body), options)
             return b"".join(result.body.to_pybytes() for result in results)
 
-        return msgspec.json.decode(self._patiently(call, patience_s), type=RESPONSES[name])
+        return msgspec.json.decode(self._with_retries(call, patience_s), type=RESPONSES[name])
 
     # Rows
 
@@ -145,7 +145,7 @@ class BulkClient:
         ``summary`` says afterwards what became of the range.
         """
         total = Summary(next_offset=ticket.start)
-        retry = _Patience(self.patience_s)
+        retry = _Backoff(self.patience_s)
         while total.next_offset < ticket.end:
             before = total
             rest = replace(ticket, start=before.next_offset)
@@ -180,8 +180,8 @@ class BulkClient:
             # Without this the server would go on decoding for a reader that has left.
             reader.cancel()
 
-    def _patiently(self, call: Callable[[], bytes], patience_s: float) -> bytes:
-        retry = _Patience(patience_s)
+    def _with_retries(self, call: Callable[[], bytes], patience_s: float) -> bytes:
+        retry = _Backoff(patience_s)
         while True:
             try:
                 return call()
@@ -203,7 +203,7 @@ class BulkClient:
             self._connection = None
 
 
-class _Patience:
+class _Backoff:
     """Pauses between attempts, until there were enough of them."""
 
     def __init__(self, patience_s: float) -> None:

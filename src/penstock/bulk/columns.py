@@ -2,13 +2,13 @@
 
 A row is one message. Of a record with one message, laid out as most are, every column is made
 without a loop. The others (batches, compressed bodies, origins that are not laid out) are read one
-by one and put among them: ``_Uncommon``.
+by one and put among them (``_read_uncommon``).
 
     timestamp       when the message got its offset, as the index has it: never decreasing
     born_timestamp  what the producer said; null when it said nothing
     key, tag        null when there is none
 
-Not here: which rows (``entries.py``), types (``schema.py``), what an origin is (``origins.py``).
+Not here: which rows (``gather.py``), Arrow types (``layout.py``).
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.bulk.gather import Buffers, Gathered, Spans
+from penstock.bulk.gather import Buffers, GatheredRecords, Spans
 from penstock.bulk.layout import TYPES, Column, arrow_schema, kinds
 from penstock.bulk.maps import amqp_maps, amqp_properties, maps_of, property_maps
 from penstock.model.record import Facts, Record, RecordFlag, Wire
@@ -37,7 +37,7 @@ from penstock.wire.rocketmq.stored import RocketmqFacts, SysFlag, split_batch, s
 #
 # A body that cannot be inflated is given as it was stored: one bad message must not stop a query.
 #
-# Not here: the bytes themselves (``wire/<protocol>/facts.py``).
+# Not here: the bytes themselves (``wire/<protocol>``).
 
 
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -200,7 +200,7 @@ class Rows:
 
     def __init__(
         self,
-        gathered: Gathered,
+        gathered: GatheredRecords,
         span: tuple[int, int],
         names: tuple[str, int],
         origins: Mapping[int, Origin],

@@ -1,9 +1,9 @@
 """The Flight server: rows by ticket, questions to the broker as actions (D18).
 
-    do_get(ticket)       rows of a range (``tickets.py``); each batch says where the range stands
+    do_get(ticket)       rows of a range (``link.py``); each batch says where the range stands
     do_action(name, b)   a question of ``link.ACTIONS`` in JSON, answered by the broker
     list_flights         every topic, one endpoint for each queue with its ticket
-    get_flight_info      the same for one topic (path) or for a command in JSON (``Command``)
+    get_flight_info      the same for one topic (path) or for a command in JSON (``ReadCommand``)
 
 So plain pyarrow needs nothing of ours: ``get_flight_info``, then ``do_get`` of each endpoint.
 
@@ -24,12 +24,12 @@ from typing import Any, Final
 import msgspec
 from pyarrow import flight
 
-from penstock.bulk.broker import BrokerLine
+from penstock.bulk.broker import BrokerClient
 from penstock.bulk.columns import known_origins
 from penstock.bulk.gather import SegmentMaps
 from penstock.bulk.layout import arrow_schema
 from penstock.bulk.link import ROWS_PER_BATCH, BulkError, Problem, RowFilter, Ticket, decode_ticket
-from penstock.bulk.reading import Reading, read_ticket
+from penstock.bulk.reading import BatchStream, read_ticket
 from penstock.model.queries import (
     ACTIONS,
     BAD_REQUEST,
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 _QUESTIONS: Final[msgspec.json.Decoder[AnyRequest]] = msgspec.json.Decoder(AnyRequest)
 
 
-class Command(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ReadCommand(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What to read, for ``get_flight_info``: a topic, and what its tickets shall say."""
 
     topic: str
@@ -63,21 +63,21 @@ class Command(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     check: bool = False
 
 
-class BrokerPlace:
-    """The data directory of a living broker; satisfies ``reading.Place``."""
+class BrokerDirectory:
+    """The data directory of a living broker; satisfies ``reading.RowSource``."""
 
-    def __init__(self, directory: Path, line: BrokerLine) -> None:
+    def __init__(self, directory: Path, broker: BrokerClient) -> None:
         self.directory: Final = directory
         self.maps: Final = SegmentMaps(directory)
         self.origins: Final = known_origins()
-        self._line = line
+        self._broker = broker
 
     def locate(self, ticket: Ticket, start: int) -> LocateResponse:
         """Ask the broker where the entries are."""
         question = LocateRequest(
             topic=ticket.topic, queue=ticket.queue, start=start, end=ticket.end
         )
-        answer = self._line.ask("locate", question)
+        answer = self._broker.ask("locate", question)
         assert isinstance(answer, LocateResponse)
         return answer
 
@@ -88,7 +88,7 @@ class BulkServer(flight.FlightServerBase):
     def __init__(
         self,
         directory: Path,
-        line: BrokerLine,
+        broker: BrokerClient,
         location: str,
         *,
         streams_max: int = STREAMS_MAX,
@@ -96,15 +96,15 @@ class BulkServer(flight.FlightServerBase):
     ) -> None:
         """``beside``: the same server on another address; what is bounded is bounded for both."""
         super().__init__(location)
-        self._line = line
-        self._place: BrokerPlace
+        self._broker = broker
+        self._source: BrokerDirectory
         self._streams: threading.BoundedSemaphore
         self._decoders: threading.BoundedSemaphore
         if beside is not None:
-            self._place, self._streams = beside._place, beside._streams
+            self._source, self._streams = beside._source, beside._streams
             self._decoders = beside._decoders
             return
-        self._place = BrokerPlace(directory, line)
+        self._source = BrokerDirectory(directory, broker)
         self._streams = threading.BoundedSemaphore(streams_max)
         self._decoders = threading.BoundedSemaphore(DECODERS_MAX)
 
@@ -113,28 +113,30 @@ class BulkServer(flight.FlightServerBase):
     def do_get(self, context: Any, ticket: Any) -> Any:
         try:
             wanted = decode_ticket(ticket.ticket)
-            reading = read_ticket(self._place, wanted)
+            stream = read_ticket(self._source, wanted)
         except BulkError as problem:
-            raise _told(problem) from None
-        return flight.GeneratorStream(arrow_schema(wanted.columns), self._batches(reading))
+            raise _flight_error(problem) from None
+        return flight.GeneratorStream(arrow_schema(wanted.columns), self._batches(stream))
 
-    def _batches(self, reading: Reading) -> Iterator[Any]:
+    def _batches(self, stream: BatchStream) -> Iterator[Any]:
         """One batch after the other, each with the state of its range."""
         if not self._streams.acquire(timeout=STREAM_WAIT_S):
-            raise _told(BulkError(UNREACHABLE, "too many reads at a time; come again"))
+            raise _flight_error(BulkError(UNREACHABLE, "too many reads at a time; come again"))
         try:
             while True:
                 with self._decoders:
-                    step = next(reading, None)
+                    step = next(stream, None)
                 if step is None:
                     return
                 batch, so_far = step
                 yield batch, msgspec.json.encode(so_far)
         except BulkError as problem:
-            raise _told(problem) from None
+            raise _flight_error(problem) from None
         except OSError as problem:
             _log.warning("a read failed", extra={"why": str(problem)})
-            raise _told(BulkError(UNREACHABLE, f"reading the log failed: {problem}")) from None
+            raise _flight_error(
+                BulkError(UNREACHABLE, f"reading the log failed: {problem}")
+            ) from None
         finally:
             # Also when the reader has left: pyarrow then closes this generator.
             self._streams.release()
@@ -148,9 +150,9 @@ class BulkServer(flight.FlightServerBase):
                 raise BulkError(
                     BAD_REQUEST, f"there is no action {name!r}, only {', '.join(ACTIONS)}"
                 )
-            answer = self._line.ask(name, _question(name, action.body.to_pybytes()))
+            answer = self._broker.ask(name, _question(name, action.body.to_pybytes()))
         except BulkError as problem:
-            raise _told(problem) from None
+            raise _flight_error(problem) from None
         return iter([flight.Result(msgspec.json.encode(answer))])
 
     def list_actions(self, context: Any) -> Any:
@@ -163,9 +165,9 @@ class BulkServer(flight.FlightServerBase):
         try:
             resolved = self._resolved(ResolveRequest(pattern=criteria.decode() or None))
         except (BulkError, UnicodeDecodeError) as problem:
-            raise _told(problem) from None
+            raise _flight_error(problem) from None
         for topic in resolved.topics:
-            yield _described(topic, resolved.epoch, Command(topic=topic.name))
+            yield _described(topic, resolved.epoch, ReadCommand(topic=topic.name))
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """The queues of one topic and a ticket for what each has now."""
@@ -174,10 +176,10 @@ class BulkServer(flight.FlightServerBase):
             resolved = self._resolved(ResolveRequest(topics=[command.topic]))
             return _described(resolved.topics[0], resolved.epoch, command, descriptor)
         except (BulkError, ValueError) as problem:
-            raise _told(problem) from None
+            raise _flight_error(problem) from None
 
     def _resolved(self, question: ResolveRequest) -> ResolveResponse:
-        answer = self._line.ask("resolve", question)
+        answer = self._broker.ask("resolve", question)
         assert isinstance(answer, ResolveResponse)
         return answer
 
@@ -192,18 +194,18 @@ def _question(name: str, body: bytes) -> AnyRequest:
         raise BulkError(BAD_REQUEST, f"action {name!r}: {problem}") from None
 
 
-def _command(descriptor: Any) -> Command:
+def _command(descriptor: Any) -> ReadCommand:
     if descriptor.path:
-        return Command(topic=b"/".join(descriptor.path).decode())
+        return ReadCommand(topic=b"/".join(descriptor.path).decode())
     try:
-        return msgspec.json.decode(descriptor.command or b"", type=Command)
+        return msgspec.json.decode(descriptor.command or b"", type=ReadCommand)
     except msgspec.MsgspecError as problem:
         raise BulkError(
             BAD_REQUEST, f'name a topic as path, or a command like {{"topic": "orders"}}: {problem}'
         ) from None
 
 
-def _described(topic: TopicRange, epoch: int, command: Command, descriptor: Any = None) -> Any:
+def _described(topic: TopicRange, epoch: int, command: ReadCommand, descriptor: Any = None) -> Any:
     """A topic as Flight tells it: one endpoint, without a place of its own, for each queue."""
     endpoints, rows = [], 0
     for queue in topic.queues:
@@ -228,10 +230,10 @@ def _described(topic: TopicRange, epoch: int, command: Command, descriptor: Any 
     return flight.FlightInfo(arrow_schema(command.columns), descriptor, endpoints, rows, size)
 
 
-def _told(problem: Exception) -> Exception:
+def _flight_error(problem: Exception) -> Exception:
     """The error as Flight carries it."""
     kind = problem.kind if isinstance(problem, BulkError) else BAD_REQUEST
     extra = msgspec.json.encode(Problem(kind=kind, text=str(problem)))
     error = flight.FlightUnavailableError if kind == UNREACHABLE else flight.FlightServerError
-    told: Exception = error(str(problem), extra_info=extra)
-    return told
+    made: Exception = error(str(problem), extra_info=extra)
+    return made

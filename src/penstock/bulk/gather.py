@@ -7,7 +7,7 @@ each record, and costs more than all the rest.
 
 Invariant: of a good record every span can be read.
 
-Not here: columns (``columns.py``), which entries (``entries.py``).
+Not here: columns (``columns.py``), who knows the index files (``broker.py``, ``offline.py``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from penstock.model.record import Record, RecordKind
 _MESSAGE: Final = int(RecordKind.MESSAGE)
 
 
-class Gathered:
+class GatheredRecords:
     """Good records: their entries, headers and where their origins begin."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Gathered:
         self.headers: Final = headers
         self._segments = segments
         self._numbers = segment_numbers
-        """1 for the first segment, as in ``views.Buffers``."""
+        """1 for the first segment, as in ``Buffers``."""
         self._places = places
         self._origins = places + HEADER_BYTES + TARGET_BYTES * headers["targets"].astype(np.int64)
 
@@ -83,9 +83,9 @@ class Gathered:
             raise DamagedRecord(position)
         return record
 
-    def take(self, rows: Column) -> Gathered:
+    def take(self, rows: Column) -> GatheredRecords:
         """Some of the records, in any order."""
-        return Gathered(
+        return GatheredRecords(
             picked(self.entries, rows),
             picked(self.headers, rows),
             self._segments,
@@ -98,7 +98,9 @@ class DamagedRecord(Exception):
     """A record that had to be read as a whole fails its checksum; the argument is its position."""
 
 
-def gather(maps: SegmentMaps, entries: Column, *, is_checked: bool) -> tuple[Gathered, Column]:
+def gather(
+    maps: SegmentMaps, entries: Column, *, is_checked: bool
+) -> tuple[GatheredRecords, Column]:
     """The good records of these entries, and the numbers of the entries whose record is lost."""
     count = len(entries)
     positions = entries["position"]
@@ -121,7 +123,7 @@ def gather(maps: SegmentMaps, entries: Column, *, is_checked: bool) -> tuple[Gat
         else:
             plain(headers)[rows], numbers[rows] = plain(found), len(segments)
             places[rows], is_good[rows] = place, judged
-    gathered = Gathered(entries, headers, segments, numbers, places)
+    gathered = GatheredRecords(entries, headers, segments, numbers, places)
     if is_good.all():
         return gathered, np.empty(0, np.int64)
     return gathered.take(np.flatnonzero(is_good)), np.flatnonzero(~is_good)
@@ -166,8 +168,7 @@ def _checked(data: Any, places: Column, headers: Column) -> Column:
 # A sector that the disk cannot read ends the process (SIGBUS), and only it: the broker starts it
 # again, other reads go on behind their last batch, and the one that needs the sector fails when its
 # patience is over, with "no answer from Penstock's Flight port".
-#
-# Not here: what is in a segment (``gather.py``). Nothing above a reader's durable end is looked at.
+# Nothing above a reader's durable end is looked at.
 
 
 MAPS_MAX: Final = 32
@@ -280,20 +281,20 @@ class SegmentMaps:
             os.close(fd)
 
 
-# ---- entries ------------------------------------------------------------------------------------
-# The index entries of a range, from files and from the broker's tail, in stretches.
+# ---- index entries ------------------------------------------------------------------------------
+# Those of a range come from files and from the broker's tail, a file at a time.
 #
-# Invariant: the entries of all stretches ascend and do not overlap, whatever a damaged file says.
+# Invariant: they ascend and do not overlap, whatever a damaged file says.
 # What is missing between two of them is a hole, which the caller counts.
-#
-# Not here: who knows the files (``broker.py``, ``offline.py``), the records (``gather.py``).
 
 
 class IndexFileGone(Exception):
     """A file was removed since it was named; whoever named it should be asked again."""
 
 
-def stretches(directory: Path, located: LocateResponse, start: int, end: int) -> Iterator[Column]:
+def index_entries(
+    directory: Path, located: LocateResponse, start: int, end: int
+) -> Iterator[Column]:
     """The entries that hold any offset of [start, end), at most a file of them at a time."""
     firsts = [file.first_offset for file in located.files]
     for number, file in enumerate(located.files):
@@ -360,8 +361,6 @@ def _within(entries: Column, start: int, end: int) -> Column:
 #
 # | buffer 0      bytes made up by us: values that stand nowhere as they should be read
 # | buffer 1 ...  segments of the log
-#
-# Not here: where the values are (``gather.py``, ``columns.py``).
 
 
 INLINE_BYTES: Final = 12

@@ -14,8 +14,7 @@ reads rows (``flight.py``, ``offline.py``).
 """
 
 import struct
-from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -25,8 +24,6 @@ from penstock.model.queries import (
     RESPONSES,
     AnyRequest,
     AnyResponse,
-    OffsetMap,
-    ResolveResponse,
 )
 
 SOCKET_NAME: Final = "bulk.sock"
@@ -215,23 +212,3 @@ def decode_ticket(data: bytes) -> Ticket:
         return msgspec.json.decode(data, type=Ticket)
     except (msgspec.MsgspecError, ValueError) as problem:
         raise BulkError("bad-request", f"this is no ticket: {problem}") from None
-
-
-class Bulk(Protocol):
-    """Where rows come from: ``client.BulkClient`` or ``offline.OfflineBulk`` (``path = DIR``)."""
-
-    def resolve(
-        self, topics: list[str] | None = None, *, pattern: str | None = None
-    ) -> ResolveResponse:
-        """Topics, their queues and what can be read of each."""
-        ...
-
-    def by_time(self, topic: str, at_ms: int) -> OffsetMap:
-        """First offsets stored at or after a time."""
-        ...
-
-    def read(self, ticket: Ticket) -> Iterator[Any]:
-        """The rows of a ticket as ``pyarrow.RecordBatch`` es, without the empty last one."""
-        ...
-
-    def close(self) -> None: ...

@@ -3,7 +3,7 @@
 ``OfflineBulk`` answers what ``client.BulkClient`` answers, for a directory that does not change:
 the same tickets give the same rows. It refuses a directory that a living broker has.
 
-Not here: the directory (``stopped.py``), the rows (``reading.py``).
+Not here: the rows (``reading.py``).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ from penstock.model.record import RecordFlag, RecordKind
 
 
 class OfflineBulk:
-    """The queues of one directory; satisfies ``tickets.Bulk`` and ``reading.Place``."""
+    """The queues of one directory; satisfies ``reading.RowSource``."""
 
     def __init__(self, path: str | Path) -> None:
         self.directory: Final = Path(path)
@@ -372,12 +372,12 @@ def _check_format(directory: Path) -> None:
 
 def _catalog_rows(directory: Path) -> dict[RowKey, bytes]:
     """All rows, those in SQLite's write-ahead file included; the directory stays as it is."""
-    with tempfile.TemporaryDirectory(prefix="penstock-") as place:
+    with tempfile.TemporaryDirectory(prefix="penstock-") as copy:
         for suffix in ("", "-wal"):
             source = directory / (CATALOG_NAME + suffix)
             if source.is_file():
-                shutil.copyfile(source, Path(place) / source.name)
-        catalog = SqliteCatalog(Path(place) / CATALOG_NAME)
+                shutil.copyfile(source, Path(copy) / source.name)
+        catalog = SqliteCatalog(Path(copy) / CATALOG_NAME)
         try:
             return catalog.load()
         finally:

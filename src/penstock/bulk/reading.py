@@ -1,13 +1,13 @@
 """Reading a ticket: entries, records, filter, columns; batch by batch, with nothing kept between.
 
-Memory: entries of one index file, the maps of ``segments.py`` and one batch of at most
+Memory: entries of one index file, the maps of ``gather.py`` and one batch of at most
 ``rows_per_batch`` rows whose records have ``BATCH_BYTES_MAX`` (or one larger record), and at most
 ``columns.OWN_BYTES_MAX`` of inflated bodies. The next batch is made when it is asked for.
 
 Every offset of the range is accounted for: read, lost or dropped. Lost is what the index has not,
 what retention removed and what is damaged; unless the ticket says otherwise that ends the read.
 
-Not here: sending batches (``flight.py``), who knows where entries are (a ``Place``).
+Not here: sending batches (``flight.py``), who knows where entries are (a ``RowSource``).
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from penstock.bulk.columns import Origin, Rows
-from penstock.bulk.gather import DamagedRecord, IndexFileGone, SegmentMaps, gather, stretches
+from penstock.bulk.gather import DamagedRecord, IndexFileGone, SegmentMaps, gather, index_entries
 from penstock.bulk.layout import Column, arrow_schema
 from penstock.bulk.link import COLUMNS, TAG, BulkError, RowFilter, Summary, Ticket
 from penstock.engine.filter.filters import parse_tags
@@ -35,10 +35,10 @@ BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 LOCATE_TRIES: Final = 3
 """Files may be removed between being named and being opened; not again and again."""
 
-Reading = Iterator[tuple[pa.RecordBatch, Summary]]
+BatchStream = Iterator[tuple[pa.RecordBatch, Summary]]
 
 
-class Place(Protocol):
+class RowSource(Protocol):
     """A data directory whose queues can be found."""
 
     @property
@@ -59,51 +59,53 @@ class Place(Protocol):
         ...
 
 
-def read_ticket(place: Place, ticket: Ticket) -> Reading:
+def read_ticket(source: RowSource, ticket: Ticket) -> BatchStream:
     """The rows of a ticket, and after each batch what became of the range so far."""
-    reader = _TicketReader(place, ticket)
+    reader = _TicketReader(source, ticket)
     return reader.batches()
 
 
 class _TicketReader:
     """One pass over one range."""
 
-    def __init__(self, place: Place, ticket: Ticket) -> None:
-        self._place = place
+    def __init__(self, source: RowSource, ticket: Ticket) -> None:
+        self._source = source
         self._ticket = ticket
         self._columns = list(ticket.columns or COLUMNS)
-        self._wanted = Wanted(ticket.filter)
+        self._wanted = CompiledFilter(ticket.filter)
         self._at = ticket.start
         """Everything below is accounted for."""
         self._summary = Summary(next_offset=ticket.start)
         self._run_start = 0
 
-    def batches(self) -> Reading:
-        tries, told = 0, -1
+    def batches(self) -> BatchStream:
+        tries, reported = 0, -1
         while self._at < self._ticket.end:
             before = self._at
             located = self._located()
             try:
-                for entries in stretches(self._place.directory, located, self._at, located.end):
-                    for batch in self._stretch(entries):
-                        told = self._at
-                        yield batch, self._told()
-                    if told != self._at:
+                for entries in index_entries(
+                    self._source.directory, located, self._at, located.end
+                ):
+                    for batch in self._read_entries(entries):
+                        reported = self._at
+                        yield batch, self._so_far()
+                    if reported != self._at:
                         # Nothing was wanted: the reader should know that we are alive.
-                        told = self._at
-                        yield self._no_rows(), self._told()
+                        reported = self._at
+                        yield self._no_rows(), self._so_far()
             except IndexFileGone:
                 tries = 0 if self._at > before else tries + 1
                 if tries < LOCATE_TRIES:
                     continue
             self._lose(located.end, "the index has no entry of them")
-        if told != self._ticket.end:
-            yield self._no_rows(), self._told()
+        if reported != self._ticket.end:
+            yield self._no_rows(), self._so_far()
 
     def _located(self) -> LocateResponse:
         """Where to go on; checks that it is still the same queue, and counts what is gone."""
         ticket, at = self._ticket, self._at
-        located = self._place.locate(ticket, at)
+        located = self._source.locate(ticket, at)
         for what, asked, found in (
             ("epoch", ticket.epoch, located.epoch),
             ("incarnation", ticket.incarnation, located.incarnation),
@@ -125,7 +127,7 @@ class _TicketReader:
             )
         return located
 
-    def _stretch(self, entries: Column) -> Iterator[pa.RecordBatch]:
+    def _read_entries(self, entries: Column) -> Iterator[pa.RecordBatch]:
         """Cut entries into batches and read them."""
         is_wanted = self._wanted.entries(entries)
         is_dropped = (entries["flags"] & INDEX_TRANSIENT > 0) & (
@@ -168,12 +170,12 @@ class _TicketReader:
         self._summary.dropped += dropped
         lost = holes
         while True:
-            gathered, missing = gather(self._place.maps, wanted, is_checked=ticket.check)
+            gathered, missing = gather(self._source.maps, wanted, is_checked=ticket.check)
             if len(missing):
                 gone = wanted[missing]
                 lost += self._count_gone(gone, start)
             rows = Rows(
-                gathered, (start, ticket.end), (ticket.topic, ticket.queue), self._place.origins
+                gathered, (start, ticket.end), (ticket.topic, ticket.queue), self._source.origins
             )
             try:
                 self._wanted.keep(rows)
@@ -201,7 +203,7 @@ class _TicketReader:
         if batch.num_rows:
             yield batch
 
-    def _told(self) -> Summary:
+    def _so_far(self) -> Summary:
         """The state of things, for one batch."""
         return replace(self._summary, next_offset=self._at)
 
@@ -235,17 +237,15 @@ class _TicketReader:
         self._summary.lost += lost
 
 
-# ---- filtering ----------------------------------------------------------------------------------
+# ---- filter -------------------------------------------------------------------------------------
 # Which rows a reader wants: tags by the hash in the index first, SQL92 by the record's properties.
 #
 # Filters are the broker's own (``engine/filter``), so a query sees what a RocketMQ consumer with
 # the same expression sees. A tag filter leaves records unread whose hash says no; SQL92 costs a
 # loop.
-#
-# Not here: the rows (``columns.py``).
 
 
-class Wanted:
+class CompiledFilter:
     """A compiled filter; one that wants everything costs nothing."""
 
     def __init__(self, row_filter: RowFilter | None) -> None:

@@ -6,7 +6,7 @@ For every query that reads a Penstock the broker then knows its name, how long b
 how that time is made up; ``penstock queries`` and ``/api/flow`` show it. Which broker and
 subscription a query belongs to stands in the latest offset that the source reports.
 
-How the time is divided: tasks report what reading took (``reading.py``), Spark what all tasks took
+How the time is divided: tasks report what reading took (``readers.py``), Spark what all tasks took
 (``addBatch``), and the difference is the transformation; what a batch took outside its tasks
 (commit of files, commit log) counts as the sink's. Spark runs a transformation and the writing of
 its rows in the same tasks, so a sink that writes slowly there counts as transformation.
@@ -46,8 +46,8 @@ QUERIES_MAX: Final = 1024
 _log = logging.getLogger(__name__)
 
 
-class Told(msgspec.Struct, frozen=True):
-    """One report: to whom, about what."""
+class QueryReport(msgspec.Struct, frozen=True):
+    """What the listener has to say of one query: to which broker, about which subscription."""
 
     endpoint: str
     subscription: str
@@ -59,30 +59,32 @@ class Told(msgspec.Struct, frozen=True):
 class PenstockListener(StreamingQueryListener):
     """One for all queries of a session."""
 
-    def __init__(self, tell: Callable[[Told], None] | None = None) -> None:
-        self._tell: Final = tell or Teller().tell
+    def __init__(self, send: Callable[[QueryReport], None] | None = None) -> None:
+        self._send: Final = send or ReportSender().send
         self._sources: dict[str, list[tuple[str, str]]] = {}
-        """Places and subscriptions by the id of a run."""
+        """Endpoints and subscriptions by the id of a run."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing is known yet about where it reads."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = event.progress
-        places = [each for each in map(place_of, progress.sources) if each is not None]
-        if not places:
+        brokers = [each for each in map(broker_of, progress.sources) if each is not None]
+        if not brokers:
             return
         if len(self._sources) >= QUERIES_MAX:
             self._sources.clear()
-        self._sources[str(progress.runId)] = places
+        self._sources[str(progress.runId)] = brokers
         report = batch_progress(progress)
         state = "running" if progress.numInputRows else "idle"
-        for endpoint, subscription in places:
-            self._tell(Told(endpoint, subscription, report, state))
+        for endpoint, subscription in brokers:
+            self._send(QueryReport(endpoint, subscription, report, state))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         for endpoint, subscription in self._sources.get(str(event.runId), ()):
-            self._tell(Told(endpoint, subscription, BatchProgress(query_id=str(event.id)), "idle"))
+            self._send(
+                QueryReport(endpoint, subscription, BatchProgress(query_id=str(event.id)), "idle")
+            )
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """It was stopped, or it failed."""
@@ -91,10 +93,10 @@ class PenstockListener(StreamingQueryListener):
             state, text = "failed", event.exception.strip().splitlines()[0][:500]
         for endpoint, subscription in self._sources.pop(str(event.runId), ()):
             progress = BatchProgress(query_id=str(event.id))
-            self._tell(Told(endpoint, subscription, progress, state, text))
+            self._send(QueryReport(endpoint, subscription, progress, state, text))
 
 
-def place_of(source: Any) -> tuple[str, str] | None:
+def broker_of(source: Any) -> tuple[str, str] | None:
     """Endpoint and subscription of a source, if it reads a Penstock that runs."""
     try:
         latest = json.loads(source.latestOffset)
@@ -120,31 +122,33 @@ def batch_progress(progress: Any) -> BatchProgress:
     )
 
 
-class Teller:
+class ReportSender:
     """Sends reports from a thread of its own."""
 
     def __init__(self) -> None:
-        self._waiting: queue.Queue[Told] = queue.Queue(WAITING_MAX)
+        self._waiting: queue.Queue[QueryReport] = queue.Queue(WAITING_MAX)
         self._clients: dict[str, BulkClient] = {}
         self._thread: threading.Thread | None = None
 
-    def tell(self, told: Told) -> None:
+    def send(self, report: QueryReport) -> None:
         """Send it soon, unless too many wait."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="penstock-teller", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="penstock-reports", daemon=True)
             self._thread.start()
         with contextlib.suppress(queue.Full):
-            self._waiting.put_nowait(told)
+            self._waiting.put_nowait(report)
 
     def _run(self) -> None:
         while True:
-            told = self._waiting.get()
-            client = self._clients.get(told.endpoint)
+            report = self._waiting.get()
+            client = self._clients.get(report.endpoint)
             if client is None:
-                client = self._clients[told.endpoint] = BulkClient(
-                    told.endpoint, patience_s=REPORT_S
+                client = self._clients[report.endpoint] = BulkClient(
+                    report.endpoint, patience_s=REPORT_S
                 )
             try:
-                client.report(told.subscription, told.progress, state=told.state, text=told.text)
+                client.report(
+                    report.subscription, report.progress, state=report.state, text=report.text
+                )
             except PenstockError as problem:
                 _log.warning("a batch could not be reported: %s", problem)

@@ -4,7 +4,7 @@
 ``BadOption`` that names the option, what is wrong with it, and for an unknown one the nearest.
 
 Invariant: pure and cheap; Spark makes a source several times for one query, in several processes.
-Not here: what offsets mean (``offsets.py``, ``beginning.py``), who uses them.
+Not here: what offsets mean (``upstream.py``, ``query.py``).
 """
 
 import difflib

@@ -1,4 +1,7 @@
-"""A Penstock broker as upstream, through its Flight port (D18).
+"""A Penstock as upstream: a broker through its Flight port, or a stopped one's directory (D18).
+
+A data directory (``path``) is a stopped broker's or a copy; executors read the same path, so it
+must be there on every machine.
 
 Not here: retries and the connection (``bulk/client.py``), what a query makes of it (``query.py``).
 """
@@ -7,11 +10,25 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from penstock.bulk.client import BulkClient
-from penstock.bulk.link import Bulk, Summary, Ticket
+from penstock.bulk.link import Summary, Ticket
 from penstock.bulk.offline import OfflineBulk
-from penstock.model.queries import BatchProgress, LeaseRequest, OffsetMap, PollRequest, PollResponse
+from penstock.model.queries import (
+    BatchProgress,
+    LeaseRequest,
+    OffsetMap,
+    PollRequest,
+    PollResponse,
+    ResolveResponse,
+)
 from penstock.spark.options import SourceOptions
-from penstock.spark.upstream import Found, Marks, Position, Queue, Range, local_poll
+from penstock.spark.upstream import (
+    OffsetsByQueue,
+    Position,
+    ReadRange,
+    SourceQueue,
+    SourceQueues,
+    local_poll,
+)
 
 
 class FlightUpstream:
@@ -23,26 +40,13 @@ class FlightUpstream:
         self._topics: Final = list(options.topics) or None
         self._pattern: Final = options.pattern or None
 
-    def found(self) -> Found:
+    def resolve(self) -> SourceQueues:
         """Topics, their queues and what can be read of each."""
-        resolved = self._client.resolve(self._topics, pattern=self._pattern)
-        queues = [
-            Queue(
-                topic=topic.name,
-                queue=str(each.queue),
-                incarnation=each.incarnation,
-                earliest=each.earliest,
-                end=each.end,
-                bytes=each.bytes,
-            )
-            for topic in resolved.topics
-            for each in topic.queues
-        ]
-        return Found(epoch=resolved.epoch, queues=queues)
+        return _queues(self._client.resolve(self._topics, pattern=self._pattern))
 
     def at_time(self, topic: str, at_ms: int) -> dict[str, int]:
         """First offsets stored at or after a time."""
-        return as_marks(self._client.by_time(topic, at_ms)).get(topic, {})
+        return with_text_queues(self._client.by_time(topic, at_ms)).get(topic, {})
 
     def poll(self, request: PollRequest[str]) -> PollResponse[str]:
         """How far the next batch may go; waits at the broker, which numbers its queues."""
@@ -51,7 +55,7 @@ class FlightUpstream:
                 subscription=self._options.subscription,
                 topics=self._topics,
                 pattern=self._pattern,
-                start=as_offset_map(request.start),
+                start=with_queue_numbers(request.start),
                 epoch=request.epoch,
                 rows_max=request.rows_max,
                 bytes_max=request.bytes_max,
@@ -62,10 +66,10 @@ class FlightUpstream:
         )
         return PollResponse(
             epoch=answer.epoch,
-            ends=as_marks(answer.ends),
-            latest=as_marks(answer.latest),
-            starts=as_marks(answer.starts),
-            incarnations=as_marks(answer.incarnations),
+            ends=with_text_queues(answer.ends),
+            latest=with_text_queues(answer.latest),
+            starts=with_text_queues(answer.starts),
+            incarnations=with_text_queues(answer.incarnations),
             rows=answer.rows,
             bytes=answer.bytes,
             lag_rows=answer.lag_rows,
@@ -74,7 +78,7 @@ class FlightUpstream:
             held=answer.held,
         )
 
-    def read(self, wanted: Range) -> Iterator[Any]:
+    def read(self, wanted: ReadRange) -> Iterator[Any]:
         return self._client.read(ticket(wanted, self._options))
 
     def summary(self) -> Summary:
@@ -89,7 +93,7 @@ class FlightUpstream:
                 topics=self._topics,
                 pattern=self._pattern,
                 ttl_ms=int(self._options.lease_ttl_s * 1000),
-                start=as_offset_map(start.offsets),
+                start=with_queue_numbers(start.offsets),
             )
         )
         return (leased.text or "the lease was broken") if leased.is_broken else ""
@@ -101,7 +105,25 @@ class FlightUpstream:
         self._client.close()
 
 
-def ticket(wanted: Range, options: SourceOptions) -> Ticket:
+def _queues(resolved: ResolveResponse) -> SourceQueues:
+    return SourceQueues(
+        epoch=resolved.epoch,
+        queues=[
+            SourceQueue(
+                topic=topic.name,
+                queue=str(each.queue),
+                incarnation=each.incarnation,
+                earliest=each.earliest,
+                end=each.end,
+                bytes=each.bytes,
+            )
+            for topic in resolved.topics
+            for each in topic.queues
+        ],
+    )
+
+
+def ticket(wanted: ReadRange, options: SourceOptions) -> Ticket:
     """The bulk lane's ticket for a range.
 
     Those who accept loss accept offsets of another epoch, too.
@@ -122,15 +144,15 @@ def ticket(wanted: Range, options: SourceOptions) -> Ticket:
     )
 
 
-def as_offset_map(marks: Marks) -> OffsetMap:
+def with_queue_numbers(offsets: OffsetsByQueue) -> OffsetMap:
     """Numbers for queues, as the bulk lane has them."""
     return {
         topic: {int(queue): number for queue, number in queues.items()}
-        for topic, queues in marks.items()
+        for topic, queues in offsets.items()
     }
 
 
-def as_marks(offsets: OffsetMap) -> Marks:
+def with_text_queues(offsets: OffsetMap) -> OffsetsByQueue:
     """Texts for queues, as checkpoints have them."""
     return {
         topic: {str(queue): number for queue, number in queues.items()}
@@ -138,54 +160,34 @@ def as_marks(offsets: OffsetMap) -> Marks:
     }
 
 
-# ---- offline ------------------------------------------------------------------------------------
-# A data directory as upstream: a stopped broker's, or a copy, without any broker (``path``).
-#
-# Executors read the same path, so it must be there on every machine.
-# Not here: reading the files (``bulk/offline.py``).
-
-
 class OfflineUpstream:
     """One data directory; nobody is told of progress and nothing has to be held."""
 
-    def __init__(self, options: SourceOptions, bulk: Bulk | None = None) -> None:
+    def __init__(self, options: SourceOptions, bulk: OfflineBulk | None = None) -> None:
         self._options: Final = options
-        self._bulk: Any = bulk if bulk is not None else OfflineBulk(options.path)
+        self._bulk = bulk if bulk is not None else OfflineBulk(options.path)
 
-    def found(self) -> Found:
+    def resolve(self) -> SourceQueues:
         """Topics, their queues and what can be read of each."""
         options = self._options
-        resolved = self._bulk.resolve(list(options.topics) or None, pattern=options.pattern or None)
-        queues = [
-            Queue(
-                topic=topic.name,
-                queue=str(each.queue),
-                incarnation=each.incarnation,
-                earliest=each.earliest,
-                end=each.end,
-                bytes=each.bytes,
-            )
-            for topic in resolved.topics
-            for each in topic.queues
-        ]
-        return Found(epoch=resolved.epoch, queues=queues)
+        return _queues(
+            self._bulk.resolve(list(options.topics) or None, pattern=options.pattern or None)
+        )
 
     def at_time(self, topic: str, at_ms: int) -> dict[str, int]:
         """First offsets stored at or after a time."""
-        return as_marks(self._bulk.by_time(topic, at_ms)).get(topic, {})
+        return with_text_queues(self._bulk.by_time(topic, at_ms)).get(topic, {})
 
     def poll(self, request: PollRequest[str]) -> PollResponse[str]:
         """How far the next batch may go; never waits, because nothing comes."""
-        return local_poll(self.found(), request)
+        return local_poll(self.resolve(), request)
 
-    def read(self, wanted: Range) -> Iterator[Any]:
-        batches: Iterator[Any] = self._bulk.read(ticket(wanted, self._options))
-        return batches
+    def read(self, wanted: ReadRange) -> Iterator[Any]:
+        return self._bulk.read(ticket(wanted, self._options))
 
     def summary(self) -> Summary:
         """What became of the range that was read last."""
-        found: Summary = self._bulk.summary
-        return found
+        return self._bulk.summary
 
     def keep(self, start: Position) -> str:
         return ""

@@ -1,4 +1,4 @@
-"""One streaming query as its source sees it: where it begins, how far each batch goes.
+"""How far each batch of a streaming query goes: where it begins, its limits, what is lost.
 
 Lives in the process that Spark keeps for the query on the driver's side. Spark asks ``following``
 after each batch, and every 10 ms when idle; so it waits at the broker (long poll). ``start`` is in
@@ -9,8 +9,7 @@ Invariants: an end never lies below its start, nor beyond what is durable, nor b
 with nothing new the answer is the very start that was given; with a frozen target (AvailableNow)
 it is reached and never passed.
 
-Not here: Spark's interface (``stream_reader.py``), the lease's thread (``keeper.py``), limits by
-time (``admission.py``).
+Not here: Spark's interface and the lease's thread (``readers.py``).
 """
 
 import difflib
@@ -28,15 +27,15 @@ from penstock.spark.upstream import (
     EARLIEST,
     LATEST,
     BadOffsets,
-    Found,
-    Marks,
+    OffsetsByQueue,
     Position,
+    SourceQueues,
     Upstream,
     local_poll,
+    parse_offsets,
     position,
     proportional_ends,
     rows_between,
-    users_marks,
 )
 
 POLL_MS: Final = 600
@@ -44,8 +43,12 @@ POLL_MS: Final = 600
 cost the broker less, but Spark asks the sources of a query in turn, and others wait meanwhile."""
 
 
-class Query:
-    """The positions of one query."""
+class BatchPlanner:
+    """Plans the batches of one query: its first position, and the end of each batch after that.
+
+    It never answers an end below its start, and gives the same start back while there is nothing
+    to read. It reads no rows.
+    """
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class Query:
         self._upstream: Final = upstream
         self._clock: Final = clock
         self.admission: Final = Admission(options.target_batch_s, options.rows_max or 1 << 40)
-        self._target: Marks | None = None
+        self._target: OffsetsByQueue | None = None
         self._latest: dict[str, Any] | None = None
         self._running: tuple[Position, int, float] | None = None
         """End, rows and beginning of the batch that Spark was given last."""
@@ -67,13 +70,13 @@ class Query:
 
     def initial(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins."""
-        found = self._upstream.found()
+        found = self._upstream.resolve()
         first = starting(self._options, self._upstream, found, default=LATEST_WORD)
         return first.as_json()
 
     def freeze(self) -> None:
         """AvailableNow: what there is at this moment, and nothing that comes later."""
-        self._target = self._upstream.found().marks("end")
+        self._target = self._upstream.resolve().by_queue("end")
 
     def latest(self) -> dict[str, Any] | None:
         """Where the queues ended at the last poll, for Spark's progress."""
@@ -138,7 +141,7 @@ class Query:
             if self._options.fails_on_data_loss:
                 raise BulkError(problem.kind, f"{problem}{ADVICE}") from None
             # The broker does not take these offsets any more; ``judge`` says what is left of them.
-            answer = local_poll(self._upstream.found(), request)
+            answer = local_poll(self._upstream.resolve(), request)
         if answer.lag_rows:
             self._row_bytes = answer.lag_bytes / answer.lag_rows
         self._latest = {
@@ -150,11 +153,11 @@ class Query:
         }
         return answer
 
-    def _earliest(self) -> Marks:
-        return self._upstream.found().marks("earliest")
+    def _earliest(self) -> OffsetsByQueue:
+        return self._upstream.resolve().by_queue("earliest")
 
     def _end(
-        self, start: Position, begins: Marks, answer: PollResponse[str], rows_max: int
+        self, start: Position, begins: OffsetsByQueue, answer: PollResponse[str], rows_max: int
     ) -> Position:
         """The end of the batch, with the queues that begin in it."""
         at = {topic: dict(queues) for topic, queues in start.offsets.items()}
@@ -181,8 +184,8 @@ class Query:
         )
 
     def _bounded(
-        self, at: Marks, answer: PollResponse[str], rows_max: int, *, is_moved: bool
-    ) -> Marks:
+        self, at: OffsetsByQueue, answer: PollResponse[str], rows_max: int, *, is_moved: bool
+    ) -> OffsetsByQueue:
         """Ends that the limits and the frozen target allow, never below ``at``."""
         allowed = _between(at, answer.ends, answer.latest)
         target = _between(at, self._target or answer.latest, answer.latest)
@@ -209,7 +212,7 @@ class Query:
         return self._clock() - self._idle_since < options.trigger_delay_s_max
 
 
-def _between(at: Marks, ends: Marks, latest: Marks) -> Marks:
+def _between(at: OffsetsByQueue, ends: OffsetsByQueue, latest: OffsetsByQueue) -> OffsetsByQueue:
     """The ends of the queues of ``at``, not below it and not above what there is."""
     return {
         topic: {
@@ -226,15 +229,15 @@ def _between(at: Marks, ends: Marks, latest: Marks) -> Marks:
     }
 
 
-def _only(marks: Marks, wanted: Marks) -> Marks:
+def _only(offsets: OffsetsByQueue, wanted: OffsetsByQueue) -> OffsetsByQueue:
     return {
-        topic: {queue: marks[topic][queue] for queue in queues if queue in marks.get(topic, {})}
+        topic: {queue: offsets[topic][queue] for queue in queues if queue in offsets.get(topic, {})}
         for topic, queues in wanted.items()
         if queues
     }
 
 
-# ---- admission ----------------------------------------------------------------------------------
+# ---- rows of a batch ----------------------------------------------------------------------------
 # F17, Spark admission: how many rows the next batch may have, so that it takes about its target.
 #
 # Who grants: the drain rate measured on the batches before. Who spends: ``latestOffset``. Who
@@ -251,7 +254,7 @@ def _only(marks: Marks, wanted: Marks) -> Marks:
 #   a batch is clearly faster or it is time to look again; or else the limit would fall to nothing,
 #   and the backlog grow.
 #
-# Pure: times come in as arguments. Not here: limits of bytes and minimum rows (``query.py``), the
+# Pure: times come in as arguments. Not here: limits of bytes and minimum rows (above), the
 # producers' side (F18, at the broker).
 
 
@@ -355,8 +358,6 @@ class Admission(msgspec.Struct):
 #
 # A queue that the user's JSON does not name begins at its earliest offset and ends at its latest
 # one; a topic or queue in it that does not exist is an error, as is an offset above what there is.
-#
-# Not here: the JSON's own rules (``offsets.py``), continuing from a checkpoint (``query.py``).
 
 
 EARLIEST_WORD: Final = "earliest"
@@ -364,46 +365,48 @@ LATEST_WORD: Final = "latest"
 
 
 def starting(
-    options: SourceOptions, upstream: Upstream, found: Found, *, default: str = EARLIEST_WORD
+    options: SourceOptions, upstream: Upstream, found: SourceQueues, *, default: str = EARLIEST_WORD
 ) -> Position:
     """The first position of a query."""
-    earliest = found.marks("earliest")
+    earliest = found.by_queue("earliest")
     if options.starting_at_ms >= 0:
         times = {topic: {"": options.starting_at_ms} for topic in earliest}
         offsets = _at_times(times, upstream, found, "earliest")
     elif options.starting_times:
-        times = users_marks("startingOffsetsByTimestamp", options.starting_times, is_nested=False)
+        times = parse_offsets("startingOffsetsByTimestamp", options.starting_times, is_nested=False)
         offsets = _at_times(times, upstream, found, "earliest")
     else:
         word = options.starting or default
         offsets = _by_word_or_offset("startingOffsets", word, found, "earliest")
         if not options.fails_on_data_loss:
             offsets = _not_below(offsets, earliest)
-    return Position(epoch=found.epoch, offsets=offsets, incarnations=found.marks("incarnation"))
+    return Position(epoch=found.epoch, offsets=offsets, incarnations=found.by_queue("incarnation"))
 
 
-def ending(options: SourceOptions, upstream: Upstream, found: Found) -> Position:
+def ending(options: SourceOptions, upstream: Upstream, found: SourceQueues) -> Position:
     if options.ending_at_ms >= 0:
-        times = {topic: {"": options.ending_at_ms} for topic in found.marks("end")}
+        times = {topic: {"": options.ending_at_ms} for topic in found.by_queue("end")}
         offsets = _at_times(times, upstream, found, "end")
     elif options.ending_times:
-        times = users_marks("endingOffsetsByTimestamp", options.ending_times, is_nested=False)
+        times = parse_offsets("endingOffsetsByTimestamp", options.ending_times, is_nested=False)
         offsets = _at_times(times, upstream, found, "end")
     else:
         if options.ending == EARLIEST_WORD:
             raise BadOffsets("option endingOffsets: earliest would end before it begins")
         offsets = _by_word_or_offset("endingOffsets", options.ending or LATEST_WORD, found, "end")
-    return Position(epoch=found.epoch, offsets=offsets, incarnations=found.marks("incarnation"))
+    return Position(epoch=found.epoch, offsets=offsets, incarnations=found.by_queue("incarnation"))
 
 
-def _by_word_or_offset(option: str, text: str, found: Found, otherwise: str) -> Marks:
+def _by_word_or_offset(
+    option: str, text: str, found: SourceQueues, otherwise: str
+) -> OffsetsByQueue:
     if text.lower() == EARLIEST_WORD:
-        return found.marks("earliest")
+        return found.by_queue("earliest")
     if text.lower() == LATEST_WORD:
-        return found.marks("end")
-    earliest, ends = found.marks("earliest"), found.marks("end")
-    given = users_marks(option, text)
-    offsets = found.marks(otherwise)
+        return found.by_queue("end")
+    earliest, ends = found.by_queue("earliest"), found.by_queue("end")
+    given = parse_offsets(option, text)
+    offsets = found.by_queue(otherwise)
     for topic, queues in _known(option, given, ends).items():
         for queue, offset in queues.items():
             end = ends[topic][queue]
@@ -417,8 +420,10 @@ def _by_word_or_offset(option: str, text: str, found: Found, otherwise: str) -> 
     return offsets
 
 
-def _at_times(times: Marks, upstream: Upstream, found: Found, otherwise: str) -> Marks:
-    offsets = found.marks(otherwise)
+def _at_times(
+    times: OffsetsByQueue, upstream: Upstream, found: SourceQueues, otherwise: str
+) -> OffsetsByQueue:
+    offsets = found.by_queue(otherwise)
     for topic, queues in _known("offsets by timestamp", times, offsets).items():
         for wanted, at_ms in queues.items():
             for queue, offset in upstream.at_time(topic, at_ms).items():
@@ -427,7 +432,7 @@ def _at_times(times: Marks, upstream: Upstream, found: Found, otherwise: str) ->
     return offsets
 
 
-def _known(option: str, given: Marks, there: Marks) -> Marks:
+def _known(option: str, given: OffsetsByQueue, there: OffsetsByQueue) -> OffsetsByQueue:
     """What the user named, after a look whether it is there."""
     for topic, queues in given.items():
         if topic not in there:
@@ -443,7 +448,7 @@ def _known(option: str, given: Marks, there: Marks) -> Marks:
     return given
 
 
-def _not_below(offsets: Marks, earliest: Marks) -> Marks:
+def _not_below(offsets: OffsetsByQueue, earliest: OffsetsByQueue) -> OffsetsByQueue:
     return {
         topic: {queue: max(offset, earliest[topic][queue]) for queue, offset in queues.items()}
         for topic, queues in offsets.items()
@@ -461,7 +466,7 @@ def _not_below(offsets: Marks, earliest: Marks) -> Marks:
 # With ``failOnDataLoss`` each is an error that says what to do. Without, the query goes on with
 # what there is, and the log says so: made anew begins at the earliest, ahead at the end.
 #
-# Not here: messages that are missing inside a range (``reading.py``).
+# Not here: messages that are missing inside a range (``readers.py``).
 
 
 _log = logging.getLogger(__name__)
@@ -470,7 +475,7 @@ ADVICE: Final = (
     "; set failOnDataLoss=false to go on with what there is, or begin with a new checkpoint"
 )
 
-TOLD_MAX: Final = 5
+LOSSES_NAMED_MAX: Final = 5
 """Queues that one error names."""
 
 
@@ -509,8 +514,8 @@ def losses(start: Position, answer: PollResponse[str]) -> list[Loss]:
 
 
 def judge(
-    start: Position, answer: PollResponse[str], *, earliest: Callable[[], Marks] | None
-) -> tuple[Position, Marks]:
+    start: Position, answer: PollResponse[str], *, earliest: Callable[[], OffsetsByQueue] | None
+) -> tuple[Position, OffsetsByQueue]:
     """The start to go on from, and where queues begin that are not continued.
 
     Without ``earliest``, which looks up where queues begin now, every loss is a ``BulkError``.
@@ -519,12 +524,12 @@ def judge(
     if not found:
         return start, {}
     if earliest is None:
-        texts = [each.text for each in found[:TOLD_MAX]]
-        if len(found) > TOLD_MAX:
-            texts.append(f"and {len(found) - TOLD_MAX} more")
+        texts = [each.text for each in found[:LOSSES_NAMED_MAX]]
+        if len(found) > LOSSES_NAMED_MAX:
+            texts.append(f"and {len(found) - LOSSES_NAMED_MAX} more")
         raise BulkError(DATA_LOSS, "; ".join(texts) + _reason(answer) + ADVICE)
     offsets = {topic: dict(queues) for topic, queues in start.offsets.items()}
-    begins: Marks = {}
+    begins: OffsetsByQueue = {}
     for each in found:
         _log.warning("data loss, going on: %s%s", each.text, _reason(answer))
         topic, queue = each.topic, each.queue

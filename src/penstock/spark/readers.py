@@ -8,7 +8,7 @@ Spark ends the query's process by SIGTERM and does not call ``stop``: a handler 
 exit, on whose way ``stop`` is called. That is a courtesy to the broker's view; the lease does not
 depend on it.
 
-Not here: positions and limits (``query.py``), reading (``reading.py``).
+Not here: positions and limits (``query.py``), where rows come from (``upstream.py``).
 """
 
 import contextlib
@@ -36,13 +36,13 @@ from penstock.bulk.link import BulkError, Summary
 from penstock.model.errors import PenstockError
 from penstock.model.queries import DATA_LOSS, BatchProgress
 from penstock.spark.options import SourceOptions
-from penstock.spark.query import ADVICE, Query, ending, starting
+from penstock.spark.query import ADVICE, BatchPlanner, ending, starting
 from penstock.spark.schema import columns_of
-from penstock.spark.upstream import Position, Range, Upstream, position, queue_order
+from penstock.spark.upstream import Position, ReadRange, Upstream, position, queue_order
 
 ROWS_UNLIMITED: Final = 2**62
 """Any limit but "all" tells Spark that batches are limited; which numbers, is our business."""
-FAREWELL_S: Final = 1.0
+STOP_REPORT_S: Final = 1.0
 
 
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -52,12 +52,12 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.schema = schema
         self.columns = columns_of(schema)
-        self._query: Query | None = None
-        self._keeper: Keeper | None = None
+        self._planner: BatchPlanner | None = None
+        self._lease_keeper: LeaseKeeper | None = None
         self._is_stopped = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_query": None, "_keeper": None}
+        return {**self.__dict__, "_planner": None, "_lease_keeper": None}
 
     # On the driver's side
 
@@ -72,9 +72,9 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch; ``start`` is acknowledged."""
         query = self._started()
         end = query.following(start, is_unlimited=isinstance(limit, ReadAllAvailable))
-        if self._keeper is None:
-            self._keeper = Keeper(open_upstream(self.options))
-            self._keeper.start(position(start))
+        if self._lease_keeper is None:
+            self._lease_keeper = LeaseKeeper(open_upstream(self.options))
+            self._lease_keeper.start(position(start))
         return end
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -92,13 +92,13 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: it comes a batch late; ``latestOffset`` acknowledges."""
 
     def stop(self) -> None:
-        """Say good-bye, once; the lease is kept for the next run."""
-        if self._is_stopped or self._query is None:
+        """Report the stop, once; the lease is kept for the next run."""
+        if self._is_stopped or self._planner is None:
             return
         self._is_stopped = True
-        if self._keeper is not None:
-            self._keeper.stop()
-        upstream = new_upstream(msgspec.structs.replace(self.options, retry_s=FAREWELL_S))
+        if self._lease_keeper is not None:
+            self._lease_keeper.stop()
+        upstream = new_upstream(msgspec.structs.replace(self.options, retry_s=STOP_REPORT_S))
         with contextlib.suppress(PenstockError):
             upstream.report(BatchProgress(), state="stopped")
             upstream.close()
@@ -111,11 +111,11 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         schema = to_arrow_schema(self.schema, timezone="UTC")
         return rows(open_upstream(self.options), partition.wanted, self.options, schema)
 
-    def _started(self) -> Query:
-        if self._query is None:
-            self._query = Query(self.options, open_upstream(self.options))
+    def _started(self) -> BatchPlanner:
+        if self._planner is None:
+            self._planner = BatchPlanner(self.options, open_upstream(self.options))
             exit_on_sigterm()
-        return self._query
+        return self._planner
 
 
 def exit_on_sigterm() -> None:
@@ -133,8 +133,6 @@ def _exit_once(*_: object) -> None:
 
 # ---- batch reader -------------------------------------------------------------------------------
 # ``spark.read.format("penstock")``: from one position to another, once.
-#
-# Not here: what the options mean (``options.py``, ``beginning.py``), reading (``reading.py``).
 
 
 class PenstockReader(DataSourceReader):
@@ -148,7 +146,7 @@ class PenstockReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The tasks of the read, as things are now."""
         upstream = open_upstream(self.options)
-        found = upstream.found()
+        found = upstream.resolve()
         start = starting(self.options, upstream, found)
         end = ending(self.options, upstream, found)
         return partitions(start, end, self.options, self.columns)
@@ -169,13 +167,12 @@ class PenstockReader(DataSourceReader):
 #
 # Invariant: the same start and end always give the same ranges, and they cover it exactly: a batch
 # that is done again after a crash reads the same rows.
-# Not here: reading (``reading.py``).
 
 
 class RangePartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, wanted: Range) -> None:
+    def __init__(self, wanted: ReadRange) -> None:
         self.wanted = wanted
 
     def __repr__(self) -> str:
@@ -188,7 +185,7 @@ def partitions(
 ) -> list[InputPartition]:
     """The tasks of a batch; empty queues have none."""
     wholes = [
-        Range(
+        ReadRange(
             topic=topic,
             queue=queue,
             start=start.begin_of(end, topic, queue),
@@ -204,7 +201,7 @@ def partitions(
     return [RangePartition(each) for each in cut(wholes, options)]
 
 
-def cut(wholes: list[Range], options: SourceOptions) -> list[Range]:
+def cut(wholes: list[ReadRange], options: SourceOptions) -> list[ReadRange]:
     """Ranges of at most ``maxRecordsPerPartition`` rows, and at least ``minPartitions`` of them."""
     total = sum(each.end - each.start for each in wholes)
     found = []
@@ -219,11 +216,11 @@ def cut(wholes: list[Range], options: SourceOptions) -> list[Range]:
     return found
 
 
-def _cut_one(whole: Range, pieces: int) -> list[Range]:
+def _cut_one(whole: ReadRange, pieces: int) -> list[ReadRange]:
     rows = whole.end - whole.start
     edges = [whole.start + rows * number // pieces for number in range(pieces + 1)]
     return [
-        Range(
+        ReadRange(
             topic=whole.topic,
             queue=whole.queue,
             start=edges[number],
@@ -246,16 +243,16 @@ def _cut_one(whole: Range, pieces: int) -> list[Range]:
 #
 # It also takes the time: what the rows cost to get (read) and how long Spark took until it wanted
 # more (the transformation, and a sink that is written while reading).
-#
-# Not here: connections (``upstream.py``), which ranges there are (``partitions.py``).
 
 
 _log = logging.getLogger(__name__)
 
 
-def rows(upstream: Upstream, wanted: Range, options: SourceOptions, schema: Any) -> Iterator[Any]:
+def rows(
+    upstream: Upstream, wanted: ReadRange, options: SourceOptions, schema: Any
+) -> Iterator[Any]:
     """The Arrow batches of a range, in ``schema`` (Arrow's)."""
-    seen = Seen(wanted)
+    check = OffsetCheck(wanted)
     batches = upstream.read(wanted)
     read_s = waited_s = 0.0
     while True:
@@ -264,26 +261,26 @@ def rows(upstream: Upstream, wanted: Range, options: SourceOptions, schema: Any)
         read_s += time.monotonic() - before
         if batch is None:
             break
-        seen.check(batch)
+        check.batch(batch)
         before = time.monotonic()
         yield _fitted(batch, schema)
         waited_s += time.monotonic() - before
     summary = upstream.summary()
-    check_complete(wanted, summary, seen.rows, is_strict=options.fails_on_data_loss)
+    check_complete(wanted, summary, check.rows, is_strict=options.fails_on_data_loss)
     if summary.lost:
         _log.warning("%d messages of %s are lost, going on", summary.lost, _name(wanted))
     _tell(upstream, summary, read_s, waited_s, lost_of=_name(wanted))
 
 
-class Seen:
+class OffsetCheck:
     """Looks at the offsets that pass."""
 
-    def __init__(self, wanted: Range) -> None:
+    def __init__(self, wanted: ReadRange) -> None:
         self._wanted = wanted
         self._next = wanted.start
         self.rows = 0
 
-    def check(self, batch: Any) -> None:
+    def batch(self, batch: Any) -> None:
         """Offsets rise and stay inside the range; looks at the first and the last of a batch."""
         self.rows += batch.num_rows
         if "offset" not in self._wanted.columns or not batch.num_rows:
@@ -300,7 +297,7 @@ class Seen:
         self._next = last + 1
 
 
-def check_complete(wanted: Range, summary: Summary, given: int, *, is_strict: bool) -> None:
+def check_complete(wanted: ReadRange, summary: Summary, given: int, *, is_strict: bool) -> None:
     """Raise unless the range adds up."""
     length = wanted.end - wanted.start
     counted = summary.read + summary.lost + summary.dropped
@@ -349,25 +346,23 @@ def task_property(name: str) -> str | None:
     return context.getLocalProperty(name) if context is not None else None
 
 
-def _name(wanted: Range) -> str:
+def _name(wanted: ReadRange) -> str:
     return f"[{wanted.start}, {wanted.end}) of queue {wanted.queue} of topic {wanted.topic!r}"
 
 
-# ---- keeper -------------------------------------------------------------------------------------
+# ---- the lease ----------------------------------------------------------------------------------
 # Keeps a query's lease alive while Spark works on a batch (F18).
 #
 # Polls renew the lease by themselves; between two of them lies a whole batch, and a batch may take
 # an hour. The source's process has nothing to do then, so a thread of it says now and then that the
 # query lives. A lease that cannot be renewed is only a warning: reads will tell whether data is
 # gone.
-#
-# Not here: what the lease does (the broker), positions (``query.py``).
 
 
 KEEP_S: Final = 20.0
 
 
-class Keeper:
+class LeaseKeeper:
     """One thread, from ``start`` to ``stop``."""
 
     def __init__(self, upstream: Upstream, *, every_s: float = KEEP_S) -> None:
@@ -405,8 +400,6 @@ class Keeper:
 #
 # Spark uses a worker's process for many tasks, so connections are made once. Each kind of upstream
 # is imported when it is first needed: none needs what the others do.
-#
-# Not here: what an upstream does (``upstream.py``).
 
 
 UPSTREAMS_MAX: Final = 32

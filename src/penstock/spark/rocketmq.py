@@ -43,7 +43,14 @@ from penstock.model.queries import (
     PollResponse,
 )
 from penstock.spark.options import ROCKETMQ, SourceOptions
-from penstock.spark.upstream import Found, Marks, Position, Queue, Range, local_poll
+from penstock.spark.upstream import (
+    OffsetsByQueue,
+    Position,
+    ReadRange,
+    SourceQueue,
+    SourceQueues,
+    local_poll,
+)
 from penstock.wire.rocketmq.properties import SYSTEM_NAMES
 
 HIDDEN: Final = re.compile(
@@ -70,9 +77,9 @@ class RocketMqUpstream:
         self._noted: dict[QueueRef, int] = {}
         self._summary = Summary()
 
-    def found(self) -> Found:
+    def resolve(self) -> SourceQueues:
         """Topics, their queues and what can be read of each."""
-        return self._patiently(self._found)
+        return self._patiently(self._resolve)
 
     def at_time(self, topic: str, at_ms: int) -> dict[str, int]:
         """First offsets stored at or after a time."""
@@ -82,13 +89,13 @@ class RocketMqUpstream:
     def poll(self, request: PollRequest[str]) -> PollResponse[str]:
         """How far the next batch may go; looks again once when there is nothing yet."""
         self._note(request.start)
-        answer = local_poll(self.found(), request)
+        answer = local_poll(self.resolve(), request)
         if answer.lag_rows < max(1, request.rows_min) and request.wait_ms:
             time.sleep(min(request.wait_ms / 1000, LOOK_S))
-            answer = local_poll(self.found(), request)
+            answer = local_poll(self.resolve(), request)
         return answer
 
-    def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
+    def read(self, wanted: ReadRange) -> Iterator[pa.RecordBatch]:
         """Rows of a range; after a break it goes on behind the last row it gave."""
         broker, _, number = wanted.queue.rpartition(":")
         queue = QueueRef(wanted.topic, broker, int(number))
@@ -131,7 +138,7 @@ class RocketMqUpstream:
 
     # Private, in call order
 
-    def _found(self) -> Found:
+    def _resolve(self) -> SourceQueues:
         options = self._options
         admin = self._asking()
         names: Sequence[str] = options.topics
@@ -146,17 +153,19 @@ class RocketMqUpstream:
             except NoRoute:
                 raise self._no_topic(topic) from None
             queues += [
-                Queue(topic=topic, queue=_name(each), earliest=of.min_offset, end=of.max_offset)
+                SourceQueue(
+                    topic=topic, queue=_name(each), earliest=of.min_offset, end=of.max_offset
+                )
                 for each, of in sorted(stats.items())
             ]
-        return Found(epoch=0, queues=queues)
+        return SourceQueues(epoch=0, queues=queues)
 
     def _no_topic(self, topic: str) -> BulkError:
         close = get_close_matches(topic, self._asking().topics(), n=1, cutoff=0.4)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         return BulkError(NO_TOPIC, f"{self._options.endpoint} has no topic {topic!r}{hint}")
 
-    def _note(self, start: Marks) -> None:
+    def _note(self, start: OffsetsByQueue) -> None:
         """Store what is processed, where it has changed."""
         if not self._options.is_named:
             return

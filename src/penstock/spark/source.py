@@ -3,7 +3,7 @@
 Spark finds it through the package ``pyspark_penstock`` without registration, and makes it anew in
 several processes; so making it does nothing but read the options.
 
-Not here: the readers (``batch_reader.py``, ``stream_reader.py``).
+Not here: the readers (``readers.py``).
 """
 
 from collections.abc import MutableMapping

@@ -1,8 +1,10 @@
 """Where rows come from: what a query asks of a Penstock, a data directory or a RocketMQ.
 
-An ``Upstream`` knows the topics of its options. Queues are texts (``offsets.Marks``).
-Not here: the three kinds (``over_flight.py``, ``offline.py``, ``rocketmq.py``), which one is taken
-(``connections.py``), who asks (``query.py`` on the driver, ``reading.py`` on executors).
+An ``Upstream`` knows the topics of its options. Queues are texts (``OffsetsByQueue``): the number
+in the topic, or ``broker:number`` for RocketMQ.
+
+Not here: the three kinds (``over_flight.py``, ``rocketmq.py``), which one is taken
+(``open_upstream``), who asks (``query.py`` on the driver, ``readers.py`` on executors).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.queries import BatchProgress, PollRequest, PollResponse
 
 
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
+class SourceQueue(msgspec.Struct, frozen=True, kw_only=True):
     """What can be read of a queue."""
 
     topic: str
@@ -29,15 +31,15 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class SourceQueues(msgspec.Struct, frozen=True, kw_only=True):
     """All queues of the options' topics."""
 
     epoch: int
-    queues: list[Queue]
+    queues: list[SourceQueue]
 
-    def marks(self, field: str) -> Marks:
+    def by_queue(self, field: str) -> OffsetsByQueue:
         """One number of each queue: ``earliest``, ``end`` or ``incarnation``."""
-        found: Marks = {}
+        found: OffsetsByQueue = {}
         for each in self.queues:
             found.setdefault(each.topic, {})[each.queue] = getattr(each, field)
         return found
@@ -49,7 +51,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         return sum(each.bytes for each in self.queues) / rows if rows else 0.0
 
 
-class Range(msgspec.Struct, frozen=True, kw_only=True):
+class ReadRange(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a queue, as a task reads it."""
 
     topic: str
@@ -62,9 +64,9 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Upstream(Protocol):
-    """A place with rows."""
+    """Where the rows of a query come from."""
 
-    def found(self) -> Found:
+    def resolve(self) -> SourceQueues:
         """Topics, their queues and what can be read of each."""
         ...
 
@@ -76,7 +78,7 @@ class Upstream(Protocol):
         """How far the next batch may go; waits. Notes ``request.start`` as processed."""
         ...
 
-    def read(self, wanted: Range) -> Iterator[Any]:
+    def read(self, wanted: ReadRange) -> Iterator[Any]:
         """Rows as ``pyarrow.RecordBatch`` es."""
         ...
 
@@ -95,11 +97,11 @@ class Upstream(Protocol):
     def close(self) -> None: ...
 
 
-def local_poll(found: Found, request: PollRequest[str]) -> PollResponse[str]:
+def local_poll(found: SourceQueues, request: PollRequest[str]) -> PollResponse[str]:
     """What a broker would answer, worked out here from what there is."""
-    earliest, ends = found.marks("earliest"), found.marks("end")
-    starts: Marks = {}
-    begin: Marks = {}
+    earliest, ends = found.by_queue("earliest"), found.by_queue("end")
+    starts: OffsetsByQueue = {}
+    begin: OffsetsByQueue = {}
     for topic, queues in ends.items():
         for queue, end in queues.items():
             first = earliest[topic][queue]
@@ -118,7 +120,7 @@ def local_poll(found: Found, request: PollRequest[str]) -> PollResponse[str]:
         ends=proportional_ends(begin, ends, rows_max),
         latest=ends,
         starts=starts,
-        incarnations=found.marks("incarnation"),
+        incarnations=found.by_queue("incarnation"),
         lag_rows=lag,
         lag_bytes=int(lag * found.row_bytes),
     )
@@ -135,8 +137,7 @@ def local_poll(found: Found, request: PollRequest[str]) -> PollResponse[str]:
 # in the end of a batch only, for queues that were not there at its start: where they begin is part
 # of the batch, or else a batch that is done again after a crash could begin elsewhere.
 #
-# Queues are texts here: the number in the topic, or ``broker:number`` for RocketMQ.
-# Not here: what "earliest" and times mean today (``beginning.py``).
+# Not here: what "earliest" and times mean today (``query.py``).
 
 
 VERSION: Final = 1
@@ -144,7 +145,7 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 """In users' JSON, as in Kafka's."""
 
-Marks = dict[str, dict[str, int]]
+OffsetsByQueue = dict[str, dict[str, int]]
 """{topic: {queue: number}}."""
 
 
@@ -156,9 +157,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     """How far a query is in every queue."""
 
     epoch: int = 0
-    offsets: Marks = {}
-    incarnations: Marks = {}
-    begins: Marks = {}
+    offsets: OffsetsByQueue = {}
+    incarnations: OffsetsByQueue = {}
+    begins: OffsetsByQueue = {}
 
     def as_json(self) -> dict[str, Any]:
         """What Spark stores; equal positions give equal text."""
@@ -205,11 +206,11 @@ def rows_between(start: Position, end: Position) -> int:
     )
 
 
-def ordered(marks: Marks) -> Marks:
+def ordered(offsets: OffsetsByQueue) -> OffsetsByQueue:
     """Topics by name, queues by broker and number."""
     return {
-        topic: dict(sorted(marks[topic].items(), key=lambda item: queue_order(item[0])))
-        for topic in sorted(marks)
+        topic: dict(sorted(offsets[topic].items(), key=lambda item: queue_order(item[0])))
+        for topic in sorted(offsets)
     }
 
 
@@ -219,7 +220,7 @@ def queue_order(queue: str) -> tuple[str, int, str]:
     return (broker, int(number), "") if number.isdigit() else (broker, -1, number)
 
 
-def users_marks(option: str, text: str, *, is_nested: bool = True) -> Marks:
+def parse_offsets(option: str, text: str, *, is_nested: bool = True) -> OffsetsByQueue:
     """Offsets (or times) as users write them: ``{"orders": {"0": 23, "1": -2}}``.
 
     Without ``is_nested`` a topic may have one number for all its queues, kept under "".
@@ -265,7 +266,7 @@ def _is_number(value: Any) -> bool:
 # bulk lane).
 
 
-def proportional_ends(start: Marks, ends: Marks, rows_max: int) -> Marks:
+def proportional_ends(start: OffsetsByQueue, ends: OffsetsByQueue, rows_max: int) -> OffsetsByQueue:
     """Ends for at most ``rows_max`` rows from ``start`` (0 = no limit); all queues are in both."""
     waiting = {
         (topic, queue): end - start[topic][queue]

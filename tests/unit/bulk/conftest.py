@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from kit.bulk_data import BulkData
-from penstock.bulk.broker import BrokerLine
+from penstock.bulk.broker import BrokerClient
 from penstock.bulk.flight import BulkServer
 from penstock.bulk.link import (
     LENGTH_BYTES,
@@ -147,7 +147,7 @@ def serve():
 
     def start(directory, **options):
         broker = FakeBroker(directory)
-        line = BrokerLine(directory / SOCKET_NAME)
+        line = BrokerClient(directory / SOCKET_NAME)
         server = BulkServer(directory, line, "grpc://127.0.0.1:0", **options)
         opened.append((broker, line, server))
         return broker, server

@@ -17,7 +17,7 @@ from pyarrow import flight
 
 from kit.bulk_data import BulkData
 from penstock.bulk import client as client_module
-from penstock.bulk.broker import BrokerLine
+from penstock.bulk.broker import BrokerClient
 from penstock.bulk.client import FLIGHT_OPTIONS, BulkClient
 from penstock.bulk.link import SOCKET_NAME, BulkError, Problem, RowFilter, Summary, Ticket
 from penstock.model.queries import BatchProgress, LeaseRequest, PollRequest, ResolveRequest
@@ -182,7 +182,7 @@ def test_a_directory_with_a_very_long_name_has_a_socket_too(serve, directory, tm
     deep.mkdir(parents=True)
     broker, _ = serve(directory)
     (deep / SOCKET_NAME).symlink_to(directory / SOCKET_NAME)
-    line = BrokerLine(deep / SOCKET_NAME)
+    line = BrokerClient(deep / SOCKET_NAME)
     try:
         assert len(line.ask("resolve", ResolveRequest()).topics) == 1
     finally:

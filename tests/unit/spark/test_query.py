@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from kit.fake_upstream import FakeUpstream
 from penstock.bulk.link import BulkError
 from penstock.spark.options import read_options
-from penstock.spark.query import FIRST_ROWS, POLL_MS, STEP_MAX, STEP_MIN, Admission, Query
+from penstock.spark.query import FIRST_ROWS, POLL_MS, STEP_MAX, STEP_MIN, Admission, BatchPlanner
 from penstock.spark.upstream import position, rows_between
 
 
@@ -26,7 +26,7 @@ class Clock:
 def query(upstream, **options):
     clock = Clock()
     chosen = {"topics": "orders", "startingOffsets": "earliest", **options}
-    made = Query(read_options(chosen), upstream, clock=clock)
+    made = BatchPlanner(read_options(chosen), upstream, clock=clock)
     return made, clock
 
 
@@ -39,7 +39,7 @@ def test_a_new_stream_begins_at_the_latest_offset_unless_told_otherwise():
     upstream.grow("orders", "0", 7)
     made, _ = query(upstream, startingOffsets="latest")
     assert offsets(made.initial()) == {"0": 7}
-    plain = Query(read_options({"topics": "orders"}), upstream)
+    plain = BatchPlanner(read_options({"topics": "orders"}), upstream)
     assert offsets(plain.initial()) == {"0": 7}
 
 
@@ -296,7 +296,7 @@ class Batches(RuleBasedStateMachine):
     @rule()
     def all_available_now(self):
         self.query.freeze()
-        target = self.upstream.found().marks("end")
+        target = self.upstream.resolve().by_queue("end")
         self.upstream.grow("orders", "0", 5)
         for _ in range(2000):
             end = self.query.following(self.at)
@@ -311,12 +311,12 @@ class Batches(RuleBasedStateMachine):
 
     def check(self, end):
         start, end = position(self.at), position(end)
-        latest = self.upstream.found().marks("end")["orders"]
+        latest = self.upstream.resolve().by_queue("end")["orders"]
         for queue, offset in end.offsets["orders"].items():
             assert start.begin_of(end, "orders", queue) <= offset <= latest[queue]
             assert start.offsets["orders"].get(queue, 0) <= offset
         rows, size = self.limits
-        average = self.upstream.found().row_bytes
+        average = self.upstream.resolve().row_bytes
         assert rows_between(start, end) <= max(1, min(rows, size / average if average else rows))
 
     @invariant()

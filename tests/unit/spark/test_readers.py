@@ -15,7 +15,7 @@ from penstock.spark.options import BadOption, read_options
 from penstock.spark.readers import check_complete, partitions, rows
 from penstock.spark.schema import columns_of, full_schema
 from penstock.spark.source import PenstockSource
-from penstock.spark.upstream import Position, Range
+from penstock.spark.upstream import Position, ReadRange
 
 COLUMNS = ("offset", "body")
 
@@ -87,7 +87,7 @@ def schema_of(text):
 
 
 def a_range(start=0, end=8, columns=("offset", "body")):
-    return Range(topic="orders", queue="0", start=start, end=end, columns=columns)
+    return ReadRange(topic="orders", queue="0", start=start, end=end, columns=columns)
 
 
 def read(upstream, wanted=None, **given):
@@ -203,7 +203,7 @@ def test_a_stream_reader_runs_and_is_pickled_without_what_lives_in_it(upstream):
         each.wanted for each in planned
     ]
     there = pickle.loads(pickle.dumps(reader))
-    assert there._query is None
+    assert there._planner is None
     assert sum(each.num_rows for each in there.read(planned[0])) == 8
     reader.commit(end)
     reader.stop()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.upstream import BadOffsets, Position, position, rows_between, users_marks
+from penstock.spark.upstream import BadOffsets, Position, parse_offsets, position, rows_between
 
 MARKS = st.dictionaries(
     st.text(min_size=1, max_size=8),
@@ -17,17 +17,17 @@ def text(at):
     return json.dumps(at.as_json())
 
 
-@given(marks=MARKS, incarnations=MARKS, epoch=st.integers(0, 2**31), seed=st.randoms())
+@given(by_queue=MARKS, incarnations=MARKS, epoch=st.integers(0, 2**31), seed=st.randoms())
 def test_equal_positions_are_equal_text_whatever_order_they_were_made_in(
-    marks, incarnations, epoch, seed
+    by_queue, incarnations, epoch, seed
 ):
     def shuffled(given):
         topics = list(given.items())
         seed.shuffle(topics)
         return {topic: dict(seed.sample(list(q.items()), len(q))) for topic, q in topics}
 
-    first = Position(epoch=epoch, offsets=marks, incarnations=incarnations)
-    other = Position(epoch=epoch, offsets=shuffled(marks), incarnations=shuffled(incarnations))
+    first = Position(epoch=epoch, offsets=by_queue, incarnations=incarnations)
+    other = Position(epoch=epoch, offsets=shuffled(by_queue), incarnations=shuffled(incarnations))
     assert text(first) == text(other)
     assert text(position(json.loads(text(first)))) == text(first)
 
@@ -71,9 +71,9 @@ def test_a_queue_that_begins_in_a_batch_begins_where_the_batch_says():
 )
 def test_offsets_that_cannot_be_read_are_named_with_their_option(written, words):
     with pytest.raises(BadOffsets, match=words) as refused:
-        users_marks("startingOffsets", written)
+        parse_offsets("startingOffsets", written)
     assert "startingOffsets" in str(refused.value)
 
 
 def test_a_time_may_stand_for_all_queues_of_a_topic():
-    assert users_marks("x", '{"t": 5}', is_nested=False) == {"t": {"": 5}}
+    assert parse_offsets("x", '{"t": 5}', is_nested=False) == {"t": {"": 5}}

@@ -25,11 +25,11 @@ from penstock.spark import rocketmq
 from penstock.spark.options import read_options
 from penstock.spark.over_flight import FlightUpstream, OfflineUpstream
 from penstock.spark.readers import new_upstream
-from penstock.spark.upstream import Position, Range
+from penstock.spark.upstream import Position, ReadRange
 from penstock.wire.rocketmq.properties import format_properties
 from penstock.wire.rocketmq.stored import StoredMessage
 
-RANGE = Range(
+RANGE = ReadRange(
     topic="orders", queue="1", start=5, end=9, epoch=3, incarnation=7, columns=("offset",)
 )
 START = Position(epoch=3, offsets={"orders": {"0": 2, "1": 5}})
@@ -91,8 +91,8 @@ def flight(client, **given):
 
 def test_questions_to_a_broker_carry_numbers_for_queues_and_answers_texts(client):
     upstream = flight(client, subscription="etl", leaseTtl="2s")
-    assert upstream.found().marks("end") == {"orders": {"1": 8}}
-    assert upstream.found().row_bytes == 10
+    assert upstream.resolve().by_queue("end") == {"orders": {"1": 8}}
+    assert upstream.resolve().row_bytes == 10
     assert upstream.at_time("orders", 5) == {"0": 5, "1": 6}
     answer = upstream.poll(asking(START, rows_max=10, wait_ms=3, report=BatchProgress(rows=1)))
     asked = client.asked[-1]
@@ -201,22 +201,22 @@ def cluster_of(monkeypatch, cluster, **given):
 
 
 def whole(start=0, end=10):
-    return Range(topic="orders", queue="a:1", start=start, end=end, columns=("queue", "offset"))
+    return ReadRange(topic="orders", queue="a:1", start=start, end=end, columns=("queue", "offset"))
 
 
 def test_queues_of_rocketmq_have_the_name_of_their_broker(monkeypatch):
     upstream = cluster_of(monkeypatch, Cluster(first=2), topics="orders")
-    assert upstream.found().marks("earliest") == {"orders": {"a:1": 2}}
+    assert upstream.resolve().by_queue("earliest") == {"orders": {"a:1": 2}}
     assert upstream.at_time("orders", 5) == {"a:1": 5}
     with pytest.raises(BulkError, match="no topic 'order'; did you mean 'orders'"):
-        cluster_of(monkeypatch, Cluster(), topics="order").found()
+        cluster_of(monkeypatch, Cluster(), topics="order").resolve()
 
 
 def test_a_pattern_does_not_mean_rocketmqs_own_topics(monkeypatch):
     options = read_options({"topicsPattern": ".*", "endpoint": "rocketmq://h:9876"})
     upstream = cluster_of(monkeypatch, Cluster())
     upstream._options = options
-    assert list(upstream.found().marks("end")) == ["orders"]
+    assert list(upstream.resolve().by_queue("end")) == ["orders"]
 
 
 def test_ranges_are_read_over_a_break_and_add_up(monkeypatch):
@@ -281,5 +281,5 @@ def test_processed_positions_are_stored_for_a_named_subscription_only(monkeypatc
 def test_a_cluster_that_stays_away_is_one_clear_error(monkeypatch):
     upstream = cluster_of(monkeypatch, Cluster(breaks=10**9), retryTimeout="1ms")
     with pytest.raises(BulkError, match="no answer from rocketmq://h:9876") as raised:
-        upstream.found()
+        upstream.resolve()
     assert raised.value.kind == "unreachable"

@@ -17,12 +17,12 @@ def upstream():
 
 def begin(upstream, **given):
     options = read_options({"topics": "orders", **given})
-    return starting(options, upstream, upstream.found()).offsets["orders"]
+    return starting(options, upstream, upstream.resolve()).offsets["orders"]
 
 
 def end(upstream, **given):
     options = read_options({"topics": "orders", **given})
-    return ending(options, upstream, upstream.found()).offsets["orders"]
+    return ending(options, upstream, upstream.resolve()).offsets["orders"]
 
 
 def test_words(upstream):
