@@ -256,13 +256,16 @@ class RemotingClient:
     ) -> int:
         """Start a send; ``header`` are further fields of ``SendHeader``."""
         named = {**(properties or {}), "TAGS": tags, "KEYS": keys}
-        kind = SendHeader if code == RequestCode.SEND_MESSAGE else SendHeaderV2
+        header |= {
+            "topic": topic,
+            "queue_id": queue_id,
+            "properties": format_properties(named).decode(),
+        }
         header.setdefault("default_topic", "TBW102")
         header.setdefault("producer_group", "test-producers")
         header.setdefault("born_timestamp", int(time.time() * 1000))
-        ext = kind(
-            topic=topic, queue_id=queue_id, properties=format_properties(named).decode(), **header
-        )
+        is_v1 = code == RequestCode.SEND_MESSAGE
+        ext = SendHeader(**header) if is_v1 else SendHeaderV2(**header)
         return self.start(code, ext, body, flag)
 
     def send(self, topic: str, body: bytes = b"", **options: Any) -> RemotingResponse:

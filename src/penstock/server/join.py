@@ -17,7 +17,11 @@ from typing import Final
 
 from penstock.adapters.rocketmq.broker import RocketmqBroker
 from penstock.adapters.rocketmq.cluster_routes import ClusterRoutes, question
-from penstock.adapters.rocketmq.name_server.server import farewell, learn, registration
+from penstock.adapters.rocketmq.name_server.server import (
+    apply_registration,
+    register_request,
+    unregister_request,
+)
 from penstock.wire.rocketmq.command import Command, Malformed
 from penstock.wire.rocketmq.frames import decode, encode
 
@@ -68,7 +72,7 @@ class Join:
         writer = self._streams[1]
         with contextlib.suppress(OSError, TimeoutError, Malformed, EOFError):
             async with asyncio.timeout(FAREWELL_SECONDS):
-                await self._ask(farewell(self._broker))
+                await self._ask(unregister_request(self._broker))
         self._hang_up()
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
@@ -111,13 +115,13 @@ class Join:
         return max(seconds, 0.0)
 
     async def _register(self) -> bool:
-        answer = await self._answered(registration(self._broker))
+        answer = await self._answered(register_request(self._broker))
         if answer is None:
             return False
         if answer.code != 0:
             self._tell(f"it answered {answer.code}: {answer.remark}")
             return False
-        learn(self._broker, answer)
+        apply_registration(self._broker, answer)
         self.registrations += 1
         if self._is_away or self.registrations == 1:
             self._is_away = False

@@ -17,10 +17,10 @@ from penstock.adapters.rocketmq.group_registry import (
     GroupRegistry,
     OffsetRegistry,
 )
-from penstock.adapters.rocketmq.groups import Modes, delete_group
+from penstock.adapters.rocketmq.groups import RequestModeRegistry, delete_group
 from penstock.adapters.rocketmq.naming import SYSTEM_TOPICS, wire_name
 from penstock.adapters.rocketmq.offsets import table_body
-from penstock.adapters.rocketmq.pop.reader import forget_retries
+from penstock.adapters.rocketmq.pop.service import forget_retries
 from penstock.adapters.rocketmq.present import present_at
 from penstock.adapters.rocketmq.requests import ErrorResponse, no_topic, system_error
 from penstock.adapters.rocketmq.topics import QUEUES_MAX
@@ -195,7 +195,7 @@ RELAYS_MAX: Final = 1_000
 """Questions that wait for clients."""
 
 
-class Relay:
+class ClientCall:
     """One question on its way."""
 
     __slots__ = ("asker", "client", "command", "is_over", "passed_on", "who")
@@ -231,13 +231,13 @@ class Relay:
             self.asker.answer(self.command, ResponseCode.CONSUME_MSG_TIMEOUT, remark=text)
 
 
-class Relays:
+class ClientCalls:
     """The questions that wait."""
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
         self._tickets = 0
-        self._waiting: list[tuple[int, int, Relay]] = []
+        self._waiting: list[tuple[int, int, ClientCall]] = []
         broker.timers.add(self)
 
     def __len__(self) -> int:
@@ -250,7 +250,7 @@ class Relays:
         group = command.ext.get("consumerGroup", "")
         client_id = command.ext.get("clientId", "")
         who = f"<{group}> <{client_id}>"
-        relay = Relay(connection, command, self._client(group, client_id, who), who)
+        relay = ClientCall(connection, command, self._client(group, client_id, who), who)
         if body is not None:
             relay.passed_on.body = body
             relay.passed_on.ext["brokerName"] = self._broker.broker_name
@@ -291,7 +291,7 @@ class Relays:
 
 
 def consumer_running_info(connection: RocketmqConnection, command: Command) -> None:
-    connection.broker.service(Relays).pass_on(connection, command)
+    connection.broker.service(ClientCalls).pass_on(connection, command)
 
 
 def consume_directly(connection: RocketmqConnection, command: Command) -> None:
@@ -304,7 +304,7 @@ def consume_directly(connection: RocketmqConnection, command: Command) -> None:
     body = present_at(broker, position)
     if body is None:
         raise ErrorResponse(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
-    broker.service(Relays).pass_on(connection, command, body)
+    broker.service(ClientCalls).pass_on(connection, command, body)
 
 
 # ---- lookup -------------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ def delete_topic(connection: RocketmqConnection, command: Command) -> None:
     _check_system(broker, header.topic)
     forget_retries(broker, header.topic)
     broker.topics.delete(header.topic)
-    broker.service(Modes).forget_topic(header.topic)
+    broker.service(RequestModeRegistry).forget_topic(header.topic)
     broker.engine.after_durable(lambda: connection.answer(command))
 
 
@@ -518,7 +518,7 @@ class OperatorService:
         name = wire_name(topic.name)
         forget_retries(self._broker, name)
         self._broker.topics.delete(name)
-        self._broker.service(Modes).forget_topic(name)
+        self._broker.service(RequestModeRegistry).forget_topic(name)
 
     def group_names(self) -> Collection[str]:
         """Every configured group, and whoever is connected."""
@@ -541,7 +541,7 @@ class OperatorService:
         """Pull or pop from the members' next look on."""
         setting = ModeSetting(ConsumeMode(mode), share)
         try:
-            self._broker.service(Modes).set(wire_name(topic.name), group, setting)
+            self._broker.service(RequestModeRegistry).set(wire_name(topic.name), group, setting)
         except ErrorResponse as refused:
             raise PenstockError(refused.remark) from None
 

@@ -14,9 +14,9 @@ from penstock.adapters.rocketmq.broker import RocketmqBroker
 from penstock.adapters.rocketmq.connection import Handler, RocketmqConnection, serve_send
 from penstock.adapters.rocketmq.group_registry import GroupRegistry, OffsetRegistry
 from penstock.adapters.rocketmq.name_server.server import NAME_SERVER
-from penstock.adapters.rocketmq.pop import settle, take
-from penstock.adapters.rocketmq.pop.reader import PopCounts
-from penstock.adapters.rocketmq.pull import Pulls, pull_message
+from penstock.adapters.rocketmq.pop import ack, processor
+from penstock.adapters.rocketmq.pop.service import PopStatistics
+from penstock.adapters.rocketmq.pull import PullProcessor, pull_message
 from penstock.adapters.rocketmq.retry import send_back
 from penstock.adapters.rocketmq.transactions import TransactionService, end_transaction
 from penstock.adapters.timers import Timers
@@ -49,12 +49,12 @@ HANDLERS: Final[dict[int, Handler]] = {
     RequestCode.GET_EARLIEST_MSG_STORETIME: offsets.earliest_store_time,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: offsets.reset_offset,
     # Pop.
-    RequestCode.POP_MESSAGE: take.pop,
-    RequestCode.PEEK_MESSAGE: take.peek,
-    RequestCode.NOTIFICATION: take.notification,
-    RequestCode.ACK_MESSAGE: settle.ack,
-    RequestCode.BATCH_ACK_MESSAGE: settle.batch_ack,
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: settle.change_invisible,
+    RequestCode.POP_MESSAGE: processor.pop,
+    RequestCode.PEEK_MESSAGE: processor.peek,
+    RequestCode.NOTIFICATION: processor.notification,
+    RequestCode.ACK_MESSAGE: ack.ack,
+    RequestCode.BATCH_ACK_MESSAGE: ack.batch_ack,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: ack.change_invisible,
     # Clients and groups.
     RequestCode.HEART_BEAT: groups.heartbeat,
     RequestCode.UNREGISTER_CLIENT: groups.unregister_client,
@@ -86,10 +86,10 @@ HANDLERS: Final[dict[int, Handler]] = {
 STARTED_SERVICES: Final[tuple[Callable[[RocketmqBroker], object], ...]] = (
     GroupRegistry,
     OffsetRegistry,
-    groups.Clients,
-    Pulls,
-    groups.Modes,
-    PopCounts,
+    groups.ClientRegistry,
+    PullProcessor,
+    groups.RequestModeRegistry,
+    PopStatistics,
     TransactionService,
 )
 """Made when the broker is opened, in this order: they have deadlines, statistics, or something to

@@ -8,7 +8,7 @@ on, each is judged by what its group wants of the topic it came from.
 
 Invariants: kept filters are bounded; a filter that cannot be built is an error with words for
 people, never a filter that lets everything through.
-Not here: which code a bad one gets (``pull_checks.py``), the languages (``engine/filter``).
+Not here: which code a bad one gets (``pull.py``), the languages (``engine/filter``).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def language_of(expression_type: str | None) -> str:
     return (expression_type or TAG).lower()
 
 
-class Filters:
+class FilterCache:
     """Builds filters and keeps them."""
 
     __slots__ = ("_facts", "_kept", "_selectors", "is_filtering_retries", "is_sql_allowed")
@@ -127,34 +127,29 @@ class Filters:
         )
 
 
-# ---- filter maps --------------------------------------------------------------------------------
-# Bloom bit maps for registered SQL92 subscriptions, if they are turned on (sheet 2.8).
-#
-# The selector of a group on a topic (``group#topic``) is asked once at the append; its pulls then
-# skip what did not match without reading it. Only registered subscriptions have maps: an expression
-# that comes with a pull may be another one each time. Maps never change what a pull gives, only
-# what it reads (``engine/filter/bit_maps.py``).
-#
-# Invariant: a map is asked only with the selector it was made from.
-
-
 def map_name(group: str, topic: str) -> str:
     """The key of a group's bits on a topic, RocketMQ's."""
     return f"{group}#{topic}"
 
 
-class FilterMaps:
-    """The maps of one house; without any while they are turned off."""
+class FilterBitMaps:
+    """Bloom bit maps of registered SQL92 subscriptions; none while they are turned off (sheet 2.8).
+
+    The selector of a group on a topic (``group#topic``) is asked once at the append; its pulls then
+    skip what did not match without reading it. Only registered subscriptions have maps: an
+    expression that comes with a pull may be another one each time. Maps never change what a pull
+    gives, only what it reads; a map is asked only with the selector it was made from.
+    """
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self.maps: BitMaps | None = None
         self._names: dict[str, set[str]] = {}
         """group -> topics with a registration; bounded by what groups may want."""
         if broker.settings.is_bit_mapping:
-            self.maps = BitMaps(broker.service(Filters).properties)
+            self.maps = BitMaps(broker.service(FilterCache).properties)
             broker.engine.watch_appends(self.maps.appended)
 
-    def judge(
+    def prefilter(
         self, group: str, topic: str, queue: Queue, chosen: Filter | None
     ) -> Prefilter | None:
         """What a pull of this subscription may ask before it reads; mapped from now on."""

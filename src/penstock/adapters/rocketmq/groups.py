@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.adapters.rocketmq.cluster_routes import ClusterRoutes
-from penstock.adapters.rocketmq.filters import FilterMaps, Filters, language_of
+from penstock.adapters.rocketmq.filters import FilterBitMaps, FilterCache, language_of
 from penstock.adapters.rocketmq.group_registry import (
     GROUPS_MAX,
     GroupRegistry,
@@ -84,12 +84,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Notices:
+class GroupChangeNotifier:
     """Tells peers and the log."""
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
-        self._maps = broker.service(FilterMaps)
+        self._maps = broker.service(FilterBitMaps)
         self.counts = {kind.value: 0 for kind in NoticeKind}
         """What happened to groups, by kind; ``changed`` counts members that were told."""
         broker.engine.tallies.show(
@@ -182,7 +182,7 @@ class _Row(msgspec.Struct, frozen=True):
     share: int
 
 
-class Modes:
+class RequestModeRegistry:
     """The modes of all groups, in the catalog and in ``broker.modes``."""
 
     def __init__(self, broker: RocketmqBroker) -> None:
@@ -232,7 +232,7 @@ def set_request_mode(connection: RocketmqConnection, command: Command) -> None:
     """SET_MESSAGE_REQUEST_MODE; answered once it would survive a crash."""
     body = decode_body(command.body, SetRequestModeBody)
     setting = ModeSetting(MODES[body.mode], body.pop_share_queue_num)
-    connection.broker.service(Modes).set(body.topic, body.consumer_group, setting)
+    connection.broker.service(RequestModeRegistry).set(body.topic, body.consumer_group, setting)
     connection.broker.engine.after_durable(lambda: connection.answer(command))
 
 
@@ -243,7 +243,7 @@ def delete_group(broker: RocketmqBroker, group: str, *, is_forgetting: bool) -> 
     """Forget a group, and its offsets if ``is_forgetting``; False when nobody knew it."""
     is_known = broker.service(GroupRegistry).delete(group)
     broker.locks.forget(group)
-    broker.service(Modes).forget_group(group)
+    broker.service(RequestModeRegistry).forget_group(group)
     if is_forgetting:
         book = broker.service(OffsetRegistry)
         for topic in book.topics_of(group):
@@ -309,12 +309,12 @@ RETRY_QUEUES_MAX: Final = 64
 _LANGUAGES: Final = {int(each): each.name for each in Language}
 
 
-class Clients:
+class ClientRegistry:
     """Registers clients, and looks for the silent ones."""
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
-        self._notices = broker.service(Notices)
+        self._notices = broker.service(GroupChangeNotifier)
         self._groups = broker.service(GroupRegistry)
         self._watched: set[int] = set()
         """Connections whose end we are told of; those that live, so bounded by the listener."""
@@ -425,11 +425,11 @@ class Clients:
 
 
 def heartbeat(connection: RocketmqConnection, command: Command) -> None:
-    connection.broker.service(Clients).heartbeat(connection, command)
+    connection.broker.service(ClientRegistry).heartbeat(connection, command)
 
 
 def unregister_client(connection: RocketmqConnection, command: Command) -> None:
-    connection.broker.service(Clients).unregister(connection, command)
+    connection.broker.service(ClientRegistry).unregister(connection, command)
 
 
 def list_members(connection: RocketmqConnection, command: Command) -> None:
@@ -444,7 +444,7 @@ def list_members(connection: RocketmqConnection, command: Command) -> None:
 def check_client_config(connection: RocketmqConnection, command: Command) -> None:
     """CHECK_CLIENT_CONFIG: would this subscription work? Asked for anything but tags."""
     data = decode_body(command.body, CheckClientBody).subscription_data
-    filters = connection.broker.service(Filters)
+    filters = connection.broker.service(FilterCache)
     language = language_of(data.expression_type)
     refusal = filters.refusal(language)
     if refusal is not None:

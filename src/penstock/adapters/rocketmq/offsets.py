@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.group_registry import NO_OFFSET, GroupRegistry, OffsetRegistry
-from penstock.adapters.rocketmq.groups import Notices
+from penstock.adapters.rocketmq.groups import GroupChangeNotifier
 from penstock.adapters.rocketmq.requests import ErrorResponse, no_topic
 from penstock.engine.topic import Queue
 from penstock.wire.rocketmq.bodies import MessageQueue, encode_body
@@ -245,7 +245,7 @@ def _tell_members(
     broker: RocketmqBroker, header: ResetOffsetHeader, moves: dict[Queue, int]
 ) -> None:
     """Every member gets all of it; each knows which queues are its own."""
-    connections = broker.service(Notices).connections_of(header.group)
+    connections = broker.service(GroupChangeNotifier).connections_of(header.group)
     group = broker.consumers.group(header.group)
     if not connections or group is None:
         raise ErrorResponse(

@@ -1,6 +1,12 @@
 """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): read from an offset, or wait for something new.
 
-An answer is a header and the stored messages one behind the other, as they lie in the log. A pull
+    PullProcessor.serve     checks, a commit that comes along, the read; held when nothing is new
+    PullChecks              what a pull must pass; its queue and filter
+    get_message_result      RocketMQ's status, code and next offset for what the engine read
+    ShortPolling            the other way of waiting
+    OffsetMovedReporter     tells when a reader's offset had to be corrected
+
+A response is a header and the stored messages one behind the other, as they lie in the log. A pull
 that finds nothing new (19) waits if it may: until a message arrives that its filter wants, or its
 time is up; then it is answered with whatever there is, and not held again. The offset a consumer
 commits with its pull counts once, when the pull comes in (sheet 2.2).
@@ -11,7 +17,7 @@ is as unlikely as for RocketMQ's 40 % of memory. Sizes are those of log records.
 copy of a broker, so ``suggestWhichBrokerId`` is always 0.
 
 Invariants: a pull is answered exactly once; nothing that is not durable is shown (D7).
-Not here: checks (``pull_checks.py``), statuses (``pull_status.py``), short polling (``pull_hold``).
+Not here: reading and long polling (``engine/pull.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.adapters.rocketmq.filters import FilterMaps, Filters, language_of
+from penstock.adapters.rocketmq.filters import FilterBitMaps, FilterCache, language_of
 from penstock.adapters.rocketmq.group_registry import GroupRegistry, OffsetRegistry
 from penstock.adapters.rocketmq.naming import OFFSET_MOVED_TOPIC, wire_name
 from penstock.adapters.rocketmq.present import present
@@ -51,25 +57,171 @@ if TYPE_CHECKING:
     from penstock.adapters.rocketmq.broker import RocketmqBroker
     from penstock.adapters.rocketmq.connection import RocketmqConnection
 
+_log = logging.getLogger(__name__)
 
-# ---- pull checks --------------------------------------------------------------------------------
-# What a pull must pass, in RocketMQ's order and with its codes and words (sheet 1.7).
-#
-# | broker readable 16, group exists 26, group may consume 16, topic exists 17, topic readable 16,
-# | queue id 29 (1 before 5.3.2), then the filter:
-# | brought along: cannot be built 23
-# | registered: no group or no subscription 24, no broadcasting 16, older than asked for 25,
-# |             expression that cannot be compiled 27
-# | property filters turned off 1
-#
-# 28 (filter data older than the subscription) cannot happen here: a filter is built from the
-# registered subscription itself, so whoever passes 25 has the newest.
+HOLDS_MAX: Final = 100_000
+"""Pulls that short polling keeps."""
+
+EVENTS_PER_S: Final = 10
+EVENTS_BURST: Final = 100
+"""Messages about corrected offsets: a client that asks wrongly again and again is counted only."""
+
+_COMMIT: Final = int(PullFlag.COMMIT_OFFSET)
+_SUSPEND: Final = int(PullFlag.SUSPEND)
+_SUBSCRIPTION: Final = int(PullFlag.SUBSCRIPTION)
+_NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
+_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+_ROCKETMQ: Final = int(Wire.ROCKETMQ)
+_RELEASED: Final = int(IndexFlag.RELEASED)
+
+Answered = Callable[[Pull, PullResult], None]
 
 
-_SUBSCRIPTION = int(PullFlag.SUBSCRIPTION)
+def pull_message(connection: RocketmqConnection, command: Command) -> None:
+    connection.broker.service(PullProcessor).serve(connection, command)
 
 
-class Passed(NamedTuple):
+class PullProcessor:
+    """Serves the pulls of all connections."""
+
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._broker = broker
+        self._settings = broker.settings
+        self._offsets = broker.service(OffsetRegistry)
+        self._events = broker.service(OffsetMovedReporter)
+        self._checks = broker.service(PullChecks)
+        self._short = ShortPolling(broker)
+        self._token = 0
+        self.counts: dict[str, int] = dict.fromkeys(GetMessageStatus, 0)
+        """Answers by status."""
+        broker.engine.tallies.show(
+            "rocketmq_pulls", "Answers to pulls, by RocketMQ's status", "status", self.counts
+        )
+        self.messages = 0
+        """Messages given out."""
+
+    def serve(self, connection: RocketmqConnection, command: Command) -> None:
+        """ErrorResponse a pull, now or later."""
+        header = parse(PullHeader, command)
+        queue, chosen, prefilter = self._checks.check(header, str(connection.peer))
+        group = header.consumer_group
+        reset = self._offsets.take_reset(queue, group)
+        if reset is not None:
+            nothing = (queue.index.min_offset, queue.visible_end(False))
+            self._write(connection, command, reset_result(reset), nothing, [])
+            return
+        pull = self._pull(connection, header, queue)
+        pull.filter, pull.prefilter = chosen, prefilter
+        may_wait = bool(header.sys_flag & _SUSPEND) and not command.is_oneway
+        if may_wait and self._settings.is_long_polling:
+            wait_ms = min(header.suspend_timeout_millis, self._settings.suspend_ms_max)
+            pull.deadline_ms = self._broker.clock.monotonic_ms() + wait_ms
+
+        def answered(pull: Pull, result: PullResult) -> None:
+            self._answer(connection, command, group, queue, pull=pull, result=result)
+
+        if header.sys_flag & _COMMIT:
+            self._offsets.commit(queue, group, header.commit_offset, connection.name)
+        result = self._broker.engine.pulls.pull(pull)
+        if result is None:
+            connection.await_pull(pull.token, answered)
+            return
+        if may_wait and not self._settings.is_long_polling:
+            wait_ms = self._settings.short_polling_ms
+            deadline_ms = self._broker.clock.monotonic_ms() + wait_ms
+            held = ShortPolledPull(connection, queue, pull, deadline_ms, answered)
+            if get_message_result(pull, result).code == _NOT_FOUND and self._short.hold(held):
+                return
+        answered(pull, result)
+
+    def _pull(self, connection: RocketmqConnection, header: PullHeader, queue: Queue) -> Pull:
+        self._token += 1
+        settings = self._settings
+        messages_max, bytes_max = settings.pull_messages_max, settings.pull_bytes_max
+        if self._is_on_disk(queue, header.queue_offset):
+            messages_max = settings.pull_disk_messages_max
+            bytes_max = settings.pull_disk_bytes_max
+        if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
+            bytes_max = min(bytes_max, header.max_msg_bytes)
+        return Pull(
+            connection,
+            queue,
+            header.queue_offset,
+            messages_max=min(header.max_msg_nums, messages_max),
+            bytes_max=bytes_max,
+            token=self._token,
+        )
+
+    def _is_on_disk(self, queue: Queue, offset: int) -> bool:
+        cold_end = self._broker.engine.log_end - self._settings.resident_bytes
+        if cold_end <= 0:
+            return False
+        found = queue.index.entries(offset, 1) if offset >= 0 else []
+        return bool(found) and found[0][0] < cold_end
+
+    def _answer(
+        self,
+        connection: RocketmqConnection,
+        command: Command,
+        group: str,
+        queue: Queue,
+        *,
+        pull: Pull,
+        result: PullResult,
+    ) -> None:
+        if connection.is_closed:
+            return
+        end = get_message_result(pull, result)
+        if end.code == _MOVED:
+            move = (pull.offset, end.next_offset)
+            self._events.moved(connection, group, queue, move, end.status)
+        body = self._body(queue, pull, result) if result.records else []
+        self._write(connection, command, end, (result.min_offset, result.max_offset), body)
+
+    def _body(self, queue: Queue, pull: Pull, result: PullResult) -> list[bytes]:
+        """The messages, one behind the other."""
+        messages: list[bytes] = []
+        for record, entry in zip(result.records, result.entries, strict=True):
+            if record.wire == _ROCKETMQ and not entry[7] & _RELEASED:
+                messages.append(record.origin)
+            else:
+                found = present(self._broker, queue, record, entry)
+                # A batch of another protocol may begin below the offset that was asked for.
+                messages += found[max(0, pull.offset - entry[1]) :] or found
+        self.messages += len(messages)
+        return messages
+
+    def _write(
+        self,
+        connection: RocketmqConnection,
+        command: Command,
+        end: GetMessageResult,
+        span: tuple[int, int],
+        body: list[bytes],
+    ) -> None:
+        self.counts[end.status] += 1
+        if command.is_oneway:
+            return
+        if command.serialization:
+            answer = PullAnswer(
+                next_begin_offset=end.next_offset, min_offset=span[0], max_offset=span[1]
+            )
+            connection.answer(
+                command, end.code, ext=fields(answer), body=b"".join(body), remark=end.status
+            )
+            return
+        head = pull_answer_head(
+            command.opaque,
+            end.next_offset,
+            *span,
+            body_bytes=sum(map(len, body)),
+            code=end.code,
+            remark=end.status,
+        )
+        connection.write(head, *body)
+
+
+class PullTarget(NamedTuple):
     """A pull that may read."""
 
     queue: Queue
@@ -78,15 +230,26 @@ class Passed(NamedTuple):
 
 
 class PullChecks:
-    """The checks of one house."""
+    """What a pull must pass, in RocketMQ's order and with its codes and words (sheet 1.7).
+
+    broker readable 16, group exists 26, group may consume 16, topic exists 17, topic readable 16,
+    queue id 29 (1 before 5.3.2), then the filter:
+    brought along: cannot be built 23
+    registered: no group or no subscription 24, no broadcasting 16, older than asked for 25,
+                expression that cannot be compiled 27
+    property filters turned off 1
+
+    28 (filter data older than the subscription) cannot happen here: a filter is built from the
+    registered subscription itself, so whoever passes 25 has the newest.
+    """
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
         self._groups = broker.service(GroupRegistry)
-        self._filters = broker.service(Filters)
-        self._maps = broker.service(FilterMaps)
+        self._filters = broker.service(FilterCache)
+        self._maps = broker.service(FilterBitMaps)
 
-    def check(self, header: PullHeader, peer: str) -> Passed:
+    def check(self, header: PullHeader, peer: str) -> PullTarget:
         """Queue and filter of a pull; raises ``ErrorResponse``."""
         broker = self._broker
         group, topic = header.consumer_group, header.topic
@@ -105,18 +268,18 @@ class PullChecks:
                 f"[{rmq_topic.config.read_queue_nums}] consumer:[{peer}]",
             )
         queue = rmq_topic.topic.queues[number]
-        judge: Prefilter | None = None
+        prefilter: Prefilter | None = None
         if header.sys_flag & _SUBSCRIPTION:
             chosen, language = self._brought(header)
         else:
             chosen, language = self._registered(header, config)
-            judge = self._maps.judge(group, topic, queue, chosen)
+            prefilter = self._maps.prefilter(group, topic, queue, chosen)
         refusal = self._filters.refusal(language)
         if refusal is not None:
             raise system_error(refusal)
         wanted = broker.consumers.wanted
         final = self._filters.for_topic(topic, group, chosen, wanted)
-        return Passed(queue, final, judge if final is chosen else None)
+        return PullTarget(queue, final, prefilter if final is chosen else None)
 
     def group(self, group: str) -> SubscriptionGroupConfig:
         """The group, if it exists and may consume."""
@@ -170,29 +333,96 @@ class PullChecks:
             ) from None
 
 
-# ---- pull hold ----------------------------------------------------------------------------------
-# Short polling: pulls that found nothing are looked at every second, and only then (sheet 2.2).
-#
-# The alternative to long polling, for whoever wants few wake-ups at the price of latency: an
-# arrival wakes nobody; each sweep reads for every held pull and answers those that found something,
-# and those whose time is up. Long polling needs nothing of this: the engine's ``PullService`` holds
-# (F12).
-#
-# Invariants: a held pull is answered exactly once, unless its peer goes first; at most
-# ``HOLDS_MAX``.
+class GetMessageStatus(StrEnum):
+    """How a pull ended in RocketMQ's words: the remark, and with it code and next offset.
+
+    FOUND                                        0   behind the last one looked at
+    NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING     20  behind the last one looked at
+    NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE  19  (offset 0) or 21: go on at 0
+    OFFSET_OVERFLOW_ONE                          19  the same offset: the end
+    OFFSET_FOUND_NULL                            19  behind the hole
+    OFFSET_OVERFLOW_BADLY                        21  the end
+    OFFSET_TOO_SMALL                             21  the oldest that is there
+    OFFSET_RESET                                 21  where an operator moved the group
+
+    Only 19 may be held.
+    """
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    OFFSET_RESET = "OFFSET_RESET"
 
 
-HOLDS_MAX: Final = 100_000
+class GetMessageResult(NamedTuple):
+    status: GetMessageStatus
+    code: int
+    next_offset: int
 
-Answered = Callable[[Pull, PullResult], None]
+
+_CODES: Final = {
+    GetMessageStatus.FOUND: int(ResponseCode.SUCCESS),
+    GetMessageStatus.NO_MATCHED_MESSAGE: int(ResponseCode.PULL_RETRY_IMMEDIATELY),
+    GetMessageStatus.MESSAGE_WAS_REMOVING: int(ResponseCode.PULL_RETRY_IMMEDIATELY),
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: _NOT_FOUND,
+    GetMessageStatus.OFFSET_FOUND_NULL: _NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: _MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: _MOVED,
+    GetMessageStatus.OFFSET_RESET: _MOVED,
+}
+"""Of those whose code does not depend on the offset."""
+
+_STATUSES: Final = {
+    PullStatus.FOUND: GetMessageStatus.FOUND,
+    PullStatus.FILTERED: GetMessageStatus.NO_MATCHED_MESSAGE,
+    PullStatus.REMOVED: GetMessageStatus.MESSAGE_WAS_REMOVING,
+    PullStatus.CANCELLED: GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
+    PullStatus.NO_NEW: GetMessageStatus.OFFSET_OVERFLOW_ONE,
+    PullStatus.OFFSET_TOO_SMALL: GetMessageStatus.OFFSET_TOO_SMALL,
+    PullStatus.OFFSET_TOO_LARGE: GetMessageStatus.OFFSET_OVERFLOW_BADLY,
+}
+_AT_AN_EDGE: Final = (
+    PullStatus.NO_NEW,
+    PullStatus.OFFSET_TOO_SMALL,
+    PullStatus.OFFSET_TOO_LARGE,
+)
+
+
+def get_message_result(pull: Pull, result: PullResult) -> GetMessageResult:
+    """RocketMQ's words for the engine's result."""
+    status = _STATUSES[result.status]
+    if result.status in _AT_AN_EDGE and result.max_offset == 0:
+        status = GetMessageStatus.NO_MESSAGE_IN_QUEUE
+    elif result.status is PullStatus.FILTERED and _is_hole(pull, result.max_offset):
+        status = GetMessageStatus.OFFSET_FOUND_NULL
+    code = _CODES.get(status)
+    if code is None:
+        return GetMessageResult(status, _NOT_FOUND if pull.offset == 0 else _MOVED, 0)
+    return GetMessageResult(status, code, result.next_offset)
+
+
+def reset_result(offset: int) -> GetMessageResult:
+    """An operator moved the group."""
+    return GetMessageResult(GetMessageStatus.OFFSET_RESET, _MOVED, offset)
+
+
+def _is_hole(pull: Pull, end: int) -> bool:
+    """True when nothing is there at all from the offset on: records lost to corruption."""
+    found = pull.queue.index.entries(pull.offset, 1)
+    return not found or found[0][1] >= end
+
 
 _CANCELLED: Final = PullResult(PullStatus.CANCELLED, [], [], 0, 0, 0)
 _NOTHING: Final = (PullStatus.NO_NEW, PullStatus.FILTERED)
 
 
-class Held(NamedTuple):
-    """One pull that waits."""
-
+class ShortPolledPull(NamedTuple):
     connection: RocketmqConnection
     queue: Queue
     pull: Pull
@@ -200,19 +430,25 @@ class Held(NamedTuple):
     answered: Answered
 
 
-class ShortHolds:
-    """Pulls that wait for a sweep."""
+class ShortPolling:
+    """Pulls that found nothing and are looked at every second, and only then (sheet 2.2).
+
+    The alternative to long polling, for whoever wants few wake-ups at the price of latency: an
+    arrival wakes nobody; each sweep reads for every held pull and answers those that found
+    something, and those whose time is up. Long polling is the engine's ``PullService`` (F12). A
+    held pull is answered exactly once, unless its peer goes first.
+    """
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
-        self._held: list[Held] = []
+        self._held: list[ShortPolledPull] = []
         self._sweep_ms: int | None = None
         broker.timers.add(self)
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def hold(self, held: Held) -> bool:
+    def hold(self, held: ShortPolledPull) -> bool:
         """Keep a pull until a sweep finds something for it; False when there are too many."""
         if len(self._held) >= HOLDS_MAX:
             return False
@@ -247,118 +483,8 @@ class ShortHolds:
         self._sweep_ms = now_ms + step_ms if self._held else None
 
 
-# ---- pull status --------------------------------------------------------------------------------
-# How a pull ended in RocketMQ's words: status (the remark), code, where to go on (sheet 1.7).
-#
-# | FOUND                                        0   behind the last one looked at
-# | NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING     20  behind the last one looked at
-# | NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE  19  (offset 0) or 21: go on at 0
-# | OFFSET_OVERFLOW_ONE                          19  the same offset: the end
-# | OFFSET_FOUND_NULL                            19  behind the hole
-# | OFFSET_OVERFLOW_BADLY                        21  the end
-# | OFFSET_TOO_SMALL                             21  the oldest that is there
-# | OFFSET_RESET                                 21  where an operator moved the group
-#
-# Only 19 may be held. Pure: no state, no engine but its result.
-
-
-class Status(StrEnum):
-    """RocketMQ's names."""
-
-    FOUND = "FOUND"
-    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
-    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
-    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
-    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
-    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
-    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
-    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    OFFSET_RESET = "OFFSET_RESET"
-
-
-class Outcome(NamedTuple):
-    """What an answer says."""
-
-    status: Status
-    code: int
-    next_offset: int
-
-
-_NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
-_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
-
-CODES: Final = {
-    Status.FOUND: int(ResponseCode.SUCCESS),
-    Status.NO_MATCHED_MESSAGE: int(ResponseCode.PULL_RETRY_IMMEDIATELY),
-    Status.MESSAGE_WAS_REMOVING: int(ResponseCode.PULL_RETRY_IMMEDIATELY),
-    Status.OFFSET_OVERFLOW_ONE: _NOT_FOUND,
-    Status.OFFSET_FOUND_NULL: _NOT_FOUND,
-    Status.OFFSET_OVERFLOW_BADLY: _MOVED,
-    Status.OFFSET_TOO_SMALL: _MOVED,
-    Status.OFFSET_RESET: _MOVED,
-}
-"""Of those whose code does not depend on the offset."""
-
-_STATUSES: Final = {
-    PullStatus.FOUND: Status.FOUND,
-    PullStatus.FILTERED: Status.NO_MATCHED_MESSAGE,
-    PullStatus.REMOVED: Status.MESSAGE_WAS_REMOVING,
-    PullStatus.CANCELLED: Status.NO_MATCHED_LOGIC_QUEUE,
-    PullStatus.NO_NEW: Status.OFFSET_OVERFLOW_ONE,
-    PullStatus.OFFSET_TOO_SMALL: Status.OFFSET_TOO_SMALL,
-    PullStatus.OFFSET_TOO_LARGE: Status.OFFSET_OVERFLOW_BADLY,
-}
-_AT_AN_EDGE: Final = (
-    PullStatus.NO_NEW,
-    PullStatus.OFFSET_TOO_SMALL,
-    PullStatus.OFFSET_TOO_LARGE,
-)
-
-
-def outcome(pull: Pull, result: PullResult) -> Outcome:
-    """RocketMQ's words for the engine's result."""
-    status = _STATUSES[result.status]
-    if result.status in _AT_AN_EDGE and result.max_offset == 0:
-        status = Status.NO_MESSAGE_IN_QUEUE
-    elif result.status is PullStatus.FILTERED and _is_hole(pull, result.max_offset):
-        status = Status.OFFSET_FOUND_NULL
-    code = CODES.get(status)
-    if code is None:
-        return Outcome(status, _NOT_FOUND if pull.offset == 0 else _MOVED, 0)
-    return Outcome(status, code, result.next_offset)
-
-
-def reset_outcome(offset: int) -> Outcome:
-    """An operator moved the group."""
-    return Outcome(Status.OFFSET_RESET, _MOVED, offset)
-
-
-def _is_hole(pull: Pull, end: int) -> bool:
-    """True when nothing is there at all from the offset on: records lost to corruption."""
-    found = pull.queue.index.entries(pull.offset, 1)
-    return not found or found[0][1] >= end
-
-
-# ---- offset events ------------------------------------------------------------------------------
-# Corrected offsets as events: a reader asked for what is not there and was sent elsewhere.
-#
-# It means lost or repeated messages for somebody, so it is said three times: a line in the log, a
-# counter by reason, and a message in the topic OFFSET_MOVED_EVENT with the group as tag and key, as
-# RocketMQ does it. A client that asks wrongly again and again is counted each time, but writes at
-# most ``EVENTS_PER_S`` messages.
-#
-# Not here: what is wrong with an offset (``pull_status.py``).
-
-
-_log = logging.getLogger(__name__)
-
-EVENTS_PER_S: Final = 10
-EVENTS_BURST: Final = 100
-
-
 class OffsetMovedEvent(Body, gc=False, kw_only=True, rename="camel"):
-    """The body of such a message."""
+    """The body of a message in the topic OFFSET_MOVED_EVENT."""
 
     consumer_group: str
     message_queue: MessageQueue
@@ -366,8 +492,13 @@ class OffsetMovedEvent(Body, gc=False, kw_only=True, rename="camel"):
     offset_new: int
 
 
-class OffsetEvents:
-    """Tells of corrected offsets."""
+class OffsetMovedReporter:
+    """A reader asked for what is not there and was sent elsewhere.
+
+    It means lost or repeated messages for somebody, so it is said three times: a line in the log, a
+    counter by reason, and a message in the topic OFFSET_MOVED_EVENT with the group as tag and key,
+    as RocketMQ does it.
+    """
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
@@ -428,156 +559,3 @@ class OffsetEvents:
         )
         keys = (group.encode(),)
         connection.sends.store([CallbackPublication(record, route=rmq_topic.routes[0], keys=keys)])
-
-
-# ---- pull ---------------------------------------------------------------------------------------
-
-
-_COMMIT: Final = int(PullFlag.COMMIT_OFFSET)
-_SUSPEND: Final = int(PullFlag.SUSPEND)
-_ROCKETMQ: Final = int(Wire.ROCKETMQ)
-_RELEASED: Final = int(IndexFlag.RELEASED)
-
-
-class Pulls:
-    """Serves pulls."""
-
-    def __init__(self, broker: RocketmqBroker) -> None:
-        self._broker = broker
-        self._settings = broker.settings
-        self._offsets = broker.service(OffsetRegistry)
-        self._events = broker.service(OffsetEvents)
-        self._checks = PullChecks(broker)
-        self._short = ShortHolds(broker)
-        self._token = 0
-        self.counts: dict[str, int] = dict.fromkeys(Status, 0)
-        """Answers by status."""
-        broker.engine.tallies.show(
-            "rocketmq_pulls", "Answers to pulls, by RocketMQ's status", "status", self.counts
-        )
-        self.messages = 0
-        """Messages given out."""
-
-    def serve(self, connection: RocketmqConnection, command: Command) -> None:
-        """ErrorResponse a pull, now or later."""
-        header = parse(PullHeader, command)
-        queue, chosen, judge = self._checks.check(header, str(connection.peer))
-        group = header.consumer_group
-        reset = self._offsets.take_reset(queue, group)
-        if reset is not None:
-            nothing = (queue.index.min_offset, queue.visible_end(False))
-            self._write(connection, command, reset_outcome(reset), nothing, [])
-            return
-        pull = self._pull(connection, header, queue)
-        pull.filter, pull.prefilter = chosen, judge
-        may_wait = bool(header.sys_flag & _SUSPEND) and not command.is_oneway
-        if may_wait and self._settings.is_long_polling:
-            wait_ms = min(header.suspend_timeout_millis, self._settings.suspend_ms_max)
-            pull.deadline_ms = self._broker.clock.monotonic_ms() + wait_ms
-
-        def answered(pull: Pull, result: PullResult) -> None:
-            self._answer(connection, command, group, queue, pull=pull, result=result)
-
-        if header.sys_flag & _COMMIT:
-            self._offsets.commit(queue, group, header.commit_offset, connection.name)
-        result = self._broker.engine.pulls.pull(pull)
-        if result is None:
-            connection.await_pull(pull.token, answered)
-            return
-        if may_wait and not self._settings.is_long_polling:
-            wait_ms = self._settings.short_polling_ms
-            deadline_ms = self._broker.clock.monotonic_ms() + wait_ms
-            held = Held(connection, queue, pull, deadline_ms, answered)
-            if outcome(pull, result).code == _NOT_FOUND and self._short.hold(held):
-                return
-        answered(pull, result)
-
-    def _pull(self, connection: RocketmqConnection, header: PullHeader, queue: Queue) -> Pull:
-        self._token += 1
-        settings = self._settings
-        messages_max, bytes_max = settings.pull_messages_max, settings.pull_bytes_max
-        if self._is_on_disk(queue, header.queue_offset):
-            messages_max = settings.pull_disk_messages_max
-            bytes_max = settings.pull_disk_bytes_max
-        if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
-            bytes_max = min(bytes_max, header.max_msg_bytes)
-        return Pull(
-            connection,
-            queue,
-            header.queue_offset,
-            messages_max=min(header.max_msg_nums, messages_max),
-            bytes_max=bytes_max,
-            token=self._token,
-        )
-
-    def _is_on_disk(self, queue: Queue, offset: int) -> bool:
-        cold_end = self._broker.engine.log_end - self._settings.resident_bytes
-        if cold_end <= 0:
-            return False
-        found = queue.index.entries(offset, 1) if offset >= 0 else []
-        return bool(found) and found[0][0] < cold_end
-
-    def _answer(
-        self,
-        connection: RocketmqConnection,
-        command: Command,
-        group: str,
-        queue: Queue,
-        *,
-        pull: Pull,
-        result: PullResult,
-    ) -> None:
-        if connection.is_closed:
-            return
-        end = outcome(pull, result)
-        if end.code == _MOVED:
-            move = (pull.offset, end.next_offset)
-            self._events.moved(connection, group, queue, move, end.status)
-        body = self._body(queue, pull, result) if result.records else []
-        self._write(connection, command, end, (result.min_offset, result.max_offset), body)
-
-    def _body(self, queue: Queue, pull: Pull, result: PullResult) -> list[bytes]:
-        """The messages, one behind the other."""
-        messages: list[bytes] = []
-        for record, entry in zip(result.records, result.entries, strict=True):
-            if record.wire == _ROCKETMQ and not entry[7] & _RELEASED:
-                messages.append(record.origin)
-            else:
-                found = present(self._broker, queue, record, entry)
-                # A batch of another protocol may begin below the offset that was asked for.
-                messages += found[max(0, pull.offset - entry[1]) :] or found
-        self.messages += len(messages)
-        return messages
-
-    def _write(
-        self,
-        connection: RocketmqConnection,
-        command: Command,
-        end: Outcome,
-        span: tuple[int, int],
-        body: list[bytes],
-    ) -> None:
-        self.counts[end.status] += 1
-        if command.is_oneway:
-            return
-        if command.serialization:
-            answer = PullAnswer(
-                next_begin_offset=end.next_offset, min_offset=span[0], max_offset=span[1]
-            )
-            connection.answer(
-                command, end.code, ext=fields(answer), body=b"".join(body), remark=end.status
-            )
-            return
-        head = pull_answer_head(
-            command.opaque,
-            end.next_offset,
-            *span,
-            body_bytes=sum(map(len, body)),
-            code=end.code,
-            remark=end.status,
-        )
-        connection.write(head, *body)
-
-
-def pull_message(connection: RocketmqConnection, command: Command) -> None:
-    connection.broker.service(Pulls).serve(connection, command)

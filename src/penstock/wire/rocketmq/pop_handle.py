@@ -70,26 +70,26 @@ def parse_handle(text: str) -> PopHandle:
     )  # fmt: skip
 
 
-Place = tuple[int, int]
+PopQueueKey = tuple[int, int]
 """(retry flag, queue id)."""
 
 
-def format_start_offsets(starts: Mapping[Place, int]) -> str:
+def format_start_offsets(starts: Mapping[PopQueueKey, int]) -> str:
     return ";".join([f"{flag} {queue} {start}" for (flag, queue), start in starts.items()])
 
 
-def parse_start_offsets(text: str) -> dict[Place, int]:
+def parse_start_offsets(text: str) -> dict[PopQueueKey, int]:
     """The first popped offset of each queue."""
     return {place: _integer(rest, text) for place, rest in _entries(text)}
 
 
-def format_offsets(offsets: Mapping[Place, Sequence[int]]) -> str:
+def format_offsets(offsets: Mapping[PopQueueKey, Sequence[int]]) -> str:
     return ";".join(
         [f"{flag} {queue} {','.join(map(str, each))}" for (flag, queue), each in offsets.items()]
     )
 
 
-def parse_offsets(text: str) -> dict[Place, list[int]]:
+def parse_offsets(text: str) -> dict[PopQueueKey, list[int]]:
     """The popped offsets of each queue, ascending as they were sent."""
     return {
         place: [_integer(part, text) for part in rest.split(",", INFO_ENTRIES_MAX)]
@@ -114,7 +114,7 @@ def parse_order_counts(text: str) -> dict[tuple[int, int, int], int]:
     return counts
 
 
-def _entries(text: str) -> list[tuple[Place, str]]:
+def _entries(text: str) -> list[tuple[PopQueueKey, str]]:
     return [
         ((_integer(flag, text), _integer(queue, text)), rest)
         for flag, queue, rest in _triples(text)

@@ -8,8 +8,8 @@ import pytest
 from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench, bodies
 from penstock.adapters.rocketmq.filters import (
     FILTERS_MAX,
-    FilterMaps,
-    Filters,
+    FilterBitMaps,
+    FilterCache,
     language_of,
     map_name,
 )
@@ -23,7 +23,7 @@ from penstock.wire.rocketmq.stored import stored_record
 
 @pytest.fixture
 def filters():
-    return RocketmqBench().broker.service(Filters)
+    return RocketmqBench().broker.service(FilterCache)
 
 
 def message(**properties):
@@ -102,7 +102,7 @@ def test_a_message_of_another_protocol_has_the_properties_its_reader_finds():
     bench.engine.facts = {int(Wire.AMQP): Reader()}
     record = neutral_record(b"x")
     record.reshape(wire=int(Wire.AMQP))
-    assert Filters(bench.broker).build("colour = 'red'", "sql92").matches_record(record)
+    assert FilterCache(bench.broker).build("colour = 'red'", "sql92").matches_record(record)
 
 
 # ---- filter maps --------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_without_the_setting_nothing_is_mapped():
     bench, consumer, _ = opened(is_on=False)
     consumer.heartbeat(orders="size > 5", language="SQL92")
     read_all(consumer)
-    assert bench.broker.service(FilterMaps).maps is None
+    assert bench.broker.service(FilterBitMaps).maps is None
 
 
 @pytest.mark.parametrize("ending", ["other selector", "topic dropped", "group forgotten"])
@@ -178,7 +178,7 @@ def test_a_registration_ends_with_its_subscription(ending):
     consumer.heartbeat(orders="size > 5", language="SQL92")
     read_all(consumer)
     producer.send("orders", b"x", size="9")
-    maps = bench.broker.service(FilterMaps).maps
+    maps = bench.broker.service(FilterBitMaps).maps
     queue_id = bench.broker.topics.find("orders").topic.queues[0].queue_id
     assert maps.judge(map_name(GROUP, "orders"), queue_id) is not None
     if ending == "other selector":

@@ -9,7 +9,11 @@ from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.name_server import routes
 from penstock.adapters.rocketmq.name_server.routes import BROKERS_MAX, GROUP_KIND, RouteRegistry
-from penstock.adapters.rocketmq.name_server.server import NameServerFactory, farewell, registration
+from penstock.adapters.rocketmq.name_server.server import (
+    NameServerFactory,
+    register_request,
+    unregister_request,
+)
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
 from penstock.wire.rocketmq.bodies import (
@@ -152,7 +156,7 @@ def test_an_advertised_address_goes_before_it():
 def test_registered_brokers_share_the_route(bench, asking):
     bench.client().send("orders")
     for name in ("c", "b"):
-        answer = asking.say(registration(other(name).broker))
+        answer = asking.say(register_request(other(name).broker))
         assert answer.code == 0
         assert answer.ext == {"haServerAddr": "", "masterAddr": ""}
         assert msgspec.json.decode(answer.body) == {"table": {}}
@@ -164,10 +168,10 @@ def test_registered_brokers_share_the_route(bench, asking):
 
 def test_a_broker_is_forgotten_after_120_s_of_silence(bench, asking):
     joined = other()
-    asking.say(registration(joined.broker))
+    asking.say(register_request(joined.broker))
     bench.advance(119_000)
     assert names(asking.route("orders")) == ["b"]
-    asking.say(registration(joined.broker))
+    asking.say(register_request(joined.broker))
     bench.advance(119_999)
     assert names(asking.route("orders")) == ["b"]
     bench.advance(1)
@@ -175,7 +179,7 @@ def test_a_broker_is_forgotten_after_120_s_of_silence(bench, asking):
 
 
 def test_a_heartbeat_keeps_a_broker_in_the_routes(bench, asking):
-    asking.say(registration(other().broker))
+    asking.say(register_request(other().broker))
     for _ in range(5):
         bench.advance(60_000)
         assert asking.ask(RequestCode.BROKER_HEARTBEAT, {"brokerName": "b"}).code == 0
@@ -184,11 +188,11 @@ def test_a_heartbeat_keeps_a_broker_in_the_routes(bench, asking):
 
 def test_a_broker_leaves_when_it_says_so_or_its_connection_ends(bench, asking):
     joined = other()
-    asking.say(registration(joined.broker))
-    assert asking.say(farewell(joined.broker)).code == 0
+    asking.say(register_request(joined.broker))
+    assert asking.say(unregister_request(joined.broker)).code == 0
     assert asking.route("orders") == 17
     leaving = Asking(bench)
-    leaving.say(registration(joined.broker))
+    leaving.say(register_request(joined.broker))
     leaving.session.closed("test")
     assert asking.route("orders") == 17
 
@@ -196,14 +200,14 @@ def test_a_broker_leaves_when_it_says_so_or_its_connection_ends(bench, asking):
 def test_an_old_connection_that_ends_takes_nothing_from_the_new_one(bench, asking):
     joined = other()
     old, new = Asking(bench), Asking(bench)
-    old.say(registration(joined.broker))
-    new.say(registration(joined.broker))
+    old.say(register_request(joined.broker))
+    new.say(register_request(joined.broker))
     old.session.closed("test")
     assert names(asking.route("orders")) == ["b"]
 
 
 def test_a_broker_with_our_own_name_is_refused(bench, asking):
-    answer = asking.say(registration(other("penstock").broker))
+    answer = asking.say(register_request(other("penstock").broker))
     assert answer.code == 1
     assert "--broker-name" in answer.remark
 
@@ -212,12 +216,12 @@ def test_brokers_are_bounded(bench, asking):
     book = bench.broker.service(RouteRegistry)
     for number in range(BROKERS_MAX):
         book.enter(f"b{number}", "c", "0", "127.0.0.1:1")
-    assert asking.say(registration(other("late").broker)).code == 1
+    assert asking.say(register_request(other("late").broker)).code == 1
 
 
 @pytest.mark.parametrize("said", ["true", "false"])
 def test_a_compressed_registration_is_read_and_a_bomb_is_not(asking, said):
-    command = registration(other().broker)
+    command = register_request(other().broker)
     plain = command.body
     command.ext |= {"compressed": said, "bodyCrc32": "0"}
     command.body = zlib.compress(plain)
@@ -230,7 +234,7 @@ def test_a_compressed_registration_is_read_and_a_bomb_is_not(asking, said):
 
 
 def test_a_registration_with_a_wrong_checksum_is_refused(asking):
-    command = registration(other().broker)
+    command = register_request(other().broker)
     command.ext["bodyCrc32"] = "1"
     assert asking.say(command).remark == "crc32 not match"
     assert asking.route("orders") == 17
@@ -241,13 +245,13 @@ def test_a_broker_asks_whether_its_topics_are_known(asking):
     ext = {"brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "brokerId": "0"}
     body = msgspec.json.encode(joined.broker.topics.version)
     assert asking.ask(RequestCode.QUERY_DATA_VERSION, ext, body).ext["changed"] == "true"
-    asking.say(registration(joined.broker))
+    asking.say(register_request(joined.broker))
     assert asking.ask(RequestCode.QUERY_DATA_VERSION, ext, body).ext["changed"] == "false"
 
 
 def test_write_permission_of_a_broker_is_taken_and_given_back(bench, asking):
     bench.client().send("orders")
-    asking.say(registration(other().broker))
+    asking.say(register_request(other().broker))
     for name in ("penstock", "b"):
         wiped = asking.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": name})
         assert wiped.ext == {"wipeTopicCount": "2"}
@@ -258,7 +262,7 @@ def test_write_permission_of_a_broker_is_taken_and_given_back(bench, asking):
 
 def test_clusters_and_topics_are_listed(bench, asking):
     bench.client().send("orders")
-    asking.say(registration(other(cluster="second").broker))
+    asking.say(register_request(other(cluster="second").broker))
     cluster = msgspec.json.decode(asking.ask(RequestCode.GET_BROKER_CLUSTER_INFO).body)
     assert cluster["clusterAddrTable"] == {"DefaultCluster": ["penstock"], "second": ["b"]}
     assert list(cluster["brokerAddrTable"]) == ["penstock", "b"]
@@ -273,10 +277,10 @@ def test_clusters_and_topics_are_listed(bench, asking):
 
 def test_a_deleted_route_of_another_broker_is_gone_until_it_registers(bench, asking):
     joined = other()
-    asking.say(registration(joined.broker))
+    asking.say(register_request(joined.broker))
     asking.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "orders"})
     assert asking.route("orders") == 17
-    asking.say(registration(joined.broker))
+    asking.say(register_request(joined.broker))
     assert names(asking.route("orders")) == ["b"]
 
 
@@ -329,8 +333,8 @@ def test_a_oneway_question_is_not_answered_and_garbage_ends_the_connection(askin
 
 def test_a_registration_of_some_topics_takes_none_of_the_others_away(asking):
     joined = other()
-    asking.say(registration(joined.broker))
-    some = registration(joined.broker)
+    asking.say(register_request(joined.broker))
+    some = register_request(joined.broker)
     del some.ext["isComplete"]
     some.body = encode_body(
         RegisterBrokerBody(
@@ -344,15 +348,15 @@ def test_a_registration_of_some_topics_takes_none_of_the_others_away(asking):
 
 def test_a_complete_registration_takes_away_what_was_deleted(asking):
     joined = other()
-    asking.say(registration(joined.broker))
+    asking.say(register_request(joined.broker))
     joined.broker.topics.delete("orders")
     joined.settle()
-    asking.say(registration(joined.broker))
+    asking.say(register_request(joined.broker))
     assert asking.route("orders") == 17
 
 
 def test_the_topics_of_one_broker_are_bounded(asking, monkeypatch):
     monkeypatch.setattr(routes, "TOPICS_MAX", 1)
-    answer = asking.say(registration(other().broker))
+    answer = asking.say(register_request(other().broker))
     assert answer.code == 1
     assert "limit 1" in answer.remark

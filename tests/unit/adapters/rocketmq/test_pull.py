@@ -8,7 +8,7 @@ import pytest
 from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench, bodies, messages
 from penstock.adapters.rocketmq.group_registry import OffsetRegistry
 from penstock.adapters.rocketmq.naming import OFFSET_MOVED_TOPIC
-from penstock.adapters.rocketmq.pull import EVENTS_BURST, OffsetEvents
+from penstock.adapters.rocketmq.pull import EVENTS_BURST, OffsetMovedReporter
 from penstock.model.names import topic_name
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
@@ -303,7 +303,7 @@ def test_a_corrected_offset_is_logged_counted_and_written(bench, producer, consu
     fill(producer, 2)
     consumer.pull("orders", 9)
     bench.settle()
-    events = bench.broker.service(OffsetEvents)
+    events = bench.broker.service(OffsetMovedReporter)
     assert events.counts == {"OFFSET_OVERFLOW_BADLY": 1}
     assert "PULL_OFFSET_MOVED" in caplog.text
     (event,) = bench.stored(OFFSET_MOVED_TOPIC)
@@ -325,7 +325,7 @@ def test_a_stubborn_client_writes_few_events(bench, producer, consumer):
     for _ in range(EVENTS_BURST + 20):
         consumer.pull("orders", 9)
     assert len(bench.stored(OFFSET_MOVED_TOPIC)) == EVENTS_BURST
-    events = bench.broker.service(OffsetEvents)
+    events = bench.broker.service(OffsetMovedReporter)
     assert (events.counts["OFFSET_OVERFLOW_BADLY"], events.unwritten) == (EVENTS_BURST + 20, 20)
 
 

@@ -49,7 +49,7 @@ KV_ENTRY_BYTES_MAX: Final = 16 * 1024
 _SEPARATOR: Final = "\x1f"
 
 
-class Registered(msgspec.Struct):
+class RegisteredBroker(msgspec.Struct):
     """A broker of another process."""
 
     name: str
@@ -71,7 +71,7 @@ class RouteRegistry:
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
         self._kv_config = broker.service(KvConfig)
-        self._others: dict[str, Registered] = {}
+        self._others: dict[str, RegisteredBroker] = {}
         self._is_local_wiped = False
         broker.timers.add(self)
 
@@ -118,12 +118,12 @@ class RouteRegistry:
 
     # Other brokers.
 
-    def broker(self, name: str) -> Registered | None:
+    def broker(self, name: str) -> RegisteredBroker | None:
         return self._others.get(name)
 
     def enter(
         self, name: str, cluster: str, broker_id: str, address: str, *, owner: object = None
-    ) -> Registered:
+    ) -> RegisteredBroker:
         """A broker registers; raises ``ErrorResponse`` when that cannot be.
 
         ``owner`` is the connection it came over: with its end the address goes (``left``).
@@ -136,7 +136,7 @@ class RouteRegistry:
         if broker is None:
             if len(self._others) >= BROKERS_MAX:
                 raise system_error(f"there are {BROKERS_MAX} brokers already")
-            broker = self._others[name] = Registered(name, cluster)
+            broker = self._others[name] = RegisteredBroker(name, cluster)
         broker.cluster = cluster
         # An address that comes back under another id is a slave that became master, or the reverse.
         for known in [each for each, at in broker.addresses.items() if at == address]:
@@ -147,7 +147,9 @@ class RouteRegistry:
         broker.owners[broker_id] = owner
         return self.heard(broker)
 
-    def tell_topics(self, broker: Registered, told: TopicConfigTable, *, is_complete: bool) -> None:
+    def tell_topics(
+        self, broker: RegisteredBroker, told: TopicConfigTable, *, is_complete: bool
+    ) -> None:
         """What a broker registered: all its topics, or some."""
         topics = {} if is_complete else dict(broker.topics)
         topics |= told.topic_config_table
@@ -163,7 +165,7 @@ class RouteRegistry:
                 if each is owner:
                     self.leave(name, broker_id)
 
-    def heard(self, broker: Registered, silence_ms_max: int = 0) -> Registered:
+    def heard(self, broker: RegisteredBroker, silence_ms_max: int = 0) -> RegisteredBroker:
         broker.heard_ms = self._broker.clock.monotonic_ms()
         usual_ms = self._broker.settings.broker_silence_ms_max
         broker.silence_ms_max = silence_ms_max if silence_ms_max > 0 else usual_ms
@@ -214,7 +216,7 @@ class RouteRegistry:
     def _has_local(self) -> bool:
         return bool(self._broker.broker_port)
 
-    def _sorted(self) -> list[Registered]:
+    def _sorted(self) -> list[RegisteredBroker]:
         return [self._others[name] for name in sorted(self._others)]
 
     def _local(self, local_host: str) -> BrokerData:
@@ -253,7 +255,7 @@ class RouteRegistry:
             broker.topics.ensure(topic, queues=broker.settings.default_topic_queues)
 
 
-def _data(broker: Registered) -> BrokerData:
+def _data(broker: RegisteredBroker) -> BrokerData:
     return BrokerData(
         cluster=broker.cluster, broker_name=broker.name, broker_addrs=dict(broker.addresses)
     )

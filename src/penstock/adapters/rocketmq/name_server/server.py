@@ -314,7 +314,7 @@ def _body(data: bytes, *, is_compressed: bool) -> RegisterBrokerBody:
 # What a broker of ours says to the name server it joined.
 
 
-def registration(broker: RocketmqBroker) -> Command:
+def register_request(broker: RocketmqBroker) -> Command:
     """REGISTER_BROKER for this broker."""
     topics = TopicConfigTable(
         topic_config_table=broker.topics.configs(), data_version=broker.topics.version
@@ -329,12 +329,12 @@ def registration(broker: RocketmqBroker) -> Command:
     return Command(int(RequestCode.REGISTER_BROKER), ext, body)
 
 
-def farewell(broker: RocketmqBroker) -> Command:
+def unregister_request(broker: RocketmqBroker) -> Command:
     """UNREGISTER_BROKER for this broker."""
     return Command(int(RequestCode.UNREGISTER_BROKER), _identity(broker))
 
 
-def learn(broker: RocketmqBroker, answer: Command) -> None:
+def apply_registration(broker: RocketmqBroker, answer: Command) -> None:
     """What the name server said to a registration: the order configuration."""
     try:
         table = decode_body(answer.body, KeyValueTable).table if answer.body else {}

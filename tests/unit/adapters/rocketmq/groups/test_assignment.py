@@ -6,7 +6,7 @@ import pytest
 
 from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq.cluster_routes import HOLD_MS_MAX, ClusterRoutes
-from penstock.adapters.rocketmq.groups import Modes
+from penstock.adapters.rocketmq.groups import RequestModeRegistry
 from penstock.adapters.rocketmq.name_server.routes import RouteRegistry
 from penstock.engine.group.assignment import ConsumeMode, ModeSetting
 from penstock.settings.load import Settings
@@ -81,7 +81,7 @@ def numbers(found):
 
 def set_pop(bench, share):
     setting = ModeSetting(ConsumeMode.POP, share)
-    bench.broker.service(Modes).set("orders", "g", setting)
+    bench.broker.service(RequestModeRegistry).set("orders", "g", setting)
 
 
 def test_by_default_queues_are_divided_to_be_pulled(bench):

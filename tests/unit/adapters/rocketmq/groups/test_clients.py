@@ -6,7 +6,7 @@ import pytest
 
 from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
 from penstock.adapters.rocketmq.group_registry import GroupRegistry
-from penstock.adapters.rocketmq.groups import RETRY_QUEUES_MAX, Clients, Notices
+from penstock.adapters.rocketmq.groups import RETRY_QUEUES_MAX, ClientRegistry, GroupChangeNotifier
 from penstock.engine.group.membership import MEMBER_MS_MAX, SCAN_MS
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
@@ -181,7 +181,7 @@ def test_a_broker_may_be_set_not_to_tell():
 def test_one_client_id_on_two_connections_is_logged(bench, consumer, caplog):
     consumer.heartbeat(orders="*")
     BenchConsumer.on(bench, "c1").heartbeat(orders="*")
-    assert bench.broker.service(Notices).counts["duplicate"] == 1
+    assert bench.broker.service(GroupChangeNotifier).counts["duplicate"] == 1
     assert "'c1' is used by more than one connection" in caplog.text
     assert members(bench) == ["c1", "c1"]
 
@@ -228,7 +228,7 @@ def test_120_s_of_silence_end_a_membership_looked_at_every_10_s(bench, consumer)
     bench.advance(10_000)
     assert members(bench) is None
     assert consumer.session.wants_close
-    assert bench.broker.service(Notices).counts["expired"] == 1
+    assert bench.broker.service(GroupChangeNotifier).counts["expired"] == 1
 
 
 def test_heartbeats_keep_a_membership(bench, consumer):
@@ -246,7 +246,7 @@ def test_silent_producers_go_too(bench, consumer):
 
 
 def test_without_clients_nothing_is_due(bench):
-    assert bench.broker.service(Clients).next_deadline_ms() is None
+    assert bench.broker.service(ClientRegistry).next_deadline_ms() is None
 
 
 # Asking before subscribing.

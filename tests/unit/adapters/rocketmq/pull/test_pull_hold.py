@@ -6,7 +6,7 @@ import time
 import pytest
 
 from kit.rocketmq.bench import BenchConsumer, RocketmqBench, bodies
-from penstock.adapters.rocketmq.pull import Held, ShortHolds
+from penstock.adapters.rocketmq.pull import ShortPolledPull, ShortPolling
 from penstock.engine.pull import Pull
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
@@ -193,12 +193,14 @@ def test_short_polling_holds_only_19(short):
 
 
 def test_short_polling_without_anybody_wants_no_sweeps(short):
-    holds = ShortHolds(short.broker)
+    holds = ShortPolling(short.broker)
     assert holds.next_deadline_ms() is None
     holds.due(10**9)
     queue = short.broker.topics.find("orders").topic.queues[0]
     session, answers = short.client().session, []
-    held = Held(session, queue, Pull(session, queue, 0), 0, lambda *answer: answers.append(answer))
+    held = ShortPolledPull(
+        session, queue, Pull(session, queue, 0), 0, lambda *answer: answers.append(answer)
+    )
     assert holds.hold(held)
     holds.due(holds.next_deadline_ms())
     assert (len(answers), len(holds), holds.next_deadline_ms()) == (1, 0, None)

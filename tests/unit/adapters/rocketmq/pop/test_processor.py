@@ -4,7 +4,7 @@ import pytest
 
 from kit.rocketmq.bench import Popper, RocketmqBench, is_void
 from penstock.adapters.rocketmq.group_registry import GroupRegistry, OffsetRegistry
-from penstock.adapters.rocketmq.pop.reader import IN_MEMORY_BYTES_MAX
+from penstock.adapters.rocketmq.pop.service import IN_MEMORY_BYTES_MAX
 from penstock.wire.rocketmq.bodies import SubscriptionGroupConfig, TopicConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 
@@ -136,7 +136,7 @@ def test_a_new_group_with_init_max_begins_at_the_first_message_of_a_young_queue(
 def test_a_new_group_with_init_max_begins_at_the_last_message_of_an_old_queue(
     bench, popper, monkeypatch
 ):
-    monkeypatch.setattr("penstock.adapters.rocketmq.pop.reader.IN_MEMORY_BYTES_MAX", 10)
+    monkeypatch.setattr("penstock.adapters.rocketmq.pop.service.IN_MEMORY_BYTES_MAX", 10)
     fill(bench, b"a", b"b", b"c")
     assert IN_MEMORY_BYTES_MAX > 10
     assert popper.pop(0, init_mode=1).bodies == [b"c"]

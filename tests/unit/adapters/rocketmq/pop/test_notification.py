@@ -4,7 +4,7 @@ import pytest
 
 from kit.rocketmq.bench import Popper, RocketmqBench
 from penstock.adapters.rocketmq.group_registry import NO_OFFSET, OffsetRegistry
-from penstock.adapters.rocketmq.pop.reader import PopWaits
+from penstock.adapters.rocketmq.pop.service import PopLongPolling
 from penstock.wire.rocketmq.bodies import TopicConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 
@@ -70,7 +70,7 @@ def test_when_the_time_is_up_there_is_nothing(bench, popper):
 
 
 def test_a_full_table_is_said(bench, popper):
-    bench.broker.service(PopWaits)._held.total_max = 0
+    bench.broker.service(PopLongPolling)._held.total_max = 0
     opaque = start(bench, popper)
     assert answer(popper, opaque) == {"hasMsg": "false", "pollingFull": "true"}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
-from penstock.adapters.rocketmq.admin import RELAY_MS, RELAYS_MAX, Relays
+from penstock.adapters.rocketmq.admin import RELAY_MS, RELAYS_MAX, ClientCalls
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import response_to
 from penstock.wire.rocketmq.frames import encode
@@ -101,7 +101,7 @@ def test_a_client_that_goes_ends_the_question(bench, consumer, operator):
     consumer.close()
     assert operator.answer_to(opaque).code == ResponseCode.SYSTEM_ERROR
     bench.advance(RELAY_MS)
-    assert len(bench.broker.service(Relays)) == 0
+    assert len(bench.broker.service(ClientCalls)) == 0
 
 
 def test_an_operator_that_goes_is_not_answered(bench, consumer, operator):

@@ -3,7 +3,7 @@
 import pytest
 
 from kit.rocketmq.bench import Popper, RocketmqBench
-from penstock.adapters.rocketmq.pop.reader import PopCounts
+from penstock.adapters.rocketmq.pop.service import PopStatistics
 from penstock.engine.topic import DirectRoute
 from penstock.model.record import neutral_record
 from penstock.wire.rocketmq.bodies import TopicConfig
@@ -158,7 +158,7 @@ def test_without_room_for_a_retry_topic_the_message_goes_back_to_its_place(bench
     bench.advance(1000)
     (again,) = popper.pop().messages
     assert (again.body, again.handle.retry_flag) == (b"a", 0)
-    assert bench.broker.service(PopCounts).messages["returned"] == 1
+    assert bench.broker.service(PopStatistics).messages["returned"] == 1
 
 
 def test_a_hung_consumer_holds_no_queue(bench, popper):

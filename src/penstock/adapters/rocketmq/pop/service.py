@@ -1,17 +1,20 @@
-"""Who pops: one group's hold on one topic, on the very subscription that pull offsets move.
+"""Pop: what the broker keeps of it between requests.
 
-A popped message is in flight on the group's engine subscription, with a deadline. Its receipt is
-the moment of the pop and the revive number; both are the *tag* of the in-flight entry, so a receipt
-is alive exactly as long as the entry carries its tag: acknowledging, changing the invisible time,
-a time-out and a moved offset end it.
+    PopService          the entry: subscriptions by group and topic, pop times and revive numbers
+    PopSubscription     one group on one topic: what is in flight, and which receipts are alive
+    PopLongPolling      pops and notifications that found nothing and wait
+    PopReviveService    messages whose invisible time ended without an acknowledgement
+    PopStatistics       counters for ``/metrics``
 
-The consumers are passive and belong to nobody's connection: a client that goes keeps its messages
-invisible until their time is up. Orderly pops have a consumer of their own, because their messages
-go back to their places, while others are revived in the retry topic.
+A popped message is in flight on the group's engine subscription, the very one that pull offsets
+move, with a deadline. Its receipt is the moment of the pop and the revive number; both are the
+*tag* of the in-flight entry, so a receipt is alive exactly as long as the entry carries its tag:
+acknowledging, changing the invisible time, a time-out and a moved offset end it.
 
-Invariants: at most one receipt of a message is alive; a queue without a stored offset gets one
-before the first pop reads from it.
-Not here: requests (``pop.py``), time-outs (``revive.py``), who waits (``pop_wait.py``).
+Invariants: at most one receipt of a message is alive; a message that comes again gets a later pop
+time than any receipt given out before, so an old receipt never fits the new delivery; a queue
+without a stored offset gets one before the first pop reads from it.
+Not here: requests (``processor.py``, ``ack.py``), deadlines (the engine's in-flight entries).
 """
 
 from __future__ import annotations
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
     from penstock.engine.topic import Queue, Topic
     from penstock.model.record import Record
 
+_log = logging.getLogger(__name__)
+
 INIT_MAX: Final = 1
 """``initMode``: a new group begins at the newest message, not at the oldest."""
 
@@ -55,6 +60,82 @@ REVIVE_QUEUES: Final = 8
 
 _REVIVE_BITS: Final = 10
 """Room for 999 below the time of the pop."""
+
+POLLS_MAX: Final = 100_000
+POLLS_PER_KEY_MAX: Final = 1_024
+
+ANY_QUEUE: Final = -1
+
+FIRST_POP_TIME: Final = "1ST_POP_TIME"
+
+OpenRetry = Callable[["Topic", str, str], "PopSubscription"]
+"""(retry topic, group, topic) -> the group's subscription of the retry topic."""
+
+
+class PopService:
+    """All groups that pop; one ``PopSubscription`` per engine subscription, forgotten with it."""
+
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self.broker = broker
+        self.long_polling = broker.service(PopLongPolling)
+        self.revive_service = PopReviveService(broker, self._open_retry)
+        self._offsets = broker.service(OffsetRegistry)
+        # Bounded by the engine's subscriptions.
+        self._subscriptions: dict[int, PopSubscription] = {}
+        self._popped = 0
+        self._last_pop_ms = 0
+
+    def open(self, topic: Topic, group: str) -> PopSubscription:
+        """The group's subscription of a topic, made if need be; ``AlreadyExists`` for no room."""
+        found = self.find(topic, group)
+        if found is None:
+            found = PopSubscription(topic, group, self._offsets, self._gone)
+            subscription = found.subscription
+            self._subscriptions[subscription.subscription_id] = found
+            subscription.on_visibility_timeout = partial(self.revive_service.late, found)
+            subscription.on_ready = partial(self._ready, found)
+        return found
+
+    def find(self, topic: Topic, group: str) -> PopSubscription | None:
+        """The same, if the group ever popped from the topic."""
+        subscription = self._offsets.subscription(topic, group)
+        return (
+            None if subscription is None else self._subscriptions.get(subscription.subscription_id)
+        )
+
+    def retry_subscription(self, topic: str, group: str) -> PopSubscription | None:
+        """The group's subscription of the retry topic of a topic, if that exists."""
+        rmq_topic = self.broker.topics.find(pop_retry_topic(group, topic))
+        return None if rmq_topic is None else self._open_retry(rmq_topic.topic, group, topic)
+
+    def pop_ms(self, *, is_again: bool) -> int:
+        """The time that receipts of a pop carry; unique where a message may have an older one."""
+        now_ms = self.broker.clock.wall_ms()
+        if is_again:
+            now_ms = max(now_ms, self._last_pop_ms + 1)
+        self._last_pop_ms = max(self._last_pop_ms, now_ms)
+        return now_ms
+
+    def next_revive_qid(self, *, is_orderly: bool) -> int:
+        """The ``reviveQid`` of the next pop."""
+        self._popped += 1
+        return REVIVE_ORDERLY if is_orderly else self._popped % REVIVE_QUEUES
+
+    def _open_retry(self, retry: Topic, group: str, origin: str) -> PopSubscription:
+        pop_sub = self.open(retry, group)
+        pop_sub.origin = origin
+        return pop_sub
+
+    def _ready(self, pop_sub: PopSubscription) -> None:
+        self.long_polling.try_serve(pop_sub.name, pop_sub.group, len(pop_sub.topic.queues))
+        if pop_sub.origin:
+            origin = self.broker.topics.find(pop_sub.origin)
+            queues = 0 if origin is None else len(origin.topic.queues)
+            self.long_polling.try_serve(pop_sub.origin, pop_sub.group, queues)
+
+    def _gone(self, pop_sub: PopSubscription) -> None:
+        if self._subscriptions.pop(pop_sub.subscription.subscription_id, None) is not None:
+            self.long_polling.cancel_all(pop_sub.name, pop_sub.group, len(pop_sub.topic.queues))
 
 
 def tag_of(pop_ms: int, revive_qid: int) -> int:
@@ -72,8 +153,21 @@ def retry_flag(topic: str) -> int:
     return int(RetryFlag.RETRY_V1 if topic.startswith(RETRY_PREFIX) else RetryFlag.NORMAL)
 
 
-class PopReader:
-    """One group on one topic."""
+def forget_retries(broker: RocketmqBroker, topic: str) -> None:
+    """A topic is about to be deleted: what its groups popped in vain goes with it."""
+    rmq_topic = broker.topics.find(topic)
+    if rmq_topic is not None:
+        for group in broker.service(OffsetRegistry).groups_of(rmq_topic.topic):
+            broker.topics.delete(pop_retry_topic(group, topic))
+
+
+class PopSubscription:
+    """One group on one topic.
+
+    Its engine consumers are passive and belong to nobody's connection: a client that goes keeps its
+    messages invisible until their time is up. Orderly pops have a consumer of their own, because
+    their messages go back to their places, while others are revived in the retry topic.
+    """
 
     __slots__ = (
         "_attempts",
@@ -96,7 +190,7 @@ class PopReader:
         topic: Topic,
         group: str,
         offsets: OffsetRegistry,
-        on_gone: Callable[[PopReader], None],
+        on_gone: Callable[[PopSubscription], None],
     ) -> None:
         self.topic = topic
         self.name = wire_name(topic.name)
@@ -120,8 +214,8 @@ class PopReader:
     def start(self, queue: Queue, init_mode: int) -> bool:
         """Choose where the group begins in a queue, if it has no offset there; stored at once.
 
-        True until ``begun``: nothing may be given out before the choice is durable, or a crash
-        would choose again, and perhaps a later place.
+        True until ``confirm_start``: nothing may be given out before the choice is durable, or a
+        crash would choose again, and perhaps a later place.
         """
         # Pops follow a reset at once; nobody has to be told of it later.
         self._offsets.take_reset(queue, self.group)
@@ -134,7 +228,7 @@ class PopReader:
         self._started.add(queue.queue_id)
         return is_new
 
-    def begun(self, queues: Sequence[Queue]) -> None:
+    def confirm_start(self, queues: Sequence[Queue]) -> None:
         """What was chosen for these is durable."""
         self._starting.difference_update(queue.queue_id for queue in queues)
 
@@ -230,11 +324,9 @@ class PopReader:
 
     # What the engine calls: nothing is pushed.
 
-    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Passive consumers are never chosen."""
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None: ...
 
-    def active_changed(self, consumer: Consumer, is_active: bool) -> None:
-        """Nor is there anybody to take turns with."""
+    def active_changed(self, consumer: Consumer, is_active: bool) -> None: ...
 
     def cancelled(self, consumer: Consumer, cause: str) -> None:
         """The topic or the group's offsets were deleted."""
@@ -247,113 +339,7 @@ class PopReader:
         return found
 
 
-def revive_number(counter: int, *, is_orderly: bool) -> int:
-    """The ``reviveQid`` of the n-th pop."""
-    return REVIVE_ORDERLY if is_orderly else counter % REVIVE_QUEUES
-
-
-# ---- pops ---------------------------------------------------------------------------------------
-# What all pops of a broker share: the readers by group and topic, the waiting, the numbering.
-#
-# Invariants: one reader per engine subscription, forgotten with it; a message that comes again gets
-# a later pop time than any receipt given out before, so an old receipt never fits the new delivery.
-# Not here: requests (``pop.py``, ``ack.py`` ...), one reader (``pop_reader.py``).
-
-
-class Pops:
-    """The broker's side of pop."""
-
-    def __init__(self, broker: RocketmqBroker) -> None:
-        self.broker = broker
-        self.waits = broker.service(PopWaits)
-        self.revival = Revival(broker, self._retry_reader)
-        self._offsets = broker.service(OffsetRegistry)
-        # Bounded by the engine's subscriptions.
-        self._readers: dict[int, PopReader] = {}
-        self._popped = 0
-        self._last_pop_ms = 0
-
-    def reader(self, topic: Topic, group: str) -> PopReader:
-        """The group's hold on a topic, made if need be; raises ``AlreadyExists`` for no room."""
-        found = self.known(topic, group)
-        if found is None:
-            found = PopReader(topic, group, self._offsets, self._gone)
-            subscription = found.subscription
-            self._readers[subscription.subscription_id] = found
-            subscription.on_visibility_timeout = partial(self.revival.late, found)
-            subscription.on_ready = partial(self._ready, found)
-        return found
-
-    def known(self, topic: Topic, group: str) -> PopReader | None:
-        """The same, if the group ever popped from the topic."""
-        subscription = self._offsets.subscription(topic, group)
-        return None if subscription is None else self._readers.get(subscription.subscription_id)
-
-    def retry_reader(self, topic: str, group: str) -> PopReader | None:
-        """The group's hold on the retry topic of a topic, if that exists."""
-        rmq_topic = self.broker.topics.find(pop_retry_topic(group, topic))
-        return None if rmq_topic is None else self._retry_reader(rmq_topic.topic, group, topic)
-
-    def pop_ms(self, *, is_again: bool) -> int:
-        """The time that receipts of a pop carry; unique where a message may have an older one."""
-        now_ms = self.broker.clock.wall_ms()
-        if is_again:
-            now_ms = max(now_ms, self._last_pop_ms + 1)
-        self._last_pop_ms = max(self._last_pop_ms, now_ms)
-        return now_ms
-
-    def next_revive_qid(self, *, is_orderly: bool) -> int:
-        """The number of the next pop."""
-        self._popped += 1
-        return revive_number(self._popped, is_orderly=is_orderly)
-
-    def _retry_reader(self, retry: Topic, group: str, origin: str) -> PopReader:
-        reader = self.reader(retry, group)
-        reader.origin = origin
-        return reader
-
-    def _ready(self, reader: PopReader) -> None:
-        self.waits.look(reader.name, reader.group, len(reader.topic.queues))
-        if reader.origin:
-            origin = self.broker.topics.find(reader.origin)
-            queues = 0 if origin is None else len(origin.topic.queues)
-            self.waits.look(reader.origin, reader.group, queues)
-
-    def _gone(self, reader: PopReader) -> None:
-        if self._readers.pop(reader.subscription.subscription_id, None) is not None:
-            self.waits.dismiss(reader.name, reader.group, len(reader.topic.queues))
-
-
-def forget_retries(broker: RocketmqBroker, topic: str) -> None:
-    """A topic is about to be deleted: what its groups popped in vain goes with it."""
-    rmq_topic = broker.topics.find(topic)
-    if rmq_topic is not None:
-        for group in broker.service(OffsetRegistry).groups_of(rmq_topic.topic):
-            broker.topics.delete(pop_retry_topic(group, topic))
-
-
-# ---- pop wait -----------------------------------------------------------------------------------
-# Pops and notifications that found nothing and wait (F12 for pops).
-#
-# Who grants: the client, once per request. Who stops: nobody; a request holds only its place here.
-# What wakes it: a dispatch of its subscription, or of the retry topic's, that leaves something
-# ready (an arrival, a revival, an acknowledgement that ends an order's block), or its deadline.
-#
-# A request waits under its topic, group and queue, where -1 is "any queue". Whoever waits longest
-# looks first and takes what it can; the next one looks at what is left.
-#
-# Invariants: bounded in total and per key; a request leaves exactly once: served, timed out, or its
-# connection closed. A look that finds nothing changes nothing, so it cannot make turns for ever.
-# Not here: what a look does (``pop.py``, ``notification.py``).
-
-
-POLLS_MAX: Final = 100_000
-POLLS_PER_KEY_MAX: Final = 1_024
-
-ANY_QUEUE: Final = -1
-
-
-class PollResult(Enum):
+class PollingResult(Enum):
     """What became of a request that found nothing."""
 
     HELD = "held"
@@ -365,10 +351,10 @@ class PollResult(Enum):
     """It does not want to wait."""
 
 
-class Poll:
-    """One request that waits."""
+class HeldPop:
+    """A pop or notification that waits."""
 
-    __slots__ = ("connection", "group", "kind", "look", "queue", "time_up", "topic")
+    __slots__ = ("connection", "expire", "group", "kind", "queue", "topic", "try_serve")
 
     def __init__(
         self,
@@ -376,27 +362,38 @@ class Poll:
         rmq_topic: tuple[str, str, int],
         *,
         kind: Hashable,
-        look: Callable[[], bool],
-        time_up: Callable[[], None],
+        try_serve: Callable[[], bool],
+        expire: Callable[[], None],
     ) -> None:
         self.connection = connection
         self.topic, self.group, self.queue = rmq_topic
         self.kind = kind
         """What it wants; where one found nothing, others of its kind need not look."""
-        self.look = look
+        self.try_serve = try_serve
         """Serve it if there is something now; True when it was answered."""
-        self.time_up = time_up
+        self.expire = expire
         """ErrorResponse that nothing came."""
 
 
-class PopWaits:
-    """Everybody who waits."""
+class PopLongPolling:
+    """Pops and notifications that found nothing and wait (F12 for pops).
+
+    Who grants: the client, once per request. Who stops: nobody; a request holds only its place
+    here. What wakes it: a dispatch of its subscription, or of the retry topic's, that leaves
+    something ready (an arrival, a revival, an acknowledgement that ends an order's block), or its
+    deadline.
+
+    A request waits under its topic, group and queue, where -1 is "any queue". Whoever waits longest
+    is tried first and takes what it can; the next one gets what is left. Bounded in total and per
+    key; a request leaves exactly once: served, timed out, or its connection closed. A try that
+    finds nothing changes nothing, so it cannot make turns for ever.
+    """
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._clock = broker.clock
         self._wait_ms_max = broker.settings.suspend_ms_max
         self._timers = broker.timers
-        self._held: HeldPulls[Poll] = HeldPulls(POLLS_MAX, POLLS_PER_KEY_MAX)
+        self._held: HeldPulls[HeldPop] = HeldPulls(POLLS_MAX, POLLS_PER_KEY_MAX)
         self._watched: set[ConnectionId] = set()
         """Connections whose end we are told of; those that live, so bounded by the listener."""
         broker.timers.add(self)
@@ -404,37 +401,37 @@ class PopWaits:
     def __len__(self) -> int:
         return len(self._held)
 
-    def wait(self, poll: Poll, *, born_ms: int, poll_ms: int) -> PollResult:
+    def wait(self, poll: HeldPop, *, born_ms: int, poll_ms: int) -> PollingResult:
         """Let a request wait ``poll_ms`` from the moment it was made (wall time; 0 = now)."""
         if poll_ms <= 0:
-            return PollResult.NOT_POLLING
+            return PollingResult.NOT_POLLING
         wall_ms = self._clock.wall_ms()
         # A peer's clock may be ahead of ours: nobody waits longer than it asked for.
         left_ms = min(poll_ms, self._wait_ms_max, (born_ms or wall_ms) + poll_ms - wall_ms)
         if left_ms <= 0:
-            return PollResult.TIMED_OUT
+            return PollingResult.TIMED_OUT
         key = (poll.topic, poll.group, poll.queue)
         deadline_ms = self._clock.monotonic_ms() + left_ms
         owner = id(poll.connection)
         if not self._held.hold(key, poll, deadline_ms, owner=owner):
-            return PollResult.FULL
+            return PollingResult.FULL
         self._watch(poll.connection)
         self._timers.reschedule()
-        return PollResult.HELD
+        return PollingResult.HELD
 
-    def look(self, topic: str, group: str, queues: int) -> None:
+    def try_serve(self, topic: str, group: str, queues: int) -> None:
         """Something is ready for a group: whoever waits for it looks, the oldest first."""
         if not len(self._held):
             return
         for queue in (ANY_QUEUE, *range(queues)):
-            in_vain: set[Hashable] = set()
-            self._held.arrived((topic, group, queue), partial(_looks, in_vain))
+            unserved: set[Hashable] = set()
+            self._held.arrived((topic, group, queue), partial(_try_serve, unserved))
 
-    def dismiss(self, topic: str, group: str, queues: int) -> None:
+    def cancel_all(self, topic: str, group: str, queues: int) -> None:
         """Topic or group are gone: nothing will come."""
         for queue in (ANY_QUEUE, *range(queues)):
             for poll in self._held.cancel_key((topic, group, queue)):
-                poll.time_up()
+                poll.expire()
 
     def _watch(self, connection: RocketmqConnection) -> None:
         """When the connection goes, nobody reads the answers to what it lets wait."""
@@ -453,76 +450,63 @@ class PopWaits:
     def due(self, now_ms: int) -> None:
         """ErrorResponse those whose time is up, with what there is or with nothing."""
         for poll in self._held.due(now_ms):
-            if not poll.look():
-                poll.time_up()
+            if not poll.try_serve():
+                poll.expire()
 
 
-def _looks(in_vain: set[Hashable], poll: Poll) -> bool:
-    if poll.kind in in_vain:
+def _try_serve(unserved: set[Hashable], poll: HeldPop) -> bool:
+    if poll.kind in unserved:
         return False
-    is_served = poll.look()
+    is_served = poll.try_serve()
     if not is_served:
-        in_vain.add(poll.kind)
+        unserved.add(poll.kind)
     return is_served
 
 
-# ---- revive -------------------------------------------------------------------------------------
-# Revival: messages whose invisible time ended without an acknowledgement (sheet 2.7).
-#
-# They go to the pop retry topic of their group and topic, queue 0, with one attempt more and the
-# time of their first pop kept; a message of the retry topic goes to its end again. Copy and
-# settlement are one frame (D5), so nothing is lost and nothing comes twice through a crash; a retry
-# topic that was made for it is waited for, because a frame must not name a queue that a crash would
-# forget. What is gone meanwhile is skipped. Messages popped in order go back to their places
-# instead: a retry would overtake.
-#
-# Where no retry topic can be made (too many queues, a name too long) the message goes back to its
-# place as well: late and out of the usual way, but not lost.
-#
-# Not here: when the time is up (the engine's deadline on the in-flight entry).
+class PopReviveService:
+    """Messages whose invisible time ended without an acknowledgement (sheet 2.7).
 
+    They go to the pop retry topic of their group and topic, queue 0, with one attempt more and the
+    time of their first pop kept; a message of the retry topic goes to its end again. Copy and
+    settlement are one frame (D5), so nothing is lost and nothing comes twice through a crash; a
+    retry topic that was made for it is waited for, because a frame must not name a queue that a
+    crash would forget. What is gone meanwhile is skipped. Messages popped in order go back to their
+    places instead: a retry would overtake.
 
-_log = logging.getLogger(__name__)
+    Where no retry topic can be made (too many queues, a name too long) the message goes back to its
+    place as well: late and out of the usual way, but not lost.
+    """
 
-FIRST_POP_TIME: Final = "1ST_POP_TIME"
-
-RetryReader = Callable[["Topic", str, str], PopReader]
-"""(retry topic, group, topic) -> the group's hold on the retry topic."""
-
-
-class Revival:
-    """Takes what is late."""
-
-    def __init__(self, broker: RocketmqBroker, retry_reader: RetryReader) -> None:
+    def __init__(self, broker: RocketmqBroker, open_retry: OpenRetry) -> None:
         self._broker = broker
-        self._retry_reader = retry_reader
+        self._open_retry = open_retry
         # Retry topics (by id) whose definition is durable; and who waits for that of others.
         self._known: set[int] = set()
-        self._postponed: dict[int, list[tuple[PopReader, QueueId, list[int]]]] = {}
-        self._counts = broker.service(PopCounts).messages
+        self._postponed: dict[int, list[tuple[PopSubscription, QueueId, list[int]]]] = {}
+        self._counts = broker.service(PopStatistics).messages
 
-    def late(self, reader: PopReader, queue_id: QueueId, offsets: list[int]) -> None:
-        orderly, others = reader.split_late(queue_id, offsets)
+    def late(self, pop_sub: PopSubscription, queue_id: QueueId, offsets: list[int]) -> None:
+        orderly, others = pop_sub.split_late(queue_id, offsets)
         if orderly:
-            self._return(reader, queue_id, orderly)
+            self._return(pop_sub, queue_id, orderly)
         if not others:
             return
-        queue = next(each for each in reader.topic.queues if each.queue_id == queue_id)
+        queue = next(each for each in pop_sub.topic.queues if each.queue_id == queue_id)
         try:
-            target = self._target(reader)
+            target = self._target(pop_sub)
         except (PenstockError, Malformed) as problem:
             _log.warning(
                 "no pop retry topic; late messages go back to their places",
-                extra={"group": reader.group, "topic": reader.name, "problem": str(problem)},
+                extra={"group": pop_sub.group, "topic": pop_sub.name, "problem": str(problem)},
             )
-            self._return(reader, queue_id, others)
+            self._return(pop_sub, queue_id, others)
             return
         if target.topic.topic_id in self._known:
-            self._revive(reader, queue, others, target)
+            self._revive(pop_sub, queue, others, target)
         else:
-            self._postpone(target.topic, (reader, queue_id, others))
+            self._postpone(target.topic, (pop_sub, queue_id, others))
 
-    def _postpone(self, retry: Topic, late: tuple[PopReader, QueueId, list[int]]) -> None:
+    def _postpone(self, retry: Topic, late: tuple[PopSubscription, QueueId, list[int]]) -> None:
         waiting = self._postponed.get(retry.topic_id)
         if waiting is not None:
             waiting.append(late)
@@ -532,16 +516,18 @@ class Revival:
         def durable() -> None:
             self._known.add(retry.topic_id)
             del self._postponed[retry.topic_id]
-            for reader, queue_id, offsets in waiting:
-                still = reader.still_late(queue_id, offsets, self._broker.clock.monotonic_ms())
+            for pop_sub, queue_id, offsets in waiting:
+                still = pop_sub.still_late(queue_id, offsets, self._broker.clock.monotonic_ms())
                 if still:
-                    self.late(reader, queue_id, still)
+                    self.late(pop_sub, queue_id, still)
 
         self._broker.engine.after_durable(durable)
 
-    def _revive(self, reader: PopReader, queue: Queue, offsets: list[int], target: Queue) -> None:
+    def _revive(
+        self, pop_sub: PopSubscription, queue: Queue, offsets: list[int], target: Queue
+    ) -> None:
         queue_id = queue.queue_id
-        popped_ms = {offset: reader.popped_ms(queue_id, offset) for offset in offsets}
+        popped_ms = {offset: pop_sub.popped_ms(queue_id, offset) for offset in offsets}
 
         def rewrite(
             record: Record, unsettled: list[int], attempts: int
@@ -549,7 +535,7 @@ class Revival:
             entry = queue.index.entries(unsettled[0], 1)[0]
             try:
                 return [
-                    (retried(data, target, popped_ms[entry[1]], attempts + 1), target)
+                    (_retried(data, target, popped_ms[entry[1]], attempts + 1), target)
                     for offset, data in enumerate(
                         present(self._broker, queue, record, entry), entry[1]
                     )
@@ -563,24 +549,24 @@ class Revival:
                 )
                 return []
 
-        moved = reader.subscription.move(queue_id, offsets, rewrite)
+        moved = pop_sub.subscription.move(queue_id, offsets, rewrite)
         self._counts[PopEvent.REVIVED] += moved
 
-    def _return(self, reader: PopReader, queue_id: QueueId, offsets: list[int]) -> None:
-        returned = reader.subscription.requeue(queue_id, offsets, count=True)
+    def _return(self, pop_sub: PopSubscription, queue_id: QueueId, offsets: list[int]) -> None:
+        returned = pop_sub.subscription.requeue(queue_id, offsets, count=True)
         self._counts[PopEvent.RETURNED] += returned
 
-    def _target(self, reader: PopReader) -> Queue:
-        if reader.flag:
-            return reader.topic.queues[0]
-        name = pop_retry_topic(reader.group, reader.name)
+    def _target(self, pop_sub: PopSubscription) -> Queue:
+        if pop_sub.flag:
+            return pop_sub.topic.queues[0]
+        name = pop_retry_topic(pop_sub.group, pop_sub.name)
         topic_field(name)
         rmq_topic = self._broker.topics.ensure(name)
-        self._retry_reader(rmq_topic.topic, reader.group, reader.name)
+        self._open_retry(rmq_topic.topic, pop_sub.group, pop_sub.name)
         return rmq_topic.topic.queues[0]
 
 
-def retried(data: bytes, target: Queue, popped_ms: int, attempts: int) -> Record:
+def _retried(data: bytes, target: Queue, popped_ms: int, attempts: int) -> Record:
     """A stored message as it goes to the retry topic."""
     message, _ = decode_stored(data)
     properties = message.properties
@@ -592,13 +578,6 @@ def retried(data: bytes, target: Queue, popped_ms: int, attempts: int) -> Record
     message.queue_id = target.number
     message.reconsume_times += attempts
     return record_of(message)
-
-
-# ---- pop counts ---------------------------------------------------------------------------------
-# What became of pops and of popped messages, as counters in ``/metrics``.
-#
-# What is out now is no counter: it is ``unacked`` of the group's subscription, in ``/metrics``,
-# ``/api/flow`` and ``/api/groups`` alike.
 
 
 class PopOutcome(StrEnum):
@@ -626,14 +605,17 @@ class PopEvent(StrEnum):
     """Its time was up: it went back to its place."""
 
 
-class PopCounts:
-    """Both kinds of counters; counting is adding to them."""
+class PopStatistics:
+    """What became of pops and of popped messages; counting is adding to the dictionaries.
+
+    What is out now is no counter: it is ``unacked`` of the group's subscription.
+    """
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self.answers: dict[str, int] = dict.fromkeys(PopOutcome, 0)
         self.messages: dict[str, int] = dict.fromkeys(PopEvent, 0)
         tallies = broker.engine.tallies
-        tallies.show("rocketmq_pops", "Answers to pops", "outcome", self.answers)
+        tallies.show("rocketmq_pops", "Answers to pops", "get_message_result", self.answers)
         tallies.show(
             "rocketmq_popped_messages", "What became of popped messages", "event", self.messages
         )

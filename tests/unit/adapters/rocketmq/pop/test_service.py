@@ -3,8 +3,8 @@
 import pytest
 
 from kit.rocketmq.bench import Popper, RocketmqBench
-from penstock.adapters.rocketmq.pop.reader import PopWaits
-from penstock.adapters.rocketmq.pop.take import PopRequest
+from penstock.adapters.rocketmq.pop.processor import PopRequest
+from penstock.adapters.rocketmq.pop.service import PopLongPolling
 from penstock.wire.rocketmq.bodies import TopicConfig
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 
@@ -34,7 +34,7 @@ def test_a_pop_that_finds_nothing_waits_and_is_woken_by_an_arrival(bench, popper
     assert popper.heard(opaque) is None
     fill(bench, b"a", queue=2)
     assert popper.heard(opaque).bodies == [b"a"]
-    assert len(bench.broker.service(PopWaits)) == 0
+    assert len(bench.broker.service(PopLongPolling)) == 0
 
 
 def test_a_pop_of_one_queue_is_woken_by_that_queue_only(bench, popper):
@@ -100,7 +100,7 @@ def test_a_pop_that_does_not_poll_is_answered_19_at_once(popper):
 
 
 def test_beyond_1024_that_wait_for_one_key_it_is_209(bench, popper):
-    bench.broker.service(PopWaits)._held.per_key_max = 2
+    bench.broker.service(PopLongPolling)._held.per_key_max = 2
     popper.start_pop()
     popper.start_pop()
     opaque = popper.start_pop()
@@ -110,12 +110,12 @@ def test_beyond_1024_that_wait_for_one_key_it_is_209(bench, popper):
 
 
 def test_the_limits_of_waiting_are_those_of_rocketmq(bench):
-    held = bench.broker.service(PopWaits)._held
+    held = bench.broker.service(PopLongPolling)._held
     assert (held.total_max, held.per_key_max) == (100_000, 1_024)
 
 
 def test_beyond_the_global_limit_it_is_209(bench, popper):
-    bench.broker.service(PopWaits)._held.total_max = 1
+    bench.broker.service(PopLongPolling)._held.total_max = 1
     popper.start_pop(1)
     assert popper.pop(2, poll_time=1000).code == ResponseCode.POLLING_FULL
 
@@ -124,7 +124,7 @@ def test_a_closed_connection_waits_no_more_and_takes_nothing(bench, popper):
     popper.start_pop()
     bench.settle()
     popper.close()
-    assert len(bench.broker.service(PopWaits)) == 0
+    assert len(bench.broker.service(PopLongPolling)) == 0
     fill(bench, b"a")
     assert Popper(bench).pop().bodies == [b"a"]
 
@@ -153,4 +153,4 @@ def test_who_waits_for_a_topic_that_is_deleted_is_answered(bench, popper):
     bench.broker.topics.delete("orders")
     assert [popper.heard(each).code for each in opaques] == [ResponseCode.POLLING_TIMEOUT] * 2
     bench.advance(60_000)
-    assert len(bench.broker.service(PopWaits)) == 0
+    assert len(bench.broker.service(PopLongPolling)) == 0
