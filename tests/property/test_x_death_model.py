@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.adapters.amqp.topology.dead_letter import DeathNote, deaths_of, is_cycle, with_death
+from penstock.adapters.amqp.topology.dead_letter import XDeath, deaths_of, is_cycle, with_death
 from penstock.wire.amqp.table import decode_table, encode_table
 
 REASONS = ("rejected", "expired", "maxlen", "delivery_limit")
@@ -15,7 +15,7 @@ OWN = st.dictionaries(
 
 def note(life, time_s):
     queue, reason = life
-    return DeathNote(reason, queue, time_s, f"of {queue}", (queue,))
+    return XDeath(reason, queue, time_s, f"of {queue}", (queue,))
 
 
 @given(OWN, LIVES)

@@ -4,15 +4,14 @@ A message that dies in such a queue (rejected, expired, pushed out by a length l
 often) is published anew to that exchange: the routes are those of the moment of death, its time to
 live ends with its first life, ``x-death`` tells what happened. Its routing keys are its old ones,
 those of CC and BCC included, or the one of ``x-dead-letter-routing-key`` (then those go, too).
-``x-death`` does not tell BCC, but the letter keeps it for the next death.
+``x-death`` does not tell BCC, but the dead letter keeps it for the next death.
 
 It vanishes when the exchange is missing, when nothing is bound for it, and in every queue to which
-it would come back without a consumer ever having had a say (``x_death.is_cycle``).
+it would come back without a consumer ever having had a say (``is_cycle``).
 
-The engine appends a letter in the frame that settles its original, and bounds what waits for the
-disk (``engine/dead_letter.py``). Messages of other protocols are put into AMQP's words first.
-
-Not here: the headers (``x_death.py``), which queues match (``router.py``).
+The engine appends a dead letter in the frame that settles its original, and bounds what waits for
+the disk (``engine/dead_letter.py``). Messages of other protocols are put into AMQP's words first.
+Not here: which queues match (``router.py``).
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from penstock.adapters.amqp.present import as_amqp
-from penstock.adapters.amqp.topology.router import CC as ROUTER_CC
-from penstock.adapters.amqp.topology.router import COPIES_MAX, copy_keys
+from penstock.adapters.amqp.topology.router import CC, COPIES_MAX, copy_keys
 from penstock.engine.ports import Death
 from penstock.model.record import Record, Wire
 from penstock.model.settlement import Cause
@@ -61,7 +59,7 @@ if TYPE_CHECKING:
 DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
 DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"
 REMEMBERED_BYTES_MAX: Final = 1024
-"""Properties up to this size are made into a letter's once for all that have the same."""
+"""Properties up to this size are rewritten once for all messages that have the same."""
 _REJECTED: Final = "rejected"
 
 
@@ -91,8 +89,8 @@ class ExchangeDeadLetterRouter:
         exchange, routing_key = names_of(record)
         raw = record.properties
         is_short = len(raw) <= REMEMBERED_BYTES_MAX
-        copies, expiration = (_life if is_short else _life.__wrapped__)(raw)
-        note = DeathNote(
+        copies, expiration = (_copies_and_ttl if is_short else _copies_and_ttl.__wrapped__)(raw)
+        note = XDeath(
             REASONS[death.cause],
             self._queue,
             death.time_ms // 1000,
@@ -102,17 +100,19 @@ class ExchangeDeadLetterRouter:
         )
         secret = secret_keys(record) if self._routing_key is None else ()
         keys = (*note.routing_keys, *secret) if self._routing_key is None else (self._routing_key,)
-        bury = _buried if is_short else _buried.__wrapped__
-        buried = bury(raw, note, self._routing_key is not None)
+        rewrite = _rewritten if is_short else _rewritten.__wrapped__
+        rewritten = rewrite(raw, note, self._routing_key is not None)
         head = letter_head(self._exchange, keys[0])
-        letter = record_of(head, buried.reading, buried.properties, record.body, death.time_ms)
+        letter = record_of(
+            head, rewritten.reading, rewritten.properties, record.body, death.time_ms
+        )
         letter = with_secret_keys(letter, secret)
         try:
             queues = self._router.route_dead(self._exchange, keys).targets(letter)
         except AmqpError:
             return ()
         if note.reason != _REJECTED:
-            deaths = buried.deaths
+            deaths = rewritten.deaths
             queues = tuple([each for each in queues if not is_cycle(deaths, each.topic.name.name)])
         return ((letter, queues),) if queues else ()
 
@@ -139,34 +139,34 @@ def dead_letter_router_of(
 
 @lru_cache(maxsize=HEADS_KEPT)
 def letter_head(exchange: str, routing_key: str) -> PublishHead:
-    """The publish by which a letter would have come."""
+    """The publish by which a dead letter would have come."""
     names = short_bytes(exchange) + short_bytes(routing_key)
     return PublishHead(exchange, routing_key, False, False, names)
 
 
-class Buried(NamedTuple):
-    """What a letter has instead of the properties of the living."""
+class DeadLetterProperties(NamedTuple):
+    """The properties of a dead letter, rewritten from those of its original."""
 
     properties: bytes
     reading: Reading
     deaths: list[Any]
-    """As ``x-death`` has them, unless a consumer refused it: then nobody asks."""
+    """As ``x-death`` has them, unless a consumer rejected it: then nobody asks for a cycle."""
 
 
 @lru_cache(maxsize=64)
-def _buried(properties: bytes, note: DeathNote, drops_cc: bool) -> Buried:
-    """The properties of a letter. Those who die together often have the same: made once."""
+def _rewritten(properties: bytes, note: XDeath, drops_cc: bool) -> DeadLetterProperties:
+    """Messages that die together often have the same properties: rewritten once."""
     headers = with_death(_headers(properties), note, drops_cc=drops_cc)
     written = edit_properties(properties, {"headers": headers, "expiration": None})
     deaths = [] if note.reason == _REJECTED else deaths_of(headers)
-    return Buried(written, examine(written), deaths)
+    return DeadLetterProperties(written, examine(written), deaths)
 
 
 @lru_cache(maxsize=64)
-def _life(properties: bytes) -> tuple[tuple[str, ...], str | None]:
-    """Further routing keys, and how long it was to live."""
+def _copies_and_ttl(properties: bytes) -> tuple[tuple[str, ...], str | None]:
+    """The routing keys of CC, and the expiration."""
     try:
-        copies = copy_keys(properties, ROUTER_CC)[:COPIES_MAX]
+        copies = copy_keys(properties, CC)[:COPIES_MAX]
     except AmqpError:
         copies = ()
     return copies, _expiration(properties)
@@ -182,9 +182,7 @@ def _expiration(properties: bytes) -> str | None:
     return None if span is None else properties[slice(*span)].decode("utf-8", "surrogateescape")
 
 
-# ---- x death ------------------------------------------------------------------------------------
-# x-death: the headers in which a dead letter says where, why and how often it died.
-#
+# ---- x-death ------------------------------------------------------------------------------------
 # | x-death                array of tables, the most recent death first, one per (queue, reason):
 # |                        count l, reason S, queue S, time T, exchange S, routing-keys A of S,
 # |                        original-expiration S (only if it had one)
@@ -193,16 +191,12 @@ def _expiration(properties: bytes) -> str | None:
 #
 # A death of the same (queue, reason) again is counted in the entry that is there (which keeps the
 # time of the first), and the entry moves to the front. A header ``x-death`` that is no array was
-# written by somebody else: it is begun anew, as RabbitMQ does.
-#
-# Invariant: every other header stays byte for byte as it was.
-# Not here: where the letter goes (``burial.py``).
-
+# written by somebody else: it is begun anew, as RabbitMQ does. Every other header stays byte for
+# byte as it was.
 
 X_DEATH: Final = b"x-death"
-CC: Final = b"CC"
 DEATHS_MAX: Final = 64
-"""Entries kept: a letter that wandered through more queues forgets the oldest (law 2)."""
+"""Entries kept: a dead letter that went through more queues forgets the oldest (law 2)."""
 
 REASONS: Final = {
     int(Cause.REJECTED): "rejected",
@@ -212,8 +206,8 @@ REASONS: Final = {
 }
 
 
-class DeathNote(msgspec.Struct, frozen=True, gc=False):
-    """What one death is remembered by."""
+class XDeath(msgspec.Struct, frozen=True, gc=False):
+    """One death, as the headers tell it."""
 
     reason: str
     queue: str
@@ -238,15 +232,15 @@ class DeathNote(msgspec.Struct, frozen=True, gc=False):
         return entry
 
 
-def with_death(headers: bytes | None, note: DeathNote, *, drops_cc: bool = False) -> bytes:
+def with_death(headers: bytes | None, note: XDeath, *, drops_cc: bool = False) -> bytes:
     """The headers table (None = there is none) of the letter."""
     entries = split_table(headers or EMPTY_TABLE)
     deaths = _deaths(entries)
     is_first = not any(name == X_DEATH and value[:1] == b"A" for name, value in entries)
-    fresh = {b"x-last-death-" + name: value for name, value in _place(note)}
+    fresh = {b"x-last-death-" + name: value for name, value in _summary(note)}
     if is_first:
-        fresh |= {b"x-first-death-" + name: value for name, value in _place(note)}
-    fresh[X_DEATH] = encode_value(after(deaths, note))
+        fresh |= {b"x-first-death-" + name: value for name, value in _summary(note)}
+    fresh[X_DEATH] = encode_value(_with_entry(deaths, note))
     gone = fresh.keys() | {CC} if drops_cc else fresh.keys()
     kept = [entry for entry in entries if entry[0] not in gone]
     return join_table(kept + list(fresh.items()))
@@ -257,12 +251,12 @@ def deaths_of(headers: bytes | None) -> list[Any]:
     return _deaths(split_table(headers or EMPTY_TABLE))
 
 
-def after(deaths: Sequence[Any], note: DeathNote) -> list[Any]:
+def _with_entry(deaths: Sequence[Any], note: XDeath) -> list[Any]:
     """The array once ``note`` has happened, too."""
     entry = note.entry
     others: list[Any] = []
     for death in deaths:
-        if is_of(death, queue=note.queue) and death.get("reason") == note.reason:
+        if _is_in(death, queue=note.queue) and death.get("reason") == note.reason:
             count = death.get("count")
             entry = {**death, "count": count + 1 if isinstance(count, int) else 1}
         else:
@@ -278,12 +272,12 @@ def is_cycle(deaths: Sequence[Any], queue: str) -> bool:
     for death in deaths:
         if isinstance(death, dict) and death.get("reason") == "rejected":
             return False
-        if is_of(death, queue=queue):
+        if _is_in(death, queue=queue):
             return True
     return False
 
 
-def is_of(death: Any, *, queue: str) -> bool:
+def _is_in(death: Any, *, queue: str) -> bool:
     """True when this entry tells of a death in ``queue``."""
     return isinstance(death, dict) and death.get("queue") == queue
 
@@ -297,6 +291,6 @@ def _deaths(entries: Sequence[tuple[bytes, bytes]]) -> list[Any]:
     return []
 
 
-def _place(note: DeathNote) -> list[tuple[bytes, bytes]]:
+def _summary(note: XDeath) -> list[tuple[bytes, bytes]]:
     facts = {b"reason": note.reason, b"queue": note.queue, b"exchange": note.exchange}
     return [(name, encode_value(value)) for name, value in facts.items()]

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 SUBSCRIPTION: Final = "amqp"
 """Every AMQP consumer of a topic reads through this one (D11)."""
+QUEUE_TYPE: Final = "x-queue-type"
+CLASSIC: Final = "classic"
+QUORUM: Final = "quorum"
+STREAM: Final = "stream"
 
 
 class Client(Protocol):
@@ -221,125 +225,20 @@ def no_queue(name: str, vhost: str) -> AmqpError:
     return AmqpError(ReplyCode.NOT_FOUND, f"no {resource_of(name, vhost)}")
 
 
-# ---- equivalence --------------------------------------------------------------------------------
-# May a queue that exists be declared again like this? And how RabbitMQ words it when not.
-#
-# Equal are: both without the argument, or values of one class that are equal; integers compare by
-# value, however wide they were written. Arguments nobody knows (``x-foo``) are not compared, and a
-# classic queue may or may not say that it is one.
-#
-# Texts name a missing value ``none`` and one that has no counterpart with its type; the type of an
-# integer is guessed from its size, because tables do not keep it.
-#
-# Not here: whether a value makes sense at all (``queue_arguments.py``).
-
-
-INT32_MAX: Final = (1 << 31) - 1
-QUEUE_TYPE: Final = "x-queue-type"
-CLASSIC: Final = "classic"
-
-_ABSENT: Final = object()
-_WORDS: Final[tuple[tuple[type, str], ...]] = (
-    (bool, "bool"),
-    (Timestamp, "timestamp"),
-    (float, "double"),
-    (str, "longstr"),
-    (bytes, "binary"),
-    (Decimal, "decimal"),
-    (dict, "table"),
-    (list, "array"),
-)
-
-
-def type_word(value: Any) -> str:
-    """RabbitMQ's word for the type of a field value."""
-    for kind, word in _WORDS:
-        if isinstance(value, kind):
-            return word
-    if isinstance(value, int):
-        return "signedint" if -INT32_MAX - 1 <= value <= INT32_MAX else "long"
-    return "void"
-
-
-def is_integer(value: Any) -> bool:
-    """True for what was sent as a plain number without a fraction."""
-    return isinstance(value, int) and not isinstance(value, (bool, Timestamp))
-
-
-def are_equal(first: Any, second: Any) -> bool:
-    """True when two values mean the same: of one class and equal."""
-    if is_integer(first) and is_integer(second):
-        return bool(first == second)
-    return type_word(first) == type_word(second) and bool(first == second)
-
-
-def shown(value: Any) -> str:
-    """A value as Erlang prints it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "undefined" if value is None else str(value)
-
-
-def check_flag(resource: str, name: str, current: bool, received: bool) -> None:
-    """406 when a declaration says otherwise than the first one."""
-    if current is not received:
-        raise _inequivalent(resource, name, f"'{shown(received)}'", f"'{shown(current)}'")
-
-
-def check_equivalent_arguments(
-    resource: str,
-    current: Mapping[str, Any],
-    received: Mapping[str, Any],
-    names: Iterable[str],
-) -> None:
-    """406 for the first of these arguments in which two declarations differ."""
-    for name in names:
-        before, now = current.get(name, _ABSENT), received.get(name, _ABSENT)
-        if before is now or _is_classic_unsaid(name, before, now):
-            continue
-        if before is _ABSENT or now is _ABSENT:
-            raise _inequivalent(resource, name, _typed(now), _typed(before))
-        if not are_equal(before, now):
-            raise _inequivalent(resource, name, f"'{shown(now)}'", f"'{shown(before)}'")
-
-
-def _is_classic_unsaid(name: str, before: Any, now: Any) -> bool:
-    """True when one says what the other takes for granted."""
-    if name != QUEUE_TYPE:
-        return False
-    return {CLASSIC if value is _ABSENT else str(value) for value in (before, now)} == {CLASSIC}
-
-
-def _typed(value: Any) -> str:
-    if value is _ABSENT:
-        return "none"
-    return f"the value '{shown(value)}' of type '{type_word(value)}'"
-
-
-def _inequivalent(resource: str, name: str, received: str, current: str) -> AmqpError:
-    text = f"inequivalent arg '{name}' for {resource}: received {received} but current is {current}"
-    return AmqpError(ReplyCode.PRECONDITION_FAILED, text)
-
-
-# ---- queue arguments ----------------------------------------------------------------------------
-# The ``x-`` arguments of a queue: checked as RabbitMQ does, turned into what the engine has.
+# ---- arguments ----------------------------------------------------------------------------------
+# Checked as RabbitMQ does, turned into what the engine has:
 #
 # | x-message-ttl, x-expires                       TopicPolicy: message_ttl_ms, expires_ms
 # | x-max-length, x-max-length-bytes, x-overflow   length_max, bytes_max, overflow (plus ``hold``)
 # | x-max-priority                                 max_priority: a topic of P+1 queues (D10)
 # | x-single-active-consumer                       Mode.SINGLE_ACTIVE
 # | x-delivery-limit (quorum)                      delivery_limit of the subscription
-# | x-dead-letter-exchange, -routing-key           for whoever buries (``burial.py``)
+# | x-dead-letter-exchange, -routing-key           for ``dead_letter.py``
 # | x-queue-mode, x-queue-version, locators        checked, and otherwise without meaning
 #
 # An argument that only another type of queue knows is refused, one that nobody knows is kept and
 # means nothing. Every refusal is 406 in RabbitMQ's words.
-#
-# Not here: comparing two declarations (``equivalence.py``).
 
-
-QUORUM: Final = "quorum"
-STREAM: Final = "stream"
 TIMER_MS_MAX: Final = 4_294_967_295
 """RabbitMQ's largest time: 49.7 days."""
 PRIORITY_MAX: Final = 255
@@ -378,8 +277,6 @@ KNOWN: Final = {
 _STREAM_ONLY: Final = ("x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size")
 _MODULES: Final = {CLASSIC: "rabbit_classic_queue", QUORUM: "rabbit_quorum_queue"}
 
-Table = dict[str, Any]
-
 
 class QueueArguments(msgspec.Struct, frozen=True):
     """What a declaration's arguments ask for."""
@@ -404,9 +301,9 @@ def read_arguments(resource: str, arguments: Mapping[str, Any]) -> QueueArgument
             problem = check(arguments[name], arguments)
             if problem:
                 raise _invalid(resource, name, problem)
-    strangers = {*KNOWN[CLASSIC], *KNOWN[QUORUM], *_STREAM_ONLY}.difference(known)
+    others_only = {*KNOWN[CLASSIC], *KNOWN[QUORUM], *_STREAM_ONLY}.difference(known)
     for name in arguments:
-        if name in strangers:
+        if name in others_only:
             text = f"invalid arg '{name}' for {resource} of queue type {_MODULES[kind]}"
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
     limit = arguments.get("x-delivery-limit")
@@ -551,4 +448,103 @@ _CHECKS: Final[tuple[tuple[str, Check], ...]] = (
 
 def _invalid(resource: str, name: str, problem: str) -> AmqpError:
     text = f"invalid arg '{name}' for {resource}: {problem}"
+    return AmqpError(ReplyCode.PRECONDITION_FAILED, text)
+
+
+# ---- equivalence --------------------------------------------------------------------------------
+# May a queue that exists be declared again like this? And how RabbitMQ words it when not.
+#
+# Equal are: both without the argument, or values of one class that are equal; integers compare by
+# value, however wide they were written. Arguments nobody knows (``x-foo``) are not compared, and a
+# classic queue may or may not say that it is one.
+#
+# Texts name a missing value ``none`` and one that has no counterpart with its type; the type of an
+# integer is guessed from its size, because tables do not keep it.
+
+INT32_MAX: Final = (1 << 31) - 1
+
+_ABSENT: Final = object()
+_WORDS: Final[tuple[tuple[type, str], ...]] = (
+    (bool, "bool"),
+    (Timestamp, "timestamp"),
+    (float, "double"),
+    (str, "longstr"),
+    (bytes, "binary"),
+    (Decimal, "decimal"),
+    (dict, "table"),
+    (list, "array"),
+)
+
+
+def type_word(value: Any) -> str:
+    """RabbitMQ's word for the type of a field value."""
+    for kind, word in _WORDS:
+        if isinstance(value, kind):
+            return word
+    if isinstance(value, int):
+        return "signedint" if -INT32_MAX - 1 <= value <= INT32_MAX else "long"
+    return "void"
+
+
+def is_integer(value: Any) -> bool:
+    """True for what was sent as a plain number without a fraction."""
+    return isinstance(value, int) and not isinstance(value, (bool, Timestamp))
+
+
+def are_equal(first: Any, second: Any) -> bool:
+    """True when two values mean the same: of one class and equal."""
+    if is_integer(first) and is_integer(second):
+        return bool(first == second)
+    return type_word(first) == type_word(second) and bool(first == second)
+
+
+def _erlang_text(value: Any) -> str:
+    """A value as Erlang prints it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "undefined" if value is None else str(value)
+
+
+def check_flag(resource: str, name: str, current: bool, received: bool) -> None:
+    """406 when a declaration says otherwise than the first one."""
+    if current is not received:
+        raise _inequivalent(
+            resource, name, f"'{_erlang_text(received)}'", f"'{_erlang_text(current)}'"
+        )
+
+
+def check_equivalent_arguments(
+    resource: str,
+    current: Mapping[str, Any],
+    received: Mapping[str, Any],
+    names: Iterable[str],
+) -> None:
+    """406 for the first of these arguments in which two declarations differ."""
+    for name in names:
+        before, now = current.get(name, _ABSENT), received.get(name, _ABSENT)
+        if before is now or _is_implied_classic(name, before, now):
+            continue
+        if before is _ABSENT or now is _ABSENT:
+            raise _inequivalent(resource, name, _typed(now), _typed(before))
+        if not are_equal(before, now):
+            raise _inequivalent(
+                resource, name, f"'{_erlang_text(now)}'", f"'{_erlang_text(before)}'"
+            )
+
+
+def _is_implied_classic(name: str, before: Any, now: Any) -> bool:
+    """True when one names the type and the other means it by saying none."""
+    if name != QUEUE_TYPE:
+        return False
+    return {CLASSIC if value is _ABSENT else str(value) for value in (before, now)} == {CLASSIC}
+
+
+def _typed(value: Any) -> str:
+    if value is _ABSENT:
+        return "none"
+    return f"the value '{_erlang_text(value)}' of type '{type_word(value)}'"
+
+
+def _inequivalent(resource: str, name: str, received: str, current: str) -> AmqpError:
+    text = f"inequivalent arg '{name}' for {resource}: received {received} but current is {current}"
     return AmqpError(ReplyCode.PRECONDITION_FAILED, text)

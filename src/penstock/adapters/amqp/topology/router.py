@@ -13,8 +13,11 @@ ends where it began. Asking each exchange once makes the order of asking irrelev
 What matching cost (``steps``) is charged to the channel that made it necessary; who finds the route
 remembered pays one step per copy.
 
-Invariants: memory is bounded by ``ROUTES_KEPT``; nothing is remembered across ``forget``; a queue
-that is not there is not remembered as missing, since other protocols can make it.
+Invariants: memory is bounded by ``ROUTES_KEPT`` and ``ROUTES_MAX``; nothing is remembered across
+``forget``; a queue that is not there is not remembered as missing, since other protocols can make
+it.
+Not here: which bindings match (``matching.py``), what becomes of CC in dead letters
+(``dead_letter.py``).
 """
 
 from __future__ import annotations
@@ -45,15 +48,169 @@ DIRECT_REPLY_PREFIX: Final = DIRECT_REPLY_QUEUE + "."
 """Routing keys that name such a requester, not a queue (``direct_reply.py``)."""
 _AMQP: Final = int(Wire.AMQP)
 _NO_HEADERS: Final[Mapping[str, Any]] = {}
+CC: Final = b"CC"
+BCC: Final = b"BCC"
+COPIES_MAX: Final = 1000
+"""Further keys of one message: each costs a walk through the exchanges, the bytes only a few."""
+ROUTES_MAX: Final = 4096
+"""Routes that are remembered; then it begins anew."""
+REMEMBERED_COPIES_MAX: Final = 16
+"""Routing keys of one publish from which on its route is found each time."""
+
+
+class Router:
+    """Finds the routes of publishes and dead letters in one vhost; remembers them until ``forget``.
+
+    It only reads exchanges and queues; their owners change them and call ``forget``.
+    """
+
+    def __init__(
+        self,
+        vhost: str,
+        exchanges: Mapping[str, Exchange],
+        find_queue: Callable[[str], AmqpQueue | None],
+    ) -> None:
+        self._vhost: Final = vhost
+        self._exchanges: Final = exchanges
+        self._find_queue: Final = find_queue
+        self.version = 0
+        """Grows with every change of topology."""
+        self._routes: Final[dict[tuple[str, str], ExchangeRoute]] = {}
+        """Of publishers, who may not use internal exchanges."""
+        self._dead_routes: Final[dict[tuple[str, str], ExchangeRoute]] = {}
+        """Of dead letters, which may."""
+        self._shared: Final[dict[tuple[tuple[AmqpQueue, ...], int], ExchangeRoute]] = {}
+        """By queues and cost: messages with different keys then go into one publish batch."""
+
+    def route(self, exchange: str, routing_key: str) -> ExchangeRoute:
+        """Of a client's publish; raises 404 for a missing exchange, 403 for an internal one."""
+        found = self._routes.get((exchange, routing_key))
+        if found is not None:
+            return found
+        self._check_public(exchange)
+        return self._find(self._routes, exchange, routing_key)
+
+    def route_all(self, exchange: str, keys: Sequence[str]) -> ExchangeRoute:
+        """The route of a publish with several keys (CC, BCC): all their queues, each once."""
+        self._check_public(exchange)
+        return self._build(self._traverse(exchange, keys))
+
+    def route_dead(self, exchange: str, keys: Sequence[str]) -> ExchangeRoute:
+        """The route of a dead letter: as ``route_all``, but internal exchanges are open to it."""
+        self._check_exists(exchange)
+        if len(keys) != 1:
+            return self._build(self._traverse(exchange, keys))
+        found = self._dead_routes.get((exchange, keys[0]))
+        return found if found is not None else self._find(self._dead_routes, exchange, keys[0])
+
+    def forget(self) -> None:
+        """Exchanges, bindings or the set of queues changed: what is remembered is void."""
+        self.version += 1
+        self._routes.clear()
+        self._dead_routes.clear()
+        self._shared.clear()
+
+    def follow(self, traversal: _Traversal) -> None:
+        """Ask every exchange that the traversal leads to."""
+        exchanges = self._exchanges
+        while traversal.todo:
+            name, key = traversal.todo.pop()
+            if (name, key) in traversal.seen:
+                continue
+            traversal.seen.add((name, key))
+            exchange = exchanges.get(name)
+            if exchange is None:
+                continue
+            if exchange.matcher.needs_headers and traversal.headers is None:
+                traversal.headers_exchanges.append((exchange, key))
+            else:
+                self.ask(exchange, key, traversal)
+
+    def ask(self, exchange: Exchange, key: str, traversal: _Traversal) -> None:
+        """Note where this exchange leads a message with this key."""
+        if exchange.name == DEFAULT_EXCHANGE:
+            traversal.steps += 1
+            self._add_queue(key, traversal)
+            return
+        found, looked = exchange.matcher.match(key, traversal.headers or _NO_HEADERS)
+        traversal.steps += looked
+        for is_queue, name in found:
+            if is_queue:
+                self._add_queue(name, traversal)
+            else:
+                traversal.todo.append((name, key))
+        if not found and exchange.alternate is not None:
+            traversal.todo.append((exchange.alternate, key))
+
+    def _add_queue(self, name: str, traversal: _Traversal) -> None:
+        if name in traversal.queues:
+            return
+        queue = self._find_queue(name)
+        if queue is None:
+            traversal.is_cacheable = False
+        else:
+            traversal.queues[name] = queue
+
+    def _check_exists(self, name: str) -> Exchange:
+        found = self._exchanges.get(name)
+        if found is None:
+            raise no_exchange(name, self._vhost)
+        return found
+
+    def _check_public(self, name: str) -> None:
+        if self._check_exists(name).is_internal:
+            raise AmqpError(
+                ReplyCode.ACCESS_REFUSED,
+                f"cannot publish to internal exchange '{name}' in vhost '{self._vhost}'",
+            )
+
+    def _traverse(self, exchange: str, keys: Sequence[str]) -> _Traversal:
+        traversal = _Traversal(None)
+        traversal.todo.extend([(exchange, key) for key in keys])
+        self.follow(traversal)
+        return traversal
+
+    def _find(
+        self, memory: dict[tuple[str, str], ExchangeRoute], exchange: str, key: str
+    ) -> ExchangeRoute:
+        """Find and remember a route: the first pays for matching, later ones one step per copy."""
+        traversal = self._traverse(exchange, (key,))
+        if not traversal.is_cacheable:
+            return self._build(traversal)
+        if len(memory) >= ROUTES_KEPT:
+            del memory[next(iter(memory))]
+        if traversal.headers_exchanges:
+            route = memory[exchange, key] = self._build(traversal)
+            return route
+        queues = tuple(traversal.queues.values())
+        memory[exchange, key] = self._shared_route(queues, len(queues))
+        return self._shared_route(queues, max(traversal.steps, len(queues)))
+
+    def _shared_route(self, queues: tuple[AmqpQueue, ...], steps: int) -> ExchangeRoute:
+        """The one route to these queues at this cost: the engine batches by route identity."""
+        route = self._shared.get((queues, steps))
+        if route is None:
+            route = ExchangeRoute(queues, steps)
+            if len(self._shared) < ROUTES_KEPT:
+                self._shared[queues, steps] = route
+        return route
+
+    def _build(self, traversal: _Traversal) -> ExchangeRoute:
+        queues = tuple(traversal.queues.values())
+        if not traversal.headers_exchanges:
+            return ExchangeRoute(queues, max(traversal.steps, len(queues)))
+        looked = sum(len(each.bindings) for each, _ in traversal.headers_exchanges)
+        steps = traversal.steps + len(queues) + looked // HEADERS_PER_STEP
+        return ExchangeRoute(queues, steps, _HeadersSearch(self, traversal))
 
 
 class ExchangeRoute:
-    """The way of a publish; satisfies the engine's ``Route``."""
+    """The queues of a publish, as far as its key decides; satisfies the engine's ``Route``."""
 
     __slots__ = ("_fixed", "_pickers", "_search", "is_constant", "is_empty", "queues", "steps")
 
     def __init__(
-        self, queues: tuple[AmqpQueue, ...], steps: int, search: _Search | None = None
+        self, queues: tuple[AmqpQueue, ...], steps: int, search: _HeadersSearch | None = None
     ) -> None:
         routes = [_route_to(queue) for queue in queues]
         self._pickers: Final[list[Route[Queue]]] = [each for each in routes if not each.is_constant]
@@ -95,32 +252,32 @@ class ExchangeRoute:
         return self._search.known + tuple(self._search.queues(headers_of(record)))
 
 
-class _Search:
+class _HeadersSearch:
     """What is left to ask per message once the routing key was followed."""
 
     __slots__ = ("_router", "_seen", "_waiting", "known")
 
-    def __init__(self, router: Router, trail: _Trail) -> None:
+    def __init__(self, router: Router, traversal: _Traversal) -> None:
         self._router = router
-        self._waiting = trail.headers_exchanges
-        self._seen = trail.seen
-        self.known = tuple(trail.queues.values())
+        self._waiting = traversal.headers_exchanges
+        self._seen = traversal.seen
+        self.known = tuple(traversal.queues.values())
 
     def queues(self, headers: Mapping[str, Any]) -> list[AmqpQueue]:
         """Queues beyond the headers exchanges that are not known already."""
-        trail = _Trail(headers)
-        trail.seen.update(self._seen)
+        traversal = _Traversal(headers)
+        traversal.seen.update(self._seen)
         for exchange, key in self._waiting:
-            self._router.ask(exchange, key, trail)
-            self._router.follow(trail)
+            self._router.ask(exchange, key, traversal)
+            self._router.follow(traversal)
         known = {queue.name for queue in self.known}
-        return [queue for name, queue in trail.queues.items() if name not in known]
+        return [queue for name, queue in traversal.queues.items() if name not in known]
 
 
-class _Trail:
+class _Traversal:
     """One walk: where it has been, what it found, what it cost."""
 
-    __slots__ = ("headers", "headers_exchanges", "is_lasting", "queues", "seen", "steps", "todo")
+    __slots__ = ("headers", "headers_exchanges", "is_cacheable", "queues", "seen", "steps", "todo")
 
     def __init__(self, headers: Mapping[str, Any] | None) -> None:
         self.headers: Final = headers
@@ -131,152 +288,8 @@ class _Trail:
         """Exchange and key: with CC an exchange is asked once per key."""
         self.todo: Final[list[tuple[str, str]]] = []
         self.steps = 0
-        self.is_lasting = True
+        self.is_cacheable = True
         """False when a queue was looked for by name and was not there."""
-
-
-class Router:
-    """Routing in one vhost."""
-
-    def __init__(
-        self,
-        vhost: str,
-        exchanges: Mapping[str, Exchange],
-        find_queue: Callable[[str], AmqpQueue | None],
-    ) -> None:
-        self._vhost: Final = vhost
-        self._exchanges: Final = exchanges
-        """All of the vhost; its owner changes them and calls ``forget``."""
-        self._find_queue: Final = find_queue
-        self.version = 0
-        """Grows with every change of topology."""
-        self._routes: Final[dict[tuple[str, str], ExchangeRoute]] = {}
-        """Of publishers, who may not use internal exchanges."""
-        self._letters: Final[dict[tuple[str, str], ExchangeRoute]] = {}
-        """Of dead letters, who may."""
-        self._shared: Final[dict[tuple[tuple[AmqpQueue, ...], int], ExchangeRoute]] = {}
-        """By queues and cost: messages with different keys then travel in one parcel."""
-
-    def route(self, exchange: str, routing_key: str) -> ExchangeRoute:
-        """The way of a client's publish; raises 404 for a missing exchange, 403 for an internal."""
-        found = self._routes.get((exchange, routing_key))
-        if found is not None:
-            return found
-        self._check_public(exchange)
-        return self._find(self._routes, exchange, routing_key)
-
-    def route_all(self, exchange: str, keys: Sequence[str]) -> ExchangeRoute:
-        """The way of a publish with several keys (CC, BCC): all their queues, each once."""
-        self._check_public(exchange)
-        return self._made(self._walk(exchange, keys))
-
-    def route_dead(self, exchange: str, keys: Sequence[str]) -> ExchangeRoute:
-        """The way of a dead letter: as ``route_all``, but internal exchanges are open to it."""
-        self._check_exists(exchange)
-        if len(keys) != 1:
-            return self._made(self._walk(exchange, keys))
-        found = self._letters.get((exchange, keys[0]))
-        return found if found is not None else self._find(self._letters, exchange, keys[0])
-
-    def forget(self) -> None:
-        """Exchanges, bindings or the set of queues changed: what is remembered is void."""
-        self.version += 1
-        self._routes.clear()
-        self._letters.clear()
-        self._shared.clear()
-
-    def follow(self, trail: _Trail) -> None:
-        """Ask every exchange that the trail leads to."""
-        exchanges = self._exchanges
-        while trail.todo:
-            name, key = trail.todo.pop()
-            if (name, key) in trail.seen:
-                continue
-            trail.seen.add((name, key))
-            exchange = exchanges.get(name)
-            if exchange is None:
-                continue
-            if exchange.matcher.needs_headers and trail.headers is None:
-                trail.headers_exchanges.append((exchange, key))
-            else:
-                self.ask(exchange, key, trail)
-
-    def ask(self, exchange: Exchange, key: str, trail: _Trail) -> None:
-        """Note where this exchange leads a message with this key."""
-        if exchange.name == DEFAULT_EXCHANGE:
-            trail.steps += 1
-            self._reach(key, trail)
-            return
-        found, looked = exchange.matcher.match(key, trail.headers or _NO_HEADERS)
-        trail.steps += looked
-        for is_queue, name in found:
-            if is_queue:
-                self._reach(name, trail)
-            else:
-                trail.todo.append((name, key))
-        if not found and exchange.alternate is not None:
-            trail.todo.append((exchange.alternate, key))
-
-    def _reach(self, name: str, trail: _Trail) -> None:
-        if name in trail.queues:
-            return
-        queue = self._find_queue(name)
-        if queue is None:
-            trail.is_lasting = False
-        else:
-            trail.queues[name] = queue
-
-    def _check_exists(self, name: str) -> Exchange:
-        found = self._exchanges.get(name)
-        if found is None:
-            raise no_exchange(name, self._vhost)
-        return found
-
-    def _check_public(self, name: str) -> None:
-        if self._check_exists(name).is_internal:
-            raise AmqpError(
-                ReplyCode.ACCESS_REFUSED,
-                f"cannot publish to internal exchange '{name}' in vhost '{self._vhost}'",
-            )
-
-    def _walk(self, exchange: str, keys: Sequence[str]) -> _Trail:
-        trail = _Trail(None)
-        trail.todo.extend([(exchange, key) for key in keys])
-        self.follow(trail)
-        return trail
-
-    def _find(
-        self, memory: dict[tuple[str, str], ExchangeRoute], exchange: str, key: str
-    ) -> ExchangeRoute:
-        """Walk, remember what may be remembered, and say what the walk cost."""
-        trail = self._walk(exchange, (key,))
-        if not trail.is_lasting:
-            return self._made(trail)
-        if len(memory) >= ROUTES_KEPT:
-            del memory[next(iter(memory))]
-        if trail.headers_exchanges:
-            route = memory[exchange, key] = self._made(trail)
-            return route
-        queues = tuple(trail.queues.values())
-        memory[exchange, key] = self._shared_route(queues, len(queues))
-        return self._shared_route(queues, max(trail.steps, len(queues)))
-
-    def _shared_route(self, queues: tuple[AmqpQueue, ...], steps: int) -> ExchangeRoute:
-        """The one route to these queues at this cost: equal ones travel in one parcel."""
-        route = self._shared.get((queues, steps))
-        if route is None:
-            route = ExchangeRoute(queues, steps)
-            if len(self._shared) < ROUTES_KEPT:
-                self._shared[queues, steps] = route
-        return route
-
-    def _made(self, trail: _Trail) -> ExchangeRoute:
-        queues = tuple(trail.queues.values())
-        if not trail.headers_exchanges:
-            return ExchangeRoute(queues, max(trail.steps, len(queues)))
-        looked = sum(len(each.bindings) for each, _ in trail.headers_exchanges)
-        steps = trail.steps + len(queues) + looked // HEADERS_PER_STEP
-        return ExchangeRoute(queues, steps, _Search(self, trail))
 
 
 def _route_to(queue: AmqpQueue) -> Route[Queue]:
@@ -296,74 +309,17 @@ def headers_of(record: Record) -> Mapping[str, Any]:
         return _NO_HEADERS
 
 
-# ---- copies -------------------------------------------------------------------------------------
-# CC and BCC: further routing keys, as headers of the message.
-#
-# Both are arrays of text; what else is in the array is passed over, a header that is no array is an
-# error of the publish (406). The message goes to the union of what all its keys match. CC stays in
-# the message for everybody to see. BCC is taken out of the headers, so no reader learns of it; its
-# keys are stored beside the message, for its dead letters go to all of its keys, as RabbitMQ's do.
-#
-# Not here: what the keys match (``router.py``), what becomes of CC in dead letters (``burial.py``).
-
-
-CC: Final = b"CC"
-BCC: Final = b"BCC"
-COPIES_MAX: Final = 1000
-"""Further keys of one message: each costs a walk through the exchanges, the bytes only a few."""
-
-
-def copy_keys(properties: bytes, header: bytes) -> tuple[str, ...]:
-    """The routing keys in one of the two headers; raises 406 when it is no array."""
-    found = walk(properties, 0, len(properties))
-    if header not in found.header_names:
-        return ()
-    at, end = found.header_names[header]
-    table = join_table([(header, properties[at:end])])
-    value: Any = decode_table(table)[0][header.decode()]
-    if not isinstance(value, list):
-        text = f"invalid message: header {header.decode()} must be an array of routing keys"
-        raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
-    return tuple([key for key in value if isinstance(key, str)])
-
-
-def with_copies(head: PublishHead, record: Record, now_ms: int) -> tuple[Record, tuple[str, ...]]:
-    """The record as it is to be stored, and all its routing keys, each once."""
-    properties = record.properties
-    public, secret = copy_keys(properties, CC), copy_keys(properties, BCC)
-    if len(public) + len(secret) > COPIES_MAX:
-        text = f"{len(public) + len(secret)} routing keys in CC and BCC, at most {COPIES_MAX}"
-        raise AmqpError(ReplyCode.PRECONDITION_FAILED, f"invalid message: {text}")
-    keys = tuple(dict.fromkeys((head.routing_key, *public, *secret)))
-    found = walk(properties, 0, len(properties))
-    if BCC not in found.header_names:
-        return record, keys
-    at, end = found.spans["headers"]
-    kept = [entry for entry in split_table(properties[at:end]) if entry[0] != BCC]
-    properties = edit_properties(properties, {"headers": join_table(kept)})
-    stored = publish_record(head, properties, record.body, now_ms)
-    return with_secret_keys(stored, secret), keys
-
-
-# ---- publish routes -----------------------------------------------------------------------------
-# The routes of a virtual host's publishers, remembered by what a publish says of itself.
-#
-# A head that was seen before costs one look-up; everything is forgotten when the topology changes.
-# Routes without a queue are not remembered: another protocol may make the topic they lead to, and
-# nobody here would hear of it.
-#
-# Bound: ``ROUTES_MAX`` of each kind, all channels together: thousands of channels are one memory.
-# Not here: finding them (``router.py``).
-
-
-ROUTES_MAX: Final = 4096
-"""Routes that are remembered; then it begins anew."""
-REMEMBERED_COPIES_MAX: Final = 16
-"""Routing keys of one publish from which on its route is found each time."""
+# ---- remembered by publishers -------------------------------------------------------------------
 
 
 class PublishRoutes:
-    """The memory of one virtual host."""
+    """Routes of a vhost's publishers, remembered by what a publish says of itself.
+
+    A head that was seen before costs one look-up; everything is forgotten when the topology
+    changes. Routes without a queue are not remembered: another protocol may make the topic they
+    lead to, and nobody here would hear of it.
+    Bound: ``ROUTES_MAX`` of each kind, all channels together.
+    """
 
     __slots__ = ("_by_head", "_by_keys", "_router", "_version")
 
@@ -415,3 +371,43 @@ class PublishRoutes:
         self._by_head.clear()
         self._by_keys.clear()
         self._version = self._router.version
+
+
+# ---- CC and BCC ---------------------------------------------------------------------------------
+# Further routing keys, as headers of the message. Both are arrays of text; what else is in the
+# array is passed over, a header that is no array is an error of the publish (406). The message goes
+# to the union of what all its keys match. CC stays in the message for everybody to see. BCC is
+# taken out of the headers, so no reader learns of it; its keys are stored beside the message, for
+# its dead letters go to all of its keys, as RabbitMQ's do.
+
+
+def copy_keys(properties: bytes, header: bytes) -> tuple[str, ...]:
+    """The routing keys in one of the two headers; raises 406 when it is no array."""
+    found = walk(properties, 0, len(properties))
+    if header not in found.header_names:
+        return ()
+    at, end = found.header_names[header]
+    table = join_table([(header, properties[at:end])])
+    value: Any = decode_table(table)[0][header.decode()]
+    if not isinstance(value, list):
+        text = f"invalid message: header {header.decode()} must be an array of routing keys"
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
+    return tuple([key for key in value if isinstance(key, str)])
+
+
+def with_copies(head: PublishHead, record: Record, now_ms: int) -> tuple[Record, tuple[str, ...]]:
+    """The record as it is to be stored, and all its routing keys, each once."""
+    properties = record.properties
+    public, secret = copy_keys(properties, CC), copy_keys(properties, BCC)
+    if len(public) + len(secret) > COPIES_MAX:
+        text = f"{len(public) + len(secret)} routing keys in CC and BCC, at most {COPIES_MAX}"
+        raise AmqpError(ReplyCode.PRECONDITION_FAILED, f"invalid message: {text}")
+    keys = tuple(dict.fromkeys((head.routing_key, *public, *secret)))
+    found = walk(properties, 0, len(properties))
+    if BCC not in found.header_names:
+        return record, keys
+    at, end = found.spans["headers"]
+    kept = [entry for entry in split_table(properties[at:end]) if entry[0] != BCC]
+    properties = edit_properties(properties, {"headers": join_table(kept)})
+    stored = publish_record(head, properties, record.body, now_ms)
+    return with_secret_keys(stored, secret), keys

@@ -5,7 +5,7 @@ import pytest
 from kit.amqp.peer import PERSISTENT, durable_topic, put
 from penstock.adapters.amqp.topology.dead_letter import (
     DEATHS_MAX,
-    DeathNote,
+    XDeath,
     deaths_of,
     is_cycle,
     letter_head,
@@ -374,7 +374,7 @@ def test_a_queue_full_of_dead_is_buried_in_order(bench, peer):
 
 def note(reason="expired", queue="q", **changes):
     values = {"time_s": 1_700_000_000, "exchange": "e", "routing_keys": ("k",)}
-    return DeathNote(reason, queue, **{**values, **changes})
+    return XDeath(reason, queue, **{**values, **changes})
 
 
 def read(headers):
