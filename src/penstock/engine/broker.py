@@ -114,7 +114,7 @@ class Engine:
         """Readers that name their offsets (``pull.py``)."""
         self.queries = self._query_service(settings)
         """Spark queries: readers of the bulk lane (``spark/query_service.py``)."""
-        arrivals = Arrivals(held_pulls, self.pulls, self.queries)
+        arrivals = Arrivals(chain, held_pulls, self.pulls, self.queries)
         self._commits = Commits(store, chain, settings, self._answers, arrivals.durable)
         self.flow_topic = SystemTopic(
             FLOW_TOPIC, chain, self._registry, self._commits, is_on=settings.flow.events_topic

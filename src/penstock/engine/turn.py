@@ -323,8 +323,13 @@ class Arrivals:
     """Tells readers of new messages, each at the moment from which it may see them (D7)."""
 
     def __init__(
-        self, held_pulls: HeldPulls[Pull], pulls: PullService, queries: QueryService
+        self,
+        chain: FlowContext,
+        held_pulls: HeldPulls[Pull],
+        pulls: PullService,
+        queries: QueryService,
     ) -> None:
+        self._chain = chain
         self._held_pulls = held_pulls
         self._pulls = pulls
         self._queries = queries
@@ -347,6 +352,9 @@ class Arrivals:
             if self._held_pulls.held or self._queries.held.held:
                 self._pulls.arrived(queue)
                 self._queries.arrived(queue)
+            if queue.topic in self._queries.registry.pressures.by_topic:
+                # Whom a query that fell behind brakes is judged anew with what is durable now.
+                self._chain.is_stirred = True
 
 
 class DispatchQueue:

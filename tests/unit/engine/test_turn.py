@@ -206,3 +206,43 @@ def test_who_takes_by_hand_keeps_no_topic_alive(bench):
     bench.reader(topic).attach(bench.outlet, Window(0), name="hand", is_passive=True)
     bench.advance(1500)
     assert topic.is_deleted
+
+
+def test_a_commit_asks_for_no_turn_for_a_subscription_without_consumers():
+    bench = Workbench()
+    topic = bench.topic("t")
+    bench.engine.create_subscription(topic.name, "pulled", SubscriptionOptions())
+    channel = bench.channel()
+    bench.settle()
+    for body in (b"first", b"second"):
+        bench.publish(channel, topic, body)
+        bench.turns()
+        assert bench.sync()
+        assert not bench.engine.needs_turn
+
+
+def test_a_message_that_nobody_consumes_expires_although_its_arrival_made_no_round():
+    bench = Workbench()
+    topic = bench.topic("t", TopicPolicy(message_ttl_ms=1_000))
+    reader = bench.engine.create_subscription(topic.name, "pulled", SubscriptionOptions())
+    channel = bench.channel()
+    bench.publish(channel, topic, b"first")
+    bench.settle()
+    bench.advance(500)
+    bench.publish(channel, topic, b"second")
+    bench.settle()
+    bench.advance(501)
+    assert reader.ready(topic.queues[0].queue_id) == 1
+    bench.advance(500)
+    assert reader.ready(topic.queues[0].queue_id) == 0
+
+
+def test_the_first_consumer_of_a_subscription_gets_what_came_before_it():
+    bench = Workbench()
+    topic = bench.topic("t")
+    reader = bench.engine.create_subscription(topic.name, "pulled", SubscriptionOptions())
+    bench.publish(bench.channel(), topic, b"first", b"second")
+    bench.settle()
+    reader.attach(bench.outlet, Window(10), name="c")
+    bench.settle()
+    assert [each.record.body for each in bench.outlet.deliveries] == [b"first", b"second"]

@@ -246,8 +246,21 @@ class Subscription:
     # The engine's turn
 
     def arrived(self, queue_id: QueueId) -> None:
-        """A queue has new visible messages."""
-        if queue_id in self._by_queue:
+        """A queue has new visible messages: hand them out, if somebody may take them."""
+        cursor = self._by_queue.get(queue_id)
+        if cursor is None:
+            return
+        if len(self.consumer_set) or self.on_ready is not None:
+            self._host.wake(self)
+            return
+        # Readers that pull ask for themselves; a round would move nothing and cost a turn for every
+        # commit. What it would note beside that is noted here; only a new deadline needs the host.
+        cursor.offered_upto = cursor.end
+        if cursor.has_ready:
+            self._track_unserved(True)
+        before_ms = cursor.head_deadline_ms
+        self._picker.watch_head(cursor)
+        if cursor.head_deadline_ms != before_ms:
             self._host.wake(self)
 
     def dispatch(self, messages_max: int) -> int:
