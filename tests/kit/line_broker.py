@@ -15,7 +15,7 @@ from penstock.cli.flags import takes_settings
 from penstock.cli.main import exit_code
 from penstock.model.errors import PenstockError
 from penstock.server.lifecycle import run
-from penstock.server.opening import ProtocolBinding
+from penstock.server.protocols import ProtocolBinding
 from penstock.settings.load import Settings
 
 LINE_BROKER: Final = (sys.executable, "-m", "kit.line_broker", "--http", "off")
@@ -26,7 +26,7 @@ LINE_BROKER: Final = (sys.executable, "-m", "kit.line_broker", "--http", "off")
 @takes_settings
 def command(settings: Settings) -> None:
     """Run a line broker until SIGTERM."""
-    raise SystemExit(run(settings, listening=[ProtocolBinding(LineFactory(), 0)]))
+    raise SystemExit(run(settings, protocols=[ProtocolBinding(LineFactory(), 0)]))
 
 
 if __name__ == "__main__":

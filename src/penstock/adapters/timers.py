@@ -2,7 +2,7 @@
 
 A task says when it wants to be called and is called then, or a little later. Whoever brings a
 deadline nearer calls ``reschedule``; a task that forgets it is still found by the next look, which
-the server takes every second at the latest (``server/opening.py``).
+the server takes every second at the latest (``server/protocols.py``).
 
 Not here: the clock and the loop.
 """

@@ -3,11 +3,11 @@
 A group is every subscription of one name: RocketMQ's consumer group, Pulsar's subscription. Its lag
 is what it has not settled: in messages, in bytes of log, and in seconds since the oldest of them
 was stored. What only a protocol knows (members, pop or pull, who must be told of a reset) is asked
-of its ``Desk``, which owns the subscriptions whose names begin with its prefix; for others the
-engine's own view is all there is.
+of its ``ProtocolAdmin``, which owns the subscriptions whose names begin with its prefix; for others
+the engine's own view is all there is.
 
 Called on the loop between two turns. Every listing is paged, so none of it grows with the broker.
-Not here: what is shown (``admin_views.py``), HTTP (``http/admin.py``).
+Not here: HTTP (``http/app.py``).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Administration:
         engine: Engine,
         clock: Clock,
         wake: Callable[[], None],
-        desks: Sequence[Desk] = (),
+        protocols: Sequence[ProtocolAdmin] = (),
     ) -> None:
         self._engine = engine
         self._clock = clock
         self.wake = wake
-        self._desks = desks
+        self._protocols = protocols
 
     def after_durable(self, callback: Callable[[], None]) -> None:
         """Call back once what was changed so far would survive a crash."""
@@ -61,7 +61,7 @@ class Administration:
 
     # Topics.
 
-    def topics(self, *, offset: int = 0, contains: str = "", with_hidden: bool = False) -> Page:
+    def topics(self, *, offset: int = 0, contains: str = "", with_hidden: bool = False) -> Listing:
         """A page of topics in order of creation."""
         found = [
             topic
@@ -69,13 +69,13 @@ class Administration:
             if (with_hidden or not topic.name.is_hidden) and contains in str(topic.name)
         ]
         rows = [topic_view(topic) for topic in found[offset : offset + PAGE_ROWS_MAX]]
-        return Page(len(found), offset, rows)
+        return Listing(len(found), offset, rows)
 
     def topic(self, name: str, space: str = "") -> TopicView:
         """One topic with its queues and groups."""
         topic = self._topic(name, space)
         view = topic_view(topic)
-        some = list(self._readings_of(topic))[:PAGE_ROWS_MAX]
+        some = list(self._group_subscriptions_of(topic))[:PAGE_ROWS_MAX]
         return msgspec.structs.replace(
             view,
             each_queue=[queue_view(queue) for queue in topic.queues[:PAGE_ROWS_MAX]],
@@ -88,16 +88,16 @@ class Administration:
         checked = _checked(name, space)
         if self._engine.topic(checked) is not None:
             raise AlreadyExists(f"topic '{checked}' exists; delete it first, or use another name")
-        if self._desks:
-            self._desks[0].create_topic(checked, queues)
+        if self._protocols:
+            self._protocols[0].create_topic(checked, queues)
         else:
             self._engine.create_topic(checked, queues=queues)
 
     def delete_topic(self, name: str, space: str = "") -> None:
         """A topic goes with its messages."""
         topic = self._topic(name, space)
-        for desk in self._desks:
-            desk.delete_topic(topic)
+        for protocol in self._protocols:
+            protocol.delete_topic(topic)
         if not topic.is_deleted:
             self._engine.retire_topic(topic.name)
 
@@ -127,19 +127,19 @@ class Administration:
 
     # Groups.
 
-    def groups(self, *, offset: int = 0, contains: str = "", with_hidden: bool = False) -> Page:
+    def groups(self, *, offset: int = 0, contains: str = "", with_hidden: bool = False) -> Listing:
         """A page of (group, topic) pairs; groups that read nothing come last, without a topic."""
         pairs = [
-            reading
-            for reading in self._readings()
-            if (with_hidden or not reading.topic.name.is_hidden) and contains in reading.group
+            entry
+            for entry in self._group_subscriptions()
+            if (with_hidden or not entry.topic.name.is_hidden) and contains in entry.group
         ]
-        seen = {(reading.desk, reading.group) for reading in pairs}
+        seen = {(entry.protocol, entry.group) for entry in pairs}
         idle = [
-            (desk, group)
-            for desk in self._desks
-            for group in desk.group_names()
-            if (desk, group) not in seen and contains in group
+            (protocol, group)
+            for protocol in self._protocols
+            for group in protocol.group_names()
+            if (protocol, group) not in seen and contains in group
         ]
         rows = [
             group_view(each, self._clock.wall_ms())
@@ -147,16 +147,16 @@ class Administration:
         ]
         past = max(0, offset - len(pairs))
         rows += [idle_view(*each) for each in idle[past : past + PAGE_ROWS_MAX - len(rows)]]
-        return Page(len(pairs) + len(idle), offset, rows)
+        return Listing(len(pairs) + len(idle), offset, rows)
 
     def group(self, group: str) -> list[GroupView]:
         """One group on every topic it reads, queue by queue."""
-        found = [reading for reading in self._readings() if reading.group == group]
+        found = [entry for entry in self._group_subscriptions() if entry.group == group]
         rows = [
             group_view(each, self._clock.wall_ms(), with_queues=True)
             for each in found[:PAGE_ROWS_MAX]
         ]
-        rows = rows or [idle_view(desk, group) for desk in self._desks_of(group)]
+        rows = rows or [idle_view(protocol, group) for protocol in self._protocols_of(group)]
         if not rows:
             raise NotFound(f"there is no group '{group}'; `penstock groups list` shows them")
         return rows
@@ -166,44 +166,44 @@ class Administration:
     ) -> list[QueueLag]:
         """Move a group: ``earliest``, ``latest``, an offset, or ``time:MS`` of the wall clock."""
         found = self._topic(topic, space)
-        readings = [each for each in self._readings_of(found) if each.group == group]
-        if not readings:
+        entries = [each for each in self._group_subscriptions_of(found) if each.group == group]
+        if not entries:
             raise NotFound(f"group '{group}' does not read topic '{topic}'")
         if queue is not None and not 0 <= queue < len(found.queues):
             raise SettingsError(f"topic '{topic}' has queues 0 to {len(found.queues) - 1}")
         chosen = found.queues if queue is None else (found.queues[queue],)
         targets = [(each, _target(to, each)) for each in chosen]
-        for reading in readings:
+        for entry in entries:
             for each, offset in targets:
-                if reading.desk is not None:
-                    reading.desk.reset(each, group, offset)
+                if entry.protocol is not None:
+                    entry.protocol.reset(each, group, offset)
                 else:
-                    reading.subscription.seek(each.queue_id, offset)
+                    entry.subscription.seek(each.queue_id, offset)
         self.wake()
         return [
             lag
-            for reading in readings
-            for lag in group_view(reading, self._clock.wall_ms(), with_queues=True).queues
+            for entry in entries
+            for lag in group_view(entry, self._clock.wall_ms(), with_queues=True).queues
         ]
 
     def delete_group(self, group: str, topic: str | None = None, space: str = "") -> int:
         """A group goes, from one topic or from all; returns from how many."""
         found = [
-            reading
-            for reading in self._readings()
-            if reading.group == group and topic in (None, reading.topic.name.name)
-            and (topic is None or reading.topic.name.space == space)
+            entry
+            for entry in self._group_subscriptions()
+            if entry.group == group and topic in (None, entry.topic.name.name)
+            and (topic is None or entry.topic.name.space == space)
         ]  # fmt: skip
-        known = self._desks_of(group) if topic is None else []
+        known = self._protocols_of(group) if topic is None else []
         if not found and not known:
             raise NotFound(f"there is no group '{group}'" + (f" on '{topic}'" if topic else ""))
-        for reading in found:
-            if reading.desk is not None:
-                reading.desk.forget(reading.topic, group)
+        for entry in found:
+            if entry.protocol is not None:
+                entry.protocol.forget(entry.topic, group)
             else:
-                self._engine.delete_subscription(reading.topic.name, reading.subscription.name)
-        for desk in known:
-            desk.forget(None, group)
+                self._engine.delete_subscription(entry.topic.name, entry.subscription.name)
+        for protocol in known:
+            protocol.forget(None, group)
         self.wake()
         return len(found)
 
@@ -214,17 +214,15 @@ class Administration:
         if mode not in ("pull", "pop"):
             raise SettingsError(f"a group reads by pull or by pop, not by {mode!r}")
         found = self._topic(topic, space)
-        if not self._desks:
+        if not self._protocols:
             raise PenstockError("no protocol of this broker knows modes; start it with --rocketmq")
-        for desk in self._desks:
-            desk.set_mode(found, group, mode, share)
+        for protocol in self._protocols:
+            protocol.set_mode(found, group, mode, share)
         self.wake()
 
     def places(self) -> list[dict[str, str]]:
         """What this broker is to the others of its cluster, by protocol that has clusters."""
-        return [desk.place() for desk in self._desks]
-
-    # Parts.
+        return [protocol.place() for protocol in self._protocols]
 
     def _topic(self, name: str, space: str) -> Topic:
         found = self._engine.topic(TopicName(space, name))
@@ -233,18 +231,20 @@ class Administration:
             raise NotFound(f"there is no topic '{name}'{where}; `penstock topics list` shows them")
         return found
 
-    def _readings(self) -> Iterator[Reading]:
+    def _group_subscriptions(self) -> Iterator[GroupSubscription]:
         for topic in self._engine.topics():
-            yield from self._readings_of(topic)
+            yield from self._group_subscriptions_of(topic)
 
-    def _readings_of(self, topic: Topic) -> Iterator[Reading]:
+    def _group_subscriptions_of(self, topic: Topic) -> Iterator[GroupSubscription]:
         for name, subscription in topic.subscriptions.items():
-            desk = next((each for each in self._desks if name.startswith(each.prefix)), None)
-            group = name.removeprefix(desk.prefix) if desk is not None else name
-            yield Reading(topic, subscription, group, desk)
+            protocol = next(
+                (each for each in self._protocols if name.startswith(each.prefix)), None
+            )
+            group = name.removeprefix(protocol.prefix) if protocol is not None else name
+            yield GroupSubscription(topic, subscription, group, protocol)
 
-    def _desks_of(self, group: str) -> list[Desk]:
-        return [desk for desk in self._desks if group in desk.group_names()]
+    def _protocols_of(self, group: str) -> list[ProtocolAdmin]:
+        return [protocol for protocol in self._protocols if group in protocol.group_names()]
 
 
 def _checked(name: str, space: str) -> TopicName:
@@ -270,17 +270,14 @@ def _target(to: str | int, queue: Queue) -> int:
     raise SettingsError(f"cannot reset to {to!r}; use earliest, latest, an offset or time:MS")
 
 
-# ---- admin views --------------------------------------------------------------------------------
-# What operators see of topics, queues and groups, and what protocols add to it.
-#
+# ---- what is shown ------------------------------------------------------------------------------
 # Snapshots, made when somebody asks; field names are those of the JSON that HTTP gives out.
-# Not here: finding and changing them (``administration.py``).
 
 
 PAGE_ROWS_MAX: Final = 1000
 
 
-class Desk(Protocol):
+class ProtocolAdmin(Protocol):
     """What one protocol knows of its topics and groups, and does for operators."""
 
     @property
@@ -386,7 +383,7 @@ class TopicView(msgspec.Struct, frozen=True, kw_only=True):
     each_group: Sequence[GroupView] = ()
 
 
-class Page(msgspec.Struct, frozen=True):
+class Listing(msgspec.Struct, frozen=True):
     """A part of a listing."""
 
     total: int
@@ -394,23 +391,23 @@ class Page(msgspec.Struct, frozen=True):
     rows: Sequence[TopicView | GroupView]
 
 
-class Reading(NamedTuple):
+class GroupSubscription(NamedTuple):
     """A subscription, and whose group it is."""
 
     topic: Topic
     subscription: Subscription
     group: str
-    desk: Desk | None
+    protocol: ProtocolAdmin | None
 
 
-def group_view(reading: Reading, wall_ms: int, *, with_queues: bool = False) -> GroupView:
-    topic, subscription, group, desk = reading
-    lags = [_lag(queue, reading, wall_ms) for queue in topic.queues]
-    members = _members(desk, group)
-    mode, share = desk.mode(topic, group) if desk is not None else ("push", -1)
+def group_view(entry: GroupSubscription, wall_ms: int, *, with_queues: bool = False) -> GroupView:
+    topic, subscription, group, protocol = entry
+    lags = [_lag(queue, entry, wall_ms) for queue in topic.queues]
+    members = _members(protocol, group)
+    mode, share = protocol.mode(topic, group) if protocol is not None else ("push", -1)
     return GroupView(
         group=group,
-        protocol=_protocol(desk),
+        protocol=_protocol_name(protocol),
         topic=topic.name.name,
         space=topic.name.space,
         lag_messages=sum(each.lag_messages for each in lags),
@@ -425,30 +422,31 @@ def group_view(reading: Reading, wall_ms: int, *, with_queues: bool = False) -> 
     )
 
 
-def _protocol(desk: Desk | None) -> str:
-    return desk.prefix.rstrip("/") if desk is not None else ""
+def _protocol_name(protocol: ProtocolAdmin | None) -> str:
+    return protocol.prefix.rstrip("/") if protocol is not None else ""
 
 
-def _members(desk: Desk | None, group: str) -> Sequence[str]:
-    return desk.members(group)[:PAGE_ROWS_MAX] if desk is not None else ()
+def _members(protocol: ProtocolAdmin | None, group: str) -> Sequence[str]:
+    return protocol.members(group)[:PAGE_ROWS_MAX] if protocol is not None else ()
 
 
-def idle_view(desk: Desk, group: str) -> GroupView:
+def idle_view(protocol: ProtocolAdmin, group: str) -> GroupView:
     """A group that reads nothing."""
-    members = _members(desk, group)
+    members = _members(protocol, group)
     return GroupView(
-        group=group, protocol=_protocol(desk), topic="", space="", lag_messages=0, lag_bytes=0,
-        lag_seconds=0.0, unacked=0, consumers=len(members), mode="", share=-1, members=members,
+        group=group, protocol=_protocol_name(protocol), topic="", space="", lag_messages=0,
+        lag_bytes=0, lag_seconds=0.0, unacked=0, consumers=len(members), mode="", share=-1,
+        members=members,
     )  # fmt: skip
 
 
-def _lag(queue: Queue, reading: Reading, wall_ms: int) -> QueueLag:
-    index, cursor = queue.index, reading.subscription.cursor(queue.queue_id)
-    desk = reading.desk
+def _lag(queue: Queue, entry: GroupSubscription, wall_ms: int) -> QueueLag:
+    index, cursor = queue.index, entry.subscription.cursor(queue.queue_id)
+    protocol = entry.protocol
     low = max(cursor.settled.low_mark, index.min_offset)
     waiting = max(0, cursor.end - low - cursor.settled.settled_above)
     oldest = index.entries(low, 1) if waiting else []
-    has_offset = desk is None or desk.has_offset(queue, reading.group)
+    has_offset = protocol is None or protocol.has_offset(queue, entry.group)
     return QueueLag(
         queue=queue.number,
         min_offset=index.min_offset,

@@ -31,14 +31,14 @@ ANSWER_SECONDS: Final = 6.0
 """As long as RocketMQ's own brokers wait for a name server."""
 
 AGAIN_SECONDS: Final = 3.0
-FAREWELL_SECONDS: Final = 1.0
+UNREGISTER_SECONDS: Final = 1.0
 GATHER_SECONDS: Final = 0.1
 """Topics that are made together are registered together."""
 
 ANSWER_BYTES_MAX: Final = 1 << 20
 
 
-class Join:
+class NameServerRegistration:
     """One broker at one name server."""
 
     def __init__(self, broker: RocketmqBroker, address: str) -> None:
@@ -46,7 +46,7 @@ class Join:
         self._address = address
         self._task: asyncio.Task[None] | None = None
         self._routes = broker.service(ClusterRoutes)
-        self._stirred = asyncio.Event()
+        self._wake = asyncio.Event()
         self._register_at = 0.0
         """When to register again; time of the loop."""
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -58,7 +58,7 @@ class Join:
     def start(self) -> None:
         """Begin to register; needs a running loop."""
         self._broker.topics.on_change = self._changed
-        self._routes.on_want = self._stirred.set
+        self._routes.on_want = self._wake.set
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -71,11 +71,11 @@ class Join:
             return
         writer = self._streams[1]
         with contextlib.suppress(OSError, TimeoutError, Malformed, EOFError):
-            async with asyncio.timeout(FAREWELL_SECONDS):
+            async with asyncio.timeout(UNREGISTER_SECONDS):
                 await self._ask(unregister_request(self._broker))
         self._hang_up()
         with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(FAREWELL_SECONDS):
+            async with asyncio.timeout(UNREGISTER_SECONDS):
                 await writer.wait_closed()
 
     def cancel(self) -> None:
@@ -87,12 +87,12 @@ class Join:
     def _changed(self) -> None:
         soon = asyncio.get_running_loop().time() + GATHER_SECONDS
         self._register_at = min(self._register_at, soon)
-        self._stirred.set()
+        self._wake.set()
 
     async def _run(self) -> None:
         now = asyncio.get_running_loop().time
         while True:
-            self._stirred.clear()
+            self._wake.clear()
             if now() >= self._register_at:
                 # Set before the question: a change that comes meanwhile makes it sooner again.
                 self._register_at = now() + self._broker.settings.register_ms / 1000
@@ -105,7 +105,7 @@ class Join:
             # Not ``wait_for``: before Python 3.12 it may lose a cancellation.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._rest_seconds(now())):
-                    await self._stirred.wait()
+                    await self._wake.wait()
 
     def _rest_seconds(self, now: float) -> float:
         seconds = self._register_at - now

@@ -45,16 +45,10 @@ from penstock.server.listener import (
     open_sockets,
     protocol_limit,
 )
-from penstock.server.opening import (
-    DataDirectory,
-    DeadlineDriver,
-    ProtocolBinding,
-    built_in,
-    lock_directory,
-    open_engine,
-)
+from penstock.server.opening import DataDirectory, lock_directory, open_engine
 from penstock.server.pacing import Pacing
 from penstock.server.probes import LoopLag, Machine, Probes, disk_bytes
+from penstock.server.protocols import DeadlineDriver, ProtocolBinding, built_in
 from penstock.server.pump import PumpContext, Pumps
 from penstock.server.ready_file import NAME, remove_ready, write_ready
 from penstock.server.turns import Turns
@@ -79,20 +73,20 @@ class Broker:
     """One broker process: ``start``, ``wait``, ``stop``, each once and in this order."""
 
     def __init__(
-        self, settings: Settings, *, listening: Sequence[ProtocolBinding] | None = None
+        self, settings: Settings, *, protocols: Sequence[ProtocolBinding] | None = None
     ) -> None:
         self.settings: Final = settings
         self.clock: Final = SteadyClock(SystemClock())
         self.faults: Final = Faults() if settings.broker.faults else None
         self.endpoints: dict[str, str] = {}
         """Name of a listener -> ``host:port``, once started."""
-        self._listening = built_in(settings) if listening is None else listening
-        self.bulk: Final = BulkLane(settings) if listening is None else None
+        self._protocols = built_in(settings) if protocols is None else protocols
+        self.bulk: Final = BulkLane(settings) if protocols is None else None
         """Spark's way in; a broker with listeners of its own choice has none."""
         self._sockets: dict[str, list[socket.socket]] = {}
         self._listeners: list[Listener] = []
         self._ready_files: list[Path] = []
-        self._farewells: list[Callable[[], Awaitable[None]]] = []
+        self._before_drain: list[Callable[[], Awaitable[None]]] = []
         self._opened: DataDirectory
         self._running: BrokerRuntime
         self._end: asyncio.Future[None]
@@ -148,8 +142,8 @@ class Broker:
             if listener.name != HTTP:  # /readyz says "stopping" as long as there is something left
                 listener.stop()
         with self._undo:
-            for say_goodbye in self._farewells:
-                await say_goodbye()
+            for stop_part in self._before_drain:
+                await stop_part()
             # What was received is finished and confirmed first; then everybody is told. A third of
             # the time for each: that, the peers, and the last of the disk.
             running.pumps.drain()
@@ -176,7 +170,7 @@ class Broker:
             self._ready_files.append(Path(settings.broker.ready_file).absolute())
         for path in self._ready_files:  # left by a broker that was killed
             remove_ready(path)
-        ports = {each.factory.protocol: each.port for each in self._listening}
+        ports = {each.factory.protocol: each.port for each in self._protocols}
         if (http_port := listeners.port(HTTP)) is not None:
             ports[HTTP] = http_port
         for name, port in ports.items():
@@ -205,7 +199,7 @@ class Broker:
         self._running.start()
         self._undo.callback(self._running.stop, UNDO_SECONDS)
         pumps = self._running.pumps
-        for each in self._listening:
+        for each in self._protocols:
             self._listen(each.factory.protocol, pumps.limit, pumps.maker(each.factory))
         self._open_protocols(loop)
         if HTTP in self._sockets:
@@ -215,7 +209,7 @@ class Broker:
 
     def _open_protocols(self, loop: asyncio.AbstractEventLoop) -> None:
         """What connections of a protocol share; nobody is accepted before the loop runs again."""
-        for each in self._listening:
+        for each in self._protocols:
             if each.open is not None:
                 timers = each.open(self.engine, self.clock, dict(self.endpoints))
                 driver = DeadlineDriver(timers, self.clock, loop, self._running.turns.request_turn)
@@ -224,12 +218,12 @@ class Broker:
                 join = each.join()
                 join.start()
                 self._undo.callback(join.cancel)
-                self._farewells.append(join.stop)
+                self._before_drain.append(join.stop)
 
     async def _open_bulk(self, bulk: BulkLane) -> None:
         await bulk.open(self._opened.directory, self.engine, self._running.turns.request_turn)
         self._undo.callback(bulk.close)
-        self._farewells.append(bulk.stop)
+        self._before_drain.append(bulk.stop)
         if bulk.endpoint:
             self.endpoints[FLIGHT] = bulk.endpoint
 
@@ -245,11 +239,11 @@ class Broker:
         from penstock.server.http.server import HttpServer
         from penstock.server.management.api import ManagementApi
 
-        desks = [each.desk() for each in self._listening if each.desk is not None]
-        administration = Administration(self.engine, self.clock, self.wake, desks)
+        admins = [each.admin() for each in self._protocols if each.admin is not None]
+        administration = Administration(self.engine, self.clock, self.wake, admins)
         routes = [
             route
-            for each in self._listening
+            for each in self._protocols
             if each.broker is not None
             for route in ManagementApi(each.broker(), self.wake, self.endpoints).routes()
         ]
@@ -292,19 +286,19 @@ class Broker:
             self.settings,
             self._opened.directory,
             self.endpoints,
-            self._running.figures,
+            self._running.resources,
             start_seconds=start_seconds,
             is_arrow_missing=self.bulk is not None and self.bulk.is_missing,
         )
         print_banner(lines, amber_marks(self.settings))
 
 
-def run(settings: Settings, *, listening: Sequence[ProtocolBinding] | None = None) -> int:
+def run(settings: Settings, *, protocols: Sequence[ProtocolBinding] | None = None) -> int:
     """Start a broker and run it until a signal; the exit code, or the ``PenstockError`` raised."""
     set_up_logging(settings.broker.log_level, is_json=settings.broker.is_log_json)
     began = time.perf_counter()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_run(Broker(settings, listening=listening), began))
+        runner.run(_run(Broker(settings, protocols=protocols), began))
     return 0
 
 
@@ -374,7 +368,7 @@ class BrokerRuntime:
         self.pumps: Final = Pumps(context, protocol_limit(settings.listeners))
         self.http_limit: Final = http_limit(settings.listeners)
         self.lag: Final = LoopLag(loop)
-        self.figures: Final = self._measure()
+        self.resources: Final = self._measure()
         self.probes: Final = self._make_probes()
         self.view: Final = BrokerView(
             settings,
@@ -406,11 +400,11 @@ class BrokerRuntime:
         self._machine.close()
         return is_quiet
 
-    def _measure(self) -> Figures:
+    def _measure(self) -> ResourceLimits:
         flow = self._settings.flow
         memory_total = self._machine.memory_bytes()
         disk_total, disk_free = disk_bytes(self._opened.directory)
-        return Figures(
+        return ResourceLimits(
             memory_total=memory_total,
             memory_limit=parse_limit(flow.memory_limit, memory_total),
             disk_free=disk_free,
@@ -419,20 +413,20 @@ class BrokerRuntime:
         )
 
     def _make_probes(self) -> Probes:
-        engine, figures = self._opened.engine, self.figures
+        engine, resources = self._opened.engine, self.resources
         # Figures first: limits are judged at once, and "0 bytes free" would be an alarm.
         engine.set_alarm("memory", self._rss_bytes())
         engine.set_alarm("disk", self._free_bytes())
         engine.set_alarm_limits(
-            memory_bytes=figures.memory_limit, disk_free_bytes=figures.disk_limit
+            memory_bytes=resources.memory_limit, disk_free_bytes=resources.disk_limit
         )
         return Probes(
             engine,
             self._loop,
             rss_bytes=self._rss_bytes,
             free_bytes=self._free_bytes,
-            memory_limit=figures.memory_limit,
-            disk_limit=figures.disk_limit,
+            memory_limit=resources.memory_limit,
+            disk_limit=resources.disk_limit,
             check_ms=self._settings.flow.alarm_check_ms,
             looked=self._looked,
         )
@@ -475,7 +469,7 @@ SCHEMES: Final = {"http": "http://", "amqp": "amqp://guest:guest@", "pulsar": "p
 """So that what is shown can be given to a client as it is (``pika.URLParameters``)."""
 
 
-class Figures(NamedTuple):
+class ResourceLimits(NamedTuple):
     """What was measured while starting."""
 
     memory_total: int
@@ -502,7 +496,7 @@ def banner_lines(
     settings: Settings,
     data: Path,
     endpoints: Mapping[str, str],
-    figures: Figures,
+    resources: ResourceLimits,
     *,
     start_seconds: float,
     is_arrow_missing: bool = False,
@@ -515,18 +509,18 @@ def banner_lines(
         lines.append(f"  {'flight':<16} {MISSING}")
     if not endpoints:
         lines.append("  no listener is on")
-    lines.append(f"  {'data':<16} {data}, {size_text(figures.disk_free)} free")
+    lines.append(f"  {'data':<16} {data}, {size_text(resources.disk_free)} free")
     if storage.durability == "fsync":
         lines.append(f"  {'durability':<16} fsync: a confirm means that the disk has it")
     lines += [
-        f"  {'memory limit':<16} {size_text(figures.memory_limit)} of "
-        f"{size_text(figures.memory_total)}; publishers wait above it",
-        f"  {'disk limit':<16} {size_text(figures.disk_limit)} free; publishers wait below it",
+        f"  {'memory limit':<16} {size_text(resources.memory_limit)} of "
+        f"{size_text(resources.memory_total)}; publishers wait above it",
+        f"  {'disk limit':<16} {size_text(resources.disk_limit)} free; publishers wait below it",
         f"  {'in flight':<16} at most {size_text(flow.inflight_bytes_max)} of messages in memory",
         f"  {'write buffers':<16} {storage.write_buffers_max} of "
         f"{size_text(storage.write_buffer_bytes)} for bytes the disk does not have yet",
     ]
-    if not figures.is_rss_exact:
+    if not resources.is_rss_exact:
         lines.append("  memory is the peak, not the present: this system does not tell it")
     return lines
 

@@ -22,7 +22,7 @@ from penstock.engine.topic import Topic
 from penstock.log.store import Store
 from penstock.model.ids import ConnectionId
 from penstock.model.names import TopicName
-from penstock.server.opening import burials, readers
+from penstock.server.protocols import dead_letter_formats, fact_readers
 from penstock.settings.load import Settings
 from penstock.wire.amqp.codes import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, PROTOCOL_HEADER
 from penstock.wire.amqp.frames import CONTENT_HEAD, AmqpFrames, Frame, content_frames, method_frame
@@ -78,7 +78,12 @@ class AmqpBench(Workbench):
             self.storage, self.catalog, self.settings.storage, self.clock
         )
         self.engine = Engine(
-            self.store, recovered, self.clock, self.settings, facts=readers(), burials=burials()
+            self.store,
+            recovered,
+            self.clock,
+            self.settings,
+            facts=fact_readers(),
+            burials=dead_letter_formats(),
         )
         self.broker = open_house(self.engine, self.clock, self.settings)
 

@@ -9,7 +9,7 @@ import pytest
 from penstock.model.errors import StartRefused
 from penstock.server import flight
 from penstock.server.flight import FlightProcess, command_of
-from penstock.server.lifecycle import Figures, banner_lines
+from penstock.server.lifecycle import ResourceLimits, banner_lines
 from penstock.server.listener import open_sockets
 from penstock.settings.broker import ListenerSettings
 from penstock.settings.load import Settings
@@ -46,7 +46,12 @@ def test_without_arrow_one_line_says_how_to_get_it(monkeypatch, caplog, tmp_path
     assert (made.endpoint, made.is_missing) == ("", True)
     assert "pip install 'penstock-broker[spark]'" in caplog.text
     lines = banner_lines(
-        Settings(), tmp_path, {}, Figures(1, 1, 1, 1), start_seconds=0.1, is_arrow_missing=True
+        Settings(),
+        tmp_path,
+        {},
+        ResourceLimits(1, 1, 1, 1),
+        start_seconds=0.1,
+        is_arrow_missing=True,
     )
     assert "flight" in lines[1]
     assert "pip install" in lines[1]

@@ -9,7 +9,7 @@ from kit.rocketmq.bench import RocketmqBench
 from penstock.adapters.rocketmq.cluster_routes import ClusterRoutes
 from penstock.adapters.rocketmq.name_server.routes import KvConfig
 from penstock.server import join as join_module
-from penstock.server.join import Join
+from penstock.server.join import NameServerRegistration
 from penstock.settings.load import Settings
 from penstock.settings.protocols import RocketmqSettings
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
@@ -73,7 +73,7 @@ def run(scene):
 def test_it_registers_with_name_address_and_topics_and_says_goodbye(bench):
     async def scene():
         async with FakeNameServer() as server:
-            join = Join(bench.broker, server.address)
+            join = NameServerRegistration(bench.broker, server.address)
             join.start()
             told = await server.hear()
             assert told.code == RequestCode.REGISTER_BROKER
@@ -92,7 +92,7 @@ def test_it_registers_with_name_address_and_topics_and_says_goodbye(bench):
 def test_a_new_topic_is_registered_at_once(bench):
     async def scene():
         async with FakeNameServer() as server:
-            join = Join(bench.broker, server.address)
+            join = NameServerRegistration(bench.broker, server.address)
             join.start()
             await server.hear()
             bench.client().send("orders")
@@ -107,7 +107,7 @@ def test_a_name_server_that_hangs_up_or_refuses_is_asked_again(bench, monkeypatc
 
     async def scene():
         async with FakeNameServer(code=1) as server:
-            join = Join(bench.broker, server.address)
+            join = NameServerRegistration(bench.broker, server.address)
             join.start()
             await server.hear()
             assert (await server.hear()).code == RequestCode.REGISTER_BROKER
@@ -127,7 +127,7 @@ def test_without_a_name_server_the_broker_lives_and_stops(bench, monkeypatch):
     async def scene():
         async with FakeNameServer() as server:
             address = server.address
-        join = Join(bench.broker, address)
+        join = NameServerRegistration(bench.broker, address)
         join.start()
         for _ in range(50):
             await asyncio.sleep(0)
@@ -141,7 +141,7 @@ def test_the_order_configuration_is_learnt(bench):
     async def scene():
         body = b'{"table":{"orders":"b:4"}}'
         async with FakeNameServer(body=body) as server:
-            join = Join(bench.broker, server.address)
+            join = NameServerRegistration(bench.broker, server.address)
             join.start()
             while not join.registrations:
                 await asyncio.sleep(0)
@@ -173,7 +173,7 @@ def test_a_route_that_somebody_asks_for_comes_from_the_name_server(bench):
     async def scene():
         async with FakeNameServer() as server:
             server.route = (0, FASTJSON_ROUTE)
-            join = Join(bench.broker, server.address)
+            join = NameServerRegistration(bench.broker, server.address)
             join.start()
             await registered(join)
             route = await asked(bench, "orders")
@@ -195,7 +195,7 @@ def test_a_route_that_the_name_server_cannot_tell_is_unknown_at_once(bench, answ
     async def scene():
         async with FakeNameServer() as server:
             server.route = answer
-            join = Join(bench.broker, server.address)
+            join = NameServerRegistration(bench.broker, server.address)
             join.start()
             await registered(join)
             assert await asked(bench, "orders") is None
@@ -210,7 +210,7 @@ def test_a_name_server_that_is_away_tells_no_route_and_is_registered_with_again(
     async def scene():
         async with FakeNameServer() as server:
             server.route = (0, FASTJSON_ROUTE)
-            join = Join(bench.broker, server.address)
+            join = NameServerRegistration(bench.broker, server.address)
             join.start()
             await registered(join)
             server.hang_up()
@@ -227,7 +227,7 @@ def test_a_topic_that_grows_here_is_registered_and_its_route_asked_for_again(ben
     async def scene():
         async with FakeNameServer() as server:
             server.route = (0, FASTJSON_ROUTE)
-            join = Join(bench.broker, server.address)
+            join = NameServerRegistration(bench.broker, server.address)
             join.start()
             await registered(join)
             await asked(bench, "orders")

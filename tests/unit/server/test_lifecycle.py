@@ -15,8 +15,14 @@ from penstock.log.storage import DiskFile
 from penstock.model.errors import InvariantBroken, StartRefused, SyncFailed
 from penstock.model.ids import size_text
 from penstock.server.faults import FaultOrder
-from penstock.server.lifecycle import Broker, Figures, amber_marks, banner_lines, print_banner
-from penstock.server.opening import ProtocolBinding
+from penstock.server.lifecycle import (
+    Broker,
+    ResourceLimits,
+    amber_marks,
+    banner_lines,
+    print_banner,
+)
+from penstock.server.protocols import ProtocolBinding
 from penstock.settings.broker import BrokerSettings, ListenerSettings, StorageSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
@@ -67,7 +73,7 @@ class House:
             flow=more.pop("flow", FlowSettings(disk_free_limit="1KiB")),
             listeners=ListenerSettings(http="0", **more),
         )
-        self.broker = Broker(self.settings, listening=[ProtocolBinding(LineFactory(), 0)])
+        self.broker = Broker(self.settings, protocols=[ProtocolBinding(LineFactory(), 0)])
         self.clients = []
 
     async def connect(self):
@@ -380,7 +386,7 @@ def test_flow_control_shows_in_the_flow_map_with_a_culprit(in_house):
 
 
 GIB = 1 << 30
-FIGURES = Figures(20 * GIB, 12 * GIB, 100 * GIB, GIB)
+FIGURES = ResourceLimits(20 * GIB, 12 * GIB, 100 * GIB, GIB)
 
 
 @pytest.mark.parametrize(
