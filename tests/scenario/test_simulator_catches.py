@@ -88,11 +88,11 @@ def test_a_gate_that_does_not_tell_is_noticed(monkeypatch):
 def test_a_channel_passed_over_for_busier_ones_is_noticed(monkeypatch):
     run_channel = PublishPipeline._run_channel
 
-    def busy_first(intake, channel, *budget):
+    def busy_first(pipeline, channel, *budget):
         is_quiet = channel.inbox_messages == 1
-        if is_quiet and any(other.inbox_messages > 1 for other in intake.channels):
+        if is_quiet and any(other.inbox_messages > 1 for other in pipeline.channels):
             return 0, 0
-        return run_channel(intake, channel, *budget)
+        return run_channel(pipeline, channel, *budget)
 
     monkeypatch.setattr(PublishPipeline, "_run_channel", busy_first)
     assert "(law 5)" in first_failure()

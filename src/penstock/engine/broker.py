@@ -120,8 +120,8 @@ class Engine:
             FLOW_TOPIC, chain, self._registry, self._commits, is_on=settings.flow.events_topic
         )
         """Where flow edges are told to whoever consumes ``penstock.flow``."""
-        self._collector = FrameBuilder(settings.flow.turn_bytes_max, self._commits.buffers)
-        self._intake = self._pipeline(settings)
+        self._frame_builder = FrameBuilder(settings.flow.turn_bytes_max, self._commits.buffers)
+        self._pipeline = self._publish_pipeline(settings)
         self.waiting = WaitingRoom(chain, self._commits)
         """Where requests of protocols that fail fast wait (F5)."""
         self._housekeeping = Housekeeping(
@@ -153,11 +153,11 @@ class Engine:
             transient_floor=self._host.transient_floor,
         )
 
-    def _pipeline(self, settings: Settings) -> PublishPipeline:
+    def _publish_pipeline(self, settings: Settings) -> PublishPipeline:
         return PublishPipeline(
             self._chain,
             Admission(self._chain.clock, settings, self.alarms, self._bury_refused),
-            self._collector,
+            self._frame_builder,
             delays=self._delays,
             answers=self._answers,
             counters=self.counters,
@@ -167,8 +167,8 @@ class Engine:
         return TurnRunner(
             self._chain,
             registry=self._registry,
-            intake=self._intake,
-            collector=self._collector,
+            pipeline=self._pipeline,
+            frame_builder=self._frame_builder,
             delays=self._delays,
             settling=self._settling,
             dead_letters=self._dead_letters,
@@ -229,7 +229,7 @@ class Engine:
         topic = self._registry.set_policy(name, policy)
         self.queries.registry.look_now()
         self._turns.watch(topic)
-        self._chain.stir()
+        self._chain.request_turn()
         return topic
 
     def delete_topic(self, name: TopicName, cause: str = "deleted") -> None:
@@ -270,7 +270,7 @@ class Engine:
             definitions.delete(kind, key)
         else:
             definitions.put(kind, key, body)
-        self._chain.stir()
+        self._chain.request_turn()
 
     def definitions(self, kind: str) -> dict[str, bytes]:
         """All rows of a kind, by key."""
@@ -315,7 +315,7 @@ class Engine:
             outlet,
             name,
             options or ConnectionOptions(),
-            intake=self._intake,
+            pipeline=self._pipeline,
             on_close=self._disconnected,
         )
         return connection
@@ -355,7 +355,7 @@ class Engine:
     @property
     def needs_turn(self) -> bool:
         """True when a turn would move something now."""
-        return self._chain.is_stirred
+        return self._chain.is_turn_requested
 
     def turn(self) -> None:
         self._turns.run()
@@ -591,7 +591,7 @@ class Engine:
         for connection in self._connections.values():
             self._chain.mark(connection)
         self._chain.refresh_gates()
-        self._chain.stir()
+        self._chain.request_turn()
 
     def _credits(self, hop: str) -> Iterator[Credit]:
         if hop == "queue_log":
@@ -615,13 +615,13 @@ class Engine:
             self._remove_subscription(topic, subscription, cause)
         self._registry.remove_topic(topic)
         for queue in topic.queues:
-            self._intake.remove(queue)
+            self._pipeline.remove(queue)
             for connection in self._connections.values():
                 connection.forget_queue(queue)
             self.pulls.deleted(queue)
         for watcher in self._removal_watchers:
             watcher(topic)
-        self._chain.stir()
+        self._chain.request_turn()
 
     def _remove_subscription(self, topic: Topic, subscription: Subscription, cause: str) -> None:
         """Its consumers are told, what it did not save is forgotten."""
@@ -659,7 +659,7 @@ class EngineHost:
         self.transient_floor = transient_floor
         self._store = store
         self._dead_letters = dead_letters
-        # Called for every batch of deliveries: the owner's method itself, not one around it.
+        # Called for every list of deliveries: the owner's method itself, not one around it.
         self.wake = wake
         self.recent = store.recent
         self.note_settlement: Callable[[Awaiting], None] = settling.note

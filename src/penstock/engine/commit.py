@@ -23,7 +23,7 @@ import msgspec
 from penstock.engine.flow_context import FlowContext
 from penstock.engine.host import Awaiting
 from penstock.engine.ports import Confirmation, Publication, PublishChannel
-from penstock.engine.publish_batch import TRANSIENT, PublishBatch
+from penstock.engine.publish_batch import BatchKind, PublishBatch
 from penstock.engine.statistics import Counters
 from penstock.engine.topic import Queue
 from penstock.flow.budgets import BufferPool
@@ -39,7 +39,7 @@ from penstock.model.settlement import Settlement
 from penstock.settings.load import Settings
 
 # ---- frame --------------------------------------------------------------------------------------
-# One turn's append, from the first parcel to the sync that covers it (D1, D5).
+# One turn's append, from the first batch to the sync that covers it (D1, D5).
 #
 # Everything in a frame is stored together or not at all: publishes, releases of delayed messages,
 # settlements, and dead letters beside the settlements that removed their originals.
@@ -48,32 +48,32 @@ from penstock.settings.load import Settings
 class Frame(msgspec.Struct, eq=False):
     """What one turn appends."""
 
-    parcels: list[PublishBatch[Queue]] = []
-    batch: list[Appending] = []
-    """Parcels' publications and everything else, in the order of the log."""
+    batches: list[PublishBatch[Queue]] = []
+    appendings: list[Appending] = []
+    """Batches' publications and everything else, in the order of the log."""
     runs: list[tuple[int, int]] = []
     """Stretches of the batch that are runs (``PublishBatch.is_run``), in order."""
     queues: dict[Queue, None] = {}
     """Queues that get a new message."""
     size: int = 0
-    """Bytes of the parcels."""
+    """Bytes of the batches."""
     end_position: int = 0
     store_bytes: int = 0
     """Bytes in the log, headers included."""
     ends: dict[Queue, int] = {}
     """After the append: queue -> end of what this frame added."""
 
-    def add(self, parcel: PublishBatch[Queue]) -> None:
-        self.parcels.append(parcel)
-        start = len(self.batch)
-        self.batch.extend(parcel.publications)
-        if parcel.is_run:
-            self.runs.append((start, len(self.batch)))
-        self.size += parcel.size
+    def add(self, batch: PublishBatch[Queue]) -> None:
+        self.batches.append(batch)
+        start = len(self.appendings)
+        self.appendings.extend(batch.publications)
+        if batch.is_run:
+            self.runs.append((start, len(self.appendings)))
+        self.size += batch.size
 
     def append(self, item: Appending, queues: tuple[Queue, ...] = ()) -> None:
         """Take something else in: a settlement, a release, a dead letter."""
-        self.batch.append(item)
+        self.appendings.append(item)
         for queue in queues:
             self.queues[queue] = None
 
@@ -155,12 +155,12 @@ class Commits:
         store = self._store
         before = store.end_position
         try:
-            frame.end_position = store.append(frame.batch, wall_ms, frame.runs)
+            frame.end_position = store.append(frame.appendings, wall_ms, frame.runs)
         except LogError as problem:
             self._refused(frame, problem)
             return False
         for watcher in self.append_watchers:
-            watcher(frame.batch)
+            watcher(frame.appendings)
         self.busy.append_succeeded()
         frame.store_bytes = frame.end_position - before
         for queue in frame.queues:
@@ -168,23 +168,23 @@ class Commits:
         self.buffers.appended(frame.store_bytes)
         self._frames.append(frame)
         messages = 0
-        for parcel in frame.parcels:
-            messages += len(parcel.publications)
-            if parcel.has_keys:
-                self._note_keys(parcel)
-            if is_transient(parcel):
-                parcel.is_confirmed = True
-                self._answers.confirm(parcel.channel, parcel.publications)
+        for batch in frame.batches:
+            messages += len(batch.publications)
+            if batch.has_keys:
+                self._note_keys(batch)
+            if is_transient(batch):
+                batch.is_confirmed = True
+                self._answers.confirm(batch.channel, batch.publications)
         self.unsynced_messages += messages
         self.appended_messages += messages
         if store.durable_position >= frame.end_position:
             self._release()
         return True
 
-    def _note_keys(self, parcel: PublishBatch[Queue]) -> None:
-        for queue in parcel.queues or ():
+    def _note_keys(self, batch: PublishBatch[Queue]) -> None:
+        for queue in batch.queues or ():
             topic_id = queue.topic.topic_id
-            for publication in parcel.publications:
+            for publication in batch.publications:
                 record = publication.record
                 if publication.keys:
                     self._store.keys.add(
@@ -197,9 +197,9 @@ class Commits:
             refusal = Refusal(RefusalKind.WRITE_FAILED, "disk", str(problem))
         else:
             refusal = self._fail(problem)
-        for parcel in frame.parcels:
-            self._give_back(parcel)
-            self._answers.refuse(parcel.channel, parcel.publications, refusal)
+        for batch in frame.batches:
+            self._give_back(batch)
+            self._answers.refuse(batch.channel, batch.publications, refusal)
 
     # The sync.
 
@@ -235,11 +235,11 @@ class Commits:
         while frames and frames[0].end_position <= durable_position:
             frame = frames.popleft()
             self.buffers.durable(frame.store_bytes)
-            for parcel in frame.parcels:
-                self._give_back(parcel)
-                self.unsynced_messages -= len(parcel.publications)
-                if not parcel.is_confirmed:
-                    self._answers.confirm(parcel.channel, parcel.publications)
+            for batch in frame.batches:
+                self._give_back(batch)
+                self.unsynced_messages -= len(batch.publications)
+                if not batch.is_confirmed:
+                    self._answers.confirm(batch.channel, batch.publications)
             for queue, end in frame.ends.items():
                 queue.durable_end = end
             self._durable(frame.ends)
@@ -253,27 +253,27 @@ class Commits:
         while self._frames:
             frame = self._frames.popleft()
             self.buffers.durable(frame.store_bytes)
-            for parcel in frame.parcels:
-                self._give_back(parcel)
-                self.unsynced_messages -= len(parcel.publications)
-                if not parcel.is_confirmed:
-                    self._answers.refuse(parcel.channel, parcel.publications, self.failure)
+            for batch in frame.batches:
+                self._give_back(batch)
+                self.unsynced_messages -= len(batch.publications)
+                if not batch.is_confirmed:
+                    self._answers.refuse(batch.channel, batch.publications, self.failure)
         self.asked, self.armed = [], []
-        self._chain.stir()
+        self._chain.request_turn()
         return self.failure
 
-    def _give_back(self, parcel: PublishBatch[Queue]) -> None:
-        messages = len(parcel.publications)
-        for queue in parcel.queues or ():
+    def _give_back(self, batch: PublishBatch[Queue]) -> None:
+        messages = len(batch.publications)
+        for queue in batch.queues or ():
             queue.log_credit.processed(messages)
-        parcel.channel.finished(messages, parcel.charge)
+        batch.channel.finished(messages, batch.charge)
 
     # Callbacks.
 
     def after_durable(self, callback: Callable[[], None]) -> None:
         """Call back when all that was asked for so far is durable; never after a failed sync."""
         self.asked.append(callback)
-        self._chain.stir()
+        self._chain.request_turn()
 
     def arm_callbacks(self) -> None:
         """A turn has appended everything that was asked for: the next sync covers it."""
@@ -295,10 +295,10 @@ class Commits:
         return bool(self.armed or self.asked)
 
 
-def is_transient(parcel: PublishBatch[Queue]) -> bool:
+def is_transient(batch: PublishBatch[Queue]) -> bool:
     """True when its confirm does not wait for the sync (P1)."""
-    if parcel.manner is not TRANSIENT:
-        for queue in parcel.queues or ():
+    if batch.kind is not BatchKind.TRANSIENT:
+        for queue in batch.queues or ():
             if queue.topic.is_durable:
                 return False
     return True
@@ -327,7 +327,7 @@ class Answers:
         if waiting is None:
             self._confirmed[channel] = publications
         else:
-            # Never into the first list: it belongs to a parcel.
+            # Never into the first list: it belongs to a batch.
             self._confirmed[channel] = waiting + publications
 
     def refuse(
@@ -340,12 +340,12 @@ class Answers:
             [(publication.token, refusal) for publication in publications]
         )
 
-    def unroutable(self, parcel: PublishBatch[Queue]) -> None:
+    def unroutable(self, batch: PublishBatch[Queue]) -> None:
         """No queue wants it: confirmed at once, or refused if the publisher insists on one."""
-        channel = parcel.channel
-        mandatory = [each for each in parcel.publications if each.is_mandatory]
-        optional = [each for each in parcel.publications if not each.is_mandatory]
-        self._counters.unroutable += len(parcel.publications)
+        channel = batch.channel
+        mandatory = [each for each in batch.publications if each.is_mandatory]
+        optional = [each for each in batch.publications if not each.is_mandatory]
+        self._counters.unroutable += len(batch.publications)
         if mandatory:
             text = "no queue is bound for this message and it is mandatory; nothing was stored"
             self.refuse(channel, mandatory, Refusal(RefusalKind.NO_ROUTE, "route", text))
@@ -392,7 +392,7 @@ class Settling:
     def note(self, subscription: Awaiting) -> None:
         """A subscription has something to save."""
         self.noted[subscription] = None
-        self._chain.is_stirred = True
+        self._chain.is_turn_requested = True
 
     def forget(self, subscription: Awaiting) -> None:
         """A subscription is gone: what it did not save yet is nobody's business any more."""
@@ -412,7 +412,7 @@ class Settling:
             if not is_transient_id(subscription.subscription_id):
                 taken += settlements
         for settlement in taken:
-            frame.batch.append(Appending(settlement_record(settlement)))
+            frame.appendings.append(Appending(settlement_record(settlement)))
         return taken
 
     def saved(self, taken: list[Settlement]) -> None:

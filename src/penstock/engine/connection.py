@@ -105,7 +105,7 @@ class Channel:
 
     __slots__ = (
         "_early",
-        "_intake",
+        "_pipeline",
         "channel_id",
         "connection",
         "credit",
@@ -119,9 +119,9 @@ class Channel:
     )
 
     def __init__(
-        self, channel_id: ChannelId, connection: Connection, stage: Stage, intake: Pipeline
+        self, channel_id: ChannelId, connection: Connection, stage: Stage, pipeline: Pipeline
     ) -> None:
-        flow = intake.chain.flow
+        flow = pipeline.chain.flow
         self.channel_id = channel_id
         self.connection = connection
         self.stage = stage
@@ -136,13 +136,13 @@ class Channel:
         self.inbox: deque[PublishBatch[Queue]] = deque()
         self.inbox_messages = 0
         self.hold: Hold | None = None
-        """Why its first parcel is not admitted."""
+        """Why its first batch is not admitted."""
         self.last_queue: Queue | None = None
-        """Where its last parcel went, if that was one queue."""
+        """Where its last batch went, if that was one queue."""
         self.is_closed = False
         # Messages at the head of the inbox whose credit went back early because they are held.
         self._early = 0
-        self._intake = intake
+        self._pipeline = pipeline
 
     def __repr__(self) -> str:
         return f"<Channel {self.stage.name}>"
@@ -155,13 +155,13 @@ class Channel:
         if self.is_closed:
             raise InvariantBroken(f"{self.stage.label} is closed and was given publishes")
         if publications:
-            self._intake.arrived(self, publications)
+            self._pipeline.arrived(self, publications)
 
     def close(self) -> None:
         """No more publishes; what came before goes on, unconfirmed, unless it is held."""
         if not self.is_closed:
             self.is_closed = True
-            self._intake.closed(self)
+            self._pipeline.closed(self)
 
     def queue_processed(self, queue: Queue, messages: int) -> None:
         """The queue has passed on so many: the credit towards it comes back."""
@@ -175,7 +175,7 @@ class Channel:
         connection = self.connection
         connection.refund(charge)
         if connection.pending.done(messages):
-            self._intake.chain.mark(connection)
+            self._pipeline.chain.mark(connection)
 
     def confirm(self, confirmations: list[Confirmation]) -> None:
         """Tell the peer that these are stored, if it is still there."""
@@ -193,7 +193,7 @@ class Channel:
         if credit is None:
             if len(self.queue_credits) >= CHANNEL_CREDITS_MAX:
                 self.forget_idle_credits()
-            flow = self._intake.chain.flow
+            flow = self._pipeline.chain.flow
             credit = self.queue_credits[queue] = Credit(
                 self.stage,
                 queue.stage,
@@ -248,9 +248,9 @@ class Connection:
 
     __slots__ = (
         "_chain",
-        "_intake",
         "_next_channel",
         "_on_close",
+        "_pipeline",
         "_share",
         "_unpaid_bytes",
         "channels",
@@ -276,10 +276,10 @@ class Connection:
         name: str,
         options: ConnectionOptions,
         *,
-        intake: Pipeline,
+        pipeline: Pipeline,
         on_close: Callable[[Connection], None],
     ) -> None:
-        chain = intake.chain
+        chain = pipeline.chain
         self.connection_id = connection_id
         self.outlet = outlet
         self.name = name
@@ -308,7 +308,7 @@ class Connection:
         self._unpaid_bytes = 0
         self._next_channel = 1
         self._chain = chain
-        self._intake = intake
+        self._pipeline = pipeline
         self._on_close = on_close
 
     def __repr__(self) -> str:
@@ -330,8 +330,8 @@ class Connection:
         channel_id = ChannelId(self._next_channel)
         self._next_channel += 1
         stage = self._chain.stage("channel", f"{self.name}/{name or channel_id}")
-        channel = Channel(channel_id, self, stage, self._intake)
-        stage.wake = self._chain.stir
+        channel = Channel(channel_id, self, stage, self._pipeline)
+        stage.wake = self._chain.request_turn
         self.channels[channel_id] = channel
         return channel
 
@@ -433,7 +433,7 @@ class Connection:
     def bytes_culprit(self) -> str:
         """Where most of the bytes are for which there is no room: who is to digest them."""
         waiting = {
-            channel: sum([parcel.charge for parcel in channel.inbox])
+            channel: sum([batch.charge for batch in channel.inbox])
             for channel in self.channels.values()
         }
         if 2 * sum(waiting.values()) > self.bytes_held:

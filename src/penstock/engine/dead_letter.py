@@ -137,7 +137,7 @@ class DeadLetters:
             return
         self.waiting += letters
         self.buried += 1
-        self._chain.stir()
+        self._chain.request_turn()
 
     def _admitted(self, waiting: Waiting) -> Waiting:
         """The letter with the queues that have a place for it."""
@@ -173,7 +173,7 @@ class DeadLetters:
         """A message moves: its copy takes the way of a dead letter, to a queue that is named."""
         self.waiting.append((record, (target,)))
         self.carried += 1
-        self._chain.stir()
+        self._chain.request_turn()
 
     def put(self, frame: Frame) -> list[Waiting]:
         """Put everything that waits into the frame; what was taken, for ``failed``."""

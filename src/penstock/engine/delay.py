@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.engine.commit import Frame
 from penstock.engine.flow_context import FlowContext
-from penstock.engine.publish_batch import TIMED, PublishBatch
+from penstock.engine.publish_batch import BatchKind, PublishBatch
 from penstock.log.delayed import Due
 from penstock.log.encode import Appending
 from penstock.log.format import record_length, release_record
@@ -71,11 +71,11 @@ class Delays:
 
     # On the way in.
 
-    def judge(self, parcel: PublishBatch[Queue]) -> None:
-        """Decide for each message of a timed parcel whether it is delayed for the whole topic."""
+    def judge(self, batch: PublishBatch[Queue]) -> None:
+        """Decide for each message of a timed batch whether it is delayed for the whole topic."""
         wall_ms = self._chain.clock.wall_ms()
-        is_delaying = any(queue.topic.policy.is_delaying for queue in parcel.queues or ())
-        for publication in parcel.publications:
+        is_delaying = any(queue.topic.policy.is_delaying for queue in batch.queues or ())
+        for publication in batch.publications:
             record = publication.record
             if record.flags & _DELAYED and record.deliver_ms == 0:
                 record.reshape(deliver_ms=NEVER_MS)
@@ -92,10 +92,10 @@ class Delays:
             for position in self._moved:
                 self._elsewhere.pop(position, None)
             self._moved.clear()
-        for parcel in frame.parcels:
-            if parcel.manner is not TIMED:
+        for batch in frame.batches:
+            if batch.kind is not BatchKind.TIMED:
                 continue
-            for publication in parcel.publications:
+            for publication in batch.publications:
                 record = publication.record
                 if record.flags & _DELAYED:
                     length = record_length(record, len(publication.queues))
@@ -225,7 +225,7 @@ class Delays:
         else:
             return False
         self.asked.append((position, length, is_let_go))
-        self._chain.stir()
+        self._chain.request_turn()
         return True
 
     def _append(self, frame: Frame, position: int, length: int, *, is_let_go: bool) -> None:

@@ -4,8 +4,8 @@ connection -credit-> channel -credit-> queue -credit-> log. This file holds the 
 nobody in particular: the journal of episodes, the pool of in-flight bytes, the alarms, the log's
 stage, and the bell that asks for a turn.
 
-Invariant: whoever changes something that a turn must look at rings the bell (``stir``), so that
-``needs_turn`` cannot be forgotten (law 4).
+Invariant: whoever changes something that a turn must look at rings the bell (``request_turn``), so
+that ``needs_turn`` cannot be forgotten (law 4).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FlowContext:
             disk_alarm(parse_limit(flow.disk_free_limit, ASSUMED_BYTES), flow.disk_high_ratio),
         )
         self.log = self.stage("log", "log")
-        self.is_stirred = True
+        self.is_turn_requested = True
         """True when something happened that a turn has to look at."""
         self._marked: dict[Gated, None] = {}
 
@@ -67,13 +67,13 @@ class FlowContext:
         """A new stage that reports to this engine's journal."""
         return Stage(kind, name, self.journal)
 
-    def stir(self) -> None:
-        self.is_stirred = True
+    def request_turn(self) -> None:
+        self.is_turn_requested = True
 
     def mark(self, connection: Gated) -> None:
         """Something about a connection changed: look at its gate before the turn ends."""
         self._marked[connection] = None
-        self.is_stirred = True
+        self.is_turn_requested = True
 
     def refresh_gates(self) -> None:
         """Bring the gates of all marked connections in line with what holds them."""

@@ -333,7 +333,7 @@ class SystemTopic:
         self.waiting += taken
         self.dropped += len(records) - len(taken)
         if taken:
-            self._chain.stir()
+            self._chain.request_turn()
 
     def put(self, frame: Frame) -> int:
         """Put what waits into the frame; how many, for ``failed``."""

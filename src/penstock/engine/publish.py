@@ -2,11 +2,11 @@
 
 ::
 
-    channel.publish(list)   arrived()   charged to the connection's share, one parcel per route,
+    channel.publish(list)   arrived()   charged to the connection's share, one batch per route,
                                         into the channel's inbox; reader -> channel credit is spent
     the turn                run()       channels take turns: route, admit, into the inbox of every
                                         target queue; channel -> queue credit is spent
-                   collect.collect()    queues take turns: parcels at the head of all their inboxes
+                   collect.collect()    queues take turns: batches at the head of all their inboxes
                                         become one frame; queue -> log credit is spent
     after the append  commit.append()   transient ones are confirmed
     after the sync    commit.synced()   the rest is confirmed; queue -> log credit comes back
@@ -34,7 +34,7 @@ from penstock.engine.connection import Channel
 from penstock.engine.delay import Delays
 from penstock.engine.flow_context import FlowContext
 from penstock.engine.ports import Publication
-from penstock.engine.publish_batch import TIMED, PublishBatch, parcels_of
+from penstock.engine.publish_batch import BatchKind, PublishBatch, publish_batches
 from penstock.engine.statistics import Counters
 from penstock.engine.topic import Hold, Overflow, Queue, TopicLimits, too_large
 from penstock.flow.alarms import AlarmBoard
@@ -62,7 +62,7 @@ class PublishPipeline:
         self,
         chain: FlowContext,
         admission: Admission,
-        collector: FrameBuilder,
+        frame_builder: FrameBuilder,
         *,
         delays: Delays,
         answers: Answers,
@@ -70,7 +70,7 @@ class PublishPipeline:
     ) -> None:
         self.chain = chain
         self._admission = admission
-        self._collector = collector
+        self._frame_builder = frame_builder
         self._delays = delays
         self._answers = answers
         self._counters = counters
@@ -87,15 +87,15 @@ class PublishPipeline:
         # Whoever is out of credit with this waits from now on: reading was not waiting.
         chain.journal.tick(now_ms)
         self._counters.published += messages
-        for parcel in parcels_of(channel, publications, now_ms):
-            connection.charge(parcel.charge)
-            if not inbox or not inbox[-1].join(parcel):
-                inbox.append(parcel)
+        for batch in publish_batches(channel, publications, now_ms):
+            connection.charge(batch.charge)
+            if not inbox or not inbox[-1].join(batch):
+                inbox.append(batch)
         self.channels[channel] = None
         channel.queued(messages)
         connection.is_publisher = True
         connection.refresh()
-        chain.is_stirred = True
+        chain.is_turn_requested = True
 
     def closed(self, channel: Channel) -> None:
         """A channel was closed: what it sent goes on, unless it is held; nobody waits for it."""
@@ -140,7 +140,7 @@ class PublishPipeline:
                     left_bytes -= size
             for channel, steps in unfinished:
                 if steps >= BUSY_STEPS_MIN and self._can_run(channel) and channel.last_queue:
-                    self._collector.awaits(channel, channel.last_queue, self.chain)
+                    self._frame_builder.awaits(channel, channel.last_queue, self.chain)
             # Whoever was first is last next time.
             if channels[0] in self.channels:
                 self.channels[channels[0]] = self.channels.pop(channels[0])
@@ -154,45 +154,45 @@ class PublishPipeline:
                 self._refuse(channel, channel.inbox.popleft(), refusal)
             self._set_hold(channel, None)
             self._retire_if_done(channel)
-        for parcel in self._collector.take_all():
-            parcel.channel.finished(len(parcel.publications), parcel.charge)
-            self._answers.refuse(parcel.channel, parcel.publications, refusal)
+        for batch in self._frame_builder.take_all():
+            batch.channel.finished(len(batch.publications), batch.charge)
+            self._answers.refuse(batch.channel, batch.publications, refusal)
 
     def remove(self, queue: Queue) -> None:
         """A queue was deleted: what waits in it and goes nowhere else is unroutable."""
-        for parcel in self._collector.remove(queue):
-            parcel.channel.finished(len(parcel.publications), parcel.charge)
-            self._answers.unroutable(parcel)
+        for batch in self._frame_builder.remove(queue):
+            batch.channel.finished(len(batch.publications), batch.charge)
+            self._answers.unroutable(batch)
 
     def _run_channel(
         self, channel: Channel, steps_max: int, size_max: int, alarm: Hold | None
     ) -> tuple[int, int]:
-        """Route parcels until the budget is used or something stops it; (steps, bytes) used."""
+        """Route batches until the budget is used or something stops it; (steps, bytes) used."""
         steps = size = 0
         inbox = channel.inbox
         hold: Hold | None = None
         while inbox and steps < steps_max and size < size_max and not channel.stage.is_blocked:
-            parcel = inbox[0]
+            batch = inbox[0]
             if alarm is not None:
-                refusal = self._admission.patience(channel, alarm, parcel)
+                refusal = self._admission.patience(channel, alarm, batch)
                 if refusal is None:
                     hold = alarm
                     break
-                steps += len(parcel.publications)
+                steps += len(batch.publications)
                 self._refuse(channel, inbox.popleft(), refusal)
                 continue
-            cost, count = parcel.route.steps, len(parcel.publications)
-            if cost * count <= steps_max - steps and parcel.size <= size_max - size:
+            cost, count = batch.route.steps, len(batch.publications)
+            if cost * count <= steps_max - steps and batch.size <= size_max - size:
                 inbox.popleft()
             else:
-                count = _fitting(parcel, max(1, (steps_max - steps) // cost), size_max - size)
-                if count < len(parcel.publications):
-                    parcel = parcel.split(count)
+                count = _fitting(batch, max(1, (steps_max - steps) // cost), size_max - size)
+                if count < len(batch.publications):
+                    batch = batch.split(count)
                 else:
                     inbox.popleft()
             steps += cost * count
-            size += parcel.size
-            held = self._admit(channel, parcel)
+            size += batch.size
+            held = self._admit(channel, batch)
             if held is not None:
                 hold, rest = held
                 inbox.extendleft(reversed(rest))
@@ -201,13 +201,13 @@ class PublishPipeline:
             self._set_hold(channel, hold)
         return steps, size
 
-    def _admit(self, channel: Channel, parcel: PublishBatch[Queue]) -> Held | None:
-        """Route a parcel and hand over what is admitted; what has to wait comes back."""
-        if parcel.queues is None:
-            if not parcel.route.is_constant:
-                return self._admit_parts(channel, routed(parcel))
-            parcel.queues = parcel.route.targets(parcel.publications[0].record)
-        return self._admit_routed(channel, parcel)
+    def _admit(self, channel: Channel, batch: PublishBatch[Queue]) -> Held | None:
+        """Route a batch and hand over what is admitted; what has to wait comes back."""
+        if batch.queues is None:
+            if not batch.route.is_constant:
+                return self._admit_parts(channel, routed(batch))
+            batch.queues = batch.route.targets(batch.publications[0].record)
+        return self._admit_routed(channel, batch)
 
     def _admit_parts(self, channel: Channel, parts: list[PublishBatch[Queue]]) -> Held | None:
         for number, part in enumerate(parts):
@@ -217,23 +217,23 @@ class PublishPipeline:
                 return held
         return None
 
-    def _admit_routed(self, channel: Channel, parcel: PublishBatch[Queue]) -> Held | None:
-        queues = parcel.queues or ()
+    def _admit_routed(self, channel: Channel, batch: PublishBatch[Queue]) -> Held | None:
+        queues = batch.queues or ()
         for queue in queues:
             if queue.is_deleted:
-                queues = parcel.queues = tuple(each for each in queues if not each.is_deleted)
+                queues = batch.queues = tuple(each for each in queues if not each.is_deleted)
                 break
         if not queues:
-            channel.connection.refund(parcel.charge)
-            self._answers.unroutable(parcel)
-            channel.left(len(parcel.publications))
+            channel.connection.refund(batch.charge)
+            self._answers.unroutable(batch)
+            channel.left(len(batch.publications))
             return None
-        ruling = self._admission.judge(parcel)
+        ruling = self._admission.judge(batch)
         if ruling is None:
-            self._hand_over(channel, parcel)
+            self._hand_over(channel, batch)
             return None
         for publication, refusal in ruling.refused:
-            self._refuse(channel, parcel.part([publication], queues), refusal)
+            self._refuse(channel, batch.part([publication], queues), refusal)
         if ruling.admitted is not None:
             self._hand_over(channel, ruling.admitted)
         if ruling.hold is not None and ruling.rest is not None:
@@ -243,37 +243,37 @@ class PublishPipeline:
             self._refuse(channel, ruling.rest, overdue)
         return None
 
-    def _hand_over(self, channel: Channel, parcel: PublishBatch[Queue]) -> None:
-        """Put an admitted parcel into the inbox of every target queue."""
-        queues, connection = parcel.queues or (), channel.connection
-        publications = parcel.publications
+    def _hand_over(self, channel: Channel, batch: PublishBatch[Queue]) -> None:
+        """Put an admitted batch into the inbox of every target queue."""
+        queues, connection = batch.queues or (), channel.connection
+        publications = batch.publications
         messages = len(publications)
         is_lone = len(queues) == 1
         indexes = queues[0].target if is_lone else tuple([queue.index for queue in queues])
         for publication in publications:
             publication.queues = indexes
-        if parcel.manner is TIMED:
-            self._delays.judge(parcel)
+        if batch.kind is BatchKind.TIMED:
+            self._delays.judge(batch)
         for queue in queues:
             credit = channel.queue_credits.get(queue) or channel.credit_to(queue)
             if credit.available <= messages:
                 # It waits for the queue from now on, not from the beginning of the turn.
                 self.chain.journal.tick(self.chain.now_ms)
             credit.spend(messages)
-            self._collector.put(queue, parcel)
+            self._frame_builder.put(queue, batch)
         channel.last_queue = queues[0] if is_lone else None
         counters = self._counters
         counters.routed += messages * len(queues)
-        counters.bytes_in += parcel.size
+        counters.bytes_in += batch.size
         if connection.pending.add(messages):
             self.chain.mark(connection)
         channel.left(messages)
 
-    def _refuse(self, channel: Channel, parcel: PublishBatch[Queue], refusal: Refusal) -> None:
+    def _refuse(self, channel: Channel, batch: PublishBatch[Queue], refusal: Refusal) -> None:
         """Refuse what never left its channel."""
-        channel.left(len(parcel.publications))
-        channel.connection.refund(parcel.charge)
-        self._answers.refuse(channel, parcel.publications, refusal)
+        channel.left(len(batch.publications))
+        channel.connection.refund(batch.charge)
+        self._answers.refuse(channel, batch.publications, refusal)
 
     def _set_hold(self, channel: Channel, hold: Hold | None) -> None:
         connection = channel.connection
@@ -317,12 +317,12 @@ class PublishPipeline:
         return bool(channel.inbox) and channel.hold is None and not channel.stage.is_blocked
 
 
-def routed(parcel: PublishBatch[Queue]) -> list[PublishBatch[Queue]]:
-    """One parcel for each set of targets, order per queue kept."""
-    route = parcel.route
+def routed(batch: PublishBatch[Queue]) -> list[PublishBatch[Queue]]:
+    """One batch for each set of targets, order per queue kept."""
+    route = batch.route
     parts: dict[tuple[Queue, ...], list[Publication]] = {}
     done: list[PublishBatch[Queue]] = []
-    for publication in parcel.publications:
+    for publication in batch.publications:
         queues = route.targets(publication.record)
         group = parts.get(queues)
         if group is not None:
@@ -330,17 +330,17 @@ def routed(parcel: PublishBatch[Queue]) -> list[PublishBatch[Queue]]:
             continue
         if parts and (len(queues) > 1 or len(next(iter(parts))) > 1):
             # Sets of several queues may overlap: then only strict order keeps order per queue.
-            done += [parcel.part(group, targets) for targets, group in parts.items()]
+            done += [batch.part(group, targets) for targets, group in parts.items()]
             parts.clear()
         parts[queues] = [publication]
-    return done + [parcel.part(group, targets) for targets, group in parts.items()]
+    return done + [batch.part(group, targets) for targets, group in parts.items()]
 
 
-def _fitting(parcel: PublishBatch[Queue], count_max: int, size_max: int) -> int:
-    """How many of a parcel's publications fit; one always does."""
-    publications = parcel.publications
+def _fitting(batch: PublishBatch[Queue], count_max: int, size_max: int) -> int:
+    """How many of a batch's publications fit; one always does."""
+    publications = batch.publications
     count = min(len(publications), count_max)
-    if parcel.size <= size_max:
+    if batch.size <= size_max:
         return count
     size = 0
     for number in range(count):
@@ -365,7 +365,7 @@ BuryRefused = Callable[["Queue", Record], None]
 
 
 class Ruling(msgspec.Struct):
-    """What admission says about a parcel that is not simply let in."""
+    """What admission says about a batch that is not simply let in."""
 
     admitted: PublishBatch[Queue] | None = None
     refused: list[tuple[Publication, Refusal]] = msgspec.field(default_factory=list)
@@ -399,25 +399,25 @@ class Admission:
         reason, culprit = next(iter(self._alarms.raised.items()))
         return Hold(reason, culprit)
 
-    def judge(self, parcel: PublishBatch[Queue]) -> Ruling | None:
-        queues = parcel.queues or ()
+    def judge(self, batch: PublishBatch[Queue]) -> Ruling | None:
+        queues = batch.queues or ()
         # If all of them together are not too large, none of them is.
-        is_free = parcel.size <= self._message_bytes_max
+        is_free = batch.size <= self._message_bytes_max
         for queue in queues:
             if queue.topic.limits is not None:
                 is_free = False
         if is_free:
             return None
         limited = [limits for queue in queues if (limits := queue.topic.limits) is not None]
-        return self._rule(parcel, queues, limited)
+        return self._rule(batch, queues, limited)
 
-    def patience(self, channel: Channel, hold: Hold, parcel: PublishBatch[Queue]) -> Refusal | None:
-        """The refusal for a held parcel that may not wait (any longer); None = let it wait."""
+    def patience(self, channel: Channel, hold: Hold, batch: PublishBatch[Queue]) -> Refusal | None:
+        """The refusal for a held batch that may not wait (any longer); None = let it wait."""
         is_fast_failing = channel.connection.options.is_fast_failing
         if is_fast_failing and hold.reason is not Reason.SPARK:
             return hold.refusal
         held_ms_max = self._held_ms_max(channel, hold)
-        waited_ms = self._clock.monotonic_ms() - parcel.arrived_ms
+        waited_ms = self._clock.monotonic_ms() - batch.arrived_ms
         if held_ms_max and waited_ms >= held_ms_max:
             setting = "spark.busy_hold_ms_max" if is_fast_failing else "flow.hold_ms_max"
             return hold.overdue(waited_ms, setting)
@@ -434,7 +434,7 @@ class Admission:
             yield channel.inbox[0].arrived_ms + held_ms_max
 
     def _rule(
-        self, parcel: PublishBatch[Queue], queues: tuple[Queue, ...], limited: list[TopicLimits]
+        self, batch: PublishBatch[Queue], queues: tuple[Queue, ...], limited: list[TopicLimits]
     ) -> Ruling:
         ruling = Ruling()
         now_ms = self._clock.monotonic_ms()
@@ -442,11 +442,11 @@ class Admission:
         for limits in limited:
             limits.begin(self._turn, wall_ms)
         admitted: list[Publication] = []
-        for number, publication in enumerate(parcel.publications):
+        for number, publication in enumerate(batch.publications):
             answer = self._judge_one(publication.record, queues, limited, now_ms)
             if isinstance(answer, Hold):
                 ruling.hold = answer
-                ruling.rest = parcel.part(parcel.publications[number:], queues)
+                ruling.rest = batch.part(batch.publications[number:], queues)
                 break
             if answer is None:
                 admitted.append(publication)
@@ -457,7 +457,7 @@ class Admission:
                 if answer.kind is RefusalKind.LENGTH_LIMIT:
                     self._bury(publication.record, queues, now_ms)
         if admitted:
-            ruling.admitted = parcel.part(admitted, queues)
+            ruling.admitted = batch.part(admitted, queues)
         return ruling
 
     def _judge_one(
@@ -498,15 +498,15 @@ class Admission:
 
 
 # ---- collect ------------------------------------------------------------------------------------
-# The queues' part of the journey in: parcels at the head of their lanes become one frame.
+# The queues' part of the journey in: batches at the head of their lanes become one frame.
 #
-# Who spends: the queue, credit towards the log, when a parcel is taken. Who grants: the log, when
+# Who spends: the queue, credit towards the log, when a batch is taken. Who grants: the log, when
 # the sync that covers it returned (``commit.py``). Who stops: a queue without credit; all of them
 # while no write buffer is free. What wakes them: that sync. To the channels the queue gives their
 # credit back at the end of the turn, when its work is done: that is how long they waited for it.
 #
-# A parcel for several queues is taken when it is at the head of its lane in all of them and none of
-# them is stopped. It cannot wait for ever: a channel's parcels are in the same order in every
+# A batch for several queues is taken when it is at the head of its lane in all of them and none of
+# them is stopped. It cannot wait for ever: a channel's batches are in the same order in every
 # inbox.
 #
 # Fairness (law 5): first every newcomer of every queue, then all lanes in turn until the turn's
@@ -514,32 +514,32 @@ class Admission:
 
 
 class FrameBuilder:
-    """All queues that have parcels."""
+    """All queues that have batches."""
 
     def __init__(self, turn_bytes_max: int, buffers: BufferPool) -> None:
         self._turn_bytes_max = turn_bytes_max
         self._buffers = buffers
         self.queues: dict[Queue, None] = {}
-        """Those that have parcels; to be looked at only."""
+        """Those that have batches; to be looked at only."""
         self.held: dict[Queue, None] = {}
         """Those that wait for the log; to be looked at only."""
         # Taken in this turn; their channels have not got their credit back yet.
         self._taken: list[PublishBatch[Queue]] = []
         self._awaiting: list[Channel] = []
 
-    def put(self, queue: Queue, parcel: PublishBatch[Queue]) -> None:
-        """A channel routed a parcel to this queue."""
-        queue.inbox.put(parcel)
+    def put(self, queue: Queue, batch: PublishBatch[Queue]) -> None:
+        """A channel routed a batch to this queue."""
+        queue.inbox.put(batch)
         self.queues[queue] = None
 
     def collect(self, frame: Frame) -> None:
-        """Move parcels into the frame as far as credit, buffers and the turn reach."""
+        """Move batches into the frame as far as credit, buffers and the turn reach."""
         if not self.queues:
             return
         left = 0
         for queue in [*self.queues]:
-            for parcel in queue.inbox.newcomers():
-                self._take_if_free(queue, parcel, frame)
+            for batch in queue.inbox.newcomers():
+                self._take_if_free(queue, batch, frame)
             left += queue.inbox.messages
         if not left:
             # Everybody was a newcomer and could be taken: the usual turn.
@@ -549,11 +549,11 @@ class FrameBuilder:
         while is_moving and frame.size < self._turn_bytes_max:
             is_moving = False
             for queue in list(self.queues):
-                # A parcel for several queues may be gone by now, or come free by the next round.
-                for parcel in queue.inbox.heads():
+                # A batch for several queues may be gone by now, or come free by the next round.
+                for batch in queue.inbox.heads():
                     if frame.size >= self._turn_bytes_max:
                         break
-                    is_moving |= self._take_if_free(queue, parcel, frame)
+                    is_moving |= self._take_if_free(queue, batch, frame)
         for queue in [each for each in self.queues if not each.inbox.messages]:
             del self.queues[queue]
         if self.queues:
@@ -564,9 +564,9 @@ class FrameBuilder:
         """The queues have stored and handed out what they took in this turn."""
         if self._taken:
             taken, self._taken = self._taken, []
-            for parcel in taken:
-                for queue in parcel.queues or ():
-                    parcel.channel.queue_processed(queue, len(parcel.publications))
+            for batch in taken:
+                for queue in batch.queues or ():
+                    batch.channel.queue_processed(queue, len(batch.publications))
         if self._awaiting:
             awaiting, self._awaiting = self._awaiting, []
             for channel in awaiting:
@@ -583,7 +583,7 @@ class FrameBuilder:
         self._awaiting.append(channel)
 
     def hold(self, log: Stage) -> None:
-        """Nothing may be written: queues with parcels wait for the log, and are seen to."""
+        """Nothing may be written: queues with batches wait for the log, and are seen to."""
         for queue in self.queues:
             if queue not in self.held:
                 queue.stage.block(log, self)
@@ -597,59 +597,59 @@ class FrameBuilder:
 
     @property
     def can_move(self) -> bool:
-        """True when some queue has a parcel that could be taken now (law 4)."""
+        """True when some queue has a batch that could be taken now (law 4)."""
         for queue in self.queues:
             if not queue.stage.is_blocked:
-                for parcel in queue.inbox.heads():
-                    if self._is_free(queue, parcel, 0):
+                for batch in queue.inbox.heads():
+                    if self._is_free(queue, batch, 0):
                         return True
         return False
 
     def take_all(self) -> list[PublishBatch[Queue]]:
         """Empty every inbox: nothing can be appended any more."""
-        parcels: dict[PublishBatch[Queue], None] = {}
+        batches: dict[PublishBatch[Queue], None] = {}
         for queue in self.queues:
-            for parcel in queue.inbox:
-                parcels[parcel] = None
-                parcel.channel.queue_processed(queue, len(parcel.publications))
+            for batch in queue.inbox:
+                batches[batch] = None
+                batch.channel.queue_processed(queue, len(batch.publications))
             queue.inbox.clear()
         self.queues.clear()
-        return list(parcels)
+        return list(batches)
 
     def remove(self, queue: Queue) -> list[PublishBatch[Queue]]:
-        """A queue was deleted: empty its inbox; parcels that go nowhere else come back."""
+        """A queue was deleted: empty its inbox; batches that go nowhere else come back."""
         self.queues.pop(queue, None)
         self.held.pop(queue, None)
         orphans = []
-        for parcel in queue.inbox:
-            parcel.queues = tuple(each for each in parcel.queues or () if each is not queue)
-            for publication in parcel.publications:
-                publication.queues = tuple(each.index for each in parcel.queues)
-            if not parcel.queues:
-                orphans.append(parcel)
+        for batch in queue.inbox:
+            batch.queues = tuple(each for each in batch.queues or () if each is not queue)
+            for publication in batch.publications:
+                publication.queues = tuple(each.index for each in batch.queues)
+            if not batch.queues:
+                orphans.append(batch)
         queue.inbox.clear()
         return orphans
 
-    def _take_if_free(self, queue: Queue, parcel: PublishBatch[Queue], frame: Frame) -> bool:
-        if not self._is_free(queue, parcel, frame.size):
+    def _take_if_free(self, queue: Queue, batch: PublishBatch[Queue], frame: Frame) -> bool:
+        if not self._is_free(queue, batch, frame.size):
             return False
-        messages = len(parcel.publications)
-        for each in parcel.queues or ():
-            each.inbox.take(parcel)
+        messages = len(batch.publications)
+        for each in batch.queues or ():
+            each.inbox.take(batch)
             each.log_credit.spend(messages)
             frame.queues[each] = None
-        frame.add(parcel)
-        self._taken.append(parcel)
+        frame.add(batch)
+        self._taken.append(batch)
         return True
 
-    def _is_free(self, queue: Queue, parcel: PublishBatch[Queue], waiting_bytes: int) -> bool:
-        """True when the parcel, which is at the head of its lane in ``queue``, could be taken."""
+    def _is_free(self, queue: Queue, batch: PublishBatch[Queue], waiting_bytes: int) -> bool:
+        """True when the batch, which is at the head of its lane in ``queue``, could be taken."""
         if queue.stage.is_blocked:
             return False
-        if not self._buffers.can_take(parcel.size, waiting_bytes):
+        if not self._buffers.can_take(batch.size, waiting_bytes):
             self._buffers.is_awaited = self._buffers.unsynced_bytes > 0
             return False
-        queues = parcel.queues or ()
+        queues = batch.queues or ()
         return len(queues) == 1 or all(
-            each.inbox.is_head(parcel) and not each.stage.is_blocked for each in queues
+            each.inbox.is_head(batch) and not each.stage.is_blocked for each in queues
         )

@@ -1,10 +1,10 @@
-"""A parcel: consecutive publishes of one channel that travel together (lists between stages).
+"""A batch: consecutive publishes of one channel that travel together (lists between stages).
 
-All publications of a parcel have the same route object and the same ``Manner``; once routed they
-have the same target queues too. A stage looks at the parcel, not at its messages, so that a list of
+All publications of a batch have the same route object and the same ``BatchKind``; once routed they
+have the same target queues too. A stage looks at the batch, not at its messages, so that a list of
 a hundred costs little more than a list of one.
 
-A parcel is a *run* when its records are of one shape and size, too: the log then stages it by
+A batch is a *run* when its records are of one shape and size, too: the log then stages it by
 columns, without looking for runs itself (``log/encode.py``).
 
 Invariants: never empty; ``size`` is the sum of its origins; what the pool is charged for it is a
@@ -31,10 +31,10 @@ PUBLICATION_BYTES: Final = 512
 without it a flood of empty messages would be outside every byte limit (law 2)."""
 
 JOINED_MAX: Final = 1000
-"""Publications from which on a parcel is not joined by later ones: splitting it copies the rest."""
+"""Publications from which on a batch is not joined by later ones: splitting it copies the rest."""
 
 JOINED_MS_MAX: Final = 5
-"""Publications that came so soon after a parcel still join it: they are held as long as its first,
+"""Publications that came so soon after a batch still join it: they are held as long as its first,
 which matters to nobody, for holds last for seconds."""
 
 NO_ROUTE: Final = "a publication without a route was given to a channel"
@@ -44,20 +44,14 @@ _DELAYED: Final = int(RecordFlag.DELAYED)
 _NOT_PLAIN: Final = _TRANSIENT | _DELAYED
 
 
-class Manner(Enum):
-    """How the messages of a parcel are to be treated."""
+class BatchKind(Enum):
+    """How the messages of a batch are to be treated."""
 
     PLAIN = "plain"
     TRANSIENT = "transient"
     """Confirmed when appended, not when durable."""
     TIMED = "timed"
     """Each may have a time before which it is not delivered; looked at one by one."""
-
-
-PLAIN: Final = Manner.PLAIN
-TRANSIENT: Final = Manner.TRANSIENT
-TIMED: Final = Manner.TIMED
-"""For every parcel one of these is asked for: by its own name it is found three times faster."""
 
 
 class PublishBatch(msgspec.Struct, Generic[QueueT], eq=False):
@@ -68,7 +62,7 @@ class PublishBatch(msgspec.Struct, Generic[QueueT], eq=False):
     route: Route[QueueT]
     size: int
     """Bytes of all origins."""
-    manner: Manner = PLAIN
+    kind: BatchKind = BatchKind.PLAIN
     arrived_ms: int = 0
     queues: tuple[QueueT, ...] | None = None
     """None until it is routed."""
@@ -91,7 +85,7 @@ class PublishBatch(msgspec.Struct, Generic[QueueT], eq=False):
         """Take in what its channel sent right after it, if the two can travel as one."""
         if (
             later.route is not self.route
-            or later.manner is not self.manner
+            or later.kind is not self.kind
             or later.arrived_ms - self.arrived_ms > JOINED_MS_MAX
             or self.queues is not None
             or len(self.publications) >= JOINED_MAX
@@ -116,7 +110,7 @@ class PublishBatch(msgspec.Struct, Generic[QueueT], eq=False):
             publications,
             self.route,
             size_of(publications),
-            self.manner,
+            self.kind,
             arrived_ms=self.arrived_ms,
             queues=queues,
             has_keys=self.has_keys,
@@ -126,17 +120,17 @@ class PublishBatch(msgspec.Struct, Generic[QueueT], eq=False):
     def split(self, count: int) -> PublishBatch[QueueT]:
         """Cut off and return the first ``count`` publications; this one keeps the rest."""
         if not 0 < count < len(self.publications):
-            raise InvariantBroken(f"a parcel of {len(self)} cannot be split at {count}")
+            raise InvariantBroken(f"a batch of {len(self)} cannot be split at {count}")
         first = self.part(self.publications[:count], self.queues)
         del self.publications[:count]
         self.size -= first.size
         return first
 
 
-def parcels_of(
+def publish_batches(
     channel: PublishChannel[QueueT], publications: list[Publication], now_ms: int
 ) -> list[PublishBatch[QueueT]]:
-    """The publications as parcels, in order; the list becomes theirs."""
+    """The publications as batches, in order; the list becomes theirs."""
     first = publications[0]
     route, shape, origin_bytes = first.route, first.record.shape, len(first.record.origin)
     size = 0
@@ -157,11 +151,11 @@ def parcels_of(
         size += length
     if route is None:
         raise InvariantBroken(NO_ROUTE)
-    parcel = PublishBatch(
+    batch = PublishBatch(
         channel, publications, cast("Route[QueueT]", route), size, arrived_ms=now_ms
     )
-    parcel.has_keys, parcel.is_run = has_keys, is_run
-    return [parcel]
+    batch.has_keys, batch.is_run = has_keys, is_run
+    return [batch]
 
 
 def size_of(publications: list[Publication]) -> int:
@@ -171,48 +165,48 @@ def size_of(publications: list[Publication]) -> int:
 def _mixed(
     channel: PublishChannel[QueueT], publications: list[Publication], now_ms: int
 ) -> list[PublishBatch[QueueT]]:
-    parcels: list[PublishBatch[QueueT]] = []
+    batches: list[PublishBatch[QueueT]] = []
     last: PublishBatch[QueueT] | None = None
     for publication in publications:
-        manner = _manner(publication.record.shape)
-        if last is None or publication.route is not last.route or manner is not last.manner:
+        kind = _kind_of(publication.record.shape)
+        if last is None or publication.route is not last.route or kind is not last.kind:
             if publication.route is None:
                 raise InvariantBroken(NO_ROUTE)
             route = cast("Route[QueueT]", publication.route)
-            last = PublishBatch(channel, [], route, 0, manner=manner, arrived_ms=now_ms)
-            parcels.append(last)
+            last = PublishBatch(channel, [], route, 0, kind=kind, arrived_ms=now_ms)
+            batches.append(last)
         last.publications.append(publication)
         last.has_keys |= bool(publication.keys)
         last.size += len(publication.record.origin)
-    return parcels
+    return batches
 
 
-def _manner(shape: Shape) -> Manner:
+def _kind_of(shape: Shape) -> BatchKind:
     if shape.deliver_ms or shape.flags & _DELAYED:
-        return TIMED
-    return TRANSIENT if shape.flags & _TRANSIENT else PLAIN
+        return BatchKind.TIMED
+    return BatchKind.TRANSIENT if shape.flags & _TRANSIENT else BatchKind.PLAIN
 
 
 # ---- inbox --------------------------------------------------------------------------------------
 # The inbox of a queue: one lane per channel, newcomers first, then everybody in turn (law 5).
 #
-# A channel that had nothing here is a newcomer: its first parcel goes before those of channels that
+# A channel that had nothing here is a newcomer: its first batch goes before those of channels that
 # have more than was taken so far. So a quiet publisher is not behind the flood of a thousand
 # others, however little the log takes at a time; and a flood is behind itself.
 #
-# A parcel for several queues is the same object in a lane of each. Its channel put it there in the
-# same order everywhere, so the oldest parcel of a channel is always at the head of its lanes.
+# A batch for several queues is the same object in a lane of each. Its channel put it there in the
+# same order everywhere, so the oldest batch of a channel is always at the head of its lanes.
 #
 # Bound: the credit of each channel towards the queue, and the connections' byte shares.
 
 
 class Inbox(Generic[QueueT]):
-    """Parcels that wait for the log."""
+    """Batches that wait for the log."""
 
     __slots__ = ("_fresh", "_lanes", "_old", "messages")
 
     def __init__(self) -> None:
-        # Mostly of one parcel, and never long: a list is made faster than a deque.
+        # Mostly of one batch, and never long: a list is made faster than a deque.
         self._lanes: dict[PublishChannel[QueueT], list[PublishBatch[QueueT]]] = {}
         self._fresh: dict[PublishChannel[QueueT], None] = {}
         self._old: dict[PublishChannel[QueueT], None] = {}
@@ -226,35 +220,35 @@ class Inbox(Generic[QueueT]):
         for lane in self._lanes.values():
             yield from lane
 
-    def put(self, parcel: PublishBatch[QueueT]) -> None:
-        """A channel routed a parcel here."""
-        channel = parcel.channel
+    def put(self, batch: PublishBatch[QueueT]) -> None:
+        """A channel routed a batch here."""
+        channel = batch.channel
         lane = self._lanes.get(channel)
         if lane is None:
-            self._lanes[channel] = [parcel]
+            self._lanes[channel] = [batch]
             self._fresh[channel] = None
         else:
-            lane.append(parcel)
-        self.messages += len(parcel.publications)
+            lane.append(batch)
+        self.messages += len(batch.publications)
 
-    def is_head(self, parcel: PublishBatch[QueueT]) -> bool:
+    def is_head(self, batch: PublishBatch[QueueT]) -> bool:
         """True when it is here and nothing of its channel is before it."""
-        lane = self._lanes.get(parcel.channel)
-        return lane is not None and lane[0] is parcel
+        lane = self._lanes.get(batch.channel)
+        return lane is not None and lane[0] is batch
 
     def newcomers(self) -> list[PublishBatch[QueueT]]:
-        """The first parcels of channels that had nothing here before."""
+        """The first batches of channels that had nothing here before."""
         return [self._lanes[channel][0] for channel in self._fresh]
 
     def heads(self) -> list[PublishBatch[QueueT]]:
-        """The first parcel of every channel, in the order of service."""
+        """The first batch of every channel, in the order of service."""
         return [self._lanes[channel][0] for channel in (*self._fresh, *self._old)]
 
-    def take(self, parcel: PublishBatch[QueueT]) -> None:
+    def take(self, batch: PublishBatch[QueueT]) -> None:
         """Take out the head of a lane; its channel is last in turn then."""
-        channel = parcel.channel
+        channel = batch.channel
         lane = self._lanes[channel]
-        self.messages -= len(parcel.publications)
+        self.messages -= len(batch.publications)
         if channel in self._fresh:
             del self._fresh[channel]
         else:

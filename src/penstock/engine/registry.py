@@ -4,8 +4,8 @@ Durable objects are rows in the catalog, written with the next commit; the other
 and never leave memory. Ids and incarnations are never used twice (D17).
 
 Invariants: a queue is in exactly one topic; what is deleted is marked so first, because channels,
-routes and parcels may still hold it.
-Not here: what deletion means for parcels on their way (``broker.py``), restoring (``restart.py``).
+routes and batches may still hold it.
+Not here: what deletion means for batches on their way (``broker.py``), restoring (``restart.py``).
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Registry:
                 topic.policy,
             )
             self._definitions.put(TOPIC_KIND, str(topic.topic_id), msgspec.json.encode(row))
-            self._chain.stir()
+            self._chain.request_turn()
 
     def make_queue(self, topic: Topic, queue_id: int) -> Queue:
         """The queue over an index that the store has; it becomes the topic's next one."""
@@ -167,7 +167,7 @@ class Registry:
         number = len(topic.queues)
         name = f"{topic.name}" if number == 0 else f"{topic.name}/{number}"
         stage = self._chain.stage("queue", name)
-        stage.wake = self._chain.stir
+        stage.wake = self._chain.request_turn
         flow = self._chain.flow
         credit = Credit(
             stage, self._chain.log, initial=flow.queue_log_credit, more=flow.queue_log_more
@@ -219,7 +219,7 @@ class Registry:
             )
             body = msgspec.json.encode(row)
             self._definitions.put(SUBSCRIPTION_KIND, str(subscription_id), body)
-            self._chain.stir()
+            self._chain.request_turn()
         return subscription
 
     def subscription(self, subscription_id: int) -> Subscription | None:
@@ -241,7 +241,7 @@ class Registry:
             self._definitions.delete(SUBSCRIPTION_KIND, str(subscription_id))
             for queue in topic.queues:
                 self._store.drop_cursor(subscription_id, queue.queue_id)
-        self._chain.stir()
+        self._chain.request_turn()
 
     def _add_queue(self, topic: Topic) -> Queue:
         is_durable = topic.is_durable

@@ -146,7 +146,7 @@ class Topic:
 # ---- queue --------------------------------------------------------------------------------------
 # A queue: one ordered lane of a topic over the log, and the last stage before it.
 #
-# It owns the credit towards the log and the inbox of parcels that channels routed to it.
+# It owns the credit towards the log and the inbox of batches that channels routed to it.
 #
 # Invariants: offsets below ``durable_end`` survive a crash; ``durable_end <= index.next_offset``.
 # Not here: who reads (``subscription.py``), where entries are kept (``log/index.py``).
@@ -494,9 +494,9 @@ def arriving_at(topic: Topic) -> tuple[int, int]:
     """Messages and bytes that are routed to the topic and not appended yet."""
     messages = size = 0
     for queue in topic.queues:
-        for parcel in queue.inbox:
-            messages += sum(each.record.messages for each in parcel.publications)
-            size += parcel.size
+        for batch in queue.inbox:
+            messages += sum(each.record.messages for each in batch.publications)
+            size += batch.size
     return messages, size
 
 
@@ -505,8 +505,8 @@ def _arriving_bodies(topic: Topic) -> tuple[int, int]:
     records = [
         each.record
         for queue in topic.queues
-        for parcel in queue.inbox
-        for each in parcel.publications
+        for batch in queue.inbox
+        for each in batch.publications
     ]
     return sum(each.messages for each in records), sum(each.shape.body_len for each in records)
 

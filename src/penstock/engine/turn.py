@@ -56,8 +56,8 @@ class TurnRunner:
         chain: FlowContext,
         *,
         registry: Registry,
-        intake: PublishPipeline,
-        collector: FrameBuilder,
+        pipeline: PublishPipeline,
+        frame_builder: FrameBuilder,
         delays: Delays,
         settling: Settling,
         dead_letters: DeadLetters,
@@ -75,8 +75,8 @@ class TurnRunner:
     ) -> None:
         self._chain = chain
         self._registry = registry
-        self._intake = intake
-        self._collector = collector
+        self._pipeline = pipeline
+        self._frame_builder = frame_builder
         self._delays = delays
         self._settling = settling
         self._dead_letters = dead_letters
@@ -107,14 +107,14 @@ class TurnRunner:
         chain, commits = self._chain, self._commits
         self.turns += 1
         self._has_drained = False
-        chain.is_stirred = False
+        chain.is_turn_requested = False
         now_ms = chain.clock.monotonic_ms()
         chain.journal.tick(now_ms)
         self._timers(now_ms)
         if commits.failure is not None:
-            self._intake.refuse_all(commits.failure)
+            self._pipeline.refuse_all(commits.failure)
         else:
-            self._intake.run(self.turns)
+            self._pipeline.run(self.turns)
             is_saved = self._append(now_ms)
             # Those left over from a frame that could not be written; newer ones are this turn's.
             self._is_stuffed = bool(self._dead_letters.waiting) and self._dead_letters.is_crowded
@@ -131,12 +131,12 @@ class TurnRunner:
         if chain.journal.open:
             # Only now are channels free that wait for a queue: what it did took its time.
             chain.journal.tick(chain.now_ms)
-        self._collector.give_back()
+        self._frame_builder.give_back()
         if commits.armed:
             commits.run_idle_callbacks()
         self._answers.say()
         chain.refresh_gates()
-        chain.is_stirred = self._can_move()
+        chain.is_turn_requested = self._can_move()
 
     def look_after_sync(self) -> None:
         """A sync has ended: ask for a turn if it may have something to do now (law 4).
@@ -144,12 +144,12 @@ class TurnRunner:
         A lone publisher's sync leaves nothing behind: its confirm is on its way already.
         """
         chain, commits = self._chain, self._commits
-        is_waiting = self._overfull or self._collector.held
+        is_waiting = self._overfull or self._frame_builder.held
         is_awaited = commits.asked or commits.armed
         if is_waiting or is_awaited or commits.failure is not None:
-            chain.is_stirred = True
-        elif not chain.is_stirred:
-            chain.is_stirred = self._can_move()
+            chain.is_turn_requested = True
+        elif not chain.is_turn_requested:
+            chain.is_turn_requested = self._can_move()
 
     def next_deadline_ms(self) -> int | None:
         """When the first thing that waits for time is due."""
@@ -165,11 +165,11 @@ class TurnRunner:
             soonest_ms = min(soonest_ms, self._delays.next_deadline_ms())
             if housekeeping.snapshot_ms is not None:
                 soonest_ms = min(soonest_ms, housekeeping.snapshot_ms)
-        if not (journal.open or self._intake.channels or self._is_anybody_waiting()):
+        if not (journal.open or self._pipeline.channels or self._is_anybody_waiting()):
             return soonest_ms
         for at_ms in (
             journal.next_deadline_ms,
-            self._intake.next_deadline_ms(),
+            self._pipeline.next_deadline_ms(),
             self._waiting.next_deadline_ms(),
             self._pulls.next_deadline_ms(),
             self._queries.next_deadline_ms(),
@@ -213,24 +213,24 @@ class TurnRunner:
 
     def _append(self, now_ms: int) -> bool:
         """Append what there is; True when nothing that was settled is left unsaved."""
-        chain, commits, collector = self._chain, self._commits, self._collector
+        chain, commits, frame_builder = self._chain, self._commits, self._frame_builder
         settling, dead_letters, delays = self._settling, self._dead_letters, self._delays
         flow_topic = self._flow_topic
         if commits.is_held_at(now_ms):
-            collector.hold(chain.log)
+            frame_builder.hold(chain.log)
             return False
-        if collector.held:
-            collector.let_go(chain.log)
+        if frame_builder.held:
+            frame_builder.let_go(chain.log)
         frame = Frame()
-        collector.collect(frame)
+        frame_builder.collect(frame)
         # After a refused write only publishers try the disk at once: they are answered by it.
-        if self._retry_ms and not frame.parcels:
+        if self._retry_ms and not frame.batches:
             return False
         released = delays.due(frame, chain.flow.turn_messages_max, now_ms)
         settled = settling.put(frame)
         buried = dead_letters.put(frame) if dead_letters.waiting else []
         told = flow_topic.put(frame) if flow_topic.waiting else 0
-        if not frame.batch:
+        if not frame.appendings:
             return True
         if not commits.append(frame, chain.clock.wall_at(now_ms)):
             settling.failed(settled)
@@ -294,18 +294,18 @@ class TurnRunner:
 
     def _can_move(self) -> bool:
         """True when the next turn would move something (law 4)."""
-        commits, collector, intake = self._commits, self._collector, self._intake
+        commits, frame_builder, pipeline = self._commits, self._frame_builder, self._pipeline
         if self._dispatch_queue.woken and not self._is_stuffed:
             return True
         if commits.failure is not None:
             return False
-        if intake.channels and intake.can_move(has_drained=self._has_drained):
+        if pipeline.channels and pipeline.can_move(has_drained=self._has_drained):
             return True
         if self._waiting.is_used and self._waiting.can_move:
             return True
         if commits.is_held_at(self._chain.journal.now_ms):
             return False
-        return bool(collector.queues and collector.can_move) or self._wants_frame()
+        return bool(frame_builder.queues and frame_builder.can_move) or self._wants_frame()
 
     def _wants_frame(self) -> bool:
         """True when something else than publishes is to be appended, and may be tried now."""
@@ -354,7 +354,7 @@ class Arrivals:
                 self._queries.arrived(queue)
             if queue.topic in self._queries.registry.pressures.by_topic:
                 # Whom a query that fell behind brakes is judged anew with what is durable now.
-                self._chain.is_stirred = True
+                self._chain.is_turn_requested = True
 
 
 class DispatchQueue:
@@ -367,7 +367,7 @@ class DispatchQueue:
 
     def wake(self, subscription: Subscription) -> None:
         self.woken[subscription] = None
-        self._chain.is_stirred = True
+        self._chain.is_turn_requested = True
 
     def forget(self, subscription: Subscription) -> None:
         self.woken.pop(subscription, None)

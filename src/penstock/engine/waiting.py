@@ -56,7 +56,7 @@ class WaitingRoom:
         busy = self._queues.offer(class_name, key, request, self._chain.now_ms)
         if busy is not None:
             request.refuse(busy)
-        self._chain.stir()
+        self._chain.request_turn()
 
     def admit(self, class_name: str, count: int) -> bool:
         """True when so many requests may be run now, as a list: none of their class waits.

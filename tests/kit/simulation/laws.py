@@ -106,7 +106,7 @@ def _check_idle(world: World) -> None:
             for sim_topic in world.live_topics:
                 for queue in sim_topic.topic.queues:
                     if queue.inbox and not queue.stage.is_blocked:
-                        idle = f"{queue.name} has parcels and credit"
+                        idle = f"{queue.name} has batches and credit"
     # While the log is held, dead letters that wait for it may hold up deliveries, too.
     for consumer in [] if engine.log_is_held else world.consumers:
         if is_starved(consumer):

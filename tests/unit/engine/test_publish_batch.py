@@ -1,4 +1,4 @@
-"""Parcels: runs of publishes that travel together, cut without losing a byte."""
+"""Batches: runs of publishes that travel together, cut without losing a byte."""
 
 import pytest
 
@@ -7,10 +7,10 @@ from penstock.engine.publish_batch import (
     JOINED_MAX,
     JOINED_MS_MAX,
     PUBLICATION_BYTES,
+    BatchKind,
     Inbox,
-    Manner,
     PublishBatch,
-    parcels_of,
+    publish_batches,
 )
 from penstock.model.errors import InvariantBroken
 from penstock.model.record import Record, RecordFlag, neutral_record
@@ -27,12 +27,12 @@ def publication(body, route=HERE, *, flags=0, deliver_ms=0, keys=()):
 
 def shapes(publications):
     return [
-        (parcel.manner, len(parcel), parcel.size) for parcel in parcels_of(None, publications, 5)
+        (batch.kind, len(batch), batch.size) for batch in publish_batches(None, publications, 5)
     ]
 
 
 def test_publishes_of_one_route_are_one_parcel():
-    assert shapes([publication(b"a"), publication(b"bb")]) == [(Manner.PLAIN, 2, 3)]
+    assert shapes([publication(b"a"), publication(b"bb")]) == [(BatchKind.PLAIN, 2, 3)]
 
 
 def test_another_route_or_manner_begins_another_parcel():
@@ -45,65 +45,65 @@ def test_another_route_or_manner_begins_another_parcel():
         publication(b"f", THERE, flags=RecordFlag.COMPRESSED),
     ]
     assert shapes(publications) == [
-        (Manner.PLAIN, 1, 1),
-        (Manner.PLAIN, 1, 1),
-        (Manner.TRANSIENT, 1, 1),
-        (Manner.TIMED, 2, 2),
-        (Manner.PLAIN, 1, 1),
+        (BatchKind.PLAIN, 1, 1),
+        (BatchKind.PLAIN, 1, 1),
+        (BatchKind.TRANSIENT, 1, 1),
+        (BatchKind.TIMED, 2, 2),
+        (BatchKind.PLAIN, 1, 1),
     ]
 
 
 def test_a_parcel_knows_whether_anything_in_it_has_keys():
-    (parcel,) = parcels_of(None, [publication(b"a"), publication(b"b", keys=(b"k",))], 5)
-    assert parcel.has_keys
-    assert parcel.split(1).has_keys
+    (batch,) = publish_batches(None, [publication(b"a"), publication(b"b", keys=(b"k",))], 5)
+    assert batch.has_keys
+    assert batch.split(1).has_keys
 
 
 def test_what_is_split_weighs_together_what_it_weighed_before():
-    (parcel,) = parcels_of(None, [publication(b"x" * size) for size in (1, 20, 300)], 5)
-    charge = parcel.charge
+    (batch,) = publish_batches(None, [publication(b"x" * size) for size in (1, 20, 300)], 5)
+    charge = batch.charge
     assert charge == 321 + 3 * PUBLICATION_BYTES
-    first = parcel.split(2)
-    assert (first.size, parcel.size) == (21, 300)
-    assert first.charge + parcel.charge == charge
+    first = batch.split(2)
+    assert (first.size, batch.size) == (21, 300)
+    assert first.charge + batch.charge == charge
     assert first.arrived_ms == 5
 
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_parcel_is_never_split_into_nothing(count):
-    parcel = PublishBatch(None, [publication(b"a"), publication(b"b")], HERE, 2)
+    batch = PublishBatch(None, [publication(b"a"), publication(b"b")], HERE, 2)
     with pytest.raises(InvariantBroken):
-        parcel.split(count)
+        batch.split(count)
 
 
 def test_a_publication_without_a_route_is_our_own_mistake():
     with pytest.raises(InvariantBroken):
-        parcels_of(None, [publication(b"a", None)], 5)
+        publish_batches(None, [publication(b"a", None)], 5)
 
 
 def parcel_of(*bodies, now_ms=5, **facts):
-    (parcel,) = parcels_of(None, [publication(body, **facts) for body in bodies], now_ms)
-    return parcel
+    (batch,) = publish_batches(None, [publication(body, **facts) for body in bodies], now_ms)
+    return batch
 
 
 def test_what_a_channel_sends_on_joins_what_waits_and_weighs_the_same():
-    parcel = parcel_of(b"a", b"bb", now_ms=5)
+    batch = parcel_of(b"a", b"bb", now_ms=5)
     later = parcel_of(b"ccc", keys=(b"k",), now_ms=5 + JOINED_MS_MAX)
-    charge = parcel.charge + later.charge
-    assert parcel.join(later)
-    assert [each.record.origin for each in parcel.publications] == [b"a", b"bb", b"ccc"]
-    assert (parcel.charge, parcel.has_keys) == (charge, True)
+    charge = batch.charge + later.charge
+    assert batch.join(later)
+    assert [each.record.origin for each in batch.publications] == [b"a", b"bb", b"ccc"]
+    assert (batch.charge, batch.has_keys) == (charge, True)
 
 
 @pytest.mark.parametrize(
     "later",
     [{"route": THERE}, {"flags": RecordFlag.TRANSIENT}, {"now_ms": 6 + JOINED_MS_MAX}],
-    ids=["another route", "another manner", "another time"],
+    ids=["another route", "another kind", "another time"],
 )
 def test_what_differs_from_what_waits_stays_by_itself(later):
-    parcel = parcel_of(b"a")
-    assert not parcel.join(parcel_of(b"b", **later))
-    assert (len(parcel), parcel.size) == (1, 1)
+    batch = parcel_of(b"a")
+    assert not batch.join(parcel_of(b"b", **later))
+    assert (len(batch), batch.size) == (1, 1)
 
 
 def test_nothing_joins_a_parcel_that_is_routed_or_large():
@@ -120,21 +120,21 @@ SAME = neutral_record(b"same").shape
     ("bodies", "is_run"), [((b"aaaa", b"bbbb"), True), ((b"aaaa", b"bbb"), False), ((b"a",), True)]
 )
 def test_a_run_is_of_one_shape_and_size(bodies, is_run):
-    (parcel,) = parcels_of(
+    (batch,) = publish_batches(
         None, [Publication(Record(each, SAME), route=HERE) for each in bodies], 5
     )
-    assert parcel.is_run is is_run
+    assert batch.is_run is is_run
 
 
 def test_another_shape_ends_a_run():
-    (parcel,) = parcels_of(None, [publication(b"aaaa"), publication(b"bbbb")], 5)
-    assert not parcel.is_run, "each was given a shape of its own"
+    (batch,) = publish_batches(None, [publication(b"aaaa"), publication(b"bbbb")], 5)
+    assert not batch.is_run, "each was given a shape of its own"
 
 
 @pytest.mark.parametrize(("later", "is_run"), [(b"cccc", True), (b"ccc", False)])
 def test_a_run_stays_one_only_with_its_like(later, is_run):
     (first,), (second,) = (
-        parcels_of(None, [Publication(Record(each, SAME), route=HERE)], 5)
+        publish_batches(None, [Publication(Record(each, SAME), route=HERE)], 5)
         for each in (b"aaaa", later)
     )
     assert first.join(second)
@@ -150,7 +150,7 @@ class Sender:
     """Stands for a channel; only its identity counts."""
 
 
-def parcel(channel, name=b""):
+def batch(channel, name=b""):
     return PublishBatch(channel, [Publication(neutral_record(name))], None, len(name))
 
 
@@ -162,11 +162,11 @@ def take_first(inbox):
 
 def test_a_newcomer_is_before_channels_that_have_more_waiting():
     inbox, flood, quiet = Inbox(), Sender(), Sender()
-    first, second = parcel(flood), parcel(flood)
+    first, second = batch(flood), batch(flood)
     inbox.put(first)
     inbox.put(second)
     assert take_first(inbox) is first
-    newcomer = parcel(quiet)
+    newcomer = batch(quiet)
     inbox.put(newcomer)
     assert inbox.newcomers() == [newcomer]
     assert take_first(inbox) is newcomer
@@ -178,14 +178,14 @@ def test_channels_with_more_take_turns():
     inbox, senders = Inbox(), [Sender() for _ in range(3)]
     for _ in range(2):
         for sender in senders:
-            inbox.put(parcel(sender))
+            inbox.put(batch(sender))
     order = [senders.index(take_first(inbox).channel) for _ in range(6)]
     assert order == [0, 1, 2, 0, 1, 2]
 
 
 def test_only_the_first_parcel_of_a_channel_is_at_the_head():
     inbox, sender = Inbox(), Sender()
-    first, second = parcel(sender), parcel(sender)
+    first, second = batch(sender), batch(sender)
     inbox.put(first)
     assert not inbox.is_head(second)
     inbox.put(second)
@@ -198,7 +198,7 @@ def test_only_the_first_parcel_of_a_channel_is_at_the_head():
 def test_messages_are_counted_and_forgotten():
     inbox = Inbox()
     for _ in range(3):
-        inbox.put(parcel(Sender()))
+        inbox.put(batch(Sender()))
     assert inbox.messages == 3
     assert len(list(inbox)) == 3
     take_first(inbox)

@@ -303,13 +303,13 @@ class QueryRegistry:
             self.save(query)
         if self.look_ms is None:
             self.look_ms = query.heard_ms
-            self._chain.stir()
+            self._chain.request_turn()
 
     def save(self, query: Query) -> None:
         """Put its row into the next transaction."""
         query.saved_ms = query.lease.heard_ms
         self._definitions.put(QUERY_KIND, query.name, query.row())
-        self._chain.stir()
+        self._chain.request_turn()
 
     def release(self, name: str, *, is_final: bool) -> None:
         """Nothing is kept for it any more; with ``is_final`` it is forgotten."""
@@ -326,7 +326,7 @@ class QueryRegistry:
         else:
             self.save(query)
         self.look_ms = self._chain.now_ms
-        self._chain.stir()
+        self._chain.request_turn()
 
     # Looking after them.
 
@@ -345,7 +345,7 @@ class QueryRegistry:
                 self.save(query)
         braking = {topic for query in self._alive(now_ms) for topic in query.topics()}
         if self.pressures.look(braking):
-            self._chain.stir()
+            self._chain.request_turn()
         is_behind = any(
             each.brake.mode is not Backpressure.OFF and each.brake.bound.is_set
             for each in self.pressures.by_topic.values()

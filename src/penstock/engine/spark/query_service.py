@@ -201,7 +201,7 @@ class QueryService:
             query.state = "idle"
             deadline_ms = self._chain.now_ms + min(request.wait_ms, WAIT_MS_MAX)
             if self.held.hold(_POLLS, waiting, deadline_ms, owner=id(outlet)):
-                self._chain.stir()  # the deadline may be the nearest now
+                self._chain.request_turn()  # the deadline may be the nearest now
                 return None
         return self._answer(waiting)
 
@@ -289,7 +289,7 @@ class QueryService:
                 size += ahead[1]
         if messages:
             query.drain.took(messages, size, self._chain.now_ms)
-            self._chain.stir()
+            self._chain.request_turn()
 
     def _has_enough(self, poll: _HeldPoll) -> bool:
         """True when there is enough to read."""

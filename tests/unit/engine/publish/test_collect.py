@@ -1,4 +1,4 @@
-"""How queues give their parcels to a frame: together or not at all, and nobody is starved."""
+"""How queues give their batches to a frame: together or not at all, and nobody is starved."""
 
 import pytest
 
