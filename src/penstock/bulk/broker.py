@@ -1,9 +1,9 @@
 """The Flight process as its broker's client: questions over ``<data>/bulk.sock``.
 
 Many threads ask, one connection carries them, at most ``IN_FLIGHT_MAX`` at a time; the others wait
-here. Polls, which the broker may hold for a while, never take the last ``SHORT_ONLY`` places, so a
+here. Polls, which the broker may hold for a while, never take the last ``SHORT_ONLY`` slots, so a
 read that begins is not kept waiting by queries that have nothing to read. When more queries poll
-than there are places, each waits less at the broker.
+than there are slots, each waits less at the broker.
 
 A connection that breaks fails the questions on it, as "unreachable": the clients ask again, and the
 next question connects anew. Nothing here outlives a broker but this object.
@@ -35,7 +35,7 @@ from penstock.bulk.link import (
 from penstock.model.queries import BAD_REQUEST, UNREACHABLE, AnyRequest, AnyResponse, PollRequest
 
 SHORT_ONLY: Final = 4
-"""Places that polls leave to questions that are answered at once."""
+"""Slots that polls leave to questions that are answered at once."""
 CONNECT_S_MAX: Final = 2.0
 ADDRESS_BYTES_MAX: Final = 100
 """The system takes 107; whoever needs more goes through the directory."""

@@ -74,8 +74,8 @@ class BrokerView:
     def take_events(self) -> None:
         """Log, remember and tell the flow edges since the last call."""
         events = self.events.note(self._engine.take_flow_edges())
-        told = self._engine.queries.registry.take_lease_events()
-        events += self.events.tell([lease_event(each) for each in told])
+        leases = self._engine.queries.registry.take_lease_events()
+        events += self.events.remember([lease_event(each) for each in leases])
         self._engine.flow_topic.offer([flow_record(event) for event in events])
 
     def readiness(self) -> Readiness:

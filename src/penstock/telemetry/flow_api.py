@@ -184,7 +184,7 @@ class FlowEvents:
             _log(event)
         return events
 
-    def tell(self, events: list[FlowEvent]) -> list[FlowEvent]:
+    def remember(self, events: list[FlowEvent]) -> list[FlowEvent]:
         """Remember events that are no edges; whoever made them has logged them."""
         self.recent.extend(events)
         return events
@@ -199,9 +199,9 @@ class FlowEvents:
         return dict(total)
 
 
-def lease_event(told: LeaseEvent) -> FlowEvent:
+def lease_event(lease: LeaseEvent) -> FlowEvent:
     """A lease that broke or holds again (F18)."""
-    return FlowEvent(told.at_ms, told.event, "query", told.query, told.cause, told.text)
+    return FlowEvent(lease.at_ms, lease.event, "query", lease.query, lease.cause, lease.text)
 
 
 def flow_record(event: FlowEvent) -> Record:

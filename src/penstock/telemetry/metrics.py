@@ -33,19 +33,19 @@ SERIES_MAX: Final = 1000
 OTHER: Final = "other"
 
 Family = type[CounterMetricFamily] | type[GaugeMetricFamily]
-Figure = tuple[str, str, Family, Callable[[Iterable[float]], float]]
+MetricColumn = tuple[str, str, Family, Callable[[Iterable[float]], float]]
 Gather = Callable[[], tuple[EngineStatistics, ProcessStatistics]]
 
 
 class Exposition:
-    """The text page of one broker."""
+    """The text page of one broker: frozen statistics, queries, and what adapters count."""
 
     def __init__(
         self, gather: Gather, tallies: Iterable[Tally] = (), engine: Engine | None = None
     ) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(BrokerCollector(gather))
-        self._registry.register(TallyCollector(tallies))
+        self._registry.register(AdapterCounterCollector(tallies))
         if engine is not None:
             self._registry.register(QueryCollector(engine))
 
@@ -129,7 +129,7 @@ def _process(process: ProcessStatistics) -> Iterator[Metric]:
     )
 
 
-def _requests(figures: Iterable[RequestClassStatistics]) -> Iterator[Metric]:
+def _requests(columns: Iterable[RequestClassStatistics]) -> Iterator[Metric]:
     waiting = GaugeMetricFamily(
         "penstock_requests_waiting", "Requests that wait for the log (F5)", labels=["class"]
     )
@@ -141,7 +141,7 @@ def _requests(figures: Iterable[RequestClassStatistics]) -> Iterator[Metric]:
         "Requests answered busy before anything was stored (F5, F6, F7)",
         labels=["class", "cause"],
     )
-    for each in figures:
+    for each in columns:
         waiting.add_metric([each.request_class], each.waiting)
         age.add_metric([each.request_class], each.age_ms / 1000)
         for cause, count in each.refused.items():
@@ -247,7 +247,7 @@ def _topics(topics: Sequence[TopicStatistics]) -> Iterator[Metric]:
         ("topic",),
         [((topic.name,), _topic_row(topic)) for topic in named],
         [_topic_row(topic) for topic in rest],
-        _TOPIC_FIGURES,
+        _TOPIC_COLUMNS,
     )
 
 
@@ -259,11 +259,11 @@ def _subscriptions(topics: Sequence[TopicStatistics]) -> Iterator[Metric]:
         ("topic", "subscription"),
         [((topic, each.name), _subscription_row(each)) for topic, each in named],
         [_subscription_row(each) for _, each in rest],
-        _SUBSCRIPTION_FIGURES,
+        _SUBSCRIPTION_COLUMNS,
     )
 
 
-_TOPIC_FIGURES: Final[tuple[Figure, ...]] = (
+_TOPIC_COLUMNS: Final[tuple[MetricColumn, ...]] = (
     ("penstock_topic_messages_in", "Messages ever appended", CounterMetricFamily, sum),
     ("penstock_topic_messages_ready", "Not given to the slowest holder", GaugeMetricFamily, sum),
     ("penstock_topic_messages_unacked", "Delivered, not settled", GaugeMetricFamily, sum),
@@ -272,7 +272,7 @@ _TOPIC_FIGURES: Final[tuple[Figure, ...]] = (
 )
 """(name, help, family, how the rest is put together) in the order of ``_topic_row``."""
 
-_SUBSCRIPTION_FIGURES: Final[tuple[Figure, ...]] = (
+_SUBSCRIPTION_COLUMNS: Final[tuple[MetricColumn, ...]] = (
     ("penstock_subscription_messages_ready", "Could be delivered now", GaugeMetricFamily, sum),
     ("penstock_subscription_messages_unacked", "Delivered, not settled", GaugeMetricFamily, sum),
     ("penstock_subscription_backlog_bytes", "Bytes from its low mark on", GaugeMetricFamily, sum),
@@ -304,9 +304,9 @@ def _labelled(
     labels: Sequence[str],
     named: Sequence[tuple[tuple[str, ...], tuple[float, ...]]],
     rest: Sequence[tuple[float, ...]],
-    figures: Iterable[Figure],
+    columns: Iterable[MetricColumn],
 ) -> Iterator[Metric]:
-    for column, (name, text, kind, combine) in enumerate(figures):
+    for column, (name, text, kind, combine) in enumerate(columns):
         family = kind(name, text, labels=list(labels))
         for values, row in named:
             family.add_metric(list(values), row[column])
@@ -355,22 +355,22 @@ class QueryCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Everything, freshly looked up."""
-        desk = self._engine.queries
-        pages = query_snapshots(desk, self._engine.clock.monotonic_ms(), desk.wall_ms)
-        yield GaugeMetricFamily("penstock_queries", "Spark queries", value=len(pages))
+        queries = self._engine.queries
+        snapshots = query_snapshots(queries, self._engine.clock.monotonic_ms(), queries.wall_ms)
+        yield GaugeMetricFamily("penstock_queries", "Spark queries", value=len(snapshots))
         yield GaugeMetricFamily(
-            "penstock_polls_held", "Their polls that wait", value=desk.polls_held
+            "penstock_polls_held", "Their polls that wait", value=queries.polls_held
         )
-        pages.sort(key=lambda each: each.lag_bytes, reverse=True)
-        for name, text, figure in _GAUGES:
+        snapshots.sort(key=lambda each: each.lag_bytes, reverse=True)
+        for name, text, value_of in _GAUGES:
             gauge = GaugeMetricFamily(name, text, labels=["query"])
-            for each in pages[:QUERIES_MAX]:
-                gauge.add_metric([each.name], figure(each))
+            for each in snapshots[:QUERIES_MAX]:
+                gauge.add_metric([each.name], value_of(each))
             yield gauge
         share = GaugeMetricFamily(
             "penstock_query_batch_seconds", "Its last batch, by part", labels=["query", "part"]
         )
-        for each in pages[:QUERIES_MAX]:
+        for each in snapshots[:QUERIES_MAX]:
             for part in ("batch", "read", "transform", "sink"):
                 share.add_metric(
                     [each.name, part], float(str(each.last_batch[f"{part}_ms"])) / 1000
@@ -380,18 +380,16 @@ class QueryCollector(Collector):
             "penstock_leases_broken", "Leases that passed a bound", labels=["cause"]
         )
         for cause in ("silence", "bytes"):
-            broken.add_metric([cause], desk.registry.leases_broken[cause])
+            broken.add_metric([cause], queries.registry.leases_broken[cause])
         yield broken
 
 
-# ---- tally metrics ------------------------------------------------------------------------------
-# Counters of adapters as Prometheus metrics: ``penstock_<name>_total`` with one label.
-#
-# Read at the scrape from what adapters show (``engine/statistics.py``). Imports
-# ``prometheus_client``, so it is itself imported at the first scrape only, as ``metrics.py``.
+# ---- counters of adapters -----------------------------------------------------------------------
+# ``penstock_<name>_total`` with one label, read at the scrape from what adapters show
+# (``engine/statistics.py``).
 
 
-class TallyCollector(Collector):
+class AdapterCounterCollector(Collector):
     """Turns what adapters count into metric families."""
 
     def __init__(self, tallies: Iterable[Tally]) -> None:

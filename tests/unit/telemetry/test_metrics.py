@@ -10,7 +10,7 @@ from penstock.engine.statistics import EngineStatistics, Tallies, TopicStatistic
 from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.flow.fast_fail import RequestClassStatistics
 from penstock.model.refusal import RefusalKind
-from penstock.telemetry.metrics import SERIES_MAX, Exposition, TallyCollector
+from penstock.telemetry.metrics import SERIES_MAX, AdapterCounterCollector, Exposition
 from penstock.telemetry.statistics import (
     COMMIT_MESSAGES,
     LAG_SECONDS,
@@ -156,7 +156,7 @@ def test_names_with_quotes_and_newlines_do_not_break_the_page(samples):
 
 def page(tallies):
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(TallyCollector(tallies))
+    registry.register(AdapterCounterCollector(tallies))
     return generate_latest(registry).decode()
 
 

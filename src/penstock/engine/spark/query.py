@@ -263,9 +263,9 @@ class QueryRegistry:
         if self.queries:
             self.look_ms = self._chain.now_ms
 
-    # Hearing of them.
+    # What queries say.
 
-    def heard(self, name: str, topics: list[Topic], start: OffsetMap) -> Query:
+    def get_or_create(self, name: str, topics: list[Topic], start: OffsetMap) -> Query:
         """The query of that name on these topics, made if there is none."""
         query = self.queries.get(name)
         is_new = query is None
@@ -282,13 +282,13 @@ class QueryRegistry:
         for topic in topics:
             if topic not in query.reads:
                 query.reads[topic] = self._subscribed(query, topic, start)
-        self.hear(query)
+        self.heartbeat(query)
         if is_new:
             self.save(query)
         return query
 
-    def hear(self, query: Query) -> None:
-        """It said something: it lives, and so does its lease."""
+    def heartbeat(self, query: Query) -> None:
+        """It polled or reported: it lives, and so does its lease."""
         query.heard_ms = self._chain.now_ms
         wall_ms = self._chain.clock.wall_ms()
         lease = query.lease
@@ -328,7 +328,7 @@ class QueryRegistry:
         self.look_ms = self._chain.now_ms
         self._chain.request_turn()
 
-    # Looking after them.
+    # Leases and brakes.
 
     def due(self, now_ms: int) -> None:
         """Look at leases and brakes, if it is time."""

@@ -191,7 +191,7 @@ class QueryService:
         """The answer, or None when the poll is held: then ``polled`` is called later."""
         topics = self.resolve(request.topics, request.pattern)
         self._check(request)
-        query = self.registry.heard(request.subscription, topics, request.start)
+        query = self.registry.get_or_create(request.subscription, topics, request.start)
         query.polls += 1
         if request.report is not None:
             query.last = request.report.over(query.last)
@@ -243,7 +243,7 @@ class QueryService:
         """Keep what a query has not processed; where one begins that was silent is believed."""
         known = self.registry.queries.get(name)
         is_begun = known is None or not self.registry.is_alive(known)
-        query = self.registry.heard(name, topics, start)
+        query = self.registry.get_or_create(name, topics, start)
         if ttl_ms:
             query.lease.ttl_ms = ttl_ms
         self._acknowledge(query, topics, start, is_sure=is_begun)
@@ -261,7 +261,7 @@ class QueryService:
             return
         query.last, query.state = progress.over(query.last), state
         query.text = text
-        self.registry.hear(query)
+        self.registry.heartbeat(query)
 
     def _check(self, request: PollRequest[int]) -> None:
         """Refuse offsets of another time: they may name other messages (D7)."""
@@ -311,7 +311,7 @@ class QueryService:
 
     def _answer_held(self, polls: list[_HeldPoll]) -> None:
         for poll in polls:
-            self.registry.hear(poll.query)
+            self.registry.heartbeat(poll.query)
             answer: PollResponse[int] | QueryRefused
             try:
                 answer = self._answer(poll)

@@ -96,17 +96,17 @@ def stage_of(service: QueryService, query: Query, topic: Topic, now_ms: int) -> 
 
 def _snapshot(service: QueryService, query: Query, now_ms: int, wall_ms: int) -> QuerySnapshot:
     lease, registry = query.lease, service.registry
-    places = [_topic_lag(service, query, topic, now_ms, wall_ms) for topic in query.topics()]
+    lags = [_topic_lag(service, query, topic, now_ms, wall_ms) for topic in query.topics()]
     is_over = query.state in ("stopped", "failed")
     held = [registry.pressures.held(topic, query.name) for topic in query.topics()]
     return QuerySnapshot(
         name=query.name,
         state=query.state if is_over or registry.is_alive(query) else "silent",
         text=query.text,
-        topics=places,
-        lag_messages=sum(each.lag_messages for each in places),
-        lag_bytes=sum(each.lag_bytes for each in places),
-        lag_seconds=max((each.lag_seconds for each in places), default=0.0),
+        topics=lags,
+        lag_messages=sum(each.lag_messages for each in lags),
+        lag_bytes=sum(each.lag_bytes for each in lags),
+        lag_seconds=max((each.lag_seconds for each in lags), default=0.0),
         messages_per_s=round(query.drain.messages_per_s(now_ms), 1),
         bytes_per_s=round(query.drain.bytes_per_s(now_ms), 1),
         is_limited=query.is_limited,
