@@ -179,7 +179,6 @@ class ConsumeExecutor(ABC):
             request.done(request, finished)
 
     def running(self) -> list[Running]:
-        """The calls that have not ended."""
         return [Running(*each) for each in self.slots if each is not None]
 
     def current_call(self) -> Running | None:
@@ -476,11 +475,9 @@ class ConsumeHooks:
         self.all = list(hooks)
 
     def add(self, hook: ConsumeHook) -> None:
-        """One more."""
         self.all.append(hook)
 
     def before(self, queue: QueueRef, messages: Sequence[ReceivedMessage]) -> list[object]:
-        """Call all; returns their contexts."""
         contexts: list[object] = []
         for hook in self.all:
             try:
@@ -491,7 +488,6 @@ class ConsumeHooks:
         return contexts
 
     def after(self, queue: QueueRef, finished: Finished, contexts: list[object]) -> None:
-        """Call all with what became of it."""
         for hook, context in zip(self.all, contexts, strict=False):
             try:
                 hook.after(self._group, queue, finished, context)

@@ -35,7 +35,6 @@ from typing import Any, Self, Unpack
 
 from penstock.client.consumer.lite_reader import LiteFigures, LiteQueue, LiteReader
 from penstock.client.consumer.member import GroupMember
-from penstock.client.consumer.offsets import make_offset_store
 from penstock.client.consumer.options import LitePullOptions
 from penstock.client.consumer.process_queue import AssignedQueue
 from penstock.client.consumer.pulling import PullClient, PullResult
@@ -354,22 +353,7 @@ class LiteMember(GroupMember):
         options: LitePullOptions,
         subscriptions: Subscriptions,
     ) -> None:
-        store = make_offset_store(
-            instance,
-            group,
-            own=options["offset_store"],
-            directory=options["offsets_directory"],
-            is_broadcasting=options["is_broadcasting"],
-        )
-        super().__init__(
-            instance,
-            group,
-            subscriptions,
-            store,
-            is_broadcasting=options["is_broadcasting"],
-            consume_from=options["consume_from"],
-            consume_timestamp=options["consume_timestamp"],
-        )
+        super().__init__(instance, group, subscriptions, options)
         self._options = options
         self._assigned: set[QueueRef] | None = None
         self._pulls = PullClient(
@@ -377,7 +361,7 @@ class LiteMember(GroupMember):
         )
         self.reader = LiteReader(group, options, self.offsets, self.clock, pull=self._pull)
         self._rebalancer = Rebalancer(
-            self, self._allocator(options["strategy"]), self.clock, heartbeat=instance.heartbeat
+            self, self._make_allocator(), self.clock, heartbeat=instance.heartbeat
         )
         self.watch = TopicWatch(instance, options["metadata_check_interval_ms"])
 
@@ -416,7 +400,6 @@ class LiteMember(GroupMember):
         self.reader.restart(topic)
 
     async def unsubscribe(self, topic: str) -> None:
-        """Give up a topic."""
         if self.subscriptions.remove(topic):
             await self._rebalancer.rebalance(self.subscriptions.topics())
             await self.instance.heartbeat()
@@ -475,16 +458,6 @@ class LiteMember(GroupMember):
         self._pulls.forget(queue)
         return True
 
-    def assignment_changed(
-        self, topic: str, queues: Collection[QueueRef], mine: Collection[QueueRef]
-    ) -> None:
-        """Tell brokers, and whoever wants to know."""
-        self.subscriptions.renew(topic)
-        listener = self._options["queue_listener"]
-        if listener is not None:
-            notification = self._notify(listener, topic, sorted(queues), sorted(mine))
-            self.instance.spawn(notification, "queue listener")
-
     # --- for the instance -----------------------------------------------------------------------
 
     def topics(self) -> set[str]:
@@ -524,7 +497,6 @@ class TopicWatch:
         self._task: asyncio.Task[None] | None = None
 
     def topics(self) -> set[str]:
-        """What is watched."""
         return set(self._watched)
 
     async def add(self, topic: str, listener: TopicQueuesChanged) -> None:
@@ -535,12 +507,10 @@ class TopicWatch:
             self._task = self._instance.spawn(self._run(), "queues of topics")
 
     def stop(self) -> None:
-        """Watch nothing any more."""
         if self._task is not None:
             self._task.cancel()
 
     async def look(self) -> None:
-        """Look at all watched topics now."""
         for topic, (listener, known) in list(self._watched.items()):
             try:
                 queues = (await self._instance.routes.look_up(topic)).read_queues()

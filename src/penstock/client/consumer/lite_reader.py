@@ -6,7 +6,7 @@ waits for some. What it hands out is not stored before the next poll, or the use
 
 One pull loop per queue. Before each pull, in this order: dropped, the loop ends; paused, look again
 in 1 s; the cache of all queues full, then that of this one: 50 ms. After a pull: flow control by
-the broker (215) waits 20 ms, any other failure ``exception_delay_ms``; an answer, whatever it
+the broker (215) waits 20 ms, any other failure ``pull_error_wait_ms``; an answer, whatever it
 brought, is followed at once.
 
 Who spends: the answers to pulls, put into the cache. Who grants: ``poll``, which takes messages
@@ -53,7 +53,7 @@ Pull = Callable[["LiteQueue", int], Awaitable[PullResult]]
 
 
 class LiteReader:
-    """Hands out what was pulled, and knows how far its user has come."""
+    """Pulls the queues of one lite pull consumer, and hands out what was pulled."""
 
     def __init__(
         self,
@@ -68,8 +68,10 @@ class LiteReader:
         self.cache = LiteCache()
         self._group = group
         self._clock = clock
+        self._pull = pull
         self._batch = options["pull_batch"]
-        self._limits = QueueThresholds(
+        self._error_wait_ms = options["pull_error_wait_ms"]
+        self._thresholds = QueueThresholds(
             group,
             Thresholds(
                 options["pull_threshold_messages"],
@@ -77,15 +79,11 @@ class LiteReader:
                 options["pull_threshold_span"],
             ),
         )
-        self._loops = LitePullLoops(
-            self.cache,
-            self._limits,
-            clock,
-            pull=pull,
-            messages_max=options["pull_threshold_all"],
-            exception_delay_ms=options["pull_error_wait_ms"],
-            arrived=self._arrived,
-        )
+        whole = Thresholds(options["pull_threshold_all"], 0, 0)
+        self._whole = Throttle("all queues", whole, self._thresholds)
+        self._throttles: dict[LiteQueue, Throttle] = {}
+        self._loops: dict[LiteQueue, asyncio.Task[None]] = {}
+        self._pauses = Pauses()
         self._auto = AutoCommit(
             options["auto_commit_interval_ms"],
             clock.monotonic_ms(),
@@ -98,18 +96,20 @@ class LiteReader:
 
     # --- queues come and go ---------------------------------------------------------------------
 
-    def open(self, ref: QueueRef, offset: int) -> None:
+    def open(self, ref: QueueRef, offset: int) -> LiteQueue:
         """A queue is ours: pull it."""
         queue = LiteQueue(ref, offset, self._clock.monotonic_ms())
         self.cache.add(queue)
-        self._loops.start(queue)
+        self._throttles[queue] = self._thresholds.open(ref)
+        self._start_loop(queue)
+        return queue
 
     async def close(self, ref: QueueRef) -> None:
         """A queue is not ours any more: what is done of it is stored, the rest forgotten."""
         queue = self.cache.drop(ref)
         if queue is None:
             return
-        self._loops.stop(queue)
+        self._end_pulls(queue)
         if self._auto.is_on:
             self.offsets.note(ref, queue.settled, is_increase_only=False)
         await self.offsets.persist([ref])
@@ -119,14 +119,22 @@ class LiteReader:
         """Other messages of a topic are wanted: pulls under way ask for the wrong ones."""
         for ref, queue in self.cache.queues.items():
             if ref.topic == topic:
-                self._loops.restart(queue)
+                self._restart_loop(queue)
 
     def end_pulls(self) -> None:
         """Nothing is pulled any more; marks stay for the last commit."""
         for queue in self.cache.queues.values():
-            self._loops.stop(queue)
+            self._end_pulls(queue)
         self._is_ended = True
         self._arrival.set()
+
+    def owned(self, ref: QueueRef) -> LiteQueue:
+        """The queue; raises ``StateError`` when it is not ours."""
+        queue = self.cache.queues.get(ref)
+        if queue is None:
+            known = ", ".join(map(str, self.cache.queues)) or "none"
+            raise StateError(f"{ref} is not read by consumer {self._group!r} now; it reads {known}")
+        return queue
 
     # --- what users do --------------------------------------------------------------------------
 
@@ -149,11 +157,10 @@ class LiteReader:
                 return []
         messages = self.cache.take(count or self._batch)
         self._polled += len(messages)
-        self._loops.took(messages[0].queue)
+        self.took(messages[0].queue)
         return messages
 
     async def store(self, *, is_user: bool, held: Mapping[QueueRef, int] | None = None) -> None:
-        """Store how far the user has come."""
         for ref, offset in self.cache.progress(is_user=is_user, held=held).items():
             self.offsets.note(ref, offset, is_increase_only=False)
         await self.offsets.persist()
@@ -168,33 +175,20 @@ class LiteReader:
             await asyncio.wait(self._commits)
 
     def seek(self, ref: QueueRef, offset: int) -> None:
-        """Go on there."""
         self.owned(ref)
-        queue = self.cache.seek(ref, offset)
-        self._loops.restart(queue)
+        self._restart_loop(self.cache.seek(ref, offset))
 
     def pause(self, refs: Iterable[QueueRef]) -> None:
-        """Neither pull nor hand out."""
         self.cache.pause([self.owned(ref).queue for ref in refs])
 
     def resume(self, refs: Iterable[QueueRef]) -> None:
-        """Go on."""
         queues = [self.owned(ref) for ref in refs]
         self.cache.resume([queue.queue for queue in queues])
         for queue in queues:
-            self._loops.wake(queue)
-        self._arrived()
-
-    def owned(self, ref: QueueRef) -> LiteQueue:
-        """The queue, if it is ours."""
-        queue = self.cache.queues.get(ref)
-        if queue is None:
-            known = ", ".join(map(str, self.cache.queues)) or "none"
-            raise StateError(f"{ref} is not read by consumer {self._group!r} now; it reads {known}")
-        return queue
+            self.wake(queue)
+        self._arrival.set()
 
     def figures(self) -> LiteFigures:
-        """As it is now."""
         now_ms = self._clock.monotonic_ms()
         return LiteFigures(
             self._group,
@@ -211,111 +205,13 @@ class LiteReader:
                 for ref, queue in sorted(self.cache.queues.items())
             ],
             self.held(now_ms),
-            {limit.value: count for limit, count in self._limits.episodes.items()},
+            {limit.value: count for limit, count in self._thresholds.episodes.items()},
             self._polled,
         )
 
     def held(self, now_ms: int) -> list[HeldQueue]:
-        """Which limit holds which queue since when."""
-        return self._loops.held(now_ms)
-
-    def _arrived(self) -> None:
-        self._arrival.set()
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._commits.add(task)
-        task.add_done_callback(self._committed)
-
-    def _committed(self, task: asyncio.Task[None]) -> None:
-        self._commits.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("automatic commit failed", exc_info=task.exception())
-
-
-class AutoCommit:
-    """When offsets are stored by themselves."""
-
-    __slots__ = ("_due_ms", "interval_ms", "is_on")
-
-    def __init__(self, interval_ms: int, now_ms: int, *, is_on: bool) -> None:
-        self.interval_ms: Final = interval_ms
-        self.is_on: Final = is_on
-        self._due_ms = now_ms + interval_ms
-
-    def is_due(self, now_ms: int) -> bool:
-        """True once per interval."""
-        if not self.is_on or now_ms < self._due_ms:
-            return False
-        self._due_ms = now_ms + self.interval_ms
-        return True
-
-
-class LitePullLoops:
-    """The pull loops of one consumer."""
-
-    def __init__(
-        self,
-        cache: LiteCache,
-        limits: QueueThresholds,
-        clock: Clock,
-        *,
-        pull: Pull,
-        messages_max: int,
-        exception_delay_ms: int,
-        arrived: Callable[[], None],
-    ) -> None:
-        self._cache = cache
-        self._limits = limits
-        self._clock = clock
-        self._pull = pull
-        self._exception_delay_ms = exception_delay_ms
-        self._arrived = arrived
-        self._pauses = Pauses()
-        self._throttles: dict[LiteQueue, Throttle] = {}
-        self._loops: dict[LiteQueue, asyncio.Task[None]] = {}
-        self._whole = Throttle("all queues", Thresholds(messages_max, 0, 0), limits)
-
-    def start(self, queue: LiteQueue) -> None:
-        """Pull this queue from now on."""
-        self._throttles[queue] = self._limits.open(queue.queue)
-        self._run_loop(queue)
-
-    def stop(self, queue: LiteQueue) -> None:
-        """Pull it no more."""
-        loop = self._loops.pop(queue, None)
-        if loop is not None:
-            loop.cancel()
-        throttle = self._throttles.pop(queue, None)
-        if throttle is not None:
-            self._limits.close(queue.queue, throttle, self._clock.monotonic_ms())
-
-    def restart(self, queue: LiteQueue) -> None:
-        """A seek: abandon the pull under way."""
-        loop = self._loops.pop(queue, None)
-        if loop is not None:
-            loop.cancel()
-            self._run_loop(queue)
-
-    def wake(self, queue: LiteQueue | None = None) -> None:
-        """Something was resumed, or taken out: look now instead of later."""
-        for each in [queue] if queue is not None else list(self._throttles):
-            self._pauses.cut(each)
-
-    def took(self, ref: QueueRef) -> None:
-        """A poll took messages of this queue; it may have made room."""
-        if self._whole.is_held and self._whole.is_free(self._all()):
-            self.wake()
-        queue = self._cache.queues.get(ref)
-        throttle = None if queue is None else self._throttles.get(queue)
-        if queue is None or throttle is None or not throttle.is_held:
-            return
-        if throttle.is_free(queue.cached):
-            self.wake(queue)
-
-    def held(self, now_ms: int) -> list[HeldQueue]:
         """Which limit holds which queue since when; the limit of all queues holds each of them."""
-        found = self._limits.held(now_ms)
+        found = self._thresholds.held(now_ms)
         whole = self._whole.current(now_ms)
         if whole is not None:
             found += [
@@ -327,9 +223,37 @@ class LitePullLoops:
                     now_ms - whole.since_ms,
                     whole.cached,
                 )
-                for ref in self._cache.queues
+                for ref in self.cache.queues
             ]
         return sorted(found, key=lambda each: each.since_ms)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._commits.add(task)
+        task.add_done_callback(self._committed)
+
+    def _committed(self, task: asyncio.Task[None]) -> None:
+        self._commits.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("automatic commit failed", exc_info=task.exception())
+
+    # --- the pull loops --------------------------------------------------------------------------
+
+    def wake(self, queue: LiteQueue | None = None) -> None:
+        """Something was resumed, or taken out: look now instead of later."""
+        for each in [queue] if queue is not None else list(self._throttles):
+            self._pauses.cut(each)
+
+    def took(self, ref: QueueRef) -> None:
+        """A poll took messages of this queue; it may have made room."""
+        if self._whole.is_held and self._whole.is_free(self._all()):
+            self.wake()
+        queue = self.cache.queues.get(ref)
+        throttle = None if queue is None else self._throttles.get(queue)
+        if queue is None or throttle is None or not throttle.is_held:
+            return
+        if throttle.is_free(queue.cached):
+            self.wake(queue)
 
     def look(self, queue: LiteQueue, now_ms: int) -> int:
         """How long to wait before the next pull; 0: pull now."""
@@ -343,7 +267,6 @@ class LitePullLoops:
         return 0 if throttle.look(queue.cached, now_ms) is None else HELD_WAIT_MS
 
     def answered(self, queue: LiteQueue, epoch: int, result: PullResult) -> None:
-        """Put an answer where it belongs."""
         if queue.is_dropped or queue.epoch != epoch:
             return
         queue.min_offset, queue.max_offset = result.min_offset, result.max_offset
@@ -357,20 +280,35 @@ class LitePullLoops:
                 },
             )
             if result.next_offset < queue.next_offset:
-                self._cache.seek(queue.queue, result.next_offset)
+                self.cache.seek(queue.queue, result.next_offset)
                 return
-        self._cache.put(queue, epoch, result.messages, result.next_offset)
+        self.cache.put(queue, epoch, result.messages, result.next_offset)
         if result.messages:
-            self._arrived()
+            self._arrival.set()
 
     def delay_after(self, problem: ClientError) -> int:
         """How long to wait after a pull that failed."""
         is_flow = isinstance(problem, BrokerRefused) and problem.code == ResponseCode.FLOW_CONTROL
-        return BUSY_WAIT_MS if is_flow else self._exception_delay_ms
+        return BUSY_WAIT_MS if is_flow else self._error_wait_ms
 
-    def _run_loop(self, queue: LiteQueue) -> None:
+    def _start_loop(self, queue: LiteQueue) -> None:
         name = f"lite-pull {queue.queue}"
         self._loops[queue] = asyncio.get_running_loop().create_task(self._run(queue), name=name)
+
+    def _restart_loop(self, queue: LiteQueue) -> None:
+        """Abandon the pull under way: a seek, or another subscription."""
+        loop = self._loops.pop(queue, None)
+        if loop is not None:
+            loop.cancel()
+            self._start_loop(queue)
+
+    def _end_pulls(self, queue: LiteQueue) -> None:
+        loop = self._loops.pop(queue, None)
+        if loop is not None:
+            loop.cancel()
+        throttle = self._throttles.pop(queue, None)
+        if throttle is not None:
+            self._thresholds.close(queue.queue, throttle, self._clock.monotonic_ms())
 
     async def _run(self, queue: LiteQueue) -> None:
         while not queue.is_dropped:
@@ -387,10 +325,27 @@ class LitePullLoops:
             except Exception:
                 # A loop that dies leaves its queue unread, and nobody would notice.
                 _log.exception("pull failed", extra={"queue": queue.queue})
-                await self._pauses.pause(queue, self._exception_delay_ms)
+                await self._pauses.pause(queue, self._error_wait_ms)
 
     def _all(self) -> Cached:
-        return Cached(self._cache.count, 0, 0)
+        return Cached(self.cache.count, 0, 0)
+
+
+class AutoCommit:
+    """When offsets are stored by themselves."""
+
+    __slots__ = ("_due_ms", "interval_ms", "is_on")
+
+    def __init__(self, interval_ms: int, now_ms: int, *, is_on: bool) -> None:
+        self.interval_ms: Final = interval_ms
+        self.is_on: Final = is_on
+        self._due_ms = now_ms + interval_ms
+
+    def is_due(self, now_ms: int) -> bool:
+        if not self.is_on or now_ms < self._due_ms:
+            return False
+        self._due_ms = now_ms + self.interval_ms
+        return True
 
 
 class LiteCache:
@@ -415,7 +370,6 @@ class LiteCache:
         return bool(self._ready)
 
     def add(self, queue: LiteQueue) -> None:
-        """A queue is ours."""
         self.queues[queue.queue] = queue
 
     def drop(self, queue: QueueRef) -> LiteQueue | None:

@@ -8,12 +8,18 @@ all members have in common.
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
 from typing import Any, ClassVar
 
 from penstock import __version__
-from penstock.client.consumer.offsets import OffsetStore, OffsetTable
-from penstock.client.consumer.options import QueueListener
+from penstock.client.consumer.offsets import (
+    LocalFileOffsetStore,
+    OffsetStore,
+    OffsetTable,
+    RemoteBrokerOffsetStore,
+    UserOffsetStore,
+    offsets_file,
+)
+from penstock.client.consumer.options import MemberOptions, QueueListener
 from penstock.client.consumer.process_queue import AssignedQueue
 from penstock.client.consumer.rebalance import (
     Allocator,
@@ -36,7 +42,7 @@ from penstock.client.consumer.subscription import (
 )
 from penstock.client.errors import StateError
 from penstock.client.instance import ClientInstance
-from penstock.model.assignment import QueueRef, Strategy
+from penstock.model.assignment import AVG, QueueRef
 from penstock.wire.rocketmq.bodies import ConsumerData, ConsumeType, MessageModel
 from penstock.wire.rocketmq.stored import StoredMessage
 
@@ -53,21 +59,19 @@ class GroupMember:
         instance: ClientInstance,
         group: str,
         subscriptions: Subscriptions,
-        store: OffsetStore,
-        *,
-        is_broadcasting: bool = False,
-        consume_from: str = ConsumeFrom.LAST,
-        consume_timestamp: datetime | str | int | None = None,
+        options: MemberOptions,
     ) -> None:
         self.instance = instance
         self.clock = instance.clock
         self.group = group
         self.subscriptions = subscriptions
-        self.offsets = OffsetTable(store)
-        self.is_broadcasting = is_broadcasting
-        self._consume_from = ConsumeFrom(consume_from)
+        self.is_broadcasting = options.get("is_broadcasting", False)
+        self.offsets = OffsetTable(self._make_offset_store(options))
+        self._consume_from = ConsumeFrom(options.get("consume_from", ConsumeFrom.LAST))
         self._started_ms = self.clock.wall_ms()
-        self._from_ms = timestamp_ms(consume_timestamp, self._started_ms)
+        self._from_ms = timestamp_ms(options.get("consume_timestamp"), self._started_ms)
+        self._strategy = options.get("strategy", AVG)
+        self._queue_listener = options.get("queue_listener")
         self._is_registered = False
         """Brokers have heard of it: before, they would not count it among the members."""
         self._notifying = asyncio.Lock()
@@ -89,12 +93,22 @@ class GroupMember:
         if wanted.is_sql:
             await self.instance.requests.check_client(self.group, wanted.data)
 
-    def _allocator(self, strategy: str | Strategy) -> Allocator:
+    def _make_offset_store(self, options: MemberOptions) -> OffsetStore:
+        own = options.get("offset_store")
+        if own is not None:
+            return UserOffsetStore(own)
+        if self.is_broadcasting:
+            directory = options.get("offsets_directory")
+            return LocalFileOffsetStore(
+                offsets_file(directory, self.instance.client_id, self.group)
+            )
+        return RemoteBrokerOffsetStore(self.instance.requests, self.group)
+
+    def _make_allocator(self) -> Allocator:
         if self.is_broadcasting:
             return BroadcastAllocator(self._queues_of)
-        return GroupAllocator(
-            self.instance.client_id, strategy_of(strategy), self._queues_of, self._members_of
-        )
+        strategy = strategy_of(self._strategy)
+        return GroupAllocator(self.instance.client_id, strategy, self._queues_of, self._members_of)
 
     def _queues_of(self, topic: str) -> list[QueueRef] | None:
         route = self.instance.routes.get(topic)
@@ -116,7 +130,25 @@ class GroupMember:
             queue, stored, self._consume_from, self._from_ms, self.instance.requests
         )
 
-    async def _notify(
+    def assignment_changed(
+        self, topic: str, queues: Collection[QueueRef], mine: Collection[QueueRef]
+    ) -> None:
+        """Tell brokers, and whoever wants to know."""
+        self.subscriptions.renew(topic)
+        if self._queue_listener is not None:
+            self._notify(self._queue_listener, topic, queues, mine)
+
+    def _notify(
+        self,
+        listener: QueueListener,
+        topic: str,
+        queues: Collection[QueueRef],
+        mine: Collection[QueueRef],
+    ) -> None:
+        call = self._call(listener, topic, sorted(queues), sorted(mine))
+        self.instance.spawn(call, "queue listener")
+
+    async def _call(
         self, listener: QueueListener, topic: str, queues: list[QueueRef], mine: list[QueueRef]
     ) -> None:
         """Call a user's listener of changes: on a thread, and the last change last."""

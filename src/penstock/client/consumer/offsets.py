@@ -24,7 +24,6 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from penstock.client.errors import ClientError
-from penstock.client.instance import ClientInstance
 from penstock.client.requests import BrokerRequests
 from penstock.model.assignment import QueueRef
 
@@ -96,22 +95,6 @@ class OffsetTable:
         return {q: o for q, o in self._known.items() if topic is None or q.topic == topic}
 
 
-def make_offset_store(
-    instance: ClientInstance,
-    group: str,
-    *,
-    own: Any,
-    directory: str | None,
-    is_broadcasting: bool,
-) -> OffsetStore:
-    """The user's ``own`` store, a local file, or the broker."""
-    if own is not None:
-        return UserOffsetStore(own)
-    if is_broadcasting:
-        return LocalFileOffsetStore(offsets_file(directory, instance.client_id, group))
-    return RemoteBrokerOffsetStore(instance.requests, group)
-
-
 class RemoteBrokerOffsetStore:
     """The store of a clustering group.
 
@@ -153,7 +136,6 @@ class _File(msgspec.Struct, rename="camel"):
 
 
 def offsets_file(directory: str | None, client_id: str, group: str) -> Path:
-    """Where the offsets of a group of a client are."""
     root = Path(directory) if directory is not None else Path.home() / DIRECTORY
     return root / _safe(client_id) / _safe(group) / "offsets.json"
 
@@ -177,11 +159,9 @@ class LocalFileOffsetStore:
         self._writing = asyncio.Lock()
 
     async def read(self, queue: QueueRef) -> int | None:
-        """The offset in the file; None when there is none."""
         return (await self._table()).get(queue)
 
     async def write(self, offsets: Mapping[QueueRef, int]) -> Collection[QueueRef]:
-        """Write the whole file anew."""
         table = await self._table()
         table.update(offsets)
         try:
@@ -259,7 +239,6 @@ class UserOffsetStore:
         return None if found is None else int(found)
 
     async def write(self, offsets: Mapping[QueueRef, int]) -> Collection[QueueRef]:
-        """Hand over a copy."""
         try:
             await _call(self._store.write, dict(offsets))
         except Exception:

@@ -6,7 +6,7 @@ Not here: what they do (each in the module that reads it), options of the shared
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from penstock.client.consumer.executor import ConsumeHook
 from penstock.client.consumer.offsets import OffsetStore
@@ -46,6 +46,18 @@ OffsetsDirectory = Annotated[
     str | None,
     Option(None, "Where local offset files are; default ~/.penstock_offsets."),
 ]
+
+
+class MemberOptions(TypedDict, total=False):
+    """The options that all members of groups read (``member.py``), where a consumer has them."""
+
+    is_broadcasting: bool
+    consume_from: ConsumeFromOption
+    consume_timestamp: ConsumeTimestamp
+    strategy: AllocationStrategy
+    queue_listener: QueueListener | None
+    offset_store: OffsetStoreOption
+    offsets_directory: OffsetsDirectory
 
 
 class PushConsumerOptions(InstanceOptions, TraceOptions, total=False):

@@ -68,7 +68,6 @@ class OrderlySettings(NamedTuple):
 
     @property
     def reconsume_limit(self) -> int:
-        """How often a message is tried again."""
         return RECONSUME_MAX if self.reconsume_max < 0 else self.reconsume_max
 
 
@@ -342,7 +341,6 @@ class OrderlyAction(Enum):
 
 
 def action_of(finished: Finished, is_auto_commit: bool) -> OrderlyAction:
-    """The row and column of the table."""
     answer = finished.answer
     if finished.error is not None or isinstance(answer, (Suspend, Later)):
         return OrderlyAction.AGAIN

@@ -117,7 +117,6 @@ class PopMode:
         self._leaving: set[PopProcessQueue] = set()
 
     def queues(self) -> dict[QueueRef, PopProcessQueue]:
-        """Where it pops from now."""
         return {ref: loop.queue for ref, loop in self._loops.items()}
 
     def retain(self, topic: str, queues: Collection[QueueRef]) -> bool:
@@ -145,7 +144,6 @@ class PopMode:
             self._stop(ref)
 
     def wake(self) -> None:
-        """The consumer was resumed."""
         for loop in self._loops.values():
             loop.wake()
 
@@ -173,7 +171,6 @@ class PopMode:
         await self.settler.drain()
 
     def figures(self) -> PopFigures:
-        """As it is now."""
         settler, queues = self.settler, self.queues()
         return PopFigures(
             unacked={ref: queue.unacked for ref, queue in queues.items()},
@@ -383,7 +380,6 @@ class PopLoop:
             self.wake()
 
     def wake(self) -> None:
-        """Look now instead of later."""
         self._pauses.cut(self)
 
 
@@ -413,7 +409,6 @@ class BrokerAllocator:
         self._is_supported = True
 
     async def allocate(self, topic: str) -> Allocation | None:
-        """The queues of a topic to pull; None keeps what there is."""
         if not self._is_supported:
             return await self._fallback.allocate(topic)
         try:

@@ -1,4 +1,4 @@
-"""PopReceipt messages: their receipts, what follows from a listener's answer, and the settlements.
+"""Popped messages: their receipts, what follows from a listener's answer, and the settlements.
 
     success                    acknowledged
     failure                    invisible for a time that grows with its deliveries
@@ -104,7 +104,6 @@ class ConsumeMessagePopService:
         """Messages whose invisible time was over before a result was there."""
 
     def submit(self, queue: PopProcessQueue, messages: Sequence[PoppedMessage]) -> None:
-        """Consume what one pop brought."""
         queue.found(len(messages))
         if not self._is_ordered:
             self._begin(queue, self._batches(messages))
@@ -454,7 +453,6 @@ _EntryKey = tuple[str, str, int, int, int, int, int]
 
 
 def single(topic: str, group: str, handle: PopHandle) -> AckHeader:
-    """The request for one message."""
     return AckHeader(
         consumer_group=group,
         topic=real_topic(handle, topic, group),
@@ -599,11 +597,9 @@ class PopProcessQueue(AssignedQueue):
 
     @property
     def cached(self) -> Cached:
-        """What the limit looks at."""
         return Cached(self.unacked, 0, 0)
 
     def found(self, messages: int) -> None:
-        """A pop brought so many."""
         self.unacked += messages
         self.popped += messages
 
@@ -618,7 +614,6 @@ class PopProcessQueue(AssignedQueue):
 
 
 def new_attempt() -> str:
-    """An id for an ordered pop."""
     return uuid4().hex
 
 
@@ -696,7 +691,6 @@ def retry_topic(topic: str, group: str) -> str:
 
 
 def renewed(handle: PopHandle, answer: ChangeInvisibleAnswer) -> PopHandle:
-    """The receipt after its invisible time was changed."""
     # A batch of its own: the new checkpoint covers this message alone.
     return msgspec.structs.replace(
         handle,

@@ -108,7 +108,6 @@ class ProcessQueue:
 
     @property
     def count(self) -> int:
-        """Unsettled messages."""
         return len(self._waiting) + len(self._taken)
 
     def taken_offsets(self) -> list[int]:
@@ -117,7 +116,6 @@ class ProcessQueue:
 
     @property
     def lowest(self) -> int | None:
-        """The lowest unsettled offset; None when there is none."""
         if self._taken:
             return next(iter(self._taken))
         order, waiting = self._order, self._waiting
@@ -253,7 +251,6 @@ Later = Callable[..., Any]
 
 
 def later_on_loop(delay_ms: int, call: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
-    """``later`` of the running event loop."""
     return asyncio.get_running_loop().call_later(delay_ms / 1000, call, *args)
 
 

@@ -24,7 +24,6 @@ from functools import partial
 from typing import Final, Unpack
 
 from penstock.client.consumer.member import GroupMember
-from penstock.client.consumer.offsets import RemoteBrokerOffsetStore
 from penstock.client.consumer.options import PullOptions, QueueListener
 from penstock.client.consumer.process_queue import AssignedQueue
 from penstock.client.consumer.pulling import PullClient, PullResult
@@ -298,16 +297,12 @@ class PullMember(GroupMember):
     kind = "pull consumer"
 
     def __init__(self, instance: ClientInstance, group: str, strategy: str | Strategy) -> None:
-        super().__init__(
-            instance,
-            group,
-            Subscriptions(instance.clock.wall_ms),
-            RemoteBrokerOffsetStore(instance.requests, group),
-        )
+        subscriptions = Subscriptions(instance.clock.wall_ms)
+        super().__init__(instance, group, subscriptions, {"strategy": strategy})
         self._listeners: dict[str, QueueListener] = {}
         self._owned: dict[QueueRef, AssignedQueue] = {}
         self._rebalancer = Rebalancer(
-            self, self._allocator(strategy), self.clock, heartbeat=instance.heartbeat
+            self, self._make_allocator(), self.clock, heartbeat=instance.heartbeat
         )
 
     async def start(self) -> None:
@@ -353,8 +348,7 @@ class PullMember(GroupMember):
     def assignment_changed(
         self, topic: str, queues: Collection[QueueRef], mine: Collection[QueueRef]
     ) -> None:
-        notification = self._notify(self._listeners[topic], topic, sorted(queues), sorted(mine))
-        self.instance.spawn(notification, "queue listener")
+        self._notify(self._listeners[topic], topic, queues, mine)
 
     async def rebalance(self) -> bool:
         now_ms = self.clock.monotonic_ms()

@@ -451,7 +451,6 @@ class PullClient:
         )
 
     def forget(self, queue: QueueRef) -> None:
-        """The queue is not read any more."""
         self._suggested.pop(queue, None)
 
     def _follow(self, queue: QueueRef, suggested_id: int) -> None:

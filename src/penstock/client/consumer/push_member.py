@@ -35,7 +35,6 @@ from penstock.client.consumer.executor import (
     is_coroutine_listener,
 )
 from penstock.client.consumer.member import GroupMember
-from penstock.client.consumer.offsets import make_offset_store
 from penstock.client.consumer.options import PushConsumerOptions
 from penstock.client.consumer.ordered import (
     BrokerLocks,
@@ -98,22 +97,7 @@ class PushMember(GroupMember):
         *,
         listener_loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        store = make_offset_store(
-            instance,
-            group,
-            own=options["offset_store"],
-            directory=options["offsets_directory"],
-            is_broadcasting=options["is_broadcasting"],
-        )
-        super().__init__(
-            instance,
-            group,
-            subscriptions,
-            store,
-            is_broadcasting=options["is_broadcasting"],
-            consume_from=options["consume_from"],
-            consume_timestamp=options["consume_timestamp"],
-        )
+        super().__init__(instance, group, subscriptions, options)
         self._options = options
         self.pull_settings = _pull_settings(options)
         self.statistics = ConsumerStatistics()
@@ -183,7 +167,6 @@ class PushMember(GroupMember):
         self.instance.rebalance_now()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Give up the queues of a topic."""
         if self.subscriptions.remove(topic):
             await self._rebalance()
             self.statistics.forget(topic)
@@ -239,7 +222,6 @@ class PushMember(GroupMember):
         return self._owned
 
     async def start_queue(self, queue: QueueRef, offset: int) -> None:
-        """It is ours: pull."""
         assigned = AssignedQueue(queue, offset, self.clock.monotonic_ms())
         self._owned[queue] = assigned
         throttle = self._thresholds.open(queue)
@@ -283,13 +265,8 @@ class PushMember(GroupMember):
     def assignment_changed(
         self, topic: str, queues: Collection[QueueRef], mine: Collection[QueueRef]
     ) -> None:
-        """Divide limits anew, tell brokers and whoever wants to know."""
         self._thresholds.divide(topic, mine)
-        self.subscriptions.renew(topic)
-        listener = self._options["queue_listener"]
-        if listener is not None:
-            notification = self._notify(listener, topic, list(queues), list(mine))
-            self.instance.spawn(notification, "queue listener")
+        super().assignment_changed(topic, queues, mine)
 
     async def rebalance(self) -> bool:
         """Divide the queues anew; a paused consumer keeps what it has, as RocketMQ's does."""
@@ -304,7 +281,6 @@ class PushMember(GroupMember):
         return await self._rebalancer.rebalance(topics)
 
     async def reset_offsets(self, topic: str, offsets: dict[QueueRef, int]) -> None:
-        """An operator moved the group."""
         wanted = {queue: offset for queue, offset in offsets.items() if queue.topic == topic}
         await self._rebalancer.reset_offsets(wanted, self.offsets)
         self.instance.rebalance_now()
@@ -330,7 +306,6 @@ class PushMember(GroupMember):
         )
 
     async def consume_directly(self, message: StoredMessage, broker: str) -> dict[str, Any]:
-        """Give one message to the listener now."""
         queue = QueueRef(message.topic, broker, message.queue_id)
         return await self.service.consume_directly(ReceivedMessage(message, queue))
 
@@ -440,8 +415,7 @@ class PushMember(GroupMember):
         )
 
     def _make_allocator(self) -> Allocator:
-        strategy = self._options["strategy"]
-        allocator = self._allocator(strategy)
+        allocator, strategy = super()._make_allocator(), self._strategy
         if self.pop is None:
             return allocator
         # A strategy of the user's own cannot be sent: AVG stands in for it.

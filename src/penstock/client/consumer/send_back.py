@@ -85,7 +85,6 @@ class SendBack:
 def back_header(
     message: ReceivedMessage, group: str, delay_level: int, retries_max: int
 ) -> SendBackHeader:
-    """The request that gives a message back."""
     return SendBackHeader(
         offset=message.commit_log_offset,
         group=group,

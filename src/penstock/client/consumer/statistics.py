@@ -1,9 +1,10 @@
-"""What a consumer did lately: rates, durations and result kinds by topic, and the queues it has.
+"""What a consumer did lately, what it has, and which limit holds which queue.
 
-Figures are kept in slices of a second for the last minute, so a rate is that of now and not that of
+Rates are kept in slices of a second for the last minute, so a rate is that of now and not that of
 the whole life; totals are of the whole life. Everything is counted per list, not per message.
+``running_info`` is the same in the words of RocketMQ's tools, for brokers that ask (request 307).
 
-Not here: who is held by a limit (``thresholds.py``), the broker's view of it (``running_info.py``).
+Not here: the rule of thresholds (``flow/thresholds.py``).
 """
 
 from __future__ import annotations
@@ -33,8 +34,97 @@ from penstock.model.assignment import QueueRef
 from penstock.model.clock import Clock
 from penstock.wire.rocketmq.bodies import SubscriptionData
 
+_log = logging.getLogger(__name__)
+
 WINDOW_S: Final = 60
+MIB: Final = 1 << 20
+HELD_SHOWN_MAX: Final = 50
+"""Held queues named in a property; the number of all is there, too."""
 _SUCCESS: Final = ResultKind.SUCCESS
+
+
+class ConsumerStatistics:
+    """Counters of a consumer, by topic; retries count for the retry topic."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, TopicStatistics] = {}
+
+    def topic(self, name: str) -> TopicStatistics:
+        found = self._topics.get(name)
+        if found is None:
+            found = self._topics[name] = TopicStatistics()
+        return found
+
+    def forget(self, name: str) -> None:
+        self._topics.pop(name, None)
+
+    def figures(self, now_ms: int) -> dict[str, TopicFigures]:
+        return {name: each.figures(now_ms) for name, each in self._topics.items()}
+
+
+class TopicStatistics:
+    """Counters of one topic."""
+
+    __slots__ = (
+        "_calls",
+        "_consumed",
+        "_failed",
+        "_pulled",
+        "_pulls",
+        "results",
+        "retried",
+        "sent",
+    )
+
+    def __init__(self) -> None:
+        self._pulls = Window()
+        self._pulled = Window()
+        self._calls = Window()
+        self._consumed = Window()
+        self._failed = Window()
+        self.results: dict[ResultKind, int] = dict.fromkeys(ResultKind, 0)
+        self.sent = 0
+        self.retried = 0
+
+    def pulled(self, messages: int, spent_ms: float, now_ms: int) -> None:
+        self._pulls.add(1, spent_ms, now_ms)
+        self._pulled.add(messages, 0.0, now_ms)
+
+    def finished(self, calls: Sequence[Finished], now_ms: int) -> None:
+        consumed = failed = succeeded = 0
+        spent_ms = 0.0
+        for call in calls:
+            count = len(call.messages)
+            spent_ms += call.spent_ms
+            if call.kind is _SUCCESS:
+                succeeded += count
+                continue
+            self.results[call.kind] += count
+            if call.is_success:
+                consumed += count
+            else:
+                failed += count
+        self.results[_SUCCESS] += succeeded
+        consumed += succeeded
+        self._calls.add(len(calls), spent_ms, now_ms)
+        if consumed:
+            self._consumed.add(consumed, 0.0, now_ms)
+        if failed:
+            self._failed.add(failed, 0.0, now_ms)
+
+    def figures(self, now_ms: int) -> TopicFigures:
+        return TopicFigures(
+            pulled=self._pulled.count,
+            pulled_per_s=self._pulled.per_second(now_ms),
+            pull_ms=self._pulls.average(now_ms),
+            results=dict(self.results),
+            consumed_per_s=self._consumed.per_second(now_ms),
+            failed_per_s=self._failed.per_second(now_ms),
+            failed_recently=self._failed.recent(now_ms),
+            consume_ms=self._calls.average(now_ms),
+            sent_back=self.sent,
+            retried_locally=self.retried,
+        )
 
 
 class Window:
@@ -81,6 +171,100 @@ class Window:
     def _forget(self, second: int) -> None:
         while self._slices and self._slices[0][0] <= second - WINDOW_S:
             self._slices.popleft()
+
+
+class QueueThresholds(EpisodeSink):
+    """The throttles of all queues of one consumer: their limits, who is held, the log lines (F15).
+
+    Limits are those of a queue, or the topic's divided by the queues owned, computed anew at each
+    change of the assignment. Each episode is two log lines, however often a pull loop looked: which
+    limit holds which queue, with what in its cache; and how long it lasted.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        per_queue: Thresholds,
+        *,
+        topic_messages_max: int = 0,
+        topic_bytes_max: int = 0,
+    ) -> None:
+        self._group = group
+        self._per_queue = per_queue
+        self._topic_messages_max = topic_messages_max
+        self._topic_bytes_max = topic_bytes_max
+        self._throttles: dict[QueueRef, Throttle] = {}
+        self._limits: dict[str, Thresholds] = {}
+        self.episodes: dict[Threshold, int] = dict.fromkeys(Threshold, 0)
+        """Episodes begun since the start, by the limit that began them."""
+
+    def open(self, queue: QueueRef) -> Throttle:
+        limits = self._limits.get(queue.topic, self._per_queue)
+        throttle = Throttle(name_of(queue), limits, self)
+        self._throttles[queue] = throttle
+        return throttle
+
+    def close(self, queue: QueueRef, throttle: Throttle, now_ms: int) -> None:
+        if self._throttles.get(queue) is throttle:
+            del self._throttles[queue]
+        throttle.close(now_ms)
+
+    def divide(self, topic: str, mine: Collection[QueueRef]) -> Thresholds:
+        """The assignment changed: a topic's limits are divided by the queues owned of it."""
+        limits = self._per_queue.divided(self._topic_messages_max, self._topic_bytes_max, len(mine))
+        self._limits[topic] = limits
+        for queue, throttle in self._throttles.items():
+            if queue.topic == topic:
+                throttle.thresholds = limits
+        return limits
+
+    def held(self, now_ms: int) -> list[HeldQueue]:
+        """The queues held now, longest first."""
+        found = [
+            HeldQueue(
+                queue,
+                episode.threshold,
+                episode.limit,
+                episode.since_ms,
+                now_ms - episode.since_ms,
+                episode.cached,
+            )
+            for queue, throttle in self._throttles.items()
+            if (episode := throttle.current(now_ms)) is not None
+        ]
+        return sorted(found, key=lambda each: each.since_ms)
+
+    def entered(self, name: str, episode: HeldEpisode) -> None:
+        self.episodes[episode.threshold] += 1
+        _log.warning(
+            "queue is not pulled: its cache is over the limit",
+            extra={
+                "group": self._group,
+                "queue": name,
+                "threshold": episode.threshold.value,
+                "limit": episode.limit,
+                **episode.cached._asdict(),
+            },
+        )
+
+    def ended(self, name: str, episode: HeldEpisode) -> None:
+        lasted_ms = (episode.until_ms or episode.since_ms) - episode.since_ms
+        _log.info(
+            "queue is pulled again",
+            extra={
+                "group": self._group,
+                "queue": name,
+                "threshold": episode.threshold.value,
+                "limit": episode.limit,
+                "lasted_ms": lasted_ms,
+                "looks": episode.looks,
+            },
+        )
+
+
+def name_of(queue: QueueRef) -> str:
+    """A queue for people: topic, broker, number."""
+    return f"{queue.topic}@{queue.broker}:{queue.queue}"
 
 
 class TopicFigures(NamedTuple):
@@ -145,223 +329,6 @@ class ConsumerFigures(msgspec.Struct, frozen=True):
         return sum(each.cached_bytes for each in self.queues)
 
 
-class TopicStatistics:
-    """Counters of one topic."""
-
-    __slots__ = (
-        "_calls",
-        "_consumed",
-        "_failed",
-        "_pulled",
-        "_pulls",
-        "results",
-        "retried",
-        "sent",
-    )
-
-    def __init__(self) -> None:
-        self._pulls = Window()
-        self._pulled = Window()
-        self._calls = Window()
-        self._consumed = Window()
-        self._failed = Window()
-        self.results: dict[ResultKind, int] = dict.fromkeys(ResultKind, 0)
-        self.sent = 0
-        self.retried = 0
-
-    def pulled(self, messages: int, spent_ms: float, now_ms: int) -> None:
-        """A pull brought messages."""
-        self._pulls.add(1, spent_ms, now_ms)
-        self._pulled.add(messages, 0.0, now_ms)
-
-    def finished(self, calls: Sequence[Finished], now_ms: int) -> None:
-        """Calls of the listener ended."""
-        consumed = failed = succeeded = 0
-        spent_ms = 0.0
-        for call in calls:
-            count = len(call.messages)
-            spent_ms += call.spent_ms
-            if call.kind is _SUCCESS:
-                succeeded += count
-                continue
-            self.results[call.kind] += count
-            if call.is_success:
-                consumed += count
-            else:
-                failed += count
-        self.results[_SUCCESS] += succeeded
-        consumed += succeeded
-        self._calls.add(len(calls), spent_ms, now_ms)
-        if consumed:
-            self._consumed.add(consumed, 0.0, now_ms)
-        if failed:
-            self._failed.add(failed, 0.0, now_ms)
-
-    def figures(self, now_ms: int) -> TopicFigures:
-        """As it is now."""
-        return TopicFigures(
-            pulled=self._pulled.count,
-            pulled_per_s=self._pulled.per_second(now_ms),
-            pull_ms=self._pulls.average(now_ms),
-            results=dict(self.results),
-            consumed_per_s=self._consumed.per_second(now_ms),
-            failed_per_s=self._failed.per_second(now_ms),
-            failed_recently=self._failed.recent(now_ms),
-            consume_ms=self._calls.average(now_ms),
-            sent_back=self.sent,
-            retried_locally=self.retried,
-        )
-
-
-class ConsumerStatistics:
-    """Counters of a consumer, by topic; retries count for the retry topic."""
-
-    def __init__(self) -> None:
-        self._topics: dict[str, TopicStatistics] = {}
-
-    def topic(self, name: str) -> TopicStatistics:
-        """The counters of a topic."""
-        found = self._topics.get(name)
-        if found is None:
-            found = self._topics[name] = TopicStatistics()
-        return found
-
-    def forget(self, name: str) -> None:
-        """The topic is not subscribed any more."""
-        self._topics.pop(name, None)
-
-    def figures(self, now_ms: int) -> dict[str, TopicFigures]:
-        """All topics, now."""
-        return {name: each.figures(now_ms) for name, each in self._topics.items()}
-
-
-# ---- thresholds ---------------------------------------------------------------------------------
-# The thresholds of all queues of one consumer: their limits, who is held, and the log lines (F15).
-#
-# One ``Throttle`` per owned queue. Limits are those of a queue, or the topic's divided by the
-# queues owned, computed anew at each change of the assignment. Each episode is two log lines,
-# however often a pull loop looked: which limit holds which queue, with what in its cache; and how
-# long it lasted.
-#
-# Not here: the rule (``flow/thresholds.py``).
-
-
-_log = logging.getLogger(__name__)
-
-
-class HeldQueue(NamedTuple):
-    """A queue that is not pulled because of a limit, for ``consumer.statistics()``."""
-
-    queue: QueueRef
-    threshold: Threshold
-    limit: int
-    since_ms: int
-    """Monotonic."""
-    held_ms: int
-    """How long until now."""
-    cached: Cached
-    """What was cached when it began."""
-
-
-class QueueThresholds(EpisodeSink):
-    """The throttles of a consumer's queues."""
-
-    def __init__(
-        self,
-        group: str,
-        per_queue: Thresholds,
-        *,
-        topic_messages_max: int = 0,
-        topic_bytes_max: int = 0,
-    ) -> None:
-        self._group = group
-        self._per_queue = per_queue
-        self._topic_messages_max = topic_messages_max
-        self._topic_bytes_max = topic_bytes_max
-        self._throttles: dict[QueueRef, Throttle] = {}
-        self._limits: dict[str, Thresholds] = {}
-        self.episodes: dict[Threshold, int] = dict.fromkeys(Threshold, 0)
-        """Episodes begun since the start, by the limit that began them."""
-
-    def open(self, queue: QueueRef) -> Throttle:
-        """The throttle of a queue that is ours now."""
-        limits = self._limits.get(queue.topic, self._per_queue)
-        throttle = Throttle(name_of(queue), limits, self)
-        self._throttles[queue] = throttle
-        return throttle
-
-    def close(self, queue: QueueRef, throttle: Throttle, now_ms: int) -> None:
-        """The queue is given up."""
-        if self._throttles.get(queue) is throttle:
-            del self._throttles[queue]
-        throttle.close(now_ms)
-
-    def divide(self, topic: str, mine: Collection[QueueRef]) -> Thresholds:
-        """The assignment changed: a topic's limits are divided by the queues owned of it."""
-        limits = self._per_queue.divided(self._topic_messages_max, self._topic_bytes_max, len(mine))
-        self._limits[topic] = limits
-        for queue, throttle in self._throttles.items():
-            if queue.topic == topic:
-                throttle.thresholds = limits
-        return limits
-
-    def held(self, now_ms: int) -> list[HeldQueue]:
-        """The queues held now, longest first."""
-        found = [
-            HeldQueue(
-                queue,
-                episode.threshold,
-                episode.limit,
-                episode.since_ms,
-                now_ms - episode.since_ms,
-                episode.cached,
-            )
-            for queue, throttle in self._throttles.items()
-            if (episode := throttle.current(now_ms)) is not None
-        ]
-        return sorted(found, key=lambda each: each.since_ms)
-
-    def entered(self, name: str, episode: HeldEpisode) -> None:
-        """Log and count: a queue is held."""
-        self.episodes[episode.threshold] += 1
-        _log.warning(
-            "queue is not pulled: its cache is over the limit",
-            extra={
-                "group": self._group,
-                "queue": name,
-                "threshold": episode.threshold.value,
-                "limit": episode.limit,
-                **episode.cached._asdict(),
-            },
-        )
-
-    def ended(self, name: str, episode: HeldEpisode) -> None:
-        """Log: it is pulled again."""
-        lasted_ms = (episode.until_ms or episode.since_ms) - episode.since_ms
-        _log.info(
-            "queue is pulled again",
-            extra={
-                "group": self._group,
-                "queue": name,
-                "threshold": episode.threshold.value,
-                "limit": episode.limit,
-                "lasted_ms": lasted_ms,
-                "looks": episode.looks,
-            },
-        )
-
-
-def name_of(queue: QueueRef) -> str:
-    """A queue for people: topic, broker, number."""
-    return f"{queue.topic}@{queue.broker}:{queue.queue}"
-
-
-# ---- pop figures --------------------------------------------------------------------------------
-# What pop mode did and has, for ``consumer.statistics()``.
-#
-# Not here: counting (``pop_settling.py``, ``pop_service.py``).
-
-
 class PopFigures(NamedTuple):
     """Pop mode, now."""
 
@@ -379,24 +346,18 @@ class PopFigures(NamedTuple):
     """Places that are not popped because of the limit: which, since when."""
 
 
-# ---- running info -------------------------------------------------------------------------------
-# What a consumer tells a broker that asks for it (request 307), in the words of RocketMQ's tools.
-#
-# ``mqadmin consumerStatus`` and Penstock's own tools show it. Besides RocketMQ's fields, properties
-# say which threshold holds which queue since when, so that a slow listener is seen from the broker:
-#
-# | "held": "orders@broker-a:0 by messages (limit 1000) since 2024-05-01T12:00:00Z; ..."
-#
-# Times inside the client are monotonic; here they are wall times, computed from how long ago it
-# was.
-#
-# Not here: collecting the figures (``statistics.py``, ``thresholds.py``), queues as JSON keys
-# (``queue_tables.py``).
+class HeldQueue(NamedTuple):
+    """A queue that is not pulled because of a limit, for ``consumer.statistics()``."""
 
-
-MIB: Final = 1 << 20
-HELD_SHOWN_MAX: Final = 50
-"""Held queues named in a property; the number of all is there, too."""
+    queue: QueueRef
+    threshold: Threshold
+    limit: int
+    since_ms: int
+    """Monotonic."""
+    held_ms: int
+    """How long until now."""
+    cached: Cached
+    """What was cached when it began."""
 
 
 class ConsumerFacts(NamedTuple):
@@ -423,7 +384,16 @@ def running_info(
     popped: Mapping[QueueRef, dict[str, Any]] | None = None,
     with_stacks: bool = False,
 ) -> dict[str, Any]:
-    """The body of the answer; ``mqTable`` has ``QueueRef`` keys."""
+    """The body of the answer; ``mqTable`` has ``QueueRef`` keys.
+
+    Besides RocketMQ's fields, properties say which threshold holds which queue since when, so that
+    a slow listener is seen from the broker:
+
+        "held": "orders@broker-a:0 by messages (limit 1000) since 2024-05-01T12:00:00Z; ..."
+
+    Times inside the client are monotonic; here they are wall times, computed from how long ago it
+    was.
+    """
     ahead_ms = clock.wall_ms() - clock.monotonic_ms()
     info: dict[str, Any] = {
         "properties": {**_properties(facts), **_held(held, ahead_ms)},

@@ -49,7 +49,6 @@ class Subscription(msgspec.Struct, frozen=True):
 
     @property
     def topic(self) -> str:
-        """The topic."""
         return self.data.topic
 
     @property
@@ -112,15 +111,12 @@ class Subscriptions:
         return topic in self._by_topic
 
     def get(self, topic: str) -> Subscription | None:
-        """The subscription of a topic."""
         return self._by_topic.get(topic)
 
     def all(self) -> list[Subscription]:
-        """Every subscription."""
         return list(self._by_topic.values())
 
     def topics(self) -> set[str]:
-        """The topics subscribed to."""
         return set(self._by_topic)
 
     def add(
@@ -156,7 +152,6 @@ class ConsumeFrom(StrEnum):
 
     @property
     def wire(self) -> ConsumeFromWhere:
-        """Its name in a heartbeat."""
         return _WIRE[self]
 
 

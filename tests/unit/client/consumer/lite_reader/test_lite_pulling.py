@@ -5,12 +5,14 @@ import functools
 
 import pytest
 
-from penstock.client.consumer.lite_reader import LiteCache, LitePullLoops, LiteQueue
+from kit.client.parts import MemoryOffsetStore
+from penstock.client.consumer.lite_reader import LiteReader
+from penstock.client.consumer.offsets import OffsetTable
+from penstock.client.consumer.options import LitePullOptions
 from penstock.client.consumer.pulling import PullResult, PullStatus
-from penstock.client.consumer.statistics import QueueThresholds
 from penstock.client.errors import BrokerRefused, TimedOut
 from penstock.client.message import ReceivedMessage
-from penstock.flow.thresholds import Thresholds
+from penstock.client.options import resolve
 from penstock.model.assignment import QueueRef
 from penstock.testing.clock import ManualClock
 from penstock.wire.rocketmq.stored import StoredMessage
@@ -36,26 +38,29 @@ def found(queue, *offsets, next_offset=None, size=1):
     return PullResult(queue, PullStatus.FOUND, messages, after, 0, 1000)
 
 
+class Arrivals(asyncio.Event):
+    """Counts them."""
+
+    count = 0
+
+    def set(self):
+        self.count += 1
+        super().set()
+
+
 class Bench:
     """Loops whose pulls a test answers."""
 
     def __init__(self, *, limits=(1000, 1000, 2000), messages_max=10_000):
         self.clock = ManualClock()
-        self.cache = LiteCache()
         self.asked = []
-        self.arrivals = 0
-        self.pulling = LitePullLoops(
-            self.cache,
-            QueueThresholds("g", Thresholds(*limits)),
-            self.clock,
-            pull=self.pull,
-            messages_max=messages_max,
-            exception_delay_ms=1_000,
-            arrived=self.arrived,
-        )
-
-    def arrived(self):
-        self.arrivals += 1
+        options = resolve(LitePullOptions, {"pull_threshold_all": messages_max})
+        names = ("pull_threshold_messages", "pull_threshold_bytes", "pull_threshold_span")
+        options |= dict(zip(names, limits, strict=True))
+        offsets = OffsetTable(MemoryOffsetStore())
+        self.reader = LiteReader("g", options, offsets, self.clock, pull=self.pull)
+        self.reader._arrival = self.arrivals = Arrivals()
+        self.cache = self.reader.cache
 
     async def pull(self, queue, offset):
         answer = asyncio.get_running_loop().create_future()
@@ -63,10 +68,7 @@ class Bench:
         return await answer
 
     def open(self, ref=A, offset=0):
-        queue = LiteQueue(ref, offset, self.clock.monotonic_ms())
-        self.cache.add(queue)
-        self.pulling.start(queue)
-        return queue
+        return self.reader.open(ref, offset)
 
     async def answer(self, result):
         _, _, answer = self.asked[-1]
@@ -93,7 +95,7 @@ async def test_each_answer_is_followed_by_the_next_pull():
     await bench.answer(found(A, 0, 1))
     await bench.answer(PullResult(A, PullStatus.NO_MATCHED_MESSAGE, [], 9, 0, 9))
     assert bench.offsets_asked() == [0, 2, 9]
-    assert bench.arrivals == 1
+    assert bench.arrivals.count == 1
 
 
 @run
@@ -101,9 +103,9 @@ async def test_a_paused_queue_looks_again_after_a_second():
     bench = Bench()
     queue = bench.open()
     bench.cache.pause([A])
-    assert bench.pulling.look(queue, 5) == 1_000
+    assert bench.reader.look(queue, 5) == 1_000
     bench.cache.resume([A])
-    assert bench.pulling.look(queue, 5) == 0
+    assert bench.reader.look(queue, 5) == 0
 
 
 @pytest.mark.parametrize(
@@ -124,8 +126,8 @@ def test_a_queue_above_a_limit_looks_again_after_50_ms(limits, offsets, held):
         await turns()
         await bench.answer(found(A, *offsets, size=10))
         now_ms = bench.clock.monotonic_ms()
-        assert bench.pulling.look(queue, now_ms) == (50 if held else 0)
-        assert [each.threshold.value for each in bench.pulling.held(now_ms)] == (
+        assert bench.reader.look(queue, now_ms) == (50 if held else 0)
+        assert [each.threshold.value for each in bench.reader.held(now_ms)] == (
             [held] if held else []
         )
         assert len(bench.asked) == (1 if held else 2)
@@ -143,8 +145,8 @@ async def test_the_limit_of_all_queues_holds_each_of_them_and_says_since_when():
     await turns()
     since_ms = bench.clock.monotonic_ms()
     bench.clock.advance(40)
-    assert bench.pulling.look(other, bench.clock.monotonic_ms()) == 50
-    held = bench.pulling.held(bench.clock.monotonic_ms())
+    assert bench.reader.look(other, bench.clock.monotonic_ms()) == 50
+    held = bench.reader.held(bench.clock.monotonic_ms())
     assert [(each.queue, each.limit, each.since_ms, each.held_ms) for each in held] == [
         (A, 3, since_ms, 40),
         (B, 3, since_ms, 40),
@@ -158,7 +160,7 @@ async def test_a_held_queue_is_not_an_idle_one():
     await turns()
     await bench.answer(found(A, 0, 1))
     bench.clock.advance(119_000)
-    bench.pulling.look(queue, bench.clock.monotonic_ms())
+    bench.reader.look(queue, bench.clock.monotonic_ms())
     bench.clock.advance(119_000)
     assert not queue.is_idle(bench.clock.monotonic_ms())
 
@@ -171,11 +173,11 @@ async def test_a_poll_that_makes_room_wakes_a_held_queue():
     await bench.answer(found(A, 0, 1, 2, 3, 4))
     assert len(bench.asked) == 1
     bench.cache.take(2)
-    bench.pulling.took(A)
+    bench.reader.took(A)
     await turns()
     assert len(bench.asked) == 1
     bench.cache.take(1)
-    bench.pulling.took(A)
+    bench.reader.took(A)
     await turns()
     assert bench.offsets_asked() == [0, 5]
 
@@ -189,7 +191,7 @@ async def test_a_poll_that_makes_room_wakes_a_held_queue():
     ],
 )
 def test_flow_control_by_the_broker_is_waited_out_shortly_anything_else_longer(problem, wait_ms):
-    assert Bench().pulling.delay_after(problem) == wait_ms
+    assert Bench().reader.delay_after(problem) == wait_ms
 
 
 @run
@@ -198,7 +200,7 @@ async def test_a_failed_pull_is_tried_again_at_the_same_offset():
     queue = bench.open(offset=7)
     await turns()
     await bench.answer(TimedOut("b", 1))
-    bench.pulling.wake(queue)
+    bench.reader.wake(queue)
     await turns()
     assert bench.offsets_asked() == [7, 7]
 
@@ -206,10 +208,9 @@ async def test_a_failed_pull_is_tried_again_at_the_same_offset():
 @run
 async def test_a_seek_abandons_the_pull_under_way():
     bench = Bench()
-    queue = bench.open()
+    bench.open()
     await turns()
-    bench.cache.seek(A, 40)
-    bench.pulling.restart(queue)
+    bench.reader.seek(A, 40)
     await turns()
     assert bench.offsets_asked() == [0, 40]
     assert bench.asked[0][2].cancelled()
@@ -230,10 +231,9 @@ async def test_an_offset_that_was_removed_is_passed_and_one_beyond_the_end_is_ta
 @run
 async def test_a_stopped_queue_is_pulled_no_more():
     bench = Bench()
-    queue = bench.open()
+    bench.open()
     await turns()
-    bench.cache.drop(A)
-    bench.pulling.stop(queue)
+    await bench.reader.close(A)
     await turns()
     assert bench.asked[0][2].cancelled()
     assert len(bench.asked) == 1
