@@ -24,7 +24,7 @@ def places(pieces: list[TagRun]) -> dict[int, Place]:
     found: dict[int, Place] = {}
     for piece in pieces:
         offsets = piece.settled_offsets
-        if piece.is_batch:
+        if piece.at < 0:
             found[piece.first_tag] = (piece.holder, piece.queue_id, tuple(offsets))
             continue
         assert len(offsets) == piece.tags

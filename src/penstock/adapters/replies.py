@@ -1,15 +1,17 @@
-"""What a channel sends, in order, although some answers are known later than others (D6).
+"""What a channel sends, in order, although some replies are known later than others (D6).
 
-An answer to a durable change leaves after the commit that holds it; everything the channel says
-later, deliveries too, stays behind it. Such an answer has a ``ReplySlot`` in the line; without one
+A reply to a durable change leaves after the commit that holds it; everything the channel says
+later, deliveries too, stays behind it. Such a reply has a ``ReplySlot`` in the queue; without one
 nothing is kept::
 
-    declare-ok (place, not durable yet) | deliver | bind-ok (place, durable) | deliver
+    reply (slot, not durable yet) | deliver | reply (slot, durable) | deliver
 
-Bounds: the session stops reading at ``amqp.answers_held_bytes_max``; deliveries kept here count as
-unsent (F14).
-Not here: the connection's outbox (``session.py``).
+Bounds: a connection stops reading when too much is kept here (``held_bytes``); deliveries kept here
+count as unsent (F14), which ``HandOverCount`` sees to.
+Not here: frames, the connection's outbox, the limit of what is unsent (``flow/budgets.py``).
 """
+
+from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -17,30 +19,12 @@ from typing import Final
 
 from penstock.flow.budgets import UnsentLimit
 
-PLACE_BYTES: Final = 256
-"""What a place weighs, beside the answer in it."""
-
-
-class ReplySlot:
-    """Where an answer will be that is not known, or may not leave, yet."""
-
-    __slots__ = ("_line", "data", "is_filled")
-
-    def __init__(self, line: "ReplyQueue") -> None:
-        self._line = line
-        self.data = b""
-        self.is_filled = False
-
-    def fill(self, data: bytes) -> None:
-        """The answer, or nothing; it leaves when all before it have left. Once is enough."""
-        if not self.is_filled:
-            self.is_filled = True
-            self.data = data
-            self._line.advance()
+SLOT_BYTES: Final = 256
+"""What a slot weighs, beside the reply in it."""
 
 
 class ReplyQueue:
-    """One channel's frames between its handlers and the connection's outbox."""
+    """One channel's bytes between its handlers and the connection's outbox, in order."""
 
     __slots__ = (
         "_changed",
@@ -73,23 +57,23 @@ class ReplyQueue:
             self._send(data)
 
     def reserve(self) -> ReplySlot:
-        """A place for an answer; what is sent from now on stays behind it."""
-        place = ReplySlot(self)
-        self._kept.append(place)
+        """A slot for a reply; what is sent from now on stays behind it."""
+        slot = ReplySlot(self)
+        self._kept.append(slot)
         self.is_waiting = True
-        self.held_bytes += PLACE_BYTES
+        self.held_bytes += SLOT_BYTES
         self._changed()
-        return place
+        return slot
 
     def advance(self) -> None:
-        """A place was filled: send everything up to the next empty one."""
+        """A slot was filled: send everything up to the next empty one."""
         kept = self._kept
         while kept:
             first = kept[0]
             if isinstance(first, ReplySlot):
                 if not first.is_filled:
                     break
-                self.held_bytes -= PLACE_BYTES
+                self.held_bytes -= SLOT_BYTES
                 data = first.data
             else:
                 self.held_bytes -= len(first)
@@ -115,18 +99,31 @@ class ReplyQueue:
         self.held_bytes = self.deliveries = self.delivery_bytes = 0
 
 
-# ---- handed over --------------------------------------------------------------------------------
-# Which deliveries a socket has taken (F14), by the only thing it says: "everything so far".
-#
-# The engine counts a delivery as unsent when it makes it; the session hands it over at the end of a
-# turn, unless it stays behind an answer that waits (``answer_line.py``). So only what was handed
-# over may be called sent, not all that is unsent by now.
-#
-# Not here: the limit itself (``flow/budgets.py``).
+class ReplySlot:
+    """Where a reply will be that is not known, or may not leave, yet."""
+
+    __slots__ = ("_queue", "data", "is_filled")
+
+    def __init__(self, queue: ReplyQueue) -> None:
+        self._queue: Final = queue
+        self.data = b""
+        self.is_filled = False
+
+    def fill(self, data: bytes) -> None:
+        """The reply, or nothing; it leaves when all before it have left. Once is enough."""
+        if not self.is_filled:
+            self.is_filled = True
+            self.data = data
+            self._queue.advance()
 
 
 class HandOverCount:
-    """Deliveries of one connection that its socket has, or had."""
+    """Which deliveries a socket has taken (F14), by the only thing it says: "everything so far".
+
+    The engine counts a delivery as unsent when it makes it; the connection hands it over at the end
+    of a turn, unless it stays behind a reply that waits. So only what was handed over may be called
+    sent, not all that is unsent by now.
+    """
 
     __slots__ = ("_bytes", "_messages", "_unsent")
 
@@ -136,11 +133,11 @@ class HandOverCount:
         self._bytes = 0
 
     def count(self, waiting: Iterable[ReplyQueue]) -> None:
-        """All that is unsent is handed over, but for what waits in these lines."""
+        """All that is unsent is handed over, but for what waits in these queues."""
         self._messages, self._bytes = self._unsent.messages, self._unsent.bytes
-        for line in waiting:
-            self._messages -= line.deliveries
-            self._bytes -= line.delivery_bytes
+        for queue in waiting:
+            self._messages -= queue.deliveries
+            self._bytes -= queue.delivery_bytes
 
     def taken(self) -> bool:
         """The socket took it all; True when this lets deliveries go on."""

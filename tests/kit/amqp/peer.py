@@ -14,7 +14,7 @@ import msgspec
 from kit.workbench import Workbench
 from penstock.adapters.amqp.broker import AmqpBroker
 from penstock.adapters.amqp.connection import AmqpConnection
-from penstock.adapters.amqp.factory import open_house
+from penstock.adapters.amqp.factory import open_broker
 from penstock.adapters.amqp.topology.queue import AmqpQueue
 from penstock.adapters.contract import Peer
 from penstock.engine.broker import Engine
@@ -85,7 +85,7 @@ class AmqpBench(Workbench):
             facts=fact_readers(),
             burials=dead_letter_formats(),
         )
-        self.broker = open_house(self.engine, self.clock, self.settings)
+        self.broker = open_broker(self.engine, self.clock, self.settings)
 
     def peer(self, *, host: str = "127.0.0.1") -> AmqpPeer:
         """A client that has connected and said nothing yet."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.adapters.replies import PLACE_BYTES, HandOverCount, ReplyQueue
+from penstock.adapters.replies import SLOT_BYTES, HandOverCount, ReplyQueue
 from penstock.flow.budgets import UnsentLimit
 
 
@@ -31,7 +31,7 @@ def test_what_is_said_behind_a_place_waits_for_it(bench):
     place = bench.line.reserve()
     bench.line.send(b"later")
     assert bench.line.is_waiting
-    assert bench.line.held_bytes == PLACE_BYTES + 5
+    assert bench.line.held_bytes == SLOT_BYTES + 5
     place.fill(b"first")
     assert bench.sent == [b"first", b"later"]
     assert bench.line.held_bytes == 0

@@ -1,11 +1,11 @@
 """What all AMQP connections of a broker share: virtual hosts, users, connections, deadlines.
 
-One per process, made when the listeners are open and before anybody is accepted; ``open_house`` in
-``factory.py`` fills it with what the catalog knows. Virtual host ``/`` is space "" (D9), any other
-``v`` is space ``v``; ``/`` always exists.
+One per process, made when the listeners are open and before anybody is accepted. Virtual host ``/``
+is space "" (D9), any other ``v`` is space ``v``; ``/`` always exists.
 
 Parts with deadlines that belong to no connection add themselves to ``broker.timers``.
-Not here: one connection (``connection.py``), what a virtual host has (``vhost.py``).
+Not here: what even those below know (``context.py``), one connection (``connection.py``), what a
+virtual host has (``topology/vhost.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.adapters.amqp.context import AmqpContext
 from penstock.adapters.amqp.direct_reply import DirectReplyRegistry
 from penstock.adapters.amqp.statistics import DeliveryCounters
 from penstock.adapters.amqp.topology.limits import TopologyLimits
-from penstock.adapters.amqp.topology.vhost import VirtualHost
+from penstock.adapters.amqp.topology.vhost import DEFAULT_VHOST, VirtualHost
 from penstock.adapters.amqp.transactions import TxBudget
 from penstock.adapters.amqp.users import Users
 from penstock.adapters.content_budget import ContentBudget, ContentShare
@@ -33,13 +33,16 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.connection import AmqpConnection
 
 VHOST_KIND: Final = "amqp.vhost"
-DEFAULT_VHOST: Final = "/"
 LOOK_MS: Final = 60_000
 """A delivery is found to be late by at most this."""
 
 
 class AmqpBroker:
-    """Shared state of the AMQP listener."""
+    """The AMQP side of the broker: who may log in, who is connected, what is declared.
+
+    Made with what the catalog knows; what changes later is defined in the catalog by whoever
+    changes it. Connections know it by ``ConnectionHost`` only.
+    """
 
     def __init__(self, engine: Engine, clock: Clock, settings: Settings) -> None:
         self.context: Final = AmqpContext(engine, clock, settings)

@@ -276,7 +276,7 @@ class AmqpConnection:
         if outbox and self.heartbeat:
             self._heartbeat.sent_ms = self.clock.monotonic_ms()
         if self.unsent.messages:
-            self._handed_over.count([channel.replies for channel in self.waiting])
+            self._handed_over.count([each.replies for each in self.waiting] if self.waiting else [])
         return outbox
 
     def flushed(self, unsent_bytes: int) -> None:

@@ -508,7 +508,7 @@ class TagRun(msgspec.Struct, eq=False):
     queue_id: QueueId
     offsets: list[int]
     at: int = 0
-    """Where in the list its offsets begin; negative when all of them have one tag."""
+    """Where in the list its offsets begin; negative for the one tag of a record with several."""
     time_ms: int = 0
     """Monotonic time of its first delivery."""
 
@@ -523,11 +523,6 @@ class TagRun(msgspec.Struct, eq=False):
             return offsets
         return offsets[at : at + tags]
 
-    @property
-    def is_batch(self) -> bool:
-        """True for the one tag of a record with several messages in it."""
-        return self.at < 0
-
     def part(self, first_tag: int, tags: int) -> TagRun:
         return TagRun(
             first_tag,
@@ -535,7 +530,7 @@ class TagRun(msgspec.Struct, eq=False):
             self.holder,
             self.queue_id,
             offsets=self.offsets,
-            at=self.at if self.is_batch else self.at + first_tag - self.first_tag,
+            at=self.at if self.at < 0 else self.at + first_tag - self.first_tag,
             time_ms=self.time_ms,
         )
 
@@ -591,10 +586,10 @@ class UnackedTags:
         last = self._runs[-1] if self._runs else None
         if (
             last is not None
-            and last.end_tag == first
+            and last.first_tag + last.tags == first
             and last.holder is holder
             and last.queue_id == queue_id
-            and not last.is_batch
+            and last.at >= 0
             and len(last.offsets) + count <= RUN_TAGS_MAX
             and now_ms - last.time_ms < RUN_AGE_MS_MAX
         ):
@@ -718,7 +713,7 @@ class UnackedTags:
     def _split(self, at: int, tag: int) -> None:
         """Make two runs of one; the second begins with this tag."""
         run = self._runs[at]
-        behind = run.part(tag, run.end_tag - tag)
+        behind = run.part(tag, run.first_tag + run.tags - tag)
         # The list is not cut: both go on in it, and only the last one may ever grow.
         run.tags -= behind.tags
         self._runs.insert(at + 1, behind)

@@ -5,7 +5,7 @@ default exchange, ``amq.*``), 406 for a declare that differs from what is there.
 unbinding what is not there is a success. Carriage returns and line feeds in names are dropped.
 
 ``declare_exchange`` and ``delete_exchange`` serve the management API too.
-Not here: bindings as such (``bindings.py``), queues (``queues.py``).
+Not here: bindings as such (``topology/exchange.py``), queues (``queue_commands.py``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The AMQP listener's factory, and the one place where a house is opened."""
+"""The AMQP listener's factory, and the one place where an ``AmqpBroker`` is made."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 AMQP: Final = "amqp"
 
 
-def open_house(engine: Engine, clock: Clock, settings: Settings) -> AmqpBroker:
-    """A house with everything in it that the catalog knows; tests use it directly."""
+def open_broker(engine: Engine, clock: Clock, settings: Settings) -> AmqpBroker:
+    """What all connections share, with its timers; tests use it directly."""
     broker = AmqpBroker(engine, clock, settings)
     broker.timers.add(ConsumerTimeouts(broker))
     broker.timers.add(Sampler(broker))
@@ -41,7 +41,7 @@ class AmqpFactory:
     def open(self, engine: Engine, clock: Clock, endpoints: Mapping[str, str]) -> Timers:
         """The listeners are open, nobody is connected yet; what has to be driven from now on."""
         del endpoints
-        self._broker = open_house(engine, clock, self._settings)
+        self._broker = open_broker(engine, clock, self._settings)
         return self._broker.timers
 
     @property

@@ -14,7 +14,8 @@ that rejects drops silently, as RabbitMQ does, and everything else closes the ch
 of the refusal: a publisher that was held too long learns the name of the queue (D23).
 
 Invariant (law 6): a publish is either given to the engine once, or it has had all its answers here.
-Not here: its routes (``publish_routes.py``, ``router.py``), numbers of confirms (``confirm.py``).
+Not here: routes (``topology/router.py``), transactions (``transactions.py``), when something is
+durable (``engine/commit.py``), the arithmetic of confirms (``flow/confirms.py``).
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ class ChannelPublisher:
         for token, refusal in refusals:
             # With confirms, only those from before the select have had no answer.
             if token == PLAIN_TOKEN and refusal.kind not in _SILENT:
-                self._channel.fail(_told(refusal))
+                self._channel.fail(_close_for(refusal))
                 return
 
     # On the way.
@@ -267,8 +268,8 @@ def _wrong_mode(text: str) -> AmqpError:
     return AmqpError(ReplyCode.PRECONDITION_FAILED, text)
 
 
-def _told(refusal: Refusal) -> AmqpError:
-    """A refusal in the words of a close."""
+def _close_for(refusal: Refusal) -> AmqpError:
+    """What closes the channel for a refusal."""
     is_ours = refusal.kind is RefusalKind.SYNC_FAILED
     code = ReplyCode.INTERNAL_ERROR if is_ours else ReplyCode.PRECONDITION_FAILED
     # Most texts name whom to blame first; others do not.
@@ -277,22 +278,18 @@ def _told(refusal: Refusal) -> AmqpError:
     return AmqpError(code, text).about(0, 60, 40)
 
 
-# ---- confirm ------------------------------------------------------------------------------------
-# Publisher confirms of one channel: which publishes were stored, in as few frames as can say it.
-#
-# From confirm.select on, publishes are numbered from 1. An ack says "as safe as it was asked for":
-# persistent ones are durable, transient ones stored, unroutable ones dropped (they have no queue to
-# be lost from). A nack says "not stored": a full queue that rejects, a hold that lasted too long, a
-# disk that refused. What was answered in one turn leaves as one cumulative ack where that is true
-# of all before it, and singly where it is not (sheet 3.6).
-#
-# Invariant: each publish is answered once; what was published before the select never is.
-# Bound: the open ones are bounded by what the engine holds of the connection (F9).
-# Not here: when something is durable (``engine/commit.py``), the arithmetic (``flow/confirms.py``).
-
-
 class Confirms:
-    """The publishes of one channel that wait for an answer."""
+    """Publisher confirms of one channel: what was stored, in as few frames as can say it.
+
+    From confirm.select on, publishes are numbered from 1. An ack says "as safe as it was asked
+    for": persistent ones are durable, transient ones stored, unroutable ones dropped (they have no
+    queue to be lost from). A nack says "not stored": a full queue that rejects, a hold that lasted
+    too long, a disk that refused. What was answered in one turn leaves as one cumulative ack where
+    that is true of all before it, and singly where it is not (sheet 3.6).
+
+    Invariant: each publish is answered once; what was published before the select never is.
+    Bound: the open ones are bounded by what the engine holds of the connection (F9).
+    """
 
     __slots__ = ("_acked", "_ledger", "_nacked", "_number", "expect")
 

@@ -5,7 +5,7 @@ in a declaration, where it asks for a name of ours. Carriage returns and line fe
 dropped. Deleting or unbinding what is not there is a success. What concerns a durable queue is
 answered when the catalog has it (D6).
 
-Not here: the queues (``queue_book.py``), bindings as such (``bindings.py``).
+Not here: the queues (``topology/queue_registry.py``), bindings as such (``topology/exchange.py``).
 """
 
 from __future__ import annotations

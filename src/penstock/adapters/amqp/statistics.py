@@ -1,12 +1,16 @@
-"""What clients were given of a queue, or on a channel, and what they acknowledged, since the start.
+"""What clients were given and acknowledged since the start, and how fast any statistics grow.
 
-Names are RabbitMQ's: ``deliver`` and ``get`` are for those who acknowledge, ``..._no_ack`` for
-those who do not; ``redeliver`` are those of them that came again. Counted per list, never per
-message, by whoever sends or settles the list.
+``DeliveryCounters`` belong to a channel, a queue or a vhost. Names are RabbitMQ's: ``deliver`` and
+``get`` are for those who acknowledge, ``..._no_ack`` for those who do not; ``redeliver`` are those
+of them that came again. Counted per list, never per message, by whoever sends or settles the list.
 
 What a queue had when it was deleted goes on counting in its vhost (``gone``), so that totals never
 go back.
-Not here: publishes, which the engine counts; rates (``rates.py``).
+
+``Rates`` are per second between the last two samples, whoever looks. ``management/statistics.py``
+takes the samples, every five seconds as RabbitMQ does; a look changes nothing, so everybody sees
+the same rate. Before its second sample an object has none (0.0).
+Not here: publishes, which the engine counts.
 """
 
 from __future__ import annotations
@@ -17,6 +21,13 @@ from typing import Any, Final, NamedTuple
 NAMES: Final = (
     "ack", "deliver", "deliver_no_ack", "get", "get_empty", "get_no_ack", "redeliver",
 )  # fmt: skip
+OBJECTS_MAX: Final = 100_000
+"""Objects with a history; more of them show 0.0."""
+GAUGE_PREFIX: Final = "messages"
+"""Fields with such names go up and down; others only up, unless they are another object's."""
+
+Statistics = Any
+"""A named tuple of whole numbers; every object has one kind of it for life."""
 
 
 class DeliveryCounters:
@@ -61,42 +72,23 @@ class DeliveryCounters:
         return self.deliver + self.deliver_no_ack + self.get + self.get_no_ack
 
 
-def total(tallies: Iterable[DeliveryCounters]) -> DeliveryCounters:
+def total(counters: Iterable[DeliveryCounters]) -> DeliveryCounters:
     whole = DeliveryCounters()
-    for each in tallies:
+    for each in counters:
         whole.add(each)
     return whole
-
-
-# ---- rates --------------------------------------------------------------------------------------
-# Rates of figures: how much per second between the last two samples, whoever looks.
-#
-# ``sampler.py`` takes the samples, every five seconds as RabbitMQ does; a look changes nothing, so
-# everybody sees the same rate. Before its second sample an object has none (0.0).
-#
-# Bound: ``OBJECTS_MAX`` objects have a history; more of them show 0.0. What a sweep of the sampler
-# did not meet any more is forgotten at its end.
-# Not here: when to sample (``sampler.py``), what the figures are (``figures.py``).
-
-
-OBJECTS_MAX: Final = 100_000
-GAUGE_PREFIX: Final = "messages"
-"""Figures with such names go up and down; others only up, unless they are another object's."""
-
-Figures = Any
-"""A named tuple of whole numbers; every object has one kind of it for life."""
 
 
 class _History(NamedTuple):
     sweep: int
     at_ms: int
-    now: Figures
+    now: Statistics
     before_ms: int
-    before: Figures | None
+    before: Statistics | None
 
 
 class Rates:
-    """The last two samples of everything."""
+    """The last two samples of everything; what a sweep did not meet is forgotten at its end."""
 
     __slots__ = ("_histories", "_met", "_sweep")
 
@@ -105,18 +97,18 @@ class Rates:
         self._sweep = 0
         self._met = 0
 
-    def sample(self, key: Hashable, figures: Figures, now_ms: int) -> None:
-        """The figures of an object at this moment."""
+    def sample(self, key: Hashable, statistics: Statistics, now_ms: int) -> None:
+        """The statistics of an object at this moment."""
         known = self._histories.get(key)
         if known is None:
             if len(self._histories) < OBJECTS_MAX:
-                self._histories[key] = _History(self._sweep, now_ms, figures, now_ms, None)
+                self._histories[key] = _History(self._sweep, now_ms, statistics, now_ms, None)
                 self._met += 1
             return
         if known.sweep != self._sweep:
             self._met += 1
         if now_ms > known.at_ms:
-            self._histories[key] = _History(self._sweep, now_ms, figures, known.at_ms, known.now)
+            self._histories[key] = _History(self._sweep, now_ms, statistics, known.at_ms, known.now)
 
     def swept(self) -> None:
         """Everything there is was sampled once: what was not is gone."""
@@ -141,11 +133,13 @@ class Rates:
             found[name] = 0.0 if is_other else grown / seconds
         return found
 
-    def details(self, key: Hashable, figures: Figures, names: tuple[str, ...]) -> dict[str, Any]:
-        """Some figures and their rates, as RabbitMQ's ``message_stats`` have them."""
+    def details(
+        self, key: Hashable, statistics: Statistics, names: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Some statistics and their rates, as RabbitMQ's ``message_stats`` have them."""
         rates = self.per_second(key) or {}
         found: dict[str, Any] = {}
         for name in names:
-            found[name] = getattr(figures, name)
+            found[name] = getattr(statistics, name)
             found[f"{name}_details"] = {"rate": round(rates.get(name, 0.0), 1)}
         return found

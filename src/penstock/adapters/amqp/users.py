@@ -171,14 +171,12 @@ def _digest(algorithm: str, salt: bytes, password: str) -> bytes:
     ).digest()
 
 
-# ---- claims -------------------------------------------------------------------------------------
-# What a message may claim about itself, whichever way it comes: a channel or HTTP.
-#
-# Readers rely on ``user-id``: whoever sent the message had that login.
-
-
 def check_claims(claims: Claims, user: User) -> None:
-    """Raise 406 for another user's name and for an expiration that is no number."""
+    """Raise 406 for another user's name and for an expiration that is no number.
+
+    The same for a message of a channel and of HTTP: readers rely on ``user-id``, whoever sent the
+    message had that login.
+    """
     if claims.user_id not in (None, user.name.encode()) and not user.is_impersonator:
         claimed = (claims.user_id or b"").decode("utf-8", "replace")
         text = f"user_id property set to '{claimed}' but authenticated user was '{user.name}'"
