@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 
 from penstock.adapters.amqp import statistics as rates_module
-from penstock.adapters.amqp.management.statistics import broker_figures, vhost_figures
+from penstock.adapters.amqp.management.statistics import broker_statistics, vhost_statistics
 from penstock.adapters.amqp.statistics import NAMES, Rates
 from penstock.wire.amqp.methods.basic import Ack, Consume, Get, Nack
 from penstock.wire.amqp.methods.queue import Declare, Delete
@@ -55,11 +55,11 @@ def test_a_deleted_queue_goes_on_counting_in_its_vhost_and_a_dropped_vhost_in_th
     filled(peer, "q", 2)
     peer.call(1, Get(0, "q", is_no_ack=True))
     team = bench.broker.vhosts["team"]
-    assert (vhost_figures(team).get_no_ack, vhost_figures(team).messages_ready) == (1, 1)
+    assert (vhost_statistics(team).get_no_ack, vhost_statistics(team).messages_ready) == (1, 1)
     peer.call(1, Delete(0, "q"))
-    assert (vhost_figures(team).get_no_ack, vhost_figures(team).messages_ready) == (1, 0)
+    assert (vhost_statistics(team).get_no_ack, vhost_statistics(team).messages_ready) == (1, 0)
     bench.broker.drop_vhost("team")
-    assert broker_figures(bench.broker, []).get_no_ack == 1
+    assert broker_statistics(bench.broker, []).get_no_ack == 1
 
 
 # ---- rates --------------------------------------------------------------------------------------
