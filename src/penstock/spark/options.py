@@ -21,8 +21,6 @@ from penstock.model.errors import PenstockError
 
 # ---- quantities ---------------------------------------------------------------------------------
 # Durations, sizes, numbers and times as people write them in options: "5s", "64m", "200 ms".
-#
-# Not here: which option means what (``options.py``).
 
 
 _NUMBER: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")

@@ -87,7 +87,10 @@ class QueryRow(msgspec.Struct, frozen=True):
 
 
 class Query:
-    """One query."""
+    """One query: its position on each topic, its lease, how fast it drains.
+
+    It keeps no rows and holds no poll; whoever stops hearing of it asks ``is_alive``.
+    """
 
     __slots__ = (
         "_back",
@@ -109,7 +112,7 @@ class Query:
         self.name: Final = name
         self.lease: Final = lease
         self.reads: dict[Topic, Subscription] = {}
-        """Its topics, and its place in each."""
+        """Its topics, and its position on each."""
         self.drain = DrainRate()
         self.last = BatchProgress()
         self.state = "new"
@@ -218,7 +221,7 @@ LEASE_EVENTS_MAX: Final = 256
 
 
 class QueryRegistry:
-    """Every query of one engine."""
+    """Every query of one engine: their rows in the catalog, leases, and brakes on publishers."""
 
     def __init__(
         self,
