@@ -615,7 +615,7 @@ class PopStatistics:
         self.answers: dict[str, int] = dict.fromkeys(PopOutcome, 0)
         self.messages: dict[str, int] = dict.fromkeys(PopEvent, 0)
         tallies = broker.engine.tallies
-        tallies.show("rocketmq_pops", "Answers to pops", "get_message_result", self.answers)
+        tallies.show("rocketmq_pops", "Answers to pops", "outcome", self.answers)
         tallies.show(
             "rocketmq_popped_messages", "What became of popped messages", "event", self.messages
         )
