@@ -58,8 +58,8 @@ class ConcurrentMember(OrderedMember):
     def __init__(self, runtime, broker, store, **options):
         super().__init__(runtime, broker, store, is_broadcasting=True, **options)
         self.takes_back = True
-        self.service = self.keeper.service = ConsumeMessageConcurrentlyService(
-            runtime, self.executor, self.keeper.offsets, self.statistics, give_back=self
+        self.service = self.queue_owner.service = ConsumeMessageConcurrentlyService(
+            runtime, self.executor, self.queue_owner.offsets, self.statistics, give_back=self
         )
         self.given_back = []
 
@@ -125,7 +125,7 @@ class Workplace(RuleBasedStateMachine):
         return [
             (member, queue)
             for member in self.members
-            for queue, assigned in member.keeper.owned().items()
+            for queue, assigned in member.queue_owner.owned().items()
             if not assigned.is_dropped
             and assigned.next_offset < self.ends[queue]
             and member.requests.is_reachable
@@ -140,12 +140,12 @@ class Workplace(RuleBasedStateMachine):
         if not choices:
             return
         member, queue = choices[pick % len(choices)]
-        assigned = member.keeper.owned()[queue]
+        assigned = member.queue_owner.owned()[queue]
         offsets = range(assigned.next_offset, self.ends[queue])[: 1 + pick % PULL_MAX]
         assigned.next_offset = offsets[-1] + 1
 
         async def deliver():
-            member.keeper.pulled(queue, offsets)
+            member.queue_owner.pulled(queue, offsets)
             await calm()
 
         self.run(deliver())
@@ -201,7 +201,7 @@ class Workplace(RuleBasedStateMachine):
 
     def persist(self, pick):
         member = self.members[pick % len(self.members)]
-        self.let(member.keeper.offsets.persist(), member)
+        self.let(member.queue_owner.offsets.persist(), member)
 
     def end_overdue(self):
         now_ms = self.runtime.monotonic_ms()

@@ -278,7 +278,7 @@ class LockRequests:
             raise Unreachable(broker, "the test says so")
 
 
-class PlainKeeper:
+class PlainQueueOwner:
     """A ``QueueOwner`` that pulls nothing: queues, offsets and changes, as the test sees them."""
 
     def __init__(self, runtime: "ManualRuntime | RuntimePart", store: OffsetStore) -> None:
@@ -363,7 +363,7 @@ class OrderedMember:
         self.runtime = runtime
         self.broker = broker
         self.executor = ManualExecutor()
-        self.keeper = PlainKeeper(runtime, store)
+        self.queue_owner = PlainQueueOwner(runtime, store)
         self.store = store
         self.name = name
         self.mine = Allocation(QUEUES, QUEUES)
@@ -377,14 +377,14 @@ class OrderedMember:
             self.locks = BrokerLocks(
                 cast("BrokerRequests", self.requests),
                 GROUP,
-                owned=self.keeper.owned,
+                owned=self.queue_owner.owned,
                 clock=runtime.clock,
             )
         self.statistics = ConsumerStatistics()
-        self.service = self.keeper.service = ConsumeMessageOrderlyService(
+        self.service = self.queue_owner.service = ConsumeMessageOrderlyService(
             runtime,
             cast("ConsumeExecutor", self.executor),
-            self.keeper.offsets,
+            self.queue_owner.offsets,
             self.statistics,
             give_up=self._give_up,
             locks=self.locks,
@@ -392,7 +392,7 @@ class OrderedMember:
             settings=OrderlySettings(**terms),
         )
         self.rebalancer = Rebalancer(
-            self.keeper, self, runtime.clock, heartbeat=self._heartbeat, locks=self.locks
+            self.queue_owner, self, runtime.clock, heartbeat=self._heartbeat, locks=self.locks
         )
 
     async def rebalance(self, *mine: QueueRef) -> bool:
@@ -406,11 +406,11 @@ class OrderedMember:
 
     async def reset(self, wanted: dict[QueueRef, int]) -> dict[QueueRef, int]:
         """An operator moves the group."""
-        return await self.rebalancer.reset_offsets(wanted, self.keeper.offsets)
+        return await self.rebalancer.reset_offsets(wanted, self.queue_owner.offsets)
 
     def noted(self, queue: QueueRef = QUEUES[0]) -> int | None:
         """The offset it would persist."""
-        return self.keeper.offsets.get(queue)
+        return self.queue_owner.offsets.get(queue)
 
     async def _give_up(self, message: ReceivedMessage) -> bool:
         if self.takes_dead:

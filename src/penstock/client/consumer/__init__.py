@@ -1,5 +1,6 @@
-"""Consumers: the push consumer and its parts, the pull consumers, rebalancing.
+"""Consumers of the RocketMQ model: push, pull and lite pull.
 
-Start at ``push_consumer.py``. The parts meet in ``assigned.py``; answers of listeners are in
-``results.py``.
+Read ``push_consumer.py`` first, then ``push_member.py``, which puts the parts together: rebalancing
+(``rebalance.py``), pulls (``pulling.py``, ``pop.py``), the cache (``process_queue.py``), listeners
+(``executor.py``) and what follows from their results (``concurrent.py``, ``ordered.py``).
 """

@@ -26,6 +26,7 @@ from penstock.client.consumer.executor import (
     Finished,
     Later,
     ResultKind,
+    batches_of,
     direct_result,
 )
 from penstock.client.consumer.offsets import OffsetTable
@@ -217,13 +218,6 @@ def failures_of(finished: Finished) -> list[Failure]:
         failed = finished.messages[max(0, answer.done) :]
         return [Failure(message, answer.delay_level) for message in failed]
     return [Failure(message, 0) for message in finished.messages]
-
-
-def batches_of(messages: Sequence[ReceivedMessage], size: int) -> list[list[ReceivedMessage]]:
-    """The messages in parts for one call each."""
-    if size == 1:
-        return [[message] for message in messages]
-    return [list(messages[at : at + size]) for at in range(0, len(messages), size)]
 
 
 def _log_exception(call: Finished) -> None:

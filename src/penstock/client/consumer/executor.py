@@ -134,6 +134,13 @@ class ConsumeRequest:
         self.done = done
 
 
+def batches_of(messages: Sequence[ReceivedMessage], size: int) -> list[list[ReceivedMessage]]:
+    """The messages in parts for one call each."""
+    if size == 1:
+        return [[message] for message in messages]
+    return [list(messages[at : at + size]) for at in range(0, len(messages), size)]
+
+
 class Running(NamedTuple):
     """A call of a listener that has not ended."""
 

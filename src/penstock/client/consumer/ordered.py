@@ -56,6 +56,9 @@ SWEEP_MS: Final = 1_000
 """How soon a call is seen that may not begin any more."""
 RECONSUME_MAX: Final = 2**31 - 1
 """What -1 means here: order is worth more than progress."""
+SUSPEND_MS_MIN: Final = 10
+SUSPEND_MS_MAX: Final = 30_000
+"""RocketMQ's bounds of a suspension."""
 
 
 class OrderlySettings(NamedTuple):
@@ -76,7 +79,11 @@ GiveUp = Callable[[ReceivedMessage], Awaitable[bool]]
 
 
 class ConsumeMessageOrderlyService:
-    """The consume service of an ordered listener."""
+    """Consumes the messages of a queue one after the other.
+
+    A queue with messages has one task, which takes from the front of its cache, awaits the listener
+    and settles; it ends when the cache is empty, the queue dropped or the consumer stopping.
+    """
 
     def __init__(
         self,
@@ -313,11 +320,6 @@ def _log_exception(finished: Finished) -> None:
         extra={"message_id": first.message_id, "queue": name_of(first.queue)},
         exc_info=finished.error,
     )
-
-
-SUSPEND_MS_MIN: Final = 10
-SUSPEND_MS_MAX: Final = 30_000
-"""RocketMQ's bounds of a suspension."""
 
 
 class OrderlyAction(Enum):

@@ -40,8 +40,8 @@ from penstock.client.consumer.pop_settling import (
     PopProcessQueue,
     PopSettler,
     new_attempt,
+    pop_retry_topic,
     receipts,
-    retry_topic,
 )
 from penstock.client.consumer.process_queue import Pauses
 from penstock.client.consumer.pulling import BUSY_WAIT_MS, HELD_WAIT_MS, PAUSED_WAIT_MS
@@ -132,7 +132,7 @@ class PopMode:
         """Pull what earlier pops left in the retry topic, while the group pulls; pops read it."""
         if topic.startswith(RETRY_PREFIX) or self._has_route is None or mode is None:
             return
-        left = retry_topic(topic, self.consumer.group)
+        left = pop_retry_topic(topic, self.consumer.group)
         if mode is RequestMode.POP:
             self.consumer.subscriptions.remove(left)
         elif left not in self.consumer.subscriptions and await self._has_route(left):

@@ -31,11 +31,14 @@ from penstock.client.consumer.executor import (
     Batch,
     ConsumeExecutor,
     ConsumeRequest,
+    Done,
     Finished,
     Later,
+    batches_of,
 )
 from penstock.client.consumer.ordered import suspend_ms
 from penstock.client.consumer.process_queue import AssignedQueue
+from penstock.client.consumer.send_back import DEAD_LETTER_LEVEL
 from penstock.client.consumer.statistics import ConsumerStatistics
 from penstock.client.errors import BrokerRefused, ClientError
 from penstock.client.message import RETRY_PREFIX, ReceivedMessage
@@ -67,6 +70,20 @@ _log = logging.getLogger(__name__)
 
 RETURN_MS: Final = 1
 """Invisible time of what is handed back unread: somebody else may have it at once."""
+SPAN_MAX: Final = BATCH_ACK_BYTES_MAX * 8
+"""Offsets that one entry can reach; a pop takes 32 messages, filters leave gaps."""
+ENTRIES_MAX: Final = 256
+"""Entries of one request."""
+DELAYS_S: Final = (
+    10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
+)  # fmt: skip
+"""RocketMQ's ``popDelayLevel``."""
+RECONSUME_TIMES_MAX: Final = 16
+AGE_MS_MAX: Final = DELAYS_S[-1] * 1000 * 2
+"""Older than this after ``RECONSUME_TIMES_MAX`` deliveries: acknowledged, 4 hours."""
+POP_CK: Final = "POP_CK"
+FIRST_POP_TIME: Final = "1ST_POP_TIME"
+_FIRST_POP: Final = FIRST_POP_TIME.encode() + NAME_END
 
 
 class ConsumeMessagePopService:
@@ -106,13 +123,13 @@ class ConsumeMessagePopService:
     def submit(self, queue: PopProcessQueue, messages: Sequence[PoppedMessage]) -> None:
         queue.found(len(messages))
         if not self._is_ordered:
-            self._begin(queue, self._batches(messages))
+            self._begin(queue, batches_of(messages, self._consume_batch))
             return
         by_queue: dict[int, list[PoppedMessage]] = {}
         for message in messages:
             by_queue.setdefault(message.handle.queue_id, []).append(message)
         for each in by_queue.values():
-            first, *rest = self._batches(each)
+            first, *rest = batches_of(each, self._consume_batch)
             self._begin(queue, [first], rest)
 
     def sweep(self) -> None:
@@ -143,15 +160,12 @@ class ConsumeMessagePopService:
             request.rest = []
             for batch in waiting:
                 self._settler.give_back(_popped(batch), RETURN_MS)
-                self._end(request, len(batch), in_time=True)
+                self._end(request, len(batch))
 
     def _begin(
         self, queue: PopProcessQueue, batches: list[Batch], rest: Iterable[Batch] = ()
     ) -> None:
-        request = PopConsumeRequest(queue, batches, self._done)
-        request.popped_from = queue
-        request.rest = list(rest)
-        request.left = sum(map(len, batches)) + sum(map(len, request.rest))
+        request = PopConsumeRequest(queue, batches, list(rest), self._done)
         self._requests.add(request)
         self._executor.submit(request)
 
@@ -169,7 +183,7 @@ class ConsumeMessagePopService:
                 self._settle_in_order(request, call, messages)
             else:
                 self._settle(call, messages)
-            self._end(request, len(messages), in_time=True)
+            self._end(request, len(messages))
         if self._is_ordered and request.rest and not request.batches:
             self._go_on(request)
 
@@ -216,7 +230,7 @@ class ConsumeMessagePopService:
         behind = [message for batch in rest for message in _popped(batch)]
         # Also what was not tried: the broker must not give it out before the failed one.
         self._settler.give_back([*messages, *behind], wait_ms)
-        self._end(request, len(behind), in_time=True)
+        self._end(request, len(behind))
 
     def _go_on(self, request: PopConsumeRequest) -> None:
         batch = request.rest.pop(0)
@@ -239,10 +253,10 @@ class ConsumeMessagePopService:
 
     def _leave(self, request: PopConsumeRequest, messages: list[PoppedMessage]) -> None:
         self.too_late += len(messages)
-        self._end(request, len(messages), in_time=False)
+        self._end(request, len(messages))
 
-    def _end(self, request: PopConsumeRequest, messages: int, *, in_time: bool) -> None:
-        request.popped_from.ended(messages, in_time=in_time)
+    def _end(self, request: PopConsumeRequest, messages: int) -> None:
+        request.popped_from.ended(messages)
         request.left -= messages
         if request.left == 0:
             self._requests.discard(request)
@@ -254,29 +268,25 @@ class ConsumeMessagePopService:
         except IndexError:
             return None
 
-    def _batches(self, messages: Sequence[PoppedMessage]) -> list[Batch]:
-        size = self._consume_batch
-        return [list(messages[at : at + size]) for at in range(0, len(messages), size)]
-
 
 class PopConsumeRequest(ConsumeRequest):
     """Messages of one pop on their way through the listener."""
 
     __slots__ = ("left", "popped_from", "rest")
 
-    popped_from: PopProcessQueue
-    left: int
-    """Messages not reported yet."""
-    rest: list[Batch]
-    """Ordered: batches that wait for those in front of them."""
+    def __init__(
+        self, queue: PopProcessQueue, batches: list[Batch], rest: list[Batch], done: Done
+    ) -> None:
+        super().__init__(queue, batches, done)
+        self.popped_from = queue
+        self.rest = rest
+        """Ordered: batches that wait for those in front of them."""
+        self.left = sum(map(len, batches)) + sum(map(len, rest))
+        """Messages not reported yet."""
 
 
 def _popped(batch: Batch) -> list[PoppedMessage]:
     return [message for message in batch if isinstance(message, PoppedMessage)]
-
-
-BURY_LEVEL = -1
-"""``delayLevel`` of a send-back that makes a dead letter."""
 
 
 class PopSettler:
@@ -312,12 +322,12 @@ class PopSettler:
     def give_back(self, messages: Iterable[PoppedMessage], invisible_ms: int) -> None:
         """Not done; they come again when the new invisible time has passed."""
         for message in messages:
-            self._spawn(self._give_back(message, invisible_ms))
+            self._try("change of the invisible time", message, self._change, invisible_ms)
 
     def bury(self, messages: Iterable[PoppedMessage]) -> None:
         """Not done, and never to come again: dead letters."""
         for message in messages:
-            self._spawn(self._bury(message))
+            self._try("burial", message, self._bury)
 
     async def extend(self, message: PoppedMessage, invisible_ms: int) -> None:
         """More time (or less) for a message in work, from now on; raises ``ClientError``."""
@@ -354,7 +364,7 @@ class PopSettler:
                 self._spawn(self._ack_together(shared))
             alone = messages if not shared else [m for m in messages if not can_share(m.handle)]
             for message in alone:
-                self._spawn(self._ack_one(message))
+                self._try("acknowledgement", message, self._ack_one)
 
     async def _ack_together(self, messages: Sequence[PoppedMessage]) -> None:
         broker = messages[0].handle.broker_name
@@ -369,52 +379,50 @@ class PopSettler:
                 return
             self._singles_only.add(broker)
             for message in messages:
-                self._spawn(self._ack_one(message))
+                self._try("acknowledgement", message, self._ack_one)
         except ClientError as problem:
             self._failed("acknowledgement", messages, problem)
         else:
             self.acked += len(messages)
 
     async def _ack_one(self, message: PoppedMessage) -> None:
-        await self._try("acknowledgement", message, self._send_ack)
-
-    async def _send_ack(self, message: PoppedMessage) -> None:
         header = single(message.topic, self._group, message.handle)
         await self._requests.ack(await self._address(message), header)
         self.acked += 1
 
-    async def _give_back(self, message: PoppedMessage, invisible_ms: int) -> None:
-        async def change(message: PoppedMessage) -> None:
-            await self.extend(message, invisible_ms)
-            self.given_back += 1
-
-        await self._try("change of the invisible time", message, change)
+    async def _change(self, message: PoppedMessage, invisible_ms: int) -> None:
+        await self.extend(message, invisible_ms)
+        self.given_back += 1
 
     async def _bury(self, message: PoppedMessage) -> None:
-        async def send_back_and_ack(message: PoppedMessage) -> None:
-            header = SendBackHeader(
-                offset=message.commit_log_offset,
-                group=self._group,
-                delay_level=BURY_LEVEL,
-                origin_msg_id=message.message_id,
-                origin_topic=message.queue.topic,
-            )
-            await self._requests.send_back(await self._address(message), header)
-            # Buried first: a crash in between makes two of it, the other order none.
-            await self._requests.ack(
-                await self._address(message), single(message.topic, self._group, message.handle)
-            )
-            self.buried += 1
+        header = SendBackHeader(
+            offset=message.commit_log_offset,
+            group=self._group,
+            delay_level=DEAD_LETTER_LEVEL,
+            origin_msg_id=message.message_id,
+            origin_topic=message.queue.topic,
+        )
+        await self._requests.send_back(await self._address(message), header)
+        # Buried first: a crash in between makes two of it, the other order none.
+        await self._requests.ack(
+            await self._address(message), single(message.topic, self._group, message.handle)
+        )
+        self.buried += 1
 
-        await self._try("burial", message, send_back_and_ack)
-
-    async def _try(
-        self, what: str, message: PoppedMessage, call: Callable[[PoppedMessage], Awaitable[None]]
+    def _try(
+        self,
+        what: str,
+        message: PoppedMessage,
+        settle: Callable[..., Awaitable[None]],
+        *more: int,
     ) -> None:
-        try:
-            await call(message)
-        except ClientError as problem:
-            self._failed(what, [message], problem)
+        async def settle_or_log() -> None:
+            try:
+                await settle(message, *more)
+            except ClientError as problem:
+                self._failed(what, [message], problem)
+
+        self._spawn(settle_or_log())
 
     async def _address(self, message: PoppedMessage) -> str:
         # The route of the topic: that of a retry topic need not be known here.
@@ -439,12 +447,6 @@ class PopSettler:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-
-SPAN_MAX: Final = BATCH_ACK_BYTES_MAX * 8
-"""Offsets that one entry can reach; a pop takes 32 messages, filters leave gaps."""
-
-ENTRIES_MAX: Final = 256
-"""Entries of one request."""
 
 Receipt = tuple[str, PopHandle]
 """(subscribed topic, handle)."""
@@ -506,16 +508,6 @@ def _entry(group: str, topic: str, handle: PopHandle, bits: int) -> BatchAck:
     )
 
 
-DELAYS_S: Final = (
-    10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
-)  # fmt: skip
-"""RocketMQ's ``popDelayLevel``."""
-
-RECONSUME_TIMES_MAX: Final = 16
-AGE_MS_MAX: Final = DELAYS_S[-1] * 1000 * 2
-"""Older than this after ``RECONSUME_TIMES_MAX`` deliveries: acknowledged, 4 hours."""
-
-
 def delay_ms(reconsume_times: int, level: int = 0) -> int:
     """How long a failed message stays invisible; ``level`` is the listener's wish, 0 = none."""
     at = level if level > 0 else reconsume_times
@@ -541,6 +533,40 @@ def retry_delay_ms(
         return None
     # The first wait that is longer than the message is old.
     return delay_ms(0, bisect_right(DELAYS_S, age_ms / 1000))
+
+
+class PopProcessQueue(AssignedQueue):
+    """A queue to pop from (or all of a broker: ``ALL_QUEUES``), and its unsettled messages.
+
+    A message is counted from its pop until its result is in, or its time is up. Once dropped it
+    pops nothing, but what it popped may still be settled: the receipts stay good.
+    """
+
+    __slots__ = ("attempt_id", "popped", "unacked")
+
+    def __init__(self, queue: QueueRef, now_ms: int) -> None:
+        # No offset of its own: the broker keeps it.
+        super().__init__(queue, -1, now_ms)
+        self.unacked = 0
+        self.popped = 0
+        """Messages popped since the beginning."""
+        self.attempt_id = new_attempt()
+        """The same in every try of one ordered pop: a lost answer can be asked for again."""
+
+    @property
+    def cached(self) -> Cached:
+        return Cached(self.unacked, 0, 0)
+
+    def found(self, messages: int) -> None:
+        self.unacked += messages
+        self.popped += messages
+
+    def ended(self, messages: int) -> None:
+        """So many are off our hands."""
+        self.unacked -= messages
+        assert self.unacked >= 0, "more popped messages ended than were popped"
+        if self.wake is not None:
+            self.wake()
 
 
 class PoppedMessage(ReceivedMessage):
@@ -575,51 +601,8 @@ class PoppedMessage(ReceivedMessage):
         return now_ms >= self.deadline_ms
 
 
-class PopProcessQueue(AssignedQueue):
-    """A queue to pop from (or all of a broker: ``ALL_QUEUES``), and its unsettled messages.
-
-    A message is counted from its pop until its result is in, or its time is up. Once dropped it
-    pops nothing, but what it popped may still be settled: the receipts stay good.
-    """
-
-    __slots__ = ("attempt_id", "popped", "settled", "unacked")
-
-    def __init__(self, queue: QueueRef, now_ms: int) -> None:
-        # No offset of its own: the broker keeps it.
-        super().__init__(queue, -1, now_ms)
-        self.unacked = 0
-        self.popped = 0
-        """Messages popped since the beginning."""
-        self.settled = 0
-        """Those acknowledged or given back in time."""
-        self.attempt_id = new_attempt()
-        """The same in every try of one ordered pop: a lost answer can be asked for again."""
-
-    @property
-    def cached(self) -> Cached:
-        return Cached(self.unacked, 0, 0)
-
-    def found(self, messages: int) -> None:
-        self.unacked += messages
-        self.popped += messages
-
-    def ended(self, messages: int, *, in_time: bool) -> None:
-        """So many are off our hands."""
-        self.unacked -= messages
-        assert self.unacked >= 0, "more popped messages ended than were popped"
-        if in_time:
-            self.settled += messages
-        if self.wake is not None:
-            self.wake()
-
-
 def new_attempt() -> str:
     return uuid4().hex
-
-
-POP_CK: Final = "POP_CK"
-FIRST_POP_TIME: Final = "1ST_POP_TIME"
-_FIRST_POP: Final = FIRST_POP_TIME.encode() + NAME_END
 
 
 class PopReceipt(msgspec.Struct, gc=False):
@@ -648,14 +631,14 @@ def receipts(
     found: list[PopReceipt] = []
     for message in messages:
         flag = retry_flag(message.topic)
-        place = (flag, message.queue_id)
-        taken = nth.get(place, 0)
-        nth[place] = taken + 1
-        offsets = listed.get(place, ())
+        key = (flag, message.queue_id)
+        taken = nth.get(key, 0)
+        nth[key] = taken + 1
+        offsets = listed.get(key, ())
         # The list is the broker's word: offsets inside a message may be those of another queue.
         offset = offsets[taken] if taken < len(offsets) else message.queue_offset
         handle = PopHandle(
-            starts.get(place, offset),
+            starts.get(key, offset),
             answer.pop_time,
             answer.invisible_time,
             answer.revive_qid,
@@ -664,13 +647,13 @@ def receipts(
             message.queue_id,
             offset,
         )
-        delivered = counts.get((*place, offset), counts.get((*place, -1), 0))
-        found.append(_made_over(message, handle, topic, max(delivered, message.reconsume_times)))
+        delivered = counts.get((*key, offset), counts.get((*key, -1), 0))
+        found.append(_with_receipt(message, handle, topic, max(delivered, message.reconsume_times)))
     return found
 
 
 def retry_flag(topic: str) -> RetryFlag:
-    """Which kind of place a topic is."""
+    """Whether a topic is a retry topic, and in which way it is named."""
     if not topic.startswith(RETRY_PREFIX):
         return RetryFlag.NORMAL
     return RetryFlag.RETRY_V2 if "+" in topic else RetryFlag.RETRY_V1
@@ -679,13 +662,13 @@ def retry_flag(topic: str) -> RetryFlag:
 def real_topic(handle: PopHandle, topic: str, group: str) -> str:
     """The topic in which the message of a receipt lies."""
     if handle.retry_flag == RetryFlag.RETRY_V1:
-        return retry_topic(topic, group)
+        return pop_retry_topic(topic, group)
     if handle.retry_flag == RetryFlag.RETRY_V2:
         return f"{RETRY_PREFIX}{group}+{topic}"
     return topic
 
 
-def retry_topic(topic: str, group: str) -> str:
+def pop_retry_topic(topic: str, group: str) -> str:
     """Where popped messages of a topic come back for a group."""
     return f"{RETRY_PREFIX}{group}_{topic}"
 
@@ -701,7 +684,9 @@ def renewed(handle: PopHandle, answer: ChangeInvisibleAnswer) -> PopHandle:
     )
 
 
-def _made_over(message: StoredMessage, handle: PopHandle, topic: str, delivered: int) -> PopReceipt:
+def _with_receipt(
+    message: StoredMessage, handle: PopHandle, topic: str, delivered: int
+) -> PopReceipt:
     text = str(handle)
     properties = message.properties
     more = f"{POP_CK}\x01{text}\x02"

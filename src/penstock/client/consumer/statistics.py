@@ -333,7 +333,7 @@ class PopFigures(NamedTuple):
     """Pop mode, now."""
 
     unacked: Mapping[QueueRef, int]
-    """Popped and not yet settled messages by place (queue -1: all queues of the broker)."""
+    """Popped and not yet settled messages by queue (-1: all queues of the broker)."""
     popped: int
     acked: int
     given_back: int
@@ -343,7 +343,7 @@ class PopFigures(NamedTuple):
     lost: int
     """Settlements that did not reach the broker: these messages come again."""
     held: list[HeldQueue]
-    """Places that are not popped because of the limit: which, since when."""
+    """Queues that are not popped because of the limit: which, since when."""
 
 
 class HeldQueue(NamedTuple):

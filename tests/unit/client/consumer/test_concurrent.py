@@ -13,7 +13,6 @@ from kit.client.parts import (
 )
 from penstock.client.consumer.concurrent import (
     ConsumeMessageConcurrentlyService,
-    batches_of,
     failures_of,
 )
 from penstock.client.consumer.executor import (
@@ -24,6 +23,7 @@ from penstock.client.consumer.executor import (
     ResultKind,
     Running,
     Suspend,
+    batches_of,
     direct_result,
 )
 from penstock.client.consumer.offsets import OffsetTable

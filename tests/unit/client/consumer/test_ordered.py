@@ -27,13 +27,13 @@ Q0, Q1 = QUEUES
 
 @ordered_scene()
 async def test_messages_of_a_queue_are_called_one_by_one_and_committed_in_order(member):
-    member.keeper.pulled(Q0, [0, 1])
+    member.queue_owner.pulled(Q0, [0, 1])
     await calm()
     assert len(member.executor.waiting()) == 1
     assert member.executor.answer() == [0]
     await calm()
     assert member.noted() == 1
-    member.keeper.pulled(Q0, [2])
+    member.queue_owner.pulled(Q0, [2])
     assert member.executor.answer() == [1]
     await calm()
     assert member.executor.answer() == [2]
@@ -44,15 +44,15 @@ async def test_messages_of_a_queue_are_called_one_by_one_and_committed_in_order(
 
 @ordered_scene()
 async def test_two_queues_are_worked_on_beside_each_other(member):
-    member.keeper.pulled(Q0, [0])
-    member.keeper.pulled(Q1, [5])
+    member.queue_owner.pulled(Q0, [0])
+    member.queue_owner.pulled(Q1, [5])
     await calm()
     assert [work.assigned.queue for work in member.executor.waiting()] == [Q0, Q1]
 
 
 @ordered_scene(batch_max=3)
 async def test_a_call_gets_at_most_a_batch(member):
-    member.keeper.pulled(Q0, [0, 1, 2, 3])
+    member.queue_owner.pulled(Q0, [0, 1, 2, 3])
     await calm()
     assert member.executor.answer() == [0, 1, 2]
     await calm()
@@ -61,7 +61,7 @@ async def test_a_call_gets_at_most_a_batch(member):
 
 @ordered_scene()
 async def test_a_failed_message_comes_again_after_the_suspension_and_nothing_before_it(member):
-    member.keeper.pulled(Q0, [0, 1])
+    member.queue_owner.pulled(Q0, [0, 1])
     await calm()
     member.executor.answer(error=KeyError("x"))
     await member.runtime.advance(999)
@@ -81,7 +81,7 @@ async def test_a_failed_message_comes_again_after_the_suspension_and_nothing_bef
 
 @ordered_scene(reconsume_max=2)
 async def test_a_message_that_failed_too_often_is_a_dead_letter_and_the_queue_goes_on(member):
-    member.keeper.pulled(Q0, [0, 1])
+    member.queue_owner.pulled(Q0, [0, 1])
     for _ in range(3):
         await member.runtime.advance(1_000)
         assert member.executor.answer(ConsumeResult.SUSPEND) == [0]
@@ -94,7 +94,7 @@ async def test_a_message_that_failed_too_often_is_a_dead_letter_and_the_queue_go
 @ordered_scene(reconsume_max=0)
 async def test_a_message_that_cannot_be_given_up_blocks_its_queue(member):
     member.takes_dead = False
-    member.keeper.pulled(Q0, [0])
+    member.queue_owner.pulled(Q0, [0])
     await calm()
     member.executor.answer(ConsumeResult.SUSPEND)
     await calm()
@@ -109,7 +109,7 @@ async def test_a_message_that_cannot_be_given_up_blocks_its_queue(member):
 
 @ordered_scene(is_auto_commit=False)
 async def test_without_auto_commit_only_commit_commits(member):
-    member.keeper.pulled(Q0, [0, 1, 2])
+    member.queue_owner.pulled(Q0, [0, 1, 2])
     await calm()
     member.executor.answer()
     await calm()
@@ -123,7 +123,7 @@ async def test_without_auto_commit_only_commit_commits(member):
 
 @ordered_scene(is_auto_commit=False)
 async def test_a_rollback_repeats_everything_since_the_last_commit(member):
-    member.keeper.pulled(Q0, [0, 1, 2])
+    member.queue_owner.pulled(Q0, [0, 1, 2])
     await calm()
     member.executor.answer(ConsumeResult.COMMIT)
     await calm()
@@ -137,7 +137,7 @@ async def test_a_rollback_repeats_everything_since_the_last_commit(member):
 
 @ordered_scene(is_auto_commit=False, reconsume_max=0)
 async def test_giving_up_one_message_does_not_commit_those_before_it(member):
-    member.keeper.pulled(Q0, [0, 1, 2])
+    member.queue_owner.pulled(Q0, [0, 1, 2])
     await calm()
     member.executor.answer()
     await calm()
@@ -152,7 +152,7 @@ async def test_giving_up_one_message_does_not_commit_those_before_it(member):
 
 @ordered_scene()
 async def test_a_queue_that_never_runs_dry_yields_after_a_minute(member):
-    member.keeper.pulled(Q0, range(100))
+    member.queue_owner.pulled(Q0, range(100))
     for _ in range(61):
         await member.runtime.advance(1_000)
         if member.executor.waiting():
@@ -165,7 +165,7 @@ async def test_a_queue_that_never_runs_dry_yields_after_a_minute(member):
 
 @ordered_scene(is_broadcasting=True)
 async def test_broadcasting_needs_no_broker_lock(member):
-    member.keeper.pulled(Q0, [0, 1])
+    member.queue_owner.pulled(Q0, [0, 1])
     await member.runtime.advance(100_000)
     assert member.executor.answer() == [0]
     await calm()
@@ -187,7 +187,7 @@ async def test_direct_consumption_settles_nothing(member):
 
 @ordered_scene()
 async def test_failures_and_successes_are_counted(member):
-    member.keeper.pulled(Q0, [0])
+    member.queue_owner.pulled(Q0, [0])
     await calm()
     member.executor.answer(error=KeyError("x"))
     await member.runtime.advance(1_000)

@@ -26,7 +26,7 @@ async def test_nothing_begins_under_a_stale_lock_until_it_is_renewed(member):
     await member.runtime.advance(1_000)
     member.broker.is_reachable = False
     await member.runtime.advance(30_001)
-    member.keeper.pulled(Q0, [0])
+    member.queue_owner.pulled(Q0, [0])
     await calm()
     assert not member.executor.waiting()
     member.broker.is_reachable = True
@@ -37,11 +37,11 @@ async def test_nothing_begins_under_a_stale_lock_until_it_is_renewed(member):
 
 @ordered_scene()
 async def test_a_lock_taken_by_another_member_ends_the_queue_and_asks_for_a_rebalance(member):
-    member.keeper.pulled(Q0, [0, 1])
+    member.queue_owner.pulled(Q0, [0, 1])
     await calm()
     member.executor.answer()
     await calm()
-    await member.keeper.offsets.persist()
+    await member.queue_owner.offsets.persist()
     member.executor.begin()
     member.broker.is_reachable = False
     await member.runtime.advance(61_000)
@@ -54,14 +54,14 @@ async def test_a_lock_taken_by_another_member_ends_the_queue_and_asks_for_a_reba
     member.executor.finish()
     await calm()
     assert not await member.rebalance(Q0, Q1)
-    assert Q0 not in member.keeper.owned()
+    assert Q0 not in member.queue_owner.owned()
     assert member.store.stored[Q0] == 2
     assert member.broker.owner("g", Q0) == "other"
 
 
 @ordered_scene()
 async def test_a_call_that_waited_for_a_worker_until_its_lock_was_stale_does_not_begin(member):
-    member.keeper.pulled(Q0, [0])
+    member.queue_owner.pulled(Q0, [0])
     await member.runtime.advance(1_000)
     member.broker.is_reachable = False
     await member.runtime.advance(30_001)
@@ -74,7 +74,7 @@ async def test_a_call_that_waited_for_a_worker_until_its_lock_was_stale_does_not
 
 @ordered_scene()
 async def test_a_queue_is_dropped_at_once_when_no_listener_runs(member):
-    member.keeper.pulled(Q0, [0])
+    member.queue_owner.pulled(Q0, [0])
     await calm()
     # Submitted, but no worker has begun with it: it is withdrawn.
     assert await member.rebalance(Q1)
@@ -84,7 +84,7 @@ async def test_a_queue_is_dropped_at_once_when_no_listener_runs(member):
 
 @ordered_scene()
 async def test_a_listener_that_ends_within_half_a_second_of_the_drop_still_counts(member):
-    member.keeper.pulled(Q0, [0])
+    member.queue_owner.pulled(Q0, [0])
     await calm()
     member.executor.begin()
     rebalance = asyncio.ensure_future(member.rebalance(Q1))
@@ -98,14 +98,14 @@ async def test_a_listener_that_ends_within_half_a_second_of_the_drop_still_count
 
 @ordered_scene()
 async def test_a_listener_that_runs_on_keeps_the_lock_until_a_later_rebalance(member):
-    member.keeper.pulled(Q0, [0, 1])
+    member.queue_owner.pulled(Q0, [0, 1])
     await calm()
     member.executor.begin()
     rebalance = asyncio.ensure_future(member.rebalance(Q1))
     await member.runtime.advance(500)
     assert not await rebalance
     assert member.broker.owner("g", Q0) == "me"
-    assert member.keeper.owned()[Q0].unlock_tries == 1
+    assert member.queue_owner.owned()[Q0].unlock_tries == 1
     member.executor.finish()
     await calm()
     assert await member.rebalance(Q1)
@@ -116,7 +116,7 @@ async def test_a_listener_that_runs_on_keeps_the_lock_until_a_later_rebalance(me
 @ordered_scene()
 async def test_a_dropped_queue_is_unlocked_by_force_after_twenty_seconds(member):
     await member.runtime.advance(20_500)
-    member.keeper.pulled(Q0, [0])
+    member.queue_owner.pulled(Q0, [0])
     await calm()
     member.executor.begin()
     for seconds in range(20):
@@ -132,16 +132,16 @@ async def test_a_dropped_queue_is_unlocked_by_force_after_twenty_seconds(member)
 
 @ordered_scene()
 async def test_a_queue_that_comes_back_waits_for_the_listener_of_its_former_self(member):
-    member.keeper.pulled(Q0, [0])
+    member.queue_owner.pulled(Q0, [0])
     await calm()
     member.executor.begin()
     await member.runtime.advance(1_000)
-    member.keeper.owned()[Q0].drop()
+    member.queue_owner.owned()[Q0].drop()
     for _ in range(22):
         rebalance = asyncio.ensure_future(member.rebalance(Q0, Q1))
         await member.runtime.advance(1_000)
         await rebalance
-    member.keeper.pulled(Q0, [0])
+    member.queue_owner.pulled(Q0, [0])
     await calm()
     assert not member.executor.waiting()
     member.executor.finish()
@@ -153,7 +153,7 @@ async def test_a_queue_that_comes_back_waits_for_the_listener_of_its_former_self
 
 @ordered_scene()
 async def test_a_stop_waits_for_listeners_and_then_unlocks(member):
-    member.keeper.pulled(Q0, [0, 1])
+    member.queue_owner.pulled(Q0, [0, 1])
     await calm()
     member.executor.begin()
     stop = asyncio.ensure_future(member.service.stop(5_000))
@@ -162,7 +162,7 @@ async def test_a_stop_waits_for_listeners_and_then_unlocks(member):
     member.executor.finish()
     await stop
     assert member.noted() == 1
-    for assigned in member.keeper.owned().values():
+    for assigned in member.queue_owner.owned().values():
         await member.service.released(assigned)
     assert member.broker.owner("g", Q0) is None
     assert member.executor.is_stopped
@@ -170,13 +170,13 @@ async def test_a_stop_waits_for_listeners_and_then_unlocks(member):
 
 @ordered_scene()
 async def test_a_listener_that_outlives_the_stop_keeps_others_out(member):
-    member.keeper.pulled(Q0, [0])
+    member.queue_owner.pulled(Q0, [0])
     await calm()
     member.executor.begin()
     stop = asyncio.ensure_future(member.service.stop(5_000))
     await member.runtime.advance(5_000)
     await stop
-    for assigned in member.keeper.owned().values():
+    for assigned in member.queue_owner.owned().values():
         await member.service.released(assigned)
     assert member.broker.owner("g", Q0) == "me"
     assert member.broker.owner("g", Q1) is None
@@ -187,7 +187,7 @@ async def test_a_listener_that_outlives_the_stop_keeps_others_out(member):
 
 @ordered_scene()
 async def test_a_reset_moves_owned_queues_back_and_forward(member):
-    member.keeper.pulled(Q0, [0, 1])
+    member.queue_owner.pulled(Q0, [0, 1])
     await calm()
     member.executor.answer()
     await calm()
@@ -196,12 +196,12 @@ async def test_a_reset_moves_owned_queues_back_and_forward(member):
     assert moved == {Q0: 0, Q1: 50}
     assert member.store.stored == {Q0: 0, Q1: 50}
     await member.rebalance(Q0, Q1)
-    assert [member.keeper.owned()[queue].next_offset for queue in (Q0, Q1)] == [0, 50]
+    assert [member.queue_owner.owned()[queue].next_offset for queue in (Q0, Q1)] == [0, 50]
 
 
 @ordered_scene()
 async def test_a_listener_that_runs_during_a_reset_does_not_undo_it(member):
-    member.keeper.pulled(Q0, [0, 1])
+    member.queue_owner.pulled(Q0, [0, 1])
     await calm()
     member.executor.begin()
     resetting = asyncio.ensure_future(member.reset({Q0: 0}))
@@ -211,4 +211,4 @@ async def test_a_listener_that_runs_during_a_reset_does_not_undo_it(member):
     await calm()
     await member.rebalance(Q0, Q1)
     assert member.store.stored[Q0] == 0
-    assert member.keeper.owned()[Q0].next_offset == 0
+    assert member.queue_owner.owned()[Q0].next_offset == 0

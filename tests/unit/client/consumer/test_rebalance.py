@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kit.client.parts import LockingBroker, ManualRuntime, MemoryOffsetStore, PlainKeeper
+from kit.client.parts import LockingBroker, ManualRuntime, MemoryOffsetStore, PlainQueueOwner
 from penstock.client.consumer.offsets import OffsetTable
 from penstock.client.consumer.ordered import BrokerLocks
 from penstock.client.consumer.process_queue import AssignedQueue
@@ -55,14 +55,14 @@ class Scene:
     def __init__(self, **shares):
         self.runtime = ManualRuntime()
         self.store = MemoryOffsetStore()
-        self.keeper = PlainKeeper(self.runtime, self.store)
+        self.queue_owner = PlainQueueOwner(self.runtime, self.store)
         self.shares = Shares(**shares)
         self.heartbeats = 0
         self.rebalancer = self.make()
 
     def make(self, locks=None):
         return Rebalancer(
-            self.keeper, self.shares, self.runtime.clock, heartbeat=self.heartbeat, locks=locks
+            self.queue_owner, self.shares, self.runtime.clock, heartbeat=self.heartbeat, locks=locks
         )
 
     async def heartbeat(self):
@@ -75,20 +75,20 @@ class Scene:
 def test_a_change_is_told_with_a_heartbeat_and_no_change_is_not():
     scene = Scene(t=Allocation(Q, Q[:2]))
     assert scene.run()
-    assert sorted(scene.keeper.owned()) == Q[:2]
-    assert scene.keeper.changes == [("t", Q, Q[:2])]
+    assert sorted(scene.queue_owner.owned()) == Q[:2]
+    assert scene.queue_owner.changes == [("t", Q, Q[:2])]
     assert scene.heartbeats == 1
     assert scene.run()
-    assert len(scene.keeper.changes) == scene.heartbeats == 1
+    assert len(scene.queue_owner.changes) == scene.heartbeats == 1
 
 
 def test_a_share_that_is_not_known_keeps_the_queues_and_is_tried_again_soon():
     scene = Scene(t=Allocation(Q, Q))
     scene.run()
-    before = dict(scene.keeper.owned())
+    before = dict(scene.queue_owner.owned())
     scene.shares.shares["t"] = None
     assert not scene.run()
-    assert scene.keeper.owned() == before
+    assert scene.queue_owner.owned() == before
     assert scene.heartbeats == 1
 
 
@@ -97,7 +97,7 @@ def test_an_unknown_member_gets_nothing_says_hello_and_tries_again():
     scene.run()
     scene.shares.shares["t"] = Allocation(Q, [], is_known_member=False)
     assert not scene.run()
-    assert not scene.keeper.owned()
+    assert not scene.queue_owner.owned()
     assert not scene.run()
     assert scene.heartbeats == 3
 
@@ -105,32 +105,32 @@ def test_an_unknown_member_gets_nothing_says_hello_and_tries_again():
 def test_a_queue_that_goes_is_persisted_and_one_that_comes_forgets_what_was_known():
     scene = Scene(t=Allocation(Q, [Q[0]]))
     scene.run()
-    scene.keeper.offsets.note(Q[0], 7)
-    scene.keeper.offsets.note(Q[1], 99)  # from long ago
+    scene.queue_owner.offsets.note(Q[0], 7)
+    scene.queue_owner.offsets.note(Q[1], 99)  # from long ago
     scene.store.stored[Q[1]] = 3
     scene.shares.shares["t"] = Allocation(Q, [Q[1]])
     scene.run()
     assert scene.store.stored[Q[0]] == 7
-    assert scene.keeper.offsets.get(Q[0]) is None
-    assert scene.keeper.owned()[Q[1]].next_offset == 3
-    assert scene.keeper.events == [("start", Q[0]), ("stop", Q[0]), ("start", Q[1])]
+    assert scene.queue_owner.offsets.get(Q[0]) is None
+    assert scene.queue_owner.owned()[Q[1]].next_offset == 3
+    assert scene.queue_owner.events == [("start", Q[0]), ("stop", Q[0]), ("start", Q[1])]
 
 
 def test_queues_of_a_topic_that_is_not_subscribed_any_more_go():
     scene = Scene(t=Allocation(Q, Q), u=Allocation([OTHER], [OTHER]))
     scene.run("t", "u")
     assert scene.run("t")
-    assert sorted(scene.keeper.owned()) == Q
+    assert sorted(scene.queue_owner.owned()) == Q
 
 
 def test_without_its_first_offset_a_queue_is_not_started_and_asked_for_again():
     scene = Scene(t=Allocation(Q, Q))
     scene.store.is_reachable = False
     assert not scene.run()
-    assert not scene.keeper.owned()
+    assert not scene.queue_owner.owned()
     scene.store.is_reachable = True
     assert scene.run()
-    assert sorted(scene.keeper.owned()) == Q
+    assert sorted(scene.queue_owner.owned()) == Q
 
 
 def test_nothing_is_started_after_close():
@@ -141,7 +141,7 @@ def test_nothing_is_started_after_close():
         assert await scene.rebalancer.rebalance(["t"])
 
     asyncio.run(play())
-    assert not scene.keeper.owned()
+    assert not scene.queue_owner.owned()
     assert not scene.shares.asked
 
 
@@ -150,16 +150,16 @@ def test_a_queue_that_cannot_be_stopped_yet_leaves_the_consumer_unbalanced():
     scene.run()
 
     async def refuse(queue):
-        scene.keeper.owned()[queue].drop()
+        scene.queue_owner.owned()[queue].drop()
         raise Unreachable("b", "away")
 
-    stop, scene.keeper.stop_queue = scene.keeper.stop_queue, refuse
+    stop, scene.queue_owner.stop_queue = scene.queue_owner.stop_queue, refuse
     scene.shares.shares["t"] = Allocation(Q, Q[:3])
     assert not scene.run()
-    assert Q[3] in scene.keeper.owned()
-    scene.keeper.stop_queue = stop
+    assert Q[3] in scene.queue_owner.owned()
+    scene.queue_owner.stop_queue = stop
     assert scene.run()
-    assert sorted(scene.keeper.owned()) == Q[:3]
+    assert sorted(scene.queue_owner.owned()) == Q[:3]
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def locked_scene():
     scene = Scene(t=Allocation(Q, Q))
     scene.broker = LockingBroker(scene.runtime.clock)
     scene.locks = BrokerLocks(
-        scene.broker.calls_of("me"), "g", owned=scene.keeper.owned, clock=scene.runtime.clock
+        scene.broker.calls_of("me"), "g", owned=scene.queue_owner.owned, clock=scene.runtime.clock
     )
     scene.rebalancer = scene.make(scene.locks)
     return scene
@@ -177,11 +177,11 @@ def test_ordered_queues_are_started_with_their_lock_only(locked_scene):
     scene = locked_scene
     scene.broker.locks.lock("g", [Q[2]], "other", scene.runtime.monotonic_ms())
     assert not scene.run()
-    assert sorted(scene.keeper.owned()) == [Q[0], Q[1], Q[3]]
-    assert all(scene.locks.is_held(each) for each in scene.keeper.owned().values())
+    assert sorted(scene.queue_owner.owned()) == [Q[0], Q[1], Q[3]]
+    assert all(scene.locks.is_held(each) for each in scene.queue_owner.owned().values())
     scene.broker.locks.unlock("g", [Q[2]], "other")
     assert scene.run()
-    assert sorted(scene.keeper.owned()) == Q
+    assert sorted(scene.queue_owner.owned()) == Q
 
 
 def test_a_lock_whose_queue_could_not_be_started_is_given_back(locked_scene):
@@ -197,11 +197,11 @@ def test_a_queue_changed_while_stopped_starts_with_the_change(locked_scene):
 
     class Table(OffsetTable):
         def note(self, queue, offset, *, is_increase_only):
-            assert queue not in scene.keeper.owned()
+            assert queue not in scene.queue_owner.owned()
             super().note(queue, offset, is_increase_only=is_increase_only)
 
     offsets = Table(scene.store)
     moved = asyncio.run(scene.rebalancer.reset_offsets({Q[1]: 42, OTHER: 7}, offsets))
     assert moved == {Q[1]: 42}
     assert scene.run()
-    assert scene.keeper.owned()[Q[1]].next_offset == 42
+    assert scene.queue_owner.owned()[Q[1]].next_offset == 42
