@@ -112,7 +112,7 @@ class _Connection:
                     waiting.reply = reply
                     waiting.done.set()
         except (OSError, EOFError, ValueError, msgspec.MsgspecError) as problem:
-            _log.info("the broker to the broker is down", extra={"why": str(problem)})
+            _log.info("the line to the broker is down", extra={"why": str(problem)})
         finally:
             self.close()
             self._socket.close()

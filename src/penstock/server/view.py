@@ -232,23 +232,23 @@ SHARE: Final = 0.2
 class CachedPage(Generic[T]):
     """The latest page, made again when its age allows."""
 
-    __slots__ = ("_cost", "_made_at", "_make", "_snapshot", "_timer")
+    __slots__ = ("_cost", "_made_at", "_make", "_page", "_timer")
 
     def __init__(
         self, make: Callable[[], T], timer: Callable[[], float] = time.perf_counter
     ) -> None:
         self._make = make
         self._timer = timer
-        self._snapshot: T | None = None
+        self._page: T | None = None
         self._made_at = 0.0
         self._cost = 0.0
 
     def get(self) -> T:
         """The page, at most ``cost / SHARE`` seconds old."""
         began = self._timer()
-        page = self._snapshot
+        page = self._page
         if page is None or began - self._made_at >= self._cost * (1 / SHARE - 1):
-            page = self._snapshot = self._make()
+            page = self._page = self._make()
             self._made_at = self._timer()
             self._cost = self._made_at - began
         return page
