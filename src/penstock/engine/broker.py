@@ -34,7 +34,12 @@ from penstock.engine.registry import SYSTEM_KINDS, Registry, TopicDeletion
 from penstock.engine.restart import restore
 from penstock.engine.spark.query import QueryRegistry
 from penstock.engine.spark.query_service import QueryService
-from penstock.engine.statistics import Counters, EngineStatistics, Tallies, topic_statistics
+from penstock.engine.statistics import (
+    CounterFamilies,
+    EngineCounters,
+    EngineStatistics,
+    topic_statistics,
+)
 from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Queue, Topic, TopicPolicy
 from penstock.engine.turn import Arrivals, DispatchQueue, Housekeeping, TurnRunner
@@ -83,12 +88,12 @@ class Engine:
         settings: Settings,
         *,
         facts: Mapping[int, FactsReader] | None = None,
-        burials: Mapping[int, DeadLetterFormat] | None = None,
+        dead_letter_formats: Mapping[int, DeadLetterFormat] | None = None,
     ) -> None:
         self.facts: Mapping[int, FactsReader] = facts or {}
         """Readers of origin bytes by wire (D15), for filters and observers."""
-        self.tallies = Tallies()
-        self.counters = Counters()
+        self.counter_families = CounterFamilies()
+        self.counters = EngineCounters()
         """What happened since the start; to be read only."""
         self._store = store
         self._chain = chain = FlowContext(clock, settings)
@@ -98,17 +103,12 @@ class Engine:
         self._answers = Answers(self.counters)
         self._registry = Registry(store, chain)
         self._settling = Settling(chain)
-        self._dead_letters = DeadLetters(chain, self._registry.topics.get, burials or {})
+        self._dead_letters = DeadLetters(
+            chain, self._registry.topics.get, dead_letter_formats or {}
+        )
         self._delays = Delays(store, chain, self.queue)
         self._dispatch_queue = DispatchQueue(chain)
-        self._host = EngineHost(
-            chain,
-            store,
-            self._settling,
-            self._dead_letters,
-            cast("Callable[[Awaiting], None]", self._dispatch_queue.wake),
-            transient_floor=int(recovered.start_position),
-        )
+        self._host = self._engine_host(int(recovered.start_position))
         held_pulls: HeldPulls[Pull] = HeldPulls()
         self.pulls = PullService(self._host, held_pulls)
         """Readers that name their offsets (``pull.py``)."""
@@ -132,9 +132,21 @@ class Engine:
             self._settling,
             lowest_kept=self.queries.registry.lowest_kept,
         )
-        self._deletion = TopicDeletion(self._commits, self._has_unsafe_letters, self._remove_topic)
+        self._deletion = TopicDeletion(
+            self._commits, self._has_unsafe_dead_letters, self._remove_topic
+        )
         self._turns = self._turn_runner(arrivals, held_pulls)
         self._restore(recovered)
+
+    def _engine_host(self, transient_floor: int) -> EngineHost:
+        return EngineHost(
+            self._chain,
+            self._store,
+            self._settling,
+            self._dead_letters,
+            cast("Callable[[Awaiting], None]", self._dispatch_queue.wake),
+            transient_floor=transient_floor,
+        )
 
     def _query_service(self, settings: Settings) -> QueryService:
         registry = QueryRegistry(
@@ -156,7 +168,7 @@ class Engine:
     def _publish_pipeline(self, settings: Settings) -> PublishPipeline:
         return PublishPipeline(
             self._chain,
-            Admission(self._chain.clock, settings, self.alarms, self._bury_refused),
+            Admission(self._chain.clock, settings, self.alarms, self._dead_letter_refused),
             self._frame_builder,
             delays=self._delays,
             answers=self._answers,
@@ -564,7 +576,7 @@ class Engine:
             settlements=self._settling.settlements,
             released=self._delays.released,
             delayed=self._delays.waiting + self._host.delayed_room.count,
-            dead_letters=self._dead_letters.buried,
+            dead_letters=self._dead_letters.dead_lettered,
             deaths_dropped=self._dead_letters.dropped,
             held_pulls=len(self.pulls),
             connections=len(connections),
@@ -630,11 +642,11 @@ class Engine:
         self._settling.forget(subscription)
         self._dispatch_queue.forget(subscription)
 
-    def _has_unsafe_letters(self) -> bool:
+    def _has_unsafe_dead_letters(self) -> bool:
         return self._dead_letters.is_unsafe(self._store.durable_position)
 
-    def _bury_refused(self, queue: Queue, record: Record) -> None:
-        self._dead_letters.bury(queue, NO_OFFSET, record, Cause.DROPPED_HEAD, 0)
+    def _dead_letter_refused(self, queue: Queue, record: Record) -> None:
+        self._dead_letters.add(queue, NO_OFFSET, record, Cause.DROPPED_HEAD, 0)
 
 
 class EngineHost:
@@ -670,7 +682,7 @@ class EngineHost:
     def dead_letter(
         self, queue: SubscribedQueue, offset: int, record: Record, cause: Cause, attempts: int
     ) -> None:
-        self._dead_letters.bury(cast("Queue", queue), offset, record, cause, attempts)
+        self._dead_letters.add(cast("Queue", queue), offset, record, cause, attempts)
 
     def carry(self, record: Record, target: SubscribedQueue) -> None:
         self._dead_letters.carry(record, cast("Queue", target))

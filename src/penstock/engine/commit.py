@@ -24,7 +24,7 @@ from penstock.engine.flow_context import FlowContext
 from penstock.engine.host import Awaiting
 from penstock.engine.ports import Confirmation, Publication, PublishChannel
 from penstock.engine.publish_batch import BatchKind, PublishBatch
-from penstock.engine.statistics import Counters
+from penstock.engine.statistics import EngineCounters
 from penstock.engine.topic import Queue
 from penstock.flow.budgets import BufferPool
 from penstock.flow.fast_fail import StoreBusy
@@ -315,7 +315,7 @@ def is_transient(batch: PublishBatch[Queue]) -> bool:
 class Answers:
     """Confirms and refusals waiting for the end of a turn."""
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: EngineCounters) -> None:
         self._counters = counters
         self._confirmed: dict[PublishChannel[Queue], list[Confirmation]] = {}
         self._refused: dict[PublishChannel[Queue], list[tuple[int, Refusal]]] = {}

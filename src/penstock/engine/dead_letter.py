@@ -3,8 +3,8 @@
 It is appended in the same frame as the settlement that removes the original, so a crash leaves the
 one or the other, never both or none. How it looks is its protocol's business
 (``DeadLetterFormat``); records of our own protocol get ``dead.*`` properties. A topic whose
-protocol routes dead letters itself has ``graves``: they are asked instead of the policy, and may
-name several queues.
+protocol routes dead letters itself has a ``dead_letter_router``, which is asked instead of the
+policy and may name several queues.
 
 Dead letters pass no admission: they come from what is already stored. Only a topic that rejects
 what is too much has no place for them when it is full, as for anybody else; then they are dropped.
@@ -45,7 +45,7 @@ Waiting = tuple[Record, tuple["Queue", ...]]
 class NeutralDeadLetterFormat:
     """Records of our own protocol: the death is written into their properties."""
 
-    def bury(self, record: Record, death: Death) -> Record:
+    def rewrite(self, record: Record, death: Death) -> Record:
         """The same message with ``dead.*`` properties; those of an earlier death are replaced."""
         facts = {
             b"cause": Cause(death.cause).name.lower().encode(),
@@ -79,7 +79,7 @@ class NeutralDeadLetterFormat:
 class PlainDeadLetterFormat:
     """Other protocols, until they bring their own: the message as it was."""
 
-    def bury(self, record: Record, death: Death) -> Record:
+    def rewrite(self, record: Record, death: Death) -> Record:
         """The same bytes as a new record."""
         del death
         return plain_copy(record)
@@ -92,13 +92,13 @@ class DeadLetters:
         self,
         chain: FlowContext,
         topic_of: Callable[[TopicName], Topic | None],
-        burials: Mapping[int, DeadLetterFormat],
+        formats: Mapping[int, DeadLetterFormat],
     ) -> None:
         self._chain = chain
         self._topic_of = topic_of
-        self._burials: dict[int, DeadLetterFormat] = {
+        self._formats: dict[int, DeadLetterFormat] = {
             Wire.NEUTRAL: NeutralDeadLetterFormat(),
-            **burials,
+            **formats,
         }
         self._plain = PlainDeadLetterFormat()
         # Bounded by the in-flight limits of consumers and by what one turn drops or expires.
@@ -106,14 +106,14 @@ class DeadLetters:
         """Letters that want a frame; to be looked at only."""
         # Of those, messages and body bytes for topics that reject what is too much.
         self._coming: dict[Topic, tuple[int, int]] = {}
-        self.buried = 0
+        self.dead_lettered = 0
         self.carried = 0
         """Moved to another queue, alive."""
         self.dropped = 0
         """Deaths without a dead-letter target."""
         self._stored_end = 0
 
-    def bury(self, queue: Queue, offset: int, record: Record, cause: Cause, attempts: int) -> None:
+    def add(self, queue: Queue, offset: int, record: Record, cause: Cause, attempts: int) -> None:
         """A message died; if its topic names a target, a copy is in the next frame."""
         topic = queue.topic
         letters: list[Waiting] = []
@@ -127,16 +127,16 @@ class DeadLetters:
                 attempts=attempts,
                 time_ms=self._chain.clock.wall_ms(),
             )
-            if topic.graves is not None:
-                letters = list(topic.graves.letters(record, death))
+            if topic.dead_letter_router is not None:
+                letters = list(topic.dead_letter_router.route(record, death))
             else:
-                letters = self._letters(topic, record, death)
+                letters = self._by_policy(topic, record, death)
             letters = [each for each in map(self._admitted, letters) if each[1]]
         if not letters:
             self.dropped += 1
             return
         self.waiting += letters
-        self.buried += 1
+        self.dead_lettered += 1
         self._chain.request_turn()
 
     def _admitted(self, waiting: Waiting) -> Waiting:
@@ -159,15 +159,15 @@ class DeadLetters:
         messages, body_bytes = self._coming.get(topic, (0, 0))
         self._coming[topic] = messages + letter.messages, body_bytes + letter.shape.body_len
 
-    def _letters(self, topic: Topic, record: Record, death: Death) -> list[Waiting]:
+    def _by_policy(self, topic: Topic, record: Record, death: Death) -> list[Waiting]:
         """One letter to the topic that the policy names, if there is one."""
-        target = topic.policy.dead_letter
-        grave = None if target is None else self._topic_of(target)
-        if grave is None:
+        name = topic.policy.dead_letter
+        target = None if name is None else self._topic_of(name)
+        if target is None:
             return []
-        death = replace(death, grave_space=grave.name.space, grave=grave.name.name)
-        letter = self._burials.get(record.wire, self._plain).bury(record, death)
-        return [] if letter is None else [(letter, route_to(grave).targets(letter))]
+        death = replace(death, target_space=target.name.space, target_topic=target.name.name)
+        letter = self._formats.get(record.wire, self._plain).rewrite(record, death)
+        return [] if letter is None else [(letter, route_to(target).targets(letter))]
 
     def carry(self, record: Record, target: Queue) -> None:
         """A message moves: its copy takes the way of a dead letter, to a queue that is named."""

@@ -138,7 +138,7 @@ class FactsReader(Protocol):
 
 
 class Death(msgspec.Struct, frozen=True, gc=False):
-    """Why and where a message died; what a burial may write into the dead letter."""
+    """Why and where a message died; what may be written into the dead letter."""
 
     cause: int
     """A ``Cause`` with ``is_dead_letter``."""
@@ -150,15 +150,15 @@ class Death(msgspec.Struct, frozen=True, gc=False):
     attempts: int
     time_ms: int
     """Wall time of the death."""
-    grave_space: str = ""
-    grave: str = ""
+    target_space: str = ""
+    target_topic: str = ""
     """Name of the dead-letter topic."""
 
 
 class DeadLetterFormat(Protocol):
     """Turns a dead message into the record that the dead-letter topic stores."""
 
-    def bury(self, record: Record, death: Death) -> Record | None:
+    def rewrite(self, record: Record, death: Death) -> Record | None:
         """A new record, or None when the message is to vanish; the original is only read."""
         ...
 
@@ -166,9 +166,7 @@ class DeadLetterFormat(Protocol):
 class DeadLetterRouter(Protocol[QueueT_co]):
     """Where the dead letters of a topic go, instead of to the one topic that its policy names."""
 
-    def letters(
-        self, record: Record, death: Death
-    ) -> Iterable[tuple[Record, tuple[QueueT_co, ...]]]:
+    def route(self, record: Record, death: Death) -> Iterable[tuple[Record, tuple[QueueT_co, ...]]]:
         """New records, each with the queues that get it; none when the message is to vanish.
 
         Asked at the moment of death; the original is only read.

@@ -35,7 +35,7 @@ from penstock.engine.delay import Delays
 from penstock.engine.flow_context import FlowContext
 from penstock.engine.ports import Publication
 from penstock.engine.publish_batch import BatchKind, PublishBatch, publish_batches
-from penstock.engine.statistics import Counters
+from penstock.engine.statistics import EngineCounters
 from penstock.engine.topic import Hold, Overflow, Queue, TopicLimits, too_large
 from penstock.flow.alarms import AlarmBoard
 from penstock.flow.budgets import BufferPool
@@ -66,7 +66,7 @@ class PublishPipeline:
         *,
         delays: Delays,
         answers: Answers,
-        counters: Counters,
+        counters: EngineCounters,
     ) -> None:
         self.chain = chain
         self._admission = admission
@@ -360,10 +360,6 @@ def _fitting(batch: PublishBatch[Queue], count_max: int, size_max: int) -> int:
 # once where another one would be held.
 
 
-BuryRefused = Callable[["Queue", Record], None]
-"""Makes a dead letter of a publish that a length limit refused."""
-
-
 class Ruling(msgspec.Struct):
     """What admission says about a batch that is not simply let in."""
 
@@ -378,14 +374,18 @@ class Admission:
     """The limits of topics, the alarms, and everybody's patience."""
 
     def __init__(
-        self, clock: Clock, settings: Settings, alarms: AlarmBoard, bury_refused: BuryRefused
+        self,
+        clock: Clock,
+        settings: Settings,
+        alarms: AlarmBoard,
+        dead_letter_refused: Callable[[Queue, Record], None],
     ) -> None:
         self._clock = clock
         self._flow = settings.flow
         self._busy_hold_ms_max = settings.spark.busy_hold_ms_max
         self._message_bytes_max = settings.topics.message_bytes_max
         self._alarms = alarms
-        self._bury_refused = bury_refused
+        self._dead_letter_refused = dead_letter_refused
         self._turn = 0
 
     def begin(self, turn: int) -> Hold | None:
@@ -455,7 +455,7 @@ class Admission:
             else:
                 ruling.refused.append((publication, answer))
                 if answer.kind is RefusalKind.LENGTH_LIMIT:
-                    self._bury(publication.record, queues, now_ms)
+                    self._dead_letter(publication.record, queues, now_ms)
         if admitted:
             ruling.admitted = batch.part(admitted, queues)
         return ruling
@@ -476,14 +476,14 @@ class Admission:
                 return answer
         return next((answer for answer in answers if answer is not None), None)
 
-    def _bury(self, record: Record, queues: tuple[Queue, ...], now_ms: int) -> None:
+    def _dead_letter(self, record: Record, queues: tuple[Queue, ...], now_ms: int) -> None:
         """Dead letters of those that are full; the others refuse nothing by themselves."""
         for queue in queues:
             topic = queue.topic
             if topic.policy.overflow is Overflow.REJECT_DEAD_LETTER and topic.limits is not None:
                 answer = topic.limits.judge(record, now_ms)
                 if isinstance(answer, Refusal) and answer.kind is RefusalKind.LENGTH_LIMIT:
-                    self._bury_refused(queue, record)
+                    self._dead_letter_refused(queue, record)
 
     def _held_ms_max(self, channel: Channel, hold: Hold) -> int:
         options = channel.connection.options

@@ -373,11 +373,11 @@ class TopicDeletion:
     def __init__(
         self,
         commits: Commits,
-        has_unsafe_letters: Callable[[], bool],
+        has_unsafe_dead_letters: Callable[[], bool],
         remove: Callable[[Topic, str], None],
     ) -> None:
         self._commits = commits
-        self._has_unsafe_letters = has_unsafe_letters
+        self._has_unsafe_dead_letters = has_unsafe_dead_letters
         self._remove = remove
         # Bounded by the topics there are.
         self.causes: dict[Topic, str] = {}
@@ -389,7 +389,7 @@ class TopicDeletion:
         """The topic goes: now if nobody is left to be buried, else as soon as that is so."""
         if topic in self.causes:
             return
-        if not has_dying(topic) and not self._has_unsafe_letters():
+        if not has_dying(topic) and not self._has_unsafe_dead_letters():
             self._remove(topic, cause)
             return
         self.causes[topic] = cause

@@ -1,7 +1,7 @@
 """Numbers for observers: frozen snapshots of plain integers, made when somebody asks.
 
-``Counters`` only ever grow and are written in the hot path; everything else is looked up at the
-moment of asking. Telemetry reads these from above; nothing here knows of metrics.
+``EngineCounters`` only ever grow and are written in the hot path; everything else is looked up at
+the moment of asking. Telemetry reads these from above; nothing here knows of metrics.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from penstock.flow.fast_fail import RequestClassStatistics
 from penstock.model.refusal import RefusalKind
 
 
-class Counters(msgspec.Struct):
-    """What happened since the start."""
+class EngineCounters(msgspec.Struct):
+    """What happened since the start; written in the hot path, one per engine."""
 
     published: int = 0
     """Publishes that came in, whatever became of them."""
@@ -111,23 +111,13 @@ def topic_statistics(topic: Topic, wall_ms: int) -> TopicStatistics:
     )
 
 
-# ---- tallies ------------------------------------------------------------------------------------
-# Counters that adapters keep and everybody may see: shown, not copied.
-#
-# An adapter counts in a dictionary of its own (label -> how often) and shows it here once, under a
-# name; whoever observes the broker reads it when asked. Counting costs what adding to a dictionary
-# costs, and the engine knows nothing of what is counted.
-#
-# Invariant: names and the labels of one are bounded when they are read, whatever an adapter does.
-
-
 NAMES_MAX: Final = 100
 LABELS_MAX: Final = 100
 """Labels of one name that are shown; adapters count by status or cause, never by peer."""
 
 
-class Tally(NamedTuple):
-    """One family of counters."""
+class CounterFamily(NamedTuple):
+    """Counters of one name, by label."""
 
     name: str
     """In snake case, with the protocol in front: ``rocketmq_pulls``."""
@@ -137,20 +127,26 @@ class Tally(NamedTuple):
     counts: Mapping[str, int]
 
 
-class Tallies:
-    """All that is shown."""
+class CounterFamilies:
+    """Counters that adapters keep and everybody may see.
 
-    __slots__ = ("_tallies",)
+    An adapter counts in a dictionary of its own (label -> how often) and registers it once, under a
+    name; it is read when somebody asks. So counting costs what adding to a dictionary costs, and
+    the engine knows nothing of what is counted. Names and labels are bounded when they are read,
+    whatever an adapter does.
+    """
+
+    __slots__ = ("_families",)
 
     def __init__(self) -> None:
-        self._tallies: dict[str, Tally] = {}
+        self._families: dict[str, CounterFamily] = {}
 
-    def show(self, name: str, text: str, label: str, counts: Mapping[str, int]) -> None:
+    def register(self, name: str, text: str, label: str, counts: Mapping[str, int]) -> None:
         """Show a dictionary from now on; a second one of the name takes its place."""
-        if name in self._tallies or len(self._tallies) < NAMES_MAX:
-            self._tallies[name] = Tally(name, text, label, counts)
+        if name in self._families or len(self._families) < NAMES_MAX:
+            self._families[name] = CounterFamily(name, text, label, counts)
 
-    def __iter__(self) -> Iterator[Tally]:
-        for tally in list(self._tallies.values()):
-            shown = dict(list(tally.counts.items())[:LABELS_MAX])
-            yield tally._replace(counts=shown)
+    def __iter__(self) -> Iterator[CounterFamily]:
+        for family in list(self._families.values()):
+            shown = dict(list(family.counts.items())[:LABELS_MAX])
+            yield family._replace(counts=shown)

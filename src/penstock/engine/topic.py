@@ -101,7 +101,7 @@ class Topic:
     """One topic as the engine runs it."""
 
     __slots__ = (
-        "graves",
+        "dead_letter_router",
         "is_deleted",
         "is_durable",
         "is_leaving",
@@ -126,7 +126,7 @@ class Topic:
         self.subscriptions: dict[str, Subscription] = {}
         self.limits: TopicLimits | None = None
         """None when the policy asks for nothing that a publish must be judged by: the fast way."""
-        self.graves: DeadLetterRouter[Queue] | None = None
+        self.dead_letter_router: DeadLetterRouter[Queue] | None = None
         """How its protocol routes dead letters; None = as the policy says."""
         self.last_used_ms = 0
         self.was_used = False

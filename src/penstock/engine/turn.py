@@ -228,13 +228,13 @@ class TurnRunner:
             return False
         released = delays.due(frame, chain.flow.turn_messages_max, now_ms)
         settled = settling.put(frame)
-        buried = dead_letters.put(frame) if dead_letters.waiting else []
+        dead = dead_letters.put(frame) if dead_letters.waiting else []
         told = flow_topic.put(frame) if flow_topic.waiting else 0
         if not frame.appendings:
             return True
         if not commits.append(frame, chain.clock.wall_at(now_ms)):
             settling.failed(settled)
-            dead_letters.failed(buried)
+            dead_letters.failed(dead)
             delays.failed(released)
             flow_topic.failed(told)
             self._retry_ms = now_ms + RETRY_MS
@@ -242,7 +242,7 @@ class TurnRunner:
             return False
         self._retry_ms = 0
         settling.saved(settled)
-        if buried:
+        if dead:
             dead_letters.stored(frame.end_position)
         delays.stored(frame)
         self._housekeeping.appended(now_ms)

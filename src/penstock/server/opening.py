@@ -73,7 +73,7 @@ def open_engine(
                 clock,
                 settings,
                 facts=fact_readers(),
-                burials=dead_letter_formats(),
+                dead_letter_formats=dead_letter_formats(),
             )
     except OSError as error:
         catalog.close()

@@ -92,7 +92,7 @@ class BrokerView:
         if self._metrics is None:
             metrics = await asyncio.to_thread(import_module, "penstock.telemetry.metrics")
             exposition: Exposition = metrics.Exposition(
-                self._gather, self._engine.tallies, self._engine
+                self._gather, self._engine.counter_families, self._engine
             )
             self._metrics = CachedPage(exposition.page)
         return self._metrics.get()

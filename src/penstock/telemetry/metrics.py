@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from penstock import __version__
 from penstock.engine.broker import Engine
 from penstock.engine.spark.views import QuerySnapshot, query_snapshots
-from penstock.engine.statistics import EngineStatistics, Tally, TopicStatistics
+from penstock.engine.statistics import CounterFamily, EngineStatistics, TopicStatistics
 from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.flow.fast_fail import RequestClassStatistics
 from penstock.telemetry.statistics import Histogram, ProcessStatistics
@@ -41,11 +41,11 @@ class Exposition:
     """The text page of one broker: frozen statistics, queries, and what adapters count."""
 
     def __init__(
-        self, gather: Gather, tallies: Iterable[Tally] = (), engine: Engine | None = None
+        self, gather: Gather, families: Iterable[CounterFamily] = (), engine: Engine | None = None
     ) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(BrokerCollector(gather))
-        self._registry.register(AdapterCounterCollector(tallies))
+        self._registry.register(AdapterCounterCollector(families))
         if engine is not None:
             self._registry.register(QueryCollector(engine))
 
@@ -392,13 +392,13 @@ class QueryCollector(Collector):
 class AdapterCounterCollector(Collector):
     """Turns what adapters count into metric families."""
 
-    def __init__(self, tallies: Iterable[Tally]) -> None:
-        self._tallies = tallies
+    def __init__(self, families: Iterable[CounterFamily]) -> None:
+        self._families = families
 
     def collect(self) -> Iterator[Metric]:
         """Everything that is shown now."""
-        for tally in self._tallies:
-            family = CounterMetricFamily(f"penstock_{tally.name}", tally.text, labels=[tally.label])
-            for label, count in tally.counts.items():
+        for each in self._families:
+            family = CounterMetricFamily(f"penstock_{each.name}", each.text, labels=[each.label])
+            for label, count in each.counts.items():
                 family.add_metric([label], count)
             yield family

@@ -83,7 +83,7 @@ class AmqpBench(Workbench):
             self.clock,
             self.settings,
             facts=fact_readers(),
-            burials=dead_letter_formats(),
+            dead_letter_formats=dead_letter_formats(),
         )
         self.broker = open_broker(self.engine, self.clock, self.settings)
 

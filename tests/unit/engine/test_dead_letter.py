@@ -174,8 +174,8 @@ def test_a_second_death_replaces_the_first_in_the_properties():
             time_ms=5,
         )
 
-    once = burial.bury(neutral_record(b"body", properties=b"x\x01y\x02"), death("first"))
-    twice = burial.bury(once, death("second"))
+    once = burial.rewrite(neutral_record(b"body", properties=b"x\x01y\x02"), death("first"))
+    twice = burial.rewrite(once, death("second"))
     assert properties(twice)["dead.topic"] == "second"
     assert twice.properties.count(b"dead.topic") == 1
     assert twice.body == b"body"
@@ -212,7 +212,7 @@ class Twice:
         self.queues = tuple(topic.queues[0] for topic in topics)
         self.deaths = []
 
-    def letters(self, record, death):
+    def route(self, record, death):
         self.deaths.append(death)
         yield neutral_record(b"late " + record.body), self.queues
 
@@ -220,7 +220,7 @@ class Twice:
 def test_a_topic_with_graves_asks_them_and_one_letter_may_go_to_several_queues(bench):
     graves = [bench.topic("left"), bench.topic("right")]
     topic = bench.topic(policy=TopicPolicy(dead_letter_topic="left"))
-    topic.graves = Twice(*graves)
+    topic.dead_letter_router = Twice(*graves)
     subscription = with_consumer(bench, topic)
     bench.publish(bench.channel(), topic, b"bad")
     bench.settle()
@@ -229,14 +229,14 @@ def test_a_topic_with_graves_asks_them_and_one_letter_may_go_to_several_queues(b
     bench.turns()
     assert bench.store.counters.frames == frames + 1
     assert [bench.bodies(grave) for grave in graves] == [[b"late bad"], [b"late bad"]]
-    (death,) = topic.graves.deaths
-    assert (death.cause, death.topic, death.grave) == (Cause.REJECTED, "orders", "")
+    (death,) = topic.dead_letter_router.deaths
+    assert (death.cause, death.topic, death.target_topic) == (Cause.REJECTED, "orders", "")
 
 
 def test_a_letter_skips_the_queues_that_are_gone_by_the_time_of_its_frame(bench):
     graves = [bench.topic("left"), bench.topic("right")]
     topic = bench.topic()
-    topic.graves = Twice(*graves)
+    topic.dead_letter_router = Twice(*graves)
     subscription = with_consumer(bench, topic)
     bench.publish(bench.channel(), topic, b"bad")
     bench.settle()

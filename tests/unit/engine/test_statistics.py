@@ -4,7 +4,7 @@ import pytest
 
 from kit.workbench import Workbench
 from penstock.engine.host import SubscriptionOptions
-from penstock.engine.statistics import LABELS_MAX, NAMES_MAX, Tallies
+from penstock.engine.statistics import LABELS_MAX, NAMES_MAX, CounterFamilies
 from penstock.flow.demand import Window
 
 KIB = 1024
@@ -30,30 +30,31 @@ def test_statistics_count_what_happened(bench):
     assert bench.engine.statistics().topics[0].oldest_age_ms == 1_000
 
 
-# ---- tallies ------------------------------------------------------------------------------------
 # Counters of adapters: shown as they are, and bounded.
 
 
 def test_what_is_shown_is_read_as_it_is_now():
-    tallies, counts = Tallies(), {"found": 1}
-    tallies.show("pulls", "Pulls", "status", counts)
+    counter_families, counts = CounterFamilies(), {"found": 1}
+    counter_families.register("pulls", "Pulls", "status", counts)
     counts["found"] += 1
-    (tally,) = tallies
-    assert (tally.name, tally.label, tally.counts) == ("pulls", "status", {"found": 2})
-    assert tally.counts is not counts
+    (family,) = counter_families
+    assert (family.name, family.label, family.counts) == ("pulls", "status", {"found": 2})
+    assert family.counts is not counts
 
 
 def test_a_name_is_shown_once():
-    tallies = Tallies()
-    tallies.show("pulls", "Pulls", "status", {"old": 1})
-    tallies.show("pulls", "Pulls", "status", {"new": 1})
-    assert [tally.counts for tally in tallies] == [{"new": 1}]
+    counter_families = CounterFamilies()
+    counter_families.register("pulls", "Pulls", "status", {"old": 1})
+    counter_families.register("pulls", "Pulls", "status", {"new": 1})
+    assert [family.counts for family in counter_families] == [{"new": 1}]
 
 
 def test_names_and_labels_are_bounded():
-    tallies = Tallies()
+    counter_families = CounterFamilies()
     for number in range(NAMES_MAX + 10):
-        tallies.show(f"n{number}", "", "label", dict.fromkeys(map(str, range(LABELS_MAX + 10)), 1))
-    found = list(tallies)
+        counter_families.register(
+            f"n{number}", "", "label", dict.fromkeys(map(str, range(LABELS_MAX + 10)), 1)
+        )
+    found = list(counter_families)
     assert len(found) == NAMES_MAX
-    assert all(len(tally.counts) == LABELS_MAX for tally in found)
+    assert all(len(family.counts) == LABELS_MAX for family in found)

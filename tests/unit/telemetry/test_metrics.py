@@ -6,7 +6,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kit.rocketmq.bench import BenchConsumer, RocketmqBench
-from penstock.engine.statistics import EngineStatistics, Tallies, TopicStatistics
+from penstock.engine.statistics import CounterFamilies, EngineStatistics, TopicStatistics
 from penstock.engine.subscription.subscription import SubscriptionStatistics
 from penstock.flow.fast_fail import RequestClassStatistics
 from penstock.model.refusal import RefusalKind
@@ -150,22 +150,22 @@ def test_names_with_quotes_and_newlines_do_not_break_the_page(samples):
     assert seen["penstock_topic_messages_ready", ('a"b\nc\\',)] == 2
 
 
-# ---- tally metrics ------------------------------------------------------------------------------
+# ---- counters of adapters -----------------------------------------------------------------------
 # Counters of adapters on the page of metrics.
 
 
-def page(tallies):
+def page(families):
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(AdapterCounterCollector(tallies))
+    registry.register(AdapterCounterCollector(families))
     return generate_latest(registry).decode()
 
 
 def test_what_is_counted_later_is_on_the_next_page():
-    tallies, counts = Tallies(), {}
-    tallies.show("pulls", "Pulls so far", "status", counts)
-    assert "penstock_pulls_total{" not in page(tallies)
+    families, counts = CounterFamilies(), {}
+    families.register("pulls", "Pulls so far", "status", counts)
+    assert "penstock_pulls_total{" not in page(families)
     counts["FOUND"] = 3
-    text = page(tallies)
+    text = page(families)
     assert "# HELP penstock_pulls_total Pulls so far" in text
     assert 'penstock_pulls_total{status="FOUND"} 3.0' in text
 
@@ -174,7 +174,7 @@ def test_corrected_offsets_of_rocketmq_are_on_the_page():
     bench = RocketmqBench()
     bench.topic("orders")
     BenchConsumer.on(bench).pull("orders", 9)
-    text = page(bench.engine.tallies)
+    text = page(bench.engine.counter_families)
     assert 'penstock_rocketmq_offset_moves_total{status="NO_MESSAGE_IN_QUEUE"} 1.0' in text
     assert 'penstock_rocketmq_pulls_total{status="NO_MESSAGE_IN_QUEUE"} 1.0' in text
     assert 'penstock_rocketmq_group_events_total{kind="joined"} 0.0' in text

@@ -57,7 +57,7 @@ class AmqpBroker:
         """Connections that live and have opened a virtual host."""
         self.contents: Final = ContentBudget(engine.inflight_pool)
         """Connections in the midst of a content, when room is short (D22)."""
-        engine.tallies.show(
+        engine.counter_families.register(
             "amqp_content_waits",
             "Times a connection stopped in the midst of a publish for lack of room",
             "room",

@@ -40,12 +40,12 @@ class AmqpContext:
         """How fast everything goes; for those who look."""
         self.churn: Final = dict.fromkeys(CHURN, 0)
         self._closes: Final[dict[str, int]] = {}
-        engine.tallies.show(
+        engine.counter_families.register(
             "amqp_closes", "Channels and connections that we closed", "reason", self._closes
         )
         self.undelivered: Final[dict[str, int]] = {}
         """Publishes that went to no queue, by reason."""
-        engine.tallies.show(
+        engine.counter_families.register(
             "amqp_undelivered",
             "Publishes that went to no queue: dropped, returned, or replies nobody read",
             "reason",

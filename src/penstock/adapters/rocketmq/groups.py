@@ -92,7 +92,7 @@ class GroupChangeNotifier:
         self._maps = broker.service(FilterBitMaps)
         self.counts = {kind.value: 0 for kind in NoticeKind}
         """What happened to groups, by kind; ``changed`` counts members that were told."""
-        broker.engine.tallies.show(
+        broker.engine.counter_families.register(
             "rocketmq_group_events", "Members that came, went or were told", "kind", self.counts
         )
 

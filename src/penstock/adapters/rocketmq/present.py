@@ -237,7 +237,7 @@ class RocketmqDeadLetterFormat:
     needs no copy, and with the properties that RocketMQ's own dead letters carry.
     """
 
-    def bury(self, record: Record, death: Death) -> Record | None:
+    def rewrite(self, record: Record, death: Death) -> Record | None:
         """The letter; None when the stored bytes make no sense."""
         try:
             message, _ = decode_stored(record.origin)
@@ -254,7 +254,7 @@ class RocketmqDeadLetterFormat:
         if len(kept) + len(origin) <= PROPERTIES_BYTES_MAX:
             message.properties = kept + origin
         message.reconsume_times = max(message.reconsume_times, death.attempts)
-        if death.grave:
-            message.topic = wire_name(TopicName(death.grave_space, death.grave))
+        if death.target_topic:
+            message.topic = wire_name(TopicName(death.target_space, death.target_topic))
         message.queue_id = 0
         return record_of(message)

@@ -94,7 +94,7 @@ class PullProcessor:
         self._token = 0
         self.counts: dict[str, int] = dict.fromkeys(GetMessageStatus, 0)
         """Answers by status."""
-        broker.engine.tallies.show(
+        broker.engine.counter_families.register(
             "rocketmq_pulls", "Answers to pulls, by RocketMQ's status", "status", self.counts
         )
         self.messages = 0
@@ -505,7 +505,7 @@ class OffsetMovedReporter:
         self._bucket = TokenBucket(EVENTS_PER_S, EVENTS_BURST)
         self.counts: dict[str, int] = {}
         """Corrections by status."""
-        broker.engine.tallies.show(
+        broker.engine.counter_families.register(
             "rocketmq_offset_moves", "Offsets of readers that were corrected", "status", self.counts
         )
         self.unwritten = 0

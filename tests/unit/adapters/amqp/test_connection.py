@@ -269,7 +269,7 @@ def test_closes_are_counted_by_their_reason(bench):
     peer = bench.client()
     assert peer.call(1, Declare(0, "none", is_passive=True)).reply_code == 404
     peer.send(7, Get(0, "q"))
-    (tally,) = [each for each in bench.engine.tallies if each.name == "amqp_closes"]
+    (tally,) = [each for each in bench.engine.counter_families if each.name == "amqp_closes"]
     assert tally.counts == {"NOT_FOUND": 1, "CHANNEL_ERROR": 1}
 
 

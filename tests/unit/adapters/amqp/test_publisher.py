@@ -196,7 +196,7 @@ def test_what_goes_to_no_queue_is_counted_for_operators_also_when_its_channel_is
     many(peer, 3, key="nowhere")
     many(peer, 2, key="nowhere", is_mandatory=True)
     peer.leave()
-    (tally,) = [each for each in bench.engine.tallies if each.name == "amqp_undelivered"]
+    (tally,) = [each for each in bench.engine.counter_families if each.name == "amqp_undelivered"]
     assert tally.counts == {"unroutable": 3, "returned": 2}
 
 

@@ -202,7 +202,7 @@ def test_after_a_crash_in_the_midst_the_queue_is_there_with_those_who_were_not_b
     assert 0 < scene.letters < MANY
     getattr(scene.bench, end)()
     queue = scene.book.get("q")
-    assert queue.topic.graves is not None
+    assert queue.topic.dead_letter_router is not None
     peer = scene.bench.client()
     peer.turn()
     assert scene.letters + queue.ready == MANY

@@ -104,9 +104,9 @@ def test_a_dead_letter_names_its_grave_and_where_it_came_from():
     record.position = 0x30
     death = Death(
         cause=int(Cause.REJECTED), space="", topic="orders", queue=2, offset=7, attempts=3,
-        time_ms=1, grave_space="ns", grave="dead",
+        time_ms=1, target_space="ns", target_topic="dead",
     )  # fmt: skip
-    letter = RocketmqDeadLetterFormat().bury(record, death)
+    letter = RocketmqDeadLetterFormat().rewrite(record, death)
     message, _ = decode_stored(letter.origin)
     assert (message.topic, message.queue_id, message.body) == ("ns%dead", 0, b"body")
     assert (message.born_ms, message.reconsume_times) == (5, 3)
@@ -124,6 +124,6 @@ def test_a_second_death_replaces_the_first_and_nonsense_vanishes():
     )
     record = stored_record("orders", 0, b"", b"DLQ_ORIGIN_TOPIC\x01old\x02")
     record.position = 8
-    letter = RocketmqDeadLetterFormat().bury(record, death)
+    letter = RocketmqDeadLetterFormat().rewrite(record, death)
     assert letter.properties.count(b"DLQ_ORIGIN_TOPIC") == 1
-    assert RocketmqDeadLetterFormat().bury(Record(b"nonsense"), death) is None
+    assert RocketmqDeadLetterFormat().rewrite(Record(b"nonsense"), death) is None

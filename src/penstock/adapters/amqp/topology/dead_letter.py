@@ -82,7 +82,7 @@ class ExchangeDeadLetterRouter:
         self._routing_key: Final = routing_key
         """None = those of the message."""
 
-    def letters(self, record: Record, death: Death) -> Iterable[tuple[Record, tuple[Queue, ...]]]:
+    def route(self, record: Record, death: Death) -> Iterable[tuple[Record, tuple[Queue, ...]]]:
         """The letter, with the queues that its exchange has for it now."""
         if record.wire != Wire.AMQP:
             record = self._translated(record)

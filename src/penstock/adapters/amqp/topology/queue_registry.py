@@ -259,7 +259,9 @@ class QueueRegistry:
         if queue.owner is not None:
             self._exclusive.setdefault(queue.owner, {})[queue.name] = queue
         if not queue.is_foreign:
-            queue.topic.graves = dead_letter_router_of(self._context, self._router, queue)
+            queue.topic.dead_letter_router = dead_letter_router_of(
+                self._context, self._router, queue
+            )
             self._router.forget()
         return queue
 

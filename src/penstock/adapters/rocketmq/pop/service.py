@@ -614,8 +614,8 @@ class PopStatistics:
     def __init__(self, broker: RocketmqBroker) -> None:
         self.answers: dict[str, int] = dict.fromkeys(PopOutcome, 0)
         self.messages: dict[str, int] = dict.fromkeys(PopEvent, 0)
-        tallies = broker.engine.tallies
-        tallies.show("rocketmq_pops", "Answers to pops", "outcome", self.answers)
-        tallies.show(
+        counters = broker.engine.counter_families
+        counters.register("rocketmq_pops", "Answers to pops", "outcome", self.answers)
+        counters.register(
             "rocketmq_popped_messages", "What became of popped messages", "event", self.messages
         )

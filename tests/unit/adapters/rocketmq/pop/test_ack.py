@@ -222,7 +222,7 @@ def test_what_becomes_of_popped_messages_is_counted(bench, popper):
     popper.ack_all([second])
     bench.advance(1000)
     popper.ack(third)
-    shown = {each.name: dict(each.counts) for each in bench.engine.tallies}
+    shown = {each.name: dict(each.counts) for each in bench.engine.counter_families}
     assert shown["rocketmq_pops"]["FOUND"] == 1
     assert shown["rocketmq_popped_messages"] == {
         "popped": 3, "acknowledged": 1, "void": 3, "extended": 1, "revived": 1, "returned": 0,
