@@ -16,10 +16,10 @@ from penstock.wire.amqp.frames import (
     HEARTBEAT,
     AckRun,
     AmqpFrames,
-    Assembler,
     Command,
+    ContentAssembler,
+    ContentRefused,
     PublishRun,
-    Refused,
     SettleRun,
     content_frames,
     encode_frame,
@@ -28,9 +28,15 @@ from penstock.wire.amqp.frames import (
 from penstock.wire.amqp.methods import basic, decode_method
 from penstock.wire.amqp.methods.method import METHODS
 from penstock.wire.amqp.origin import publish_head, publish_record
-from penstock.wire.amqp.parser import Inflow
+from penstock.wire.amqp.parser import AmqpParser
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
-from penstock.wire.amqp.serializer import Deliveries, ack_frame, got, nack_frame, returned
+from penstock.wire.amqp.serializer import (
+    DeliveryEncoder,
+    ack_frame,
+    get_ok_frames,
+    nack_frame,
+    return_frames,
+)
 from penstock.wire.amqp.table import (
     Timestamp,
     decode_table,
@@ -213,7 +219,7 @@ def flat(events):
             found += [(event.channel, tag, word) for tag in event.tags]
         elif isinstance(event, SettleRun):
             found += [(event.channel, *said) for said in zip(event.tags, event.words, strict=True)]
-        elif isinstance(event, Refused):
+        elif isinstance(event, ContentRefused):
             found.append((event.channel, str(event.error)))
         else:
             assert isinstance(event, Command)
@@ -224,7 +230,7 @@ def flat(events):
 def in_general(stream, message_bytes_max):
     """What the frames give one by one, and the error they end with."""
     frames = AmqpFrames(frame_max=FRAME_MAX, is_greeted=True)
-    assembler = Assembler(message_bytes_max=message_bytes_max)
+    assembler = ContentAssembler(message_bytes_max=message_bytes_max)
     events = []
     frames.feed(stream)
     try:
@@ -238,7 +244,7 @@ def in_general(stream, message_bytes_max):
 
 
 def in_flow(stream, cuts, message_bytes_max):
-    inflow = Inflow(message_bytes_max=message_bytes_max, is_greeted=True)
+    inflow = AmqpParser(message_bytes_max=message_bytes_max, is_greeted=True)
     inflow.tune(FRAME_MAX)
     events = []
     for start, end in pairwise(sorted({0, *cuts, len(stream)})):
@@ -306,7 +312,7 @@ def test_deliveries_carry_names_properties_and_bodies_as_they_came(seed, frame_m
     messages = [each for each in published if len(each) == 4]
     records = [record for *_, record in messages]
     flags = [sender.chance.random() < 0.5 for _ in records]
-    encoded = Deliveries(3, "ctag", frame_max).encode(records, 77, flags)
+    encoded = DeliveryEncoder(3, "ctag", frame_max).encode(records, 77, flags)
     assert read_contents(encoded, frame_max) == [
         (
             basic.Deliver("ctag", 77 + number, flags[number], head.exchange, head.routing_key),
@@ -319,15 +325,15 @@ def test_deliveries_carry_names_properties_and_bodies_as_they_came(seed, frame_m
 
 def test_deliveries_of_an_empty_body_have_no_body_frame():
     record = record_of(("", "q"), bytes(2), b"")
-    encoded = Deliveries(1, "c", 4096).encode([record], 1)
+    encoded = DeliveryEncoder(1, "c", 4096).encode([record], 1)
     assert read_contents(encoded, 4096) == [(basic.Deliver("c", 1, False, "", "q"), bytes(2), b"")]
 
 
 @given(HEADS, PROPERTIES, BODIES)
 def test_get_ok_and_return_carry_the_same(head, properties, body):
     record = record_of(head, encode_properties(properties), body)
-    raw = got(1, record, 5, is_redelivered=True, messages=9, frame_max=4096)
-    raw += returned(1, record, 312, "NO_ROUTE", 4096)
+    raw = get_ok_frames(1, record, 5, is_redelivered=True, messages=9, frame_max=4096)
+    raw += return_frames(1, record, 312, "NO_ROUTE", 4096)
     contents = [encode_properties(properties), body]
     assert read_contents(raw, 4096) == [
         (basic.GetOk(5, True, head[0], head[1], 9), *contents),

@@ -20,7 +20,7 @@ from penstock.wire.amqp.frames import (
 )
 from penstock.wire.amqp.methods import basic, connection, decode_method, queue
 from penstock.wire.amqp.origin import AmqpFacts, publish_head, publish_record
-from penstock.wire.amqp.parser import Inflow
+from penstock.wire.amqp.parser import AmqpParser
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
 from penstock.wire.amqp.serializer import ack_frame
 from penstock.wire.amqp.table import decode_table, encode_table, split_table
@@ -42,7 +42,7 @@ STREAM = b"".join((PUBLISH * 6, HEARTBEAT, ack_frame(1, 5) * 3, PUBLISH * 2))
 
 
 def read_stream(data):
-    inflow = Inflow(is_greeted=True, message_bytes_max=1 << 20)
+    inflow = AmqpParser(is_greeted=True, message_bytes_max=1 << 20)
     inflow.tune(131_072)
     half = len(data) // 2
     inflow.feed(data[:half], NOW_MS)
@@ -124,7 +124,7 @@ def peak_of(action):
 
 @pytest.mark.parametrize("size", [size for size in LENGTHS if size > 131_072])
 def test_a_giant_frame_is_refused_by_its_size_alone(size):
-    inflow = Inflow(is_greeted=True)
+    inflow = AmqpParser(is_greeted=True)
     inflow.tune(131_072)
     assert peak_of(lambda: inflow.feed(struct.pack(">BHI", 3, 1, size), NOW_MS)) < 64 * 1024
     assert inflow.failure.code is ReplyCode.FRAME_ERROR
@@ -132,7 +132,7 @@ def test_a_giant_frame_is_refused_by_its_size_alone(size):
 
 @pytest.mark.parametrize("size", [(1 << 29) + 1, (1 << 63), (1 << 64) - 1])
 def test_a_giant_body_is_refused_by_its_announcement(size):
-    inflow = Inflow(is_greeted=True)
+    inflow = AmqpParser(is_greeted=True)
     header = encode_frame(2, 1, CONTENT_HEAD.pack(60, 0, size) + bytes(2))
     data = method_frame(1, basic.Publish()) + header
     assert peak_of(lambda: inflow.feed(data, NOW_MS)) < 64 * 1024
@@ -140,7 +140,7 @@ def test_a_giant_body_is_refused_by_its_announcement(size):
 
 
 def test_a_body_that_was_announced_only_costs_nothing():
-    inflow = Inflow(is_greeted=True)
+    inflow = AmqpParser(is_greeted=True)
     header = encode_frame(2, 1, CONTENT_HEAD.pack(60, 0, 100 << 20) + bytes(2))
     data = method_frame(1, basic.Publish()) + header
     assert peak_of(lambda: inflow.feed(data, NOW_MS)) < 64 * 1024
@@ -163,7 +163,7 @@ def test_a_table_ten_thousand_deep_is_refused_in_methods_and_messages():
     with pytest.raises(AmqpError, match="nested") as caught:
         decode_method(declare, 3)
     assert (caught.value.code, caught.value.class_id, caught.value.channel) == (502, 50, 3)
-    inflow = Inflow(is_greeted=True)
+    inflow = AmqpParser(is_greeted=True)
     inflow.tune(0)
     raw = b"\x20\x00" + table
     inflow.feed(method_frame(2, basic.Publish()) + content_frames(2, raw, b"x", 0), NOW_MS)
@@ -174,7 +174,7 @@ def test_a_table_ten_thousand_deep_is_refused_in_methods_and_messages():
 def test_a_stream_cut_at_any_byte_waits_and_goes_on():
     stream = PROTOCOL_HEADER + PUBLISH * 3 + ack_frame(1, 7)
     for cut in range(len(stream)):
-        inflow = Inflow()
+        inflow = AmqpParser()
         events = inflow.feed(stream[:cut], NOW_MS)
         events += inflow.feed(stream[cut:], NOW_MS)
         assert inflow.failure is None
@@ -183,7 +183,7 @@ def test_a_stream_cut_at_any_byte_waits_and_goes_on():
 
 
 def test_a_body_in_frames_of_one_byte_costs_its_size_and_not_forty_times_as_much():
-    inflow = Inflow(is_greeted=True)
+    inflow = AmqpParser(is_greeted=True)
     size = 20_000
     header = encode_frame(2, 1, CONTENT_HEAD.pack(60, 0, size) + bytes(2))
     inflow.feed(method_frame(1, basic.Publish()) + header, NOW_MS)
@@ -199,7 +199,7 @@ def test_a_body_in_frames_of_one_byte_costs_its_size_and_not_forty_times_as_much
 
 
 def test_publishes_that_never_end_are_counted_on_every_channel():
-    inflow = Inflow(is_greeted=True)
+    inflow = AmqpParser(is_greeted=True)
     inflow.tune(131_072, 2047)
     header = CONTENT_HEAD.pack(60, 0, 5) + RAW
     for channel in range(1, 2048):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.adapters.amqp.topology.queue import AmqpQueue
     from penstock.adapters.amqp.topology.vhost import VirtualHost
     from penstock.engine.connection import Channel, Connection
-    from penstock.wire.amqp.parser import Inflow
+    from penstock.wire.amqp.parser import AmqpParser
 
 TURNS_MAX: Final = 8
 """Turns one command waits for."""
@@ -103,7 +103,7 @@ class CommandQueue:
         "is_waiting",
     )
 
-    def __init__(self, connection: CommandTarget, inflow: Inflow) -> None:
+    def __init__(self, connection: CommandTarget, inflow: AmqpParser) -> None:
         self._connection = connection
         self._inflow = inflow
         self._events: list[Event] = []

@@ -61,9 +61,9 @@ from penstock.wire.amqp.frames import (
     HEARTBEAT,
     AckRun,
     Command,
+    ContentRefused,
     Event,
     PublishRun,
-    Refused,
     SettleRun,
     method_frame,
 )
@@ -84,7 +84,7 @@ from penstock.wire.amqp.methods.connection import (
     UpdateSecretOk,
 )
 from penstock.wire.amqp.methods.method import Method
-from penstock.wire.amqp.parser import Inflow
+from penstock.wire.amqp.parser import AmqpParser
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.context import AmqpContext
@@ -206,7 +206,7 @@ class AmqpConnection:
         """What the socket has not taken of the deliveries to all consumers (F14)."""
         self._handed_over: Final = HandOverCount(self.unsent)
         self._outbox: list[bytes] = []
-        self._inflow: Final = Inflow(message_bytes_max=context.message_bytes_max)
+        self._inflow: Final = AmqpParser(message_bytes_max=context.message_bytes_max)
         self.commands: Final = CommandQueue(self, self._inflow)
         self._contents: Final = host.content_share(self.name, wake)
         self._heartbeat = Heartbeat(0, self.now_ms)
@@ -388,7 +388,7 @@ class AmqpConnection:
                 channel.consumers.ack(event)
             elif type(event) is SettleRun:
                 channel.consumers.settle(event)
-            elif type(event) is Refused:
+            elif type(event) is ContentRefused:
                 raise event.error
         except AmqpError as error:
             if channel is None:

@@ -45,7 +45,7 @@ from penstock.flow.demand import ChannelWindow, Demand, Unlimited, Window
 from penstock.model.record import Record, Wire
 from penstock.wire.amqp.codes import CLASS_BASIC, AmqpError, ReplyCode
 from penstock.wire.amqp.methods.basic import Ack, Cancel, Consume, Nack, Reject
-from penstock.wire.amqp.serializer import Deliveries
+from penstock.wire.amqp.serializer import DeliveryEncoder
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.ports import ChannelPort
@@ -424,7 +424,9 @@ class BasicConsumer(AttachedConsumer):
         self.is_active = True
         """False for those who wait until the single active consumer leaves."""
         self.window: Window | None = None
-        self.frames: Final = Deliveries(self.channel.number, tag, self.channel.connection.frame_max)
+        self.frames: Final = DeliveryEncoder(
+            self.channel.number, tag, self.channel.connection.frame_max
+        )
 
     def start(self) -> None:
         """Take messages from now on."""

@@ -47,7 +47,7 @@ from penstock.wire.amqp.methods.basic import (
     RecoverOk,
     Reject,
 )
-from penstock.wire.amqp.serializer import got
+from penstock.wire.amqp.serializer import get_ok_frames
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.channel import AmqpChannel
@@ -141,7 +141,7 @@ def get(channel: AmqpChannel, method: Get) -> None:
         return
     delivery = taken[0]
     channel.replies.note_deliveries(1, delivery.size)
-    frames = got(
+    frames = get_ok_frames(
         channel.number,
         getter.presented(delivery),
         consumers.unacked.skip(1) if is_no_ack else getter.note_unacked(taken, is_plain=False),

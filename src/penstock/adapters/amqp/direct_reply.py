@@ -23,7 +23,7 @@ from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.methods.basic import Consume
 from penstock.wire.amqp.origin import PublishHead, publish_record
 from penstock.wire.amqp.properties import edit_properties
-from penstock.wire.amqp.serializer import Deliveries
+from penstock.wire.amqp.serializer import DeliveryEncoder
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.ports import ChannelPort
@@ -45,7 +45,7 @@ class ReplyConsumer:
         self.key: Final = key
         self.tag: Final = tag
         self._skip_tags: Final = skip_tags
-        self._deliveries = Deliveries(channel.number, tag, channel.connection.frame_max)
+        self._deliveries = DeliveryEncoder(channel.number, tag, channel.connection.frame_max)
 
     def deliver(self, records: list[Record]) -> int:
         """Send replies; how many of them the requester's backlog allowed."""

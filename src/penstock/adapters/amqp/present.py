@@ -30,7 +30,7 @@ from penstock.wire.amqp.properties import (
     Properties,
     edit_properties,
     encode_properties,
-    walk,
+    locate_properties,
 )
 from penstock.wire.amqp.table import encode_value, join_table, split_table
 from penstock.wire.rocketmq.properties import parse_properties
@@ -123,7 +123,7 @@ def with_attempts(record: Record, attempts: int) -> Record:
     raw = record.properties
     name = ATTEMPTS.encode()
     try:
-        at, end = walk(raw, 0, len(raw)).spans.get("headers", (0, 0))
+        at, end = locate_properties(raw, 0, len(raw)).spans.get("headers", (0, 0))
         others = [each for each in split_table(raw[at:end]) if each[0] != name] if end else []
         table = join_table([*others, (name, encode_value(attempts))])
         properties = edit_properties(raw, {"headers": table})

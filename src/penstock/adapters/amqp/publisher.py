@@ -36,7 +36,7 @@ from penstock.model.record import Record
 from penstock.model.refusal import Refusal, RefusalKind
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.origin import NO_CLAIMS, PublishHead
-from penstock.wire.amqp.serializer import ack_frame, confirms, returned
+from penstock.wire.amqp.serializer import ack_frame, confirm_frames, return_frames
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -237,7 +237,7 @@ class ChannelPublisher:
             self._channel.send(
                 b"".join(
                     [
-                        returned(number, record, ReplyCode.NO_ROUTE, NO_ROUTE, frame_max)
+                        return_frames(number, record, ReplyCode.NO_ROUTE, NO_ROUTE, frame_max)
                         for record in records
                     ]
                 )
@@ -326,6 +326,6 @@ class Confirms:
         acked, self._acked = self._acked, []
         nacked, self._nacked = self._nacked, []
         verdicts = self._ledger.answer(acked, nacked)
-        return confirms(self._number, *verdicts.acks) + confirms(
+        return confirm_frames(self._number, *verdicts.acks) + confirm_frames(
             self._number, *verdicts.nacks, is_ack=False
         )

@@ -46,7 +46,7 @@ from penstock.server.management.request import (
     paged,
 )
 from penstock.wire.amqp.methods.method import short_text
-from penstock.wire.amqp.origin import examine
+from penstock.wire.amqp.origin import read_content_header
 from penstock.wire.amqp.properties import Properties, decode_properties, encode_properties
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ async def publish(
     vhost = api.vhost(vhost_name)
     wanted = await request.body(PublishRequest)
     content = wanted.content
-    check_claims(examine(content[0]).claims, request.user)
+    check_claims(read_content_header(content[0]).claims, request.user)
     done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
 
     def answer(refusal: Refusal | None) -> None:

@@ -4,7 +4,7 @@
 class and method of the command at fault, and the channel it came on. A hard code closes the
 connection, a soft one only the channel. Sheet: amqp.md 1.1, 1.5.
 
-Not here: the frames that say so (``connection_methods.py``, ``channel_methods.py``).
+Not here: the frames that say so (``methods/connection.py``, ``methods/channel.py``).
 """
 
 from enum import IntEnum

@@ -1,4 +1,4 @@
-"""Frames: the envelope of everything AMQP says.
+"""Frames, the envelope of everything AMQP says, and the contents that they carry.
 
     byte  0       1            3          7               7 + size
           | type  | channel u16 | size u32 | payload       | 0xCE |
@@ -7,8 +7,8 @@
 Big-endian. ``frame_max`` counts the whole frame. A frame is refused by its size field alone, before
 anything is kept for it (T12), except for 8 bytes of grace that RabbitMQ gives as well.
 
-Not here: what a payload means (``methods.py``, ``content.py``), the way in that a broker uses
-(``inflow.py``: the same frames, many at a time).
+Not here: the arguments of methods (``methods/``), the parser that the broker uses (``parser.py``:
+the same frames, many at a time).
 """
 
 from struct import Struct
@@ -41,10 +41,10 @@ from penstock.wire.amqp.methods.method import Method
 from penstock.wire.amqp.origin import (
     PUBLISH_IDS,
     Claims,
+    ContentHeader,
     PublishHead,
-    Reading,
-    examine,
     publish_head,
+    read_content_header,
     record_of,
 )
 from penstock.wire.inbox import FrameTooLarge, Inbox
@@ -64,7 +64,7 @@ class Frame(NamedTuple):
 
 
 class AmqpFrames:
-    """The stream of one peer, cut into frames, one by one; tests and clients of ours use it."""
+    """The stream of one peer, cut into frames one by one: for tests and our own clients."""
 
     __slots__ = ("_inbox", "_is_greeted")
 
@@ -129,23 +129,12 @@ def payload_max(frame_max: int) -> int:
     return (frame_max or 1 << 32) - FRAME_OVERHEAD + FRAME_GRACE_BYTES
 
 
-# ---- content ------------------------------------------------------------------------------------
-# Contents: the header and body frames behind a method, put together and taken apart.
-#
+# ---- contents -----------------------------------------------------------------------------------
 # | header payload   | class u16 = 60 | weight u16 = 0 | body size u64 | flags u16, properties |
 # | body payload     | as many bytes as a frame holds |
 #
 # A body of 0 bytes has no body frame. Frames of different channels may come in any order, those of
-# one channel may not. ``Assembler`` keeps, per channel, a publish that is not complete, and turns
-# every frame of a connection into an event or nothing.
-#
-# Invariants: what is kept is counted in ``held_bytes`` (names, properties and body so far); a body
-# is never longer than announced, and no space is made for what was only announced. A message above
-# ``message_bytes_max`` is reported once, by ``Refused``, and its body is read and dropped.
-# Bound: one content per channel number up to ``channel_max``; ``held_bytes`` is for the adapter to
-# bound, against its connection's share (D22).
-# Not here: frames out of bytes (``frame.py``), whole runs at a time (``inflow.py``).
-
+# one channel may not.
 
 CONTENT_HEAD: Final = Struct(">HHQ")
 CONTENT_FRONT: Final = CONTENT_HEAD.pack(CLASS_BASIC, 0, 0)[:4]
@@ -187,22 +176,22 @@ class SettleRun(msgspec.Struct, gc=False):
     """What is said of each: the method's number, one more when the message goes back (requeue)."""
 
 
-class Refused(msgspec.Struct, gc=False):
+class ContentRefused(msgspec.Struct, gc=False):
     """A message that was read and dropped; the error is the channel's."""
 
     channel: int
     error: AmqpError
 
 
-Event = Command | PublishRun | AckRun | SettleRun | Refused
+Event = Command | PublishRun | AckRun | SettleRun | ContentRefused
 
 
-class Partial(msgspec.Struct, gc=False):
+class PartialContent(msgspec.Struct, gc=False):
     """A publish whose content is not complete."""
 
     head: PublishHead
     properties: bytes = b""
-    reading: Reading | None = None
+    header: ContentHeader | None = None
     """None while the content header is awaited."""
     left_bytes: int = 0
     body: bytearray | None = None
@@ -210,8 +199,15 @@ class Partial(msgspec.Struct, gc=False):
     held_bytes: int = 0
 
 
-class Assembler:
-    """Frames of one connection in, events out."""
+class ContentAssembler:
+    """Frames of one connection in, events out; keeps per channel a publish that is not complete.
+
+    What is kept is counted in ``held_bytes`` (names, properties and body so far). A body is never
+    longer than announced, and no space is made for what was only announced. A message above
+    ``message_bytes_max`` is reported once, by ``ContentRefused``, and its body is read and dropped.
+    Bound: one content per channel number up to ``channel_max``; ``held_bytes`` is for the adapter
+    to bound, against its connection's share (D22).
+    """
 
     __slots__ = ("channel_max", "held_bytes", "message_bytes_max", "partials")
 
@@ -219,7 +215,7 @@ class Assembler:
         self.message_bytes_max = message_bytes_max
         self.channel_max = CHANNEL_MAX
         self.held_bytes = 0
-        self.partials: dict[int, Partial] = {}
+        self.partials: dict[int, PartialContent] = {}
 
     def take(self, kind: int, channel: int, payload: bytes, now_ms: int) -> Event | None:
         """One frame; None when nothing is complete by it."""
@@ -231,11 +227,11 @@ class Assembler:
             return None
         partial = self.partials.get(channel)
         if kind == FRAME_HEADER:
-            if partial is None or partial.reading is not None:
+            if partial is None or partial.header is not None:
                 raise _unexpected("got a content header where none is expected", channel)
             return self._header(channel, partial, payload, now_ms)
         if kind == FRAME_BODY:
-            if partial is None or partial.reading is None:
+            if partial is None or partial.header is None:
                 raise _unexpected("got a content body where none is expected", channel)
             return self._body(channel, partial, payload, now_ms)
         raise frame_error(f"frame of unknown type {kind}").about(channel)
@@ -259,11 +255,13 @@ class Assembler:
             head = publish_head(payload)
         except AmqpError as problem:
             raise problem.about(channel) from None
-        self.partials[channel] = partial = Partial(head)
+        self.partials[channel] = partial = PartialContent(head)
         self._hold(partial, len(payload))
         return None
 
-    def _header(self, channel: int, partial: Partial, payload: bytes, now_ms: int) -> Event | None:
+    def _header(
+        self, channel: int, partial: PartialContent, payload: bytes, now_ms: int
+    ) -> Event | None:
         if len(payload) < CONTENT_HEAD.size + 2:
             raise _about_publish(frame_error(f"content header of {len(payload)} bytes"), channel)
         class_id, weight, size = CONTENT_HEAD.unpack_from(payload)
@@ -275,7 +273,7 @@ class Assembler:
             raise _about_publish(frame_error(text), channel)
         partial.properties = payload[CONTENT_HEAD.size :]
         try:
-            partial.reading = examine(partial.properties)
+            partial.header = read_content_header(partial.properties)
         except AmqpError as problem:
             raise _about_publish(problem, channel) from None
         partial.left_bytes = size
@@ -285,13 +283,15 @@ class Assembler:
                 f"message size {size} is larger than configured max size {self.message_bytes_max}"
             )
             error = AmqpError(ReplyCode.PRECONDITION_FAILED, text)
-            return Refused(channel, error.about(channel, CLASS_BASIC, _PUBLISH))
+            return ContentRefused(channel, error.about(channel, CLASS_BASIC, _PUBLISH))
         if not size:
             return self._complete(channel, partial, b"", now_ms)
         self._hold(partial, len(payload))
         return None
 
-    def _body(self, channel: int, partial: Partial, payload: bytes, now_ms: int) -> Event | None:
+    def _body(
+        self, channel: int, partial: PartialContent, payload: bytes, now_ms: int
+    ) -> Event | None:
         left = partial.left_bytes - len(payload)
         if left < 0:
             text = f"body frame of {len(payload)} bytes, {partial.left_bytes} are missing"
@@ -310,18 +310,20 @@ class Assembler:
         self._hold(partial, len(payload))
         return None if left else self._complete(channel, partial, bytes(partial.body), now_ms)
 
-    def _complete(self, channel: int, partial: Partial, body: bytes, now_ms: int) -> PublishRun:
+    def _complete(
+        self, channel: int, partial: PartialContent, body: bytes, now_ms: int
+    ) -> PublishRun:
         self._forget(channel, partial)
-        reading = partial.reading
-        assert reading is not None
-        record = record_of(partial.head, reading, partial.properties, body, now_ms)
-        return PublishRun(channel, partial.head, reading.claims, [record])
+        header = partial.header
+        assert header is not None
+        record = record_of(partial.head, header, partial.properties, body, now_ms)
+        return PublishRun(channel, partial.head, header.claims, [record])
 
-    def _hold(self, partial: Partial, size: int) -> None:
+    def _hold(self, partial: PartialContent, size: int) -> None:
         partial.held_bytes += size
         self.held_bytes += size
 
-    def _forget(self, channel: int, partial: Partial) -> None:
+    def _forget(self, channel: int, partial: PartialContent) -> None:
         del self.partials[channel]
         self.held_bytes -= partial.held_bytes
 

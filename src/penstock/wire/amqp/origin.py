@@ -14,7 +14,8 @@ the timestamp, else now.
 Most messages claim nothing: then all of them share ``NO_CLAIMS``.
 
 Invariants: spans lie in the origin; ``body_at`` is ``props_at + props_len``.
-Not here: facts for other protocols (``facts.py``), many messages at a time (``layout.py``).
+Not here: many messages at a time (``parser.py``), making AMQP bytes out of other messages
+(``adapters/amqp/present.py``).
 """
 
 from collections.abc import Sequence
@@ -32,9 +33,9 @@ from penstock.wire.amqp.properties import (
     DELIVERY_PERSISTENT,
     NAMES,
     Properties,
-    Walk,
+    PropertySpans,
     decode_properties,
-    walk,
+    locate_properties,
 )
 from penstock.wire.amqp.table import Table
 
@@ -87,10 +88,10 @@ class Claims(msgspec.Struct, frozen=True, gc=False):
 NO_CLAIMS: Final = Claims()
 
 
-class Reading(msgspec.Struct, gc=False):
+class ContentHeader(msgspec.Struct, gc=False):
     """What one content header means for the records made with it; spans count from the flags."""
 
-    walk: Walk
+    spans: PropertySpans
     claims: Claims
     flags: int
     priority: int
@@ -121,9 +122,9 @@ def publish_head(payload: bytes) -> PublishHead:
     )
 
 
-def examine(properties: bytes) -> Reading:
+def read_content_header(properties: bytes) -> ContentHeader:
     """Read a content header from its flags on; raises ``AmqpError`` when it is not one."""
-    found = walk(properties, 0, len(properties))
+    found = locate_properties(properties, 0, len(properties))
     spans, names = found.spans, found.header_names
     claims = NO_CLAIMS
     if names or "reply_to" in spans or "expiration" in spans or "user_id" in spans:
@@ -138,7 +139,7 @@ def examine(properties: bytes) -> Reading:
     is_persistent = mode_at is not None and properties[mode_at[0]] == DELIVERY_PERSISTENT
     priority_at = spans.get("priority")
     key_at, key_end = names.get(b"key", (0, 0))
-    return Reading(
+    return ContentHeader(
         found,
         claims,
         0 if is_persistent else _TRANSIENT,
@@ -160,16 +161,16 @@ def _born_ms(properties: bytes, spans: dict[str, tuple[int, int]]) -> int:
 
 
 def record_of(
-    head: PublishHead, reading: Reading, properties: bytes, body: bytes, now_ms: int
+    head: PublishHead, header: ContentHeader, properties: bytes, body: bytes, now_ms: int
 ) -> Record:
-    """The record of one publish; ``reading`` is that of ``properties``."""
-    shape = shape_of(head, reading, len(properties), len(body), now_ms)
-    return Record(b"".join((head.names, properties, body)), shape, reading.born_ms or now_ms)
+    """The record of one publish; ``header`` is that of ``properties``."""
+    shape = shape_of(head, header, len(properties), len(body), now_ms)
+    return Record(b"".join((head.names, properties, body)), shape, header.born_ms or now_ms)
 
 
 def publish_record(head: PublishHead, properties: bytes, body: bytes, now_ms: int) -> Record:
     """The same for bytes nobody has read yet: dead letters, HTTP, tests."""
-    return record_of(head, examine(properties), properties, body, now_ms)
+    return record_of(head, read_content_header(properties), properties, body, now_ms)
 
 
 def with_secret_keys(record: Record, keys: Sequence[str]) -> Record:
@@ -196,7 +197,7 @@ def secret_keys(record: Record) -> tuple[str, ...]:
 
 
 def shape_of(
-    head: PublishHead, reading: Reading, props_len: int, body_len: int, now_ms: int
+    head: PublishHead, header: ContentHeader, props_len: int, body_len: int, now_ms: int
 ) -> Shape:
     """The shape of such a record; equal ones are the same object while they are in use."""
     props_at = len(head.names)
@@ -204,13 +205,13 @@ def shape_of(
         key_len = props_at - 2 - len(head.exchange.encode())
         key_at = props_at - key_len
     else:
-        at, end = reading.key
+        at, end = header.key
         key_at, key_len = props_at + at, end - at
-    tag_at, tag_end = reading.tag
-    lives_ms = reading.claims.expiration_ms
+    tag_at, tag_end = header.tag
+    lives_ms = header.claims.expiration_ms
     expire_ms = 0 if lives_ms is None or lives_ms < 0 else now_ms + lives_ms
     return _shape(
-        reading.flags, reading.priority, expire_ms, key_at if key_len else 0, key_len,
+        header.flags, header.priority, expire_ms, key_at if key_len else 0, key_len,
         props_at + tag_at if tag_end > tag_at else 0, tag_end - tag_at, props_at, props_len,
         body_len,
     )  # fmt: skip
@@ -243,19 +244,12 @@ def _milliseconds(text: bytes) -> int:
 
 
 # ---- facts --------------------------------------------------------------------------------------
-# What other protocols, filters and Spark may know of an AMQP message (D15, D16).
-#
 # | key         routing key; with the default exchange the header ``key``, if it is text
 # | tag         type                               message id  message-id
 # | born        timestamp (seconds), else arrival  expire      the record's own (expiration)
 # | attempts    header x-delivery-count
 # | properties  headers: numbers and booleans as text, tables and arrays as JSON;
 # |             other basics as ``amqp.<name>`` with underscores, so that an SQL filter can say them
-#
-# Invariant: only ``wire/amqp`` looks into AMQP's origin bytes; everybody else asks here. A stored
-# message is never refused: what cannot be read of it is left out.
-# Not here: making AMQP bytes out of other messages (``adapters/amqp/present.py``).
-
 
 ATTEMPTS: Final = "x-delivery-count"
 PREFIX: Final = "amqp."
@@ -265,13 +259,19 @@ _OTHERS: Final = tuple((name, PREFIX + name) for name in NAMES if name not in _N
 
 
 class AmqpFacts:
-    """The reader of AMQP records; satisfies the engine's ``FactsReader``."""
+    """What other protocols, filters and Spark may know of an AMQP message (D15, D16).
+
+    Only ``wire/amqp`` looks into AMQP's origin bytes; everybody else asks here. A stored message is
+    never refused: what cannot be read of it is left out. Satisfies the engine's ``FactsReader``.
+    """
 
     def keys(self, record: Record) -> list[bytes]:
         """The key under which the record can be looked up: its message-id."""
         properties = record.properties
         try:
-            at, end = walk(properties, 0, len(properties)).spans.get("message_id", (0, 0))
+            at, end = locate_properties(properties, 0, len(properties)).spans.get(
+                "message_id", (0, 0)
+            )
         except AmqpError:
             return []
         return [properties[at:end]] if end > at else []

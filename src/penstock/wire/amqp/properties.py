@@ -9,11 +9,12 @@
 Everything without a type is a short string. Bit 0 would announce another word of flags: no property
 has one there, so it must be clear.
 
-On their way through properties stay the bytes they came as (``walk`` only finds where each lies
-and checks that they fill the header exactly); ``Properties`` is for making and for reading them.
+On their way through properties stay the bytes they came as (``locate_properties`` only finds where
+each lies and checks that they fill the header exactly); ``Properties`` is for making and reading
+them.
 
 Invariants: ``decode_properties(encode_properties(p))`` is ``p``; failures are ``AmqpError``.
-Not here: class, weight and body size in front (``content.py``), what they mean (``origin.py``).
+Not here: class, weight and body size in front (``frames.py``), what they mean (``origin.py``).
 """
 
 from collections.abc import Mapping
@@ -63,7 +64,7 @@ class Properties(msgspec.Struct, gc=False, kw_only=True):
     cluster_id: str | None = None
 
 
-class Walk(msgspec.Struct, gc=False):
+class PropertySpans(msgspec.Struct, gc=False):
     """Where each property lies in the bytes that were walked."""
 
     spans: dict[str, tuple[int, int]]
@@ -74,7 +75,7 @@ class Walk(msgspec.Struct, gc=False):
     """Name of each header -> where its tag and value lie."""
 
 
-def walk(data: bytes, at: int, end: int) -> Walk:
+def locate_properties(data: bytes, at: int, end: int) -> PropertySpans:
     """Check the properties in ``data[at:end]`` and find them."""
     if end - at < 2:
         raise frame_error("content header ends within its flags")
@@ -82,7 +83,7 @@ def walk(data: bytes, at: int, end: int) -> Walk:
     if flags & _UNUSED:
         raise syntax_error(f"property flags {flags:#06x} announce properties nobody knows")
     at += 2
-    found = Walk({}, [], {})
+    found = PropertySpans({}, [], {})
     spans = found.spans
     for name, size in _present(flags):
         if size:
@@ -112,7 +113,7 @@ def _present(flags: int) -> tuple[tuple[str, int], ...]:
 def decode_properties(data: bytes) -> Properties:
     """The properties in these bytes, flags first."""
     values: dict[str, Any] = {}
-    for name, (at, end) in walk(data, 0, len(data)).spans.items():
+    for name, (at, end) in locate_properties(data, 0, len(data)).spans.items():
         if name == "headers":
             values[name] = decode_table(data, at)[0]
         elif name in _SIZES:
@@ -142,11 +143,12 @@ def encode_properties(properties: Properties) -> bytes:
 
 
 def edit_properties(raw: bytes, changes: Mapping[str, bytes | None]) -> bytes:
-    """The same properties but for these: new contents as ``Walk`` has them, None takes one away.
+    """The same properties but for these changes; None takes one away.
 
-    For dead letters, BCC and direct reply-to: what is not named stays byte for byte.
+    New contents are as ``PropertySpans`` has them. For dead letters, BCC and direct reply-to: what
+    is not named stays byte for byte.
     """
-    spans = walk(raw, 0, len(raw)).spans
+    spans = locate_properties(raw, 0, len(raw)).spans
     flags = 0
     pieces = [b""]
     for flag, name, size in _ORDER:

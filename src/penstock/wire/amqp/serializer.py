@@ -1,4 +1,4 @@
-"""The way out: stored records become deliver, get-ok and return frames with their contents.
+"""The way out: deliver, get-ok and return frames with their contents, confirms, acks and nacks.
 
     | 01 ch size, 60 60, ctag | tag u64 | redelivered | names | CE 02 ch size, 60 0, body size |
     |<----- front, known ---->|                       origin   <---- middle, known ----------->
@@ -10,7 +10,8 @@ For records of one shape the known parts are made once (``_Template``); a list o
 ``bytes``. Bodies that do not fit one frame of the reader are split by ``content_frames``.
 
 Bound: ``TEMPLATES_KEPT`` templates per consumer.
-Not here: delivery tags and who gets what (``adapters/amqp``), acks (``answers.py``).
+Not here: delivery tags and who gets what (``adapters/amqp``), which tags may be confirmed together
+(``flow/confirms.py``).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +37,7 @@ _TAG_BYTES: Final = 9
 """Delivery tag and redelivered."""
 
 
-class Deliveries:
+class DeliveryEncoder:
     """Frames for one consumer."""
 
     __slots__ = ("_channel", "_ctag", "_frame_max", "_templates")
@@ -65,7 +66,7 @@ class Deliveries:
             if redelivered is not None:
                 is_again = redelivered[tag - first_tag]
             if template is None:
-                pieces.append(self._at_leisure(record.origin, shape, tag, is_again))
+                pieces.append(self._encode_split(record.origin, shape, tag, is_again))
             else:
                 names, props, body = split(record.origin)
                 pieces.append(
@@ -86,7 +87,7 @@ class Deliveries:
             self._templates[shape] = template
         return template
 
-    def _at_leisure(self, origin: bytes, shape: Shape, tag: int, is_redelivered: bool) -> bytes:
+    def _encode_split(self, origin: bytes, shape: Shape, tag: int, is_redelivered: bool) -> bytes:
         names = origin[: shape.props_at]
         payload = b"".join(
             (_DELIVER, self._ctag, tag.to_bytes(8, "big"), bytes((is_redelivered,)), names)
@@ -127,7 +128,7 @@ def _template_of(channel: int, ctag: bytes, shape: Shape) -> _Template:
     return _Template(front, middle, body_front, split, pack)
 
 
-def got(
+def get_ok_frames(
     channel: int,
     record: Record,
     delivery_tag: int,
@@ -141,7 +142,7 @@ def got(
     return with_content(channel, method, record, frame_max)
 
 
-def returned(channel: int, record: Record, code: int, text: str, frame_max: int) -> bytes:
+def return_frames(channel: int, record: Record, code: int, text: str, frame_max: int) -> bytes:
     """basic.return and the message."""
     return with_content(channel, Return(code, text, *names_of(record)), record, frame_max)
 
@@ -159,14 +160,8 @@ def names_of(record: Record) -> tuple[str, str]:
     return origin[1:end].decode(), origin[end + 1 : record.shape.props_at].decode()
 
 
-# ---- answers ------------------------------------------------------------------------------------
-# Acks and nacks, the shortest of all methods: confirms for publishers, settlement of consumers.
-#
+# ---- acks and nacks -----------------------------------------------------------------------------
 # | | 01 ch u16 size 13 | class 60 | 80 ack, 120 nack | tag u64 | bits: multiple, requeue | CE |
-#
-# Not here: which tags may be answered together (``flow/confirms.py``), reading them
-# (``inflow.py``).
-
 
 _FRAME: Final = Struct(">BHIHHQBB")
 _PAYLOAD_BYTES: Final = 13
@@ -189,10 +184,10 @@ def nack_frame(
     )
 
 
-def confirms(
+def confirm_frames(
     channel: int, upto: int | None, singles: Iterable[int], *, is_ack: bool = True
 ) -> bytes:
-    """What ``flow.confirms.Answers`` says: one cumulative answer, then single ones."""
+    """What ``flow.confirm_frames.Answers`` says: one cumulative answer, then single ones."""
     answer = ack_frame if is_ack else nack_frame
     pieces = [] if upto is None else [answer(channel, upto, is_multiple=True)]
     pieces += [answer(channel, tag) for tag in singles]

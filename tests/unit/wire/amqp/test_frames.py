@@ -8,11 +8,11 @@ from penstock.wire.amqp.frames import (
     HEARTBEAT,
     AckRun,
     AmqpFrames,
-    Assembler,
     Command,
+    ContentAssembler,
+    ContentRefused,
     Frame,
     PublishRun,
-    Refused,
     content_frames,
     encode_frame,
 )
@@ -92,7 +92,9 @@ def test_the_golden_content_both_ways():
         "02000100000029003c00000000000000000005b9000a746578742f706c61696e00000004016174010203"
         "053630303030ce" + "0300010000000568656c6c6fce"
     )
-    (run,) = take(Assembler(), (1, 1, PUBLISH), (2, 1, header(5, properties)), (3, 1, b"hello"))
+    (run,) = take(
+        ContentAssembler(), (1, 1, PUBLISH), (2, 1, header(5, properties)), (3, 1, b"hello")
+    )
     assert isinstance(run, PublishRun)
     record = run.records[0]
     assert record.origin == b"\x01e\x01k" + properties + b"hello"
@@ -103,7 +105,7 @@ def test_the_golden_content_both_ways():
 
 
 def test_an_empty_body_needs_no_frame_and_allows_none():
-    assembler = Assembler()
+    assembler = ContentAssembler()
     (run,) = take(assembler, (1, 1, PUBLISH), (2, 1, header(0)))
     assert run.records[0].body == b""
     with pytest.raises(AmqpError, match="UNEXPECTED_FRAME"):
@@ -111,7 +113,7 @@ def test_an_empty_body_needs_no_frame_and_allows_none():
 
 
 def test_a_body_may_come_in_many_frames_between_those_of_other_channels():
-    assembler = Assembler()
+    assembler = ContentAssembler()
     events = take(
         assembler,
         (1, 1, PUBLISH), (1, 2, PUBLISH), (2, 2, header(2)), (2, 1, header(4)), (3, 1, b"ab"),
@@ -148,20 +150,20 @@ def test_a_body_may_come_in_many_frames_between_those_of_other_channels():
 )
 def test_frames_out_of_order_end_the_connection_with_the_right_code(frames, code):
     with pytest.raises(AmqpError) as caught:
-        take(Assembler(), *frames)
+        take(ContentAssembler(), *frames)
     assert caught.value.code == code
     assert caught.value.code.is_hard
     assert caught.value.channel == frames[-1][1]
 
 
 def test_a_message_above_the_limit_is_refused_on_its_channel_and_dropped():
-    assembler = Assembler(message_bytes_max=10)
+    assembler = ContentAssembler(message_bytes_max=10)
     events = take(
         assembler, (1, 1, PUBLISH), (2, 1, header(11)), (3, 1, b"x" * 10), (3, 1, b"y"),
         (1, 1, PUBLISH), (2, 1, header(10)), (3, 1, b"z" * 10),
     )  # fmt: skip
     refused, run = events
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, ContentRefused)
     assert refused.error.code is ReplyCode.PRECONDITION_FAILED
     assert "message size 11 is larger than configured max size 10" in refused.error.reply_text
     assert run.records[0].body == b"z" * 10
@@ -169,7 +171,7 @@ def test_a_message_above_the_limit_is_refused_on_its_channel_and_dropped():
 
 
 def test_what_is_held_is_counted_until_it_is_complete():
-    assembler = Assembler()
+    assembler = ContentAssembler()
     take(assembler, (1, 1, PUBLISH), (2, 1, header(100)), (3, 1, b"x" * 60))
     assert assembler.held_bytes == len(PUBLISH) + len(header(100)) + 60
     take(assembler, (3, 1, b"x" * 40))
@@ -177,5 +179,5 @@ def test_what_is_held_is_counted_until_it_is_complete():
 
 
 def test_heartbeats_are_nothing_and_acks_are_runs():
-    assert take(Assembler(), (8, 0, b"")) == []
-    assert take(Assembler(), (1, 4, basic.Ack(7, True).encode())) == [AckRun(4, [7], True)]
+    assert take(ContentAssembler(), (8, 0, b"")) == []
+    assert take(ContentAssembler(), (1, 4, basic.Ack(7, True).encode())) == [AckRun(4, [7], True)]

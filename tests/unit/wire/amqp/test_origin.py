@@ -6,9 +6,9 @@ from penstock.model.record import Wire
 from penstock.wire.amqp.methods import basic
 from penstock.wire.amqp.origin import (
     NO_CLAIMS,
-    examine,
     publish_head,
     publish_record,
+    read_content_header,
     secret_keys,
     with_secret_keys,
 )
@@ -84,22 +84,22 @@ def test_a_message_was_born_at_its_timestamp_or_now():
 )  # fmt: skip
 def test_an_expiration_is_a_number_of_milliseconds_or_a_claim_to_refuse(text, lives_ms):
     properties = Properties(expiration=text)
-    assert examine(encode_properties(properties)).claims.expiration_ms == lives_ms
+    assert read_content_header(encode_properties(properties)).claims.expiration_ms == lives_ms
     expected = 0 if lives_ms < 0 else NOW_MS + lives_ms
     assert record(properties).expire_ms == expected
 
 
 def test_most_headers_claim_nothing():
     properties = Properties(content_type="a", message_id="m", delivery_mode=2, priority=5)
-    assert examine(encode_properties(properties)).claims is NO_CLAIMS
+    assert read_content_header(encode_properties(properties)).claims is NO_CLAIMS
     assert NO_CLAIMS.expiration_ms is None
 
 
 def test_claims_name_what_a_broker_must_look_at():
     properties = Properties(user_id="guest", reply_to="r", headers={"CC": ["a"]})
-    claims = examine(encode_properties(properties)).claims
+    claims = read_content_header(encode_properties(properties)).claims
     assert (claims.user_id, claims.reply_to) == (b"guest", b"r")
     assert claims.has_headers
     assert claims.has_copies
-    only = examine(encode_properties(Properties(headers={"cc": 1}))).claims
+    only = read_content_header(encode_properties(Properties(headers={"cc": 1}))).claims
     assert (only.has_headers, only.has_copies) == (True, False)

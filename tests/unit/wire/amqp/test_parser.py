@@ -14,7 +14,7 @@ from penstock.wire.amqp.frames import (
 )
 from penstock.wire.amqp.methods import basic
 from penstock.wire.amqp.methods import channel as channel_methods
-from penstock.wire.amqp.parser import LAYOUTS_MAX, Inflow, Layout
+from penstock.wire.amqp.parser import LAYOUTS_MAX, AmqpParser, MessageLayout
 from penstock.wire.amqp.properties import Properties, encode_properties
 from penstock.wire.amqp.serializer import ack_frame
 
@@ -29,7 +29,7 @@ def publish(number=0, *, channel=1, routing_key="k", body=b"body", **basics):
 
 
 def tuned():
-    inflow = Inflow(is_greeted=True)
+    inflow = AmqpParser(is_greeted=True)
     inflow.tune(131_072, 2047)
     return inflow
 
@@ -149,7 +149,7 @@ def test_what_usually_begins_a_read_is_read_for_what_it_is_behind_a_piece_of_som
 
 
 def test_the_greeting_comes_first():
-    inflow = Inflow()
+    inflow = AmqpParser()
     assert inflow.feed(PROTOCOL_HEADER[:5], NOW_MS) == []
     assert not inflow.is_greeted
     opening = method_frame(1, channel_methods.Open())
@@ -160,7 +160,7 @@ def test_the_greeting_comes_first():
 
 
 def test_nothing_is_heard_before_the_greeting_not_even_behind_nothing():
-    inflow = Inflow()
+    inflow = AmqpParser()
     assert inflow.feed(b"", NOW_MS) == []
     assert inflow.feed(ack_frame(1, 7, is_multiple=True), NOW_MS) == []
     assert isinstance(inflow.failure, WrongProtocol)
@@ -177,7 +177,7 @@ def test_what_is_kept_of_a_frame_is_counted_while_it_comes_in_pieces():
 
 
 def test_another_protocol_is_a_failure_of_its_own():
-    inflow = Inflow()
+    inflow = AmqpParser()
     inflow.feed(b"GET / HTTP/1.1\r\n", NOW_MS)
     assert isinstance(inflow.failure, WrongProtocol)
 
@@ -192,7 +192,7 @@ def test_events_before_an_error_are_given_and_nothing_after_it():
 
 
 def test_before_tune_frames_are_small():
-    inflow = Inflow(is_greeted=True)
+    inflow = AmqpParser(is_greeted=True)
     inflow.feed(publish(1, body=bytes(4097)), NOW_MS)
     assert inflow.failure.code is ReplyCode.FRAME_ERROR
 
@@ -214,13 +214,13 @@ def test_kinds_of_messages_without_end_are_not_remembered_without_end():
 
 def test_messages_that_look_alike_and_are_not_are_not_learnt_again_and_again(monkeypatch):
     learnt = []
-    original = Layout.__init__
+    original = MessageLayout.__init__
 
     def counting(self, *args):
         learnt.append(args)
         original(self, *args)
 
-    monkeypatch.setattr(Layout, "__init__", counting)
+    monkeypatch.setattr(MessageLayout, "__init__", counting)
     inflow = tuned()
     for number in range(100):
         (run,) = inflow.feed(publish(timestamp=number + 1), NOW_MS)

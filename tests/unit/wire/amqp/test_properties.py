@@ -11,7 +11,7 @@ from penstock.wire.amqp.properties import (
     decode_properties,
     edit_properties,
     encode_properties,
-    walk,
+    locate_properties,
 )
 from penstock.wire.amqp.table import Tagged, encode_table
 
@@ -65,7 +65,7 @@ def test_no_properties_are_two_bytes():
 
 def test_a_walk_finds_contents_where_they_lie():
     raw = b"in front" + encode_properties(ALL)
-    spans = walk(raw, 8, len(raw)).spans
+    spans = locate_properties(raw, 8, len(raw)).spans
     assert list(spans) == list(NAMES)
     assert raw[slice(*spans["message_id"])] == b"m"
     assert raw[slice(*spans["timestamp"])] == (1_700_000_000).to_bytes(8, "big")

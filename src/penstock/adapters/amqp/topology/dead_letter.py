@@ -31,14 +31,14 @@ from penstock.wire.amqp.codes import AmqpError
 from penstock.wire.amqp.methods.method import short_bytes
 from penstock.wire.amqp.origin import (
     HEADS_KEPT,
+    ContentHeader,
     PublishHead,
-    Reading,
-    examine,
+    read_content_header,
     record_of,
     secret_keys,
     with_secret_keys,
 )
-from penstock.wire.amqp.properties import edit_properties, walk
+from penstock.wire.amqp.properties import edit_properties, locate_properties
 from penstock.wire.amqp.serializer import names_of
 from penstock.wire.amqp.table import (
     EMPTY_TABLE,
@@ -103,9 +103,7 @@ class ExchangeDeadLetterRouter:
         rewrite = _rewritten if is_short else _rewritten.__wrapped__
         rewritten = rewrite(raw, note, self._routing_key is not None)
         head = letter_head(self._exchange, keys[0])
-        letter = record_of(
-            head, rewritten.reading, rewritten.properties, record.body, death.time_ms
-        )
+        letter = record_of(head, rewritten.header, rewritten.properties, record.body, death.time_ms)
         letter = with_secret_keys(letter, secret)
         try:
             queues = self._router.route_dead(self._exchange, keys).targets(letter)
@@ -148,7 +146,7 @@ class DeadLetterProperties(NamedTuple):
     """The properties of a dead letter, rewritten from those of its original."""
 
     properties: bytes
-    reading: Reading
+    header: ContentHeader
     deaths: list[Any]
     """As ``x-death`` has them, unless a consumer rejected it: then nobody asks for a cycle."""
 
@@ -159,7 +157,7 @@ def _rewritten(properties: bytes, note: XDeath, drops_cc: bool) -> DeadLetterPro
     headers = with_death(_headers(properties), note, drops_cc=drops_cc)
     written = edit_properties(properties, {"headers": headers, "expiration": None})
     deaths = [] if note.reason == _REJECTED else deaths_of(headers)
-    return DeadLetterProperties(written, examine(written), deaths)
+    return DeadLetterProperties(written, read_content_header(written), deaths)
 
 
 @lru_cache(maxsize=64)
@@ -173,12 +171,12 @@ def _copies_and_ttl(properties: bytes) -> tuple[tuple[str, ...], str | None]:
 
 
 def _headers(properties: bytes) -> bytes | None:
-    span = walk(properties, 0, len(properties)).spans.get("headers")
+    span = locate_properties(properties, 0, len(properties)).spans.get("headers")
     return None if span is None else properties[span[0] : span[1]]
 
 
 def _expiration(properties: bytes) -> str | None:
-    span = walk(properties, 0, len(properties)).spans.get("expiration")
+    span = locate_properties(properties, 0, len(properties)).spans.get("expiration")
     return None if span is None else properties[slice(*span)].decode("utf-8", "surrogateescape")
 
 

@@ -30,7 +30,7 @@ from penstock.engine.topic import KeyRoute, route_to
 from penstock.model.record import Record, Wire
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.origin import PublishHead, publish_record, with_secret_keys
-from penstock.wire.amqp.properties import edit_properties, walk
+from penstock.wire.amqp.properties import edit_properties, locate_properties
 from penstock.wire.amqp.table import decode_table, join_table, split_table
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ def headers_of(record: Record) -> Mapping[str, Any]:
         return _NO_HEADERS
     properties = record.properties
     try:
-        span = walk(properties, 0, len(properties)).spans.get("headers")
+        span = locate_properties(properties, 0, len(properties)).spans.get("headers")
         return decode_table(properties, span[0])[0] if span is not None else _NO_HEADERS
     except AmqpError:
         return _NO_HEADERS
@@ -383,7 +383,7 @@ class PublishRoutes:
 
 def copy_keys(properties: bytes, header: bytes) -> tuple[str, ...]:
     """The routing keys in one of the two headers; raises 406 when it is no array."""
-    found = walk(properties, 0, len(properties))
+    found = locate_properties(properties, 0, len(properties))
     if header not in found.header_names:
         return ()
     at, end = found.header_names[header]
@@ -403,7 +403,7 @@ def with_copies(head: PublishHead, record: Record, now_ms: int) -> tuple[Record,
         text = f"{len(public) + len(secret)} routing keys in CC and BCC, at most {COPIES_MAX}"
         raise AmqpError(ReplyCode.PRECONDITION_FAILED, f"invalid message: {text}")
     keys = tuple(dict.fromkeys((head.routing_key, *public, *secret)))
-    found = walk(properties, 0, len(properties))
+    found = locate_properties(properties, 0, len(properties))
     if BCC not in found.header_names:
         return record, keys
     at, end = found.spans["headers"]

@@ -1,8 +1,8 @@
 """Class 60, basic: publish, consume, get, settle. Sheet: amqp.md 1.3.
 
-Publish, return, deliver and get-ok are followed by a content (``content.py``). The three that
-come and go per message have short cuts: publish in ``inflow.py``, deliver in ``deliveries.py``,
-ack in both directions in ``answers.py``.
+Publish, return, deliver and get-ok are followed by a content (``frames.py``). The three that
+come and go per message have fast paths: publish and acks that come in ``parser.py``, deliver and
+acks that go out in ``serializer.py``.
 """
 
 from penstock.wire.amqp.methods.method import (

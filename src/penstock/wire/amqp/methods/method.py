@@ -14,8 +14,8 @@ A method is declared once, as a struct whose annotations name the wire types of 
 ``Struct``, neighbouring bits share octets (lowest bit first), strings and tables stand alone.
 
 Invariant: a ``ShortStr`` is UTF-8 (else 501); every failure is an ``AmqpError``.
-Not here: the methods (``*_methods.py``), reading any of them (``methods.py``), frames around them
-(``frame.py``), short cuts for what a broker sees per message (``inflow.py``, ``deliveries.py``).
+Not here: reading any of them (``methods/__init__.py``), frames around them (``frames.py``), fast
+paths for what a broker sees per message (``parser.py``, ``serializer.py``).
 """
 
 from collections.abc import Callable
@@ -73,7 +73,7 @@ class Method(msgspec.Struct, gc=False):
 
 M = TypeVar("M", bound=Method)
 METHODS: Final[dict[tuple[int, int], type[Method]]] = {}
-"""By (class, method); complete once ``methods.py`` is imported."""
+"""By (class, method); complete once the package is imported."""
 
 
 def declared(class_id: int, method_id: int) -> Callable[[type[M]], type[M]]:

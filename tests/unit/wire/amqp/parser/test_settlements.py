@@ -5,7 +5,7 @@ import pytest
 from penstock.wire.amqp.codes import ReplyCode
 from penstock.wire.amqp.frames import AckRun, Command, SettleRun, method_frame
 from penstock.wire.amqp.methods.basic import Ack, Get, Nack, Reject
-from penstock.wire.amqp.parser import FRAME_WORK, RUN_TAGS_MAX, WORK_AT_ONCE, Inflow
+from penstock.wire.amqp.parser import FRAME_WORK, RUN_TAGS_MAX, WORK_AT_ONCE, AmqpParser
 from penstock.wire.amqp.serializer import ack_frame, nack_frame
 
 NOW_MS = 1_700_000_000_000
@@ -13,7 +13,7 @@ NOW_MS = 1_700_000_000_000
 
 @pytest.fixture
 def inflow():
-    inflow = Inflow(is_greeted=True)
+    inflow = AmqpParser(is_greeted=True)
     inflow.tune(131_072, 2047)
     return inflow
 
