@@ -11,7 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.amqp.peer import AmqpBench
-from penstock.adapters.amqp.management.definitions import Definitions, exported, import_definitions
+from penstock.adapters.amqp.management.definitions import (
+    Definitions,
+    export_definitions,
+    import_definitions,
+)
 from penstock.settings.broker import TopicSettings
 from penstock.settings.load import Settings
 from penstock.settings.protocols import AmqpSettings
@@ -82,11 +86,11 @@ TIGHT = Settings(
 
 def attempted(bench: AmqpBench, document: dict[str, Any]) -> bool:
     """Import it; True when it was taken, and in any case nothing between all and nothing."""
-    before, sequence = exported(bench.broker), bench.store.definitions.sequence
+    before, sequence = export_definitions(bench.broker), bench.store.definitions.sequence
     try:
         import_definitions(bench.broker, msgspec.convert(document, Definitions))
     except ValueError:
-        assert exported(bench.broker) == before
+        assert export_definitions(bench.broker) == before
         assert bench.store.definitions.sequence == sequence
         return False
     return True
@@ -101,10 +105,10 @@ def test_an_import_is_all_or_nothing_and_the_same_again_changes_nothing(
     for document in documents:
         if attempted(bench, document):
             bench.settle()
-            whole, sequence = exported(bench.broker), bench.store.definitions.sequence
+            whole, sequence = export_definitions(bench.broker), bench.store.definitions.sequence
             assert attempted(bench, document)
             assert attempted(bench, whole | {"users": []})
-            assert exported(bench.broker) == whole
+            assert export_definitions(bench.broker) == whole
             assert bench.store.definitions.sequence == sequence
 
 
@@ -118,9 +122,13 @@ def test_a_crash_leaves_all_that_is_durable_or_nothing(
         return
     if is_settled:
         bench.settle()
-    expected = lasting(exported(bench.broker)) if is_settled else lasting(exported(bench.broker), 0)
+    expected = (
+        lasting(export_definitions(bench.broker))
+        if is_settled
+        else lasting(export_definitions(bench.broker), 0)
+    )
     bench.cut_power()
-    assert lasting(exported(bench.broker)) == expected
+    assert lasting(export_definitions(bench.broker)) == expected
 
 
 def lasting(document: dict[str, Any], count: int | None = None) -> dict[str, list[Any]]:
