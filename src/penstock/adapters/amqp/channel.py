@@ -136,6 +136,15 @@ class AmqpChannel:
         later = self.answer_later()
         self.context.engine.after_durable(lambda: later(method))
 
+    def answer_definition(self, ok: Method, *, is_durable: bool, is_nowait: bool = False) -> None:
+        """Say that topology is as asked; when the catalog has it, if that is to outlive us."""
+        if is_nowait:
+            return
+        if is_durable:
+            self.answer_when_durable(ok)
+        else:
+            self.answer(ok)
+
     def answer_later(self) -> Callable[[Method | None], None]:
         """A slot for a reply: call it with the reply, or None when there is none after all."""
         if not self.is_open:

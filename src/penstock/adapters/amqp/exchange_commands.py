@@ -51,7 +51,7 @@ def declare(channel: AmqpChannel, method: Declare) -> None:
     if method.is_passive:
         refuse_default(name)
         vhost.exchange(name)
-        _answer(channel, method.is_nowait, DeclareOk(), is_durable=False)
+        channel.answer_definition(DeclareOk(), is_durable=False, is_nowait=method.is_nowait)
         return
     is_new = name not in vhost.exchanges
     wanted = Exchange(
@@ -63,14 +63,16 @@ def declare(channel: AmqpChannel, method: Declare) -> None:
         arguments=method.arguments,
     )
     exchange = declare_exchange(vhost, wanted)
-    _answer(channel, method.is_nowait, DeclareOk(), is_durable=is_new and exchange.is_durable)
+    channel.answer_definition(
+        DeclareOk(), is_durable=is_new and exchange.is_durable, is_nowait=method.is_nowait
+    )
 
 
 def delete(channel: AmqpChannel, method: Delete) -> None:
     name = clean_name(method.exchange)
     gone = delete_exchange(channel.vhost, name, if_unused=method.if_unused)
     is_durable = gone is not None and gone.is_durable
-    _answer(channel, method.is_nowait, DeleteOk(), is_durable=is_durable)
+    channel.answer_definition(DeleteOk(), is_durable=is_durable, is_nowait=method.is_nowait)
 
 
 def bind(channel: AmqpChannel, method: Bind) -> None:
@@ -80,7 +82,7 @@ def bind(channel: AmqpChannel, method: Bind) -> None:
     binding = channel.vhost.bindings.bind(
         source, to_exchange(destination), method.routing_key, method.arguments
     )
-    _answer(channel, method.is_nowait, BindOk(), is_durable=binding.is_durable)
+    channel.answer_definition(BindOk(), is_durable=binding.is_durable, is_nowait=method.is_nowait)
 
 
 def unbind(channel: AmqpChannel, method: Unbind) -> None:
@@ -90,7 +92,7 @@ def unbind(channel: AmqpChannel, method: Unbind) -> None:
         source, to_exchange(destination), method.routing_key, method.arguments
     )
     is_durable = binding is not None and binding.is_durable
-    _answer(channel, method.is_nowait, UnbindOk(), is_durable=is_durable)
+    channel.answer_definition(UnbindOk(), is_durable=is_durable, is_nowait=method.is_nowait)
 
 
 COMMANDS: Final[dict[type[Method], Callable[..., None]]] = {
@@ -204,13 +206,3 @@ def _word(value: str | bool) -> str:
 
 def _value(value: Any) -> str:
     return "none" if value is None else f"the value '{value}' of type '{class_of(value)}'"
-
-
-def _answer(channel: AmqpChannel, is_nowait: bool, ok: Method, *, is_durable: bool) -> None:
-    """Say it is done; behind the catalog's next transaction when that has something of it."""
-    if is_nowait:
-        return
-    if is_durable:
-        channel.answer_when_durable(ok)
-    else:
-        channel.answer(ok)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.direct_reply import DirectReplyHandler, is_pseudo
@@ -50,8 +49,6 @@ if TYPE_CHECKING:
 
 PLAIN_TOKEN: Final = 0
 """What publishes are known by when nobody waits for an answer."""
-FEW: Final = 16
-"""Publishes up to which a plain loop is cheaper than columns."""
 NO_ROUTE: Final = "NO_ROUTE"
 """The whole text of a return."""
 _SILENT: Final = frozenset((RefusalKind.LENGTH_LIMIT, RefusalKind.NO_ROUTE, RefusalKind.CLOSING))
@@ -187,17 +184,10 @@ class ChannelPublisher:
             return self._send_each(head, route, records, first)
         engine_channel = self._channel.engine_channel or self._channel.open_engine_channel()
         publications: list[Publication] = []
-        if len(records) <= FEW:
-            token, step = first, 1 if first > 0 else 0
-            for record in records:
-                publications.append(Publication(record, (), UNASSIGNED_OFFSET, (), route, token))
-                token += step
-        else:
-            tokens = range(first, first + len(records)) if first > 0 else repeat(first)
-            publications += map(
-                Publication, records, repeat(()), repeat(UNASSIGNED_OFFSET), repeat(()),
-                repeat(route), tokens,
-            )  # fmt: skip
+        token, step = first, 1 if first > 0 else 0
+        for record in records:
+            publications.append(Publication(record, (), UNASSIGNED_OFFSET, (), route, token))
+            token += step
         engine_channel.publish(publications)
         return len(records)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.direct_reply import is_pseudo_queue
 from penstock.adapters.amqp.exchange_commands import clean_name, refuse_default
@@ -63,7 +63,7 @@ def declare(channel: AmqpChannel, method: Declare) -> None:
     answer = DeclareOk(queue.name, queue.ready, queue.consumers)
     # Who only looks changes nothing that could be lost.
     is_durable = queue.is_durable and not method.is_passive
-    _answer(channel, method, answer, is_durable=is_durable)
+    channel.answer_definition(answer, is_durable=is_durable, is_nowait=method.is_nowait)
 
 
 def bind(channel: AmqpChannel, method: Bind) -> None:
@@ -73,7 +73,7 @@ def bind(channel: AmqpChannel, method: Bind) -> None:
     channel.vhost.exchange(exchange)
     channel.vhost.queues.find(name, channel.connection)
     binding = channel.vhost.bindings.bind(exchange, to_queue(name), key, method.arguments)
-    _answer(channel, method, BindOk(), is_durable=binding.is_durable)
+    channel.answer_definition(BindOk(), is_durable=binding.is_durable, is_nowait=method.is_nowait)
 
 
 def unbind(channel: AmqpChannel, method: Unbind) -> None:
@@ -84,19 +84,21 @@ def unbind(channel: AmqpChannel, method: Unbind) -> None:
         queue.check_access(channel.connection)
     binding = channel.vhost.bindings.unbind(exchange, to_queue(name), key, method.arguments)
     is_durable = binding is not None and binding.is_durable
-    _answer(channel, method, UnbindOk(), is_durable=is_durable)
+    channel.answer_definition(UnbindOk(), is_durable=is_durable)
 
 
 def purge(channel: AmqpChannel, method: Purge) -> None:
     queue = channel.vhost.queues.find(named(channel, method.queue), channel.connection)
-    _answer(channel, method, PurgeOk(queue.purge()), is_durable=queue.is_durable)
+    channel.answer_definition(
+        PurgeOk(queue.purge()), is_durable=queue.is_durable, is_nowait=method.is_nowait
+    )
 
 
 def delete(channel: AmqpChannel, method: Delete) -> None:
     """Remove a queue; its consumers on this channel hear of that after the answer."""
     queue = channel.vhost.queues.get(named(channel, method.queue))
     if queue is None:
-        _answer(channel, method, DeleteOk(0), is_durable=False)
+        channel.answer_definition(DeleteOk(0), is_durable=False, is_nowait=method.is_nowait)
         return
     queue.check_access(channel.connection)
     _check_conditions(queue, if_unused=method.if_unused, if_empty=method.if_empty)
@@ -167,12 +169,3 @@ def _look_for_reply_queue(channel: AmqpChannel, name: str, *, is_nowait: bool) -
     channel.last_queue = name
     if not is_nowait:
         channel.answer(DeclareOk(name, 0, 1))
-
-
-def _answer(channel: AmqpChannel, method: Any, answer: Method, *, is_durable: bool) -> None:
-    if getattr(method, "is_nowait", False):
-        return
-    if is_durable:
-        channel.answer_when_durable(answer)
-    else:
-        channel.answer(answer)
