@@ -152,7 +152,7 @@ class Bench:
             self.loop.run()
             self._commit()
             time.sleep(0.002)  # a small commit may linger
-            self.turns.request()
+            self.turns.request_turn()
 
     def open(self) -> None:
         """Handshakes, a queue, confirms, a consumer."""

@@ -105,6 +105,23 @@ def test_contents_of_two_channels_may_come_mixed(bench):
     assert [type(each) for each in bodies] == [GetOk, GetOk, GetEmpty]
 
 
+def test_contents_of_many_channels_that_are_not_complete_end_the_connection_with_506():
+    settings = Settings()
+    settings = replace(settings, amqp=replace(settings.amqp, message_bytes_max=64 << 10))
+    bench = AmqpBench(settings)
+    peer = bench.client()
+    size = 60 << 10
+    for channel in (1, 2, 3):
+        if channel > 1:
+            peer.open(channel)
+        peer.send(channel, Publish(0, "", "q"))
+        peer.raw(encode_frame(FRAME_HEADER, channel, CONTENT_HEAD.pack(60, 0, size) + b"\0\0"))
+        peer.raw(encode_frame(3, channel, bytes(size - 1)))
+    code, text = cut_off(peer.answer(0))
+    assert code == 506
+    assert text.startswith("RESOURCE_ERROR - contents that are not complete have ")
+
+
 def test_held_publishes_stop_the_reading_when_the_share_of_the_connection_is_full():
     settings = Settings()
     settings = replace(settings, flow=replace(settings.flow, connection_bytes_max=64 << 10))
