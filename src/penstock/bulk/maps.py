@@ -1,8 +1,9 @@
-"""Property strings (``name 01 value 02 ...``) as a column of maps, without a loop over rows.
+"""Properties as a column of maps, without a loop over rows: RocketMQ's strings, AMQP's headers.
 
-All separators are found in one pass over the bytes of a batch; names and values are then spans
-between them. The rules are those of ``wire/rocketmq/properties.py``: a pair needs a name and a
-value, of two pairs with one name the last wins, in the place of the first.
+Of property strings (``name 01 value 02 ...``) all separators are found in one pass over the bytes
+of a batch; names and values are then spans between them. The rules are those of
+``wire/rocketmq/properties.py``: a pair needs a name and a value, of two pairs with one name the
+last wins, in the place of the first.
 
 Not here: where the strings are (``gather.py``); origins with other properties (``columns.py``).
 """
@@ -167,7 +168,6 @@ def _maps(bounds: Column, names: pa.Array, values: pa.Array | None) -> pa.Array:
 # |                         them (``wire/amqp/origin.py``), and put among the others
 #
 # Invariant: the maps are those of ``amqp_properties``, row by row.
-# Not here: where the bytes are (``gather.py``), key, tag and body (spans of the record).
 
 
 HIDDEN: Final = frozenset((ATTEMPTS,))
@@ -217,12 +217,12 @@ def amqp_maps(headers: pa.Array) -> pa.Array:
     content = headers.buffers()[2]
     if content is None or offsets[0] == offsets[-1]:
         return maps_of([{}] * count)
-    walk = _Walk(content, offsets)
+    walk = _HeaderWalk(content, offsets)
     walk.basics()
     return walk.maps(headers)
 
 
-class _Walk:
+class _HeaderWalk:
     """One pass over the content headers of a batch."""
 
     def __init__(self, content: pa.Buffer, offsets: Column) -> None:
@@ -306,14 +306,14 @@ class _Walk:
         elif name == MESSAGE_ID:
             # An empty one is none; it comes last, because a header of that name goes before it.
             is_there = size > 0
-            rows, values = rows[is_there], _amqp_maps_spans(0, place[is_there], size[is_there])
+            rows, values = rows[is_there], _buffer_spans(0, place[is_there], size[is_there])
             self._put(rows, _word(name, len(rows)), values, rank=2)
         elif name in _SIZES and name not in _ELSEWHERE:
             numbers = self._data[place].astype(np.int64)
             self._put_numbers(rows, _word(PREFIX + name, len(rows)), numbers, rank=1)
         elif name not in _ELSEWHERE:
             names = _word(PREFIX + name, len(rows))
-            self._put(rows, names, _amqp_maps_spans(0, place, size), rank=1)
+            self._put(rows, names, _buffer_spans(0, place, size), rank=1)
 
     def _table(self, rows: Column, at: Column, ends: Column) -> None:
         """Walk the tables of some rows, an entry of each at a time."""
@@ -336,7 +336,7 @@ class _Walk:
                 name_size, tag_at = name_size[is_entry], tag_at[is_entry]
                 tags, sizes = tags[is_entry], sizes[is_entry]
             value_at = tag_at + 1
-            self._entries(rows, _amqp_maps_spans(0, at + 1, name_size), tags, value_at, sizes)
+            self._entries(rows, _buffer_spans(0, at + 1, name_size), tags, value_at, sizes)
             at = value_at + sizes
         self._is_walked[rows[at < ends]] = False
 
@@ -348,16 +348,16 @@ class _Walk:
             chosen = np.flatnonzero(tags == tag)
             some, name, at = rows[chosen], names.take(chosen), place[chosen]
             if tag in _TEXT_TAGS:
-                self._put(some, name, _amqp_maps_spans(0, at + 4, sizes[chosen] - 4))
+                self._put(some, name, _buffer_spans(0, at + 4, sizes[chosen] - 4))
             elif tag == ord("t"):
                 is_true = self._data[at] != 0
                 self._put(
                     some,
                     name,
-                    _amqp_maps_spans(1, np.where(is_true, 0, 4), np.where(is_true, 4, 5)),
+                    _buffer_spans(1, np.where(is_true, 0, 4), np.where(is_true, 4, 5)),
                 )
             elif tag == ord("V"):
-                self._put(some, name, _amqp_maps_spans(1, np.zeros_like(at), np.zeros_like(at)))
+                self._put(some, name, _buffer_spans(1, np.zeros_like(at), np.zeros_like(at)))
             else:
                 numbers = self._number(at, f">{_INTEGERS[tag]}")
                 if tag == ord("T"):
@@ -369,7 +369,7 @@ class _Walk:
         texts = pa.array(numbers).cast(pa.string())
         edges = np.frombuffer(texts.buffers()[1], np.int32)[: len(rows) + 1].astype(np.int64)
         self._buffers.append(np.frombuffer(texts.buffers()[2] or b"", np.uint8))
-        values = _amqp_maps_spans(len(self._buffers) - 1, edges[:-1], np.diff(edges))
+        values = _buffer_spans(len(self._buffers) - 1, edges[:-1], np.diff(edges))
         self._put(rows, names, values, rank=rank)
 
     def _put(self, rows: Column, names: Spans, values: Spans, *, rank: int = 0) -> None:
@@ -380,13 +380,13 @@ class _Walk:
 
 def _word(word: str, count: int) -> Spans:
     """A name that we give, for some rows."""
-    return _amqp_maps_spans(
+    return _buffer_spans(
         1, np.full(count, _WORDS.index(word.encode())), np.full(count, len(word))
     )
 
 
-def _amqp_maps_spans(buffer: int, place: Column, length: Column) -> Spans:
-    """Spans in one of our buffers; ``views.Buffers`` counts from 1."""
+def _buffer_spans(buffer: int, place: Column, length: Column) -> Spans:
+    """Spans in one of our buffers; ``Buffers`` counts from 1."""
     return Spans(np.full(len(place), buffer + 1, np.int64), place, length)
 
 

@@ -109,7 +109,7 @@ class BulkLane:
 # It never outlives the broker: its standard input is a pipe that only the broker holds, and
 # ``flight_child.py`` ends it when that breaks, also after ``kill -9``.
 #
-# Not here: what it does (``penstock.bulk``), its questions (``bulk_link.py``).
+# Not here: what it does (``penstock.bulk``).
 
 
 PAUSE_MS_MIN: Final = 200

@@ -3,7 +3,7 @@
 A schema of the user's may name fewer columns, in any order: only those are read. Spark does not
 tell a Python source which columns a query uses, so this is how to read less.
 
-Not here: Arrow's types, which are made from these (``reading.py``).
+Not here: Arrow's types, which are made from these (``readers.py``).
 """
 
 import difflib

@@ -448,14 +448,14 @@ class QueryRegistry:
 # were heard of within ``spark.alive_ms_max`` and whose lease holds count: no dead query holds
 # publishers.
 #
-# Not here: the arithmetic (``flow/spark_brake.py``), what holding means (``publish.py``).
+# Not here: the arithmetic (``flow/spark_brake.py``), what holding means (``engine/publish.py``).
 
 
 Backlogs = Callable[["Topic"], list[QueryBacklog]]
 
 
 class TopicPressure:
-    """The brake of one topic; satisfies ``limits.SparkPressure``."""
+    """The brake of one topic; satisfies ``topic.SparkPressure``."""
 
     __slots__ = ("_backlogs", "_now", "_policy", "brake", "topic")
 

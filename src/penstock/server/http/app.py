@@ -5,10 +5,10 @@
 /readyz        200 while the broker takes work, 503 with the reason otherwise
 /metrics       Prometheus text; with ``?compat=rabbitmq`` under RabbitMQ's names
 /api/flow      who is slow, who waits for whom, and why (flow-control.md section 3); credits of
-               the hops are seen and changed at /api/flow/credit (``credit_api.py``)
+               the hops are seen and changed at /api/flow/credit
 /api/queries   Spark queries: where each stands, how far behind, what is kept for it
-/api/topics    topics and groups, to see and to change (``admin.py``); /api/groups as well
-/api/faults    only with ``--faults`` (``faults_api.py``)
+/api/topics    topics and groups, to see and to change; /api/groups as well
+/api/faults    only with ``--faults``
 /api/...       RabbitMQ's management API, with a password (``management/``)
 =============  ======================================================================
 
