@@ -380,9 +380,7 @@ class _HeaderWalk:
 
 def _word(word: str, count: int) -> Spans:
     """A name that we give, for some rows."""
-    return _buffer_spans(
-        1, np.full(count, _WORDS.index(word.encode())), np.full(count, len(word))
-    )
+    return _buffer_spans(1, np.full(count, _WORDS.index(word.encode())), np.full(count, len(word)))
 
 
 def _buffer_spans(buffer: int, place: Column, length: Column) -> Spans:
