@@ -16,7 +16,7 @@ import logging
 from typing import Final
 
 from penstock.adapters.rocketmq.broker import RocketmqBroker
-from penstock.adapters.rocketmq.cluster_routes import ClusterRoutes, question
+from penstock.adapters.rocketmq.cluster_routes import ClusterRoutes, route_request
 from penstock.adapters.rocketmq.name_server.server import (
     apply_registration,
     register_request,
@@ -58,7 +58,7 @@ class NameServerRegistration:
     def start(self) -> None:
         """Begin to register; needs a running loop."""
         self._broker.topics.on_change = self._changed
-        self._routes.on_want = self._wake.set
+        self._routes.on_request = self._wake.set
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -80,7 +80,7 @@ class NameServerRegistration:
 
     def cancel(self) -> None:
         self._broker.topics.on_change = _nothing
-        self._routes.on_want = _nothing
+        self._routes.on_request = _nothing
         if self._task is not None:
             self._task.cancel()
 
@@ -97,10 +97,10 @@ class NameServerRegistration:
                 # Set before the question: a change that comes meanwhile makes it sooner again.
                 self._register_at = now() + self._broker.settings.register_ms / 1000
                 if await self._register():
-                    self._routes.registered()
+                    self._routes.on_registered()
                 else:
                     self._register_at = min(self._register_at, now() + AGAIN_SECONDS)
-            while (topic := self._routes.wanted()) is not None:
+            while (topic := self._routes.next_stale()) is not None:
                 await self._learn_route(topic)
             # Not ``wait_for``: before Python 3.12 it may lose a cancellation.
             with contextlib.suppress(TimeoutError):
@@ -109,7 +109,7 @@ class NameServerRegistration:
 
     def _rest_seconds(self, now: float) -> float:
         seconds = self._register_at - now
-        renew_ms = self._routes.next_want_ms()
+        renew_ms = self._routes.next_refresh_ms()
         if renew_ms is not None:
             seconds = min(seconds, (renew_ms - self._broker.clock.monotonic_ms()) / 1000)
         return max(seconds, 0.0)
@@ -130,8 +130,8 @@ class NameServerRegistration:
 
     async def _learn_route(self, topic: str) -> None:
         # Dialling is the registration's: a connection that only asks would mean nothing there.
-        answer = None if self._streams is None else await self._answered(question(topic))
-        self._routes.learnt(topic, answer)
+        answer = None if self._streams is None else await self._answered(route_request(topic))
+        self._routes.on_response(topic, answer)
 
     async def _answered(self, command: Command) -> Command | None:
         try:

@@ -160,7 +160,7 @@ FASTJSON_ROUTE = (
 async def asked(bench, topic):
     """The route of a topic as this broker learns it."""
     told = asyncio.get_running_loop().create_future()
-    bench.broker.service(ClusterRoutes).ask(topic, told.set_result)
+    bench.broker.service(ClusterRoutes).fetch(topic, told.set_result)
     return await asyncio.wait_for(told, 5)
 
 

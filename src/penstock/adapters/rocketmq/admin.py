@@ -1,14 +1,14 @@
-"""Numbers for tools: topics (202), how far groups are (208), who is connected (203, 204).
+"""What operators and their tools ask a broker: topics, messages, statistics, clients.
 
-Lag of a group in a queue is ``brokerOffset - consumerOffset``; a queue the group never committed
-has consumer offset 0 there, as in RocketMQ. A topic's rate is that of the last minute, found in the
-index; a group's rate is 0: nobody keeps it, ``/metrics`` has the counters.
+RocketMQ's ``AdminBrokerProcessor``, and ``OperatorService`` for Penstock's own HTTP pages and
+commands. Only what is durable is found (D7); changes are answered once they are durable.
+
+Not here: the same questions to the name server (``name_server/``), groups (``groups.py``).
 """
 
 from __future__ import annotations
 
 import heapq
-import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.rocketmq.group_registry import (
@@ -59,333 +59,29 @@ if TYPE_CHECKING:
     from penstock.adapters.rocketmq.broker import ClientConnection, RocketmqBroker
     from penstock.adapters.rocketmq.connection import RocketmqConnection
 
-RATE_MS: Final = 60_000
-"""Rates are means of the last minute, as RocketMQ's."""
-
-
-def newest_ms(queue: Queue, offset: int) -> int:
-    """When the message before ``offset`` was stored; 0 for none."""
-    found = queue.index.entries(offset - 1, 1) if offset > queue.index.min_offset else []
-    return found[0][3] if found and found[0][1] < offset else 0
-
-
-def topic_stats(connection: RocketmqConnection, command: Command) -> None:
-    broker = connection.broker
-    name = parse(TopicHeader, command).topic
-    rmq_topic = broker.topics.find(name)
-    if rmq_topic is None:
-        raise no_topic(name)
-    rows: dict[MessageQueue, object] = {}
-    for queue in rmq_topic.topic.queues:
-        end = queue.visible_end(False)
-        rows[_named(broker, name, queue)] = {
-            "minOffset": queue.index.min_offset,
-            "maxOffset": end,
-            "lastUpdateTimestamp": newest_ms(queue, end),
-        }
-    since_ms = broker.clock.wall_ms() - RATE_MS
-    stored = sum([_stored_since(queue, since_ms) for queue in rmq_topic.topic.queues])
-    rate = stored * 1000 / RATE_MS
-    connection.answer(command, body=table_body("offsetTable", rows, topicPutTps=rate))
-
-
-def _stored_since(queue: Queue, since_ms: int) -> int:
-    return max(0, queue.visible_end(False) - queue.index.search_time(since_ms))
-
-
-def consume_stats(connection: RocketmqConnection, command: Command) -> None:
-    broker = connection.broker
-    header = parse(ConsumeStatsHeader, command)
-    topics = [broker.topics.require(header.topic).topic] if header.topic else []
-    topics = topics or broker.service(OffsetRegistry).topics_of(header.consumer_group)
-    rows: dict[MessageQueue, object] = {}
-    for topic in topics:
-        rows |= _lag_rows(broker, topic, header.consumer_group)
-    connection.answer(command, body=table_body("offsetTable", rows, consumeTps=0.0))
-
-
-def _lag_rows(broker: RocketmqBroker, topic: Topic, group: str) -> dict[MessageQueue, object]:
-    book = broker.service(OffsetRegistry)
-    name = wire_name(topic.name)
-    rows: dict[MessageQueue, object] = {}
-    for queue in topic.queues:
-        stored = book.committed(queue, group)
-        offset = 0 if stored == NO_OFFSET else stored
-        rows[_named(broker, name, queue)] = {
-            "brokerOffset": queue.visible_end(False),
-            "consumerOffset": offset,
-            "pullOffset": offset,
-            "lastTimestamp": newest_ms(queue, offset),
-        }
-    return rows
-
-
-def consumer_connections(connection: RocketmqConnection, command: Command) -> None:
-    broker = connection.broker
-    name = parse(GroupHeader, command).consumer_group
-    group = broker.consumers.group(name)
-    if group is None or group.is_empty:
-        raise ErrorResponse(
-            ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
-        )
-    table = {
-        topic: SubscriptionData(
-            topic=topic,
-            sub_string=each.expression,
-            expression_type=each.language.upper(),
-            sub_version=each.version,
-        )
-        for topic, each in group.wanted.items()
-    }
-    body = {
-        "connectionSet": _connections(broker, group),
-        "subscriptionTable": table,
-        "consumeType": group.traits.manner,
-        "messageModel": "BROADCASTING" if group.traits.is_broadcast else "CLUSTERING",
-        "consumeFromWhere": group.traits.start,
-    }
-    connection.answer(command, body=encode_body(body))
-
-
-def producer_connections(connection: RocketmqConnection, command: Command) -> None:
-    broker = connection.broker
-    name = parse(ProducerGroupHeader, command).producer_group
-    group = broker.producers.group(name)
-    if group is None or group.is_empty:
-        raise system_error(f"the producer group[{name}] not exist")
-    connection.answer(command, body=encode_body({"connectionSet": _connections(broker, group)}))
-
-
-def _connections(broker: RocketmqBroker, group: Group) -> list[dict[str, object]]:
-    found = []
-    for member in group.members.values():
-        connection = broker.connections.get(ConnectionId(member.connection))
-        row: dict[str, object] = {
-            "clientId": member.client_id,
-            "clientAddr": str(connection.peer) if connection is not None else "",
-            "language": member.client.language,
-            "version": member.client.version,
-        }
-        found.append(row)
-    return found
-
-
-def _named(broker: RocketmqBroker, topic: str, queue: Queue) -> MessageQueue:
-    return MessageQueue(topic=topic, broker_name=broker.broker_name, queue_id=queue.number)
-
-
-# ---- relays -------------------------------------------------------------------------------------
-# Questions to a client through the broker: running info (307), consume this message (309).
-#
-# The request goes on to the client as it is (309 with the message as its body), and the client's
-# answer goes back to whoever asked. A client that does not answer within 10 s ends it with 207, one
-# that is not here with 1 (sheet 1.9).
-#
-# Invariants: a relayed question is answered exactly once, unless the asker goes first; those that
-# wait are bounded by ``RELAYS_MAX``.
-# Not here: what the answers mean.
-
-
-_log = logging.getLogger(__name__)
-
-RELAY_MS: Final = 10_000
-"""How long a client may take to answer."""
-
-RELAYS_MAX: Final = 1_000
-"""Questions that wait for clients."""
-
-
-class ClientCall:
-    """One question on its way."""
-
-    __slots__ = ("asker", "client", "command", "is_over", "passed_on", "who")
-
-    def __init__(
-        self, asker: RocketmqConnection, command: Command, client: ClientConnection, who: str
-    ) -> None:
-        self.asker = asker
-        self.command = command
-        self.client = client
-        self.who = who
-        self.passed_on = Command(command.code, dict(command.ext), command.body)
-        self.is_over = False
-
-    def answered(self, answer: Command | None) -> None:
-        """The client said something, or is gone."""
-        if self.is_over:
-            return
-        self.is_over = True
-        if answer is None:
-            text = f"The Consumer {self.who} not online"
-            self.asker.answer(self.command, ResponseCode.SYSTEM_ERROR, remark=text)
-            return
-        self.asker.answer(
-            self.command, answer.code, ext=answer.ext, body=answer.body, remark=answer.remark
-        )
-
-    def timed_out(self) -> None:
-        if not self.is_over:
-            self.is_over = True
-            self.client.forget(self.passed_on)
-            text = f"consumer {self.who} Timeout: no answer within {RELAY_MS} ms"
-            self.asker.answer(self.command, ResponseCode.CONSUME_MSG_TIMEOUT, remark=text)
-
-
-class ClientCalls:
-    """The questions that wait."""
-
-    def __init__(self, broker: RocketmqBroker) -> None:
-        self._broker = broker
-        self._tickets = 0
-        self._waiting: list[tuple[int, int, ClientCall]] = []
-        broker.timers.add(self)
-
-    def __len__(self) -> int:
-        return sum(not relay.is_over for _, _, relay in self._waiting)
-
-    def pass_on(
-        self, connection: RocketmqConnection, command: Command, body: bytes | None = None
-    ) -> None:
-        """Ask the client that the request names."""
-        group = command.ext.get("consumerGroup", "")
-        client_id = command.ext.get("clientId", "")
-        who = f"<{group}> <{client_id}>"
-        relay = ClientCall(connection, command, self._client(group, client_id, who), who)
-        if body is not None:
-            relay.passed_on.body = body
-            relay.passed_on.ext["brokerName"] = self._broker.broker_name
-        self._tidy()
-        if len(self._waiting) >= RELAYS_MAX:
-            raise system_error(f"{RELAYS_MAX} questions wait for clients already; ask again later")
-        self._tickets += 1
-        deadline_ms = self._broker.clock.monotonic_ms() + RELAY_MS
-        heapq.heappush(self._waiting, (deadline_ms, self._tickets, relay))
-        self._broker.timers.reschedule()
-        relay.client.push(relay.passed_on, relay.answered)
-
-    def next_deadline_ms(self) -> int | None:
-        """When the oldest question was not answered in time."""
-        self._tidy()
-        return self._waiting[0][0] if self._waiting else None
-
-    def due(self, now_ms: int) -> None:
-        """Give up on clients that do not answer."""
-        while self._waiting and self._waiting[0][0] <= now_ms:
-            heapq.heappop(self._waiting)[2].timed_out()
-
-    def _tidy(self) -> None:
-        while self._waiting and self._waiting[0][2].is_over:
-            heapq.heappop(self._waiting)
-
-    def _client(self, group: str, client_id: str, who: str) -> ClientConnection:
-        found = self._broker.consumers.group(group)
-        member = None if found is None else found.by_client_id(client_id)
-        connection = (
-            None
-            if member is None
-            else self._broker.connections.get(ConnectionId(member.connection))
-        )
-        if connection is None:
-            raise system_error(f"The Consumer {who} not online")
-        return connection
-
-
-def consumer_running_info(connection: RocketmqConnection, command: Command) -> None:
-    connection.broker.service(ClientCalls).pass_on(connection, command)
-
-
-def consume_directly(connection: RocketmqConnection, command: Command) -> None:
-    broker = connection.broker
-    text = command.ext.get("msgId", "")
-    try:
-        _, position = parse_offset_message_id(text)
-    except Malformed as problem:
-        raise system_error(f"msgId {text[:80]!r} is not an offset id: {problem}") from None
-    body = present_at(broker, position)
-    if body is None:
-        raise ErrorResponse(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
-    broker.service(ClientCalls).pass_on(connection, command, body)
-
-
-# ---- lookup -------------------------------------------------------------------------------------
-# Messages by id (33) and by key (12), and what a position stands for (sheet 1.7, 2.9).
-#
-# A commitLogOffset is a position, plus the number of the message in its batch or of the target in
-# its fan-out (D4). Only what is durable is found (D7); half messages are found by id, and by key
-# once they are committed.
-#
-# The key index answers with what may have the key; the real keys are compared here.
-
+PERM_MAX: Final = 15
+ATTRIBUTES_MAX: Final = 64
+GET_ALL_TOPIC_CONFIG: Final = 21
 
 QUERY_MAX: Final = 32
 """Messages one query answers with."""
 CANDIDATES_MAX: Final = 256
 """Entries of the key index that one query looks at: their hashes may lie."""
-
 NOT_FOUND: Final = "can not find message, maybe time range not correct"
+
+RATE_MS: Final = 60_000
+"""Rates are means of the last minute, as RocketMQ's."""
+
+CALL_MS: Final = 10_000
+"""How long a client may take to answer."""
+CALLS_MAX: Final = 1_000
+"""Questions that wait for clients."""
 
 _ROCKETMQ: Final = int(Wire.ROCKETMQ)
 _FACTS: Final = RocketmqFacts()
 
 
-def view_message(connection: RocketmqConnection, command: Command) -> None:
-    header = parse(ViewMessageHeader, command)
-    body = present_at(connection.broker, header.offset)
-    if body is None:
-        raise system_error(f"can not find message by the offset, {header.offset}")
-    connection.answer(command, body=body)
-
-
-def query_message(connection: RocketmqConnection, command: Command) -> None:
-    header = parse(QueryMessageHeader, command)
-    broker = connection.broker
-    rmq_topic = broker.topics.require(header.topic)
-    count_max = QUERY_MAX if header.unique_key_query else min(max(1, header.max_num), QUERY_MAX)
-    key = header.key.encode()
-    positions = broker.engine.positions_of(
-        rmq_topic.topic,
-        key,
-        begin_ms=header.begin_timestamp,
-        end_ms=header.end_timestamp,
-        count_max=CANDIDATES_MAX,
-    )
-    found: list[bytes] = []
-    last_ms = 0
-    for position in positions:
-        located = broker.engine.locate(position)
-        if located is None or not _has_key(broker, located.record, key):
-            continue
-        body = present_at(broker, position)
-        if body is not None:
-            found.append(body)
-            last_ms = max(last_ms, located.record.store_ms)
-        if len(found) == count_max:
-            break
-    if not found:
-        raise ErrorResponse(ResponseCode.QUERY_NOT_FOUND, NOT_FOUND)
-    ext = {
-        "indexLastUpdateTimestamp": str(last_ms),
-        "indexLastUpdatePhyoffset": str(max(positions)),
-    }
-    connection.answer(command, ext=ext, body=b"".join(found))
-
-
-def _has_key(broker: RocketmqBroker, record: Record, key: bytes) -> bool:
-    if record.wire == _ROCKETMQ:
-        return key in _FACTS.keys(record)
-    reader = broker.engine.facts.get(record.wire)
-    return reader is None or key in reader.keys(record)
-
-
-# ---- topic admin --------------------------------------------------------------------------------
-# Requests about topics to the broker: make, change, delete, list (sheet 1.7).
-#
-# Not here: the same questions to the name server (``name_server/``).
-
-
-PERM_MAX: Final = 15
-ATTRIBUTES_MAX: Final = 64
-GET_ALL_TOPIC_CONFIG: Final = 21
+# ---- topics -------------------------------------------------------------------------------------
 
 
 def put_topic(connection: RocketmqConnection, command: Command) -> None:
@@ -476,18 +172,316 @@ def _invalid(broker: RocketmqBroker, remark: str) -> ErrorResponse:
     return ErrorResponse(broker.settings.invalid_parameter_code, remark)
 
 
-# ---- desk ---------------------------------------------------------------------------------------
-# What operators see and do through the house: satisfies ``server/admin_views.Desk``.
-#
-# Topics made here keep their messages ``retention_ms`` like those of any RocketMQ client, and are
-# told to name servers. A reset is announced to members with their next pull, as request 222 does
-# it.
-#
-# Not here: the same by RocketMQ's own requests (``topic_admin.py``, ``groups.py``, ``mode.py``).
+# ---- messages by id and by key ------------------------------------------------------------------
+
+
+def view_message(connection: RocketmqConnection, command: Command) -> None:
+    """VIEW_MESSAGE_BY_ID: by commitLogOffset, half messages included.
+
+    It is a position, plus the number of the message in its batch or of the target in its fan-out
+    (D4).
+    """
+    header = parse(ViewMessageHeader, command)
+    body = present_at(connection.broker, header.offset)
+    if body is None:
+        raise system_error(f"can not find message by the offset, {header.offset}")
+    connection.answer(command, body=body)
+
+
+def query_message(connection: RocketmqConnection, command: Command) -> None:
+    """QUERY_MESSAGE by key; half messages are found once they are committed (sheet 2.9).
+
+    The key index answers with what may have the key; the real keys are compared here.
+    """
+    header = parse(QueryMessageHeader, command)
+    broker = connection.broker
+    rmq_topic = broker.topics.require(header.topic)
+    count_max = QUERY_MAX if header.unique_key_query else min(max(1, header.max_num), QUERY_MAX)
+    key = header.key.encode()
+    positions = broker.engine.positions_of(
+        rmq_topic.topic,
+        key,
+        begin_ms=header.begin_timestamp,
+        end_ms=header.end_timestamp,
+        count_max=CANDIDATES_MAX,
+    )
+    found: list[bytes] = []
+    last_ms = 0
+    for position in positions:
+        located = broker.engine.locate(position)
+        if located is None or not _has_key(broker, located.record, key):
+            continue
+        body = present_at(broker, position)
+        if body is not None:
+            found.append(body)
+            last_ms = max(last_ms, located.record.store_ms)
+        if len(found) == count_max:
+            break
+    if not found:
+        raise ErrorResponse(ResponseCode.QUERY_NOT_FOUND, NOT_FOUND)
+    ext = {
+        "indexLastUpdateTimestamp": str(last_ms),
+        "indexLastUpdatePhyoffset": str(max(positions)),
+    }
+    connection.answer(command, ext=ext, body=b"".join(found))
+
+
+def _has_key(broker: RocketmqBroker, record: Record, key: bytes) -> bool:
+    if record.wire == _ROCKETMQ:
+        return key in _FACTS.keys(record)
+    reader = broker.engine.facts.get(record.wire)
+    return reader is None or key in reader.keys(record)
+
+
+# ---- statistics ---------------------------------------------------------------------------------
+
+
+def newest_ms(queue: Queue, offset: int) -> int:
+    """When the message before ``offset`` was stored; 0 for none."""
+    found = queue.index.entries(offset - 1, 1) if offset > queue.index.min_offset else []
+    return found[0][3] if found and found[0][1] < offset else 0
+
+
+def topic_stats(connection: RocketmqConnection, command: Command) -> None:
+    """GET_TOPIC_STATS_INFO; the rate is that of the last minute, found in the index."""
+    broker = connection.broker
+    name = parse(TopicHeader, command).topic
+    rmq_topic = broker.topics.find(name)
+    if rmq_topic is None:
+        raise no_topic(name)
+    rows: dict[MessageQueue, object] = {}
+    for queue in rmq_topic.topic.queues:
+        end = queue.visible_end(False)
+        rows[_named(broker, name, queue)] = {
+            "minOffset": queue.index.min_offset,
+            "maxOffset": end,
+            "lastUpdateTimestamp": newest_ms(queue, end),
+        }
+    since_ms = broker.clock.wall_ms() - RATE_MS
+    stored = sum([_stored_since(queue, since_ms) for queue in rmq_topic.topic.queues])
+    rate = stored * 1000 / RATE_MS
+    connection.answer(command, body=table_body("offsetTable", rows, topicPutTps=rate))
+
+
+def _stored_since(queue: Queue, since_ms: int) -> int:
+    return max(0, queue.visible_end(False) - queue.index.search_time(since_ms))
+
+
+def consume_stats(connection: RocketmqConnection, command: Command) -> None:
+    """GET_CONSUME_STATS: lag is ``brokerOffset - consumerOffset``.
+
+    A queue the group never committed has consumer offset 0 there, as in RocketMQ. A group's rate is
+    0: nobody keeps it, ``/metrics`` has the counters.
+    """
+    broker = connection.broker
+    header = parse(ConsumeStatsHeader, command)
+    topics = [broker.topics.require(header.topic).topic] if header.topic else []
+    topics = topics or broker.service(OffsetRegistry).topics_of(header.consumer_group)
+    rows: dict[MessageQueue, object] = {}
+    for topic in topics:
+        rows |= _lag_rows(broker, topic, header.consumer_group)
+    connection.answer(command, body=table_body("offsetTable", rows, consumeTps=0.0))
+
+
+def _lag_rows(broker: RocketmqBroker, topic: Topic, group: str) -> dict[MessageQueue, object]:
+    offsets = broker.service(OffsetRegistry)
+    name = wire_name(topic.name)
+    rows: dict[MessageQueue, object] = {}
+    for queue in topic.queues:
+        stored = offsets.committed(queue, group)
+        offset = 0 if stored == NO_OFFSET else stored
+        rows[_named(broker, name, queue)] = {
+            "brokerOffset": queue.visible_end(False),
+            "consumerOffset": offset,
+            "pullOffset": offset,
+            "lastTimestamp": newest_ms(queue, offset),
+        }
+    return rows
+
+
+def consumer_connections(connection: RocketmqConnection, command: Command) -> None:
+    broker = connection.broker
+    name = parse(GroupHeader, command).consumer_group
+    group = broker.consumers.group(name)
+    if group is None or group.is_empty:
+        raise ErrorResponse(
+            ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
+        )
+    table = {
+        topic: SubscriptionData(
+            topic=topic,
+            sub_string=each.expression,
+            expression_type=each.language.upper(),
+            sub_version=each.version,
+        )
+        for topic, each in group.wanted.items()
+    }
+    body = {
+        "connectionSet": _connections(broker, group),
+        "subscriptionTable": table,
+        "consumeType": group.traits.manner,
+        "messageModel": "BROADCASTING" if group.traits.is_broadcast else "CLUSTERING",
+        "consumeFromWhere": group.traits.start,
+    }
+    connection.answer(command, body=encode_body(body))
+
+
+def producer_connections(connection: RocketmqConnection, command: Command) -> None:
+    broker = connection.broker
+    name = parse(ProducerGroupHeader, command).producer_group
+    group = broker.producers.group(name)
+    if group is None or group.is_empty:
+        raise system_error(f"the producer group[{name}] not exist")
+    connection.answer(command, body=encode_body({"connectionSet": _connections(broker, group)}))
+
+
+def _connections(broker: RocketmqBroker, group: Group) -> list[dict[str, object]]:
+    found = []
+    for member in group.members.values():
+        connection = broker.connections.get(ConnectionId(member.connection))
+        row: dict[str, object] = {
+            "clientId": member.client_id,
+            "clientAddr": str(connection.peer) if connection is not None else "",
+            "language": member.client.language,
+            "version": member.client.version,
+        }
+        found.append(row)
+    return found
+
+
+def _named(broker: RocketmqBroker, topic: str, queue: Queue) -> MessageQueue:
+    return MessageQueue(topic=topic, broker_name=broker.broker_name, queue_id=queue.number)
+
+
+# ---- requests to a client through the broker: running info (307), consume this message (309) ----
+
+
+def consumer_running_info(connection: RocketmqConnection, command: Command) -> None:
+    connection.broker.service(ClientCalls).forward(connection, command)
+
+
+def consume_directly(connection: RocketmqConnection, command: Command) -> None:
+    broker = connection.broker
+    text = command.ext.get("msgId", "")
+    try:
+        _, position = parse_offset_message_id(text)
+    except Malformed as problem:
+        raise system_error(f"msgId {text[:80]!r} is not an offset id: {problem}") from None
+    body = present_at(broker, position)
+    if body is None:
+        raise ErrorResponse(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
+    broker.service(ClientCalls).forward(connection, command, body)
+
+
+class ClientCall:
+    """One request on its way to a client and back: 307 as it is, 309 with the message as its body.
+
+    A client that does not answer within 10 s ends it with 207, one that is not here with 1 (sheet
+    1.9). It is answered exactly once, unless the caller goes first.
+    """
+
+    __slots__ = ("caller", "client", "command", "forwarded", "is_over", "who")
+
+    def __init__(
+        self, caller: RocketmqConnection, command: Command, client: ClientConnection, who: str
+    ) -> None:
+        self.caller = caller
+        self.command = command
+        self.client = client
+        self.who = who
+        self.forwarded = Command(command.code, dict(command.ext), command.body)
+        self.is_over = False
+
+    def on_response(self, answer: Command | None) -> None:
+        """The client said something, or is gone."""
+        if self.is_over:
+            return
+        self.is_over = True
+        if answer is None:
+            text = f"The Consumer {self.who} not online"
+            self.caller.answer(self.command, ResponseCode.SYSTEM_ERROR, remark=text)
+            return
+        self.caller.answer(
+            self.command, answer.code, ext=answer.ext, body=answer.body, remark=answer.remark
+        )
+
+    def timed_out(self) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self.client.forget(self.forwarded)
+            text = f"consumer {self.who} Timeout: no answer within {CALL_MS} ms"
+            self.caller.answer(self.command, ResponseCode.CONSUME_MSG_TIMEOUT, remark=text)
+
+
+class ClientCalls:
+    """The calls that wait for their client."""
+
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._broker = broker
+        self._calls_made = 0
+        self._waiting: list[tuple[int, int, ClientCall]] = []
+        broker.timers.add(self)
+
+    def __len__(self) -> int:
+        return sum(not call.is_over for _, _, call in self._waiting)
+
+    def forward(
+        self, connection: RocketmqConnection, command: Command, body: bytes | None = None
+    ) -> None:
+        """Ask the client that the request names."""
+        group = command.ext.get("consumerGroup", "")
+        client_id = command.ext.get("clientId", "")
+        who = f"<{group}> <{client_id}>"
+        call = ClientCall(connection, command, self._client(group, client_id, who), who)
+        if body is not None:
+            call.forwarded.body = body
+            call.forwarded.ext["brokerName"] = self._broker.broker_name
+        self._tidy()
+        if len(self._waiting) >= CALLS_MAX:
+            raise system_error(f"{CALLS_MAX} questions wait for clients already; ask again later")
+        self._calls_made += 1
+        deadline_ms = self._broker.clock.monotonic_ms() + CALL_MS
+        heapq.heappush(self._waiting, (deadline_ms, self._calls_made, call))
+        self._broker.timers.reschedule()
+        call.client.push(call.forwarded, call.on_response)
+
+    def next_deadline_ms(self) -> int | None:
+        """When the oldest question was not answered in time."""
+        self._tidy()
+        return self._waiting[0][0] if self._waiting else None
+
+    def due(self, now_ms: int) -> None:
+        """Give up on clients that do not answer."""
+        while self._waiting and self._waiting[0][0] <= now_ms:
+            heapq.heappop(self._waiting)[2].timed_out()
+
+    def _tidy(self) -> None:
+        while self._waiting and self._waiting[0][2].is_over:
+            heapq.heappop(self._waiting)
+
+    def _client(self, group: str, client_id: str, who: str) -> ClientConnection:
+        found = self._broker.consumers.group(group)
+        member = None if found is None else found.by_client_id(client_id)
+        connection = (
+            None
+            if member is None
+            else self._broker.connections.get(ConnectionId(member.connection))
+        )
+        if connection is None:
+            raise system_error(f"The Consumer {who} not online")
+        return connection
+
+
+# ---- operators ----------------------------------------------------------------------------------
 
 
 class OperatorService:
-    """Operators' requests, answered by one house."""
+    """Operators' requests from pages and commands; satisfies ``server/admin.py``'s Desk.
+
+    Topics made here keep their messages ``retention_ms`` like those of any RocketMQ client, and are
+    told to name servers. A reset is announced to members with their next pull, as request 222 does
+    it.
+    """
 
     prefix: Final = PREFIX
 

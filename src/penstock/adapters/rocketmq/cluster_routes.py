@@ -36,7 +36,7 @@ TOPIC_CHARS_MAX: Final = 1_024
 HELD_MAX: Final = 10_000
 """Questions that wait for the name server; the next ones are told "unknown"."""
 
-RouteTold = Callable[[TopicRouteData | None], None]
+RouteCallback = Callable[[TopicRouteData | None], None]
 """Gets the route; None = not known."""
 
 
@@ -47,12 +47,12 @@ class _Entry(msgspec.Struct):
     used_ms: int = 0
     renew_ms: int = 0
     """When the name server shall be asked (again)."""
-    held: list[tuple[int, RouteTold]] = msgspec.field(default_factory=list)
+    held: list[tuple[int, RouteCallback]] = msgspec.field(default_factory=list)
     """Deadlines and questions, oldest first."""
 
 
 class ClusterRoutes:
-    """What is known of other brokers' queues."""
+    """A cache of routes, filled from the name server and renewed while somebody uses them."""
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
@@ -60,33 +60,33 @@ class ClusterRoutes:
         self._entries: dict[str, _Entry] = {}
         """By topic; the one asked about last is at the end."""
         self._held = 0
-        self.on_want: Callable[[], None] = lambda: None
+        self.on_request: Callable[[], None] = lambda: None
         """Called when the name server should be asked; set by whoever does."""
         broker.timers.add(self)
 
-    # For whoever wants to know.
+    # For assignments.
 
-    def ask(self, topic: str, told: RouteTold) -> None:
-        """Tell the route of a topic, now or soon."""
+    def fetch(self, topic: str, on_route: RouteCallback) -> None:
+        """Call back with the route of a topic, now or soon."""
         now_ms = self._clock.monotonic_ms()
         entry = self._entries.pop(topic, None)
         if entry is None and (len(topic) > TOPIC_CHARS_MAX or not self._has_room()):
-            told(None)
+            on_route(None)
             return
         entry = self._entries[topic] = entry or _Entry()
         entry.used_ms = now_ms
         if entry.route is not None or self._held >= HELD_MAX:
-            told(entry.route)
+            on_route(entry.route)
             return
         self._held += 1
-        entry.held.append((now_ms + HOLD_MS_MAX, told))
+        entry.held.append((now_ms + HOLD_MS_MAX, on_route))
         entry.renew_ms = now_ms
         self._broker.timers.reschedule()
-        self.on_want()
+        self.on_request()
 
-    # For whoever asks the name server.
+    # For the connection to the name server (``server/join.py``).
 
-    def wanted(self) -> str | None:
+    def next_stale(self) -> str | None:
         """The next topic to ask about: first one that somebody waits for; None = none now."""
         now_ms = self._clock.monotonic_ms()
         found = None
@@ -99,21 +99,21 @@ class ClusterRoutes:
                 found = topic
         return found
 
-    def next_want_ms(self) -> int | None:
+    def next_refresh_ms(self) -> int | None:
         """When there will be a next one, if nobody asks before; monotonic time."""
         return min([entry.renew_ms for entry in self._entries.values()], default=None)
 
-    def learnt(self, topic: str, answer: Command | None) -> None:
-        """The name server answered ``question(topic)``, or did not (None)."""
+    def on_response(self, topic: str, answer: Command | None) -> None:
+        """The name server answered ``route_request(topic)``, or did not (None)."""
         entry = self._entries.get(topic)
         if entry is None:
             return
         entry.renew_ms = self._clock.monotonic_ms() + RENEW_MS
         if answer is not None:
             entry.route = _route(answer, entry.route)
-        self._tell(entry, len(entry.held))
+        self._call_back(entry, len(entry.held))
 
-    def registered(self) -> None:
+    def on_registered(self) -> None:
         """The name server knows this broker's topics: routes that show them otherwise are old."""
         for topic, entry in self._entries.items():
             config = self._broker.topics.config(topic)
@@ -131,18 +131,18 @@ class ClusterRoutes:
     def due(self, now_ms: int) -> None:
         """Questions that waited long enough are told what is known: nothing."""
         for entry in list(self._entries.values()):
-            self._tell(entry, len([each for each in entry.held if each[0] <= now_ms]))
+            self._call_back(entry, len([each for each in entry.held if each[0] <= now_ms]))
 
     def _own_queues(self, route: TopicRouteData | None) -> int:
         own = self._broker.broker_name
         datas = route.queue_datas if route is not None else []
         return sum([data.read_queue_nums for data in datas if data.broker_name == own])
 
-    def _tell(self, entry: _Entry, count: int) -> None:
+    def _call_back(self, entry: _Entry, count: int) -> None:
         ready, entry.held = entry.held[:count], entry.held[count:]
         self._held -= count
-        for _, told in ready:
-            told(entry.route)
+        for _, on_route in ready:
+            on_route(entry.route)
 
     def _has_room(self) -> bool:
         """Whether one more topic may be known; the one not asked about for longest makes room."""
@@ -155,7 +155,7 @@ class ClusterRoutes:
         return False
 
 
-def question(topic: str) -> Command:
+def route_request(topic: str) -> Command:
     """GET_ROUTEINFO_BY_TOPIC; older name servers would write JSON that is none."""
     ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
     return Command(int(RequestCode.GET_ROUTEINFO_BY_TOPIC), ext)

@@ -1,11 +1,11 @@
-"""What the broker knows of consumer groups apart from who is in them: their configuration.
+"""What the catalog knows of consumer groups: configurations and committed offsets.
 
 A group is known once somebody heard of it (auto-created, RocketMQ's usual way) or an operator made
-it. Configurations are rows of kind ``rocketmq.group`` in the catalog, so that switches survive a
-restart; a group with usual settings has a row, too, because it shall be listed.
+it. Configurations are rows of kind ``rocketmq.group``, so that switches survive a restart; a group
+with usual settings has a row, too, because it shall be listed.
 
 Invariant: groups are bounded; beyond the bound a new one is unknown, which pulls answer with 26.
-Not here: members (``clients.py``), offsets (``offset_book.py``).
+Not here: members (``groups.py``), requests about offsets (``offsets.py``).
 """
 
 from __future__ import annotations
@@ -35,6 +35,19 @@ _log = logging.getLogger(__name__)
 GROUP_KIND: Final = "rocketmq.group"
 
 GROUPS_MAX: Final = 10_000
+
+OFFSETS_KIND: Final = "rocketmq.offsets"
+
+PREFIX: Final = "rocketmq/"
+
+NO_OFFSET: Final = -1
+
+RESETS_MAX: Final = 100_000
+"""Queues that wait for their readers to notice a reset."""
+
+OPTIONS: Final = SubscriptionOptions(holds_data=False, start=Start.LATEST)
+
+_PRUNE_MIN: Final = 1_000
 
 GROUP_CHARS_MAX: Final = GROUP_TOPIC_CHARS_MAX - len(RETRY_PREFIX)
 """Its retry topic must have a name."""
@@ -140,39 +153,6 @@ class GroupRegistry:
         )
 
 
-# ---- offset book --------------------------------------------------------------------------------
-# Where consumer groups stand: an engine subscription per (topic, group) that only commits (D11).
-#
-# A group reads by itself and says from time to time how far it is; the subscription's low mark in a
-# queue is that offset. A queue that the group never committed has no offset, which is different
-# from offset 0: new groups decide for themselves where to begin. So beside the subscription a row
-# of kind ``rocketmq.offsets`` remembers which queues were committed; it changes once per queue.
-#
-# The subscription is called ``rocketmq/<group>``, so that a subscription of another protocol with
-# the same name is another one. It holds no data: messages go by age.
-#
-# After a reset on this side, commits of a group's queue are ignored until its members were told by
-# their next pull (5.x), or an old member would undo the reset.
-#
-# Invariants: a negative offset is none, and never replaces one; an offset beyond the end is stored
-# as the end; a lower one is obeyed and logged.
-# Not here: requests and answers (``offsets.py``).
-
-
-OFFSETS_KIND: Final = "rocketmq.offsets"
-
-PREFIX: Final = "rocketmq/"
-
-NO_OFFSET: Final = -1
-
-RESETS_MAX: Final = 100_000
-"""Queues that wait for their readers to notice a reset."""
-
-OPTIONS: Final = SubscriptionOptions(holds_data=False, start=Start.LATEST)
-
-_PRUNE_MIN: Final = 1_000
-
-
 def subscription_name(group: str) -> str:
     """What the engine calls a group's subscription."""
     return PREFIX + group
@@ -184,7 +164,22 @@ def group_name(subscription: str) -> str | None:
 
 
 class OffsetRegistry:
-    """The offsets of all groups."""
+    """Where groups stand: an engine subscription per (topic, group) that only commits (D11).
+
+    A group reads by itself and says from time to time how far it is; the subscription's low mark in
+    a queue is that offset. A queue that the group never committed has no offset, which is different
+    from offset 0: new groups decide for themselves where to begin. So beside the subscription a row
+    of kind ``rocketmq.offsets`` remembers which queues were committed; it changes once per queue.
+
+    The subscription is called ``rocketmq/<group>``, so that one of another protocol with the same
+    name is another one. It holds no data: messages go by age.
+
+    After a reset on this side, commits of a group's queue are ignored until its members were told
+    by their next pull (5.x), or an old member would undo the reset.
+
+    A negative offset is none, and never replaces one; an offset beyond the end is stored as the
+    end; a lower one is obeyed and logged.
+    """
 
     __slots__ = ("_committed", "_engine", "_prune_at", "_resets", "went_back")
 

@@ -1,11 +1,17 @@
-"""Administration of consumer groups: create or change (200), delete (207), list (201), show (352).
+"""Consumer and producer groups: who is in them, how their queues are divided, how they are set up.
 
-Switches: ``consumeEnable`` off refuses every pull of the group (16), ``consumeBroadcastEnable`` off
+    ClientRegistry          heartbeats (34), good-byes (35), members that fall silent
+    GroupChangeNotifier     tells members what happened to their group (40)
+    query_assignment        the broker divides the queues of a topic among the members (400)
+    RequestModeRegistry     whether a group reads a topic by pull or by pop (401)
+    lock_queues             queue locks for ordered consumption (41, 42)
+    put_group, ...          the configuration of groups: put (200), delete (207), list (201), show
+
+Switches of a group: ``consumeEnable`` off refuses every pull (16), ``consumeBroadcastEnable`` off
 those of broadcasting members, ``notifyConsumerIdsChangedEnable`` off keeps members untold.
 
-Changes are answered once they are durable. Deleting a group leaves its offsets unless they are to
-go, too; members that are still there stay members, and their next heartbeat makes the group anew.
-Not here: the configurations (``group_book.py``).
+Invariant: a refused registration changes nothing, and the client learns why.
+Not here: the members (``engine/group``), configurations and offsets (``group_registry.py``).
 """
 
 from __future__ import annotations
@@ -64,28 +70,190 @@ from penstock.wire.rocketmq.headers import (
 )
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import ClientConnection, RocketmqBroker
+    from penstock.adapters.rocketmq.broker import ClientConnection, LockedQueue, RocketmqBroker
     from penstock.adapters.rocketmq.connection import RocketmqConnection
     from penstock.wire.rocketmq.bodies import TopicRouteData
 
-
-# ---- notices ------------------------------------------------------------------------------------
-# What happened to a group, told to its members: NOTIFY_CONSUMER_IDS_CHANGED (40).
-#
-# Every member is told of every change, the newcomer included; clients divide the queues anew at
-# once (ali-ons ignores the notice and finds out by its own timer). Broadcasting groups are never
-# told, a broker or a group may be set not to tell. A client id that two connections use is a
-# mistake of its owner that shows as messages consumed twice or never, so it is said in the log.
-#
-# Invariant: at most one push per member for one heartbeat, leave or close.
-# Not here: who is a member (``engine/group/membership.py``).
-
-
 _log = logging.getLogger(__name__)
+
+RETRY_QUEUES_MAX: Final = 64
+"""Queues of one retry topic, whatever its group's settings ask for."""
+
+ASSIGNED_QUEUES_MAX: Final = 65_536
+"""Queues of one topic on all brokers: whoever registers more at a name server is not believed."""
+
+MODE_KIND: Final = "rocketmq.mode"
+MODES: Final = {RequestMode.PULL: ConsumeMode.PULL, RequestMode.POP: ConsumeMode.POP}
+
+_WORDS: Final = {mode: word for word, mode in MODES.items()}
+_LANGUAGES: Final = {int(each): each.name for each in Language}
+
+
+def heartbeat(connection: RocketmqConnection, command: Command) -> None:
+    connection.broker.service(ClientRegistry).heartbeat(connection, command)
+
+
+def unregister_client(connection: RocketmqConnection, command: Command) -> None:
+    connection.broker.service(ClientRegistry).unregister(connection, command)
+
+
+def list_members(connection: RocketmqConnection, command: Command) -> None:
+    """GET_CONSUMER_LIST_BY_GROUP: the ids by which clients divide queues."""
+    group = parse(GroupHeader, command).consumer_group
+    ids = connection.broker.consumers.client_ids(group)
+    if ids is None:
+        raise system_error(f"no consumer for this group, {group}")
+    connection.answer(command, body=encode_body(ConsumerList(consumer_id_list=ids)))
+
+
+def check_client_config(connection: RocketmqConnection, command: Command) -> None:
+    """CHECK_CLIENT_CONFIG: would this subscription work? Asked for anything but tags."""
+    data = decode_body(command.body, CheckClientBody).subscription_data
+    filters = connection.broker.service(FilterCache)
+    language = language_of(data.expression_type)
+    refusal = filters.refusal(language)
+    if refusal is not None:
+        raise system_error(refusal)
+    try:
+        filters.build(data.sub_string, language)
+    except SelectorInvalid as problem:
+        raise ErrorResponse(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(problem)) from None
+    connection.answer(command)
+
+
+class ClientRegistry:
+    """Clients that say who they are.
+
+    A heartbeat registers every group a client produces or consumes with, what its consumers want,
+    and makes ``%RETRY%group``. Bodies are read leniently: names or ordinals, missing parts rebuilt.
+    Only V1 is spoken: without ``IS_SUPPORT_HEART_BEAT_V2`` in the response clients stay with it; a
+    V2 body without subscriptions that comes all the same leaves them as they were.
+
+    A client leaves by 35, by the end of its connection (at once), or by 120 s of silence, looked at
+    every 10 s (sheet 2.4).
+    """
+
+    def __init__(self, broker: RocketmqBroker) -> None:
+        self._broker = broker
+        self._notifier = broker.service(GroupChangeNotifier)
+        self._groups = broker.service(GroupRegistry)
+        self._watched: set[int] = set()
+        """Connections whose end we are told of; those that live, so bounded by the listener."""
+        broker.timers.add(self)
+
+    # Coming and going.
+
+    def heartbeat(self, connection: RocketmqConnection, command: Command) -> None:
+        """Register everything the client says it is."""
+        data = decode_body(command.body, HeartbeatData)
+        self._watch(connection)
+        client = Client(
+            data.client_id,
+            int(connection.connection_id),
+            _LANGUAGES.get(command.language, "OTHER"),
+            command.version,
+        )
+        now_ms = self._broker.clock.monotonic_ms()
+        refusal = None
+        for producer in data.producer_data_set:
+            heard = self._broker.producers.heartbeat(producer.group_name, client, now_ms)
+            refusal = self._notifier.notify(heard) or refusal
+        for consumer in data.consumer_data_set:
+            is_silent = data.without_sub and data.heartbeat_fingerprint != 0
+            refusal = self._consumer(consumer, client, is_silent=is_silent) or refusal
+        self._broker.timers.reschedule()
+        if refusal is not None:
+            raise system_error(refusal)
+        connection.answer(command)
+
+    def unregister(self, connection: RocketmqConnection, command: Command) -> None:
+        """A client says good-bye as a producer, as a consumer, or as both."""
+        header = parse(UnregisterHeader, command)
+        now_ms = self._broker.clock.monotonic_ms()
+        connection_id = int(connection.connection_id)
+        if header.producer_group:
+            self._notifier.notify(
+                self._broker.producers.leave(header.producer_group, connection_id, now_ms)
+            )
+        if header.consumer_group:
+            self._notifier.notify(
+                self._broker.consumers.leave(header.consumer_group, connection_id, now_ms)
+            )
+        connection.answer(command)
+
+    def disconnected(self, connection_id: int) -> None:
+        """A connection is closed: its client is gone from all groups."""
+        self._watched.discard(connection_id)
+        now_ms = self._broker.clock.monotonic_ms()
+        self._broker.producers.disconnected(connection_id, now_ms)
+        self._notifier.notify(self._broker.consumers.disconnected(connection_id, now_ms))
+
+    # Time.
+
+    def next_deadline_ms(self) -> int | None:
+        """When the silent are looked for."""
+        times = [self._broker.consumers.next_deadline_ms, self._broker.producers.next_deadline_ms]
+        return min([at_ms for at_ms in times if at_ms is not None], default=None)
+
+    def due(self, now_ms: int) -> None:
+        self._notifier.notify(self._broker.producers.due(now_ms))
+        self._notifier.notify(self._broker.consumers.due(now_ms))
+        self._broker.locks.sweep(now_ms)
+
+    # Parts.
+
+    def _consumer(self, data: ConsumerData, client: Client, *, is_silent: bool) -> str | None:
+        config = self._groups.find(data.group_name)
+        if config is not None and config.retry_queue_nums > 0:
+            self._make_retry_topic(config)
+        wanted = [
+            Wanted(
+                each.topic,
+                each.sub_string or "*",
+                language_of(each.expression_type),
+                each.sub_version,
+            )
+            for each in data.subscription_data_set
+        ]
+        traits = Traits(
+            data.message_model is MessageModel.BROADCASTING,
+            str(data.consume_type),
+            str(data.consume_from_where),
+        )
+        heard = self._broker.consumers.heartbeat(
+            data.group_name,
+            client,
+            self._broker.clock.monotonic_ms(),
+            wanted=None if is_silent else wanted,
+            traits=traits,
+        )
+        return self._notifier.notify(heard)
+
+    def _make_retry_topic(self, config: SubscriptionGroupConfig) -> None:
+        name = retry_topic(config.group_name)
+        queues = min(config.retry_queue_nums, RETRY_QUEUES_MAX)
+        rmq_topic = self._broker.topics.find(name)
+        if rmq_topic is None or rmq_topic.queues < queues:
+            self._broker.topics.put(
+                TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+            )
+
+    def _watch(self, connection: RocketmqConnection) -> None:
+        connection_id = int(connection.connection_id)
+        if connection_id not in self._watched:
+            self._watched.add(connection_id)
+            connection.on_close(lambda: self.disconnected(connection_id))
 
 
 class GroupChangeNotifier:
-    """Tells peers and the log."""
+    """What happened to a group, told to its members: NOTIFY_CONSUMER_IDS_CHANGED (40).
+
+    Every member is told of every change, the newcomer included; clients divide the queues anew at
+    once (ali-ons ignores the notice and finds out by its own timer). Broadcasting groups are never
+    told, a broker or a group may be set not to tell. A client id that two connections use is a
+    mistake of its owner that shows as messages consumed twice or never, so it is said in the log.
+    At most one push per member for one heartbeat, leave or close.
+    """
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
@@ -96,7 +264,7 @@ class GroupChangeNotifier:
             "rocketmq_group_events", "Members that came, went or were told", "kind", self.counts
         )
 
-    def tell(self, notices: Sequence[Notice]) -> str | None:
+    def notify(self, notices: Sequence[Notice]) -> str | None:
         """Pass on what happened; the text of a refusal, if there is one."""
         refusal: str | None = None
         for notice in notices:
@@ -160,22 +328,88 @@ def _where(notice: Notice) -> dict[str, object]:
     }
 
 
-# ---- mode ---------------------------------------------------------------------------------------
-# SET_MESSAGE_REQUEST_MODE: how a group reads a topic, by pull or by pop (sheet 1.8).
-#
-# Settings are rows of kind ``rocketmq.mode`` and survive a restart. A group switches between both
-# without losing its place, because pops and pull offsets move the same subscription. Members notice
-# with their next QUERY_ASSIGNMENT.
-#
-# Retry topics are always pulled, so their mode cannot be set.
+# ---- how queues are divided ---------------------------------------------------------------------
 
 
-MODE_KIND: Final = "rocketmq.mode"
+def query_assignment(connection: RocketmqConnection, command: Command) -> None:
+    """QUERY_ASSIGNMENT: the broker divides the queues of a topic among the members of a group.
 
-MODES: Final = {RequestMode.PULL: ConsumeMode.PULL, RequestMode.POP: ConsumeMode.POP}
+    The queues are those of every broker that has the topic, the members those who send heartbeats
+    here (clients send them to every broker). "Keep what you have" is a response without a list; an
+    empty list means "nothing for you". The first is given whenever this broker does not know
+    enough: an unknown topic, group or strategy, or a name server that this broker joined
+    (``cluster_routes.py``) and that does not answer.
+    """
+    broker = connection.broker
+    body = decode_body(command.body, QueryAssignmentBody)
+    if broker.settings.join:
+        broker.service(ClusterRoutes).fetch(
+            body.topic, lambda route: _divide(connection, command, body, route)
+        )
+    else:
+        route = broker.service(RouteRegistry).route(body.topic, connection.peer.local_host)
+        _divide(connection, command, body, route)
 
 
-class _Row(msgspec.Struct, frozen=True):
+def queues_of(topic: str, route: TopicRouteData | None) -> list[QueueRef] | None:
+    """The readable queues of a topic on all brokers; None when they are not known."""
+    if route is None:
+        return None
+    readable = [data for data in route.queue_datas if data.perm & Perm.READ]
+    if sum([data.read_queue_nums for data in readable]) > ASSIGNED_QUEUES_MAX:
+        return None
+    return [
+        QueueRef(topic, data.broker_name, number)
+        for data in readable
+        for number in range(data.read_queue_nums)
+    ]
+
+
+def _divide(
+    connection: RocketmqConnection,
+    command: Command,
+    body: QueryAssignmentBody,
+    route: TopicRouteData | None,
+) -> None:
+    broker = connection.broker
+    topic, group = body.topic, body.consumer_group
+    allotment = allot(
+        body.client_id,
+        queues_of(topic, route),
+        broker.consumers.client_ids(group) or None,
+        strategy=body.strategy_name,
+        setting=broker.modes.get(topic, group),
+        is_broadcast=body.message_model is MessageModel.BROADCASTING,
+        is_balanced=broker.settings.is_balancing,
+    )
+    if allotment.is_keep:
+        _log.info(
+            "no assignment",
+            extra={"group": group, "topic": topic[:80], "client": body.client_id[:80],
+                   "reason": allotment.reason},
+        )  # fmt: skip
+    connection.answer(command, body=encode_body(assignment_answer(allotment)))
+
+
+def assignment_answer(allotment: Allotment) -> QueryAssignmentAnswer:
+    """The answer as clients read it."""
+    if allotment.queues is None:
+        return QueryAssignmentAnswer(message_queue_assignments=None)
+    word = _WORDS[allotment.mode]
+    return QueryAssignmentAnswer(
+        message_queue_assignments=[
+            QueueAssignment(
+                message_queue=MessageQueue(
+                    topic=queue.topic, broker_name=queue.broker, queue_id=queue.queue
+                ),
+                mode=word,
+            )
+            for queue in allotment.queues
+        ]
+    )
+
+
+class _ModeRow(msgspec.Struct, frozen=True):
     topic: str
     group: str
     mode: ConsumeMode
@@ -183,14 +417,19 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 class RequestModeRegistry:
-    """The modes of all groups, in the catalog and in ``broker.modes``."""
+    """How groups read topics, by pull or by pop; kept in ``broker.modes`` and in the catalog.
+
+    A group switches between both without losing its place, because pops and pull offsets move the
+    same subscription. Members notice with their next QUERY_ASSIGNMENT. Retry topics are always
+    pulled, so their mode cannot be set.
+    """
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._engine = broker.engine
         self._modes = broker.modes
         for key, body in broker.engine.definitions(MODE_KIND).items():
             try:
-                row = msgspec.json.decode(body, type=_Row)
+                row = msgspec.json.decode(body, type=_ModeRow)
             except msgspec.DecodeError as problem:
                 _log.error("a mode cannot be read", extra={"key": key, "problem": str(problem)})
                 continue
@@ -206,7 +445,7 @@ class RequestModeRegistry:
             raise system_error(
                 f"{self._modes.settings_max} modes are set already; reset one of them first"
             )
-        row = _Row(topic, group, setting.mode, setting.share)
+        row = _ModeRow(topic, group, setting.mode, setting.share)
         # No name has a separator of this kind.
         self._engine.define(MODE_KIND, f"{topic}@{group}", msgspec.json.encode(row))
         _log.info(
@@ -236,18 +475,54 @@ def set_request_mode(connection: RocketmqConnection, command: Command) -> None:
     connection.broker.engine.after_durable(lambda: connection.answer(command))
 
 
-# ---- groups -------------------------------------------------------------------------------------
+def lock_queues(connection: RocketmqConnection, command: Command) -> None:
+    """LOCK_BATCH_MQ (sheet 2.4): a queue is granted when it is free, the client's own, or stale.
+
+    Stale: its holder has been silent for more than 60 s; clients renew every 20 s. The response
+    names the queues that were granted, others are simply missing. Queues that this broker does not
+    have are not granted: a client that waits for them would otherwise hold what nobody serves.
+    """
+    broker = connection.broker
+    body = decode_body(command.body, LockBatchBody)
+    asked = _ours(broker, body)
+    granted = broker.locks.lock(
+        body.consumer_group, list(asked), body.client_id, broker.clock.monotonic_ms()
+    )
+    answer = LockBatchAnswer(locked=[asked[key] for key in granted])
+    connection.answer(command, body=encode_body(answer))
+
+
+def unlock_queues(connection: RocketmqConnection, command: Command) -> None:
+    broker = connection.broker
+    body = decode_body(command.body, LockBatchBody)
+    broker.locks.unlock(body.consumer_group, list(_ours(broker, body)), body.client_id)
+    connection.answer(command)
+
+
+def _ours(broker: RocketmqBroker, body: LockBatchBody) -> dict[LockedQueue, MessageQueue]:
+    """The queues that are on this broker."""
+    found: dict[LockedQueue, MessageQueue] = {}
+    for each in body.mq_set:
+        if each.broker_name in ("", broker.broker_name):
+            found[each.topic, each.queue_id] = each
+    return found
+
+
+# ---- configuration; changes are answered once they are durable ----------------------------------
 
 
 def delete_group(broker: RocketmqBroker, group: str, *, is_forgetting: bool) -> bool:
-    """Forget a group, and its offsets if ``is_forgetting``; False when nobody knew it."""
+    """Forget a group, and its offsets if ``is_forgetting``; False when nobody knew it.
+
+    Members that are still there stay members, and their next heartbeat makes the group anew.
+    """
     is_known = broker.service(GroupRegistry).delete(group)
     broker.locks.forget(group)
     broker.service(RequestModeRegistry).forget_group(group)
     if is_forgetting:
-        book = broker.service(OffsetRegistry)
-        for topic in book.topics_of(group):
-            book.forget(topic, group)
+        offsets = broker.service(OffsetRegistry)
+        for topic in offsets.topics_of(group):
+            offsets.forget(topic, group)
     return is_known
 
 
@@ -286,302 +561,3 @@ def show_group(connection: RocketmqConnection, command: Command) -> None:
             f"No group in this broker. group: {group}",
         )
     connection.answer(command, body=encode_body(config))
-
-
-# ---- clients ------------------------------------------------------------------------------------
-# Clients that say who they are: heartbeats (34), good-byes (35), member lists (38), checks (46).
-#
-# A heartbeat registers every group a client produces or consumes with, what its consumers want, and
-# makes ``%RETRY%group``. Bodies are read leniently: names or ordinals, missing parts rebuilt. Only
-# V1 is spoken: without ``IS_SUPPORT_HEART_BEAT_V2`` in the answer clients stay with it; a V2 body
-# without subscriptions that comes all the same leaves them as they were.
-#
-# A client leaves by 35, by the end of its connection (at once), or by 120 s of silence, looked at
-# every 10 s (sheet 2.4).
-#
-# Invariant: a refused registration changes nothing, and the client learns why.
-# Not here: the members (``engine/group``), what they are told (``notices.py``).
-
-
-RETRY_QUEUES_MAX: Final = 64
-"""Queues of one retry topic, whatever its group's settings ask for."""
-
-_LANGUAGES: Final = {int(each): each.name for each in Language}
-
-
-class ClientRegistry:
-    """Registers clients, and looks for the silent ones."""
-
-    def __init__(self, broker: RocketmqBroker) -> None:
-        self._broker = broker
-        self._notices = broker.service(GroupChangeNotifier)
-        self._groups = broker.service(GroupRegistry)
-        self._watched: set[int] = set()
-        """Connections whose end we are told of; those that live, so bounded by the listener."""
-        broker.timers.add(self)
-
-    # Coming and going.
-
-    def heartbeat(self, connection: RocketmqConnection, command: Command) -> None:
-        """Register everything the client says it is."""
-        data = decode_body(command.body, HeartbeatData)
-        self._watch(connection)
-        client = Client(
-            data.client_id,
-            int(connection.connection_id),
-            _LANGUAGES.get(command.language, "OTHER"),
-            command.version,
-        )
-        now_ms = self._broker.clock.monotonic_ms()
-        refusal = None
-        for producer in data.producer_data_set:
-            heard = self._broker.producers.heartbeat(producer.group_name, client, now_ms)
-            refusal = self._notices.tell(heard) or refusal
-        for consumer in data.consumer_data_set:
-            is_silent = data.without_sub and data.heartbeat_fingerprint != 0
-            refusal = self._consumer(consumer, client, is_silent=is_silent) or refusal
-        self._broker.timers.reschedule()
-        if refusal is not None:
-            raise system_error(refusal)
-        connection.answer(command)
-
-    def unregister(self, connection: RocketmqConnection, command: Command) -> None:
-        """A client says good-bye as a producer, as a consumer, or as both."""
-        header = parse(UnregisterHeader, command)
-        now_ms = self._broker.clock.monotonic_ms()
-        connection_id = int(connection.connection_id)
-        if header.producer_group:
-            self._notices.tell(
-                self._broker.producers.leave(header.producer_group, connection_id, now_ms)
-            )
-        if header.consumer_group:
-            self._notices.tell(
-                self._broker.consumers.leave(header.consumer_group, connection_id, now_ms)
-            )
-        connection.answer(command)
-
-    def disconnected(self, connection_id: int) -> None:
-        """A connection is closed: its client is gone from all groups."""
-        self._watched.discard(connection_id)
-        now_ms = self._broker.clock.monotonic_ms()
-        self._broker.producers.disconnected(connection_id, now_ms)
-        self._notices.tell(self._broker.consumers.disconnected(connection_id, now_ms))
-
-    # Time.
-
-    def next_deadline_ms(self) -> int | None:
-        """When the silent are looked for."""
-        times = [self._broker.consumers.next_deadline_ms, self._broker.producers.next_deadline_ms]
-        return min([at_ms for at_ms in times if at_ms is not None], default=None)
-
-    def due(self, now_ms: int) -> None:
-        self._notices.tell(self._broker.producers.due(now_ms))
-        self._notices.tell(self._broker.consumers.due(now_ms))
-        self._broker.locks.sweep(now_ms)
-
-    # Parts.
-
-    def _consumer(self, data: ConsumerData, client: Client, *, is_silent: bool) -> str | None:
-        config = self._groups.find(data.group_name)
-        if config is not None and config.retry_queue_nums > 0:
-            self._make_retry_topic(config)
-        wanted = [
-            Wanted(
-                each.topic,
-                each.sub_string or "*",
-                language_of(each.expression_type),
-                each.sub_version,
-            )
-            for each in data.subscription_data_set
-        ]
-        traits = Traits(
-            data.message_model is MessageModel.BROADCASTING,
-            str(data.consume_type),
-            str(data.consume_from_where),
-        )
-        heard = self._broker.consumers.heartbeat(
-            data.group_name,
-            client,
-            self._broker.clock.monotonic_ms(),
-            wanted=None if is_silent else wanted,
-            traits=traits,
-        )
-        return self._notices.tell(heard)
-
-    def _make_retry_topic(self, config: SubscriptionGroupConfig) -> None:
-        name = retry_topic(config.group_name)
-        queues = min(config.retry_queue_nums, RETRY_QUEUES_MAX)
-        rmq_topic = self._broker.topics.find(name)
-        if rmq_topic is None or rmq_topic.queues < queues:
-            self._broker.topics.put(
-                TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
-            )
-
-    def _watch(self, connection: RocketmqConnection) -> None:
-        connection_id = int(connection.connection_id)
-        if connection_id not in self._watched:
-            self._watched.add(connection_id)
-            connection.on_close(lambda: self.disconnected(connection_id))
-
-
-def heartbeat(connection: RocketmqConnection, command: Command) -> None:
-    connection.broker.service(ClientRegistry).heartbeat(connection, command)
-
-
-def unregister_client(connection: RocketmqConnection, command: Command) -> None:
-    connection.broker.service(ClientRegistry).unregister(connection, command)
-
-
-def list_members(connection: RocketmqConnection, command: Command) -> None:
-    """GET_CONSUMER_LIST_BY_GROUP: the ids by which clients divide queues."""
-    group = parse(GroupHeader, command).consumer_group
-    ids = connection.broker.consumers.client_ids(group)
-    if ids is None:
-        raise system_error(f"no consumer for this group, {group}")
-    connection.answer(command, body=encode_body(ConsumerList(consumer_id_list=ids)))
-
-
-def check_client_config(connection: RocketmqConnection, command: Command) -> None:
-    """CHECK_CLIENT_CONFIG: would this subscription work? Asked for anything but tags."""
-    data = decode_body(command.body, CheckClientBody).subscription_data
-    filters = connection.broker.service(FilterCache)
-    language = language_of(data.expression_type)
-    refusal = filters.refusal(language)
-    if refusal is not None:
-        raise system_error(refusal)
-    try:
-        filters.build(data.sub_string, language)
-    except SelectorInvalid as problem:
-        raise ErrorResponse(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(problem)) from None
-    connection.answer(command)
-
-
-# ---- assignment ---------------------------------------------------------------------------------
-# QUERY_ASSIGNMENT: the broker divides the queues of a topic among the members of a group.
-#
-# The queues are those of every broker that has the topic, the members those who send heartbeats
-# here (clients send them to every broker). "Keep what you have" is an answer without a list; an
-# empty list means "nothing for you". The first is given whenever this broker does not know enough:
-# an unknown topic, group or strategy, or a name server that this broker joined and that does not
-# answer.
-#
-# Not here: the strategies (``model/assignment.py``), the modes (``mode.py``), how a joined broker
-# knows the queues of others (``cluster_routes.py``).
-
-
-QUEUES_MAX: Final = 65_536
-"""Queues of one topic on all brokers: whoever registers more at a name server is not believed."""
-
-_WORDS: Final = {mode: word for word, mode in MODES.items()}
-
-
-def query_assignment(connection: RocketmqConnection, command: Command) -> None:
-    """QUERY_ASSIGNMENT; a joined broker may have to ask its name server first."""
-    broker = connection.broker
-    body = decode_body(command.body, QueryAssignmentBody)
-    if broker.settings.join:
-        broker.service(ClusterRoutes).ask(
-            body.topic, lambda route: _divide(connection, command, body, route)
-        )
-    else:
-        route = broker.service(RouteRegistry).route(body.topic, connection.peer.local_host)
-        _divide(connection, command, body, route)
-
-
-def queues_of(topic: str, route: TopicRouteData | None) -> list[QueueRef] | None:
-    """The readable queues of a topic on all brokers; None when they are not known."""
-    if route is None:
-        return None
-    readable = [data for data in route.queue_datas if data.perm & Perm.READ]
-    if sum([data.read_queue_nums for data in readable]) > QUEUES_MAX:
-        return None
-    return [
-        QueueRef(topic, data.broker_name, number)
-        for data in readable
-        for number in range(data.read_queue_nums)
-    ]
-
-
-def _divide(
-    connection: RocketmqConnection,
-    command: Command,
-    body: QueryAssignmentBody,
-    route: TopicRouteData | None,
-) -> None:
-    broker = connection.broker
-    topic, group = body.topic, body.consumer_group
-    allotment = allot(
-        body.client_id,
-        queues_of(topic, route),
-        broker.consumers.client_ids(group) or None,
-        strategy=body.strategy_name,
-        setting=broker.modes.get(topic, group),
-        is_broadcast=body.message_model is MessageModel.BROADCASTING,
-        is_balanced=broker.settings.is_balancing,
-    )
-    if allotment.is_keep:
-        _log.info(
-            "no assignment",
-            extra={"group": group, "topic": topic[:80], "client": body.client_id[:80],
-                   "reason": allotment.reason},
-        )  # fmt: skip
-    connection.answer(command, body=encode_body(answer_of(allotment)))
-
-
-def answer_of(allotment: Allotment) -> QueryAssignmentAnswer:
-    """The answer as clients read it."""
-    if allotment.queues is None:
-        return QueryAssignmentAnswer(message_queue_assignments=None)
-    word = _WORDS[allotment.mode]
-    return QueryAssignmentAnswer(
-        message_queue_assignments=[
-            QueueAssignment(
-                message_queue=MessageQueue(
-                    topic=queue.topic, broker_name=queue.broker, queue_id=queue.queue
-                ),
-                mode=word,
-            )
-            for queue in allotment.queues
-        ]
-    )
-
-
-# ---- locks --------------------------------------------------------------------------------------
-# Queue locks for ordered consumption: LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42), sheet 2.4.
-#
-# A queue is granted when it is free, the asker's own, or its holder has been silent for more than
-# 60 s; clients renew every 20 s. The answer names the queues that were granted, others are simply
-# missing. Queues that this broker does not have are not granted: a client that waits for them would
-# otherwise hold what nobody serves.
-#
-# Not here: the table (``engine/group/locks.py``), what it means for send-backs (``send_back.py``).
-
-
-_Key = tuple[str, int]
-
-
-def lock_queues(connection: RocketmqConnection, command: Command) -> None:
-    broker = connection.broker
-    body = decode_body(command.body, LockBatchBody)
-    asked = _ours(broker, body)
-    granted = broker.locks.lock(
-        body.consumer_group, list(asked), body.client_id, broker.clock.monotonic_ms()
-    )
-    answer = LockBatchAnswer(locked=[asked[key] for key in granted])
-    connection.answer(command, body=encode_body(answer))
-
-
-def unlock_queues(connection: RocketmqConnection, command: Command) -> None:
-    broker = connection.broker
-    body = decode_body(command.body, LockBatchBody)
-    broker.locks.unlock(body.consumer_group, list(_ours(broker, body)), body.client_id)
-    connection.answer(command)
-
-
-def _ours(broker: RocketmqBroker, body: LockBatchBody) -> dict[_Key, MessageQueue]:
-    """The queues that are on this broker."""
-    found: dict[_Key, MessageQueue] = {}
-    for each in body.mq_set:
-        if each.broker_name in ("", broker.broker_name):
-            found[each.topic, each.queue_id] = each
-    return found

@@ -1,11 +1,11 @@
-"""Offsets of groups and queues: query (14), update (15), max (30), min (31), time (29), age (32).
+"""Offsets: query (14), update (15), max (30), min (31), by time (29), age (32), reset (222).
 
 A new group on a queue that still has its first message begins at 0; on any other it is told that
 nothing is stored (22) and decides by its ``consumeFromWhere`` (sheet 1.7). -1, which ali-ons
 commits for queues it never read, is no offset. A queue that does not exist has 0 messages, as in
 RocketMQ; the remark says so. Nothing that is not durable counts (D7).
 
-Not here: where offsets are kept (``offset_book.py``), moving them (``reset_offsets.py``).
+Not here: where offsets are kept (``group_registry.py``).
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ BOOT_FIRST: Final = "Not found, V3_0_6_SNAPSHOT maybe this group boot first"
 RESET_BEFORE: Final = "Offset has been previously reset"
 UPPER: Final = "UPPER"
 NO_TIME: Final = -1
+OFFSET_TABLE: Final = "offsetTable"
+CPP: Final = "CPP"
 
 
 def find_queue(broker: RocketmqBroker, topic: str, number: int) -> Queue | None:
@@ -99,8 +101,8 @@ def update_offset(connection: RocketmqConnection, command: Command) -> None:
             f"{len(rmq_topic.topic.queues)} queues",
         )
     queue = rmq_topic.topic.queues[header.queue_id]
-    book = broker.service(OffsetRegistry)
-    is_stored = book.commit(queue, group, header.commit_offset, connection.name)
+    registry = broker.service(OffsetRegistry)
+    is_stored = registry.commit(queue, group, header.commit_offset, connection.name)
     is_reset = not is_stored and header.commit_offset >= 0
     connection.answer(command, remark=RESET_BEFORE if is_reset else None)
 
@@ -141,56 +143,31 @@ def _answer(connection: RocketmqConnection, command: Command, offset: int | None
     connection.answer(command, ext=fields(OffsetAnswer(offset=offset or 0)), remark=remark)
 
 
-# ---- queue tables -------------------------------------------------------------------------------
-# JSON maps whose keys are queues, as RocketMQ's tools read and write them.
-#
-# Java's fastjson writes an object as a key, ``{{"queueId":0,...}:5}``: no standard JSON, but what
-# its readers expect (``lenient_json`` reads it, too). C++ clients take a list instead (sheet 1.9).
+def reset_offset(connection: RocketmqConnection, command: Command) -> None:
+    """INVOKE_BROKER_TO_RESET_OFFSET: move a group's offsets on purpose.
+
+    The 5.x way (default): the broker stores the new offsets, ignores older commits, and every
+    reader is told by its next pull (21, OFFSET_RESET). The 4.x way: the broker works the offsets
+    out and sends them to all members (220), which drop their queues and go on there; nobody online
+    is 206.
+
+    By time the group goes to the first message stored then or later, -1 is the end; without force
+    it only goes back. With a queue and an offset exactly that queue moves.
+    """
+    broker = connection.broker
+    header = parse(ResetOffsetHeader, command)
+    moves = _planned(broker, header)
+    if not broker.settings.is_resetting_here:
+        _tell_members(broker, header, moves)
+    else:
+        registry = broker.service(OffsetRegistry)
+        for queue, offset in moves.items():
+            moves[queue] = registry.reset(queue, header.group, offset)
+    body = table_body(OFFSET_TABLE, _named(broker, header.topic, moves))
+    broker.engine.after_durable(lambda: connection.answer(command, body=body))
 
 
-def queue_table(rows: Mapping[MessageQueue, object]) -> bytes:
-    """A map by queue, with objects as keys."""
-    pairs = [encode_body(queue) + b":" + encode_body(row) for queue, row in rows.items()]
-    return b"{" + b",".join(pairs) + b"}"
-
-
-def table_body(name: str, rows: Mapping[MessageQueue, object], **others: object) -> bytes:
-    """A body with such a map under a name, and plain values beside it."""
-    fields = [encode_body(name) + b":" + queue_table(rows)]
-    fields += [encode_body(each) + b":" + encode_body(value) for each, value in others.items()]
-    return b"{" + b",".join(fields) + b"}"
-
-
-def queue_list(rows: Mapping[MessageQueue, int]) -> bytes:
-    """The same as a list of queues with their offset among their fields."""
-    listed = [
-        {
-            "brokerName": queue.broker_name,
-            "queueId": queue.queue_id,
-            "topic": queue.topic,
-            "offset": offset,
-        }
-        for queue, offset in rows.items()
-    ]
-    return encode_body({"offsetTable": listed})
-
-
-# ---- reset offsets ------------------------------------------------------------------------------
-# Moving a group's offsets on purpose: INVOKE_BROKER_TO_RESET_OFFSET (222).
-#
-# The 5.x way (default): the broker stores the new offsets, ignores older commits, and every reader
-# is told by its next pull (21, OFFSET_RESET). The 4.x way: the broker works the offsets out and
-# sends them to all members (220), which drop their queues and go on there; nobody online is 206.
-#
-# By time the group goes to the first message stored then or later, -1 is the end; without force it
-# only goes back. With a queue and an offset exactly that queue moves.
-
-
-TABLE: Final = "offsetTable"
-CPP: Final = "CPP"
-
-
-def planned(broker: RocketmqBroker, header: ResetOffsetHeader) -> dict[Queue, int]:
+def _planned(broker: RocketmqBroker, header: ResetOffsetHeader) -> dict[Queue, int]:
     """Where each queue of the group is to go; raises ``ErrorResponse``."""
     if broker.service(GroupRegistry).get(header.group) is None:
         raise ErrorResponse(
@@ -227,20 +204,6 @@ def _by_time(broker: RocketmqBroker, queue: Queue, header: ResetOffsetHeader) ->
     return stored
 
 
-def reset_offset(connection: RocketmqConnection, command: Command) -> None:
-    broker = connection.broker
-    header = parse(ResetOffsetHeader, command)
-    moves = planned(broker, header)
-    if not broker.settings.is_resetting_here:
-        _tell_members(broker, header, moves)
-    else:
-        book = broker.service(OffsetRegistry)
-        for queue, offset in moves.items():
-            moves[queue] = book.reset(queue, header.group, offset)
-    body = table_body(TABLE, _named(broker, header.topic, moves))
-    broker.engine.after_durable(lambda: connection.answer(command, body=body))
-
-
 def _tell_members(
     broker: RocketmqBroker, header: ResetOffsetHeader, moves: dict[Queue, int]
 ) -> None:
@@ -258,7 +221,7 @@ def _tell_members(
     for connection in connections:
         member = group.members[int(connection.connection_id)]
         is_cpp = member.client.language == CPP
-        body = queue_list(rows) if is_cpp else table_body(TABLE, rows)
+        body = queue_list(rows) if is_cpp else table_body(OFFSET_TABLE, rows)
         code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
         connection.push(Command(code, ext, body, flag=FLAG_ONEWAY))
 
@@ -269,3 +232,36 @@ def _named(broker: RocketmqBroker, topic: str, moves: dict[Queue, int]) -> dict[
         MessageQueue(topic=topic, broker_name=name, queue_id=queue.number): offset
         for queue, offset in moves.items()
     }
+
+
+# ---- JSON maps whose keys are queues ------------------------------------------------------------
+# Java's fastjson writes an object as a key, ``{{"queueId":0,...}:5}``: no standard JSON, but what
+# its readers expect (``bodies.decode_body`` reads it, too). C++ clients take a list instead (sheet
+# 1.9).
+
+
+def queue_table(rows: Mapping[MessageQueue, object]) -> bytes:
+    """A map by queue, with objects as keys."""
+    pairs = [encode_body(queue) + b":" + encode_body(row) for queue, row in rows.items()]
+    return b"{" + b",".join(pairs) + b"}"
+
+
+def table_body(name: str, rows: Mapping[MessageQueue, object], **others: object) -> bytes:
+    """A body with such a map under a name, and plain values beside it."""
+    fields = [encode_body(name) + b":" + queue_table(rows)]
+    fields += [encode_body(each) + b":" + encode_body(value) for each, value in others.items()]
+    return b"{" + b",".join(fields) + b"}"
+
+
+def queue_list(rows: Mapping[MessageQueue, int]) -> bytes:
+    """The same as a list of queues with their offset among their fields."""
+    listed = [
+        {
+            "brokerName": queue.broker_name,
+            "queueId": queue.queue_id,
+            "topic": queue.topic,
+            "offset": offset,
+        }
+        for queue, offset in rows.items()
+    ]
+    return encode_body({"offsetTable": listed})

@@ -213,9 +213,9 @@ def test_a_broker_with_our_own_name_is_refused(bench, asking):
 
 
 def test_brokers_are_bounded(bench, asking):
-    book = bench.broker.service(RouteRegistry)
+    routes = bench.broker.service(RouteRegistry)
     for number in range(BROKERS_MAX):
-        book.enter(f"b{number}", "c", "0", "127.0.0.1:1")
+        routes.register(f"b{number}", "c", "0", "127.0.0.1:1")
     assert asking.say(register_request(other("late").broker)).code == 1
 
 

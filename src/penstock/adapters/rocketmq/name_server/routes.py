@@ -1,11 +1,11 @@
-"""The route book: which brokers there are, and which of them has a topic (sheet 1.5).
+"""Which brokers there are and which of them has a topic (sheet 1.5), and key-value configuration.
 
 The broker of this process is in it by itself; others register every 30 s and leave it when they say
 so, when their connection ends, or after ``broker_silence_ms_max``. The order of entries is stable
 (this broker, then by name), because ali-ons compares routes as text.
 
 Invariants: a broker name is one entry, whatever its addresses; brokers and what each registers are
-bounded. Not here: requests (``questions.py``, ``registrations.py``).
+bounded. Not here: requests (``server.py``).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RegisteredBroker(msgspec.Struct):
 
 
 class RouteRegistry:
-    """All brokers."""
+    """Routes over all brokers (RocketMQ's ``RouteInfo``): this one, and those that registered."""
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
@@ -74,8 +74,6 @@ class RouteRegistry:
         self._others: dict[str, RegisteredBroker] = {}
         self._is_local_wiped = False
         broker.timers.add(self)
-
-    # Questions.
 
     def route(self, topic: str, local_host: str) -> TopicRouteData | None:
         """Who has this topic, for a client that reached us as ``local_host``."""
@@ -121,12 +119,12 @@ class RouteRegistry:
     def broker(self, name: str) -> RegisteredBroker | None:
         return self._others.get(name)
 
-    def enter(
+    def register(
         self, name: str, cluster: str, broker_id: str, address: str, *, owner: object = None
     ) -> RegisteredBroker:
         """A broker registers; raises ``ErrorResponse`` when that cannot be.
 
-        ``owner`` is the connection it came over: with its end the address goes (``left``).
+        ``owner`` is the connection it came over: with its end the address goes.
         """
         if name == self._broker.broker_name and self._has_local:
             raise system_error(
@@ -145,34 +143,34 @@ class RouteRegistry:
             raise system_error(f"broker {name} has {ADDRESSES_MAX} addresses already")
         broker.addresses[broker_id] = address
         broker.owners[broker_id] = owner
-        return self.heard(broker)
+        return self.touch(broker)
 
-    def tell_topics(
-        self, broker: RegisteredBroker, told: TopicConfigTable, *, is_complete: bool
+    def update_topics(
+        self, broker: RegisteredBroker, table: TopicConfigTable, *, is_complete: bool
     ) -> None:
         """What a broker registered: all its topics, or some."""
         topics = {} if is_complete else dict(broker.topics)
-        topics |= told.topic_config_table
+        topics |= table.topic_config_table
         if len(topics) > TOPICS_MAX:
             raise system_error(f"broker {broker.name} has {len(topics)} topics, limit {TOPICS_MAX}")
         broker.topics = topics
-        broker.version = told.data_version
+        broker.version = table.data_version
 
-    def left(self, owner: object) -> None:
+    def connection_closed(self, owner: object) -> None:
         """A connection ended: what came over it, and over no newer one, goes."""
         for name, broker in list(self._others.items()):
             for broker_id, each in list(broker.owners.items()):
                 if each is owner:
-                    self.leave(name, broker_id)
+                    self.unregister(name, broker_id)
 
-    def heard(self, broker: RegisteredBroker, silence_ms_max: int = 0) -> RegisteredBroker:
+    def touch(self, broker: RegisteredBroker, silence_ms_max: int = 0) -> RegisteredBroker:
         broker.heard_ms = self._broker.clock.monotonic_ms()
         usual_ms = self._broker.settings.broker_silence_ms_max
         broker.silence_ms_max = silence_ms_max if silence_ms_max > 0 else usual_ms
         self._broker.timers.reschedule()
         return broker
 
-    def leave(self, name: str, broker_id: str) -> None:
+    def unregister(self, name: str, broker_id: str) -> None:
         """One address of a broker goes, with the last one the broker."""
         broker = self._others.get(name)
         if broker is not None:

@@ -1,6 +1,13 @@
-"""One connection to the name server: questions in, answers out; nothing waits.
+"""The name server: its connections, its requests, and what our broker says to one that it joined.
+
+Nothing waits here: a request is answered at once, or when it is durable. A registration of a
+RocketMQ broker carries every topic, or only those that were just changed, and does not say which:
+so topics are added and changed by it, never taken away. Ours says that it is complete, and a topic
+that was deleted leaves the route with it (D20). The body is JSON or packed.
 
 Invariant: what cannot be answered in RocketMQ's words closes the connection and nothing else.
+Not here: the routes themselves (``routes.py``), the socket of a broker that joins
+(``server/join.py``).
 """
 
 from __future__ import annotations
@@ -40,6 +47,14 @@ if TYPE_CHECKING:
     from penstock.engine.broker import Engine
 
 logger = logging.getLogger(__name__)
+
+NAME_SERVER: Final = "rocketmq"
+
+BODY_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Some 40,000 topics of one broker."""
+
+_DEFLATED: Final = b"\x78"
+"""How deflated bytes begin and JSON never does: brokers of 5.3 compress and say they did not."""
 
 NameServerHandler = Callable[["NameServerConnection", Command], None]
 
@@ -90,54 +105,27 @@ class NameServerConnection(RemotingConnection):
             self.on_close()
 
 
-# ---- headers ------------------------------------------------------------------------------------
-# ``ext`` of requests that only a name server gets.
+class NameServerFactory:
+    """Makes name server connections; satisfies ``adapters.contract.AdapterFactory``."""
+
+    protocol = NAME_SERVER
+
+    def __init__(self, broker: Callable[[], RocketmqBroker]) -> None:
+        self._broker = broker
+
+    def make(
+        self,
+        connection_id: ConnectionId,
+        peer: Peer,
+        engine: Engine,
+        clock: Clock,
+        wake: Callable[[], None],
+    ) -> NameServerConnection:
+        del connection_id, engine, clock
+        return NameServerConnection(peer, self._broker(), HANDLERS, wake)
 
 
-class KeyValueHeader(Header, gc=False, kw_only=True, rename="camel"):
-    """PUT, GET and DELETE_KV_CONFIG, GET_KVLIST_BY_NAMESPACE."""
-
-    namespace: str
-    key: str = ""
-    value: str = ""
-
-
-class ClusterHeader(Header, gc=False, kw_only=True, rename="camel"):
-    """GET_TOPICS_BY_CLUSTER."""
-
-    cluster: str
-
-
-class BrokerHeader(Header, gc=False, kw_only=True, rename="camel"):
-    """REGISTER_BROKER, UNREGISTER_BROKER, QUERY_DATA_VERSION, BROKER_HEARTBEAT."""
-
-    broker_name: str
-    broker_addr: str = ""
-    cluster_name: str = ""
-    ha_server_addr: str = ""
-    broker_id: I64 = 0
-    heartbeat_timeout_millis: I64 = 0
-    compressed: bool = False
-    body_crc32: I64 = 0
-    is_complete: bool = False
-    """Ours: a topic that is not in the registration is gone."""
-
-
-class BrokerNameHeader(Header, gc=False, kw_only=True, rename="camel"):
-    """WIPE_WRITE_PERM_OF_BROKER, ADD_WRITE_PERM_OF_BROKER."""
-
-    broker_name: str
-
-
-class DeleteTopicHeader(Header, gc=False, kw_only=True, rename="camel"):
-    """DELETE_TOPIC_IN_NAMESRV."""
-
-    topic: str
-    cluster_name: str = ""
-
-
-# ---- questions ----------------------------------------------------------------------------------
-# What clients and operators ask a name server: routes, clusters, topic lists, key-values.
+# ---- routes, clusters, topic lists, key-values --------------------------------------------------
 
 
 def route(connection: NameServerConnection, command: Command) -> None:
@@ -210,32 +198,7 @@ def list_values(connection: NameServerConnection, command: Command) -> None:
     connection.answer(command, body=encode_body(KeyValueTable(table=table)))
 
 
-QUESTION_HANDLERS: Final[dict[int, NameServerHandler]] = {
-    RequestCode.GET_ROUTEINFO_BY_TOPIC: route,
-    RequestCode.GET_BROKER_CLUSTER_INFO: cluster,
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics,
-    RequestCode.GET_TOPICS_BY_CLUSTER: topics_by_cluster,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: system_topics,
-    RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
-    RequestCode.PUT_KV_CONFIG: put_value,
-    RequestCode.GET_KV_CONFIG: get_value,
-    RequestCode.DELETE_KV_CONFIG: delete_value,
-    RequestCode.GET_KVLIST_BY_NAMESPACE: list_values,
-}
-
-
-# ---- registrations ------------------------------------------------------------------------------
-# Brokers at the name server, from both sides: what others tell ours, what ours tells others (D20).
-#
-# A registration of a RocketMQ broker carries every topic, or only those that were just changed, and
-# does not say which: so topics are added and changed by it, never taken away. Ours says that it is
-# complete, and a topic that was deleted leaves the route with it. The body is JSON or packed.
-
-
-_DEFLATED: Final = b"\x78"
-"""How deflated bytes begin and JSON never does: brokers of 5.3 compress and say they did not."""
-BODY_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Some 40,000 topics of one broker."""
+# ---- brokers that register here -----------------------------------------------------------------
 
 
 def register(connection: NameServerConnection, command: Command) -> None:
@@ -244,18 +207,18 @@ def register(connection: NameServerConnection, command: Command) -> None:
     if header.body_crc32 and header.body_crc32 != zlib.crc32(body) & 0x7FFFFFFF:
         raise system_error("crc32 not match")
     known = _body(body, is_compressed=header.compressed)
-    book = connection.broker.service(RouteRegistry)
-    broker = book.enter(
+    routes = connection.broker.service(RouteRegistry)
+    broker = routes.register(
         header.broker_name,
         header.cluster_name,
         str(header.broker_id),
         header.broker_addr,
         owner=connection,
     )
-    connection.on_close = lambda: book.left(connection)
-    book.heard(broker, header.heartbeat_timeout_millis)
+    connection.on_close = lambda: routes.connection_closed(connection)
+    routes.touch(broker, header.heartbeat_timeout_millis)
     if header.broker_id == int(MASTER):
-        book.tell_topics(broker, known.topics, is_complete=header.is_complete)
+        routes.update_topics(broker, known.topics, is_complete=header.is_complete)
     table = KeyValueTable(table=connection.broker.service(KvConfig).table(ORDER_NAMESPACE))
     master = "" if header.broker_id == int(MASTER) else broker.addresses.get(MASTER, "")
     connection.answer(
@@ -265,7 +228,7 @@ def register(connection: NameServerConnection, command: Command) -> None:
 
 def unregister(connection: NameServerConnection, command: Command) -> None:
     header = parse(BrokerHeader, command)
-    connection.broker.service(RouteRegistry).leave(header.broker_name, str(header.broker_id))
+    connection.broker.service(RouteRegistry).unregister(header.broker_name, str(header.broker_id))
     connection.answer(command)
 
 
@@ -273,20 +236,20 @@ def compare_version(connection: NameServerConnection, command: Command) -> None:
     """QUERY_DATA_VERSION: whether the broker must register its topics again."""
     header = parse(BrokerHeader, command)
     version = decode_body(command.body, DataVersion)
-    book = connection.broker.service(RouteRegistry)
-    broker = book.broker(header.broker_name)
+    routes = connection.broker.service(RouteRegistry)
+    broker = routes.broker(header.broker_name)
     is_changed = broker is None or broker.version != version
     if broker is not None and not is_changed:
-        book.heard(broker)
+        routes.touch(broker)
     body = encode_body(broker.version) if broker is not None else b""
     connection.answer(command, ext={"changed": "true" if is_changed else "false"}, body=body)
 
 
 def heartbeat(connection: NameServerConnection, command: Command) -> None:
-    book = connection.broker.service(RouteRegistry)
-    broker = book.broker(parse(BrokerHeader, command).broker_name)
+    routes = connection.broker.service(RouteRegistry)
+    broker = routes.broker(parse(BrokerHeader, command).broker_name)
     if broker is not None:
-        book.heard(broker)
+        routes.touch(broker)
     connection.answer(command)
 
 
@@ -311,7 +274,27 @@ def _body(data: bytes, *, is_compressed: bool) -> RegisterBrokerBody:
     return decode_body(data, RegisterBrokerBody, bytes_max=BODY_BYTES_MAX)
 
 
-# What a broker of ours says to the name server it joined.
+HANDLERS: Final[dict[int, NameServerHandler]] = {
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: route,
+    RequestCode.GET_BROKER_CLUSTER_INFO: cluster,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics,
+    RequestCode.GET_TOPICS_BY_CLUSTER: topics_by_cluster,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: system_topics,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
+    RequestCode.PUT_KV_CONFIG: put_value,
+    RequestCode.GET_KV_CONFIG: get_value,
+    RequestCode.DELETE_KV_CONFIG: delete_value,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: list_values,
+    RequestCode.REGISTER_BROKER: register,
+    RequestCode.UNREGISTER_BROKER: unregister,
+    RequestCode.QUERY_DATA_VERSION: compare_version,
+    RequestCode.BROKER_HEARTBEAT: heartbeat,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write,
+}
+
+
+# ---- what our broker says to the name server it joined ------------------------------------------
 
 
 def register_request(broker: RocketmqBroker) -> Command:
@@ -354,41 +337,46 @@ def _identity(broker: RocketmqBroker) -> dict[str, str]:
     }
 
 
-REGISTRATION_HANDLERS: Final[dict[int, NameServerHandler]] = {
-    RequestCode.REGISTER_BROKER: register,
-    RequestCode.UNREGISTER_BROKER: unregister,
-    RequestCode.QUERY_DATA_VERSION: compare_version,
-    RequestCode.BROKER_HEARTBEAT: heartbeat,
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write,
-    RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write,
-}
+# ---- ``ext`` of requests that only a name server gets -------------------------------------------
 
 
-# ---- factory ------------------------------------------------------------------------------------
-# The name server listener's factory.
+class KeyValueHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """PUT, GET and DELETE_KV_CONFIG, GET_KVLIST_BY_NAMESPACE."""
+
+    namespace: str
+    key: str = ""
+    value: str = ""
 
 
-NAME_SERVER: Final = "rocketmq"
+class ClusterHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """GET_TOPICS_BY_CLUSTER."""
 
-HANDLERS: Final[dict[int, NameServerHandler]] = {**QUESTION_HANDLERS, **REGISTRATION_HANDLERS}
+    cluster: str
 
 
-class NameServerFactory:
-    """Makes name server sessions; satisfies ``adapters.contract.AdapterFactory``."""
+class BrokerHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """REGISTER_BROKER, UNREGISTER_BROKER, QUERY_DATA_VERSION, BROKER_HEARTBEAT."""
 
-    protocol = NAME_SERVER
+    broker_name: str
+    broker_addr: str = ""
+    cluster_name: str = ""
+    ha_server_addr: str = ""
+    broker_id: I64 = 0
+    heartbeat_timeout_millis: I64 = 0
+    compressed: bool = False
+    body_crc32: I64 = 0
+    is_complete: bool = False
+    """Ours: a topic that is not in the registration is gone."""
 
-    def __init__(self, broker: Callable[[], RocketmqBroker]) -> None:
-        self._broker = broker
 
-    def make(
-        self,
-        connection_id: ConnectionId,
-        peer: Peer,
-        engine: Engine,
-        clock: Clock,
-        wake: Callable[[], None],
-    ) -> NameServerConnection:
-        """A session for a connection that was just accepted."""
-        del connection_id, engine, clock
-        return NameServerConnection(peer, self._broker(), HANDLERS, wake)
+class BrokerNameHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """WIPE_WRITE_PERM_OF_BROKER, ADD_WRITE_PERM_OF_BROKER."""
+
+    broker_name: str
+
+
+class DeleteTopicHeader(Header, gc=False, kw_only=True, rename="camel"):
+    """DELETE_TOPIC_IN_NAMESRV."""
+
+    topic: str
+    cluster_name: str = ""

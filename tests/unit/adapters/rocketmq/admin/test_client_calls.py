@@ -3,7 +3,7 @@
 import pytest
 
 from kit.rocketmq.bench import GROUP, BenchConsumer, RocketmqBench
-from penstock.adapters.rocketmq.admin import RELAY_MS, RELAYS_MAX, ClientCalls
+from penstock.adapters.rocketmq.admin import CALL_MS, CALLS_MAX, ClientCalls
 from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import response_to
 from penstock.wire.rocketmq.frames import encode
@@ -85,7 +85,7 @@ def test_a_client_that_is_not_online_is_1(consumer, operator, ext):
 
 
 def test_a_client_that_does_not_answer_within_10_s_is_207(bench, consumer, operator):
-    assert RELAY_MS == 10_000
+    assert CALL_MS == 10_000
     opaque = operator.write(INFO, names())
     question = asked(consumer, INFO)
     bench.advance(9_999)
@@ -100,7 +100,7 @@ def test_a_client_that_goes_ends_the_question(bench, consumer, operator):
     opaque = operator.write(INFO, names())
     consumer.close()
     assert operator.answer_to(opaque).code == ResponseCode.SYSTEM_ERROR
-    bench.advance(RELAY_MS)
+    bench.advance(CALL_MS)
     assert len(bench.broker.service(ClientCalls)) == 0
 
 
@@ -108,12 +108,12 @@ def test_an_operator_that_goes_is_not_answered(bench, consumer, operator):
     operator.write(INFO, names())
     operator.close()
     reply(consumer, asked(consumer, INFO))
-    bench.advance(RELAY_MS)
+    bench.advance(CALL_MS)
 
 
 def test_questions_that_wait_are_bounded(bench, consumer, operator):
-    for _ in range(RELAYS_MAX):
+    for _ in range(CALLS_MAX):
         operator.write(INFO, names())
     answer = operator.ask(INFO, names())
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert str(RELAYS_MAX) in answer.remark
+    assert str(CALLS_MAX) in answer.remark

@@ -169,8 +169,8 @@ def tell_route(bench, **queues):
     ]
     body = encode_body(TopicRouteData(queue_datas=datas))
     routes = bench.broker.service(ClusterRoutes)
-    assert routes.wanted() == "orders"
-    routes.learnt("orders", Command(0, body=body))
+    assert routes.next_stale() == "orders"
+    routes.on_response("orders", Command(0, body=body))
 
 
 def places(found):
@@ -232,7 +232,7 @@ def test_more_queues_than_a_cluster_can_have_are_not_believed(joined):
 
 def test_queues_that_only_other_brokers_have_are_divided_too(bench):
     book = bench.broker.service(RouteRegistry)
-    other = book.enter("other", "DefaultCluster", "0", "10.0.0.7:10911")
+    other = book.register("other", "DefaultCluster", "0", "10.0.0.7:10911")
     other.topics = {"far": TopicConfig(topic_name="far", read_queue_nums=2)}
     join(bench, "c0")
     assert places(query(bench, topic="far")) == [("other", 0), ("other", 1)]
