@@ -85,7 +85,7 @@ def batch_ack(connection: RocketmqConnection, command: Command) -> None:
         except ErrorResponse as problem:
             _log.info(
                 "acknowledgements of a batch were left out",
-                extra={"connection": connection.name, "problem": problem.remark},
+                extra={"session": connection.name, "problem": problem.remark},
             )
     connection.answer(command)
 
