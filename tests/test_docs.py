@@ -1,5 +1,6 @@
 """Documentation that can be wrong by itself: links, and paths of files that were renamed."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -75,3 +76,40 @@ def test_every_setting_named_in_the_mechanisms_exists():
         re.findall(r"`((?:flow|storage|topics|listeners|broker|rocketmq|spark)\.[a-z_]+)`", text)
     )
     assert named - set(KINDS) == set()
+
+
+def names_in_source():
+    """Classes with what they have, and functions, of all of src."""
+    classes, functions = {}, set()
+    for path in (ROOT / "src/penstock").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                functions.add(node.name)
+            if isinstance(node, ast.ClassDef):
+                has = classes.setdefault(node.name, set())
+                has |= {each.name for each in node.body if hasattr(each, "name")}
+                has |= {ast.unparse(each.target) for each in node.body if hasattr(each, "target")}
+                text = ast.unparse(node)
+                has |= set(re.findall(r"self\.(\w+)(?:: [^=\n]+)? =", text))
+    return classes, functions
+
+
+def test_every_name_on_the_architecture_page_exists():
+    """The page draws the journey of a message with the names of the code; it must not lie."""
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## Changes to the design")[0]
+    classes, functions = names_in_source()
+    wrong = []
+    for each in re.findall(r"`([^`\n]+)`", text):
+        if re.fullmatch(r"[A-Z]\w+\.\w+", each):
+            kind, _, name = each.partition(".")
+            wrong += [] if name in classes.get(kind, ()) else [each]
+        elif re.fullmatch(r"\w+\(\)", each):
+            wrong += [] if each[:-2] in functions else [each]
+        elif re.fullmatch(r"[A-Z][a-z]\w*", each):
+            wrong += [] if each in classes else [each]
+        elif re.fullmatch(r"[\w/]+(\.py|/)", each):
+            places = [ROOT / each, ROOT / "src/penstock" / each]
+            wrong += [] if any(place.exists() for place in places) else [each]
+    drawing = text.partition("```\nin ")[2].partition("```")[0]
+    wrong += [each for each in re.findall(r"\b[A-Z]\w+", drawing) if each not in classes]
+    assert wrong == []
