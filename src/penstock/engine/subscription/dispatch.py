@@ -104,8 +104,9 @@ class DeliveryPipeline:
                 self._hand_over(cursor, consumer, Picked(share, is_plain=picked.is_plain), outbox)
             if shares:
                 dispatcher.served(shares[-1][0])
-            # Nobody had the bytes for these: never handed over, so neither counted nor flagged.
-            cursor.redelivery.add_all([delivery.offset for delivery in left_over])
+            if left_over:
+                # Nobody had the bytes for these: never handed over, so neither counted nor flagged.
+                cursor.redelivery.add_all([delivery.offset for delivery in left_over])
         return moved
 
     def take(

@@ -510,9 +510,11 @@ class Subscription:
             if not cursor.unsaved.is_empty:
                 for cause, part in cursor.unsaved.take(cursor.queue_id, cursor.settled.low_mark):
                     by_cause.setdefault(cause, []).append(part)
-        # A seek comes before whatever was settled after it.
-        order = sorted(by_cause, key=lambda cause: cause is not Cause.SOUGHT)
-        return [Settlement(self.subscription_id, int(cause), by_cause[cause]) for cause in order]
+        causes = list(by_cause)
+        if len(causes) > 1:
+            # A seek comes before whatever was settled after it.
+            causes.sort(key=lambda cause: cause is not Cause.SOUGHT)
+        return [Settlement(self.subscription_id, int(cause), by_cause[cause]) for cause in causes]
 
     def restore(self, state: CursorState) -> None:
         """Go on from a snapshot; a queue that is gone is ignored."""
