@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Unpack
 
-from penstock.engine.host import Awaiting, DelayedRoom, IndexEntry, SubscribedQueue
+from penstock.engine.host import Awaiting, DelayedBudget, IndexEntry, SubscribedQueue
 from penstock.engine.subscription.consumer import Consumer, ConsumerKeywords, Delivery
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.budgets import UnsentLimit, UnsentPool
@@ -167,7 +167,7 @@ class MemoryHost:
         self.flow = flow or FlowSettings()
         self.topics = topics or TopicSettings()
         self.unsent_pool = UnsentPool(self.flow.inflight_bytes_max)
-        self.delayed_room = DelayedRoom(self.topics.delayed_in_memory_max, self.wake)
+        self.delayed_budget = DelayedBudget(self.topics.delayed_in_memory_max, self.wake)
         self.transient_floor = 0
         self.records: dict[int, Record | None] = {}
         self.awake: dict[Awaiting, None] = {}

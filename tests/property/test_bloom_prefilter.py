@@ -86,7 +86,7 @@ def test_the_same_messages_with_and_without_maps(steps, shape, maps_per_queue_ma
         getattr(world, verb)(*arguments)
     queue_id = world.topic.queues[0].queue_id
     for reader in world.selectors:
-        judge = world.maps.judge(reader, queue_id)
+        judge = world.maps.prefilter(reader, queue_id)
         assert world.read(reader, judge) == world.read(reader, None)
 
 
@@ -95,7 +95,7 @@ def test_maps_spare_the_reading_of_what_is_refused():
     world.register("g0#t", SELECTORS[0])
     world.publish([1, 2, 3, 2, 1])
     asked = []
-    judge = world.maps.judge("g0#t", world.topic.queues[0].queue_id)
+    judge = world.maps.prefilter("g0#t", world.topic.queues[0].queue_id)
 
     def may_match(offset):
         asked.append((offset, judge.may_match(offset)))

@@ -219,7 +219,7 @@ class World:
         unsent = sum(peer.consumer.unsent.bytes for peer in self.peers)
         assert self.host.unsent_pool.bytes == unsent, "the pool and those who draw on it differ"
         aside = [len(self.subscription.cursor(each).redelivery.delayed) for each in QUEUES]
-        assert self.host.delayed_room.count == sum(aside)
+        assert self.host.delayed_budget.count == sum(aside)
 
     def check_partition(self, cursor):
         """Settled, in flight, coming back (or parked), delayed, unread: each offset once."""

@@ -26,11 +26,12 @@ from penstock.engine.dead_letter import DeadLetters
 from penstock.engine.delay import Delays
 from penstock.engine.flow_context import FlowContext
 from penstock.engine.flow_map import EVERY_STAGE, FLOW_TOPIC, FlowMap, FlowMapper, SystemTopic
-from penstock.engine.host import Awaiting, DelayedRoom, SubscribedQueue, SubscriptionOptions
+from penstock.engine.host import Awaiting, DelayedBudget, SubscribedQueue, SubscriptionOptions
 from penstock.engine.ports import DeadLetterFormat, FactsReader
 from penstock.engine.publish import Admission, FrameBuilder, PublishPipeline
 from penstock.engine.pull import Pull, PullService
 from penstock.engine.registry import SYSTEM_KINDS, Registry, TopicDeletion
+from penstock.engine.request_queue import RequestQueue
 from penstock.engine.restart import restore
 from penstock.engine.spark.query import QueryRegistry
 from penstock.engine.spark.query_service import QueryService
@@ -43,7 +44,6 @@ from penstock.engine.statistics import (
 from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Queue, Topic, TopicPolicy
 from penstock.engine.turn import Arrivals, DispatchQueue, Housekeeping, TurnRunner
-from penstock.engine.waiting import WaitingRoom
 from penstock.flow.alarms import AlarmBoard
 from penstock.flow.budgets import BytesPool, UnsentPool
 from penstock.flow.credit import Credit
@@ -122,7 +122,7 @@ class Engine:
         """Where flow edges are told to whoever consumes ``penstock.flow``."""
         self._frame_builder = FrameBuilder(settings.flow.turn_bytes_max, self._commits.buffers)
         self._pipeline = self._publish_pipeline(settings)
-        self.waiting = WaitingRoom(chain, self._commits)
+        self.request_queue = RequestQueue(chain, self._commits)
         """Where requests of protocols that fail fast wait (F5)."""
         self._housekeeping = Housekeeping(
             store,
@@ -192,7 +192,7 @@ class Engine:
             held_pulls=held_pulls,
             pulls=self.pulls,
             queries=self.queries,
-            waiting=self.waiting,
+            request_queue=self.request_queue,
             housekeeping=self._housekeeping,
             deletion=self._deletion,
         )
@@ -575,7 +575,7 @@ class Engine:
             turns=self._turns.turns,
             settlements=self._settling.settlements,
             released=self._delays.released,
-            delayed=self._delays.waiting + self._host.delayed_room.count,
+            delayed=self._delays.waiting + self._host.delayed_budget.count,
             dead_letters=self._dead_letters.dead_lettered,
             deaths_dropped=self._dead_letters.dropped,
             held_pulls=len(self.pulls),
@@ -593,7 +593,7 @@ class Engine:
             is_store_busy=commits.busy.is_busy(chain.now_ms),
             is_failed=commits.failure is not None,
             topics=tuple(topic_statistics(each, wall_ms) for each in self.topics()),
-            requests=self.waiting.figures(),
+            requests=self.request_queue.figures(),
         )
 
     # Parts.
@@ -667,7 +667,7 @@ class EngineHost:
         self.topics: TopicSettings = chain.topics
         self.unsent_pool: UnsentPool = chain.unsent_pool
         # The other half is for what is delayed for whole topics (``delay.py``).
-        self.delayed_room = DelayedRoom(-(-self.topics.delayed_in_memory_max // 2), wake)
+        self.delayed_budget = DelayedBudget(-(-self.topics.delayed_in_memory_max // 2), wake)
         self.transient_floor = transient_floor
         self._store = store
         self._dead_letters = dead_letters

@@ -132,7 +132,7 @@ class Host(Protocol):
         ...
 
     @property
-    def delayed_room(self) -> DelayedRoom:
+    def delayed_budget(self) -> DelayedBudget:
         """What all subscriptions together may put aside until its time."""
         ...
 
@@ -193,7 +193,7 @@ OWN_MIN: Final = 16
 """What a lane may put aside in any case; about as large as the lane itself."""
 
 
-class DelayedRoom:
+class DelayedBudget:
     """A count shared by all lanes."""
 
     __slots__ = ("_low", "_waiting", "_wake", "count", "count_max", "is_full", "own_min")

@@ -7,8 +7,8 @@ no state in the broker but the hold: where the reader stands is its own business
 Only what is durable is shown, or a crash would hand a seen offset to another message (D7). The tag
 hash in the index is asked before a record is read.
 
-Invariants: a held pull is answered exactly once, unless its peer goes first; a filtered stretch is
-not looked at twice while a pull is held; one answer scans a bounded number of entries.
+Invariants: a held pull is answered exactly once, unless its peer goes first; what a filter refused
+is not looked at twice while a pull is held; one answer scans a bounded number of entries.
 Not here: the table of holds (``flow/long_poll.py``), what an answer looks like on a wire.
 """
 
@@ -96,7 +96,11 @@ class PullOutlet(Protocol):
 
 
 class PullService:
-    """Answers pulls, now or later."""
+    """Answers pulls, now or later (long polling: ``HeldPulls`` keeps the ones that wait).
+
+    It guarantees one answer for each pull that it holds, unless the peer goes first. It commits
+    nothing and knows no subscription.
+    """
 
     __slots__ = ("_held", "_host")
 
@@ -165,7 +169,7 @@ class PullService:
         scanned = 0
         is_removed = False
         while start < end and scanned < SCAN_ENTRIES_MAX:
-            entries, start = self._stretch(pull, start, end)
+            entries, start = self._scan(pull, start, end)
             scanned += SCAN_CHUNK
             found, is_unreadable = self._readable(pull, entries)
             if found:
@@ -177,8 +181,8 @@ class PullService:
         status = PullStatus.REMOVED if is_removed else PullStatus.FILTERED
         return self._nothing(pull, status, start)
 
-    def _stretch(self, pull: Pull, start: int, end: int) -> tuple[list[IndexEntry], int]:
-        """The next entries that can match and fit, and where the stretch they came from ends."""
+    def _scan(self, pull: Pull, start: int, end: int) -> tuple[list[IndexEntry], int]:
+        """The next entries that can match and fit, and where to go on behind them."""
         wanted: list[IndexEntry] = []
         size = messages = 0
         matches = pull.filter.matches_entry if pull.filter is not None else None

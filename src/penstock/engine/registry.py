@@ -229,7 +229,7 @@ class Registry:
     def add_subscription(self, topic: Topic, subscription: Subscription) -> None:
         """Make a subscription findable."""
         topic.subscriptions[subscription.name] = subscription
-        subscription.is_leaving = topic.is_leaving
+        subscription.is_deleting = topic.is_deleting
         self.subscriptions[subscription.subscription_id] = subscription
 
     def remove_subscription(self, topic: Topic, subscription: Subscription) -> None:
@@ -393,9 +393,9 @@ class TopicDeletion:
             self._remove(topic, cause)
             return
         self.causes[topic] = cause
-        topic.is_leaving = True
+        topic.is_deleting = True
         for subscription in topic.subscriptions.values():
-            subscription.is_leaving = True
+            subscription.is_deleting = True
         self.look()
 
     def expire(self, topic: Topic) -> None:

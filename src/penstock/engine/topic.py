@@ -103,8 +103,8 @@ class Topic:
     __slots__ = (
         "dead_letter_router",
         "is_deleted",
+        "is_deleting",
         "is_durable",
-        "is_leaving",
         "last_used_ms",
         "limits",
         "name",
@@ -132,7 +132,7 @@ class Topic:
         self.was_used = False
         """True when somebody consumed from it at the last look."""
         self.is_deleted = False
-        self.is_leaving = False
+        self.is_deleting = False
         """True when it will be, as soon as its dead are buried (``leaving.py``)."""
 
     def __repr__(self) -> str:

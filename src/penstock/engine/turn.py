@@ -33,10 +33,10 @@ from penstock.engine.flow_map import SystemTopic
 from penstock.engine.publish import FrameBuilder, PublishPipeline
 from penstock.engine.pull import Pull, PullService
 from penstock.engine.registry import Registry, TopicDeletion
+from penstock.engine.request_queue import RequestQueue
 from penstock.engine.spark.query_service import QueryService
 from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Queue, Topic
-from penstock.engine.waiting import WaitingRoom
 from penstock.flow.long_poll import HeldPulls
 from penstock.log.format import CursorState
 from penstock.log.store import Store
@@ -69,7 +69,7 @@ class TurnRunner:
         held_pulls: HeldPulls[Pull],
         pulls: PullService,
         queries: QueryService,
-        waiting: WaitingRoom,
+        request_queue: RequestQueue,
         housekeeping: Housekeeping,
         deletion: TopicDeletion,
     ) -> None:
@@ -88,7 +88,7 @@ class TurnRunner:
         self._held_pulls = held_pulls
         self._pulls = pulls
         self._queries = queries
-        self._waiting = waiting
+        self._request_queue = request_queue
         self._housekeeping = housekeeping
         self._deletion = deletion
         self._overfull: dict[Topic, None] = {}
@@ -170,7 +170,7 @@ class TurnRunner:
         for at_ms in (
             journal.next_deadline_ms,
             self._pipeline.next_deadline_ms(),
-            self._waiting.next_deadline_ms(),
+            self._request_queue.next_deadline_ms(),
             self._pulls.next_deadline_ms(),
             self._queries.next_deadline_ms(),
         ):
@@ -190,13 +190,13 @@ class TurnRunner:
             self._queries.due(now_ms)
         if now_ms >= self._housekeeping.due_ms or self._registry.unused.topics:
             self._housekeeping.run(now_ms, self._deletion.expire)
-        self._waiting.turn()
+        self._request_queue.turn()
 
     def _is_anybody_waiting(self) -> bool:
         """True when a request is held, or queries are to be looked after: mostly there are none."""
         queries = self._queries
         return bool(
-            self._waiting.is_used
+            self._request_queue.is_used
             or self._held_pulls.held
             or queries.held.held
             or queries.registry.look_ms is not None
@@ -301,7 +301,7 @@ class TurnRunner:
             return False
         if pipeline.channels and pipeline.can_move(has_drained=self._has_drained):
             return True
-        if self._waiting.is_used and self._waiting.can_move:
+        if self._request_queue.is_used and self._request_queue.can_move:
             return True
         if commits.is_held_at(self._chain.journal.now_ms):
             return False

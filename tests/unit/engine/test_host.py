@@ -3,7 +3,7 @@
 import pytest
 
 from kit.workbench import Workbench
-from penstock.engine.host import OWN_MIN, DelayedRoom, SubscriptionOptions
+from penstock.engine.host import OWN_MIN, DelayedBudget, SubscriptionOptions
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import Window
 from penstock.model.record import neutral_record
@@ -15,7 +15,7 @@ LATER_MS = 60_000
 
 def test_the_room_is_full_at_its_bound_and_wakes_those_who_wait_when_an_eighth_is_free():
     woken = []
-    room = DelayedRoom(80, woken.append)
+    room = DelayedBudget(80, woken.append)
     for _ in range(80):
         room.add()
     assert room.is_full
@@ -32,7 +32,7 @@ def test_the_room_is_full_at_its_bound_and_wakes_those_who_wait_when_an_eighth_i
 
 def test_taking_out_more_than_was_in_it_is_caught():
     with pytest.raises(AssertionError, match="more"):
-        DelayedRoom(10, print).remove()
+        DelayedBudget(10, print).remove()
 
 
 @pytest.fixture

@@ -209,7 +209,7 @@ def test_a_topic_nobody_uses_buries_its_dead_before_it_expires():
     scene.bench.clock.advance(1100)
     scene.bench.engine.turn()
     assert 0 < scene.buried < MANY
-    assert scene.topic.is_leaving
+    assert scene.topic.is_deleting
     scene.bench.settle()
     assert scene.gone == [scene.topic]
     assert scene.buried == MANY

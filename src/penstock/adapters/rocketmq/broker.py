@@ -22,10 +22,10 @@ from penstock.adapters.contract import Peer
 from penstock.adapters.rocketmq.topics import TopicRegistry
 from penstock.adapters.timers import Timers
 from penstock.engine.broker import Engine
-from penstock.engine.group.assignment import ConsumeModes
+from penstock.engine.group.assignment import ConsumeModeRegistry
 from penstock.engine.group.locks import QueueLocks
 from penstock.engine.group.membership import Membership
-from penstock.engine.group.switches import SwitchBoard
+from penstock.engine.group.switches import GroupSwitchRegistry
 from penstock.model.clock import Clock
 from penstock.model.ids import ConnectionId
 from penstock.settings.load import Settings
@@ -107,13 +107,13 @@ class RocketmqBroker:
         self.timers: Final = Timers()
         self.connections: Final[dict[ConnectionId, ClientConnection]] = {}
         """Broker connections that live."""
-        self.switches: Final = SwitchBoard()
+        self.switches: Final = GroupSwitchRegistry()
         self.consumers: Final = Membership(
             is_notified=lambda group: self.switches.get(group).is_notified
         )
         self.producers: Final = Membership()
         self.locks: Final[QueueLocks[LockedQueue]] = QueueLocks(self.settings.queue_lock_ms)
-        self.modes: Final = ConsumeModes()
+        self.modes: Final = ConsumeModeRegistry()
         self.random: Final = Random()
         """Picks queues; guards nothing."""
         self.store_host: Final = self._store_host()

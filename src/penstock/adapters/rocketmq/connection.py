@@ -204,7 +204,7 @@ class RocketmqConnection(RemotingConnection):
 
 
 class Request:
-    """A command between decoding and its handler; satisfies ``engine.waiting.Request``.
+    """A command between decoding and its handler; satisfies ``engine.request_queue.Request``.
 
     Whatever a handler does or raises, a request that wants an answer gets at most one here.
     """
@@ -223,12 +223,12 @@ class Request:
         engine = self._connection.broker.engine
         if class_name == SEND and (refusal := engine.refuse_now()) is not None:
             code, remark = refusal_response(refusal, is_arrival=True)
-            engine.waiting.turned_away(class_name, refusal)
+            engine.request_queue.turned_away(class_name, refusal)
             self._connection.answer(command, code, remark=remark)
             return
         ext = command.ext
         key = next((ext[name] for name in _FAIRNESS_FIELDS if name in ext), "")
-        engine.waiting.submit(class_name, key, self)
+        engine.request_queue.submit(class_name, key, self)
 
     def run(self) -> None:
         connection, command = self._connection, self._command

@@ -21,7 +21,7 @@ from penstock.adapters.rocketmq.naming import RETRY_PREFIX
 from penstock.engine.filter.bit_maps import BitMaps
 from penstock.engine.filter.filters import ChosenFilter, Filter, Prefilter, tag_filter
 from penstock.engine.filter.sql92 import SelectorCache, SqlFilter
-from penstock.engine.group.membership import Wanted
+from penstock.engine.group.membership import TopicSubscription
 from penstock.engine.topic import Queue
 from penstock.model.errors import SelectorInvalid
 from penstock.model.record import Record, Wire
@@ -37,7 +37,7 @@ TAG: Final = "TAG"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 """Property of a message that came back: where it was sent first."""
 
-WantedOf = Callable[[str, str], Wanted | None]
+WantedOf = Callable[[str, str], TopicSubscription | None]
 """(group, topic) -> what the group registered for it."""
 
 
@@ -159,7 +159,7 @@ class FilterBitMaps:
         if self.maps.register(name, chosen.selector, (queue.queue_id,)) is None:
             return None
         self._names.setdefault(group, set()).add(topic)
-        return self.maps.judge(name, queue.queue_id)
+        return self.maps.prefilter(name, queue.queue_id)
 
     def changed(self, group: str, topics: Iterable[str]) -> None:
         """What the group wants of these topics is no more what it was."""

@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.adapters.rocketmq.naming import DLQ_PREFIX, GROUP_TOPIC_CHARS_MAX, RETRY_PREFIX
 from penstock.adapters.rocketmq.requests import ErrorResponse
-from penstock.engine.group.switches import ALL_ON, Switches
+from penstock.engine.group.switches import ALL_ON, GroupSwitches
 from penstock.engine.host import Start, SubscriptionOptions
 from penstock.engine.subscription.subscription import Subscription
 from penstock.engine.topic import Queue, Topic
@@ -145,7 +145,7 @@ class GroupRegistry:
         self._groups[config.group_name] = config
         self._switches.set(
             config.group_name,
-            Switches(
+            GroupSwitches(
                 config.consume_enable,
                 config.consume_broadcast_enable,
                 config.notify_consumer_ids_changed_enable,

@@ -33,8 +33,8 @@ from penstock.adapters.rocketmq.group_registry import (
 from penstock.adapters.rocketmq.name_server.routes import RouteRegistry
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX, retry_topic
 from penstock.adapters.rocketmq.requests import ErrorResponse, no_permission, system_error
-from penstock.engine.group.assignment import Allotment, ConsumeMode, ModeSetting, allot
-from penstock.engine.group.membership import Client, Notice, NoticeKind, Traits, Wanted
+from penstock.engine.group.assignment import Assignment, ConsumeMode, ModeSetting, assign
+from penstock.engine.group.membership import Client, GroupEvent, GroupEventKind, GroupTraits, TopicSubscription
 from penstock.model.assignment import QueueRef
 from penstock.model.errors import SelectorInvalid
 from penstock.model.ids import ConnectionId
@@ -207,7 +207,7 @@ class ClientRegistry:
         if config is not None and config.retry_queue_nums > 0:
             self._make_retry_topic(config)
         wanted = [
-            Wanted(
+            TopicSubscription(
                 each.topic,
                 each.sub_string or "*",
                 language_of(each.expression_type),
@@ -215,7 +215,7 @@ class ClientRegistry:
             )
             for each in data.subscription_data_set
         ]
-        traits = Traits(
+        traits = GroupTraits(
             data.message_model is MessageModel.BROADCASTING,
             str(data.consume_type),
             str(data.consume_from_where),
@@ -258,34 +258,34 @@ class GroupChangeNotifier:
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
         self._maps = broker.service(FilterBitMaps)
-        self.counts = {kind.value: 0 for kind in NoticeKind}
+        self.counts = {kind.value: 0 for kind in GroupEventKind}
         """What happened to groups, by kind; ``changed`` counts members that were told."""
         broker.engine.counter_families.register(
             "rocketmq_group_events", "Members that came, went or were told", "kind", self.counts
         )
 
-    def notify(self, notices: Sequence[Notice]) -> str | None:
+    def notify(self, notices: Sequence[GroupEvent]) -> str | None:
         """Pass on what happened; the text of a refusal, if there is one."""
         refusal: str | None = None
         for notice in notices:
             kind = notice.kind
-            self.counts[kind.value] += 1 if kind is not NoticeKind.CHANGED else 0
+            self.counts[kind.value] += 1 if kind is not GroupEventKind.CHANGED else 0
             match kind:
-                case NoticeKind.CHANGED:
+                case GroupEventKind.CHANGED:
                     self._changed(notice)
-                case NoticeKind.DUPLICATE:
+                case GroupEventKind.DUPLICATE:
                     _log.warning(notice.text, extra=_where(notice))
-                case NoticeKind.EXPIRED:
+                case GroupEventKind.EXPIRED:
                     self._expired(notice)
-                case NoticeKind.REFUSED:
+                case GroupEventKind.REFUSED:
                     refusal = notice.text
                     _log.warning("a client was not registered: %s", notice.text)
-                case NoticeKind.JOINED | NoticeKind.LEFT:
+                case GroupEventKind.JOINED | GroupEventKind.LEFT:
                     _log.info("a member %s", kind.value, extra=_where(notice))
-                case NoticeKind.WANTS:
+                case GroupEventKind.WANTS:
                     self._maps.changed(notice.group, notice.topics)
                     _log.debug("a group wants something else", extra=_where(notice))
-                case NoticeKind.FORGOTTEN:
+                case GroupEventKind.FORGOTTEN:
                     self._maps.forgotten(notice.group)
                     _log.debug("a group is forgotten", extra=_where(notice))
         return refusal
@@ -299,7 +299,7 @@ class GroupChangeNotifier:
         alive = [connections.get(ConnectionId(each)) for each in found.connections]
         return [connection for connection in alive if connection is not None]
 
-    def _changed(self, notice: Notice) -> None:
+    def _changed(self, notice: GroupEvent) -> None:
         if not self._broker.settings.is_notifying_members:
             return
         connections = self._broker.connections
@@ -311,7 +311,7 @@ class GroupChangeNotifier:
                 connection.push(Command(code, ext, flag=FLAG_ONEWAY))
                 self.counts[notice.kind.value] += 1
 
-    def _expired(self, notice: Notice) -> None:
+    def _expired(self, notice: GroupEvent) -> None:
         _log.warning("a member was silent for too long", extra=_where(notice))
         connection = self._broker.connections.get(ConnectionId(notice.connection))
         if connection is not None:
@@ -319,7 +319,7 @@ class GroupChangeNotifier:
             connection.write()
 
 
-def _where(notice: Notice) -> dict[str, object]:
+def _where(notice: GroupEvent) -> dict[str, object]:
     return {
         "group": notice.group,
         "client": notice.client_id,
@@ -373,7 +373,7 @@ def _divide(
 ) -> None:
     broker = connection.broker
     topic, group = body.topic, body.consumer_group
-    allotment = allot(
+    allotment = assign(
         body.client_id,
         queues_of(topic, route),
         broker.consumers.client_ids(group) or None,
@@ -391,7 +391,7 @@ def _divide(
     connection.answer(command, body=encode_body(assignment_answer(allotment)))
 
 
-def assignment_answer(allotment: Allotment) -> QueryAssignmentAnswer:
+def assignment_answer(allotment: Assignment) -> QueryAssignmentAnswer:
     """The answer as clients read it."""
     if allotment.queues is None:
         return QueryAssignmentAnswer(message_queue_assignments=None)

@@ -4,7 +4,7 @@ Every request code has a class of F5 in which it waits when it cannot be served 
 ends a request early by raising ``ErrorResponse``. Peers and people read the remark, so it says what
 is wrong, in RocketMQ's words where it has some; of "busy" they look for the word in brackets.
 
-Not here: waiting itself (``engine/waiting.py``, ``flow/fast_fail.py``), running a request
+Not here: waiting itself (``engine/request_queue.py``, ``flow/fast_fail.py``), running a request
 (``connection.py``).
 """
 

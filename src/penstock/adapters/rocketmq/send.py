@@ -96,7 +96,7 @@ class SendHandler:
         self._connection = connection
         self._broker = broker
         self._topics = broker.topics
-        self._request_queue = broker.engine.waiting
+        self._request_queue = broker.engine.request_queue
         self._body_bytes_max = broker.settings.body_bytes_max
         self._properties_bytes_max = broker.settings.properties_bytes_max
         self._cluster = b"CLUSTER\x01" + broker.cluster.encode() + b"\x02"
@@ -521,7 +521,7 @@ class _CheckedSend(NamedTuple):
 
 
 class _WaitingSend:
-    """A send in the queue of its class; satisfies ``engine.waiting.Request``."""
+    """A send in the queue of its class; satisfies ``engine.request_queue.Request``."""
 
     __slots__ = ("_handler", "_send")
 

@@ -6,12 +6,12 @@ it cannot judge: a message stored before the selector was registered, one withou
 what is kept, stored by a path that makes none, before a restart), a map of another size.
 
 Who makes them: ``appended(batch)``, through ``Engine.watch_appends``, before anybody can read it.
-Who asks: ``OffsetJudge.may_match(first_offset)``, a ``Pull.prefilter``, before the record is read.
+Who asks: ``OffsetPrefilter.may_match``, as a ``Pull.prefilter``, before the record is read.
 
 Invariants: a map without a reader's bits means that its selector was asked and was not true; maps
 of one queue lie in one block of bytes by offset, at most ``maps_per_queue_max`` of them; a gap is
 filled with "maybe". Kept in memory only: after a restart everything is "maybe" again.
-Not here: the bits (``bloom.py``), the selectors (``sql92.py``).
+Not here: the selectors (``sql92.py``).
 """
 
 from __future__ import annotations
@@ -33,41 +33,6 @@ QUEUES_MAX: Final = 64
 
 SELECTORS_PER_QUEUE_MAX: Final = 32
 """Selectors asked for one append; those beyond are asked by their readers only."""
-
-
-class Registration:
-    """One reader's selector, as long as it is registered."""
-
-    __slots__ = ("floors", "is_live", "mask", "name", "selector", "shape")
-
-    def __init__(self, name: str, selector: Selector, shape: BloomShape) -> None:
-        self.name = name
-        self.selector = selector
-        self.shape = shape
-        self.mask = shape.mask(name)
-        self.floors: dict[int, int] = {}
-        """queue id -> first offset that was mapped with this selector; below it is "maybe"."""
-        self.is_live = True
-
-
-class OffsetJudge:
-    """What a reader asks before it reads a record of one queue."""
-
-    __slots__ = ("_maps", "_queue_id", "_registration")
-
-    def __init__(self, maps: BitMaps, registration: Registration, queue_id: int) -> None:
-        self._maps = maps
-        self._registration = registration
-        self._queue_id = queue_id
-
-    def may_match(self, first_offset: int) -> bool:
-        """False only when the selector was not true for the message at this offset."""
-        registration = self._registration
-        floor = registration.floors.get(self._queue_id)
-        if floor is None or first_offset < floor or not registration.is_live:
-            return True
-        found = self._maps.bit_map(self._queue_id, first_offset)
-        return may_hold(found, registration.shape, registration.mask)
 
 
 class BitMaps:
@@ -149,13 +114,13 @@ class BitMaps:
                     made = self._made(appending.record, maps.registrations)
                     maps.put(offset, made, queue.queue_id)
 
-    def judge(self, name: str, queue_id: int) -> OffsetJudge | None:
+    def prefilter(self, name: str, queue_id: int) -> OffsetPrefilter | None:
         """What the reader of this name asks about a queue; None when nothing is mapped for it."""
         registration = self._registrations.get(name)
         maps = self._by_queue.get(queue_id)
         if registration is None or maps is None or registration not in maps.registrations:
             return None
-        return OffsetJudge(self, registration, queue_id)
+        return OffsetPrefilter(self, registration, queue_id)
 
     def bit_map(self, queue_id: int, offset: int) -> bytearray | None:
         """The map of one message; None when there is none."""
@@ -185,6 +150,41 @@ class BitMaps:
             if registration.selector.matches(properties):
                 bits |= registration.mask
         return bits
+
+
+class Registration:
+    """One reader's selector, as long as it is registered."""
+
+    __slots__ = ("floors", "is_live", "mask", "name", "selector", "shape")
+
+    def __init__(self, name: str, selector: Selector, shape: BloomShape) -> None:
+        self.name = name
+        self.selector = selector
+        self.shape = shape
+        self.mask = shape.mask(name)
+        self.floors: dict[int, int] = {}
+        """queue id -> first offset that was mapped with this selector; below it is "maybe"."""
+        self.is_live = True
+
+
+class OffsetPrefilter:
+    """What a reader asks before it reads a record of one queue."""
+
+    __slots__ = ("_maps", "_queue_id", "_registration")
+
+    def __init__(self, maps: BitMaps, registration: Registration, queue_id: int) -> None:
+        self._maps = maps
+        self._registration = registration
+        self._queue_id = queue_id
+
+    def may_match(self, first_offset: int) -> bool:
+        """False only when the selector was not true for the message at this offset."""
+        registration = self._registration
+        floor = registration.floors.get(self._queue_id)
+        if floor is None or first_offset < floor or not registration.is_live:
+            return True
+        found = self._maps.bit_map(self._queue_id, first_offset)
+        return may_hold(found, registration.shape, registration.mask)
 
 
 def may_hold(found: bytes | bytearray | None, shape: BloomShape, mask: int) -> bool:
@@ -240,17 +240,7 @@ class _QueueMaps:
         return self._block[at : at + self._width] if 0 <= at < len(self._block) else None
 
 
-# ---- bloom --------------------------------------------------------------------------------------
-# Bloom bits: which bits stand for a name, and whether a bit map can hold it.
-#
-# A map of ``bits`` is computed for a message from the names of all readers whose filter it matches.
-# A reader whose bits are not all set is surely not among them; the other way round it may be
-# chance, by design about once in five when the map holds as many names as it is made for.
-#
-# A map is an integer of ``bits`` bits; bit 0 is position 0. The positions are fixed by arithmetic
-# that other programs share (Kirsch and Mitzenmacher over 64 bits of murmur3): see the golden test.
-#
-# Not here: maps of messages (``bit_maps.py``).
+# ---- bloom bits ---------------------------------------------------------------------------------
 
 
 ERROR_PERCENT: Final = 20
@@ -266,7 +256,15 @@ _C2: Final = 0x4CF5AD432745937F
 
 @dataclass(frozen=True, slots=True)
 class BloomShape:
-    """How many bits a map has, and how many of them stand for one name."""
+    """How many bits a map has, and which of them stand for a name.
+
+    A map is computed for a message from the names of all readers whose filter it matches. A reader
+    whose bits are not all set is surely not among them; the other way round it may be chance, by
+    design about once in five when the map holds as many names as it is made for.
+
+    A map is an integer of ``bits`` bits; bit 0 is position 0. The positions are fixed by arithmetic
+    that other programs share (Kirsch and Mitzenmacher, 64 bits of murmur3): see the golden test.
+    """
 
     error_percent: int = ERROR_PERCENT
     names_planned: int = NAMES_PLANNED

@@ -1,6 +1,7 @@
-"""What a message filter must answer; the filters themselves come with the protocols.
+"""What a message filter must answer, and the two that need no selector: by tag, and by origin.
 
 The tag hash stands in every index entry, so most messages are judged before they are read.
+Not here: filters over properties (``sql92.py``).
 """
 
 from collections.abc import Callable
@@ -30,17 +31,6 @@ class Filter(Protocol):
         ...
 
 
-# ---- tag ----------------------------------------------------------------------------------------
-# Tag filters: a message is wanted when its one tag is among those named.
-#
-# An expression is ``*`` (or nothing) for all messages, else tags separated by ``||``, trimmed. The
-# hash in the index entry is asked first, so an unwanted message is not read; the tag itself is
-# compared after, because two tags may share a hash.
-#
-# Invariant: a message without a tag matches only ``*``.
-# Not here: the hash (``model.record.tag_hash``), filters over properties (``sql92.py``).
-
-
 EVERYTHING: Final = "*"
 
 SEPARATOR: Final = "||"
@@ -53,7 +43,11 @@ EXPRESSION_CHARS_MAX: Final = 32_768
 
 
 class TagFilter:
-    """Wants messages with one of these tags."""
+    """Wants messages whose one tag is among those named; one without a tag matches only ``*``.
+
+    The hash in the index entry is asked first, so an unwanted message is not read; the tag itself
+    is compared after, because two tags may share a hash.
+    """
 
     __slots__ = ("_hashes", "_tags")
 
@@ -77,7 +71,10 @@ def tag_filter(expression: str) -> TagFilter | None:
 
 
 def parse_tags(expression: str) -> frozenset[str] | None:
-    """The tags of an expression; None = every message, with or without a tag."""
+    """The tags of an expression; None = every message, with or without a tag.
+
+    ``*`` (or nothing) is all messages, else tags are separated by ``||`` and trimmed.
+    """
     if len(expression) > EXPRESSION_CHARS_MAX:
         raise SelectorInvalid(
             f"the tag expression has {len(expression)} characters, limit {EXPRESSION_CHARS_MAX}; "
@@ -95,21 +92,16 @@ def parse_tags(expression: str) -> frozenset[str] | None:
     return tags
 
 
-# ---- chosen -------------------------------------------------------------------------------------
-# A filter chosen by the message: for queues that mix messages of several origins.
-#
-# A queue of messages that came back for another attempt holds what several topics sent first; each
-# must be judged by the filter of the topic it came from. Which one that is, the owner of the bytes
-# knows, so the choice is a function.
-#
-# Invariant: without a choice the message passes, for nobody said no.
-
-
 Choice = Callable[[Record], Filter | None]
 
 
 class ChosenFilter:
-    """Asks the filter that belongs to the message."""
+    """Asks the filter that belongs to the message: for queues that mix several origins.
+
+    A retry queue holds what several topics sent first; each message must be judged by the filter of
+    the topic it came from. Which one that is, the owner of the bytes knows. Without a choice the
+    message passes, for nobody said no.
+    """
 
     __slots__ = ("_choose",)
 

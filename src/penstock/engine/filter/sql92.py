@@ -6,8 +6,8 @@ is counted.
 
 Invariants: an expression is compiled once while it stays in the cache, and a wrong one is refused
 once; both are bounded in number and size, so are length and nesting of one expression.
-Not here: grammar (``sql92_parser.py``), meaning (``sql92_compare.py``, ``sql92_logic.py``), where
-properties come from (the reader is a port: whoever owns the bytes supplies it, D15).
+Not here: grammar and meaning of operators (``sql92_parser.py``), where properties come from (the
+reader is a port: whoever owns the bytes supplies it, D15).
 """
 
 from collections import OrderedDict

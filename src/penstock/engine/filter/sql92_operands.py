@@ -1,7 +1,7 @@
 """What stands on either side of an operator of a selector, and how texts become numbers.
 
 Every operand's type is known when the expression is compiled, because properties are always texts;
-so comparisons are picked once (``sql92_compare.py``) and nothing is dispatched per message.
+so comparisons are picked once (``sql92_parser.py``) and nothing is dispatched per message.
 
 Text to number is strict: a whole number for a whole literal (32 bits, or 64 if the literal needs
 them), a decimal number for one with a point. What does not convert is an evaluation error.

@@ -4,7 +4,12 @@
 member, the second is given whenever the broker does not know enough, because a member that drops
 its queues for a moment of ignorance stops a whole group.
 
-Not here: the strategies (``model/assignment.py``), the mode of a group (``consume_mode.py``).
+A group reads a topic in one of two ways: queues divided among members (PULL), or messages handed
+out (POP). With POP a queue may be shared: ``share`` is how many members after its own queues' owner
+help with them; 0 and below means that everybody helps everywhere.
+
+Not here: the strategies (``model/assignment.py``), where modes are kept over a restart (the adapter
+defines them; ``items`` gives them all).
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ import msgspec
 from penstock.model.assignment import STRATEGIES, QueueRef, Strategy, pop_share
 
 
-class Allotment(msgspec.Struct, frozen=True):
+class Assignment(msgspec.Struct, frozen=True):
     """The answer to one member."""
 
     queues: tuple[QueueRef, ...] | None
@@ -33,7 +38,7 @@ class Allotment(msgspec.Struct, frozen=True):
         return self.queues is None
 
 
-def allot(
+def assign(
     member: str,
     queues: Sequence[QueueRef] | None,
     members: Sequence[str] | None,
@@ -42,7 +47,7 @@ def allot(
     setting: ModeSetting,
     is_broadcast: bool = False,
     is_balanced: bool = True,
-) -> Allotment:
+) -> Assignment:
     """The queues of one member.
 
     ``queues`` and ``members`` are None when topic or group are unknown. A broadcasting member reads
@@ -51,7 +56,7 @@ def allot(
     if queues is None:
         return _keep(setting, "the topic is not known here")
     if is_broadcast or not is_balanced:
-        return Allotment(tuple(sorted(queues)), setting.mode)
+        return Assignment(tuple(sorted(queues)), setting.mode)
     if members is None:
         return _keep(setting, "the group has no members here")
     divide = STRATEGIES.get(strategy)
@@ -59,7 +64,7 @@ def allot(
         known = ", ".join(STRATEGIES)
         return _keep(setting, f"the strategy {strategy[:40]!r} is not known; known are {known}")
     try:
-        return Allotment(tuple(_divided(divide, member, queues, members, setting)), setting.mode)
+        return Assignment(tuple(_divided(divide, member, queues, members, setting)), setting.mode)
     except ValueError as problem:
         return _keep(setting, str(problem))
 
@@ -76,18 +81,11 @@ def _divided(
     return divide(member, queues, members)
 
 
-def _keep(setting: ModeSetting, reason: str) -> Allotment:
-    return Allotment(None, setting.mode, reason)
+def _keep(setting: ModeSetting, reason: str) -> Assignment:
+    return Assignment(None, setting.mode, reason)
 
 
-# ---- consume mode -------------------------------------------------------------------------------
-# How a group reads a topic: queues divided among members (PULL), or messages handed out (POP).
-#
-# With POP a queue may be shared: ``share`` is how many members after its own queues' owner help
-# with them; 0 and below means that everybody helps everywhere.
-#
-# Not here: what follows for a member (``assignment.py``), where settings are kept over a restart
-# (the adapter defines them; ``items`` gives them all).
+# ---- consume modes -----------------------------------------------------------------------------
 
 
 SETTINGS_MAX: Final = 10_000
@@ -112,7 +110,7 @@ class ModeSetting(msgspec.Struct, frozen=True):
     share: int = SHARE_UNSET
 
 
-class ConsumeModes:
+class ConsumeModeRegistry:
     """The settings that differ from the usual one."""
 
     __slots__ = ("_settings", "settings_max", "usual")

@@ -1,4 +1,4 @@
-"""Who is in which group: heartbeats in, notices out.
+"""Who is in which group: heartbeats in, events out.
 
 A client that sends heartbeats is a member, of as many groups as it names. It leaves by saying so,
 by the end of its connection (at once), or by silence (``MEMBER_MS_MAX``, looked at every
@@ -6,12 +6,13 @@ by the end of its connection (at once), or by silence (``MEMBER_MS_MAX``, looked
 comes back finds what was known about it.
 
 One registry serves members that read, another one those that send (they want no topics, and nobody
-is told of them). Time comes in; nothing here is told to a peer but through the returned notices.
+is told of them). Time comes in, and what happened comes back as ``GroupEvent`` values: the adapter
+tells peers and logs in its own words.
 
 Invariants: a connection is at most one member of a group; ``CHANGED`` comes at most once for a
 group and call, and never for a broadcasting group; groups, members of one, topics of one and groups
 of one connection are bounded.
-Not here: one group's state (``group.py``), what operators turned off (``switches.py``).
+Not here: what operators turned off (``switches.py``), who reads which queue (``assignment.py``).
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Membership:
         group = self._groups.get(name)
         return None if group is None or group.is_empty else group.client_ids
 
-    def wanted(self, name: str, topic: str) -> Wanted | None:
+    def wanted(self, name: str, topic: str) -> TopicSubscription | None:
         """What a group wants of a topic."""
         group = self._groups.get(name)
         return None if group is None else group.wanted.get(topic)
@@ -102,21 +103,21 @@ class Membership:
         client: Client,
         now_ms: int,
         *,
-        wanted: Sequence[Wanted] | None = None,
-        traits: Traits | None = None,
-    ) -> list[Notice]:
+        wanted: Sequence[TopicSubscription] | None = None,
+        traits: GroupTraits | None = None,
+    ) -> list[GroupEvent]:
         """A client says that it is a member, and what the group wants (None: nothing new)."""
         refusal = self._refusal(name, client, wanted)
         if refusal:
-            return [Notice(NoticeKind.REFUSED, name, *_who(client), text=refusal)]
-        forgotten: list[Notice] = []
+            return [GroupEvent(GroupEventKind.REFUSED, name, *_who(client), text=refusal)]
+        forgotten: list[GroupEvent] = []
         group = self._groups.get(name)
         if group is None:
             if len(self._groups) >= self.limits.groups_max:
                 forgotten = self._make_room()
                 if not forgotten:
                     text = f"there are {self.limits.groups_max} groups, and no room for '{name}'"
-                    return [Notice(NoticeKind.REFUSED, name, *_who(client), text=text)]
+                    return [GroupEvent(GroupEventKind.REFUSED, name, *_who(client), text=text)]
             group = self._groups[name] = Group(name, now_ms)
         if group.is_empty and wanted is not None:
             group.wanted = _versions_forgotten(group.wanted)
@@ -125,55 +126,57 @@ class Membership:
         if traits is not None:
             group.traits = traits
         heard, is_changed = self._heard(group, client, now_ms)
-        notices = forgotten + heard
+        events = forgotten + heard
         if wanted is not None:
             touched, is_new = group.want(wanted)
             is_changed |= is_new
             if touched:
-                notices.append(Notice(NoticeKind.WANTS, name, topics=tuple(touched)))
+                events.append(GroupEvent(GroupEventKind.WANTS, name, topics=tuple(touched)))
         group.changed_ms = now_ms
-        return notices + self._changed(group) if is_changed else notices
+        return events + self._changed(group) if is_changed else events
 
-    def _heard(self, group: Group, client: Client, now_ms: int) -> tuple[list[Notice], bool]:
+    def _heard(self, group: Group, client: Client, now_ms: int) -> tuple[list[GroupEvent], bool]:
         member = group.members.get(client.connection)
-        notices = []
+        events = []
         if member is not None and member.client_id == client.client_id:
             member.client = client
             member.seen_ms = now_ms
             return [], False
         if member is not None:
-            notices.append(Notice(NoticeKind.LEFT, group.name, *_who(member.client)))
+            events.append(GroupEvent(GroupEventKind.LEFT, group.name, *_who(member.client)))
         if group.by_client_id(client.client_id) is not None:
             text = f"the client id '{client.client_id}' is used by more than one connection"
-            notices.append(Notice(NoticeKind.DUPLICATE, group.name, *_who(client), text=text))
+            events.append(
+                GroupEvent(GroupEventKind.DUPLICATE, group.name, *_who(client), text=text)
+            )
         group.members[client.connection] = Member(client, now_ms, now_ms)
         self._connections.setdefault(client.connection, set()).add(group.name)
-        notices.append(Notice(NoticeKind.JOINED, group.name, *_who(client)))
-        return notices, True
+        events.append(GroupEvent(GroupEventKind.JOINED, group.name, *_who(client)))
+        return events, True
 
     # Going.
 
-    def leave(self, name: str, connection: int, now_ms: int) -> list[Notice]:
+    def leave(self, name: str, connection: int, now_ms: int) -> list[GroupEvent]:
         group = self._groups.get(name)
         if group is None or connection not in group.members:
             return []
-        return self._gone(group, [connection], NoticeKind.LEFT, now_ms)
+        return self._gone(group, [connection], GroupEventKind.LEFT, now_ms)
 
-    def disconnected(self, connection: int, now_ms: int) -> list[Notice]:
+    def disconnected(self, connection: int, now_ms: int) -> list[GroupEvent]:
         """A connection is closed: whoever was behind it is gone from all groups at once."""
-        notices = []
+        events = []
         for name in sorted(self._connections.get(connection, ())):
-            notices += self._gone(self._groups[name], [connection], NoticeKind.LEFT, now_ms)
-        return notices
+            events += self._gone(self._groups[name], [connection], GroupEventKind.LEFT, now_ms)
+        return events
 
-    def forget(self, name: str) -> list[Notice]:
+    def forget(self, name: str) -> list[GroupEvent]:
         """A group is deleted, whoever is in it."""
         group = self._groups.pop(name, None)
         if group is None:
             return []
         for connection in group.connections:
             self._drop_connection(connection, name)
-        return [Notice(NoticeKind.FORGOTTEN, name, audience=group.connections)]
+        return [GroupEvent(GroupEventKind.FORGOTTEN, name, audience=group.connections)]
 
     # Time.
 
@@ -182,11 +185,11 @@ class Membership:
         """When ``due`` has something to look at; None while there are no groups."""
         return self._scan_ms
 
-    def due(self, now_ms: int) -> list[Notice]:
+    def due(self, now_ms: int) -> list[GroupEvent]:
         """Look for the silent, and for groups that nobody came back to."""
         if self._scan_ms is None or now_ms < self._scan_ms:
             return []
-        notices: list[Notice] = []
+        events: list[GroupEvent] = []
         for group in self:
             silent = [
                 connection
@@ -194,28 +197,28 @@ class Membership:
                 if now_ms - member.seen_ms > MEMBER_MS_MAX
             ]
             if silent:
-                notices += self._gone(group, silent, NoticeKind.EXPIRED, now_ms)
+                events += self._gone(group, silent, GroupEventKind.EXPIRED, now_ms)
             elif group.is_empty and now_ms - group.changed_ms > GROUP_KEPT_MS:
-                notices += self.forget(group.name)
+                events += self.forget(group.name)
         self._scan_ms = now_ms + SCAN_MS if self._groups else None
-        return notices
+        return events
 
     def _gone(
-        self, group: Group, connections: list[int], kind: NoticeKind, now_ms: int
-    ) -> list[Notice]:
-        notices = []
+        self, group: Group, connections: list[int], kind: GroupEventKind, now_ms: int
+    ) -> list[GroupEvent]:
+        events = []
         for connection in connections:
             member = group.members.pop(connection)
             self._drop_connection(connection, group.name)
-            notices.append(Notice(kind, group.name, *_who(member.client)))
+            events.append(GroupEvent(kind, group.name, *_who(member.client)))
         group.changed_ms = now_ms
-        return notices + self._changed(group)
+        return events + self._changed(group)
 
-    def _changed(self, group: Group) -> list[Notice]:
+    def _changed(self, group: Group) -> list[GroupEvent]:
         is_told = not group.traits.is_broadcast and self._is_notified(group.name)
         if group.is_empty or not is_told:
             return []
-        return [Notice(NoticeKind.CHANGED, group.name, audience=group.connections)]
+        return [GroupEvent(GroupEventKind.CHANGED, group.name, audience=group.connections)]
 
     def _drop_connection(self, connection: int, name: str) -> None:
         names = self._connections[connection]
@@ -223,7 +226,9 @@ class Membership:
         if not names:
             del self._connections[connection]
 
-    def _refusal(self, name: str, client: Client, wanted: Sequence[Wanted] | None) -> str | None:
+    def _refusal(
+        self, name: str, client: Client, wanted: Sequence[TopicSubscription] | None
+    ) -> str | None:
         """Which bound is reached, if one is."""
         limits = self.limits
         group = self._groups.get(name)
@@ -241,7 +246,7 @@ class Membership:
             return f"the connection is in {groups_max} groups, and can join no other"
         return None
 
-    def _make_room(self) -> list[Notice]:
+    def _make_room(self) -> list[GroupEvent]:
         """Forget the group that has been empty for longest; whoever lives is not pushed out."""
         empty = [group for group in self._groups.values() if group.is_empty]
         return self.forget(min(empty, key=lambda each: each.changed_ms).name) if empty else []
@@ -251,28 +256,18 @@ def _who(client: Client) -> tuple[str, int]:
     return client.client_id, client.connection
 
 
-def _versions_forgotten(wanted: dict[str, Wanted]) -> dict[str, Wanted]:
+def _versions_forgotten(wanted: dict[str, TopicSubscription]) -> dict[str, TopicSubscription]:
     lowest = -(1 << 63)
     return {
-        topic: Wanted(topic, each.expression, each.language, lowest)
+        topic: TopicSubscription(topic, each.expression, each.language, lowest)
         for topic, each in wanted.items()
     }
 
 
-# ---- group --------------------------------------------------------------------------------------
-# One group: its members by connection, and the topics they want.
-#
-# Members are known by connection, not by client id: two connections with one id are two members,
-# and a mistake that is reported (``duplicates``).
-#
-# What a group wants is one set for all members, as the newest of them said it: a topic's expression
-# changes only with a higher version; a topic that a member leaves out is wanted no more. A group
-# that nobody is in forgets the versions: whoever comes first decides anew.
-#
-# Not here: who comes and goes when (``membership.py``).
+# ---- one group ---------------------------------------------------------------------------------
 
 
-class Wanted(msgspec.Struct, frozen=True, gc=False):
+class TopicSubscription(msgspec.Struct, frozen=True, gc=False):
     """A topic that a group reads, and which of its messages."""
 
     topic: str
@@ -283,7 +278,7 @@ class Wanted(msgspec.Struct, frozen=True, gc=False):
     """The higher one holds."""
 
 
-class Traits(msgspec.Struct, frozen=True, gc=False):
+class GroupTraits(msgspec.Struct, frozen=True, gc=False):
     """How a group reads, as its newest member said."""
 
     is_broadcast: bool = False
@@ -320,16 +315,23 @@ class Member(msgspec.Struct):
 
 
 class Group:
-    """Members and wishes under one name."""
+    """One group: its members by connection, and the topics they want.
+
+    Members are known by connection, not by client id: two connections with one id are two members,
+    and a mistake that is reported (``duplicates``). What a group wants is one set for all members,
+    as the newest of them said it: a topic's expression changes only with a higher version; a topic
+    that a member leaves out is wanted no more. A group that nobody is in forgets the versions:
+    whoever comes first decides anew.
+    """
 
     __slots__ = ("_next_pick", "changed_ms", "members", "name", "traits", "wanted")
 
     def __init__(self, name: str, now_ms: int) -> None:
         self.name = name
-        self.traits = Traits()
+        self.traits = GroupTraits()
         self.members: dict[int, Member] = {}
         """By connection, in the order of joining."""
-        self.wanted: dict[str, Wanted] = {}
+        self.wanted: dict[str, TopicSubscription] = {}
         self.changed_ms = now_ms
         """When it was last heard of or changed."""
         self._next_pick = 0
@@ -371,7 +373,7 @@ class Group:
         self._next_pick = (self._next_pick + 1) % len(self.members)
         return list(self.members.values())[self._next_pick]
 
-    def want(self, wanted: Iterable[Wanted]) -> tuple[list[str], bool]:
+    def want(self, wanted: Iterable[TopicSubscription]) -> tuple[list[str], bool]:
         """Take over what a member wants: the topics it concerns, and whether the set changed."""
         news = {each.topic: each for each in wanted}
         gone = [topic for topic in self.wanted if topic not in news]
@@ -392,12 +394,11 @@ class Group:
         return touched, is_new
 
 
-# ---- notices ------------------------------------------------------------------------------------
-# What happened to a group, as values: the adapter tells peers and logs in its own words.
+# ---- events ------------------------------------------------------------------------------------
 
 
-class NoticeKind(Enum):
-    """What a notice says."""
+class GroupEventKind(Enum):
+    """What an event says."""
 
     JOINED = "joined"
     """A client was heard of for the first time on this connection."""
@@ -417,10 +418,10 @@ class NoticeKind(Enum):
     """A bound is reached; ``text`` says which. Nothing was registered."""
 
 
-class Notice(msgspec.Struct, frozen=True, gc=False):
+class GroupEvent(msgspec.Struct, frozen=True, gc=False):
     """One thing that happened to one group."""
 
-    kind: NoticeKind
+    kind: GroupEventKind
     group: str
     client_id: str = ""
     connection: int = 0

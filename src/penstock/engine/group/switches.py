@@ -13,7 +13,7 @@ GROUPS_MAX: Final = 10_000
 """Groups with switches of their own."""
 
 
-class Switches(msgspec.Struct, frozen=True):
+class GroupSwitches(msgspec.Struct, frozen=True):
     """What a group may do."""
 
     is_consuming: bool = True
@@ -24,22 +24,22 @@ class Switches(msgspec.Struct, frozen=True):
     """False: members are not told that others came or went; they find out by asking."""
 
 
-ALL_ON: Final = Switches()
+ALL_ON: Final = GroupSwitches()
 
 
-class SwitchBoard:
+class GroupSwitchRegistry:
     """The switches of all groups."""
 
     __slots__ = ("_groups", "groups_max")
 
     def __init__(self, *, groups_max: int = GROUPS_MAX) -> None:
         self.groups_max = groups_max
-        self._groups: dict[str, Switches] = {}
+        self._groups: dict[str, GroupSwitches] = {}
 
-    def get(self, group: str) -> Switches:
+    def get(self, group: str) -> GroupSwitches:
         return self._groups.get(group, ALL_ON)
 
-    def set(self, group: str, switches: Switches) -> bool:
+    def set(self, group: str, switches: GroupSwitches) -> bool:
         """Change them; False when there is no room for another group."""
         if switches == ALL_ON:
             self._groups.pop(group, None)
@@ -58,6 +58,6 @@ class SwitchBoard:
             return f"broadcasting is turned off for the group '{group}'"
         return None
 
-    def items(self) -> Iterator[tuple[str, Switches]]:
+    def items(self) -> Iterator[tuple[str, GroupSwitches]]:
         """All groups with something turned off."""
         yield from list(self._groups.items())

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from penstock.engine.host import DelayedRoom, IndexEntry, SubscribedQueue
+from penstock.engine.host import DelayedBudget, IndexEntry, SubscribedQueue
 from penstock.engine.subscription.consumer import Consumer, PendingEntries
 from penstock.engine.subscription.dispatchers import Dispatcher
 from penstock.flow.demand import UNLIMITED
@@ -71,7 +71,7 @@ class QueueCursor:
         is_saved: bool,
         sees_unsynced: bool,
         reserve: int,
-        delayed_room: DelayedRoom,
+        delayed_budget: DelayedBudget,
     ) -> None:
         self.queue = queue
         self.queue_id: QueueId = queue.queue_id
@@ -81,7 +81,7 @@ class QueueCursor:
         self.reserve = reserve
         self.settled = SettledOffsets(low_mark)
         self.pending = PendingEntries()
-        self.redelivery = Redelivery(delayed_room)
+        self.redelivery = Redelivery(delayed_budget)
         self.unsaved = PendingSettlements(low_mark)
         self.next_offset = low_mark
         self.delivered_mark = low_mark
@@ -545,15 +545,15 @@ class Redelivery:
     reader when what all subscriptions together may delay is used up.
     """
 
-    __slots__ = ("_due", "counts", "delayed", "delayed_messages", "ready", "room")
+    __slots__ = ("_due", "budget", "counts", "delayed", "delayed_messages", "ready")
 
-    def __init__(self, room: DelayedRoom) -> None:
+    def __init__(self, budget: DelayedBudget) -> None:
         self.ready: list[int] = []
         self.counts: dict[int, int] = {}
         self.delayed: dict[int, tuple[int, int]] = {}
         """First offset -> (monotonic due time, messages)."""
         self.delayed_messages = 0
-        self.room = room
+        self.budget = budget
         """What all cursors together may put aside."""
         # (due time, first offset), a heap; entries that are not in ``delayed`` any more are stale.
         self._due: list[tuple[int, int]] = []
@@ -561,8 +561,8 @@ class Redelivery:
     @property
     def look_max(self) -> int:
         """How many unread messages may be looked at: each of them may have to be put aside."""
-        room = self.room
-        return room.own_min - len(self.delayed) if room.is_full else UNLIMITED
+        budget = self.budget
+        return budget.own_min - len(self.delayed) if budget.is_full else UNLIMITED
 
     @property
     def is_full(self) -> bool:
@@ -591,7 +591,7 @@ class Redelivery:
         """An entry is skipped until ``due_ms`` (monotonic)."""
         self.delayed[offset] = (due_ms, messages)
         self.delayed_messages += messages
-        self.room.add()
+        self.budget.add()
         heappush(self._due, (due_ms, offset))
 
     def cancel_delay(self, offset: int) -> bool:
@@ -600,7 +600,7 @@ class Redelivery:
         if found is None:
             return False
         self.delayed_messages -= found[1]
-        self.room.remove()
+        self.budget.remove()
         return True
 
     def release_due(self, now_ms: int) -> int:
@@ -646,7 +646,7 @@ class Redelivery:
     def clear(self) -> None:
         self.ready.clear()
         self.counts.clear()
-        self.room.remove(len(self.delayed))
+        self.budget.remove(len(self.delayed))
         self.delayed.clear()
         self._due.clear()
         self.delayed_messages = 0

@@ -93,7 +93,7 @@ class Picker:
             picked = self.pick_at(cursor, offsets, messages_max, bytes_max)
             redelivery.add_all(picked.left_over)
             return picked
-        if redelivery.room.is_full:
+        if redelivery.budget.is_full:
             messages_max = min(messages_max, redelivery.look_max)
         if not is_reading or messages_max <= 0:
             return Picked([])

@@ -111,7 +111,7 @@ class Subscription:
         "_unserved_since_ms",
         "consumer_set",
         "is_closed",
-        "is_leaving",
+        "is_deleting",
         "name",
         "on_ready",
         "on_visibility_timeout",
@@ -134,7 +134,7 @@ class Subscription:
         self.name = name
         self.options = options
         self.is_closed = False
-        self.is_leaving = False
+        self.is_deleting = False
         """True while its topic is being deleted: only the reject backlog is worked off."""
         self.on_visibility_timeout: OnVisibilityTimeout | None = None
         """None = timed-out entries go back to their places."""
@@ -171,7 +171,7 @@ class Subscription:
             is_saved=self.options.is_durable,
             sees_unsynced=self.options.sees_unsynced,
             reserve=self._host.topics.delivered_reserve,
-            delayed_room=self._host.delayed_room,
+            delayed_budget=self._host.delayed_budget,
         )
         self._by_queue[cursor.queue_id] = cursor
         # Priorities are numbered upwards and served downwards.
@@ -241,7 +241,7 @@ class Subscription:
         self.consumer_set.close(cause)
         for cursor in self._cursors:
             cursor.redelivery.clear()
-        self._host.delayed_room.forget(self)
+        self._host.delayed_budget.forget(self)
 
     # The engine's turn
 
@@ -274,7 +274,7 @@ class Subscription:
         is_rejecting = self._settler.reject_backlog.turn()
         cursors = self._cursors
         outbox: Outbox = {}
-        if is_rejecting or self.is_leaving:
+        if is_rejecting or self.is_deleting:
             moved = 0  # nothing new before the rejected are dead letters: they would pile up
         elif len(cursors) == 1:
             moved = self._pipeline.serve(cursors[0], messages_max, outbox)
@@ -293,7 +293,7 @@ class Subscription:
                 is_ready = True
                 self._picker.watch_head(cursor)
                 if cursor.redelivery.is_full:
-                    self._host.delayed_room.wait(self)
+                    self._host.delayed_budget.wait(self)
         self._track_unserved(is_ready and is_through)
         if is_unsaved:
             self._host.note_settlement(self)
@@ -351,7 +351,7 @@ class Subscription:
     def take(self, consumer: Consumer, messages_max: int) -> list[Delivery]:
         """Hand over at once, beside demand, returning the list instead of calling the outlet."""
         taken: list[Delivery] = []
-        for cursor in () if self.is_leaving else self._cursors:
+        for cursor in () if self.is_deleting else self._cursors:
             if len(taken) < messages_max and consumer.takes_from(cursor.queue_id):
                 taken += self._pipeline.take(cursor, consumer, messages_max - len(taken))
         self._changed()
@@ -359,7 +359,7 @@ class Subscription:
 
     def pop(self, consumer: Consumer, queue_id: QueueId, limits: PopLimits) -> list[Delivery]:
         """Hand over messages of one queue for a limited time."""
-        if self.is_leaving:
+        if self.is_deleting:
             return []
         cursor = self.cursor(queue_id)
         before = (cursor.next_offset, len(cursor.redelivery.ready))

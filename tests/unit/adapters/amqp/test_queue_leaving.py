@@ -83,7 +83,7 @@ class Scene:
 def test_a_deleted_queue_buries_them_in_turn_and_answers_with_what_was_ready():
     scene = Scene(ready=5, is_durable=True)
     scene.client.raw(scene.refusal + method_frame(1, Delete(queue="q")))
-    assert scene.book.get("q").is_leaving
+    assert scene.book.get("q").is_deleting
     scene.check_turns()
     answer = scene.client.answer(1)
     assert isinstance(answer, DeleteOk)
@@ -147,13 +147,13 @@ def test_whoever_declares_it_again_waits_until_it_is_gone(declared):
     scene = Scene(**declared)
     scene.client.raw(scene.refusal)
     scene.client.leave()
-    assert scene.book.get("q").is_leaving
+    assert scene.book.get("q").is_deleting
     scene.other.send(1, Declare(queue="q", **declared))
     scene.other.send(1, Declare(queue="", is_exclusive=True))
     assert scene.other.methods(1) == []
     scene.other.turn()
     assert [type(method) for method in scene.other.methods(1)] == [DeclareOk, DeclareOk]
-    assert not scene.book.get("q").is_leaving
+    assert not scene.book.get("q").is_deleting
     assert scene.letters == MANY
 
 

@@ -180,7 +180,7 @@ def test_a_registration_ends_with_its_subscription(ending):
     producer.send("orders", b"x", size="9")
     maps = bench.broker.service(FilterBitMaps).maps
     queue_id = bench.broker.topics.find("orders").topic.queues[0].queue_id
-    assert maps.judge(map_name(GROUP, "orders"), queue_id) is not None
+    assert maps.prefilter(map_name(GROUP, "orders"), queue_id) is not None
     if ending == "other selector":
         consumer.heartbeat(orders="size > 6", language="SQL92", version=2)
     elif ending == "topic dropped":
@@ -188,7 +188,7 @@ def test_a_registration_ends_with_its_subscription(ending):
     else:
         consumer.close()
         bench.advance(700_000)
-    assert maps.judge(map_name(GROUP, "orders"), queue_id) is None
+    assert maps.prefilter(map_name(GROUP, "orders"), queue_id) is None
 
 
 def test_an_expression_of_the_request_uses_no_map():

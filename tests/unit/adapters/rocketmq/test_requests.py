@@ -298,7 +298,7 @@ def test_every_way_of_being_refused_is_counted(bench):
     client = bench.client()
     job = slow_disk(bench, client, 500)
     write(client)
-    waiting = bench.engine.waiting
+    waiting = bench.engine.request_queue
     bench.clock.advance(150)
     bench.engine.turn()
     (send,) = [each for each in waiting.figures() if each.request_class == "send"]

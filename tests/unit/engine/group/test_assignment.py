@@ -6,9 +6,9 @@ from penstock.engine.group.assignment import (
     SETTINGS_MAX,
     SHARE_UNSET,
     ConsumeMode,
-    ConsumeModes,
+    ConsumeModeRegistry,
     ModeSetting,
-    allot,
+    assign,
 )
 from penstock.model.assignment import ALL_QUEUES, AVG, AVG_BY_CIRCLE, CONSISTENT_HASH, QueueRef
 
@@ -18,7 +18,7 @@ POP_ALL = ModeSetting(ConsumeMode.POP, -1)
 
 
 def ask(member="c1", queues=QUEUES, members=("c0", "c1"), strategy=AVG, setting=PULL, **options):
-    return allot(member, queues, members, strategy=strategy, setting=setting, **options)
+    return assign(member, queues, members, strategy=strategy, setting=setting, **options)
 
 
 def numbers(allotment):
@@ -73,17 +73,17 @@ POP_2 = ModeSetting(ConsumeMode.POP, 2)
 
 
 def test_without_a_setting_queues_are_divided_and_nothing_is_shared():
-    setting = ConsumeModes().get("t", "g")
+    setting = ConsumeModeRegistry().get("t", "g")
     assert (setting.mode, setting.share) == (ConsumeMode.PULL, -1)
     assert SHARE_UNSET == -1
 
 
 def test_the_usual_can_be_another():
-    assert ConsumeModes(POP_2).get("t", "g") is POP_2
+    assert ConsumeModeRegistry(POP_2).get("t", "g") is POP_2
 
 
 def test_a_setting_is_for_one_group_on_one_topic():
-    modes = ConsumeModes()
+    modes = ConsumeModeRegistry()
     assert modes.set("t", "g", POP_2)
     assert modes.get("t", "g") is POP_2
     assert modes.get("t", "other").mode is modes.get("other", "g").mode is ConsumeMode.PULL
@@ -91,7 +91,7 @@ def test_a_setting_is_for_one_group_on_one_topic():
 
 
 def test_removing_goes_back_to_the_usual():
-    modes = ConsumeModes()
+    modes = ConsumeModeRegistry()
     for topic, group in [("t", "g"), ("t", "h"), ("u", "g"), ("u", "h")]:
         modes.set(topic, group, POP_2)
     assert modes.remove("t", "g")
@@ -103,7 +103,7 @@ def test_removing_goes_back_to_the_usual():
 
 
 def test_settings_are_bounded_and_known_ones_can_still_change():
-    modes = ConsumeModes(settings_max=1)
+    modes = ConsumeModeRegistry(settings_max=1)
     assert modes.set("t", "g", POP_2)
     assert not modes.set("t", "h", POP_2)
     assert modes.set("t", "g", ModeSetting(ConsumeMode.POP, 3))

@@ -7,15 +7,15 @@ from penstock.engine.group.membership import (
     MEMBER_MS_MAX,
     SCAN_MS,
     Client,
+    GroupEventKind,
+    GroupTraits,
     Membership,
     MembershipLimits,
-    NoticeKind,
-    Traits,
-    Wanted,
+    TopicSubscription,
 )
 
-ORDERS = Wanted("orders", "A || B", version=1)
-BILLS = Wanted("bills", version=1)
+ORDERS = TopicSubscription("orders", "A || B", version=1)
+BILLS = TopicSubscription("bills", version=1)
 
 
 def client(name="c1", connection=1):
@@ -27,7 +27,7 @@ def kinds(notices):
 
 
 def audience(notices):
-    (changed,) = [notice for notice in notices if notice.kind is NoticeKind.CHANGED]
+    (changed,) = [notice for notice in notices if notice.kind is GroupEventKind.CHANGED]
     return changed.audience
 
 
@@ -117,18 +117,24 @@ def test_a_group_is_remembered_for_ten_minutes_after_its_last_member(members):
 
 
 def test_a_topic_is_wanted_as_the_highest_version_says(members):
-    members.heartbeat("g", client("c1", 1), 0, wanted=[Wanted("t", "A", version=5)])
-    older = members.heartbeat("g", client("c2", 2), 1, wanted=[Wanted("t", "B", version=4)])
+    members.heartbeat("g", client("c1", 1), 0, wanted=[TopicSubscription("t", "A", version=5)])
+    older = members.heartbeat(
+        "g", client("c2", 2), 1, wanted=[TopicSubscription("t", "B", version=4)]
+    )
     assert kinds(older) == ["joined", "changed"]
     assert members.wanted("g", "t").expression == "A"
-    newer = members.heartbeat("g", client("c2", 2), 2, wanted=[Wanted("t", "B", version=6)])
+    newer = members.heartbeat(
+        "g", client("c2", 2), 2, wanted=[TopicSubscription("t", "B", version=6)]
+    )
     assert (kinds(newer), newer[0].topics) == (["wants"], ("t",))
     assert members.wanted("g", "t").expression == "B"
 
 
 def test_a_higher_version_of_the_same_expression_is_no_news(members):
-    members.heartbeat("g", client(), 0, wanted=[Wanted("t", "A", version=5)])
-    assert members.heartbeat("g", client(), 1, wanted=[Wanted("t", "A", version=9)]) == []
+    members.heartbeat("g", client(), 0, wanted=[TopicSubscription("t", "A", version=5)])
+    assert (
+        members.heartbeat("g", client(), 1, wanted=[TopicSubscription("t", "A", version=9)]) == []
+    )
     assert members.wanted("g", "t").version == 9
 
 
@@ -149,9 +155,11 @@ def test_a_heartbeat_that_says_nothing_about_topics_leaves_them(members):
 
 
 def test_whoever_comes_first_to_an_empty_group_decides_anew_whatever_its_version(members):
-    members.heartbeat("g", client(), 0, wanted=[Wanted("t", "A", version=100)])
+    members.heartbeat("g", client(), 0, wanted=[TopicSubscription("t", "A", version=100)])
     members.disconnected(1, 1)
-    notices = members.heartbeat("g", client("c2", 2), 2, wanted=[Wanted("t", "B", version=7)])
+    notices = members.heartbeat(
+        "g", client("c2", 2), 2, wanted=[TopicSubscription("t", "B", version=7)]
+    )
     assert kinds(notices) == ["joined", "wants", "changed"]
     assert members.wanted("g", "t").expression == "B"
 
@@ -176,7 +184,7 @@ def test_a_connection_that_changes_its_id_is_another_member(members):
 
 
 def test_broadcasting_groups_are_not_told(members):
-    broadcast = Traits(is_broadcast=True)
+    broadcast = GroupTraits(is_broadcast=True)
     members.heartbeat("g", client("c1", 1), 0, traits=broadcast)
     assert kinds(members.heartbeat("g", client("c2", 2), 0, traits=broadcast)) == ["joined"]
     assert kinds(members.disconnected(1, 1)) == ["left"]
@@ -200,21 +208,21 @@ def test_picking_takes_another_member_each_time(members):
 def test_a_deleted_group_is_forgotten_with_its_members(members):
     members.heartbeat("g", client(), 0)
     (notice,) = members.forget("g")
-    assert (notice.kind, notice.audience) == (NoticeKind.FORGOTTEN, (1,))
+    assert (notice.kind, notice.audience) == (GroupEventKind.FORGOTTEN, (1,))
     assert members.groups_of(1) == frozenset()
     assert members.forget("g") == []
 
 
 def refused(members, *arguments, **options):
     (notice,) = members.heartbeat(*arguments, **options)
-    assert notice.kind is NoticeKind.REFUSED
+    assert notice.kind is GroupEventKind.REFUSED
     return notice.text
 
 
 def test_every_bound_refuses_with_its_number_and_registers_nothing():
     members = Membership(MembershipLimits(2, 2, 2, 2))
     assert "3 topics, limit 2" in refused(
-        members, "g", client(), 0, wanted=[ORDERS, BILLS, Wanted("x")]
+        members, "g", client(), 0, wanted=[ORDERS, BILLS, TopicSubscription("x")]
     )
     assert len(members) == 0
     members.heartbeat("g", client("c1", 1), 0)

@@ -3,7 +3,7 @@
 import pytest
 
 from kit.workbench import Workbench
-from penstock.engine.host import DelayedRoom
+from penstock.engine.host import DelayedBudget
 from penstock.engine.subscription.cursor import (
     ALL_MESSAGES_MAX,
     EDGE_MESSAGES,
@@ -137,7 +137,7 @@ def test_a_seek_forgets_what_was_noted_before_it_and_comes_first():
 
 
 def room(count_max):
-    return DelayedRoom(count_max, lambda subscription: None)
+    return DelayedBudget(count_max, lambda subscription: None)
 
 
 def test_what_comes_back_is_served_in_its_original_order():

@@ -124,9 +124,9 @@ class AmqpQueue:
         return self.settings.kind
 
     @property
-    def is_leaving(self) -> bool:
+    def is_deleting(self) -> bool:
         """True while it is being deleted and dead letters of it must be stored first."""
-        return self.topic.is_leaving and not self.is_deleted
+        return self.topic.is_deleting and not self.is_deleted
 
     @property
     def is_exclusive(self) -> bool:

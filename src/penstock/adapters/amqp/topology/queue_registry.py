@@ -216,8 +216,8 @@ class QueueRegistry:
         return count
 
     def retire(self, queue: AmqpQueue, cause: str = "deleted") -> int:
-        """The same once its dead letters are stored; until then it is there, and ``is_leaving``."""
-        if queue.is_foreign or queue.is_deleted or queue.is_leaving:
+        """The same once its dead letters are stored; until then it is there, ``is_deleting``."""
+        if queue.is_foreign or queue.is_deleted or queue.is_deleting:
             return self.delete(queue, cause) if queue.is_foreign else 0
         count = queue.ready
         self._engine.retire_topic(queue.topic.name, cause)
@@ -226,7 +226,7 @@ class QueueRegistry:
     def leaving(self, name: str) -> AmqpQueue | None:
         """The queue of that name if it is being deleted and not gone yet."""
         queue = self._queues.get(name)
-        return queue if queue is not None and queue.is_leaving else None
+        return queue if queue is not None and queue.is_deleting else None
 
     def drop_all(self) -> None:
         """The vhost goes, and every queue in it that is ours."""

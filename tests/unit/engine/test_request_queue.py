@@ -27,15 +27,15 @@ class Recorder:
 
 def test_a_request_runs_at_once_while_the_log_takes_what_it_gets(bench):
     request = Recorder()
-    bench.engine.waiting.submit("send", "orders", request)
+    bench.engine.request_queue.submit("send", "orders", request)
     assert request.ran == 1
 
 
 def test_a_waiting_request_runs_when_the_sync_returned(bench):
     job = held_log(bench)
     send, ack = Recorder(), Recorder()
-    bench.engine.waiting.submit("send", "orders", send)
-    bench.engine.waiting.submit("ack", "orders", ack)
+    bench.engine.request_queue.submit("send", "orders", send)
+    bench.engine.request_queue.submit("ack", "orders", ack)
     bench.turns()
     assert (send.ran, ack.ran) == (0, 1)
     bench.finish(job)
@@ -46,7 +46,7 @@ def test_a_waiting_request_runs_when_the_sync_returned(bench):
 def test_a_request_that_waited_too_long_is_refused_with_its_numbers(bench):
     held_log(bench)
     request = Recorder()
-    bench.engine.waiting.submit("send", "orders", request)
+    bench.engine.request_queue.submit("send", "orders", request)
     bench.advance(199)
     assert request.refused == []
     bench.advance(1)
@@ -59,7 +59,7 @@ def test_a_busy_store_drains_the_sends_that_wait(bench):
     held_log(bench)
     bench.clock.advance(bench.settings.flow.store_busy_ms - 150)
     request = Recorder()
-    bench.engine.waiting.submit("send", "orders", request)
+    bench.engine.request_queue.submit("send", "orders", request)
     bench.advance(100)
     (busy,) = request.refused
     assert busy.cause is BusyCause.STORE

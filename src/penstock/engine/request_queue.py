@@ -1,4 +1,4 @@
-"""The waiting room of requests that fail fast (F5, F6, D24).
+"""Requests that fail fast: run now, wait a little, or be refused (F5, F6, D24).
 
 A protocol that answers "busy" rather than late gives its requests in here. While the log takes
 what it gets and the turn has room, a request is run at once. Else it waits in its class, round
@@ -33,8 +33,12 @@ class Request(Protocol):
         ...
 
 
-class WaitingRoom:
-    """Requests between decoding and the engine."""
+class RequestQueue:
+    """Requests between decoding and the engine.
+
+    It runs them in order within a class and topic, never later than their class allows. It is no
+    long polling: a pull that waits for messages is held elsewhere (``pull.py``).
+    """
 
     def __init__(self, chain: FlowContext, commits: Commits) -> None:
         self._chain = chain
@@ -44,7 +48,7 @@ class WaitingRoom:
         # (class, kind of refusal) -> how many: both sets are small and ours.
         self._turned_away: Counter[tuple[str, str]] = Counter()
         self.is_used = False
-        """False saves an idle room from being looked into several times a turn."""
+        """False while nothing waits: spares several looks per turn."""
 
     def submit(self, class_name: str, key: Hashable, request: Request) -> None:
         """Run a request now, let it wait, or refuse it because its class is full."""
