@@ -34,7 +34,13 @@ from penstock.adapters.rocketmq.name_server.routes import RouteRegistry
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX, retry_topic
 from penstock.adapters.rocketmq.requests import ErrorResponse, no_permission, system_error
 from penstock.engine.group.assignment import Assignment, ConsumeMode, ModeSetting, assign
-from penstock.engine.group.membership import Client, GroupEvent, GroupEventKind, GroupTraits, TopicSubscription
+from penstock.engine.group.membership import (
+    Client,
+    GroupEvent,
+    GroupEventKind,
+    GroupTraits,
+    TopicSubscription,
+)
 from penstock.model.assignment import QueueRef
 from penstock.model.errors import SelectorInvalid
 from penstock.model.ids import ConnectionId
