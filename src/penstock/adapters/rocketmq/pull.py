@@ -483,7 +483,7 @@ class ShortPolling:
         self._sweep_ms = now_ms + step_ms if self._held else None
 
 
-class OffsetMovedEvent(Body, gc=False, kw_only=True, rename="camel"):
+class OffsetMovedEvent(Body, kw_only=True):
     """The body of a message in the topic OFFSET_MOVED_EVENT."""
 
     consumer_group: str

@@ -1,10 +1,10 @@
-"""JSON bodies about groups and queues: heartbeats, locks, assignments, acknowledgements.
+"""JSON bodies of requests and responses: groups, queues, routes, registrations.
 
-Attributes are the wire names in snake case. Read with ``lenient_json.decode_body``, written with
+Attributes are the wire names in snake case. Read with ``decode_body``, written with
 ``encode_body``. Enumerations come as names (Java, ali-ons, Go) or as ordinals (C++); they are
 members once read, and leave as names. What C++ leaves out of a subscription is rebuilt.
 
-Not here: routes and what brokers tell name servers (``route_bodies.py``).
+Not here: the ``ext`` fields of commands (``headers.py``).
 """
 
 import re
@@ -21,6 +21,33 @@ from penstock.wire.rocketmq.command import Malformed
 SUBSCRIBE_ALL: Final = "*"
 EXPRESSION_CHARS_MAX: Final = 8192
 """Tags or SQL92 of one subscription; each tag costs a hash of all its characters."""
+
+
+MASTER: Final = "0"
+"""The broker id a producer looks for."""
+
+BATCH_ACK_BYTES_MAX: Final = 512
+"""4096 messages; a pop takes 32."""
+
+BODY_BYTES_MAX: Final = 256 * 1024
+"""Largest JSON body a broker reads: a heartbeat of 1,000 subscriptions. A client that asks a
+large cluster for its topics passes more."""
+ODD_SHARE: Final = 4
+"""Rewriting keys costs a microsecond a token: only a fourth of the limit may need it (50 ms)."""
+NESTING_MAX: Final = 64
+
+T = TypeVar("T")
+
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]+|\\.)*+"?|[{}\[\]:,]|[^\s"{}\[\]:,]++', re.DOTALL)
+"""A string without its end reaches to the end of the text: looking for it again would be slow."""
+_BRACKETS: Final = {b"}": b"{", b"]": b"["}
+_ENCODE: Final = msgspec.json.Encoder().encode
+_DECODERS: Final[dict[Any, Any]] = {}
+"""One per shape; shapes are ours, peers cannot add any."""
+
+_I32: Final = struct.Struct(">i")
+_SEPARATOR: Final = " "
+_FIELDS_MIN: Final = 5
 
 
 class Body(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
@@ -75,7 +102,7 @@ def _member(value: E | int, kind: type[E]) -> E:
     return members[value]
 
 
-class SubscriptionData(Body, gc=False, kw_only=True, rename="camel"):
+class SubscriptionData(Body, kw_only=True):
     """What a group wants of one topic."""
 
     topic: str
@@ -98,7 +125,7 @@ class SubscriptionData(Body, gc=False, kw_only=True, rename="camel"):
             self.code_set = [tag_hash(tag.encode()) for tag in self.tags_set]
 
 
-class ConsumerData(Body, gc=False, kw_only=True, rename="camel"):
+class ConsumerData(Body, kw_only=True):
     """One consumer group of a client."""
 
     group_name: str
@@ -114,13 +141,13 @@ class ConsumerData(Body, gc=False, kw_only=True, rename="camel"):
         self.consume_from_where = _member(self.consume_from_where, ConsumeFromWhere)
 
 
-class ProducerData(Body, gc=False, kw_only=True, rename="camel"):
+class ProducerData(Body, kw_only=True):
     """One producer group of a client."""
 
     group_name: str
 
 
-class HeartbeatData(Body, gc=False, kw_only=True, rename="camel"):
+class HeartbeatData(Body, kw_only=True):
     """HEART_BEAT."""
 
     client_id: str = msgspec.field(name="clientID")
@@ -139,7 +166,7 @@ class MessageQueue(msgspec.Struct, gc=False, kw_only=True, rename="camel", froze
     queue_id: int
 
 
-class LockBatchBody(Body, gc=False, kw_only=True, rename="camel"):
+class LockBatchBody(Body, kw_only=True):
     """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
 
     consumer_group: str
@@ -148,19 +175,19 @@ class LockBatchBody(Body, gc=False, kw_only=True, rename="camel"):
     mq_set: list[MessageQueue] = []
 
 
-class LockBatchAnswer(Body, gc=False, kw_only=True, rename="camel"):
+class LockBatchAnswer(Body, kw_only=True):
     """The queues that were locked."""
 
     locked: list[MessageQueue] = msgspec.field(name="lockOKMQSet", default_factory=list)
 
 
-class ConsumerList(Body, gc=False, kw_only=True, rename="camel"):
+class ConsumerList(Body, kw_only=True):
     """Answer to GET_CONSUMER_LIST_BY_GROUP."""
 
     consumer_id_list: list[str] = []
 
 
-class CheckClientBody(Body, gc=False, kw_only=True, rename="camel"):
+class CheckClientBody(Body, kw_only=True):
     """CHECK_CLIENT_CONFIG."""
 
     client_id: str
@@ -169,7 +196,7 @@ class CheckClientBody(Body, gc=False, kw_only=True, rename="camel"):
     namespace: str | None = None
 
 
-class QueryAssignmentBody(Body, gc=False, kw_only=True, rename="camel"):
+class QueryAssignmentBody(Body, kw_only=True):
     """QUERY_ASSIGNMENT."""
 
     topic: str
@@ -182,7 +209,7 @@ class QueryAssignmentBody(Body, gc=False, kw_only=True, rename="camel"):
         self.message_model = _member(self.message_model, MessageModel)
 
 
-class QueueAssignment(Body, gc=False, kw_only=True, rename="camel"):
+class QueueAssignment(Body, kw_only=True):
     """One queue for the asking client; queueId -1 is all queues of the broker."""
 
     message_queue: MessageQueue
@@ -190,14 +217,14 @@ class QueueAssignment(Body, gc=False, kw_only=True, rename="camel"):
     attachments: dict[str, str] | None = None
 
 
-class QueryAssignmentAnswer(Body, gc=False, kw_only=True, rename="camel"):
+class QueryAssignmentAnswer(Body, kw_only=True):
     """What the asking client shall read."""
 
     message_queue_assignments: list[QueueAssignment] | None = None
     """None = keep what you have; empty = nothing for you."""
 
 
-class SetRequestModeBody(Body, gc=False, kw_only=True, rename="camel"):
+class SetRequestModeBody(Body, kw_only=True):
     """SET_MESSAGE_REQUEST_MODE."""
 
     topic: str
@@ -226,18 +253,14 @@ class BatchAck(msgspec.Struct, gc=False, kw_only=True):
         return [self.start_offset + i for i in range(bits.bit_length()) if bits >> i & 1]
 
 
-BATCH_ACK_BYTES_MAX: Final = 512
-"""4096 messages; a pop takes 32."""
-
-
-class BatchAckBody(Body, gc=False, kw_only=True, rename="camel"):
+class BatchAckBody(Body, kw_only=True):
     """BATCH_ACK_MESSAGE."""
 
     broker_name: str = ""
     acks: list[BatchAck] = []
 
 
-class SubscriptionGroupConfig(Body, gc=False, kw_only=True, rename="camel"):
+class SubscriptionGroupConfig(Body, kw_only=True):
     """How a broker treats a group."""
 
     group_name: str
@@ -253,16 +276,7 @@ class SubscriptionGroupConfig(Body, gc=False, kw_only=True, rename="camel"):
     consume_timeout_minute: int = 15
 
 
-# ---- route bodies -------------------------------------------------------------------------------
-# JSON bodies about brokers and topics: routes, clusters, topic lists, broker registration.
-#
-# The order of fields is fixed: ali-ons compares routes as text.
-#
-# Not here: groups and queues (``bodies.py``), reading and writing JSON (``lenient_json.py``).
-
-
-MASTER: Final = "0"
-"""The broker id a producer looks for."""
+# ---- brokers and topics; the order of fields is fixed: ali-ons compares routes as text ----------
 
 
 class Perm(IntFlag):
@@ -274,7 +288,7 @@ class Perm(IntFlag):
     PRIORITY = 8
 
 
-class QueueData(Body, gc=False, kw_only=True, rename="camel"):
+class QueueData(Body, kw_only=True):
     """The queues of a topic on one broker."""
 
     broker_name: str
@@ -284,7 +298,7 @@ class QueueData(Body, gc=False, kw_only=True, rename="camel"):
     topic_sys_flag: int = 0
 
 
-class BrokerData(Body, gc=False, kw_only=True, rename="camel"):
+class BrokerData(Body, kw_only=True):
     """Where a broker listens, by broker id."""
 
     cluster: str = ""
@@ -293,7 +307,7 @@ class BrokerData(Body, gc=False, kw_only=True, rename="camel"):
     enable_acting_master: bool = False
 
 
-class TopicRouteData(Body, gc=False, kw_only=True, rename="camel"):
+class TopicRouteData(Body, kw_only=True):
     """Answer to GET_ROUTEINFO_BY_TOPIC."""
 
     order_topic_conf: str | None = None
@@ -302,27 +316,27 @@ class TopicRouteData(Body, gc=False, kw_only=True, rename="camel"):
     filter_server_table: dict[str, list[str]] = {}
 
 
-class Cluster(Body, gc=False, kw_only=True, rename="camel"):
+class Cluster(Body, kw_only=True):
     """Answer to GET_BROKER_CLUSTER_INFO."""
 
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, list[str]] = {}
 
 
-class TopicList(Body, gc=False, kw_only=True, rename="camel"):
+class TopicList(Body, kw_only=True):
     """Answer to the requests that list topics."""
 
     topic_list: list[str] = []
     broker_addr: str | None = None
 
 
-class KeyValueTable(Body, gc=False, kw_only=True, rename="camel"):
+class KeyValueTable(Body, kw_only=True):
     """Answer to GET_KVLIST_BY_NAMESPACE and REGISTER_BROKER."""
 
     table: dict[str, str] = {}
 
 
-class DataVersion(Body, gc=False, kw_only=True, rename="camel"):
+class DataVersion(Body, kw_only=True):
     """By which a name server sees that a broker's topics changed."""
 
     state_version: int = 0
@@ -330,7 +344,7 @@ class DataVersion(Body, gc=False, kw_only=True, rename="camel"):
     counter: int = 0
 
 
-class TopicConfig(Body, gc=False, kw_only=True, rename="camel"):
+class TopicConfig(Body, kw_only=True):
     """One topic of a broker that registers."""
 
     topic_name: str
@@ -343,14 +357,14 @@ class TopicConfig(Body, gc=False, kw_only=True, rename="camel"):
     attributes: dict[str, str] = {}
 
 
-class TopicConfigTable(Body, gc=False, kw_only=True, rename="camel"):
+class TopicConfigTable(Body, kw_only=True):
     """All topics of a broker that registers."""
 
     topic_config_table: dict[str, TopicConfig] = {}
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
 
 
-class RegisterBrokerBody(Body, gc=False, kw_only=True, rename="camel"):
+class RegisterBrokerBody(Body, kw_only=True):
     """REGISTER_BROKER; deflated when the header says ``compressed``."""
 
     topics: TopicConfigTable = msgspec.field(
@@ -359,33 +373,11 @@ class RegisterBrokerBody(Body, gc=False, kw_only=True, rename="camel"):
     filter_server_list: list[str] = []
 
 
-# ---- lenient json -------------------------------------------------------------------------------
-# JSON bodies as real peers write them: nulls, quoted numbers, fastjson's keys.
-#
+# ---- JSON as real peers write it ----------------------------------------------------------------
 # Standard JSON of the right shape is read directly. What that refuses is tried again: nulls are
-# taken for absent, and keys that are no strings (old fastjson writes ``{0:"host:port"}`` and
-# even ``{{"queueId":1}:5}``) become strings of the same text. C++ ends bodies with a newline.
-#
-# Time and memory are linear in the size of the body, which is bounded.
-#
-# Not here: the shapes (``bodies.py``, ``route_bodies.py``).
-
-
-BODY_BYTES_MAX: Final = 256 * 1024
-"""Largest JSON body a broker reads: a heartbeat of 1,000 subscriptions. A client that asks a
-large cluster for its topics passes more."""
-ODD_SHARE: Final = 4
-"""Rewriting keys costs a microsecond a token: only a fourth of the limit may need it (50 ms)."""
-NESTING_MAX: Final = 64
-
-T = TypeVar("T")
-
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]+|\\.)*+"?|[{}\[\]:,]|[^\s"{}\[\]:,]++', re.DOTALL)
-"""A string without its end reaches to the end of the text: looking for it again would be slow."""
-_BRACKETS: Final = {b"}": b"{", b"]": b"["}
-_ENCODE: Final = msgspec.json.Encoder().encode
-_DECODERS: Final[dict[Any, Any]] = {}
-"""One per shape; shapes are ours, peers cannot add any."""
+# taken for absent, and keys that are no strings (old fastjson writes ``{0:"host:port"}`` and even
+# ``{{"queueId":1}:5}``) become strings of the same text. C++ ends bodies with a newline. Time and
+# memory are linear in the size of the body, which is bounded.
 
 
 def decode_body(data: bytes, kind: type[T], *, bytes_max: int = BODY_BYTES_MAX) -> T:
@@ -475,9 +467,7 @@ def standard_json(data: bytes) -> bytes:
     return b"".join(out)
 
 
-# ---- packed registration ------------------------------------------------------------------------
-# The body of a compressed REGISTER_BROKER: deflated, and not JSON as a whole.
-#
+# ---- a compressed REGISTER_BROKER: deflated, and not JSON as a whole ----------------------------
 # | i32 length . data version as JSON
 # | i32 count  . count times: i32 length . "topic read write perm filterType [attributes as JSON]"
 # | i32 length . filter servers as JSON
@@ -485,13 +475,6 @@ def standard_json(data: bytes) -> bytes:
 #
 # What it inflates to is bounded before anything is read. JSON that was deflated as a whole is read
 # as well.
-#
-# Not here: the shapes (``route_bodies.py``).
-
-
-_I32: Final = struct.Struct(">i")
-_SEPARATOR: Final = " "
-_FIELDS_MIN: Final = 5
 
 
 def unpack_registration(data: bytes, bytes_max: int) -> RegisterBrokerBody:

@@ -6,7 +6,7 @@ not, unknown fields are ignored, empty or missing ones take the default. A field
 or makes no sense is an error that names it. Integers are checked to fit the width RocketMQ gives
 them, so that what was parsed can be packed.
 
-Not here: sends (``send_headers.py``), JSON bodies (``bodies.py``), what a broker checks next.
+Not here: JSON bodies (``bodies.py``), reading a send straight from a frame (``frames.py``).
 """
 
 from enum import IntFlag
@@ -69,7 +69,7 @@ class PullFlag(IntFlag):
     LITE = 16
 
 
-class PullHeader(Header, gc=False, kw_only=True, rename="camel"):
+class PullHeader(Header, kw_only=True):
     """PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
     consumer_group: str
@@ -87,7 +87,7 @@ class PullHeader(Header, gc=False, kw_only=True, rename="camel"):
     request_source: I32 | None = None
 
 
-class PullAnswer(Header, gc=False, kw_only=True, rename="camel"):
+class PullAnswer(Header, kw_only=True):
     """Answer to a pull, found or not."""
 
     suggest_which_broker_id: I64 = 0
@@ -100,7 +100,7 @@ class PullAnswer(Header, gc=False, kw_only=True, rename="camel"):
     forbidden_type: I32 | None = None
 
 
-class QueueHeader(Header, gc=False, kw_only=True, rename="camel"):
+class QueueHeader(Header, kw_only=True):
     """GET_MAX_OFFSET, GET_MIN_OFFSET, GET_EARLIEST_MSG_STORETIME."""
 
     topic: str
@@ -108,7 +108,7 @@ class QueueHeader(Header, gc=False, kw_only=True, rename="camel"):
     committed: bool | None = None
 
 
-class SearchOffsetHeader(Header, gc=False, kw_only=True, rename="camel"):
+class SearchOffsetHeader(Header, kw_only=True):
     """SEARCH_OFFSET_BY_TIMESTAMP."""
 
     topic: str
@@ -118,7 +118,7 @@ class SearchOffsetHeader(Header, gc=False, kw_only=True, rename="camel"):
     """LOWER (default) or UPPER."""
 
 
-class QueryOffsetHeader(Header, gc=False, kw_only=True, rename="camel"):
+class QueryOffsetHeader(Header, kw_only=True):
     """QUERY_CONSUMER_OFFSET."""
 
     consumer_group: str
@@ -127,7 +127,7 @@ class QueryOffsetHeader(Header, gc=False, kw_only=True, rename="camel"):
     set_zero_if_not_found: bool | None = None
 
 
-class UpdateOffsetHeader(Header, gc=False, kw_only=True, rename="camel"):
+class UpdateOffsetHeader(Header, kw_only=True):
     """UPDATE_CONSUMER_OFFSET; ali-ons commits -1 for queues it never consumed from."""
 
     consumer_group: str
@@ -136,19 +136,19 @@ class UpdateOffsetHeader(Header, gc=False, kw_only=True, rename="camel"):
     commit_offset: I64
 
 
-class OffsetAnswer(Header, gc=False, kw_only=True, rename="camel"):
+class OffsetAnswer(Header, kw_only=True):
     """Answer to every question for one offset."""
 
     offset: I64
 
 
-class TimestampAnswer(Header, gc=False, kw_only=True, rename="camel"):
+class TimestampAnswer(Header, kw_only=True):
     """Answer to GET_EARLIEST_MSG_STORETIME."""
 
     timestamp: I64
 
 
-class SendBackHeader(Header, gc=False, kw_only=True, rename="camel"):
+class SendBackHeader(Header, kw_only=True):
     """CONSUMER_SEND_MSG_BACK; ``offset`` is a commitLogOffset."""
 
     offset: I64
@@ -160,7 +160,7 @@ class SendBackHeader(Header, gc=False, kw_only=True, rename="camel"):
     max_reconsume_times: I32 | None = None
 
 
-class UnregisterHeader(Header, gc=False, kw_only=True, rename="camel"):
+class UnregisterHeader(Header, kw_only=True):
     """UNREGISTER_CLIENT; either group may be empty or absent."""
 
     client_id: str = msgspec.field(name="clientID", default="")
@@ -168,20 +168,20 @@ class UnregisterHeader(Header, gc=False, kw_only=True, rename="camel"):
     consumer_group: str | None = None
 
 
-class GroupHeader(Header, gc=False, kw_only=True, rename="camel"):
+class GroupHeader(Header, kw_only=True):
     """GET_CONSUMER_LIST_BY_GROUP and NOTIFY_CONSUMER_IDS_CHANGED."""
 
     consumer_group: str
 
 
-class TopicHeader(Header, gc=False, kw_only=True, rename="camel"):
+class TopicHeader(Header, kw_only=True):
     """GET_ROUTEINFO_BY_TOPIC and DELETE_TOPIC_*."""
 
     topic: str
     accept_standard_json_only: bool | None = None
 
 
-class CreateTopicHeader(Header, gc=False, kw_only=True, rename="camel"):
+class CreateTopicHeader(Header, kw_only=True):
     """UPDATE_AND_CREATE_TOPIC."""
 
     topic: str
@@ -195,7 +195,7 @@ class CreateTopicHeader(Header, gc=False, kw_only=True, rename="camel"):
     attributes: str | None = None
 
 
-class ViewMessageHeader(Header, gc=False, kw_only=True, rename="camel"):
+class ViewMessageHeader(Header, kw_only=True):
     """VIEW_MESSAGE_BY_ID; ``offset`` is a commitLogOffset."""
 
     offset: I64
@@ -205,7 +205,7 @@ class ViewMessageHeader(Header, gc=False, kw_only=True, rename="camel"):
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 
 
-class QueryMessageHeader(Header, gc=False, kw_only=True, rename="camel"):
+class QueryMessageHeader(Header, kw_only=True):
     """QUERY_MESSAGE, by a key or by the unique key."""
 
     topic: str
@@ -216,7 +216,7 @@ class QueryMessageHeader(Header, gc=False, kw_only=True, rename="camel"):
     unique_key_query: bool = msgspec.field(name=UNIQUE_KEY_QUERY, default=False)
 
 
-class EndTransactionHeader(Header, gc=False, kw_only=True, rename="camel"):
+class EndTransactionHeader(Header, kw_only=True):
     """END_TRANSACTION."""
 
     producer_group: str
@@ -230,7 +230,7 @@ class EndTransactionHeader(Header, gc=False, kw_only=True, rename="camel"):
     topic: str | None = None
 
 
-class CheckTransactionHeader(Header, gc=False, kw_only=True, rename="camel"):
+class CheckTransactionHeader(Header, kw_only=True):
     """CHECK_TRANSACTION_STATE, from the broker to a producer."""
 
     topic: str | None = None
@@ -242,13 +242,10 @@ class CheckTransactionHeader(Header, gc=False, kw_only=True, rename="camel"):
     bname: str | None = None
 
 
-# ---- send headers -------------------------------------------------------------------------------
-# The header of a send: long names (V1), single letters (V2), and whichever a batch used.
-#
-# Not here: reading it straight from a frame (``hot_frames.py``).
+# ---- sends: long names (V1), single letters (V2), and whichever a batch used --------------------
 
 
-class SendHeader(Header, gc=False, kw_only=True, rename="camel"):
+class SendHeader(Header, kw_only=True):
     """SEND_MESSAGE; the attributes are those of every version."""
 
     producer_group: str
@@ -268,7 +265,7 @@ class SendHeader(Header, gc=False, kw_only=True, rename="camel"):
     broker_name: str | None = None
 
 
-class SendHeaderV2(SendHeader, gc=False, kw_only=True):
+class SendHeaderV2(SendHeader, kw_only=True):
     """SEND_MESSAGE_V2: the same in letters."""
 
     producer_group: str = msgspec.field(name="a")
@@ -287,7 +284,7 @@ class SendHeaderV2(SendHeader, gc=False, kw_only=True):
     broker_name: str | None = msgspec.field(name="n", default=None)
 
 
-class SendAnswer(Header, gc=False, kw_only=True, rename="camel"):
+class SendAnswer(Header, kw_only=True):
     """Answer to a send; of a batch ``msg_id`` is a comma list and ``queue_offset`` the first."""
 
     msg_id: str
@@ -312,13 +309,10 @@ def parse_send_header(command: Command) -> SendHeader:
     return parse(SendHeader, command)
 
 
-# ---- pop headers --------------------------------------------------------------------------------
-# Typed ``ext`` fields of pop: take, acknowledge, change the invisible time, peek, wait.
-#
-# Not here: the strings inside them (``pop_handle.py``), BATCH_ACK's body (``bodies.py``).
+# ---- pop; the strings inside are those of ``pop_handle.py`` -------------------------------------
 
 
-class PopHeader(Header, gc=False, kw_only=True, rename="camel"):
+class PopHeader(Header, kw_only=True):
     """POP_MESSAGE."""
 
     consumer_group: str
@@ -337,7 +331,7 @@ class PopHeader(Header, gc=False, kw_only=True, rename="camel"):
     attempt_id: str | None = None
 
 
-class PopAnswer(Header, gc=False, kw_only=True, rename="camel"):
+class PopAnswer(Header, kw_only=True):
     """Answer to a pop; the client builds the handles from it (``pop_handle.py``)."""
 
     pop_time: I64
@@ -349,7 +343,7 @@ class PopAnswer(Header, gc=False, kw_only=True, rename="camel"):
     order_count_info: str | None = None
 
 
-class AckHeader(Header, gc=False, kw_only=True, rename="camel"):
+class AckHeader(Header, kw_only=True):
     """ACK_MESSAGE."""
 
     consumer_group: str
@@ -359,7 +353,7 @@ class AckHeader(Header, gc=False, kw_only=True, rename="camel"):
     offset: I64
 
 
-class ChangeInvisibleHeader(Header, gc=False, kw_only=True, rename="camel"):
+class ChangeInvisibleHeader(Header, kw_only=True):
     """CHANGE_MESSAGE_INVISIBLETIME."""
 
     consumer_group: str
@@ -370,7 +364,7 @@ class ChangeInvisibleHeader(Header, gc=False, kw_only=True, rename="camel"):
     invisible_time: I64
 
 
-class ChangeInvisibleAnswer(Header, gc=False, kw_only=True, rename="camel"):
+class ChangeInvisibleAnswer(Header, kw_only=True):
     """The parts of the new handle; the old one is void."""
 
     pop_time: I64
@@ -378,7 +372,7 @@ class ChangeInvisibleAnswer(Header, gc=False, kw_only=True, rename="camel"):
     revive_qid: I32 = 0
 
 
-class PeekHeader(Header, gc=False, kw_only=True, rename="camel"):
+class PeekHeader(Header, kw_only=True):
     """PEEK_MESSAGE."""
 
     consumer_group: str
@@ -387,7 +381,7 @@ class PeekHeader(Header, gc=False, kw_only=True, rename="camel"):
     max_msg_nums: I32 = 32
 
 
-class NotificationHeader(Header, gc=False, kw_only=True, rename="camel"):
+class NotificationHeader(Header, kw_only=True):
     """NOTIFICATION: wait until there is something to pop."""
 
     consumer_group: str
@@ -399,20 +393,17 @@ class NotificationHeader(Header, gc=False, kw_only=True, rename="camel"):
     attempt_id: str | None = None
 
 
-class NotificationAnswer(Header, gc=False, kw_only=True, rename="camel"):
+class NotificationAnswer(Header, kw_only=True):
     """Whether there is."""
 
     has_msg: bool
     polling_full: bool = False
 
 
-# ---- admin headers ------------------------------------------------------------------------------
-# Typed ``ext`` fields of requests that operators and their tools send about groups.
-#
-# Read with ``headers.parse``, written with ``headers.fields``, as all headers.
+# ---- operators and their tools, about groups ----------------------------------------------------
 
 
-class GroupNameHeader(Header, gc=False, kw_only=True, rename="camel"):
+class GroupNameHeader(Header, kw_only=True):
     """DELETE_SUBSCRIPTIONGROUP."""
 
     group_name: str
@@ -421,26 +412,26 @@ class GroupNameHeader(Header, gc=False, kw_only=True, rename="camel"):
     """What older tools call it."""
 
 
-class GroupConfigHeader(Header, gc=False, kw_only=True, rename="camel"):
+class GroupConfigHeader(Header, kw_only=True):
     """GET_SUBSCRIPTIONGROUP_CONFIG."""
 
     group: str
 
 
-class ProducerGroupHeader(Header, gc=False, kw_only=True, rename="camel"):
+class ProducerGroupHeader(Header, kw_only=True):
     """GET_PRODUCER_CONNECTION_LIST."""
 
     producer_group: str
 
 
-class ConsumeStatsHeader(Header, gc=False, kw_only=True, rename="camel"):
+class ConsumeStatsHeader(Header, kw_only=True):
     """GET_CONSUME_STATS; without a topic it is about all that the group reads."""
 
     consumer_group: str
     topic: str | None = None
 
 
-class ResetOffsetHeader(Header, gc=False, kw_only=True, rename="camel"):
+class ResetOffsetHeader(Header, kw_only=True):
     """INVOKE_BROKER_TO_RESET_OFFSET, and RESET_CONSUMER_CLIENT_OFFSET to clients."""
 
     topic: str
@@ -453,7 +444,7 @@ class ResetOffsetHeader(Header, gc=False, kw_only=True, rename="camel"):
     offset: I64 | None = None
 
 
-class RelayHeader(Header, gc=False, kw_only=True, rename="camel"):
+class RelayHeader(Header, kw_only=True):
     """GET_CONSUMER_RUNNING_INFO and CONSUME_MESSAGE_DIRECTLY."""
 
     consumer_group: str

@@ -15,9 +15,12 @@ A ``Record`` is built once, at the send. What only the append knows (queueOffset
 and storeTimestamp) is left zero and stamped by the log (``Shape.stamp_*_at``): the record's
 position is its commitLogOffset. A pull then is a concatenation of origins.
 
-Invariants: spans of a record lie in its origin; ``decode_stored(encode_stored(m))`` is ``m``.
+Behind it: batch bodies, copies of stored bytes for another queue (``placed``, ``retopic``), and
+``RocketmqFacts``, which tells other protocols, filters and Spark what is in a message.
 
-Not here: batch bodies (``batch.py``), changing stored bytes (``patch.py``), facts (``facts.py``).
+Invariants: spans of a record lie in its origin; ``decode_stored(encode_stored(m))`` is ``m``; only
+this package looks into RocketMQ's origin bytes.
+Not here: RocketMQ bytes made of other messages (``adapters/rocketmq/present.py``).
 """
 
 import zlib
@@ -35,7 +38,6 @@ from penstock.wire.rocketmq.command import Malformed
 from penstock.wire.rocketmq.message_id import HOST_V4_BYTES, HOST_V6_BYTES, NO_HOST
 from penstock.wire.rocketmq.message_id import offset_message_id as offset_id
 from penstock.wire.rocketmq.properties import (
-    KEYS,
     PROPERTIES_BYTES_MAX,
     START_DELIVER_TIME,
     SYSTEM_NAMES,
@@ -60,6 +62,9 @@ QUEUE_ID_AT: Final = 12
 QUEUE_OFFSET_AT: Final = 20
 POSITION_AT: Final = 28
 SYS_FLAG_AT: Final = 36
+
+BATCH_MESSAGES_MAX: Final = 65536
+"""A body of 4 MiB could claim three times as many; each costs us a few hundred bytes."""
 
 
 class SysFlag(IntFlag):
@@ -94,9 +99,21 @@ _HOST_BITS_OF: Final = {
     (HOST_V6_BYTES, HOST_V6_BYTES): HOST_BITS,
 }
 _BLANK: Final = MAGIC_BLANK.to_bytes(4, "big")
-_SYS_FLAG: Final = Struct(">i")
 _U16: Final = Struct(">H")
 _I16: Final = Struct(">h")
+_I32: Final = Struct(">i")
+_I64: Final = Struct(">q")
+_BATCH_HEAD: Final = Struct(">iiiii")
+_SIZE_AND_MAGIC: Final = Struct(">II")
+_OFFSET_AND_POSITION: Final = Struct(">qq")
+_BEFORE_BODY: Final = Struct(">iqi")
+"""reconsumeTimes, preparedTransaction and bodyLen lie right in front of the body."""
+_TIMES_BEFORE_BODY: Final = 16
+_PREPARED_BEFORE_BODY: Final = 12
+_INNER: Final = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
+_ZLIB_TYPES: Final = (0, 3)
+_TYPE_NAMES: Final = {1: "LZ4", 2: "ZSTD"}
+_UNIQ: Final = b"UNIQ_KEY\x01"
 _TAGS: Final = b"TAGS\x01"
 _KEYS: Final = b"KEYS\x01"
 _SHARDING: Final = b"__SHARDINGKEY\x01"
@@ -155,7 +172,10 @@ def stored_record(
     deliver_ms: int = 0,
     expire_ms: int = 0,
 ) -> Record:
-    """A record for the log; offset, position and store time are stamped by the append."""
+    """A record for the log; offset, position and store time are stamped by the append.
+
+    Called per message: one pack, one join, and a ``Shape`` that messages of the same layout share.
+    """
     magic, name_field = topic_field(topic)
     size, props_len = len(body), len(properties)
     if props_len > PROPERTIES_BYTES_MAX:
@@ -202,7 +222,10 @@ def _shape(
     key_len: int,
     *spans: int,
 ) -> Shape:
-    """The shape of a stored message, shared by all that are laid out like it."""
+    """The shape of a stored message, shared by all that are laid out like it.
+
+    Cached: producers send few layouts, and a hit saves building a struct of 20 fields per message.
+    """
     tag_at, tag_len, props_at, props_len, body_at, body_len, store_ms_at = spans
     return Shape(
         wire=_ROCKETMQ,
@@ -270,7 +293,7 @@ def encode_stored(message: StoredMessage) -> bytes:
 def decode_stored(data: bytes, at: int = 0) -> tuple[StoredMessage, int]:
     """The message at ``data[at:]`` and where the next one begins."""
     try:
-        bits = _SYS_FLAG.unpack_from(data, at + SYS_FLAG_AT)[0] & HOST_BITS
+        bits = _I32.unpack_from(data, at + SYS_FLAG_AT)[0] & HOST_BITS
         head = HEADS[bits]
         (
             total, magic, crc, queue_id, flag, queue_offset, position, sys_flag, born_ms, born_host,
@@ -347,7 +370,7 @@ def _too_long(props_len: int) -> Malformed:
     return Malformed(f"properties of {props_len} bytes, limit {PROPERTIES_BYTES_MAX}")
 
 
-# ---- batch --------------------------------------------------------------------------------------
+# ---- batches ------------------------------------------------------------------------------------
 # Several messages in one body: what a batch send carries, and an inner batch when stored.
 #
 # | repeated: | totalSize i32 | magic i32 (0) | bodyCRC i32 (0) | flag i32 |
@@ -355,15 +378,6 @@ def _too_long(props_len: int) -> Malformed:
 #
 # A batch send is stored as separate messages, so a pull never shows its shape. Inner batches (a
 # flag of the stored message) come from other brokers only; the client unwraps them.
-#
-# Not here: the topic and the rest, which the messages of a batch share (``send_headers.py``).
-
-
-BATCH_MESSAGES_MAX: Final = 65536
-"""A body of 4 MiB could claim three times as many; each costs us a few hundred bytes."""
-
-_HEAD: Final = Struct(">iiiii")
-_INNER: Final = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
 
 
 class BatchItem(msgspec.Struct, gc=False):
@@ -380,8 +394,8 @@ def split_batch(body: bytes) -> list[BatchItem]:
     at, size = 0, len(body)
     while at < size:
         try:
-            total, _, _, flag, body_len = _HEAD.unpack_from(body, at)
-            body_at = at + _HEAD.size
+            total, _, _, flag, body_len = _BATCH_HEAD.unpack_from(body, at)
+            body_at = at + _BATCH_HEAD.size
             props_at = body_at + body_len + 2
             props_len = _I16.unpack_from(body, props_at - 2)[0] if body_len >= 0 else -1
         except error:
@@ -406,10 +420,10 @@ def join_batch(items: Iterable[BatchItem]) -> bytes:
     for item in items:
         body, properties = item.body, item.properties
         if len(properties) > PROPERTIES_BYTES_MAX:
-            raise Malformed(f"properties of {len(properties)} bytes, limit {PROPERTIES_BYTES_MAX}")
-        total = _HEAD.size + len(body) + 2 + len(properties)
+            raise _too_long(len(properties))
+        total = _BATCH_HEAD.size + len(body) + 2 + len(properties)
         try:
-            head = _HEAD.pack(total, 0, 0, item.flag, len(body))
+            head = _BATCH_HEAD.pack(total, 0, 0, item.flag, len(body))
         except error:
             raise Malformed(f"message of {len(body)} bytes, flag {item.flag}: no fit") from None
         pieces += (head, body, _I16.pack(len(properties)), properties)
@@ -434,29 +448,18 @@ def unwrap(message: StoredMessage) -> list[StoredMessage]:
     ]
 
 
-# ---- patch --------------------------------------------------------------------------------------
-# Stored bytes as another queue shows them: a copy with some fields changed (D14).
-#
+# ---- stored bytes as another queue shows them ---------------------------------------------------
 # A delayed message that was released, a committed half message or a copy in a second queue lies in
-# the log once, under the topic and place it was first written for. Readers get it with the topic,
-# queueId, queueOffset and commitLogOffset of the queue they read.
-#
-# Invariant: what is not named stays as it was, byte for byte; checksum and body are never touched.
-#
-# Not here: making a new message out of an old one (``stored.record_of``).
-
-
-_I32: Final = Struct(">i")
-_FRONT: Final = Struct(">II")
-_PLACE: Final = Struct(">qq")
-_TAIL: Final = Struct(">iqi")
+# the log once, under the topic and place it was first written for. Readers get a copy with the
+# topic, queueId, queueOffset and commitLogOffset of the queue they read (D14). What is not named
+# stays as it was, byte for byte; checksum and body are never touched.
 
 
 def placed(origin: bytes, queue_id: int, queue_offset: int, position: int) -> bytes:
     """The message at another place: the common case, one copy."""
     copy = bytearray(origin)
     _I32.pack_into(copy, QUEUE_ID_AT, queue_id)
-    _PLACE.pack_into(copy, QUEUE_OFFSET_AT, queue_offset, position)
+    _OFFSET_AND_POSITION.pack_into(copy, QUEUE_OFFSET_AT, queue_offset, position)
     return bytes(copy)
 
 
@@ -473,9 +476,9 @@ def retopic(
     try:
         (old_flag,) = _I32.unpack_from(origin, SYS_FLAG_AT)
         head = HEADS[old_flag & HOST_BITS]
-        _, old_magic = _FRONT.unpack_from(origin)
-        tail_at = head.size - _TAIL.size
-        old_times, old_prepared, body_len = _TAIL.unpack_from(origin, tail_at)
+        _, old_magic = _SIZE_AND_MAGIC.unpack_from(origin)
+        tail_at = head.size - _BEFORE_BODY.size
+        old_times, old_prepared, body_len = _BEFORE_BODY.unpack_from(origin, tail_at)
         topic_at = head.size + body_len
         width = 1 if old_magic == MAGIC_V1 else 2
         topic_len = int.from_bytes(origin[topic_at : topic_at + width], "big")
@@ -485,11 +488,11 @@ def retopic(
         magic, field = topic_field(topic)
         total = topic_at + len(field) + 2 + len(properties)
         front = bytearray(origin[: head.size])
-        _FRONT.pack_into(front, 0, total, magic)
+        _SIZE_AND_MAGIC.pack_into(front, 0, total, magic)
         if sys_flag is not None:
             sys_flag = sys_flag & ~HOST_BITS | old_flag & HOST_BITS
             _I32.pack_into(front, SYS_FLAG_AT, sys_flag)
-        _TAIL.pack_into(
+        _BEFORE_BODY.pack_into(
             front,
             tail_at,
             old_times if reconsume_times is None else reconsume_times,
@@ -499,45 +502,28 @@ def retopic(
     except error as problem:
         raise Malformed(f"stored message cannot be changed: {problem}") from None
     if len(properties) > PROPERTIES_BYTES_MAX:
-        raise Malformed(f"properties of {len(properties)} bytes, limit {PROPERTIES_BYTES_MAX}")
+        raise _too_long(len(properties))
     return b"".join(
         (front, origin[head.size : topic_at], field, _U16.pack(len(properties)), properties)
     )
 
 
-# ---- facts --------------------------------------------------------------------------------------
-# What other protocols, filters and Spark may know of a RocketMQ message (D15, D16).
-#
-# | key         __SHARDINGKEY, else the first of KEYS      message id  UNIQ_KEY
-# | tag         TAGS                                       born        bornTimestamp
-# | attempts    reconsumeTimes                             expire      the record's own
-# | deliver     the record's own, else TIMER_DELIVER_MS or ali-ons' __STARTDELIVERTIME
-# | properties  those whose names are not RocketMQ's
-#
-# Invariant: only ``wire/rocketmq`` looks into RocketMQ's origin bytes; everybody else asks here.
-#
-# Not here: making RocketMQ bytes out of other messages (``adapters/rocketmq/shown.py``).
-
-
-_I64: Final = Struct(">q")
-_TIMES_BEFORE_BODY: Final = 16
-"""reconsumeTimes, preparedTransaction and bodyLen lie right in front of the body."""
-_PREPARED_BEFORE_BODY: Final = 12
-_UNIQ_MARK: Final = UNIQ_KEY.encode() + b"\x01"
-_KEYS_MARK: Final = KEYS.encode() + b"\x01"
-_ZLIB_TYPES: Final = (0, 3)
-_TYPE_NAMES: Final = {1: "LZ4", 2: "ZSTD"}
-
-
 class RocketmqFacts:
-    """The reader of RocketMQ records; satisfies the engine's ``FactsReader``."""
+    """What others may know of a RocketMQ message (D15, D16); satisfies ``FactsReader``.
+
+    key         __SHARDINGKEY, else the first of KEYS      message id  UNIQ_KEY
+    tag         TAGS                                       born        bornTimestamp
+    attempts    reconsumeTimes                             expire      the record's own
+    deliver     the record's own, else TIMER_DELIVER_MS or ali-ons' __STARTDELIVERTIME
+    properties  those whose names are not RocketMQ's
+    """
 
     def keys(self, record: Record) -> list[bytes]:
         """The keys under which the record can be looked up: UNIQ_KEY and each of KEYS."""
         properties = record.properties
-        at, size = value_span(properties, _KEYS_MARK)
+        at, size = value_span(properties, _KEYS)
         found = properties[at : at + size].split() if size else []
-        at, size = value_span(properties, _UNIQ_MARK)
+        at, size = value_span(properties, _UNIQ)
         return [properties[at : at + size], *found] if size else found
 
     def properties(self, record: Record) -> dict[str, str]:

@@ -340,7 +340,7 @@ def _identity(broker: RocketmqBroker) -> dict[str, str]:
 # ---- ``ext`` of requests that only a name server gets -------------------------------------------
 
 
-class KeyValueHeader(Header, gc=False, kw_only=True, rename="camel"):
+class KeyValueHeader(Header, kw_only=True):
     """PUT, GET and DELETE_KV_CONFIG, GET_KVLIST_BY_NAMESPACE."""
 
     namespace: str
@@ -348,13 +348,13 @@ class KeyValueHeader(Header, gc=False, kw_only=True, rename="camel"):
     value: str = ""
 
 
-class ClusterHeader(Header, gc=False, kw_only=True, rename="camel"):
+class ClusterHeader(Header, kw_only=True):
     """GET_TOPICS_BY_CLUSTER."""
 
     cluster: str
 
 
-class BrokerHeader(Header, gc=False, kw_only=True, rename="camel"):
+class BrokerHeader(Header, kw_only=True):
     """REGISTER_BROKER, UNREGISTER_BROKER, QUERY_DATA_VERSION, BROKER_HEARTBEAT."""
 
     broker_name: str
@@ -369,13 +369,13 @@ class BrokerHeader(Header, gc=False, kw_only=True, rename="camel"):
     """Ours: a topic that is not in the registration is gone."""
 
 
-class BrokerNameHeader(Header, gc=False, kw_only=True, rename="camel"):
+class BrokerNameHeader(Header, kw_only=True):
     """WIPE_WRITE_PERM_OF_BROKER, ADD_WRITE_PERM_OF_BROKER."""
 
     broker_name: str
 
 
-class DeleteTopicHeader(Header, gc=False, kw_only=True, rename="camel"):
+class DeleteTopicHeader(Header, kw_only=True):
     """DELETE_TOPIC_IN_NAMESRV."""
 
     topic: str
