@@ -92,7 +92,7 @@ class FakeUpstream:
         """Of the last read."""
         return self._summary
 
-    def keep(self, start: Position) -> str:
+    def renew_lease(self, start: Position) -> str:
         """Remembered."""
         self.kept.append(start)
         return ""

@@ -83,7 +83,10 @@ class BrokerDirectory:
 
 
 class BulkServer(flight.FlightServerBase):
-    """Serves one data directory; pyarrow calls every method in a thread of its own."""
+    """Serves one data directory; pyarrow calls every method in a thread of its own.
+
+    It reads files and asks the broker; it holds no state that a restart would lose.
+    """
 
     def __init__(
         self,

@@ -90,7 +90,11 @@ class PumpContext:
 
 
 class Pump(asyncio.Protocol):
-    """Moves bytes between one socket and one adapter."""
+    """One connection: moves bytes between its socket and its adapter.
+
+    The adapter is called on the loop only, in the order things happened, and hears ``closed``
+    exactly once, last. The pump knows no frame of any protocol; it bounds bytes and time.
+    """
 
     def __init__(
         self,

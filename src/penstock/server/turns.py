@@ -60,7 +60,12 @@ class TurnConnection(Protocol):
 
 
 class Turns:
-    """Drives one engine on one event loop."""
+    """Drives one engine on one event loop: turns, its timer and its commits.
+
+    Everything that touches the engine runs in a turn or between two of them, on the loop's thread.
+    At most one turn is scheduled and at most one sync is out at any time. It decides nothing about
+    messages, and nothing about time but through ``pacing``.
+    """
 
     def __init__(
         self,
@@ -347,7 +352,10 @@ class SyncOutcome(NamedTuple):
 
 
 class CommitThread:
-    """Runs one job at a time beside the event loop."""
+    """Runs one sync job at a time beside the event loop, and reports each outcome on the loop.
+
+    It never touches the engine. A job that fails is reported like any other; nothing is retried.
+    """
 
     def __init__(
         self,

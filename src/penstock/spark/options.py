@@ -164,7 +164,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.endpoint.startswith(ROCKETMQ)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where rows come from, for people."""
         return self.path or self.endpoint
 
@@ -295,6 +295,6 @@ def _unknown(key: str) -> str:
 
 def _made_up_name(options: SourceOptions) -> str:
     """The same for the same question: the checkpoint's path is not known here."""
-    what = msgspec.json.encode([options.place, options.topics, options.pattern, options.filter])
+    what = msgspec.json.encode([options.location, options.topics, options.pattern, options.filter])
     topics = options.topics[0] if len(options.topics) == 1 else "topics"
     return f"{topics}-{hashlib.sha256(what).hexdigest()[:8]}"

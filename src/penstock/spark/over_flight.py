@@ -85,7 +85,7 @@ class FlightUpstream:
         """What became of the range that was read last."""
         return self._client.summary
 
-    def keep(self, start: Position) -> str:
+    def renew_lease(self, start: Position) -> str:
         """Take the lease, or renew it."""
         leased = self._client.lease(
             LeaseRequest(
@@ -189,7 +189,7 @@ class OfflineUpstream:
         """What became of the range that was read last."""
         return self._bulk.summary
 
-    def keep(self, start: Position) -> str:
+    def renew_lease(self, start: Position) -> str:
         return ""
 
     def report(

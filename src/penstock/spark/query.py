@@ -149,7 +149,7 @@ class BatchPlanner:
                 epoch=answer.epoch, offsets=answer.latest, incarnations=answer.incarnations
             ).as_json(),
             "subscription": self._options.subscription,
-            "endpoint": self._options.place,
+            "endpoint": self._options.location,
         }
         return answer
 

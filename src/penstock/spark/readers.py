@@ -372,17 +372,17 @@ class LeaseKeeper:
 
     def start(self, at: Position) -> None:
         """Take the lease for a query that stands at ``at``, and keep it."""
-        self.keep(at)
+        self.renew_lease(at)
         threading.Thread(target=self._run, name="penstock-lease", daemon=True).start()
 
     def stop(self) -> None:
         """End; the lease lives on for its time, so that a query can be started again."""
         self._ended.set()
 
-    def keep(self, at: Position) -> None:
+    def renew_lease(self, at: Position) -> None:
         """Renew the lease now; a position without offsets moves nothing."""
         try:
-            broken = self._upstream.keep(at)
+            broken = self._upstream.renew_lease(at)
         except PenstockError as problem:
             _log.warning("the lease could not be renewed: %s", problem)
             return
@@ -392,7 +392,7 @@ class LeaseKeeper:
     def _run(self) -> None:
         # Only polls move the position: this thread could be late with it.
         while not self._ended.wait(self._every_s):
-            self.keep(Position())
+            self.renew_lease(Position())
 
 
 # ---- connections --------------------------------------------------------------------------------

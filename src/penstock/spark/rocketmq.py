@@ -120,7 +120,7 @@ class RocketMqUpstream:
         """What became of the range that was read last."""
         return self._summary
 
-    def keep(self, start: Position) -> str:
+    def renew_lease(self, start: Position) -> str:
         """RocketMQ keeps nothing for a reader."""
         return ""
 

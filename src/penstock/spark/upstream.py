@@ -64,7 +64,10 @@ class ReadRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Upstream(Protocol):
-    """Where the rows of a query come from."""
+    """Where the rows of a query come from: a broker, a data directory or a RocketMQ cluster.
+
+    The driver's side resolves, polls and keeps the lease; executors read ranges and report.
+    """
 
     def resolve(self) -> SourceQueues:
         """Topics, their queues and what can be read of each."""
@@ -86,7 +89,7 @@ class Upstream(Protocol):
         """What became of the range that was read last."""
         ...
 
-    def keep(self, start: Position) -> str:
+    def renew_lease(self, start: Position) -> str:
         """Hold what is not processed yet; the text says when that was given up before."""
         ...
 

@@ -73,16 +73,16 @@ def test_the_lease_is_taken_at_the_position_and_renewed_without_one(caplog):
     upstream = FakeUpstream(orders=1)
     keeper = LeaseKeeper(upstream)
     at = Position(offsets={"orders": {"0": 5}})
-    keeper.keep(at)
-    keeper.keep(Position())
+    keeper.renew_lease(at)
+    keeper.renew_lease(Position())
     assert upstream.kept == [at, Position()]
-    upstream.keep = lambda _: "it held too much"
-    keeper.keep(at)
+    upstream.renew_lease = lambda _: "it held too much"
+    keeper.renew_lease(at)
 
     def unreachable(_):
         raise BulkError("unreachable", "nobody there")
 
-    upstream.keep = unreachable
-    keeper.keep(at)
+    upstream.renew_lease = unreachable
+    keeper.renew_lease(at)
     assert "it held too much" in caplog.text
     assert "nobody there" in caplog.text

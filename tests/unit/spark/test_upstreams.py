@@ -100,7 +100,7 @@ def test_questions_to_a_broker_carry_numbers_for_queues_and_answers_texts(client
     assert (asked.start, asked.epoch, asked.wait_ms) == ({"orders": {0: 2, 1: 5}}, 3, 3)
     assert answer.ends == {"orders": {"0": 4, "1": 6}}
     assert answer.lost == "retention removed them"
-    assert upstream.keep(START) == "it held 2 GiB"
+    assert upstream.renew_lease(START) == "it held 2 GiB"
     assert client.asked[-1].ttl_ms == 2000
     upstream.report(BatchProgress(), state="stopped")
     assert client.asked[-1] == ("etl", BatchProgress(), "stopped", "")
@@ -124,7 +124,7 @@ def test_a_data_directory_answers_at_once(client):
     assert client.asked == [(None, "ord.*")]
     assert (answer.ends, answer.starts) == ({"orders": {"1": 6}}, {"orders": {"1": 2}})
     assert upstream.at_time("orders", 5) == {"0": 5, "1": 6}
-    assert upstream.keep(START) == ""
+    assert upstream.renew_lease(START) == ""
     upstream.close()
     assert client.asked[-1] == "close"
 
