@@ -66,7 +66,7 @@ class ContentBudget:
 
 
 class ContentShare:
-    """One connection's contents."""
+    """What one connection keeps of contents that are not complete, and whether it may read on."""
 
     __slots__ = (
         "_budget",

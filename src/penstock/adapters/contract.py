@@ -26,7 +26,7 @@ Rules:
 * **Wake.** After ``receive``, ``due``, ``eof`` and ``stopping`` the pump looks at the adapter by
   itself. When anything changes at another time (the engine called the outlet), the adapter calls
   the ``wake`` it was made with: once or a hundred times, the connection is looked at once, at the
-  end of the running turn. Forgetting it means bytes that stay until somebody else stirs.
+  end of the running turn. Forgetting it means bytes that stay until the next wake.
 * **Gate.** ``is_reading`` is the valve of F2: False stops the socket. The engine's
   ``Connection.may_read`` knows when: not while the gate is closed, except that held publishes which
   still fit the connection's share do not stop the acks and requests behind them (D23). ``receive``
@@ -111,7 +111,7 @@ class Adapter(Protocol):
         ...
 
     def stopping(self, reason: str) -> None:
-        """The broker is going down: queue the protocol's farewell, if any, and set ``wants_close``.
+        """The broker is going down: queue the protocol's close, if any, and set ``wants_close``.
 
         Confirms of what is durable were handed over before.
         """

@@ -21,7 +21,6 @@ durable (``engine/commit.py``), the arithmetic of confirms (``flow/confirms.py``
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.direct_reply import DirectReplyHandler, is_pseudo
@@ -33,7 +32,9 @@ from penstock.flow.confirms import ConfirmLedger
 from penstock.model.ids import UNASSIGNED_OFFSET
 from penstock.model.record import Record
 from penstock.model.refusal import Refusal, RefusalKind
-from penstock.wire.amqp.codes import AmqpError, ReplyCode
+from penstock.wire.amqp.codes import CLASS_BASIC, AmqpError, ReplyCode
+from penstock.wire.amqp.methods.basic import Publish
+from penstock.wire.amqp.methods.channel import TxCommit
 from penstock.wire.amqp.origin import NO_CLAIMS, PublishHead
 from penstock.wire.amqp.serializer import ack_frame, confirm_frames, return_frames
 
@@ -54,16 +55,13 @@ NO_ROUTE: Final = "NO_ROUTE"
 _SILENT: Final = frozenset((RefusalKind.LENGTH_LIMIT, RefusalKind.NO_ROUTE, RefusalKind.CLOSING))
 
 
-class PublishMode(Enum):
-    """What a publisher hears of its publishes."""
-
-    PLAIN = "plain"
-    CONFIRM = "confirm"
-    TX = "tx"
-
-
 class ChannelPublisher:
-    """The publishing half of one channel."""
+    """The publishing half of one channel: plain, or in confirm mode, or in a transaction.
+
+    It routes runs of publishes and gives them to the engine, and answers for them: confirms,
+    returns, or the end of the channel. A mode once selected stays. It stores nothing: what is not
+    in a transaction is the engine's as soon as ``publish`` returns.
+    """
 
     def __init__(
         self, channel: ChannelPort, direct_replies: DirectReplyRegistry, transactions: TxBudget
@@ -71,11 +69,10 @@ class ChannelPublisher:
         self._channel: Final = channel
         self._direct_replies: Final = direct_replies
         self._transactions: Final = transactions
-        self.mode = PublishMode.PLAIN
         self.confirms: Confirms | None = None
-        """After confirm.select."""
+        """In confirm mode, after confirm.select."""
         self.tx: Transaction | None = None
-        """After tx.select: publishes and settlements wait in it."""
+        """In tx mode, after tx.select: publishes and settlements wait in it."""
         self.replies: Final = DirectReplyHandler(channel, direct_replies)
         self.published = 0
         self.dropped = self.returned = 0
@@ -110,18 +107,16 @@ class ChannelPublisher:
 
     def select_confirms(self) -> None:
         """confirm.select; again and again is fine."""
-        if self.mode is PublishMode.TX:
+        if self.tx is not None:
             raise _wrong_mode("cannot switch from tx to confirm mode")
         if self.confirms is None:
-            self.mode = PublishMode.CONFIRM
             self.confirms = Confirms(self._channel.number)
 
     def select_tx(self) -> None:
         """tx.select; again and again is fine."""
-        if self.mode is PublishMode.CONFIRM:
+        if self.confirms is not None:
             raise _wrong_mode("cannot switch from confirm to tx mode")
         if self.tx is None:
-            self.mode = PublishMode.TX
             self.tx = Transaction(self._channel, self._transactions)
 
     def commit(self) -> None:
@@ -155,7 +150,7 @@ class ChannelPublisher:
             self.confirms.nacked([token for token, _ in refusals])
             self.send_confirms()
         elif self.tx is not None and any(token < PLAIN_TOKEN for token, _ in refusals):
-            self._channel.fail(self.tx.refused().about(0, 90, 20))
+            self._channel.fail(self.tx.refused().about(0, TxCommit.class_id, TxCommit.method_id))
             return
         for token, refusal in refusals:
             # With confirms, only those from before the select have had no answer.
@@ -265,7 +260,7 @@ def _close_for(refusal: Refusal) -> AmqpError:
     # Most texts name whom to blame first; others do not.
     is_named = refusal.text.startswith(refusal.culprit)
     text = refusal.text if is_named else f"{refusal.culprit}: {refusal.text}"
-    return AmqpError(code, text).about(0, 60, 40)
+    return AmqpError(code, text).about(0, CLASS_BASIC, Publish.method_id)
 
 
 class Confirms:

@@ -41,39 +41,8 @@ POOL_PART: Final = 4
 """Transactions get one of so many parts of the publishers' pool."""
 
 
-class TxPublish(NamedTuple):
-    """Publishes that wait for the commit, checked and with their way known."""
-
-    head: PublishHead
-    route: ExchangeRoute | None
-    """None = a direct reply."""
-    records: list[Record]
-
-
-class TxAck(NamedTuple):
-    """Settlements that wait for the commit."""
-
-    apply: Callable[[], None]
-    undo: Callable[[], None]
-
-
-class _Commit:
-    """A commit whose end is awaited."""
-
-    __slots__ = ("acks", "answer", "open")
-
-    def __init__(
-        self, answer: Callable[[Method | None], None], acks: list[TxAck], publishes: int
-    ) -> None:
-        self.answer = answer
-        self.acks = acks
-        """Those that wait for the publishes."""
-        self.open = publishes
-        """Publishes that the engine has not answered."""
-
-
 class Transaction:
-    """A channel after tx.select."""
+    """What a channel after tx.select holds back, and the commits whose end it awaits."""
 
     __slots__ = ("_acks", "_budget", "_bytes", "_channel", "_commits", "_publishes", "_serial")
 
@@ -112,7 +81,7 @@ class Transaction:
         """Forget what waits; the settlements are undone, the newest first."""
         acks, self._acks = self._acks, []
         self._publishes.clear()
-        self._make_room()
+        self._release()
         for ack in reversed(acks):
             ack.undo()
 
@@ -120,7 +89,7 @@ class Transaction:
         """Do what waits; ``publish`` says how many of the publishes the engine will answer."""
         publishes, self._publishes = self._publishes, []
         acks, self._acks = self._acks, []
-        self._make_room()
+        self._release()
         self._serial += 1
         fits = self._fits(publishes)
         open_publishes = sum([publish(held) for held in publishes])
@@ -149,7 +118,7 @@ class Transaction:
         """The channel ends: what waits is forgotten, nobody hears of its commits."""
         self._publishes.clear()
         self._acks.clear()
-        self._make_room()
+        self._release()
         commits, self._commits = self._commits, {}
         for commit in commits.values():
             commit.answer(None)
@@ -160,7 +129,7 @@ class Transaction:
             raise AmqpError(ReplyCode.PRECONDITION_FAILED, text)
         self._bytes += size
 
-    def _make_room(self) -> None:
+    def _release(self) -> None:
         size, self._bytes = self._bytes, 0
         self._budget.give(self._channel.connection.connection_id, size)
 
@@ -192,6 +161,37 @@ class Transaction:
                 commit.answer(TxCommitOk())
 
         self._channel.context.engine.after_durable(say)
+
+
+class TxPublish(NamedTuple):
+    """Publishes that wait for the commit, checked and with their way known."""
+
+    head: PublishHead
+    route: ExchangeRoute | None
+    """None = a direct reply."""
+    records: list[Record]
+
+
+class TxAck(NamedTuple):
+    """Settlements that wait for the commit."""
+
+    apply: Callable[[], None]
+    undo: Callable[[], None]
+
+
+class _Commit:
+    """A commit whose end is awaited."""
+
+    __slots__ = ("acks", "answer", "open")
+
+    def __init__(
+        self, answer: Callable[[Method | None], None], acks: list[TxAck], publishes: int
+    ) -> None:
+        self.answer = answer
+        self.acks = acks
+        """Those that wait for the publishes."""
+        self.open = publishes
+        """Publishes that the engine has not answered."""
 
 
 class TxBudget:

@@ -29,7 +29,6 @@ from penstock.adapters.amqp.management.statistics import (
     vhost_key,
     vhost_statistics,
 )
-from penstock.adapters.amqp.publisher import PublishMode
 from penstock.adapters.amqp.topology.matching import Binding, to_queue
 from penstock.adapters.amqp.topology.queue import SUBSCRIPTION
 from penstock.wire.amqp.properties import Properties
@@ -115,7 +114,7 @@ def channel_view(channel: AmqpChannel, *, is_detailed: bool = False) -> dict[str
         "user": connection.user.name,
         "user_who_performed_action": connection.user.name,
         "state": channel_state(channel.engine_channel, now_ms),
-        "confirm": publishing.mode is PublishMode.CONFIRM,
+        "confirm": confirms is not None,
         "transactional": tx is not None,
         "prefetch_count": consuming.prefetch_count,
         "global_prefetch_count": consuming.global_prefetch_count,
