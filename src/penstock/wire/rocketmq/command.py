@@ -3,7 +3,7 @@
 Invariants: ``ext`` holds text only, whatever JSON types the peer used, and no nulls; a response
 carries the opaque and the serialization of its request, because ali-ons reads JSON only.
 
-Not here: the bytes (``frame.py``), what ``ext`` means for a code (``headers.py``).
+Not here: the bytes (``frames.py``), what ``ext`` means for a code (``headers.py``).
 """
 
 from enum import IntEnum

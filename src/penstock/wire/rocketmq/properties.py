@@ -4,7 +4,7 @@ A pair needs a name and a value; anything else between two separators is skipped
 with one name the last wins, as in RocketMQ. It stays bytes on its way through the broker: single
 values are found by ``value_span``, the map is made for people, filters and other protocols only.
 
-Not here: which properties become key, tag and id (``stored.py``, ``facts.py``).
+Not here: which properties become key, tag and id (``stored.py``).
 """
 
 from collections.abc import Collection, Mapping
