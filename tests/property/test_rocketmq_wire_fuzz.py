@@ -11,7 +11,7 @@ import tracemalloc
 import msgspec
 import pytest
 
-from penstock.wire.inbox import FRAME_BYTES_MAX
+from penstock.wire.frame_buffer import FRAME_BYTES_MAX
 from penstock.wire.rocketmq.bodies import (
     BatchAckBody,
     HeartbeatData,

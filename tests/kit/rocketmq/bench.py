@@ -3,7 +3,7 @@
     bench = RocketmqBench()
     client = bench.client()
     answer = client.send("orders", b"body", KEYS="k1")
-    bench.advance(10_000)               # engine and house alike
+    bench.advance(10_000)               # engine and broker alike
     bench.kill()                        # clients are gone, the log is not
 
 What a client is told without asking (checks, notices) is in ``client.told``.
@@ -51,7 +51,7 @@ BROKER_PORT = 10911
 
 
 class RocketmqBench(Workbench):
-    """A workbench with a house on it."""
+    """A workbench with a RocketMQ broker on it."""
 
     broker: RocketmqBroker
 

@@ -47,7 +47,7 @@ from penstock.wire.amqp.origin import (
     read_content_header,
     record_of,
 )
-from penstock.wire.inbox import FrameTooLarge, Inbox
+from penstock.wire.frame_buffer import FrameBuffer, FrameTooLarge
 
 HEAD: Final = Struct(">BHI")
 END: Final = bytes((FRAME_END,))
@@ -66,30 +66,30 @@ class Frame(NamedTuple):
 class AmqpFrames:
     """The stream of one peer, cut into frames one by one: for tests and our own clients."""
 
-    __slots__ = ("_inbox", "_is_greeted")
+    __slots__ = ("_buffer", "_is_greeted")
 
     def __init__(self, *, frame_max: int = FRAME_MAX_MIN, is_greeted: bool = False) -> None:
-        self._inbox = Inbox(_SIZE, frame_bytes_max=payload_max(frame_max), trailer_bytes=1)
+        self._buffer = FrameBuffer(_SIZE, frame_bytes_max=payload_max(frame_max), trailer_bytes=1)
         self._is_greeted = is_greeted
 
     def tune(self, frame_max: int) -> None:
         """Take what was negotiated; 0 = no limit but the size field's own."""
-        self._inbox.frame_bytes_max = payload_max(frame_max)
+        self._buffer.frame_bytes_max = payload_max(frame_max)
 
     def feed(self, data: bytes) -> None:
         """Take what the socket gave."""
-        self._inbox.feed(data)
+        self._buffer.feed(data)
 
     def frames(self) -> list[Frame]:
         """Every whole frame so far; an error comes with the call after the last good one."""
         if not self._is_greeted:
-            greeting = self._inbox.take(8)
+            greeting = self._buffer.take(8)
             if greeting is None:
                 return []
             check_greeting(greeting)
             self._is_greeted = True
         try:
-            raw = self._inbox.frames()
+            raw = self._buffer.frames()
         except FrameTooLarge as problem:
             raise frame_error(str(problem)) from None
         return [parse_frame(data) for data in raw]

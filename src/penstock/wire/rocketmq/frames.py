@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.wire.inbox import FRAME_BYTES_MAX, FrameTooLarge, FrameTooSmall, Inbox
+from penstock.wire.frame_buffer import FRAME_BYTES_MAX, FrameBuffer, FrameTooLarge, FrameTooSmall
 from penstock.wire.rocketmq.codes import RequestCode
 from penstock.wire.rocketmq.command import (
     FLAG_ONEWAY,
@@ -95,24 +95,24 @@ _ENCODE: Final = msgspec.json.Encoder().encode
 class RemotingFrames:
     """The bytes of one connection, cut into frames and read."""
 
-    __slots__ = ("_broken", "_inbox")
+    __slots__ = ("_broken", "_buffer")
 
     def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        self._inbox = Inbox(_LENGTH, frame_bytes_max=frame_bytes_max, least_bytes=4)
+        self._buffer = FrameBuffer(_LENGTH, frame_bytes_max=frame_bytes_max, least_bytes=4)
         self._broken: Malformed | None = None
 
     def __len__(self) -> int:
         """Bytes fed and not handed out yet."""
-        return len(self._inbox)
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> None:
         """Take what the socket gave."""
-        self._inbox.feed(data)
+        self._buffer.feed(data)
 
     def frames(self, count_max: int = 1 << 30) -> list[bytes]:
         """Whole frames as they came, for ``parse_send`` and ``decode``."""
         try:
-            return self._inbox.frames(count_max)
+            return self._buffer.frames(count_max)
         except (FrameTooLarge, FrameTooSmall) as problem:
             raise Malformed(str(problem)) from None
 

@@ -1,7 +1,7 @@
 """Bytes as they arrive, cut into whole frames: the buffer all codecs share.
 
 A peer may send one byte at a time or a thousand frames at once; both must cost linear time and
-bounded memory. The inbox therefore keeps what it was fed as one growing buffer with a read mark,
+bounded memory. It therefore keeps what it was fed as one growing buffer with a read mark,
 hands out frames as ``bytes`` and moves the rest to the front only when the dead part is the larger
 one. A frame that announces more than ``frame_bytes_max`` is refused from its length field alone,
 before anything is allocated for it (T12).
@@ -24,7 +24,7 @@ class FrameTooSmall(ValueError):
     """A length field is below what a frame needs at least; the peer is at fault."""
 
 
-class Inbox:
+class FrameBuffer:
     """A receive buffer that yields frames of one layout: ``prefix``, payload, ``trailer_bytes``.
 
     ``prefix`` unpacks to one integer, the number of bytes that follow it (trailer excluded).
