@@ -169,7 +169,36 @@ class ConsumeExecutor(ABC):
         self._to_exit = workers
         self._all_exited = asyncio.Event()
 
+    @abstractmethod
+    def start(self) -> None:
+        """Start the workers."""
+
+    @abstractmethod
+    def submit(self, request: ConsumeRequest) -> None:
+        """Have it consumed."""
+
+    @abstractmethod
+    async def stop(self, wait_ms: int) -> bool:
+        """Take nothing more; True when all calls ended within ``wait_ms``.
+
+        A listener that stops its own consumer is not waited for.
+        """
+
+    def running(self) -> list[Running]:
+        return [Running(*each) for each in self.slots if each is not None]
+
+    def current_call(self) -> Running | None:
+        """The call in which the running coroutine was asked for; None outside of listeners."""
+        worker = _worker.get()
+        call = self.slots[worker[1]] if worker is not None and worker[0] is self else None
+        return None if call is None else Running(*call)
+
+    @abstractmethod
+    def _offer(self, request: ConsumeRequest) -> None:
+        """Give it to one more worker."""
+
     def _workers_for(self, request: ConsumeRequest) -> int:
+        """As many as its batches are worth, by the moving average of how long a call takes."""
         count = len(request.batches)
         self._open.append(request)
         if not self._is_ticking:
@@ -184,15 +213,6 @@ class ConsumeExecutor(ABC):
             latest = sum([each.spent_ms for each in finished]) / len(finished)
             self._call_ms += (latest - self._call_ms) * 0.2
             request.done(request, finished)
-
-    def running(self) -> list[Running]:
-        return [Running(*each) for each in self.slots if each is not None]
-
-    def current_call(self) -> Running | None:
-        """The call in which the running coroutine was asked for; None outside of listeners."""
-        worker = _worker.get()
-        call = self.slots[worker[1]] if worker is not None and worker[0] is self else None
-        return None if call is None else Running(*call)
 
     def _exited(self) -> None:
         """A worker has ended, or is not to be waited for."""
@@ -209,25 +229,6 @@ class ConsumeExecutor(ABC):
         except TimeoutError:
             return False
         return True
-
-    @abstractmethod
-    def start(self) -> None:
-        """Start the workers."""
-
-    @abstractmethod
-    def submit(self, request: ConsumeRequest) -> None:
-        """Have it consumed."""
-
-    @abstractmethod
-    async def stop(self, wait_ms: int) -> bool:
-        """Take nothing more; True when all calls ended within ``wait_ms``.
-
-        A listener that stops its own consumer is not waited for.
-        """
-
-    @abstractmethod
-    def _offer(self, request: ConsumeRequest) -> None:
-        """Give it to one more worker."""
 
     def _tick_later(self) -> None:
         self._is_ticking = True
@@ -433,6 +434,7 @@ class ListenerInvoker:
     def _finished(
         self, batch: Batch, answer: Any, error: BaseException | None, spent_ms: float
     ) -> Finished:
+        # The usual call first: the checks below cost as much as a fast listener.
         if error is None and answer is None and spent_ms < self._timeout_ms:
             return Finished(batch, None, None, _SUCCESS, spent_ms)
         if error is None and not isinstance(answer, (ConsumeResult, Later, Suspend, type(None))):

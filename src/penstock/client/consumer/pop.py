@@ -119,14 +119,13 @@ class PopMode:
     def queues(self) -> dict[QueueRef, PopProcessQueue]:
         return {ref: loop.queue for ref, loop in self._loops.items()}
 
-    def retain(self, topic: str, queues: Collection[QueueRef]) -> bool:
-        """Pop from these queues of a topic, and from no others; True when that is a change."""
+    def retain(self, topic: str, queues: Collection[QueueRef]) -> None:
+        """Pop from these queues of a topic, and from no others."""
         now, wanted = {ref for ref in self._loops if ref.topic == topic}, set(queues)
         for ref in now - wanted:
             self._stop(ref)
         for ref in sorted(wanted - now):
             self._start(ref)
-        return now != wanted
 
     async def mode_seen(self, topic: str, mode: RequestMode | None) -> None:
         """Pull what earlier pops left in the retry topic, while the group pulls; pops read it."""
@@ -360,7 +359,6 @@ class PopLoop:
                 QueueRef(topic, ref.broker, each.handle.queue_id),
                 each.handle,
                 each.text,
-                popped_from=self.queue,
                 deadline_ms=deadline_ms,
             )
             for topic, each in zip(

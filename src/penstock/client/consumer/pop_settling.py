@@ -572,7 +572,7 @@ class PopProcessQueue(AssignedQueue):
 class PoppedMessage(ReceivedMessage):
     """A received message with its receipt."""
 
-    __slots__ = ("deadline_ms", "handle", "popped_from")
+    __slots__ = ("deadline_ms", "handle")
 
     def __init__(
         self,
@@ -581,12 +581,10 @@ class PoppedMessage(ReceivedMessage):
         handle: PopHandle,
         text: str,
         *,
-        popped_from: PopProcessQueue,
         deadline_ms: int,
     ) -> None:
         super().__init__(stored, queue, text)
         self.handle = handle
-        self.popped_from = popped_from
         self.deadline_ms = deadline_ms
         """Monotonic; from then on the broker may have given it to somebody else."""
 

@@ -103,9 +103,6 @@ class ProcessQueue:
         self.size_bytes = 0
         self.highest_pulled = NOTHING_PULLED
 
-    def __contains__(self, offset: int) -> bool:
-        return offset in self._waiting or offset in self._taken
-
     @property
     def count(self) -> int:
         return len(self._waiting) + len(self._taken)

@@ -130,17 +130,15 @@ class TopicStatistics:
 class Window:
     """A number of things and their sum over the last minute."""
 
-    __slots__ = ("_slices", "count", "total")
+    __slots__ = ("_slices", "count")
 
     def __init__(self) -> None:
         self._slices: deque[tuple[int, int, float]] = deque()
         self.count = 0
-        self.total = 0.0
 
     def add(self, count: int, value: float, now_ms: int) -> None:
         """So many things happened, together worth ``value``."""
         self.count += count
-        self.total += value
         second = now_ms // 1000
         if self._slices and self._slices[-1][0] == second:
             _, before, worth = self._slices[-1]

@@ -198,7 +198,7 @@ async def test_failures_and_successes_are_counted(member):
     assert figures.consumed_per_s > 0
 
 
-# ---- ordered next -------------------------------------------------------------------------------
+# ---- orderly actions ----------------------------------------------------------------------------
 # What follows from an ordered listener's answer.
 
 

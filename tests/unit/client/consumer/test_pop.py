@@ -362,8 +362,8 @@ async def test_while_a_group_pulls_it_pulls_what_its_pops_left_behind():
     assert subscriptions.topics() == {"t"}
 
 
-# ---- pop sharing --------------------------------------------------------------------------------
-# Queues shared by the broker's word.
+# ---- broker allocator ---------------------------------------------------------------------------
+# Queues allocated by a broker.
 
 
 QUEUES = [QueueRef("t", "b", number) for number in range(4)]
@@ -375,14 +375,13 @@ class Divided:
         return DIVIDED
 
 
-class Places:
+class Popping:
     def __init__(self):
         self.now = None
         self.mode = None
 
-    def retain(self, topic, places):
-        self.now = set(places)
-        return True
+    def retain(self, topic, queues):
+        self.now = set(queues)
 
     async def mode_seen(self, topic, mode):
         self.mode = mode
@@ -390,7 +389,7 @@ class Places:
 
 def shared(answer, places=None):
     """(what rebalancing gets, the places to pop from, how often the broker was asked)."""
-    places = places or Places()
+    places = places or Popping()
     asked = []
 
     async def ask(topic):
@@ -422,7 +421,7 @@ def test_queues_to_pull_are_the_share_and_places_to_pop_go_to_pop_mode():
 
 
 def test_pop_mode_hears_how_a_topic_is_read():
-    places = Places()
+    places = Popping()
     shared(told(1, 2, mode=RequestMode.PULL), places)
     assert places.mode is RequestMode.PULL
 
