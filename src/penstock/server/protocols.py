@@ -81,7 +81,7 @@ def _rocketmq(settings: Settings) -> list[ProtocolBinding]:
     if name_port is None and broker_port is None:
         return []
     # Imported only here: a broker without RocketMQ does not pay for it.
-    from penstock.adapters.rocketmq.admin import OperatorService
+    from penstock.adapters.rocketmq.admin import RocketmqOperatorService
     from penstock.adapters.rocketmq.factory import BrokerFactory, RocketmqStartup
     from penstock.adapters.rocketmq.name_server.server import NameServerFactory
 
@@ -92,7 +92,9 @@ def _rocketmq(settings: Settings) -> list[ProtocolBinding]:
     if name_port is not None:
         found.append(ProtocolBinding(NameServerFactory(lambda: startup.broker), name_port))
     # The first to listen opens what both share.
-    found[0] = found[0]._replace(open=startup.open, admin=lambda: OperatorService(startup.broker))
+    found[0] = found[0]._replace(
+        open=startup.open, admin=lambda: RocketmqOperatorService(startup.broker)
+    )
     if settings.rocketmq.join and broker_port is not None:
         from penstock.server.join import NameServerRegistration
 

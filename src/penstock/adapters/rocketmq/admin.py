@@ -1,6 +1,6 @@
 """What operators and their tools ask a broker: topics, messages, statistics, clients.
 
-RocketMQ's ``AdminBrokerProcessor``, and ``OperatorService`` for Penstock's own HTTP pages and
+RocketMQ's ``AdminBrokerProcessor``, and ``RocketmqOperatorService`` for Penstock's own HTTP pages and
 commands. Only what is durable is found (D7); changes are answered once they are durable.
 
 Not here: the same questions to the name server (``name_server/``), groups (``groups.py``).
@@ -56,7 +56,7 @@ from penstock.wire.rocketmq.stored import RocketmqFacts
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from penstock.adapters.rocketmq.broker import ClientConnection, RocketmqBroker
+    from penstock.adapters.rocketmq.broker import RemotingPeer, RocketmqBroker
     from penstock.adapters.rocketmq.connection import RocketmqConnection
 
 PERM_MAX: Final = 15
@@ -383,7 +383,7 @@ class ClientCall:
     __slots__ = ("caller", "client", "command", "forwarded", "is_over", "who")
 
     def __init__(
-        self, caller: RocketmqConnection, command: Command, client: ClientConnection, who: str
+        self, caller: RocketmqConnection, command: Command, client: RemotingPeer, who: str
     ) -> None:
         self.caller = caller
         self.command = command
@@ -459,7 +459,7 @@ class ClientCalls:
         while self._waiting and self._waiting[0][2].is_over:
             heapq.heappop(self._waiting)
 
-    def _client(self, group: str, client_id: str, who: str) -> ClientConnection:
+    def _client(self, group: str, client_id: str, who: str) -> RemotingPeer:
         found = self._broker.consumers.group(group)
         member = None if found is None else found.by_client_id(client_id)
         connection = (
@@ -475,7 +475,7 @@ class ClientCalls:
 # ---- operators ----------------------------------------------------------------------------------
 
 
-class OperatorService:
+class RocketmqOperatorService:
     """Operators' requests from pages and commands; satisfies ``server/admin.py``'s Desk.
 
     Topics made here keep their messages ``retention_ms`` like those of any RocketMQ client, and are

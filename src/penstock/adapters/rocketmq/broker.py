@@ -44,7 +44,7 @@ ClientResponse = Callable[[Command | None], None]
 ServiceT = TypeVar("ServiceT")
 
 
-class ClientConnection(Protocol):
+class RemotingPeer(Protocol):
     """What services may do with a live connection (``connection.RocketmqConnection``)."""
 
     wants_close: bool
@@ -105,7 +105,7 @@ class RocketmqBroker:
         self.name_server: Final = self.settings.join or name_server
         """``host:port`` of the name server that knows this broker; empty when there is none."""
         self.timers: Final = Timers()
-        self.connections: Final[dict[ConnectionId, ClientConnection]] = {}
+        self.connections: Final[dict[ConnectionId, RemotingPeer]] = {}
         """Broker connections that live."""
         self.switches: Final = GroupSwitchRegistry()
         self.consumers: Final = Membership(

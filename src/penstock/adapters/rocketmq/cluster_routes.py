@@ -40,7 +40,7 @@ RouteCallback = Callable[[TopicRouteData | None], None]
 """Gets the route; None = not known."""
 
 
-class _Entry(msgspec.Struct):
+class _CachedRoute(msgspec.Struct):
     """One topic."""
 
     route: TopicRouteData | None = None
@@ -57,7 +57,7 @@ class ClusterRoutes:
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
         self._clock = broker.clock
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _CachedRoute] = {}
         """By topic; the one asked about last is at the end."""
         self._held = 0
         self.on_request: Callable[[], None] = lambda: None
@@ -73,7 +73,7 @@ class ClusterRoutes:
         if entry is None and (len(topic) > TOPIC_CHARS_MAX or not self._has_room()):
             on_route(None)
             return
-        entry = self._entries[topic] = entry or _Entry()
+        entry = self._entries[topic] = entry or _CachedRoute()
         entry.used_ms = now_ms
         if entry.route is not None or self._held >= HELD_MAX:
             on_route(entry.route)
@@ -138,7 +138,7 @@ class ClusterRoutes:
         datas = route.queue_datas if route is not None else []
         return sum([data.read_queue_nums for data in datas if data.broker_name == own])
 
-    def _call_back(self, entry: _Entry, count: int) -> None:
+    def _call_back(self, entry: _CachedRoute, count: int) -> None:
         ready, entry.held = entry.held[:count], entry.held[count:]
         self._held -= count
         for _, on_route in ready:

@@ -1,9 +1,9 @@
 """One remoting connection of the broker: frames in, requests to their handlers, responses out.
 
 Sends take the short way (``send.py``): all of one read are parsed, checked and published as a list.
-Everything else becomes a ``Request``: it is run at once, or waits in its class (F5) and is run or
-answered "busy" later. A handler answers with ``answer``, now or any time before the connection
-goes, or raises ``ErrorResponse``; a oneway request is never answered, whatever happens.
+Everything else becomes a ``RemotingRequest``: it is run at once, or waits in its class (F5) and is
+run or answered "busy" later. A handler answers with ``answer``, now or any time before the
+connection goes, or raises ``ErrorResponse``; a oneway request is never answered, whatever happens.
 
 Invariants: a frame that cannot be read ends the connection only when nothing in it can be answered;
 requests that the peer has not seen answered are bounded by F5's capacities and F9.
@@ -200,10 +200,10 @@ class RocketmqConnection(RemotingConnection):
         if handler is None:
             self.fail(command, unknown_code(command.code))
         else:
-            Request(self, command, handler).submit()
+            RemotingRequest(self, command, handler).submit()
 
 
-class Request:
+class RemotingRequest:
     """A command between decoding and its handler; satisfies ``engine.request_queue.Request``.
 
     Whatever a handler does or raises, a request that wants an answer gets at most one here.

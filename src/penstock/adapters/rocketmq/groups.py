@@ -76,7 +76,7 @@ from penstock.wire.rocketmq.headers import (
 )
 
 if TYPE_CHECKING:
-    from penstock.adapters.rocketmq.broker import ClientConnection, LockedQueue, RocketmqBroker
+    from penstock.adapters.rocketmq.broker import LockedQueue, RemotingPeer, RocketmqBroker
     from penstock.adapters.rocketmq.connection import RocketmqConnection
     from penstock.wire.rocketmq.bodies import TopicRouteData
 
@@ -296,7 +296,7 @@ class GroupChangeNotifier:
                     _log.debug("a group is forgotten", extra=_where(notice))
         return refusal
 
-    def connections_of(self, group: str) -> list[ClientConnection]:
+    def connections_of(self, group: str) -> list[RemotingPeer]:
         """The connections of a group's members that still live."""
         found = self._broker.consumers.group(group)
         if found is None:

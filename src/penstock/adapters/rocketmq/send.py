@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.adapters.rocketmq import transactions
-from penstock.adapters.rocketmq.broker import ClientConnection
+from penstock.adapters.rocketmq.broker import RemotingPeer
 from penstock.adapters.rocketmq.delay import DELAY_NAMES, DelayRefused, plan_delay
 from penstock.adapters.rocketmq.group_registry import GroupRegistry
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX, dlq_topic
@@ -91,7 +91,7 @@ class CallbackPublication(Publication, gc=False):
 class SendHandler:
     """Everything that one connection publishes."""
 
-    def __init__(self, connection: ClientConnection, channel: Channel) -> None:
+    def __init__(self, connection: RemotingPeer, channel: Channel) -> None:
         broker = connection.broker
         self._connection = connection
         self._broker = broker
@@ -570,7 +570,7 @@ class _PendingBatch:
     def __init__(
         self,
         handler: SendHandler,
-        connection: ClientConnection,
+        connection: RemotingPeer,
         send: SendFrame,
         queue_number: int,
         count: int,

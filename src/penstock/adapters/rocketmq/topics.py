@@ -43,7 +43,7 @@ FOREIGN_PREFIXES: Final = ("amq.gen-", "penstock.")
 READ_WRITE: Final = int(Perm.READ | Perm.WRITE)
 
 
-class TopicRow(msgspec.Struct, frozen=True):
+class RocketmqTopicRow(msgspec.Struct, frozen=True):
     """A definition of kind ``rocketmq.topic``.
 
     It speaks of one topic, not of whoever has the name after another protocol deleted that one.
@@ -85,9 +85,9 @@ class TopicRegistry:
         self._clock = clock
         self._topics: dict[str, RocketmqTopic] = {}
         """Only topics that exist: bounded by ``topics.queues_max``."""
-        self._configs: dict[str, TopicRow] = {}
+        self._configs: dict[str, RocketmqTopicRow] = {}
         for name, body in engine.definitions(TOPIC_KIND).items():
-            self._configs[name] = msgspec.json.decode(body, type=TopicRow)
+            self._configs[name] = msgspec.json.decode(body, type=RocketmqTopicRow)
         self.version = DataVersion(timestamp=clock.wall_ms())
         """Changes whenever a topic does: name servers compare it."""
         self.on_change: Callable[[], None] = lambda: None
@@ -185,7 +185,7 @@ class TopicRegistry:
             topic = self._engine.create_topic(neutral, queues=queues, policy=policy)
         elif len(topic.queues) < queues:
             topic = self._engine.grow_topic(neutral, queues)
-        row = self._configs[name] = TopicRow(topic.topic_id, config)
+        row = self._configs[name] = RocketmqTopicRow(topic.topic_id, config)
         self._engine.define(TOPIC_KIND, name, msgspec.json.encode(row))
         self._changed()
         rmq_topic = self._topics[name] = RocketmqTopic(name, topic, config)

@@ -25,7 +25,7 @@ from collections import Counter
 from heapq import heappop, heappush
 from typing import Final
 
-from penstock.adapters.rocketmq.broker import ClientConnection, RocketmqBroker
+from penstock.adapters.rocketmq.broker import RemotingPeer, RocketmqBroker
 from penstock.adapters.rocketmq.naming import RETRY_PREFIX
 from penstock.adapters.rocketmq.requests import ErrorResponse, system_error
 from penstock.model.ids import ConnectionId
@@ -51,7 +51,8 @@ from penstock.wire.rocketmq.stored import (
 
 logger = logging.getLogger(__name__)
 
-CHECKS_PER_LOOK_MAX: Final = 500
+CHECKS_PER_SCAN_MAX: Final = 500
+"""Questions asked in one go: more would hold the loop."""
 
 HALF_KIND: Final = "rocketmq.half"
 MAX_CHECKS_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -72,45 +73,28 @@ _ROLLBACK: Final = int(SysFlag.TRANSACTION_ROLLBACK)
 _FACTS: Final = RocketmqFacts()
 
 
-# On the way in: what ``send.py`` asks.
-
-
-def is_half(topic: str, properties: bytes) -> bool:
-    """True for a message that is to wait for its producer's decision."""
-    if b"TRAN_MSG" not in properties or topic.startswith(RETRY_PREFIX):
-        return False
-    return value_of(properties, TRAN_MSG).lower() == b"true"
-
-
-def half_properties(properties: bytes) -> bytes:
-    """The properties of a half message as it is stored."""
-    unique_key = value_of(properties, UNIQ_KEY)
-    if not unique_key:
-        return properties
-    return with_property(properties, TRANSACTION_ID, unique_key.decode("utf-8", "replace"))
-
-
-def committed_flag(sys_flag: int) -> int:
-    """The sysFlag a half message is stored with: readers see it only once it is committed."""
-    return sys_flag & ~_TRANSACTION_BITS | _COMMIT
-
-
-def make_half(record: Record) -> None:
-    """Let the record of a half message wait for a decision and for no time."""
-    record.reshape(flags=record.flags | RecordFlag.DELAYED, deliver_ms=0)
+def end_transaction(connection: RemotingPeer, command: Command) -> None:
+    """END_TRANSACTION; usually oneway."""
+    header = parse(EndTransactionHeader, command)
+    if header.commit_or_rollback not in (_COMMIT, _ROLLBACK):
+        connection.answer(command)  # "unknown": the producer will be asked again
+        return
+    broker = connection.broker
+    broker.service(TransactionService).end(header)
+    broker.engine.after_durable(lambda: connection.answer(command))
 
 
 class TransactionService:
-    """The half messages without a decision."""
+    """The half messages without a decision, and the questions to their producers."""
 
     def __init__(self, broker: RocketmqBroker) -> None:
         self._broker = broker
         self._settings = broker.settings
         # Position -> how often its producers were asked; bounded by transactions_open_max.
         self._open: dict[int, int] = {}
-        self._asks: list[tuple[int, int]] = []
+        self._due_checks: list[tuple[int, int]] = []
         """(when to ask next by monotonic time, position); what is closed meanwhile stays in it."""
-        self._look_ms = 0
+        self._scan_ms = 0
         self._ended: Counter[str] = Counter()
         self._recover()
         broker.timers.add(self)
@@ -155,16 +139,16 @@ class TransactionService:
 
     def next_deadline_ms(self) -> int:
         """When the next question is due, or the next look at what is open."""
-        return min(self._look_ms, self._asks[0][0]) if self._asks else self._look_ms
+        return min(self._scan_ms, self._due_checks[0][0]) if self._due_checks else self._scan_ms
 
     def due(self, now_ms: int) -> None:
         """Ask what is to be asked now."""
-        if now_ms >= self._look_ms:
-            self._look()
-        for _ in range(CHECKS_PER_LOOK_MAX):
-            if not self._asks or self._asks[0][0] > now_ms:
+        if now_ms >= self._scan_ms:
+            self._scan()
+        for _ in range(CHECKS_PER_SCAN_MAX):
+            if not self._due_checks or self._due_checks[0][0] > now_ms:
                 break
-            _, position = heappop(self._asks)
+            _, position = heappop(self._due_checks)
             if position in self._open:
                 self._check(position, now_ms)
         self._report()
@@ -183,16 +167,16 @@ class TransactionService:
             broker.engine.cancel_delayed(position)
             self._close(position)
         elif checks == 0 and wait_ms > 0:
-            heappush(self._asks, (now_ms + wait_ms, position))
+            heappush(self._due_checks, (now_ms + wait_ms, position))
         elif checks >= self._settings.transaction_checks_max:
             self._give_up(position)
         else:
             self._open[position] = checks + 1
             broker.engine.define(HALF_KIND, str(position), b"%d" % (checks + 1))
-            heappush(self._asks, (now_ms + self._settings.transaction_check_ms, position))
-            self._ask(record)
+            heappush(self._due_checks, (now_ms + self._settings.transaction_check_ms, position))
+            self._push_check(record)
 
-    def _ask(self, record: Record) -> None:
+    def _push_check(self, record: Record) -> None:
         """Ask some living client of the producer group, if there is one."""
         broker = self._broker
         properties = record.properties
@@ -253,28 +237,28 @@ class TransactionService:
             return
         self._open[position] = 0
         wait_ms = self._immunity_ms(record)
-        heappush(self._asks, (self._broker.clock.monotonic_ms() + wait_ms, position))
+        heappush(self._due_checks, (self._broker.clock.monotonic_ms() + wait_ms, position))
         self._broker.timers.reschedule()
 
     def _close(self, position: int) -> None:
         if self._open.pop(position, 0):
             self._broker.engine.define(HALF_KIND, str(position), None)
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         """Bring what is open in line with what the engine holds."""
-        self._look_ms = self._broker.clock.monotonic_ms() + self._settings.transaction_check_ms
+        self._scan_ms = self._broker.clock.monotonic_ms() + self._settings.transaction_check_ms
         waiting = self._broker.engine.undecided()
         for position in waiting:
             self._add(position, None)
         if len(self._open) > len(waiting):
             for position in self._open.keys() - set(waiting):
                 self._close(position)
-        if len(self._asks) > 2 * len(self._open) + CHECKS_PER_LOOK_MAX:
-            self._asks = sorted(each for each in self._asks if each[1] in self._open)
+        if len(self._due_checks) > 2 * len(self._open) + CHECKS_PER_SCAN_MAX:
+            self._due_checks = sorted(each for each in self._due_checks if each[1] in self._open)
 
     def _recover(self) -> None:
         engine = self._broker.engine
-        self._look()
+        self._scan()
         for key, text in engine.definitions(HALF_KIND).items():
             if int(key) in self._open:
                 self._open[int(key)] = int(text)
@@ -298,15 +282,32 @@ class TransactionService:
                 engine.note_keys(queue.topic, _FACTS.keys(record), position)
 
 
-def end_transaction(connection: ClientConnection, command: Command) -> None:
-    """END_TRANSACTION; usually oneway."""
-    header = parse(EndTransactionHeader, command)
-    if header.commit_or_rollback not in (_COMMIT, _ROLLBACK):
-        connection.answer(command)  # "unknown": the producer will be asked again
-        return
-    broker = connection.broker
-    broker.service(TransactionService).end(header)
-    broker.engine.after_durable(lambda: connection.answer(command))
+# ---- the record of a half message, for ``send.py`` -----------------------------------------------
+
+
+def is_half(topic: str, properties: bytes) -> bool:
+    """True for a message that is to wait for its producer's decision."""
+    if b"TRAN_MSG" not in properties or topic.startswith(RETRY_PREFIX):
+        return False
+    return value_of(properties, TRAN_MSG).lower() == b"true"
+
+
+def half_properties(properties: bytes) -> bytes:
+    """The properties of a half message as it is stored."""
+    unique_key = value_of(properties, UNIQ_KEY)
+    if not unique_key:
+        return properties
+    return with_property(properties, TRANSACTION_ID, unique_key.decode("utf-8", "replace"))
+
+
+def committed_flag(sys_flag: int) -> int:
+    """The sysFlag a half message is stored with: readers see it only once it is committed."""
+    return sys_flag & ~_TRANSACTION_BITS | _COMMIT
+
+
+def make_half(record: Record) -> None:
+    """Let the record of a half message wait for a decision and for no time."""
+    record.reshape(flags=record.flags | RecordFlag.DELAYED, deliver_ms=0)
 
 
 def _group_of(record: Record) -> str:
