@@ -1,7 +1,7 @@
 """What operators and their tools ask a broker: topics, messages, statistics, clients.
 
-RocketMQ's ``AdminBrokerProcessor``, and ``RocketmqOperatorService`` for Penstock's own HTTP pages and
-commands. Only what is durable is found (D7); changes are answered once they are durable.
+RocketMQ's ``AdminBrokerProcessor``, and ``RocketmqOperatorService`` for Penstock's own HTTP pages
+and commands. Only what is durable is found (D7); changes are answered once they are durable.
 
 Not here: the same questions to the name server (``name_server/``), groups (``groups.py``).
 """
@@ -476,7 +476,7 @@ class ClientCalls:
 
 
 class RocketmqOperatorService:
-    """Operators' requests from pages and commands; satisfies ``server/admin.py``'s Desk.
+    """Operators' requests from pages and commands; satisfies ``server.admin.ProtocolAdmin``.
 
     Topics made here keep their messages ``retention_ms`` like those of any RocketMQ client, and are
     told to name servers. A reset is announced to members with their next pull, as request 222 does
