@@ -67,7 +67,7 @@ class AmqpBroker:
         self.transactions: Final = TxBudget(
             engine.inflight_pool, settings.flow.connection_bytes_max
         )
-        self.replies: Final = DirectReplyRegistry()
+        self.direct_replies: Final = DirectReplyRegistry()
         """Requesters that wait for direct replies."""
         self.vhosts: Final[dict[str, VirtualHost]] = {}
         self.limits: Final = TopologyLimits(settings.amqp, self.vhosts)

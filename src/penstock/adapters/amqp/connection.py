@@ -120,7 +120,7 @@ class ConnectionHost(Protocol):
     @property
     def transactions(self) -> TxBudget: ...
     @property
-    def replies(self) -> DirectReplyRegistry: ...
+    def direct_replies(self) -> DirectReplyRegistry: ...
 
     def content_share(self, name: str, wake: Callable[[], None]) -> ContentShare:
         """What a new connection keeps of contents that are not complete."""
@@ -446,7 +446,7 @@ class AmqpConnection:
                 f"channel_max ({limit})"
             )
             raise AmqpError(ReplyCode.NOT_ALLOWED, text)
-        channel = AmqpChannel(number, self, self._host.replies, self._host.transactions)
+        channel = AmqpChannel(number, self, self._host.direct_replies, self._host.transactions)
         self.channels[number] = channel
         channel.answer(ChannelOpenOk())
 

@@ -59,11 +59,11 @@ PRIORITY: Final = "x-priority"
 def consume(channel: AmqpChannel, method: Consume) -> None:
     consumers = channel.consumers
     tag = method.consumer_tag or new_tag()
-    replies = channel.publisher.replies
-    if tag in consumers.by_tag or (replies.consumer and replies.consumer.tag == tag):
+    direct_reply = channel.publisher.direct_reply
+    if tag in consumers.by_tag or (direct_reply.consumer and direct_reply.consumer.tag == tag):
         raise AmqpError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
     if method.queue == DIRECT_REPLY_QUEUE:
-        replies.consume(method, tag, consumers.unacked.skip)
+        direct_reply.consume(method, tag, consumers.unacked.skip)
     else:
         _attach(channel, method, tag)
     if not method.is_nowait:
@@ -91,8 +91,8 @@ def _attach(channel: AmqpChannel, method: Consume, tag: str) -> None:
 
 def check_exclusive(queue: AmqpQueue, method: Consume) -> None:
     """Refuse whoever would share a queue with an exclusive consumer."""
-    is_in_line = queue.subscription.options.mode is Mode.SINGLE_ACTIVE
-    wants_all = method.is_exclusive and (queue.consumers > 0 or is_in_line)
+    is_single_active = queue.subscription.options.mode is Mode.SINGLE_ACTIVE
+    wants_all = method.is_exclusive and (queue.consumers > 0 or is_single_active)
     if queue.exclusive_consumer or wants_all:
         text = f"queue '{queue.name}' in vhost '{queue.vhost_name}' in exclusive use"
         raise AmqpError(ReplyCode.ACCESS_REFUSED, text)
@@ -104,7 +104,7 @@ def cancel(channel: AmqpChannel, method: Cancel) -> None:
     if tag in channel.consumers.by_tag:
         channel.consumers.remove(tag)
     else:
-        channel.publisher.replies.cancel(tag)
+        channel.publisher.direct_reply.cancel(tag)
     if not method.is_nowait:
         channel.answer(CancelOk(tag))
 

@@ -73,7 +73,7 @@ class ChannelPublisher:
         """In confirm mode, after confirm.select."""
         self.tx: Transaction | None = None
         """In tx mode, after tx.select: publishes and settlements wait in it."""
-        self.replies: Final = DirectReplyHandler(channel, direct_replies)
+        self.direct_reply: Final = DirectReplyHandler(channel, direct_replies)
         self.published = 0
         self.dropped = self.returned = 0
         """What no queue was there for, by what became of it."""
@@ -97,7 +97,7 @@ class ChannelPublisher:
             check_claims(claims, self._channel.connection.user)
             now_ms = self._channel.context.clock.wall_ms()
             if is_pseudo(claims.reply_to):
-                records = self.replies.addressed(head, records, now_ms)
+                records = self.direct_reply.addressed(head, records, now_ms)
             if claims.has_copies:
                 for each in records:
                     record, keys = with_copies(head, each, now_ms)
@@ -128,7 +128,7 @@ class ChannelPublisher:
 
     def close(self) -> None:
         """The channel ends; what the engine has goes on."""
-        self.replies.close()
+        self.direct_reply.close()
         if self.tx is not None:
             self.tx.close()
 

@@ -164,7 +164,7 @@ def _ends(channel: AmqpChannel, method: Bind | Unbind) -> tuple[str, str, str]:
 
 def _look_for_reply_queue(channel: AmqpChannel, name: str, *, is_nowait: bool) -> None:
     """Direct reply-to has no queue to declare: it is there, or it is not."""
-    if not channel.publisher.replies.exists(name):
+    if not channel.publisher.direct_reply.exists(name):
         raise no_queue(name, channel.vhost.name)
     channel.last_queue = name
     if not is_nowait:

@@ -115,7 +115,7 @@ def test_a_reply_to_nobody_is_unroutable(bench, asker, server, how):
     wait_for_replies(asker)
     key = address(bench, asker)
     gone(asker, how)
-    assert len(bench.broker.replies) == 0
+    assert len(bench.broker.direct_replies) == 0
     server.call(1, ConfirmSelect())
     server.publish(1, "", key, b"1")
     server.publish(1, "", key, b"2", is_mandatory=True)
