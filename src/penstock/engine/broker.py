@@ -593,7 +593,7 @@ class Engine:
             is_store_busy=commits.busy.is_busy(chain.now_ms),
             is_failed=commits.failure is not None,
             topics=tuple(topic_statistics(each, wall_ms) for each in self.topics()),
-            requests=self.request_queue.figures(),
+            requests=self.request_queue.statistics(),
         )
 
     # Parts.

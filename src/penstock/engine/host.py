@@ -4,7 +4,7 @@ The engine implements ``Host`` once, tests implement it with a handful of lines.
 delivery side does to the outside goes through it: reading records, saving settlements, burying dead
 letters, asking for a turn.
 
-Not here: how peers are spoken to (``ports.Outlet``).
+Not here: how peers are spoken to (``connection.Outlet``).
 """
 
 from __future__ import annotations
@@ -176,25 +176,25 @@ class Host(Protocol):
         ...
 
 
-# ---- delayed room -------------------------------------------------------------------------------
-# How many messages all subscriptions together may skip until their time (D14, law 2).
-#
-# A delayed message that a reader passed over is remembered, by its offset, until it is due. Each is
-# small, but a thousand subscriptions of one topic would each remember all of them: so the bound is
-# the process's, not each queue's.
-#
-# Who spends: a lane that puts a message aside. Who grants: the message's time, or its settlement.
-# Who stops: a lane that has ``OWN_MIN`` aside already reads no further while the room is full; one
-# that has fewer goes on, so that nobody stands still because of others (law 8). What wakes it: an
-# eighth of the room being free again.
+# ---- delayed budget -----------------------------------------------------------------------------
 
 
 OWN_MIN: Final = 16
-"""What a lane may put aside in any case; about as large as the lane itself."""
+"""What a cursor may put aside in any case; about as large as the cursor itself."""
 
 
 class DelayedBudget:
-    """A count shared by all lanes."""
+    """How many messages all subscriptions together may skip until their time (D14, law 2).
+
+    A delayed message that a reader passed over is remembered, by its offset, until it is due. Each
+    is small, but a thousand subscriptions of one topic would each remember all of them: so it is the
+    process that is bounded, not each queue.
+
+    Who spends: a cursor that puts a message aside. Who grants: the message's time, or its
+    settlement. Who stops: a cursor that has ``OWN_MIN`` aside already reads no further while the
+    budget is used up; one that has fewer goes on, so that nobody stands still because of others
+    (law 8). What wakes it: an eighth of the budget being free again.
+    """
 
     __slots__ = ("_low", "_waiting", "_wake", "count", "count_max", "is_full", "own_min")
 
@@ -215,7 +215,7 @@ class DelayedBudget:
     def remove(self, count: int = 1) -> None:
         """So many are not aside any more."""
         self.count -= count
-        assert self.count >= 0, "more taken out of the room than were in it"
+        assert self.count >= 0, "more taken out of the budget than were in it"
         if self.is_full and self.count <= self._low:
             self.is_full = False
             waiting, self._waiting = self._waiting, {}
@@ -223,7 +223,7 @@ class DelayedBudget:
                 self._wake(subscription)
 
     def wait(self, subscription: Awaiting) -> None:
-        """Wake it when there is room again."""
+        """Wake it when some of it is free again."""
         self._waiting[subscription] = None
 
     def forget(self, subscription: Awaiting) -> None:

@@ -88,7 +88,7 @@ class PullResult(msgspec.Struct):
 
 
 class PullOutlet(Protocol):
-    """The part of ``ports.Outlet`` that concerns pulls."""
+    """The part of ``connection.Outlet`` that concerns pulls."""
 
     def answered(self, pull: Pull, result: PullResult) -> None:
         """A held pull has its answer."""

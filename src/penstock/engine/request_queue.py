@@ -46,7 +46,7 @@ class RequestQueue:
         self._queues: FastFailQueues[Request] = FastFailQueues(REQUEST_CLASSES)
         self._ran = 0
         # (class, kind of refusal) -> how many: both sets are small and ours.
-        self._turned_away: Counter[tuple[str, str]] = Counter()
+        self._refused_early: Counter[tuple[str, str]] = Counter()
         self.is_used = False
         """False while nothing waits: spares several looks per turn."""
 
@@ -72,11 +72,11 @@ class RequestQueue:
         self._ran += count
         return True
 
-    def turned_away(self, class_name: str, refusal: Refusal, count: int = 1) -> None:
-        """Requests were refused at the door, as ``Engine.refuse_now`` said; only counted here."""
-        self._turned_away[class_name, refusal.kind.value] += count
+    def count_refused(self, class_name: str, refusal: Refusal, count: int = 1) -> None:
+        """Requests were refused before they came here (``Engine.refuse_now``); only counted."""
+        self._refused_early[class_name, refusal.kind.value] += count
 
-    def figures(self) -> tuple[RequestClassStatistics, ...]:
+    def statistics(self) -> tuple[RequestClassStatistics, ...]:
         """Every class, for observers."""
         now_ms = self._chain.now_ms
         found = []
@@ -84,7 +84,7 @@ class RequestQueue:
             refused = {
                 cause.value: count for cause, count in self._queues.refused(each.name).items()
             }
-            for (class_name, kind), count in self._turned_away.items():
+            for (class_name, kind), count in self._refused_early.items():
                 if class_name == each.name:
                     refused[kind] = count
             found.append(

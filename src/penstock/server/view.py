@@ -105,7 +105,7 @@ class BrokerView:
         self.take_events()
         return flow_page(
             self._engine.flow_map(self._clock.monotonic_ms(), STAGES_MAX),
-            requests=self._engine.request_queue.figures(),
+            requests=self._engine.request_queue.statistics(),
             limits=self._limits(),
             events=self.events.recent,
             clock=self._clock,

@@ -223,7 +223,7 @@ class RemotingRequest:
         engine = self._connection.broker.engine
         if class_name == SEND and (refusal := engine.refuse_now()) is not None:
             code, remark = refusal_response(refusal, is_arrival=True)
-            engine.request_queue.turned_away(class_name, refusal)
+            engine.request_queue.count_refused(class_name, refusal)
             self._connection.answer(command, code, remark=remark)
             return
         ext = command.ext

@@ -123,7 +123,7 @@ class SendHandler:
         refusal = self._broker.engine.refuse_now()
         if refusal is not None:
             code, remark = refusal_response(refusal, is_arrival=True)
-            self._request_queue.turned_away(SEND, refusal, len(sends))
+            self._request_queue.count_refused(SEND, refusal, len(sends))
             for send in sends:
                 self.fail(send, code, remark)
         elif self._request_queue.admit(SEND, len(sends)):

@@ -65,7 +65,7 @@ class ConsumerRefusal(msgspec.Struct, frozen=True):
 
 
 class ConsumerOutlet(Protocol):
-    """The part of ``ports.Outlet`` that concerns consumers."""
+    """The part of ``connection.Outlet`` that concerns consumers."""
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Messages for this consumer, within what is available to it."""
@@ -311,6 +311,10 @@ class PendingEntries:
     is settled from its beginning (``add_run``, ``take_run``), and no object per message is made.
     Whoever needs anything else calls ``spill`` first, which turns all runs into entries; a message
     is spilled at most once.
+
+    AMQP's ledger of delivery tags (``UnackedTags``) is not a copy of it: that one belongs to a
+    channel and is in the order of tags, over several queues; this one belongs to a queue and goes
+    by offset. One ledger for both would need an entry per message here, which runs avoid.
     """
 
     __slots__ = ("_batches", "_entries", "_runs", "deadlines", "messages")

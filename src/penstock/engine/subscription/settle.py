@@ -73,7 +73,13 @@ class Settler:
     def settle(
         self, cursor: QueueCursor, offsets: Sequence[int], cause: Cause = Cause.ACKED
     ) -> int:
-        """These offsets are done, whoever had them; returns how many were not before."""
+        """These offsets are done, whoever had them; returns how many were not before.
+
+        The usual list is neighbours from the beginning of a run: one step each for flight, limits
+        and cursor. Any other list goes entry by entry; what is *odd* in it (no single message in
+        flight: inside a batch, waiting for redelivery, settled before, never delivered) is looked
+        at once the cursor knows it as settled.
+        """
         if (taken := cursor.pending.take_run(offsets)) is not None:
             # Never delivered before, so none of them has a count.
             for returned in taken:

@@ -301,7 +301,7 @@ def test_every_way_of_being_refused_is_counted(bench):
     waiting = bench.engine.request_queue
     bench.clock.advance(150)
     bench.engine.turn()
-    (send,) = [each for each in waiting.figures() if each.request_class == "send"]
+    (send,) = [each for each in waiting.statistics() if each.request_class == "send"]
     assert (send.waiting, send.age_ms, send.age_ms_max, send.capacity) == (1, 150, 200, 10_000)
     bench.clock.advance(50)
     bench.engine.turn()
@@ -309,7 +309,7 @@ def test_every_way_of_being_refused_is_counted(bench):
     bench.engine.turn()
     write(client)
     write(client)
-    (send,) = [each for each in waiting.figures() if each.request_class == "send"]
+    (send,) = [each for each in waiting.statistics() if each.request_class == "send"]
     assert (send.waiting, send.age_ms) == (0, 0)
     assert send.refused == {"overload": 0, "age": 1, "store": 0, "busy": 2}
     end(bench, job)

@@ -1,4 +1,4 @@
-"""The way out: demand decides how much, the lane what, the round who; one list per consumer."""
+"""The way out: demand decides how much, the cursor what, the round who; one list per consumer."""
 
 import pytest
 
