@@ -187,8 +187,8 @@ class DelayedBudget:
     """How many messages all subscriptions together may skip until their time (D14, law 2).
 
     A delayed message that a reader passed over is remembered, by its offset, until it is due. Each
-    is small, but a thousand subscriptions of one topic would each remember all of them: so it is the
-    process that is bounded, not each queue.
+    is small, but a thousand subscriptions of one topic would each remember all of them: so the
+    process is bounded, not each queue.
 
     Who spends: a cursor that puts a message aside. Who grants: the message's time, or its
     settlement. Who stops: a cursor that has ``OWN_MIN`` aside already reads no further while the
