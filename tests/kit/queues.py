@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Unpack
 
-from penstock.engine.host import Awaiting, DelayedBudget, IndexEntry, SubscribedQueue
+from penstock.engine.host import DelayedBudget, HostedSubscription, IndexEntry, SubscribedQueue
 from penstock.engine.subscription.consumer import Consumer, ConsumerKeywords, Delivery
 from penstock.engine.subscription.subscription import Subscription
 from penstock.flow.budgets import UnsentLimit, UnsentPool
@@ -170,8 +170,8 @@ class MemoryHost:
         self.delayed_budget = DelayedBudget(self.topics.delayed_in_memory_max, self.wake)
         self.transient_floor = 0
         self.records: dict[int, Record | None] = {}
-        self.awake: dict[Awaiting, None] = {}
-        self.noted: dict[Awaiting, None] = {}
+        self.awake: dict[HostedSubscription, None] = {}
+        self.noted: dict[HostedSubscription, None] = {}
         self.burials: list[DeadLetterFormat] = []
         self.carried: list[tuple[Record, int]] = []
         self.saved: list[Settlement] = []
@@ -194,11 +194,11 @@ class MemoryHost:
         found = [record for at in positions if (record := self.records.get(at)) is not None]
         return found if len(found) == len(positions) else None
 
-    def wake(self, subscription: Awaiting) -> None:
+    def wake(self, subscription: HostedSubscription) -> None:
         """It gets a dispatch with the next ``run``."""
         self.awake[subscription] = None
 
-    def note_settlement(self, subscription: Awaiting) -> None:
+    def note_settlement(self, subscription: HostedSubscription) -> None:
         """It is asked with the next ``save``."""
         self.noted[subscription] = None
 

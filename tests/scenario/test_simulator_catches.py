@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from kit.simulator import SimulationFailed, simulate
-from penstock.engine.commit import Settling
+from penstock.engine.commit import SettlementBuffer
 from penstock.engine.connection import Connection
 from penstock.engine.publish import PublishPipeline
 from penstock.engine.subscription.consumer import Consumer
@@ -51,7 +51,7 @@ def test_confirms_before_the_sync_are_noticed(monkeypatch):
 
 
 def test_acks_forgotten_by_a_second_restart_are_noticed(monkeypatch):
-    monkeypatch.setattr(Settling, "replayed", nothing)
+    monkeypatch.setattr(SettlementBuffer, "replayed", nothing)
     text = first_failure(first_seed=110)  # two restarts that matter are rare: one in fifty
     assert "(P2)" in text or "its ack was durable (P1)" in text
 

@@ -20,13 +20,18 @@ from typing import Final, cast
 
 import msgspec
 
-from penstock.engine.commit import Answers, Commits, Settling
+from penstock.engine.commit import Commits, PublisherReplies, SettlementBuffer
 from penstock.engine.connection import Connection, ConnectionOptions, Outlet
 from penstock.engine.dead_letter import DeadLetters
 from penstock.engine.delay import Delays
 from penstock.engine.flow_context import FlowContext
-from penstock.engine.flow_map import EVERY_STAGE, FLOW_TOPIC, FlowMap, FlowMapper, SystemTopic
-from penstock.engine.host import Awaiting, DelayedBudget, SubscribedQueue, SubscriptionOptions
+from penstock.engine.flow_map import EVERY_STAGE, FLOW_TOPIC, FlowEventsTopic, FlowMap, FlowMapper
+from penstock.engine.host import (
+    DelayedBudget,
+    HostedSubscription,
+    SubscribedQueue,
+    SubscriptionOptions,
+)
 from penstock.engine.ports import DeadLetterFormat, FactsReader
 from penstock.engine.publish import Admission, FrameBuilder, PublishPipeline
 from penstock.engine.pull import Pull, PullService
@@ -100,9 +105,9 @@ class Engine:
         self._connections: dict[ConnectionId, Connection] = {}
         self._removal_watchers: list[Callable[[Topic], None]] = []
         # From here on everything is made of what is above it.
-        self._answers = Answers(self.counters)
+        self._replies = PublisherReplies(self.counters)
         self._registry = Registry(store, chain)
-        self._settling = Settling(chain)
+        self._settlements = SettlementBuffer(chain)
         self._dead_letters = DeadLetters(
             chain, self._registry.topics.get, dead_letter_formats or {}
         )
@@ -115,8 +120,8 @@ class Engine:
         self.queries = self._query_service(settings)
         """Spark queries: readers of the bulk lane (``spark/query_service.py``)."""
         arrivals = Arrivals(chain, held_pulls, self.pulls, self.queries)
-        self._commits = Commits(store, chain, settings, self._answers, arrivals.durable)
-        self.flow_topic = SystemTopic(
+        self._commits = Commits(store, chain, settings, self._replies, arrivals.durable)
+        self.flow_topic = FlowEventsTopic(
             FLOW_TOPIC, chain, self._registry, self._commits, is_on=settings.flow.events_topic
         )
         """Where flow edges are told to whoever consumes ``penstock.flow``."""
@@ -129,7 +134,7 @@ class Engine:
             chain,
             settings.storage,
             self._registry,
-            self._settling,
+            self._settlements,
             lowest_kept=self.queries.registry.lowest_kept,
         )
         self._deletion = TopicDeletion(
@@ -142,9 +147,9 @@ class Engine:
         return EngineHost(
             self._chain,
             self._store,
-            self._settling,
+            self._settlements,
             self._dead_letters,
-            cast("Callable[[Awaiting], None]", self._dispatch_queue.wake),
+            cast("Callable[[HostedSubscription], None]", self._dispatch_queue.wake),
             transient_floor=transient_floor,
         )
 
@@ -171,7 +176,7 @@ class Engine:
             Admission(self._chain.clock, settings, self.alarms, self._dead_letter_refused),
             self._frame_builder,
             delays=self._delays,
-            answers=self._answers,
+            replies=self._replies,
             counters=self.counters,
         )
 
@@ -182,11 +187,11 @@ class Engine:
             pipeline=self._pipeline,
             frame_builder=self._frame_builder,
             delays=self._delays,
-            settling=self._settling,
+            settlements=self._settlements,
             dead_letters=self._dead_letters,
             flow_topic=self.flow_topic,
             commits=self._commits,
-            answers=self._answers,
+            replies=self._replies,
             arrivals=arrivals,
             dispatch_queue=self._dispatch_queue,
             held_pulls=held_pulls,
@@ -203,7 +208,7 @@ class Engine:
             self._store,
             recovered,
             delays=self._delays,
-            settling=self._settling,
+            settlements=self._settlements,
             host=self._host,
         )
         self.queries.registry.restore()
@@ -389,7 +394,7 @@ class Engine:
         chain = self._chain
         chain.journal.tick(chain.clock.monotonic_ms())
         self._commits.synced(job, error)
-        self._answers.say()
+        self._replies.flush()
         chain.refresh_gates()
         self._turns.look_after_sync()
 
@@ -573,7 +578,7 @@ class Engine:
             unroutable=counters.unroutable,
             bytes_in=counters.bytes_in,
             turns=self._turns.turns,
-            settlements=self._settling.settlements,
+            settlements=self._settlements.settlements,
             released=self._delays.released,
             delayed=self._delays.waiting + self._host.delayed_budget.count,
             dead_letters=self._dead_letters.dead_lettered,
@@ -639,7 +644,7 @@ class Engine:
         """Its consumers are told, what it did not save is forgotten."""
         subscription.close(cause)
         self._registry.remove_subscription(topic, subscription)
-        self._settling.forget(subscription)
+        self._settlements.forget(subscription)
         self._dispatch_queue.forget(subscription)
 
     def _has_unsafe_dead_letters(self) -> bool:
@@ -656,9 +661,9 @@ class EngineHost:
         self,
         chain: FlowContext,
         store: Store,
-        settling: Settling,
+        settlements: SettlementBuffer,
         dead_letters: DeadLetters,
-        wake: Callable[[Awaiting], None],
+        wake: Callable[[HostedSubscription], None],
         *,
         transient_floor: int,
     ) -> None:
@@ -674,7 +679,7 @@ class EngineHost:
         # Called for every list of deliveries: the owner's method itself, not one around it.
         self.wake = wake
         self.recent = store.recent
-        self.note_settlement: Callable[[Awaiting], None] = settling.note
+        self.note_settlement: Callable[[HostedSubscription], None] = settlements.note
 
     def read(self, wanted: Sequence[tuple[int, int]]) -> list[Record | None]:
         return self._store.read(wanted)

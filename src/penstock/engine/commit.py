@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from penstock.engine.flow_context import FlowContext
-from penstock.engine.host import Awaiting
+from penstock.engine.host import HostedSubscription
 from penstock.engine.ports import Confirmation, Publication, PublishChannel
 from penstock.engine.publish_batch import BatchKind, PublishBatch
 from penstock.engine.statistics import EngineCounters
@@ -38,15 +38,15 @@ from penstock.model.refusal import Refusal, RefusalKind
 from penstock.model.settlement import Settlement
 from penstock.settings.load import Settings
 
-# ---- frame --------------------------------------------------------------------------------------
-# One turn's append, from the first batch to the sync that covers it (D1, D5).
-#
-# Everything in a frame is stored together or not at all: publishes, releases of delayed messages,
-# settlements, and dead letters beside the settlements that removed their originals.
+logger = logging.getLogger(__name__)
 
 
 class Frame(msgspec.Struct, eq=False):
-    """What one turn appends."""
+    """One turn's append, from its first batch to the sync that covers it (D1, D5).
+
+    Everything in a frame is stored together or not at all: publishes, releases of delayed messages,
+    settlements, and dead letters beside the settlements that removed their originals.
+    """
 
     batches: list[PublishBatch[Queue]] = []
     appendings: list[Appending] = []
@@ -78,21 +78,15 @@ class Frame(msgspec.Struct, eq=False):
             self.queues[queue] = None
 
 
-# ---- commit -------------------------------------------------------------------------------------
-
-
-logger = logging.getLogger(__name__)
-
-
 class Commits:
-    """Frames between their append and the sync that covers them."""
+    """Frames between their append and the sync that covers them; callbacks that wait for one."""
 
     def __init__(
         self,
         store: Store,
         chain: FlowContext,
         settings: Settings,
-        answers: Answers,
+        replies: PublisherReplies,
         durable: Callable[[Iterable[Queue]], None],
     ) -> None:
         self.buffers = BufferPool(
@@ -109,7 +103,7 @@ class Commits:
         """Called with what a frame appended, in log order, before anybody can read it."""
         self._store = store
         self._chain = chain
-        self._answers = answers
+        self._replies = replies
         self._durable = durable
         self._sync_hold_ms = settings.storage.sync_hold_ms
         # Bounded by the buffer pool: every frame in it has unsynced bytes.
@@ -174,7 +168,7 @@ class Commits:
                 self._note_keys(batch)
             if is_transient(batch):
                 batch.is_confirmed = True
-                self._answers.confirm(batch.channel, batch.publications)
+                self._replies.confirm(batch.channel, batch.publications)
         self.unsynced_messages += messages
         self.appended_messages += messages
         if store.durable_position >= frame.end_position:
@@ -199,7 +193,7 @@ class Commits:
             refusal = self._fail(problem)
         for batch in frame.batches:
             self._give_back(batch)
-            self._answers.refuse(batch.channel, batch.publications, refusal)
+            self._replies.refuse(batch.channel, batch.publications, refusal)
 
     # The sync.
 
@@ -239,7 +233,7 @@ class Commits:
                 self._give_back(batch)
                 self.unsynced_messages -= len(batch.publications)
                 if not batch.is_confirmed:
-                    self._answers.confirm(batch.channel, batch.publications)
+                    self._replies.confirm(batch.channel, batch.publications)
             for queue, end in frame.ends.items():
                 queue.durable_end = end
             self._durable(frame.ends)
@@ -257,7 +251,7 @@ class Commits:
                 self._give_back(batch)
                 self.unsynced_messages -= len(batch.publications)
                 if not batch.is_confirmed:
-                    self._answers.refuse(batch.channel, batch.publications, self.failure)
+                    self._replies.refuse(batch.channel, batch.publications, self.failure)
         self.asked, self.armed = [], []
         self._chain.request_turn()
         return self.failure
@@ -304,16 +298,13 @@ def is_transient(batch: PublishBatch[Queue]) -> bool:
     return True
 
 
-# ---- answers ------------------------------------------------------------------------------------
-# Answers to publishers: the one place from which confirms and refusals leave the engine (F4).
-#
-# Collected while a turn or a sync is worked on, told at its end: one call per channel and kind, so
-# that a protocol can make one cumulative answer of a hundred. A channel whose peer is gone is told
-# nothing; what happened to its publishes is counted all the same.
+class PublisherReplies:
+    """The one place from which confirms and refusals leave the engine (F4).
 
-
-class Answers:
-    """Confirms and refusals waiting for the end of a turn."""
+    Collected while a turn or a sync is worked on, told at its end: one call per channel and kind,
+    so that a protocol can make one cumulative answer of a hundred. A channel whose peer is gone is
+    told nothing; what happened to its publishes is counted all the same.
+    """
 
     def __init__(self, counters: EngineCounters) -> None:
         self._counters = counters
@@ -352,49 +343,46 @@ class Answers:
         if optional:
             self.confirm(channel, optional)
 
-    def say(self) -> None:
+    def flush(self) -> None:
         while self._refused or self._confirmed:
             if self._refused:
-                self._say_refused()
+                self._flush_refused()
             confirmed, self._confirmed = self._confirmed, {}
             for channel, confirmations in confirmed.items():
                 channel.confirm(confirmations)
 
-    def _say_refused(self) -> None:
+    def _flush_refused(self) -> None:
         refused, self._refused = self._refused, {}
         for channel, refusals in refused.items():
             channel.refuse(refusals)
 
 
-# ---- settling -----------------------------------------------------------------------------------
-# Settlements on their way into the log (D5).
-#
-# Subscriptions say that they have something to save; just before the append they are asked for it,
-# so that one subscription costs one record per cause and turn, and a dead letter is in the same
-# frame as the settlement that removed its original. What the disk refused is kept and goes first
-# next time.
-#
-# Also here: which cursors changed since the last snapshot. Non-durable subscriptions are asked, too
-# (they must not pile up), but nothing of them is stored.
+class SettlementBuffer:
+    """Settlements on their way into the log (D5).
 
+    Subscriptions note that they have something to save; just before the append they are asked for
+    it, so that one subscription costs one record per cause and turn, and a dead letter is in the
+    same frame as the settlement that removed its original. What the disk refused is kept and goes
+    first next time. Non-durable subscriptions are asked, too (they must not pile up), but nothing
+    of them is stored.
 
-class Settling:
-    """Subscriptions with something to save."""
+    Also here: which cursors changed since the last snapshot.
+    """
 
     def __init__(self, chain: FlowContext) -> None:
         self._chain = chain
-        self.noted: dict[Awaiting, None] = {}
+        self.noted: dict[HostedSubscription, None] = {}
         self.again: list[Settlement] = []
         """Who wants a frame, and what the disk refused; to be looked at only."""
         self._changed: dict[tuple[int, int], None] = {}
         self.settlements = 0
 
-    def note(self, subscription: Awaiting) -> None:
+    def note(self, subscription: HostedSubscription) -> None:
         """A subscription has something to save."""
         self.noted[subscription] = None
         self._chain.is_turn_requested = True
 
-    def forget(self, subscription: Awaiting) -> None:
+    def forget(self, subscription: HostedSubscription) -> None:
         """A subscription is gone: what it did not save yet is nobody's business any more."""
         self.noted.pop(subscription, None)
         gone = subscription.subscription_id

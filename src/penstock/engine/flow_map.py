@@ -42,6 +42,18 @@ DETAILS_MAX: Final = 1000
 """Held connections and their channels that are looked at closely; of more only what the diagnosis
 needs: ten thousand of them wait for the same few."""
 
+FLOW_TOPIC: Final = TopicName("", "penstock.flow")
+
+RATE_PER_S_MAX: Final = 100
+"""Records told per second, and at once; an alarm with ten thousand connections makes more."""
+
+POLICY: Final = TopicPolicy(
+    message_ttl_ms=24 * 3_600_000,
+    quota_bytes_max=16 << 20,
+    quota_policy=QuotaPolicy.EVICT,
+)
+"""What a subscription that is not read may keep of it."""
+
 
 class FlowMap(msgspec.Struct):
     """The stages at one moment."""
@@ -266,38 +278,21 @@ def _stage(stage: Stage, now_ms: int, downstream: tuple[str, ...]) -> StageView:
     )
 
 
-# ---- system topic -------------------------------------------------------------------------------
-# A topic the broker writes itself: ``penstock.flow``, the edges of flow control as messages.
-#
-# Whoever wants to know yesterday's stalls reads a topic like any other; it is hidden in listings
-# (``TopicName.is_hidden``) and made when there is something to tell.
-#
-# Telling must never cost more than it is worth. The records pass no admission and spend no credit,
-# so no stage can be held by them and telling of a hold makes no new hold to tell of. They ride
-# along with the turn's frame. When there are too many (``RATE_PER_S_MAX``), when the log is held or
-# a write fails, they are dropped and counted, never kept for later.
-#
-# They keep no segment alive: the topic asks for no retention of its own, so they stay as long as
-# settled data does (``storage.settled_keep_ms``), and a subscription that falls behind loses its
-# oldest (``POLICY``).
-# Not here: what is told (``telemetry/flow_api.py``).
+class FlowEventsTopic:
+    """A topic the broker writes itself: ``penstock.flow``, the edges of flow control as messages.
 
+    Whoever wants to know yesterday's stalls reads a topic like any other; it is hidden in listings
+    (``TopicName.is_hidden``) and made when there is something to tell.
 
-FLOW_TOPIC: Final = TopicName("", "penstock.flow")
+    Telling must never cost more than it is worth. The records pass no admission and spend no
+    credit, so no stage can be held by them and telling of a hold makes no new hold to tell of. They
+    ride along with the turn's frame. When there are too many (``RATE_PER_S_MAX``), when the log is
+    held or a write fails, they are dropped and counted, never kept for later.
 
-RATE_PER_S_MAX: Final = 100
-"""Records told per second, and at once; an alarm with ten thousand connections makes more."""
-
-POLICY: Final = TopicPolicy(
-    message_ttl_ms=24 * 3_600_000,
-    quota_bytes_max=16 << 20,
-    quota_policy=QuotaPolicy.EVICT,
-)
-"""What a subscription that is not read may keep of it."""
-
-
-class SystemTopic:
-    """Takes records of the broker's own, as far as nothing else suffers."""
+    They keep no segment alive: the topic asks for no retention of its own, so they stay as long as
+    settled data does (``storage.settled_keep_ms``), and a subscription that falls behind loses its
+    oldest (``POLICY``). Not here: what is told (``telemetry/flow_api.py``).
+    """
 
     def __init__(
         self,

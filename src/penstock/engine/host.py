@@ -27,6 +27,9 @@ from penstock.settings.flow import FlowSettings
 IndexEntry = tuple[int, int, int, int, int, int, int, int]
 """(position, first_offset, cumulative_bytes, store_ms, length, messages, tag_hash, flags), D4."""
 
+OWN_MIN: Final = 16
+"""What a lane may put aside in any case; about as large as the lane itself."""
+
 
 class EntryIndex(Protocol):
     """The part of ``log.QueueIndex`` that readers use."""
@@ -106,7 +109,7 @@ class SubscribedQueue(Protocol):
         ...
 
 
-class Awaiting(Protocol):
+class HostedSubscription(Protocol):
     """A subscription as its host sees it: it wants a dispatch, or has settlements to save."""
 
     @property
@@ -154,11 +157,11 @@ class Host(Protocol):
         """The records at these positions if they are at hand and were stored in a row."""
         ...
 
-    def wake(self, subscription: Awaiting) -> None:
+    def wake(self, subscription: HostedSubscription) -> None:
         """Call ``dispatch`` in this turn or the next; repeated calls are one."""
         ...
 
-    def note_settlement(self, subscription: Awaiting) -> None:
+    def note_settlement(self, subscription: HostedSubscription) -> None:
         """Call ``take_settlements`` before the next append; repeated calls are one.
 
         What it gives then goes into the same frame as the dead letters made since (D5).
@@ -176,36 +179,29 @@ class Host(Protocol):
         ...
 
 
-# ---- delayed budget -----------------------------------------------------------------------------
-
-
-OWN_MIN: Final = 16
-"""What a cursor may put aside in any case; about as large as the cursor itself."""
-
-
 class DelayedBudget:
     """How many messages all subscriptions together may skip until their time (D14, law 2).
 
     A delayed message that a reader passed over is remembered, by its offset, until it is due. Each
     is small, but a thousand subscriptions of one topic would each remember all of them: so the
-    process is bounded, not each queue.
+    bound is the process's, not each queue's.
 
     Who spends: a cursor that puts a message aside. Who grants: the message's time, or its
     settlement. Who stops: a cursor that has ``OWN_MIN`` aside already reads no further while the
-    budget is used up; one that has fewer goes on, so that nobody stands still because of others
-    (law 8). What wakes it: an eighth of the budget being free again.
+    budget is full; one that has fewer goes on, so that nobody stands still because of others (law
+    8). What wakes it: an eighth of the budget being free again.
     """
 
     __slots__ = ("_low", "_waiting", "_wake", "count", "count_max", "is_full", "own_min")
 
-    def __init__(self, count_max: int, wake: Callable[[Awaiting], None]) -> None:
+    def __init__(self, count_max: int, wake: Callable[[HostedSubscription], None]) -> None:
         self.count = 0
         self.count_max = count_max
         self.own_min = min(OWN_MIN, count_max)
         self.is_full = False
         self._low = count_max - max(1, count_max // 8)
         self._wake = wake
-        self._waiting: dict[Awaiting, None] = {}
+        self._waiting: dict[HostedSubscription, None] = {}
 
     def add(self) -> None:
         self.count += 1
@@ -222,16 +218,12 @@ class DelayedBudget:
             for subscription in waiting:
                 self._wake(subscription)
 
-    def wait(self, subscription: Awaiting) -> None:
-        """Wake it when some of it is free again."""
+    def wait(self, subscription: HostedSubscription) -> None:
+        """Wake it when there is room again."""
         self._waiting[subscription] = None
 
-    def forget(self, subscription: Awaiting) -> None:
+    def forget(self, subscription: HostedSubscription) -> None:
         self._waiting.pop(subscription, None)
-
-
-# ---- subscription options -----------------------------------------------------------------------
-# How a subscription behaves, decided when it is made.
 
 
 class Mode(Enum):

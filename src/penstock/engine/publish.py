@@ -1,15 +1,17 @@
-"""The journey in: what happens to a publish between its channel and the log.
+"""The way in: what happens to a publish between its channel and the log.
 
-::
+In the order of this file::
 
-    channel.publish(list)   arrived()   charged to the connection's share, one batch per route,
-                                        into the channel's inbox; reader -> channel credit is spent
-    the turn                run()       channels take turns: route, admit, into the inbox of every
-                                        target queue; channel -> queue credit is spent
-                   collect.collect()    queues take turns: batches at the head of all their inboxes
-                                        become one frame; queue -> log credit is spent
-    after the append  commit.append()   transient ones are confirmed
-    after the sync    commit.synced()   the rest is confirmed; queue -> log credit comes back
+    arrive    channel.publish -> arrived()   charged to the connection's share, one batch per route,
+                                             into the channel's inbox; reader -> channel credit
+    route     the turn -> run()              channels take turns: which queues get the batch
+    admit     Admission                      may it in now? yes, no (refused), not yet (held)
+              _hand_over()                   into every queue's inbox; channel -> queue credit
+    collect   FrameBuilder.collect()         queues take turns: heads of their inboxes become one
+                                             frame; queue -> log credit
+
+After the append transient publishes are confirmed, after the sync the rest, and queue -> log credit
+comes back (``commit.py``).
 
 Refusals are made before anything is stored (law 6) and told at the end of the turn, in one list per
 channel. Nothing is waited for inside: a channel that cannot go on is skipped, and whatever made it
@@ -17,10 +19,7 @@ stop asks for a turn when it passes (law 4).
 
 Fairness (law 5): every channel with work gets its equal part of the turn first, at least one
 publish, and only then the rest of the turn goes to those who have more; a queue takes newcomers
-first (``inbox.py``). So a quiet publish is in the next frame or the one after.
-
-Not here: what is refused or held and why (``admission.py``), the queues' part (``collect.py``),
-what happens after the append (``commit.py``).
+first (``publish_batch.Inbox``). So a quiet publish is in the next frame or the one after.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from penstock.engine.commit import Answers, Frame
+from penstock.engine.commit import Frame, PublisherReplies
 from penstock.engine.connection import Channel
 from penstock.engine.delay import Delays
 from penstock.engine.flow_context import FlowContext
@@ -56,7 +55,11 @@ BUSY_STEPS_MIN = 100
 
 
 class PublishPipeline:
-    """All channels with publishes."""
+    """The channels with publishes, and their way to the queues' inboxes.
+
+    A publish is here until every queue it is routed to has taken it in, or it is refused. Order
+    within a channel is kept: what follows a held publish waits behind it.
+    """
 
     def __init__(
         self,
@@ -65,14 +68,14 @@ class PublishPipeline:
         frame_builder: FrameBuilder,
         *,
         delays: Delays,
-        answers: Answers,
+        replies: PublisherReplies,
         counters: EngineCounters,
     ) -> None:
         self.chain = chain
         self._admission = admission
         self._frame_builder = frame_builder
         self._delays = delays
-        self._answers = answers
+        self._replies = replies
         self._counters = counters
         self.channels: dict[Channel, None] = {}
         """Those with something in their inbox, in the order in which they take turns."""
@@ -156,13 +159,13 @@ class PublishPipeline:
             self._retire_if_done(channel)
         for batch in self._frame_builder.take_all():
             batch.channel.finished(len(batch.publications), batch.charge)
-            self._answers.refuse(batch.channel, batch.publications, refusal)
+            self._replies.refuse(batch.channel, batch.publications, refusal)
 
     def remove(self, queue: Queue) -> None:
         """A queue was deleted: what waits in it and goes nowhere else is unroutable."""
         for batch in self._frame_builder.remove(queue):
             batch.channel.finished(len(batch.publications), batch.charge)
-            self._answers.unroutable(batch)
+            self._replies.unroutable(batch)
 
     def _run_channel(
         self, channel: Channel, steps_max: int, size_max: int, alarm: Hold | None
@@ -174,7 +177,7 @@ class PublishPipeline:
         while inbox and steps < steps_max and size < size_max and not channel.stage.is_blocked:
             batch = inbox[0]
             if alarm is not None:
-                refusal = self._admission.patience(channel, alarm, batch)
+                refusal = self._admission.overdue(channel, alarm, batch)
                 if refusal is None:
                     hold = alarm
                     break
@@ -207,40 +210,39 @@ class PublishPipeline:
             if not batch.route.is_constant:
                 return self._admit_parts(channel, routed(batch))
             batch.queues = batch.route.targets(batch.publications[0].record)
-        return self._admit_routed(channel, batch)
-
-    def _admit_parts(self, channel: Channel, parts: list[PublishBatch[Queue]]) -> Held | None:
-        for number, part in enumerate(parts):
-            held = self._admit_routed(channel, part)
-            if held is not None:
-                held[1].extend(parts[number + 1 :])
-                return held
-        return None
-
-    def _admit_routed(self, channel: Channel, batch: PublishBatch[Queue]) -> Held | None:
-        queues = batch.queues or ()
+        queues = batch.queues
         for queue in queues:
+            # Deleted since it was routed: it may have been held meanwhile.
             if queue.is_deleted:
-                queues = batch.queues = tuple(each for each in queues if not each.is_deleted)
+                queues = batch.queues = tuple([each for each in queues if not each.is_deleted])
                 break
         if not queues:
             channel.connection.refund(batch.charge)
-            self._answers.unroutable(batch)
+            self._replies.unroutable(batch)
             channel.left(len(batch.publications))
             return None
-        ruling = self._admission.judge(batch)
-        if ruling is None:
+        result = self._admission.judge(batch)
+        if result is None:
             self._hand_over(channel, batch)
             return None
-        for publication, refusal in ruling.refused:
+        for publication, refusal in result.refused:
             self._refuse(channel, batch.part([publication], queues), refusal)
-        if ruling.admitted is not None:
-            self._hand_over(channel, ruling.admitted)
-        if ruling.hold is not None and ruling.rest is not None:
-            overdue = self._admission.patience(channel, ruling.hold, ruling.rest)
+        if result.admitted is not None:
+            self._hand_over(channel, result.admitted)
+        if result.hold is not None and result.rest is not None:
+            overdue = self._admission.overdue(channel, result.hold, result.rest)
             if overdue is None:
-                return ruling.hold, [ruling.rest]
-            self._refuse(channel, ruling.rest, overdue)
+                return result.hold, [result.rest]
+            self._refuse(channel, result.rest, overdue)
+        return None
+
+    def _admit_parts(self, channel: Channel, parts: list[PublishBatch[Queue]]) -> Held | None:
+        for number, part in enumerate(parts):
+            held = self._admit(channel, part)
+            if held is not None:
+                # Order within a channel is promised: what follows waits, too.
+                held[1].extend(parts[number + 1 :])
+                return held
         return None
 
     def _hand_over(self, channel: Channel, batch: PublishBatch[Queue]) -> None:
@@ -260,7 +262,8 @@ class PublishPipeline:
                 # It waits for the queue from now on, not from the beginning of the turn.
                 self.chain.journal.tick(self.chain.now_ms)
             credit.spend(messages)
-            self._frame_builder.put(queue, batch)
+            queue.inbox.put(batch)
+            self._frame_builder.queues[queue] = None
         channel.last_queue = queues[0] if is_lone else None
         counters = self._counters
         counters.routed += messages * len(queues)
@@ -273,7 +276,7 @@ class PublishPipeline:
         """Refuse what never left its channel."""
         channel.left(len(batch.publications))
         channel.connection.refund(batch.charge)
-        self._answers.refuse(channel, batch.publications, refusal)
+        self._replies.refuse(channel, batch.publications, refusal)
 
     def _set_hold(self, channel: Channel, hold: Hold | None) -> None:
         connection = channel.connection
@@ -350,18 +353,8 @@ def _fitting(batch: PublishBatch[Queue], count_max: int, size_max: int) -> int:
     return count
 
 
-# ---- admission ----------------------------------------------------------------------------------
-# Admission: may this publish in now? Asked by the channel before anything is stored (law 6).
-#
-# Three answers: yes; no (a refusal, told to the publisher); not yet (a hold, bounded by
-# ``hold_ms_max``, D23). A publish for several queues is admitted to all of them or to none.
-#
-# Whether "not yet" may be said depends on the connection: a protocol that fails fast is refused at
-# once where another one would be held.
-
-
-class Ruling(msgspec.Struct):
-    """What admission says about a batch that is not simply let in."""
+class AdmissionResult(msgspec.Struct):
+    """What becomes of a batch that is not simply let in."""
 
     admitted: PublishBatch[Queue] | None = None
     refused: list[tuple[Publication, Refusal]] = msgspec.field(default_factory=list)
@@ -371,7 +364,12 @@ class Ruling(msgspec.Struct):
 
 
 class Admission:
-    """The limits of topics, the alarms, and everybody's patience."""
+    """May this publish in now? Asked by the channel before anything is stored (law 6).
+
+    Three answers: yes; no (a refusal, told to the publisher); not yet (a hold, bounded by
+    ``hold_ms_max``, D23). A publish for several queues is admitted to all of them or to none. A
+    protocol that fails fast is refused at once where another one would be held.
+    """
 
     def __init__(
         self,
@@ -399,7 +397,7 @@ class Admission:
         reason, culprit = next(iter(self._alarms.raised.items()))
         return Hold(reason, culprit)
 
-    def judge(self, batch: PublishBatch[Queue]) -> Ruling | None:
+    def judge(self, batch: PublishBatch[Queue]) -> AdmissionResult | None:
         queues = batch.queues or ()
         # If all of them together are not too large, none of them is.
         is_free = batch.size <= self._message_bytes_max
@@ -411,7 +409,7 @@ class Admission:
         limited = [limits for queue in queues if (limits := queue.topic.limits) is not None]
         return self._rule(batch, queues, limited)
 
-    def patience(self, channel: Channel, hold: Hold, batch: PublishBatch[Queue]) -> Refusal | None:
+    def overdue(self, channel: Channel, hold: Hold, batch: PublishBatch[Queue]) -> Refusal | None:
         """The refusal for a held batch that may not wait (any longer); None = let it wait."""
         is_fast_failing = channel.connection.options.is_fast_failing
         if is_fast_failing and hold.reason is not Reason.SPARK:
@@ -435,8 +433,8 @@ class Admission:
 
     def _rule(
         self, batch: PublishBatch[Queue], queues: tuple[Queue, ...], limited: list[TopicLimits]
-    ) -> Ruling:
-        ruling = Ruling()
+    ) -> AdmissionResult:
+        result = AdmissionResult()
         now_ms = self._clock.monotonic_ms()
         wall_ms = self._clock.wall_ms()
         for limits in limited:
@@ -445,20 +443,20 @@ class Admission:
         for number, publication in enumerate(batch.publications):
             answer = self._judge_one(publication.record, queues, limited, now_ms)
             if isinstance(answer, Hold):
-                ruling.hold = answer
-                ruling.rest = batch.part(batch.publications[number:], queues)
+                result.hold = answer
+                result.rest = batch.part(batch.publications[number:], queues)
                 break
             if answer is None:
                 admitted.append(publication)
                 for limits in limited:
                     limits.admit(publication.record, now_ms)
             else:
-                ruling.refused.append((publication, answer))
+                result.refused.append((publication, answer))
                 if answer.kind is RefusalKind.LENGTH_LIMIT:
                     self._dead_letter(publication.record, queues, now_ms)
         if admitted:
-            ruling.admitted = batch.part(admitted, queues)
-        return ruling
+            result.admitted = batch.part(admitted, queues)
+        return result
 
     def _judge_one(
         self,
@@ -497,40 +495,32 @@ class Admission:
         return default if given is None else given
 
 
-# ---- collect ------------------------------------------------------------------------------------
-# The queues' part of the journey in: batches at the head of their lanes become one frame.
-#
-# Who spends: the queue, credit towards the log, when a batch is taken. Who grants: the log, when
-# the sync that covers it returned (``commit.py``). Who stops: a queue without credit; all of them
-# while no write buffer is free. What wakes them: that sync. To the channels the queue gives their
-# credit back at the end of the turn, when its work is done: that is how long they waited for it.
-#
-# A batch for several queues is taken when it is at the head of its lane in all of them and none of
-# them is stopped. It cannot wait for ever: a channel's batches are in the same order in every
-# inbox.
-#
-# Fairness (law 5): first every newcomer of every queue, then all lanes in turn until the turn's
-# bytes are used; and which queue was first is last next time.
-
-
 class FrameBuilder:
-    """All queues that have batches."""
+    """The queues' part of the way in: batches at the head of their lanes become one frame.
+
+    Who spends: the queue, credit towards the log, when a batch is taken. Who grants: the log, when
+    the sync that covers it returned (``commit.py``). Who stops: a queue without credit; all of them
+    while no write buffer is free. What wakes them: that sync. To the channels the queue gives their
+    credit back at the end of the turn, when its work is done: that is how long they waited for it.
+
+    A batch for several queues is taken when it is at the head of its lane in all of them and none
+    of them is stopped. It cannot wait for ever: a channel's batches are in the same order in every
+    inbox.
+
+    Fairness (law 5): first every newcomer of every queue, then all lanes in turn until the turn's
+    bytes are used; and which queue was first is last next time.
+    """
 
     def __init__(self, turn_bytes_max: int, buffers: BufferPool) -> None:
         self._turn_bytes_max = turn_bytes_max
         self._buffers = buffers
         self.queues: dict[Queue, None] = {}
-        """Those that have batches; to be looked at only."""
+        """Those that have batches; the pipeline adds, this class removes."""
         self.held: dict[Queue, None] = {}
         """Those that wait for the log; to be looked at only."""
         # Taken in this turn; their channels have not got their credit back yet.
         self._taken: list[PublishBatch[Queue]] = []
         self._awaiting: list[Channel] = []
-
-    def put(self, queue: Queue, batch: PublishBatch[Queue]) -> None:
-        """A channel routed a batch to this queue."""
-        queue.inbox.put(batch)
-        self.queues[queue] = None
 
     def collect(self, frame: Frame) -> None:
         """Move batches into the frame as far as credit, buffers and the turn reach."""

@@ -187,21 +187,19 @@ def _kind_of(shape: Shape) -> BatchKind:
     return BatchKind.TRANSIENT if shape.flags & _TRANSIENT else BatchKind.PLAIN
 
 
-# ---- inbox --------------------------------------------------------------------------------------
-# The inbox of a queue: one lane per channel, newcomers first, then everybody in turn (law 5).
-#
-# A channel that had nothing here is a newcomer: its first batch goes before those of channels that
-# have more than was taken so far. So a quiet publisher is not behind the flood of a thousand
-# others, however little the log takes at a time; and a flood is behind itself.
-#
-# A batch for several queues is the same object in a lane of each. Its channel put it there in the
-# same order everywhere, so the oldest batch of a channel is always at the head of its lanes.
-#
-# Bound: the credit of each channel towards the queue, and the connections' byte shares.
-
-
 class Inbox(Generic[QueueT]):
-    """Batches that wait for the log."""
+    """Batches that wait for the log in one queue: a lane per channel, newcomers first (law 5).
+
+    A channel that had nothing here is a newcomer: its first batch goes before those of channels
+    that have more than was taken so far; then everybody in turn. So a quiet publisher is not behind
+    the flood of a thousand others, however little the log takes at a time; and a flood is behind
+    itself.
+
+    A batch for several queues is the same object in a lane of each. Its channel put it there in the
+    same order everywhere, so the oldest batch of a channel is always at the head of its lanes.
+
+    Bound: the credit of each channel towards the queue, and the connections' byte shares.
+    """
 
     __slots__ = ("_fresh", "_lanes", "_old", "messages")
 

@@ -272,20 +272,17 @@ class Registry:
             )
 
 
-# ---- unused topics ------------------------------------------------------------------------------
-# Topics that go when nobody uses them for a while (``TopicPolicy.expires_ms``).
-#
-# Use is: somebody consumes, or touched the topic (declared it, took by hand). Each topic stands
-# once in a heap, at a time before which it cannot expire; when that comes it is looked at, and
-# goes, or gets a later time. Who consumes is looked at whenever a subscription had its turn:
-# whoever leaves makes one, so that is the moment of leaving.
-#
-# Invariant: no topic's entry is later than the end of its time. So thousands of them cost nothing
-# while nothing happens to them.
-
-
 class UnusedTopics:
-    """All topics that may expire."""
+    """Topics that go when nobody uses them for a while (``TopicPolicy.expires_ms``).
+
+    Use is: somebody consumes, or touched the topic (declared it, took by hand). Each topic stands
+    once in a heap, at a time before which it cannot expire; when that comes it is looked at, and
+    goes, or gets a later time. Who consumes is looked at whenever a subscription had its turn:
+    whoever leaves makes one, so that is the moment of leaving.
+
+    Invariant: no topic's entry is later than the end of its time. So thousands of them cost nothing
+    while nothing happens to them.
+    """
 
     def __init__(self) -> None:
         self.topics: dict[int, Topic] = {}
@@ -352,23 +349,19 @@ def _is_used(topic: Topic) -> bool:
     return False
 
 
-# ---- leaving ------------------------------------------------------------------------------------
-# Topics that are to go and have dead to bury first (law 5).
-#
-# Whoever deletes a queue in which thousands wait for their dead letters must not hold up everybody
-# else; and the catalog must not lose a queue before the disk has the letters of its dead. So such a
-# topic stays until all of them are buried, some in every turn (``dying.py``), and durable; it only
-# hands out nothing any more. After a crash in between it is there still, with those who were not
-# buried.
-#
-# Who stops: the topic's subscriptions. What wakes it: the turns that its dead ask for, then the
-# sync. Invariants: a topic goes once. It does go: nothing is handed out, so nobody new can be
-# refused but those who were in flight. Not here: what going means (``parts.py``), whose letters
-# wait (``dead_letter.py``).
-
-
 class TopicDeletion:
-    """All of them."""
+    """Topics that are to be deleted and have dead letters to make first (law 5).
+
+    Whoever deletes a queue in which thousands wait to be dead-lettered must not hold up everybody
+    else; and the catalog must not lose a queue before the disk has those letters. So such a topic
+    stays until all of them are written, some in every turn (``subscription/settle.py``), and
+    durable; it only hands out nothing any more. After a crash in between it is there still, with
+    what was not written.
+
+    Who stops: the topic's subscriptions. What wakes it: the turns that its rejected messages ask
+    for, then the sync. A topic goes once, and it does go: nothing is handed out, so nothing new can
+    be rejected but what was in flight. Not here: what deletion means (``Engine._remove_topic``).
+    """
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from penstock.engine.commit import Settling
+from penstock.engine.commit import SettlementBuffer
 from penstock.engine.delay import NEVER_MS, Delays
 from penstock.engine.host import Host, SubscriptionOptions
 from penstock.engine.registry import (
@@ -45,13 +45,13 @@ def restore(
     recovered: Recovered,
     *,
     delays: Delays,
-    settling: Settling,
+    settlements: SettlementBuffer,
     host: Host,
 ) -> None:
     """Make the registry what it was."""
     topics = _restore_topics(registry, store)
     _restore_subscriptions(registry, store, topics, host)
-    _restore_cursors(registry, recovered, settling)
+    _restore_cursors(registry, recovered, settlements)
     _drop_orphan_queues(registry, store)
     delays.restore(store.delayed.pending(NEVER_MS))
 
@@ -98,7 +98,9 @@ def _restore_subscriptions(
         registry.add_subscription(topic, subscription)
 
 
-def _restore_cursors(registry: Registry, recovered: Recovered, settling: Settling) -> None:
+def _restore_cursors(
+    registry: Registry, recovered: Recovered, settlements: SettlementBuffer
+) -> None:
     for (subscription_id, _), state in recovered.cursors.items():
         subscription = registry.subscription(subscription_id)
         if subscription is not None:
@@ -107,7 +109,7 @@ def _restore_cursors(registry: Registry, recovered: Recovered, settling: Settlin
         subscription = registry.subscription(settlement.subscription_id)
         if subscription is not None:
             subscription.apply(settlement)
-            settling.replayed(settlement)
+            settlements.replayed(settlement)
     for queue_id, ranges in recovered.transient:
         queue = registry.queues.get(QueueId(queue_id))
         if queue is None:

@@ -4,7 +4,8 @@ Invariants: a topic has at least one queue and never loses one while it lives; q
 topic with ``max_priority`` holds priority i (D10); limits are of the topic as a whole, not of each
 queue. Ids are given by the registry and never reused (D17).
 
-Not here: how limits are judged (``limits.py``), who makes and stores topics (``registry.py``).
+Also here: what its limits say to a publish (``TopicLimits``, ``Hold``) and the plain routes to it.
+Not here: who makes and stores topics (``registry.py``).
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ AT_ONCE_MS: Final = -1
 
 NONE_MAX: Final = -1
 """A length limit of nothing: what no consumer waits for is too much (0 = no such rule)."""
+
+
+DROPPED_MAX = 2000
+"""Heads that are dropped for one subscription in one turn; not fewer than a turn can bring."""
 
 
 class Overflow(Enum):
@@ -143,17 +148,13 @@ class Topic:
         self.last_used_ms = now_ms
 
 
-# ---- queue --------------------------------------------------------------------------------------
-# A queue: one ordered lane of a topic over the log, and the last stage before it.
-#
-# It owns the credit towards the log and the inbox of batches that channels routed to it.
-#
-# Invariants: offsets below ``durable_end`` survive a crash; ``durable_end <= index.next_offset``.
-# Not here: who reads (``subscription.py``), where entries are kept (``log/index.py``).
-
-
 class Queue:
-    """One lane of a topic."""
+    """One ordered lane of a topic over the log, and the last stage before it.
+
+    It owns the credit towards the log and the inbox of batches that channels routed to it. Offsets
+    below ``durable_end`` survive a crash; ``durable_end <= index.next_offset``. Not here: who reads
+    (``subscription/``), where entries are kept (``log/index.py``).
+    """
 
     __slots__ = (
         "durable_end",
@@ -207,24 +208,6 @@ class Queue:
         return self.index.next_offset if sees_unsynced else self.durable_end
 
 
-# ---- limits -------------------------------------------------------------------------------------
-# The limits of one topic, as a publish meets them: size, length, backlog quota, rate (F8).
-#
-# Who spends: every message admitted. Who grants: consumers, by settling (length, quota), or time
-# (rate). Who stops: publishers of this topic, or nobody where the oldest messages go instead. What
-# wakes them: settling and time both make a turn, and every turn looks again.
-#
-# Figures are taken once per turn and kept up to date by what is admitted in it, so that a list of a
-# hundred publishes is judged one by one but counted once. What consumers take at once never waits
-# and does not count. A length limit is kept exactly for readers
-# that may see what is not durable yet (D7), and for the others as soon as it is.
-#
-# Not here: what holding and refusing mean for a channel (``admission.py``).
-
-
-DROPPED_MAX = 2000
-"""Heads that are dropped for one subscription in one turn; not fewer than a turn can bring."""
-
 _REJECTING = frozenset((Overflow.REJECT, Overflow.REJECT_DEAD_LETTER))
 
 
@@ -243,7 +226,17 @@ class SparkPressure(Protocol):
 
 
 class TopicLimits:
-    """What a topic's policy asks of each publish."""
+    """The limits of one topic as a publish meets them: size, length, backlog quota, rate (F8).
+
+    Who spends: every message admitted. Who grants: consumers, by settling (length, quota), or time
+    (rate). Who stops: publishers of this topic, or nobody where the oldest messages go instead.
+    What wakes them: settling and time both make a turn, and every turn looks again.
+
+    Figures are taken once per turn and kept up to date by what is admitted in it, so that a list of
+    a hundred publishes is judged one by one but counted once. What consumers take at once never
+    waits and does not count. A length limit is kept exactly for readers that may see what is not
+    durable yet (D7), and for the others as soon as it is.
+    """
 
     __slots__ = (
         "_age_ms",
@@ -567,18 +560,7 @@ def _drop_older(subscription: Subscription, topic: Topic, store_ms: int) -> None
             subscription.drop_head(queue.queue_id, messages)
 
 
-# ---- hold ---------------------------------------------------------------------------------------
-# A hold: why a channel's next publish is not admitted now (D23).
-#
-# Who holds: an alarm, a rate, a quota, a full topic. Who waits: that channel, with everything
-# behind the publish that is held, because order within a channel is promised. What ends it: the
-# reason passing, which is looked at in every turn; or ``hold_ms_max``, after which the publish is
-# refused.
-#
-# Not here: credit, which is arithmetic between stages and has no time limit of its own (``flow/``).
-
-
-KINDS: Final = {
+REFUSAL_KINDS: Final = {
     Reason.MEMORY: RefusalKind.MEMORY_ALARM,
     Reason.DISK: RefusalKind.DISK_ALARM,
     Reason.RATE: RefusalKind.RATE,
@@ -590,7 +572,12 @@ KINDS: Final = {
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """One reason to wait."""
+    """Why a channel's next publish is not admitted now (D23).
+
+    Who holds: an alarm, a rate, a quota, a full topic. Who waits: that channel, with everything
+    behind the publish, because order within a channel is promised. What ends it: the reason
+    passing, which is looked at in every turn; or ``hold_ms_max``, after which it is refused.
+    """
 
     reason: Reason
     culprit: str
@@ -601,22 +588,17 @@ class Hold(msgspec.Struct, frozen=True):
     @property
     def refusal(self) -> Refusal:
         """For a publisher that does not want to wait."""
-        return Refusal(KINDS[self.reason], self.culprit, f"{self.culprit}; publish refused")
+        return Refusal(REFUSAL_KINDS[self.reason], self.culprit, f"{self.culprit}; publish refused")
 
     def overdue(self, held_ms: int, setting: str = "flow.hold_ms_max") -> Refusal:
         """For a publish that was held as long as it may be, which ``setting`` says."""
-        kind = KINDS[self.reason] if self.reason.is_resource else RefusalKind.HELD_TOO_LONG
+        kind = REFUSAL_KINDS[self.reason] if self.reason.is_resource else RefusalKind.HELD_TOO_LONG
         text = f"{self.culprit}; publish held for {held_ms} ms ({setting}) and refused"
         return Refusal(kind, self.culprit, text)
 
 
-# ---- routing ------------------------------------------------------------------------------------
-# The plain routes: one queue, several queues, by key, by priority.
-#
-# A route answers "which queues get a copy" and what asking costs. Protocols with richer routing
-# bring their own ``Route``; they end in queues all the same.
-#
-# Invariant: the tuple a route returns names every queue at most once.
+# The plain routes. Protocols with richer routing bring their own ``ports.Route``; they end in
+# queues all the same. Invariant: the tuple a route returns names every queue at most once.
 
 
 class DirectRoute:

@@ -25,11 +25,11 @@ from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import cast
 
-from penstock.engine.commit import Answers, Commits, Frame, Settling
+from penstock.engine.commit import Commits, Frame, PublisherReplies, SettlementBuffer
 from penstock.engine.dead_letter import DeadLetters
 from penstock.engine.delay import Delays
 from penstock.engine.flow_context import FlowContext
-from penstock.engine.flow_map import SystemTopic
+from penstock.engine.flow_map import FlowEventsTopic
 from penstock.engine.publish import FrameBuilder, PublishPipeline
 from penstock.engine.pull import Pull, PullService
 from penstock.engine.registry import Registry, TopicDeletion
@@ -43,6 +43,9 @@ from penstock.log.store import Store
 from penstock.model.errors import AppendFailed
 from penstock.model.ids import QueueId, SubscriptionId
 from penstock.settings.broker import StorageSettings
+
+STALE_DEADLINES_MAX = 64
+"""Outdated deadlines kept beside one per subscription before they are cleared out."""
 
 RETRY_MS = 100
 """After a write the disk refused, settlements and dead letters wait this long for the next try."""
@@ -59,11 +62,11 @@ class TurnRunner:
         pipeline: PublishPipeline,
         frame_builder: FrameBuilder,
         delays: Delays,
-        settling: Settling,
+        settlements: SettlementBuffer,
         dead_letters: DeadLetters,
-        flow_topic: SystemTopic,
+        flow_topic: FlowEventsTopic,
         commits: Commits,
-        answers: Answers,
+        replies: PublisherReplies,
         arrivals: Arrivals,
         dispatch_queue: DispatchQueue,
         held_pulls: HeldPulls[Pull],
@@ -78,11 +81,11 @@ class TurnRunner:
         self._pipeline = pipeline
         self._frame_builder = frame_builder
         self._delays = delays
-        self._settling = settling
+        self._settlements = settlements
         self._dead_letters = dead_letters
         self._flow_topic = flow_topic
         self._commits = commits
-        self._answers = answers
+        self._replies = replies
         self._arrivals = arrivals
         self._dispatch_queue = dispatch_queue
         self._held_pulls = held_pulls
@@ -134,7 +137,7 @@ class TurnRunner:
         self._frame_builder.give_back()
         if commits.armed:
             commits.run_idle_callbacks()
-        self._answers.say()
+        self._replies.flush()
         chain.refresh_gates()
         chain.is_turn_requested = self._can_move()
 
@@ -214,7 +217,7 @@ class TurnRunner:
     def _append(self, now_ms: int) -> bool:
         """Append what there is; True when nothing that was settled is left unsaved."""
         chain, commits, frame_builder = self._chain, self._commits, self._frame_builder
-        settling, dead_letters, delays = self._settling, self._dead_letters, self._delays
+        settlements, dead_letters, delays = self._settlements, self._dead_letters, self._delays
         flow_topic = self._flow_topic
         if commits.is_held_at(now_ms):
             frame_builder.hold(chain.log)
@@ -227,13 +230,13 @@ class TurnRunner:
         if self._retry_ms and not frame.batches:
             return False
         released = delays.due(frame, chain.flow.turn_messages_max, now_ms)
-        settled = settling.put(frame)
+        settled = settlements.put(frame)
         dead = dead_letters.put(frame) if dead_letters.waiting else []
         told = flow_topic.put(frame) if flow_topic.waiting else 0
         if not frame.appendings:
             return True
         if not commits.append(frame, chain.clock.wall_at(now_ms)):
-            settling.failed(settled)
+            settlements.failed(settled)
             dead_letters.failed(dead)
             delays.failed(released)
             flow_topic.failed(told)
@@ -241,7 +244,7 @@ class TurnRunner:
             self._has_drained = True
             return False
         self._retry_ms = 0
-        settling.saved(settled)
+        settlements.saved(settled)
         if dead:
             dead_letters.stored(frame.end_position)
         delays.stored(frame)
@@ -299,19 +302,22 @@ class TurnRunner:
             return True
         if commits.failure is not None:
             return False
-        if pipeline.channels and pipeline.can_move(has_drained=self._has_drained):
+        is_channel_free = pipeline.channels and pipeline.can_move(has_drained=self._has_drained)
+        if is_channel_free or (self._request_queue.is_used and self._request_queue.can_move):
             return True
-        if self._request_queue.is_used and self._request_queue.can_move:
-            return True
+        wants_frame = self._wants_frame()
+        if not (frame_builder.queues or wants_frame):
+            return False
         if commits.is_held_at(self._chain.journal.now_ms):
             return False
-        return bool(frame_builder.queues and frame_builder.can_move) or self._wants_frame()
+        # Asked in any case: it also notes whether somebody waits for a write buffer.
+        return frame_builder.can_move or wants_frame
 
     def _wants_frame(self) -> bool:
         """True when something else than publishes is to be appended, and may be tried now."""
         return not self._retry_ms and bool(
-            self._settling.noted
-            or self._settling.again
+            self._settlements.noted
+            or self._settlements.again
             or self._dead_letters.waiting
             or self._delays.asked
             or self._commits.asked
@@ -374,23 +380,15 @@ class DispatchQueue:
         self.deadlines.disarm(subscription)
 
 
-# ---- deadlines ----------------------------------------------------------------------------------
-# When subscriptions want a turn although nothing happens.
-#
-# A delay or a visibility ends, or a head expires. Each subscription has one moment, looked up after
-# each of its dispatches. The heap keeps outdated ones, too; what is not armed any more is passed
-# over when its time comes.
-#
-# Invariant: no subscription's entry in the heap is later than the moment it is armed for.
-# Bound: one entry per subscription, twice, and ``STALE_DEADLINES_MAX``; then they are cleared out.
-
-
-STALE_DEADLINES_MAX = 64
-"""Outdated deadlines kept beside one per subscription before they are cleared out."""
-
-
 class Deadlines:
-    """The moments of all subscriptions."""
+    """When subscriptions want a turn although nothing happens: a delay ends, a head expires.
+
+    Each subscription has one moment, looked up after each of its dispatches. The heap keeps
+    outdated ones, too; what is not armed any more is passed over when its time comes.
+
+    Invariant: no subscription's entry in the heap is later than the moment it is armed for.
+    Bound: one entry per subscription, twice, and ``STALE_DEADLINES_MAX``; then it is rebuilt.
+    """
 
     __slots__ = ("_armed", "heap")
 
@@ -427,19 +425,16 @@ class Deadlines:
         return due
 
 
-# ---- housekeeping -------------------------------------------------------------------------------
-# What has to be done now and then: snapshots, retention, the idle mark, topics nobody uses.
-#
-# Each of these names the moment at which it wants to be looked at again; none of them is needed for
-# a message to be stored or delivered.
-#
-# Retention (D11): a queue needs everything from the lowest cursor of a subscription that holds
-# data, and everything its topic's retention time and size still cover. Segments go when no queue
-# needs them (``log/retention.py``).
-
-
 class Housekeeping:
-    """Timed chores of one engine."""
+    """Timed chores: snapshots, retention, the idle mark, topics nobody uses.
+
+    Each names the moment at which it wants to be looked at again; none of them is needed for a
+    message to be stored or delivered.
+
+    Retention (D11): a queue needs everything from the lowest cursor of a subscription that holds
+    data, and everything its topic's retention time and size still cover. Segments go when no queue
+    needs them (``log/retention.py``).
+    """
 
     def __init__(
         self,
@@ -447,7 +442,7 @@ class Housekeeping:
         chain: FlowContext,
         settings: StorageSettings,
         registry: Registry,
-        settling: Settling,
+        settlements: SettlementBuffer,
         *,
         lowest_kept: Callable[[Queue], int | None],
     ) -> None:
@@ -455,7 +450,7 @@ class Housekeeping:
         self._chain = chain
         self._settings = settings
         self._registry = registry
-        self._settling = settling
+        self._settlements = settlements
         self._sweep_ms = chain.now_ms + settings.retention_sweep_ms
         self.snapshot_ms: int | None = None
         """When the next snapshot is wanted; None while nothing happened since the last."""
@@ -486,7 +481,7 @@ class Housekeeping:
             return
         self.snapshot_ms = None
         states: list[CursorState] = []
-        for subscription_id, queue_id in self._settling.take_changed():
+        for subscription_id, queue_id in self._settlements.take_changed():
             subscription = self._registry.subscriptions.get(SubscriptionId(subscription_id))
             if subscription is not None and QueueId(queue_id) in self._registry.queues:
                 states.append(subscription.state(QueueId(queue_id)))

@@ -26,7 +26,7 @@ from typing import Protocol, Required, TypedDict
 import msgspec
 from msgspec.structs import replace
 
-from penstock.engine.host import Awaiting, Host
+from penstock.engine.host import Host, HostedSubscription
 from penstock.flow.budgets import UnsentLimit
 from penstock.flow.demand import UNLIMITED, Demand, InflightLimit, Permits, Window
 from penstock.model.ids import ConsumerId, QueueId
@@ -116,7 +116,7 @@ class Consumer:
         demand: Demand,
         *,
         name: str,
-        subscription: Awaiting,
+        subscription: HostedSubscription,
         host: Host,
         unsent: UnsentLimit,
         owns_unsent: bool = True,

@@ -31,7 +31,14 @@ from typing import Final, Unpack
 import msgspec
 
 from penstock.engine.filter.filters import Filter
-from penstock.engine.host import Awaiting, Host, Mode, Start, SubscribedQueue, SubscriptionOptions
+from penstock.engine.host import (
+    Host,
+    HostedSubscription,
+    Mode,
+    Start,
+    SubscribedQueue,
+    SubscriptionOptions,
+)
 from penstock.engine.subscription.consumer import (
     Consumer,
     ConsumerKeywords,
@@ -687,7 +694,7 @@ class ConsumerSet:
     def __init__(
         self,
         host: Host,
-        subscription: Awaiting,
+        subscription: HostedSubscription,
         settler: Settler,
         cursors: list[QueueCursor],
         members: dict[int, Consumer],
