@@ -51,7 +51,7 @@ _DROPPED: Final = frozenset((PREFIX + "delivery_mode", _PRIORITY, ATTEMPTS))
 
 
 @runtime_checkable
-class Reader(Protocol):
+class FactsReader(Protocol):
     """What a protocol's ``facts.py`` offers."""
 
     def facts(self, record: Record) -> Facts: ...
@@ -64,7 +64,7 @@ class Reader(Protocol):
 def as_amqp(record: Record, queue: str, *, reader: object, bytes_max: int) -> Record:
     """The record as a consumer of ``queue`` shall see it; ``reader`` is its wire's."""
     body = record.body
-    if isinstance(reader, Reader) and record.wire != Wire.NEUTRAL:
+    if isinstance(reader, FactsReader) and record.wire != Wire.NEUTRAL:
         facts = reader.facts(record)
         try:
             body = reader.body(record, bytes_max)

@@ -11,7 +11,7 @@ from penstock.wire.amqp.serializer import names_of
 HEAD = PublishHead("ex", "rk", False, False, b"\x02ex\x02rk")
 
 
-class Reader:
+class FactsReader:
     """A wire whose facts are what a test says."""
 
     def __init__(self, facts: Facts, body: bytes | None = b"body") -> None:
@@ -29,7 +29,7 @@ class Reader:
 
 def presented(facts: Facts, *, flags: int = 0) -> tuple[Record, Properties]:
     record = Record(b"other", Shape(wire=Wire.PULSAR, body_len=5, flags=flags))
-    shown = as_amqp(record, "orders", reader=Reader(facts), bytes_max=100)
+    shown = as_amqp(record, "orders", reader=FactsReader(facts), bytes_max=100)
     return shown, decode_properties(shown.properties)
 
 
@@ -108,7 +108,7 @@ def test_nobody_becomes_a_user_by_a_property() -> None:
 
 def test_a_body_that_cannot_be_inflated_is_shown_as_it_is() -> None:
     record = Record(b"packed", Shape(wire=Wire.PULSAR, body_len=6))
-    shown = as_amqp(record, "q", reader=Reader(Facts(), None), bytes_max=100)
+    shown = as_amqp(record, "q", reader=FactsReader(Facts(), None), bytes_max=100)
     assert shown.body == b"packed"
 
 
