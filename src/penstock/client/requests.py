@@ -541,7 +541,7 @@ def _json(answer: Command) -> dict[str, Any]:
 
 
 # JSON maps whose keys are queues, which fastjson writes as objects: ``{{"queueId":0,...}:5}``.
-# ``lenient_json`` reads such keys as the text of the object; here they become ``QueueRef``s, and
+# ``decode_body`` reads such keys as the text of the object; here they become ``QueueRef``s, and
 # back into what Java reads. Newer brokers send lists or plain text instead; both are understood.
 
 
@@ -556,7 +556,7 @@ def message_queue(queue: QueueRef) -> MessageQueue:
 
 
 def read_table(table: Mapping[str, Any]) -> dict[QueueRef, Any]:
-    """A map by queue, after ``lenient_json`` made its keys text."""
+    """A map by queue, after ``decode_body`` made its keys text."""
     return {
         queue_ref(decode_body(key.encode(), MessageQueue)): value for key, value in table.items()
     }

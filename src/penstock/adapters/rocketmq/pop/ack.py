@@ -126,10 +126,10 @@ def change_invisible(connection: RocketmqConnection, command: Command) -> None:
             f"invisibleTime[{header.invisible_time}] is illegal, use 0 to {INVISIBLE_MS_MAX} ms",
         )
     receipt = receipt_of(broker, header)
-    pops = broker.service(PopService)
+    pop_service = broker.service(PopService)
     is_orderly = receipt.handle.revive_qid == REVIVE_ORDERLY
-    revive_qid = pops.next_revive_qid(is_orderly=is_orderly)
-    pop_ms = pops.pop_ms(is_again=True)
+    revive_qid = pop_service.next_revive_qid(is_orderly=is_orderly)
+    pop_ms = pop_service.pop_ms(is_again=True)
     receipt.pop_sub.extend(
         receipt.queue,
         receipt.offset,

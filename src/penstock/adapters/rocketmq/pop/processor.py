@@ -86,13 +86,13 @@ def pop(connection: RocketmqConnection, command: Command) -> None:
 class PopRequest:
     """One pop, from its arrival to its answer."""
 
-    __slots__ = ("_command", "_connection", "_counts", "_header", "_pops", "_target")
+    __slots__ = ("_command", "_connection", "_counts", "_header", "_pop_service", "_target")
 
     def __init__(self, connection: RocketmqConnection, command: Command, header: PopHeader) -> None:
         self._connection = connection
         self._command = command
         self._header = header
-        self._pops = connection.broker.service(PopService)
+        self._pop_service = connection.broker.service(PopService)
         self._target = check_pop(connection.broker, header)
         self._counts = connection.broker.service(PopStatistics)
 
@@ -103,7 +103,7 @@ class PopRequest:
         if any(started):
             self._connection.broker.engine.after_durable(self._resume)
         else:
-            self._go()
+            self._serve_or_wait()
 
     def _resume(self) -> None:
         """The group's beginning is stored."""
@@ -111,11 +111,11 @@ class PopRequest:
             return
         self._target.pop_sub.confirm_start(self._target.queues)
         try:
-            self._go()
-        except ErrorResponse as answer:
-            self._connection.answer(self._command, answer.code, remark=answer.remark)
+            self._serve_or_wait()
+        except ErrorResponse as error:
+            self._connection.answer(self._command, error.code, remark=error.remark)
 
-    def _go(self) -> None:
+    def _serve_or_wait(self) -> None:
         if self._serve():
             return
         header = self._header
@@ -126,7 +126,7 @@ class PopRequest:
             try_serve=self._serve,
             expire=self._expire,
         )
-        result = self._pops.long_polling.wait(
+        result = self._pop_service.long_polling.wait(
             poll, born_ms=header.born_time, poll_ms=header.poll_time
         )
         if result is PollingResult.FULL:
@@ -146,25 +146,25 @@ class PopRequest:
 
     def _serve(self) -> bool:
         """Take what there is and answer; False when there is nothing."""
-        header, pops = self._header, self._pops
+        header, pop_service = self._header, self._pop_service
         if self._target.pop_sub.subscription.is_closed:
             return False
-        taken = PopResponse(self._connection.broker, is_orderly=header.order)
+        response = PopResponse(self._connection.broker, is_orderly=header.order)
         rest = 0
         for pop_sub, queue in self._sources():
-            rest += self._take(pop_sub, queue, taken)
-        if not taken.messages:
+            rest += self._take(pop_sub, queue, response)
+        if not response.messages:
             return False
-        revive_qid = pops.next_revive_qid(is_orderly=header.order)
-        pop_ms = pops.pop_ms(is_again=taken.has_again)
-        taken.sign(pop_ms, revive_qid)
-        answer = taken.answer(
+        revive_qid = pop_service.next_revive_qid(is_orderly=header.order)
+        pop_ms = pop_service.pop_ms(is_again=response.has_again)
+        response.sign(pop_ms, revive_qid)
+        answer = response.answer(
             pop_ms=pop_ms, invisible_ms=header.invisible_time, revive_qid=revive_qid, rest=rest
         )
         self._counts.answers[PopOutcome.FOUND] += 1
-        self._counts.messages[PopEvent.POPPED] += taken.messages
+        self._counts.messages[PopEvent.POPPED] += response.messages
         self._connection.answer(
-            self._command, ext=fields(answer), body=taken.body(), remark="FOUND"
+            self._command, ext=fields(answer), body=response.body(), remark="FOUND"
         )
         return True
 
@@ -173,7 +173,7 @@ class PopRequest:
         normal: list[Source] = [(target.pop_sub, queue) for queue in self._queues(target)]
         if header.order or target.pop_sub.flag:
             return normal
-        retry = self._pops.retry_subscription(header.topic, header.consumer_group)
+        retry = self._pop_service.retry_subscription(header.topic, header.consumer_group)
         if retry is None:
             return normal
         retries: list[Source] = [(retry, queue) for queue in retry.topic.queues]
@@ -188,12 +188,12 @@ class PopRequest:
         first = self._connection.broker.random.randrange(len(queues))
         return [*queues[first:], *queues[:first]]
 
-    def _take(self, pop_sub: PopSubscription, queue: Queue, taken: PopResponse) -> int:
+    def _take(self, pop_sub: PopSubscription, queue: Queue, response: PopResponse) -> int:
         """Add what one queue has; returns how many messages are left in it."""
         header = self._header
         pop_sub.start(queue, header.init_mode)  # retries begin at their oldest, whatever happens
-        room = header.max_msg_nums - taken.messages
-        room_bytes = BYTES_MAX - taken.size
+        room = header.max_msg_nums - response.messages
+        room_bytes = BYTES_MAX - response.size
         if room <= 0 or room_bytes <= 0:
             return pop_sub.ready(queue)
         consumer = pop_sub.plain
@@ -205,7 +205,7 @@ class PopRequest:
         order = PopLimits(room, room_bytes, header.invisible_time, self._wanted(pop_sub))
         deliveries = pop_sub.subscription.pop(consumer, queue.queue_id, order)
         if deliveries:
-            taken.add(pop_sub, queue, deliveries)
+            response.add(pop_sub, queue, deliveries)
         return pop_sub.ready(queue)
 
     def _wanted(self, pop_sub: PopSubscription) -> Filter | None:
@@ -437,7 +437,7 @@ def notification(connection: RocketmqConnection, command: Command) -> None:
     """
     header = parse(NotificationHeader, command)
     target = readable(connection.broker, header)
-    pops = connection.broker.service(PopService)
+    pop_service = connection.broker.service(PopService)
 
     def say(has_msg: bool, *, is_full: bool = False) -> None:
         answer = NotificationAnswer(has_msg=has_msg, polling_full=is_full)
@@ -446,7 +446,7 @@ def notification(connection: RocketmqConnection, command: Command) -> None:
     def try_serve() -> bool:
         has_msg = any(_has_ready(header, target.pop_sub, each) for each in target.queues)
         if not has_msg and not header.order and not target.pop_sub.flag:
-            retry = pops.retry_subscription(header.topic, header.consumer_group)
+            retry = pop_service.retry_subscription(header.topic, header.consumer_group)
             if retry is not None:
                 has_msg = any(_has_ready(header, retry, each) for each in retry.topic.queues)
         if has_msg:
@@ -462,7 +462,7 @@ def notification(connection: RocketmqConnection, command: Command) -> None:
         try_serve=try_serve,
         expire=lambda: say(False),
     )
-    result = pops.long_polling.wait(poll, born_ms=header.born_time, poll_ms=header.poll_time)
+    result = pop_service.long_polling.wait(poll, born_ms=header.born_time, poll_ms=header.poll_time)
     if result is not PollingResult.HELD:
         say(False, is_full=result is PollingResult.FULL)
 
