@@ -100,7 +100,6 @@ class Network:
         self._lost_listeners.append(listener)
 
     def connected(self) -> list[str]:
-        """Addresses with a connection."""
         return [each.address for each in self._connections.values() if each.is_connected]
 
     async def request(self, address: str, command: Command, *, timeout_ms: int) -> Command:
@@ -265,7 +264,6 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_connected(self) -> bool:
-        """True between dialling and the end."""
         return self._transport is not None and not self.is_closed
 
     @property
@@ -338,15 +336,12 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The peer hung up, or the network broke."""
         self.close(f"the connection was closed{f': {exc}' if exc else ''}")
 
     def pause_writing(self) -> None:
-        """The socket takes no more for now."""
         self._is_write_blocked = True
 
     def resume_writing(self) -> None:
-        """It does again."""
         self._is_write_blocked = False
         self._flush()
 
@@ -452,7 +447,6 @@ class PendingRequests:
 
     @property
     def is_full(self) -> bool:
-        """True when no request may be added."""
         return len(self._table) >= self.requests_max
 
     def add(self, opaque: int, now_ms: int, timeout_ms: int, done: Done) -> bool:

@@ -129,12 +129,10 @@ class ClientInstance:
 
     @property
     def state(self) -> State:
-        """Where it is in its life."""
         return self._life.state
 
     @property
     def is_over(self) -> bool:
-        """True when nobody can join any more."""
         return self._life.is_over
 
     async def start(self) -> None:
@@ -201,11 +199,9 @@ class ClientInstance:
             await self._left(producer_group=member.group)
 
     def consumer(self, group: str) -> ConsumerMember | None:
-        """The consumer of a group."""
         return self._members.consumer(group)
 
     def producer(self, group: str) -> ProducerMember | None:
-        """The newest producer of a group."""
         return self._members.producer(group)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
@@ -213,7 +209,6 @@ class ClientInstance:
         return self._tasks.spawn(coroutine, name)
 
     async def sleep(self, ms: float) -> None:
-        """Let time pass."""
         await asyncio.sleep(ms / 1000)
 
     async def heartbeat(self) -> None:
@@ -368,24 +363,19 @@ class Membership:
 
     @property
     def is_empty(self) -> bool:
-        """True when nobody is here."""
         return not self._consumers and not self._producers
 
     def consumer(self, group: str) -> ConsumerMember | None:
-        """The consumer of a group."""
         return self._consumers.get(group)
 
     def producer(self, group: str) -> ProducerMember | None:
-        """The newest producer of a group."""
         members = self._producers.get(group)
         return members[-1] if members else None
 
     def consumer_groups(self) -> list[str]:
-        """Groups with a consumer here."""
         return list(self._consumers)
 
     def producer_groups(self) -> list[str]:
-        """Groups with a producer here."""
         return list(self._producers)
 
     def add_consumer(self, member: ConsumerMember) -> None:
@@ -395,7 +385,6 @@ class Membership:
         self._consumers[member.group] = member
 
     def add_producer(self, member: ProducerMember) -> None:
-        """One more, of whichever group."""
         self._producers.setdefault(member.group, []).append(member)
 
     def drop_consumer(self, member: ConsumerMember) -> bool:
@@ -417,12 +406,10 @@ class Membership:
         return True
 
     def clear(self) -> None:
-        """Nobody is here any more."""
         self._consumers.clear()
         self._producers.clear()
 
     def topics(self) -> set[str]:
-        """Topics that somebody uses."""
         found: set[str] = set()
         for consumer in self._consumers.values():
             found |= consumer.topics()
@@ -579,7 +566,6 @@ class Heartbeats:
         return True
 
     def addresses(self, *, masters_only: bool) -> list[str]:
-        """Every broker of every route."""
         brokers = self._routes.brokers().values()
         found = (
             address
@@ -590,7 +576,6 @@ class Heartbeats:
         return list(dict.fromkeys(found))
 
     def is_known(self, address: str) -> bool:
-        """True when some route names a broker there."""
         return address in self._all_addresses()
 
     def _all_addresses(self) -> list[str]:
@@ -618,7 +603,6 @@ class ServerRequests:
         }
 
     def handle(self, connection: Connection, command: Command) -> None:
-        """A broker asks something; the network calls it."""
         code = command.code
         if code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._members_changed(command)
@@ -750,7 +734,6 @@ class RebalanceTimer:
         self.due_ms = NEVER_MS
 
     def ended(self, now_ms: int, *, is_balanced: bool) -> None:
-        """A rebalance is over."""
         is_noticed = self.due_ms < NEVER_MS
         self._last_ms = now_ms
         wait_ms = self._interval_ms if is_balanced and not is_noticed else self._spacing_ms
@@ -793,9 +776,7 @@ class MachineClock:
     __slots__ = ()
 
     def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch; may jump."""
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that never go back."""
         return time.monotonic_ns() // 1_000_000

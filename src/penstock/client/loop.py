@@ -130,7 +130,6 @@ class LoopThread:
 
     @property
     def is_current(self) -> bool:
-        """True on this thread."""
         return threading.get_ident() == self._thread.ident and not self._is_orphan
 
     def post(self, call: Callable[..., object], *args: Any) -> None:

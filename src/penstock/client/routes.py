@@ -181,7 +181,6 @@ class RouteCache:
         return self._routes.get(topic)
 
     def topics(self) -> list[str]:
-        """Topics with a known route."""
         return list(self._routes)
 
     async def look_up(self, topic: str, *, default_queues: int = 0) -> Route:
@@ -251,7 +250,6 @@ class RouteCache:
         return {name: dict(known) for name, known in self._brokers.items()}
 
     def broker_at(self, address: str) -> str | None:
-        """The name of the broker that listens there."""
         for name, known in self._brokers.items():
             if address in known.values():
                 return name
@@ -327,7 +325,6 @@ class NameServers:
 
     @property
     def current(self) -> str:
-        """The one that is asked first."""
         return self.addresses[self._current]
 
     async def request(self, command: Command, *, timeout_ms: int) -> Command:

@@ -33,7 +33,6 @@ class Lifecycle:
 
     @property
     def is_running(self) -> bool:
-        """True between start and stop."""
         return self.state is State.RUNNING
 
     @property
@@ -50,17 +49,14 @@ class Lifecycle:
         self.state = State.FAILED
 
     def started(self) -> None:
-        """It runs."""
         self.state = State.RUNNING
 
     def check_running(self) -> None:
-        """Raise unless it runs."""
         if self.state is not State.RUNNING:
             hint = "; call start() first" if self.state is State.CREATED else ""
             raise StateError(f"{self.what} is {self.state.value}{hint}")
 
     def check_open(self) -> None:
-        """Raise when it is over."""
         if self.is_over:
             raise StateError(f"{self.what} is {self.state.value}; make a new one")
 

@@ -250,13 +250,12 @@ def publish_record(
     kind: int,
     offset_message_id: str,
     is_ok: bool,
-    region: str = DEFAULT_REGION,
 ) -> TraceRecord:
     """A message was sent, or could not be; ``kind`` is the value of a ``SendKind``."""
     return _record(
         (message_id, *keys.split()),
-        "Pub", at_ms, region, group, topic, message_id, tag, keys, store_host, body_bytes, cost_ms,
-        kind, offset_message_id, _flag(is_ok),
+        "Pub", at_ms, DEFAULT_REGION, group, topic, message_id, tag, keys, store_host, body_bytes,
+        cost_ms, kind, offset_message_id, _flag(is_ok),
     )  # fmt: skip
 
 
@@ -268,12 +267,11 @@ def consume_begin_record(
     message_id: str,
     retry_times: int,
     keys: str,
-    region: str = DEFAULT_REGION,
 ) -> TraceRecord:
     """A listener is about to be called with a message."""
     return _record(
         (message_id, *keys.split()),
-        "SubBefore", at_ms, region, group, request_id, message_id, retry_times, keys,
+        "SubBefore", at_ms, DEFAULT_REGION, group, request_id, message_id, retry_times, keys,
     )  # fmt: skip
 
 
@@ -307,12 +305,11 @@ def transaction_record(
     transaction_id: str,
     state: str,
     is_from_check: bool,
-    region: str = DEFAULT_REGION,
 ) -> TraceRecord:
     """A transaction was decided; ``state`` is COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW."""
     return _record(
         (message_id, *keys.split()),
-        "EndTransaction", at_ms, region, group, topic, message_id, tag, keys, store_host,
+        "EndTransaction", at_ms, DEFAULT_REGION, group, topic, message_id, tag, keys, store_host,
         _TRANSACTION_COMMIT, transaction_id, state, _flag(is_from_check),
     )  # fmt: skip
 

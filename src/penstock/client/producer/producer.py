@@ -459,19 +459,16 @@ class RunningProducer:
     # --- a send comes in, on the caller's thread --------------------------------------------------
 
     def encode(self, message: Message) -> EncodedMessage:
-        """One message, checked."""
         check_message(message, self._bytes_max)
         return self.encoder.encode(message)
 
     def encode_half(self, message: Message) -> EncodedMessage:
-        """The first part of a transaction."""
         check_message(message, self._bytes_max)
         if message.delay_level or message.delay_ms or message.deliver_at_ms:
             raise InvalidMessage("a message of a transaction cannot be delayed; the commit decides")
         return self.encoder.encode(message, is_half=True)
 
     def encode_batch(self, messages: Sequence[Message]) -> EncodedMessage:
-        """Several messages as one."""
         for message in messages:
             check_message(message, self._bytes_max)
         check_batch(messages, self._bytes_max)
@@ -569,13 +566,11 @@ class RunningProducer:
     # --- what the client instance asks, on the client's thread ------------------------------------
 
     def topics(self) -> set[str]:
-        """Topics whose routes are kept fresh."""
         return set(self.sender.topics)
 
     def check_transaction(
         self, address: str, header: CheckTransactionHeader, message: StoredMessage
     ) -> None:
-        """A broker asks what became of a half message."""
         self.transactions.check(address, header, message)
 
     async def stop(self) -> None:

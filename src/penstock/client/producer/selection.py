@@ -112,7 +112,6 @@ class LatencyFaultTolerance:
         self._until_ms: dict[str, int] = {}
 
     def answered(self, broker: str, latency_ms: int, now_ms: int) -> None:
-        """A try came back after so long."""
         isolated_ms = isolation_ms(latency_ms)
         if isolated_ms:
             self._isolate(broker, now_ms + isolated_ms)
@@ -124,7 +123,6 @@ class LatencyFaultTolerance:
         self._isolate(broker, now_ms + isolation_ms(FAILED_LATENCY_MS))
 
     def is_available(self, broker: str, now_ms: int) -> bool:
-        """False while it is avoided."""
         return self._until_ms.get(broker, now_ms) <= now_ms
 
     def least_bad(self, brokers: Iterable[str]) -> str | None:

@@ -94,7 +94,6 @@ class Send(msgspec.Struct, eq=False):
 
     @property
     def topic(self) -> str:
-        """Where it goes."""
         return self.encoded.topic
 
     def hook_context(self, group: str) -> SendContext:
@@ -124,7 +123,6 @@ class Send(msgspec.Struct, eq=False):
 
     @property
     def kind(self) -> SendKind:
-        """What hooks are told."""
         first = self.message
         if self.is_half:
             return SendKind.TRANSACTION_HALF
@@ -140,7 +138,6 @@ class BlockedSend(Send, kw_only=True):
     """Held until then."""
 
     def done(self, outcome: Outcome) -> None:
-        """Wake the thread."""
         self.outcome = outcome
         self.lock.release()
 
@@ -163,7 +160,6 @@ class AwaitedSend(Send, kw_only=True):
     """To the future's loop; None when that is the client's own."""
 
     def done(self, outcome: Outcome) -> None:
-        """Send it to the future's loop."""
         self.outcome = outcome
         if self.relay is None:
             settle_future(self)
@@ -194,7 +190,6 @@ class CallbackSend(Send, kw_only=True):
     thread: CallbackThread
 
     def done(self, outcome: Outcome) -> None:
-        """Have the callback called."""
         self.outcome = outcome
         self.thread.put(self)
 
@@ -229,7 +224,6 @@ class CallbackThread:
 
     @property
     def is_current(self) -> bool:
-        """True on this thread."""
         return threading.current_thread() is self._thread
 
     def start(self) -> None:

@@ -265,7 +265,6 @@ class Sender:
     # --- the answer -------------------------------------------------------------------------------
 
     def answered(self, send: Send, answer: Command | ClientError) -> None:
-        """A try is over."""
         code, result, error = _parse_answer(send, answer)
         now_ms = 0
         if code != 0 or self._faults is not None:
@@ -571,17 +570,14 @@ class InFlight:
 
     @property
     def waiting(self) -> int:
-        """How many sends wait for a permit."""
         return self._window.waiting
 
     @property
     def messages(self) -> int:
-        """Sends in flight."""
         return self._window.messages
 
     @property
     def bytes(self) -> int:
-        """Bytes in flight."""
         return self._window.bytes
 
     @property
@@ -626,11 +622,9 @@ class EpisodeLog:
     """One line when sends begin to wait, one when they no longer do."""
 
     def entered(self, episodes: Episodes, _reason: Reason, culprit: str, _at_ms: int) -> None:
-        """The first send waits."""
         _log.warning("sends wait for permits", extra={"group": episodes.name, "why": culprit})
 
     def ended(self, episodes: Episodes, episode: Episode) -> None:
-        """Nobody has waited for a while."""
         _log.info(
             "sends wait no more",
             extra={
@@ -683,7 +677,6 @@ class RouteWaits:
         return over
 
     def refresh(self, topic: str, now_ms: int) -> None:
-        """The route may be old."""
         last_ms = self._refreshed_ms
         if last_ms is not None and now_ms - last_ms < REFRESH_SPACING_MS:
             return
@@ -691,7 +684,6 @@ class RouteWaits:
         self._spawn(self._routes.refresh([topic]))
 
     def close(self) -> None:
-        """Ask no more."""
         for task in self._tasks:
             task.cancel()
 
@@ -731,7 +723,6 @@ class SendCounters:
         self.retried = 0
 
     def ended(self, outcome: SendResult | ClientError | None) -> None:
-        """A send is over."""
         if isinstance(outcome, SendResult):
             self.sent += 1
             if not outcome.is_ok:

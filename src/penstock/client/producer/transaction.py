@@ -99,7 +99,6 @@ class Transactions:
         self._send_end(context, position, result.queue_offset)
 
     def check(self, address: str, header: CheckTransactionHeader, stored: StoredMessage) -> None:
-        """A broker asks."""
         if self._is_stopped:
             return
         if self._check is None:
