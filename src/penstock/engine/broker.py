@@ -254,7 +254,7 @@ class Engine:
         self._remove_topic(self._registry.topic(name), cause)
 
     def retire_topic(self, name: TopicName, cause: str = "deleted") -> None:
-        """The same as soon as its dead are buried for good (``leaving.py``): mostly at once."""
+        """The same once its dead letters are durable (``TopicDeletion``): mostly at once."""
         self._deletion.retire(self._registry.topic(name), cause)
 
     def create_subscription(

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 import msgspec
 
 from penstock.engine.flow_context import FlowContext
-from penstock.engine.ports import Confirmation, Publication, Room, Undone
+from penstock.engine.ports import Confirmation, PoolHolder, Publication, Undone
 from penstock.engine.publish_batch import PublishBatch
 from penstock.engine.pull import Pull, PullResult
 from penstock.engine.subscription.consumer import Consumer, Delivery
@@ -58,7 +58,11 @@ class ConnectionOptions(msgspec.Struct, frozen=True):
 
 
 class Outlet(Protocol):
-    """The engine's way to one connection's peer; implemented by its adapter."""
+    """The engine's way to one connection's peer; implemented by its adapter.
+
+    Never called while one of the peer's calls is on the stack, except for ``refused`` and
+    ``gate_changed``.
+    """
 
     def confirmed(self, channel: Channel, confirmations: list[Confirmation]) -> None:
         """These are stored and durable (transient ones: stored). One call per channel and sync."""
@@ -297,7 +301,7 @@ class Connection:
         self.is_publisher = False
         self.is_short_of_room = False
         """True while it is not read in the midst of a publish, for want of room in the pool."""
-        self.room: Room | None = None
+        self.room: PoolHolder | None = None
         """Who knows why; since the first time."""
         self.undone: Undone | None = None
         """Set by its adapter while that puts off what the peer wants; it is not read then."""
@@ -341,7 +345,7 @@ class Connection:
             self.is_publisher = True
             self.refresh()
 
-    def wait_for_room(self, room: Room) -> None:
+    def wait_for_room(self, room: PoolHolder) -> None:
         """Its adapter stops reading in the midst of a publish, until there is room for it."""
         self.room = room
         self.is_short_of_room = True

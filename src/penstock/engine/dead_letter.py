@@ -199,7 +199,7 @@ class DeadLetters:
                     self._count(queue.topic, letter)
 
     def is_unsafe(self, durable_position: int) -> bool:
-        """True while there are letters that a crash could undo."""
+        """True while there are dead letters that a crash could undo."""
         return bool(self.waiting) or self._stored_end > durable_position
 
     @property

@@ -12,7 +12,7 @@ Invariants: a record is released at most once; memory holds at most half of
 ``delayed_in_memory_max`` armed records (the latest go back to their files, and the files' horizon
 with them; the other half is for single subscriptions); a release that the disk refused is tried
 again.
-Not here: the files (``log/delayed.py``), delays of one subscription (``redelivery.py``).
+Not here: the files (``log/delayed.py``), delays of one subscription (``subscription/cursor.py``).
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The chain: what all stages of one engine share (flow-control.md, F1).
+"""What all stages of one engine share (flow-control.md, F1).
 
 connection -credit-> channel -credit-> queue -credit-> log. This file holds the ends that belong to
 nobody in particular: the journal of episodes, the pool of in-flight bytes, the alarms, the log's
-stage, and the bell that asks for a turn.
+stage, and the request for a turn.
 
-Invariant: whoever changes something that a turn must look at rings the bell (``request_turn``), so
-that ``needs_turn`` cannot be forgotten (law 4).
+Invariant: whoever changes something that a turn must look at calls ``request_turn`` (law 4).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from penstock.engine.commit import Commits, Frame
 from penstock.engine.connection import Channel, Connection
 from penstock.engine.flow_context import FlowContext
-from penstock.engine.ports import Room
+from penstock.engine.ports import PoolHolder
 from penstock.engine.registry import Registry
 from penstock.engine.spark.query import PREFIX
 from penstock.engine.spark.query_service import QueryService
@@ -91,7 +91,7 @@ class FlowMapper:
         self._map = FlowMap()
         # Queues that a held channel hands messages to: the diagnosis walks on to them.
         self._named: set[Queue] = set()
-        self._keepers: dict[Room | None, str] = {}
+        self._keepers: dict[PoolHolder | None, str] = {}
 
     def made(self) -> FlowMap:
         self._add_connections()
@@ -154,7 +154,7 @@ class FlowMapper:
             keeper = connection.bytes_culprit()
         return replace(view, culprit=keeper or view.culprit)
 
-    def _keeper(self, room: Room | None) -> str:
+    def _keeper(self, room: PoolHolder | None) -> str:
         """Who fills the in-flight pool: with a publish that arrives, or with those that did."""
         if room not in self._keepers:
             most = max(self._connections, key=lambda each: each.bytes_held, default=None)

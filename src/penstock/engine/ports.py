@@ -1,18 +1,17 @@
 """What the engine asks of the world around it, and the objects that cross that line.
 
-* ``Outlet``: one per connection, implemented by the adapter; the engine speaks to peers through it
-  and never while one of their calls is on the stack, except for ``refused`` and ``gate_changed``.
-* ``Route``: where a publish goes; made by the adapter, asked by the channel (``routing.py`` has
-  the plain ones).
+* ``Route``: where a publish goes; made by the adapter, asked by the pipeline (``topic.py``
+  has the plain ones).
 * ``DeadLetterFormat``: how a dead letter is rewritten in its protocol's words (``dead_letter.py``
   has the neutral one).
 * ``DeadLetterRouter``: where the dead letters of one topic go, when its protocol routes them.
-* ``Room``: who has the room that publishes which are still arriving wait for.
+* ``PoolHolder``: who has the room that publishes which are still arriving wait for.
 * ``Undone``: what an adapter puts off until the next turns, for operators.
 * ``Publication``: one publish from arrival to confirm. The same object is the log's ``Appending``
   and the ``Confirmation``: a message is handed over by lists and never copied on its way in.
+* ``PublishChannel``: the channel it came on, as far as a publish needs it later.
 
-Not here: subscriptions and consumers (``subscription.py``, ``consumer.py``).
+Nothing of the engine is imported here. Not here: the way back to a peer (``connection.Outlet``).
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ class PublishChannel(Protocol[QueueT_contra]):
         ...
 
 
-class Room(Protocol):
+class PoolHolder(Protocol):
     """Room in the in-flight pool for publishes that are still arriving, shared by an adapter."""
 
     @property

@@ -375,14 +375,14 @@ class TopicDeletion:
         # Bounded by the topics there are.
         self.causes: dict[Topic, str] = {}
         """Topics that are to go, and why; to be looked at only."""
-        # Those without anybody to bury, until that is durable.
-        self._buried: set[Topic] = set()
+        # Those whose dead letters are all written, until they are durable.
+        self._written: set[Topic] = set()
 
     def retire(self, topic: Topic, cause: str) -> None:
-        """The topic goes: now if nobody is left to be buried, else as soon as that is so."""
+        """The topic goes: now if no dead letter is left to write, else as soon as that is so."""
         if topic in self.causes:
             return
-        if not has_dying(topic) and not self._has_unsafe_dead_letters():
+        if not has_reject_backlog(topic) and not self._has_unsafe_dead_letters():
             self._remove(topic, cause)
             return
         self.causes[topic] = cause
@@ -396,26 +396,23 @@ class TopicDeletion:
         self.retire(topic, "expired")
 
     def look(self) -> None:
-        """Somebody may have been buried."""
+        """Some dead letters may have been written."""
         for topic in list(self.causes):
             if topic.is_deleted:
-                self._forget(topic)
-            elif topic not in self._buried and not has_dying(topic):
-                self._buried.add(topic)
+                self.causes.pop(topic, None)
+            elif topic not in self._written and not has_reject_backlog(topic):
+                self._written.add(topic)
                 self._commits.after_durable(partial(self._go, topic))
 
     def _go(self, topic: Topic) -> None:
-        """All letters so far are durable."""
-        self._buried.discard(topic)
+        """All dead letters so far are durable."""
+        self._written.discard(topic)
         if topic.is_deleted:
-            self._forget(topic)
-        elif not has_dying(topic) and topic in self.causes:
+            self.causes.pop(topic, None)
+        elif not has_reject_backlog(topic) and topic in self.causes:
             self._remove(topic, self.causes.pop(topic))
 
-    def _forget(self, topic: Topic) -> None:
-        self.causes.pop(topic, None)
 
-
-def has_dying(topic: Topic) -> bool:
-    """True while somebody waits to be buried."""
+def has_reject_backlog(topic: Topic) -> bool:
+    """True while rejected messages wait to be dead-lettered."""
     return any(each.has_reject_backlog for each in topic.subscriptions.values())

@@ -5,7 +5,8 @@ settlements since, in the order of the log, and last the transient messages that
 Rows that name something that is not there any more are deleted rather than kept for ever.
 
 After an unclean stop everything below a cursor's delivered mark counts as delivered before
-(``lane.py`` flags it, D13): the mark is part of the cursor's state and always reserved ahead.
+(``subscription/cursor.py`` flags it, D13): the mark is part of the cursor's state and always
+reserved ahead.
 """
 
 from __future__ import annotations

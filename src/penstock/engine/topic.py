@@ -138,7 +138,7 @@ class Topic:
         """True when somebody consumed from it at the last look."""
         self.is_deleted = False
         self.is_deleting = False
-        """True when it will be, as soon as its dead are buried (``leaving.py``)."""
+        """True when it will be, as soon as its dead letters are durable (``TopicDeletion``)."""
 
     def __repr__(self) -> str:
         return f"<Topic {self.name} {self.topic_id} queues={len(self.queues)}>"
@@ -260,7 +260,7 @@ class TopicLimits:
             policy.quota_bytes_max, policy.quota_age_ms_max, policy.quota_policy
         )
         self.spark: SparkPressure | None = None
-        """Set while a query may slow or hold publishers (``bulk/pressure.py``)."""
+        """Set while a query may slow or hold publishers (``spark/query.py``)."""
         self._turn = -1
         self._messages = 0
         self._ready_bytes = 0
