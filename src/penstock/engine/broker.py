@@ -52,7 +52,6 @@ from penstock.engine.turn import Arrivals, DispatchQueue, Housekeeping, TurnRunn
 from penstock.flow.alarms import AlarmBoard
 from penstock.flow.budgets import BytesPool, UnsentPool
 from penstock.flow.credit import Credit
-from penstock.flow.diagnosis import StageView
 from penstock.flow.episodes import FlowEdge
 from penstock.flow.long_poll import HeldPulls
 from penstock.flow.reason import Reason
@@ -549,12 +548,8 @@ class Engine:
         """(kind of stage, reason, time held so far) of every episode that goes on now."""
         return self._chain.journal.unfinished(self._chain.now_ms)
 
-    def flow_views(self, now_ms: int) -> list[StageView]:
-        """Every stage with state, reason, culprit, since and share."""
-        return self.flow_map(now_ms).views
-
     def flow_map(self, now_ms: int, running_max: int = EVERY_STAGE) -> FlowMap:
-        """The same of all held stages and of some others; all are counted."""
+        """Stages with state, reason, culprit, since and share: all held ones and some others."""
         return FlowMapper(
             self._chain,
             connections=self._connections.values(),

@@ -315,6 +315,7 @@ class TurnRunner:
 
     def _wants_frame(self) -> bool:
         """True when something else than publishes is to be appended, and may be tried now."""
+        # Asked at the end of every turn and sync: lists that are looked at cost no call each.
         return not self._retry_ms and bool(
             self._settlements.noted
             or self._settlements.again

@@ -26,7 +26,7 @@ def test_the_flow_map_names_the_disk_while_a_sync_hangs(bench):
         bench.publish(channel, topic, *[b"x"] * 100)
         bench.clock.advance(50)
         bench.turns()
-    found = diagnose(bench.engine.flow_views(bench.clock.monotonic_ms()))
+    found = diagnose(bench.engine.flow_map(bench.clock.monotonic_ms()).views)
     assert (found.kind, found.side) == ("log", "publish")
 
 
@@ -36,7 +36,7 @@ def test_the_flow_map_follows_the_chain_to_the_log():
     while channel.connection.may_read:
         bench.publish(channel, topic, *[b"x"] * 100)
         bench.turns()
-    views = bench.engine.flow_views(bench.clock.monotonic_ms())
+    views = bench.engine.flow_map(bench.clock.monotonic_ms()).views
     held = {view.kind: view.culprit for view in views if view.is_held}
     assert held == {
         "connection": "channel c1/1",
@@ -46,7 +46,7 @@ def test_the_flow_map_follows_the_chain_to_the_log():
     assert diagnose(views).kind == "log"
     bench.settle()
     bench.advance(5_000)
-    views = bench.engine.flow_views(bench.clock.monotonic_ms())
+    views = bench.engine.flow_map(bench.clock.monotonic_ms()).views
     assert not any(view.is_held for view in views)
     edges = bench.engine.take_flow_edges()
     assert [edge.kind for edge in edges if edge.episode is None].count("queue") == 1
@@ -58,11 +58,11 @@ def test_the_flow_map_names_a_full_topic_and_an_alarm(bench):
     channel = bench.channel()
     bench.publish(channel, topic, b"a", b"b")
     bench.settle()
-    views = {view.kind: view for view in bench.engine.flow_views(bench.clock.monotonic_ms())}
+    views = {view.kind: view for view in bench.engine.flow_map(bench.clock.monotonic_ms()).views}
     assert "length_max" in views["channel"].culprit
     assert views["connection"].state == "flow"
     bench.engine.set_alarm("disk", 0)
-    views = {view.kind: view for view in bench.engine.flow_views(bench.clock.monotonic_ms())}
+    views = {view.kind: view for view in bench.engine.flow_map(bench.clock.monotonic_ms()).views}
     assert views["connection"].state == "blocked"
 
 
@@ -78,7 +78,7 @@ def crowd(bench, count):
 def test_idle_stages_are_counted_and_only_some_of_them_are_shown(bench):
     crowd(bench, 100)
     now_ms = bench.clock.monotonic_ms()
-    everything = bench.engine.flow_views(now_ms)
+    everything = bench.engine.flow_map(now_ms).views
     found = bench.engine.flow_map(now_ms, 10)
     assert len(found.views) <= 12
     assert (found.stages_total, found.stages_held) == (len(everything), 0)
@@ -94,7 +94,7 @@ def test_the_diagnosis_of_a_crowd_is_that_of_all_its_stages():
         bench.publish(channel, topic, *[b"x"] * 100)
         bench.turns()
     now_ms = bench.clock.monotonic_ms()
-    everything = bench.engine.flow_views(now_ms)
+    everything = bench.engine.flow_map(now_ms).views
     found = bench.engine.flow_map(now_ms, 0)
     assert findings_of(found.views) == findings_of(everything)
     assert diagnose(found.views).kind == "log"
@@ -117,7 +117,7 @@ def test_of_very_many_held_connections_each_has_its_weight_in_the_diagnosis(monk
                 bench.publish(channel, topic, *[b"x"] * 100)
         bench.turns()
     now_ms = bench.clock.monotonic_ms()
-    everything = bench.engine.flow_views(now_ms)
+    everything = bench.engine.flow_map(now_ms).views
     monkeypatch.setattr("penstock.engine.flow_map.DETAILS_MAX", 0)
     found = bench.engine.flow_map(now_ms, 0)
     assert len(found.views) == 20 + 2, "connections, their queue, the log"
@@ -158,5 +158,5 @@ def test_what_a_connection_puts_off_is_shown_however_many_others_are_idle(bench)
     assert found.stages_held == 0
     assert diagnose(found.views).kind != "connection"
     busy.undone = None
-    views = bench.engine.flow_views(now_ms)
+    views = bench.engine.flow_map(now_ms).views
     assert all(view.undone is None for view in views)

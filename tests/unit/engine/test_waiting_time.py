@@ -43,7 +43,7 @@ def test_many_small_messages_for_one_queue_are_blamed_on_the_queue():
         bench.publish(channel, topic, *[b"x"] * 500)
         bench.turns()
         bench.settle()
-    found = diagnose(bench.engine.flow_views(bench.clock.monotonic_ms()))
+    found = diagnose(bench.engine.flow_map(bench.clock.monotonic_ms()).views)
     assert (found.kind, found.name) == ("queue", "orders")
 
 
@@ -57,7 +57,7 @@ def test_large_messages_that_the_disk_does_not_have_yet_are_blamed_on_the_log():
         bench.publish(channel, topic, b"x" * 20 * kib)
         bench.turns()
     assert channel.connection.gate.reasons == {Reason.FLOW: "log"}
-    assert diagnose(bench.engine.flow_views(bench.clock.monotonic_ms())).kind == "log"
+    assert diagnose(bench.engine.flow_map(bench.clock.monotonic_ms()).views).kind == "log"
     bench.settle()
     assert channel.connection.may_read
 
@@ -85,7 +85,7 @@ def test_a_channel_that_fills_turns_with_one_queue_waits_for_it_whatever_its_cre
     now_ms = bench.clock.monotonic_ms()
     # Three turns, and after the last one nothing was left that could wait.
     assert channel.stage.episodes.stalled_ms(Reason.FLOW, now_ms) == 2 * WORK_MS
-    views = {view.kind: view for view in bench.engine.flow_views(now_ms)}
+    views = {view.kind: view for view in bench.engine.flow_map(now_ms).views}
     assert (views["channel"].state, views["channel"].culprit) == ("flow", "queue orders")
 
 

@@ -31,7 +31,7 @@ def large(peer, size=2 * MIB):
 
 
 def stages(bench):
-    views = bench.engine.flow_views(bench.clock.monotonic_ms())
+    views = bench.engine.flow_map(bench.clock.monotonic_ms()).views
     return {view.label: view for view in views}
 
 
