@@ -113,3 +113,15 @@ def test_every_name_on_the_architecture_page_exists():
     drawing = text.partition("```\nin ")[2].partition("```")[0]
     wrong += [each for each in re.findall(r"\b[A-Z]\w+", drawing) if each not in classes]
     assert wrong == []
+
+
+def test_every_file_named_in_the_source_exists():
+    """Beside the file that names it, or by a path that ends so."""
+    known = {f"/{each.relative_to(ROOT)}" for each in ROOT.glob("[bdst]*/**/*.py")}
+    wrong = []
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for name in set(re.findall(r"``?([\w/]+\.py)``?", path.read_text("utf-8"))):
+            is_known = "/" in name and any(each.endswith(f"/{name}") for each in known)
+            if not is_known and not (path.parent / name).exists():
+                wrong.append(f"{path.relative_to(ROOT)}: {name}")
+    assert wrong == []

@@ -1,4 +1,4 @@
-"""Memory and disk alarms (F3).
+"""Memory and disk alarms, and the watermark with hysteresis they are made of (F3).
 
 Who raises: a probe's figure crossing its watermark (resident memory too high, free disk too low).
 Who stops: connections that publish; consumers, acks and heartbeats go on. What wakes them: the

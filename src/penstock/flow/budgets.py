@@ -1,4 +1,11 @@
-"""The pool of in-flight bytes: one limit that pays for everything in flight (D22, law 2).
+"""Budgets: what may be in flight, in bytes and in messages, and for whom.
+
+``BytesPool`` is the one limit that pays for everything in flight (D22, law 2). ``UnsentLimit``
+bounds deliveries that a socket has not taken, ``BufferPool`` appends that are not durable,
+``PendingLimit`` publishes of a connection that are not confirmed, ``SendWindow`` what a producing
+client has under way. Each section says who grants, who spends, who stops and what wakes it.
+
+The pool:
 
 Who spends: read-ahead, held publishes, unsynced bytes, in-flight and unsent deliveries. Who grants:
 whoever is done with the bytes. Who stops: the owner whose share is full, or everybody when the pool

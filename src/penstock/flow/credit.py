@@ -1,4 +1,7 @@
-"""Credit between two stages: how far a sender may be ahead of its receiver (F1).
+"""The chain: credit between stages, the stages themselves, and the gate before a socket (F1, F2).
+
+``Credit`` says how far a sender may be ahead of its receiver; ``Stage`` is a node of the chain and
+who holds it; ``Gate`` is the set of reasons not to read a connection. Credit first:
 
 Who grants: the receiver, ``more`` after every ``more`` it has processed. Who spends: the sender,
 one per message (or one per byte: the same class counts either). Who stops: the sender, when its
@@ -6,12 +9,12 @@ credit reaches zero; the send that crosses zero still happens, so a list is neve
 it: a grant that lifts the credit above zero.
 
 The rule that carries pressure upstream: a receiver that is itself blocked *defers* its grants, and
-sends them all when its own set of blockers is empty (``stage.relieve``).
+sends them all when its own set of blockers is empty (``relieve``).
 
 Invariants (law 1): available = initial - in flight - processed but not yet granted, so it never
 exceeds ``initial``, and in flight never exceeds ``initial`` plus one list. Because 0 < more <=
 initial, a receiver that has processed everything has always granted enough to make it positive
-again: a credit alone cannot deadlock. Not here: who is blocked by whom (``stage``).
+again: a credit alone cannot deadlock.
 """
 
 from __future__ import annotations
@@ -139,8 +142,7 @@ def _check(initial: int, more: int) -> None:
 #
 # Invariants: a blocker is in the set at most once per credit, so two credits between the same
 # stages (messages and bytes) never release each other; relief travels upstream in a loop, not by
-# recursion, so a long chain or a ring of stages cannot exhaust the stack. Not here: how much may be
-# in flight (``credit``), whether a socket is read (``gate``).
+# recursion, so a long chain or a ring of stages cannot exhaust the stack.
 
 
 def stage_label(kind: str, name: str) -> str:

@@ -6,7 +6,8 @@ which the dispatcher hangs in and which is called when the demand goes from noth
 
 ``taken`` may be more than was available when a batch record is delivered whole; an implementation
 must accept that and answer 0 until it is made up for.
-Not here: limits the broker sets itself (``inflight``, ``unsent``): they apply to every demand.
+``Window`` and ``ChannelWindow`` are AMQP's prefetch, ``Permits`` Pulsar's; ``InflightLimit`` is
+what the broker itself allows to be unsettled, whatever the demand.
 """
 
 from collections.abc import Callable
@@ -66,7 +67,7 @@ class Unlimited:
 #
 # A ``Window`` is one consumer's (global=0); a ``ChannelWindow`` is shared (global=1) and counts
 # from the start, so that setting it later also counts what is already unsettled. 0 = unlimited.
-# Both apply. Not here: bytes (no client can ask for them; ``inflight`` bounds them anyway).
+# Both apply. Not here: bytes (no client can ask for them; ``InflightLimit`` bounds them anyway).
 
 
 class ChannelWindow:

@@ -1,6 +1,6 @@
 """Episodes: a stage's history of being held, told so that a person can use it.
 
-Who writes: ``Stage`` and ``Gate`` at every stall and release. Who reads: ``journal`` (edges),
+Who writes: ``Stage`` and ``Gate`` at every stall and release. Who reads: ``Journal`` (edges),
 metrics (stalled seconds by reason) and the flow page (since when, share of the last 10 s).
 
 Credit may stop and release a stage hundreds of times a second. Each of those *stalls* is counted
@@ -13,7 +13,7 @@ once, and the stall lasts from the first to the last of them.
 
 Invariants: at most one episode per reason is open; everything entered is left exactly once, also
 when the stage dies (law 7); the history is bounded.
-Not here: what a stage is held by now (``stage.blocked_by``, ``gate.reasons``).
+Not here: what a stage is held by now (``Stage.blocked_by``, ``Gate.reasons``).
 """
 
 from collections import deque

@@ -251,9 +251,9 @@ class FastFailQueues(Generic[RequestT]):
 # Store busy: a commit that takes too long refuses new sends instead of collecting them (F6).
 #
 # Who raises: a write or sync in progress for longer than the limit, or a write the disk refused.
-# Who stops: new sends (refused) and queued ones (drained as busy by ``fast_fail``). What wakes it:
-# the end of that commit; after a refused write, time: the store is tried again after ``limit_ms``,
-# because only another write can show that it works again.
+# Who stops: new sends (refused) and queued ones (drained as busy by ``FastFailQueues``). What wakes
+# it: the end of that commit; after a refused write, time: the store is tried again after
+# ``limit_ms``, because only another write can show that it works again.
 
 
 class StoreBusy:

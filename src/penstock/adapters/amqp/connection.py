@@ -14,10 +14,10 @@ How a connection ends::
 
 Invariants: what happens on one channel never harms another; after our close only its answer is
 heard; everything is given back exactly once, at the first of close, error and loss.
-Bounds: channels by ``channel_max``; contents that are not complete by ``content_budget.py``;
-replies that wait for the disk by ``amqp.answers_held_bytes_max``; unsent deliveries by F14.
-Not here: sockets (``server/pump.py``), shared state (``broker.py``), the table of states
-(``states.py``), what is checked on the way in (``handshake.py``).
+Bounds: channels by ``channel_max``; contents that are not complete by
+``adapters/content_budget.py``; replies that wait for the disk by ``amqp.answers_held_bytes_max``;
+unsent deliveries by F14. Not here: sockets (``server/pump.py``), shared state (``broker.py``), the
+table of states (``states.py``), what is checked on the way in (``handshake.py``).
 """
 
 from __future__ import annotations

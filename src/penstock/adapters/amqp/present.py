@@ -52,7 +52,7 @@ _DROPPED: Final = frozenset((PREFIX + "delivery_mode", _PRIORITY, ATTEMPTS))
 
 @runtime_checkable
 class FactsReader(Protocol):
-    """What a protocol's ``facts.py`` offers."""
+    """What a protocol's codec offers."""
 
     def facts(self, record: Record) -> Facts: ...
 

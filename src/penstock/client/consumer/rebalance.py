@@ -9,8 +9,8 @@ or whose lock was lost is stopped and made anew.
 
 Invariants: one rebalance of a consumer at a time; stopping comes before starting; a queue is
 started only while it is not owned; after ``close`` nothing is started.
-Not here: when to rebalance (``instance.py``), allocation by the broker (``pop.py``), the making of
-queues (a ``QueueOwner``).
+Not here: when to rebalance (``client/instance.py``), allocation by the broker (``pop.py``), the
+making of queues (a ``QueueOwner``).
 """
 
 from __future__ import annotations

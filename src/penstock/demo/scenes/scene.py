@@ -153,7 +153,7 @@ class Scene:
         )
 
     async def amqp(self, name: str) -> AmqpLink:
-        """An AMQP client with its own socket; its actors are in ``amqp_actors.py``."""
+        """An AMQP client with its own socket; its actors are in ``demo/amqp_actors.py``."""
         link = await AmqpLink.connect(self.broker.endpoints["amqp"], name)
         self._links.append(link)
         return link

@@ -6,7 +6,7 @@ every queue is bound by its name, and ``amq.*``. They are durable and nobody may
 Invariants: a binding's source exists, and so did its destination when it was made; whoever removes
 a queue calls ``Bindings.forget``; every change voids what the router remembers.
 Not here: the types of exchanges (``matching.py``), following bindings (``router.py``), the commands
-of clients (``exchange_commands.py``).
+of clients (``amqp/exchange_commands.py``).
 """
 
 from __future__ import annotations

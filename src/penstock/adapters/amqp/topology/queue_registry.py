@@ -9,7 +9,7 @@ broker, so there is one way out: ``removed``. Consumers were told by then.
 
 Invariants: a name has at most one queue; an exclusive queue is in ``_exclusive`` under its
 connection; a queue's bindings go with it.
-Not here: the commands of clients (``queue_commands.py``), one queue (``queue.py``).
+Not here: the commands of clients (``amqp/queue_commands.py``), one queue (``queue.py``).
 """
 
 from __future__ import annotations

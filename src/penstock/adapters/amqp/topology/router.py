@@ -45,7 +45,7 @@ HEADERS_PER_STEP: Final = 8
 DIRECT_REPLY_QUEUE: Final = "amq.rabbitmq.reply-to"
 """The queue that is none: who consumes it gets the replies to its requests."""
 DIRECT_REPLY_PREFIX: Final = DIRECT_REPLY_QUEUE + "."
-"""Routing keys that name such a requester, not a queue (``direct_reply.py``)."""
+"""Routing keys that name such a requester, not a queue (``amqp/direct_reply.py``)."""
 _AMQP: Final = int(Wire.AMQP)
 _NO_HEADERS: Final[Mapping[str, Any]] = {}
 CC: Final = b"CC"

@@ -1,8 +1,8 @@
 """Class 60, basic: publish, consume, get, settle. Sheet: amqp.md 1.3.
 
-Publish, return, deliver and get-ok are followed by a content (``frames.py``). The three that
-come and go per message have fast paths: publish and acks that come in ``parser.py``, deliver and
-acks that go out in ``serializer.py``.
+Publish, return, deliver and get-ok are followed by a content (``amqp/frames.py``). The three that
+come and go per message have fast paths: publish and acks that come in ``amqp/parser.py``, deliver
+and acks that go out in ``amqp/serializer.py``.
 """
 
 from penstock.wire.amqp.methods.method import (

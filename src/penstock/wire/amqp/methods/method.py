@@ -14,8 +14,8 @@ A method is declared once, as a struct whose annotations name the wire types of 
 ``Struct``, neighbouring bits share octets (lowest bit first), strings and tables stand alone.
 
 Invariant: a ``ShortStr`` is UTF-8 (else 501); every failure is an ``AmqpError``.
-Not here: reading any of them (``methods/__init__.py``), frames around them (``frames.py``), fast
-paths for what a broker sees per message (``parser.py``, ``serializer.py``).
+Not here: reading any of them (``methods/__init__.py``), frames around them (``amqp/frames.py``),
+fast paths for what a broker sees per message (``amqp/parser.py``, ``amqp/serializer.py``).
 """
 
 from collections.abc import Callable
