@@ -81,7 +81,7 @@ def publish_all(channel, exchange):
             timestamp=int(BORN.timestamp()),
             type="order",
             user_id="guest",
-            app_id="publisher",
+            app_id="till",
         )
         channel.basic_publish(exchange, f"eu.new.{number}", body, properties)
 
@@ -104,7 +104,7 @@ def is_as_published(rows, topic):
             "amqp.correlation_id": f"c-{number}",
             "amqp.reply_to": "answers",
             "amqp.user_id": "guest",
-            "amqp.app_id": "publisher",
+            "amqp.app_id": "till",
         }
     return True
 
