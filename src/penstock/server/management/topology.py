@@ -12,12 +12,14 @@ GET     /api/bindings, /api/bindings/V                      bindings, those of t
 GET     /api/bindings/V/e/SOURCE/q|e/DEST                   those between two; POST makes one
 GET     /api/bindings/V/e/SOURCE/q|e/DEST/KEY               one by its properties_key; DELETE
 GET     /api/definitions, /api/definitions/V                all as one document; POST imports one,
-                                                            all of it or nothing
+                                                            all of it or nothing; 204, or 200 with
+                                                            what of it was ignored
 ======  ==================================================  =====================================
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -28,6 +30,7 @@ from penstock.adapters.amqp.management.definitions import (
     ExchangeDefinition,
     UserDefinition,
     export_definitions,
+    ignored_parts,
     import_definitions,
     make_binding,
     make_exchange,
@@ -56,6 +59,10 @@ from penstock.server.management.request import (
     reason_of,
 )
 from penstock.wire.amqp.codes import AmqpError
+
+_log = logging.getLogger(__name__)
+
+IGNORED: Final = "ignored, for there is no such thing here"
 
 
 async def vhosts(api: ApiContext, request: ApiRequest) -> Any:
@@ -272,8 +279,11 @@ async def export_document(
 
 async def import_document(
     api: ApiContext, request: ApiRequest, vhost_name: str | None = None
-) -> EmptyResponse:
-    """Make what a document defines, all of it or nothing."""
+) -> EmptyResponse | dict[str, Any]:
+    """Make what a document defines, all of it or nothing; told is what there is nothing for.
+
+    RabbitMQ's 204 when there is no such thing: tools take any 2xx for a yes.
+    """
     request.check_administrator()
     host = None if vhost_name is None else api.vhost(vhost_name)
     document = await request.body(Definitions)
@@ -283,7 +293,14 @@ async def import_document(
         # Whatever is missing is missing in the document: never a 404.
         raise bad_request(reason_of(error)) from None
     await api.durable()
-    return EmptyResponse()
+    ignored = ignored_parts(document, host)
+    if not ignored:
+        return EmptyResponse()
+    told = "; ".join(str(each) for each in ignored)
+    _log.warning(
+        "definitions were imported in part", extra={"user": request.user.name, "ignored": told}
+    )
+    return {"ignored": ignored, "reason": f"{IGNORED}: {told}. The rest was imported."}
 
 
 def _vhosts(api: ApiContext, name: str | None) -> list[VirtualHost]:

@@ -122,6 +122,30 @@ def test_definitions_go_out_and_in(bench, tool):
     assert other("POST", "/api/definitions", {"queues": [{"name": 7}]})[0] == 400
 
 
+def test_an_import_says_what_of_it_was_ignored_and_so_does_the_log(tool, caplog):
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    document = {
+        "queues": [{"name": "q", "vhost": "/"}],
+        "permissions": [{"user": "guest", "vhost": "/", **everything}],
+    }
+    assert tool("POST", "/api/definitions", document) == (204, None)
+    assert not caplog.records
+    document["permissions"] += [{"user": "ada", "vhost": "/", **everything, "read": ""}]
+    document["policies"] = [{"name": "ha", "vhost": "/"}, {"name": "ttl", "vhost": "/"}]
+    status, told = tool("POST", "/api/definitions", document)
+    assert status == 200
+    assert told["ignored"] == [
+        {"kind": "policies", "count": 2, "names": ["ha", "ttl"]},
+        {"kind": "permissions", "count": 1, "names": ["ada /"]},
+    ]
+    parts = "policies: 2 (ha, ttl); permissions: 1 (ada /)"
+    reason = f"ignored, for there is no such thing here: {parts}. The rest was imported."
+    assert told["reason"] == reason
+    (record,) = caplog.records
+    assert (record.getMessage(), record.ignored) == ("definitions were imported in part", parts)
+    assert tool("POST", "/api/definitions/%2F", document)[0] == 200
+
+
 def test_an_import_with_one_impossible_part_is_refused_as_a_whole(tool):
     before = tool.get("/api/definitions")
     document = {

@@ -2,8 +2,8 @@
 
 Exported are users (with their hashes, never passwords), vhosts, exchanges, queues and bindings, all
 but what nobody can make (the default exchange, ``amq.*``) and what ends with a connection. Imported
-is the same; permissions, policies, parameters and limits of a RabbitMQ export are passed over, for
-there is nothing here that they could change.
+is the same; permissions, policies, parameters and limits of a RabbitMQ export are ignored, for
+there is nothing here that they could change, and whoever imports them is told (``ignored_parts``).
 
 An import is all or nothing, also through a crash: the document is checked as a whole before
 anything is made. What is there already must be equivalent, as for a client that declares it: then
@@ -57,6 +57,10 @@ if TYPE_CHECKING:
     from penstock.engine.topic import Topic
 
 ANYTHING: Final = ".*"
+
+IGNORED_NAMES_MAX: Final = 10
+"""Of each kind; the count is exact."""
+IGNORED_NAME_CHARS_MAX: Final = 80
 
 
 class _Operator:
@@ -127,6 +131,73 @@ def import_definitions(
         make_queue(vhost_of(queue.vhost), queue)
     for binding in document.bindings:
         make_binding(vhost_of(binding.vhost), binding)
+
+
+class IgnoredPart(msgspec.Struct, frozen=True):
+    """Parts of one kind that an import has no use for."""
+
+    kind: str
+    count: int
+    names: list[str]
+    """The first ``IGNORED_NAMES_MAX`` of them."""
+
+    def __str__(self) -> str:
+        more = ", ..." if self.count > len(self.names) else ""
+        return f"{self.kind}: {self.count} ({', '.join(self.names)}{more})"
+
+
+def ignored_parts(document: Definitions, vhost: VirtualHost | None = None) -> list[IgnoredPart]:
+    """What an import of the document leaves out, because there is no such thing here.
+
+    A permission to do everything is in effect already. Into one vhost neither users nor vhosts are
+    imported, as in RabbitMQ.
+    """
+    found: dict[str, list[str]] = {}
+    if vhost is not None:
+        found["users"] = [each.name for each in document.users]
+        found["vhosts"] = [each.name for each in document.vhosts]
+    found["policies"] = _names(document.policies, "name")
+    found["permissions"] = _names(
+        [each for each in _rows(document.permissions) if not _is_everything(each)], "user", "vhost"
+    )
+    found["topic_permissions"] = _names(document.topic_permissions, "user", "vhost")
+    found["parameters"] = _names(document.parameters, "component", "name")
+    found["global_parameters"] = _names(document.global_parameters, "name")
+    if vhost is None:
+        found["user_limits"] = [each.name for each in document.users if each.limits]
+        found["vhost_limits"] = [each.name for each in document.vhosts if each.limits]
+    return [
+        IgnoredPart(
+            kind,
+            len(names),
+            [name[:IGNORED_NAME_CHARS_MAX] for name in names[:IGNORED_NAMES_MAX]],
+        )
+        for kind, names in found.items()
+        if names
+    ]
+
+
+def _rows(part: Any) -> list[Any]:
+    """The rows of a part that nothing is made of, whatever its shape."""
+    if isinstance(part, list):
+        return part
+    return [part] if part else []
+
+
+def _names(part: Any, *fields: str) -> list[str]:
+    """What each row is called."""
+    return [
+        " ".join(str(row[field]) for field in fields if row.get(field))
+        if isinstance(row, dict)
+        else str(row)
+        for row in _rows(part)
+    ]
+
+
+def _is_everything(permission: Any) -> bool:
+    return isinstance(permission, dict) and all(
+        permission.get(what) == ANYTHING for what in ("configure", "write", "read")
+    )
 
 
 def make_vhost(broker: AmqpBroker, name: str) -> VirtualHost:
@@ -213,6 +284,8 @@ class UserDefinition(msgspec.Struct):
     password_hash: str | None = None
     hashing_algorithm: str = SHA256
     tags: str | list[str] = ""
+    limits: Any = None
+    """Ignored, as those of a vhost."""
 
     @property
     def user(self) -> User:
@@ -225,6 +298,7 @@ class UserDefinition(msgspec.Struct):
 
 class VhostDefinition(msgspec.Struct):
     name: str
+    limits: Any = None
 
 
 class ExchangeDefinition(msgspec.Struct):
@@ -289,13 +363,18 @@ class BindingDefinition(msgspec.Struct):
 
 
 class Definitions(msgspec.Struct):
-    """The document."""
+    """The document; parts without a shape of their own are ignored (``ignored_parts``)."""
 
     users: list[UserDefinition] = []
     vhosts: list[VhostDefinition] = []
     exchanges: list[ExchangeDefinition] = []
     queues: list[QueueDefinition] = []
     bindings: list[BindingDefinition] = []
+    permissions: Any = None
+    topic_permissions: Any = None
+    parameters: Any = None
+    global_parameters: Any = None
+    policies: Any = None
 
 
 def fitting(name: str) -> str:

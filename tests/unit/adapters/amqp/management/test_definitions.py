@@ -7,8 +7,10 @@ import pytest
 
 from kit.amqp.peer import AmqpBench
 from penstock.adapters.amqp.management.definitions import (
+    IGNORED_NAMES_MAX,
     Definitions,
     export_definitions,
+    ignored_parts,
     import_definitions,
 )
 from penstock.wire.amqp.codes import AmqpError
@@ -113,3 +115,43 @@ def test_what_ends_with_a_connection_is_not_exported() -> None:
 def test_what_cannot_be_is_refused_in_a_sentence(document: dict[str, Any], text: str) -> None:
     with pytest.raises((AmqpError, ValueError), match=text):
         imported(AmqpBench(), document)
+
+
+def ignored(document: dict[str, Any], vhost: Any = None) -> dict[str, tuple[int, list[str]]]:
+    found = ignored_parts(msgspec.convert(document, Definitions), vhost)
+    return {each.kind: (each.count, each.names) for each in found}
+
+
+def test_what_a_document_has_and_we_have_not_is_told_by_number_and_name() -> None:
+    everything = {"user": "ada", "vhost": "team", "configure": ".*", "write": ".*", "read": ".*"}
+    more = {
+        "permissions": [*DOCUMENT["permissions"], everything],
+        "parameters": [{"component": "operator_policy", "name": "op", "vhost": "/", "value": {}}],
+        "global_parameters": [{"name": "cluster_name", "value": "rabbit"}],
+        "topic_permissions": [{"user": "ada", "vhost": "/", "exchange": "e"}],
+        "vhosts": [{"name": "/", "limits": []}, {"name": "team", "limits": {"max-queues": 1}}],
+    }
+    assert ignored(DOCUMENT | more) == {
+        "policies": (1, ["p"]),
+        "permissions": (1, ["ada /"]),
+        "topic_permissions": (1, ["ada /"]),
+        "parameters": (1, ["operator_policy op"]),
+        "global_parameters": (1, ["cluster_name"]),
+        "vhost_limits": (1, ["team"]),
+    }
+    bench = AmqpBench()
+    assert ignored(DOCUMENT, bench.broker.vhosts["/"])["users"] == (1, ["ada"])
+    imported(bench, DOCUMENT)
+    assert ignored(export_definitions(bench.broker)) == {}
+
+
+@pytest.mark.parametrize("part", [None, [], {}, 7, "p", [None], [[1]], {"name": "p"}])
+def test_parts_we_have_no_use_for_may_have_any_shape(part: Any) -> None:
+    assert set(ignored({"policies": part, "permissions": part})) <= {"policies", "permissions"}
+
+
+def test_of_thousands_only_some_are_named() -> None:
+    policies = [{"name": "n" * 300} for _ in range(5_000)]
+    ((count, names),) = ignored({"policies": policies}).values()
+    assert (count, len(names)) == (5_000, IGNORED_NAMES_MAX)
+    assert max(map(len, names)) < 100
