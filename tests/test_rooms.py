@@ -113,3 +113,14 @@ def test_no_class_exists_for_one_subclass():
             child = next(iter(children[node.name]))
             rows.append(f"{module}.{node.name} <- {child[0]}.{child[1]}")
     offences(rows)
+
+
+def test_no_class_name_stands_for_two_things_in_a_package():
+    """AMQP's methods are left out: queue.Declare and exchange.Declare are the standard's names."""
+    places = defaultdict(set)
+    for module, node in classes():
+        parts = module.split(".")
+        package = ".".join(parts[: 3 if parts[1:2] in (["adapters"], ["wire"]) else 2])
+        if not module.startswith("penstock.wire.amqp.methods"):
+            places[package, node.name].add(module)
+    offences([f"{name}: {sorted(found)}" for (_, name), found in places.items() if len(found) > 1])

@@ -40,7 +40,7 @@ TICK_SECONDS: Final = 0.5
 T = TypeVar("T")
 
 
-class Actor(Protocol):
+class TickedActor(Protocol):
     """Somebody whose doings are told by the ticker."""
 
     def figures(self, seconds: float) -> str:
@@ -67,7 +67,7 @@ class Takes(Protocol):
     def bodies(self) -> list[bytes]: ...
 
 
-AnyActor = TypeVar("AnyActor", bound=Actor)
+AnyActor = TypeVar("AnyActor", bound=TickedActor)
 
 
 class Scene:
@@ -81,7 +81,7 @@ class Scene:
         """(what was claimed, whether it was so, the figures)."""
         self.diagnoses: list[str] = []
         """What the broker named as the bottleneck at each tick."""
-        self._actors: list[Actor] = []
+        self._actors: list[TickedActor] = []
         self._clients: list[RemotingClient] = []
         self._links: list[AmqpLink] = []
         self._is_silent = is_silent
@@ -163,7 +163,7 @@ class Scene:
         self._actors.append(actor)
         return actor
 
-    def dismiss(self, *actors: Actor) -> None:
+    def dismiss(self, *actors: TickedActor) -> None:
         for actor in actors:
             self._actors.remove(actor)
             actor.leave()
