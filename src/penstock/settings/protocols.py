@@ -33,7 +33,7 @@ class AmqpSettings:
     content_ms_max: int = setting(
         30_000, "D22: a content let in although memory is short must be complete in this time"
     )
-    consumers_per_channel_max: int = setting(1_000, "Consumers of one channel")
+    consumers_per_channel_max: int = setting(2_048, "Consumers of one channel")
     vhosts_max: int = setting(1_000, "Virtual hosts of the broker")
     exchanges_max: int = setting(20_000, "Exchanges of all virtual hosts together")
     bindings_max: int = setting(500_000, "Bindings of all virtual hosts together")

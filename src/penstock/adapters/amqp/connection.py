@@ -440,9 +440,10 @@ class AmqpConnection:
         is_open = type(event) is Command and type(event.method) is ChannelOpen
         next_channel_state(ChannelState.FREE, ChannelInput.OPEN if is_open else None)
         number, limit = event.channel, self.channel_max
-        if number > limit:
+        # The limit is on how many there are; a number may be any of the 65,535.
+        if len(self.channels) >= limit:
             text = (
-                f"number of channels opened ({number}) has reached the negotiated "
+                f"number of channels opened ({len(self.channels)}) has reached the negotiated "
                 f"channel_max ({limit})"
             )
             raise AmqpError(ReplyCode.NOT_ALLOWED, text)

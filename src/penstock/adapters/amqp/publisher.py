@@ -7,7 +7,8 @@ headers, transactions.
 
     no exchange 404, internal 403 (channel)       immediate 540 (connection)
     user-id not the login 406, expiration 406     unroutable: dropped and confirmed at once,
-    too large 406 (found by ``wire/amqp``)        mandatory: basic.return 312 before the confirm
+    too large 406 (found by ``wire/amqp``)        mandatory: basic.return 312 before the confirm;
+                                                  under an alarm held by the engine like others
 
 What the engine refuses later (``refused``) is a nack in confirm mode. Without confirms a full queue
 that rejects drops silently, as RabbitMQ does, and everything else closes the channel with the words
@@ -20,11 +21,12 @@ durable (``engine/commit.py``), the arithmetic of confirms (``flow/confirms.py``
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.amqp.direct_reply import DirectReplyHandler, is_pseudo
-from penstock.adapters.amqp.topology.router import with_copies
+from penstock.adapters.amqp.topology.router import ExchangeRoute, with_copies
 from penstock.adapters.amqp.transactions import Transaction, TxPublish
 from penstock.adapters.amqp.users import check_claims
 from penstock.engine.ports import Publication
@@ -43,13 +45,14 @@ if TYPE_CHECKING:
 
     from penstock.adapters.amqp.direct_reply import DirectReplyRegistry
     from penstock.adapters.amqp.ports import ChannelPort
-    from penstock.adapters.amqp.topology.router import ExchangeRoute
     from penstock.adapters.amqp.transactions import TxBudget
     from penstock.engine.ports import Confirmation
     from penstock.wire.amqp.frames import PublishRun
 
 PLAIN_TOKEN: Final = 0
 """What publishes are known by when nobody waits for an answer."""
+NOWHERE: Final = ExchangeRoute((), 1)
+"""The route of what no queue is there for, while an alarm holds it."""
 NO_ROUTE: Final = "NO_ROUTE"
 """The whole text of a return."""
 _SILENT: Final = frozenset((RefusalKind.LENGTH_LIMIT, RefusalKind.NO_ROUTE, RefusalKind.CLOSING))
@@ -77,6 +80,9 @@ class ChannelPublisher:
         self.published = 0
         self.dropped = self.returned = 0
         """What no queue was there for, by what became of it."""
+        self._unroutable: Final[dict[int, deque[tuple[PublishHead, Record]]]] = {}
+        """What is to be dropped once no alarm holds it, by token; bounded as what the engine holds,
+        which holds (and charges) the same records (F9)."""
         self._routes: Final = channel.vhost.routes
 
     # What the connection calls.
@@ -146,6 +152,10 @@ class ChannelPublisher:
                     self.tx.answered(token, tokens.count(token))
 
     def refused(self, refusals: Sequence[tuple[int, Refusal]]) -> None:
+        if self._unroutable:
+            refusals = self._drop_held(refusals)
+            if not refusals:
+                return
         if self.confirms is not None:
             self.confirms.nacked([token for token, _ in refusals])
             self.send_confirms()
@@ -211,7 +221,39 @@ class ChannelPublisher:
             self._drop(head, records[taken:], first + taken if first > 0 else first)
 
     def _drop(self, head: PublishHead, records: list[Record], first: int) -> None:
-        """No queue for them: they come back if they must not be lost, and are done with."""
+        """No queue for them: done with at once, or when no alarm holds publishers any more.
+
+        Those of a transaction were held long enough: what comes back of them leaves before
+        commit-ok.
+        """
+        if self.tx is not None or not self._channel.context.engine.alarms.is_raised:
+            self._drop_now(head, records)
+            self._ack(first, len(records))
+            return
+        publications: list[Publication] = []
+        for number, record in enumerate(records):
+            token = first + number if first > 0 else first
+            self._unroutable.setdefault(token, deque()).append((head, record))
+            publications.append(Publication(record, route=NOWHERE, token=token, is_mandatory=True))
+        self._channel.open_engine_channel().publish(publications)
+
+    def _drop_held(self, refusals: Sequence[tuple[int, Refusal]]) -> Sequence[tuple[int, Refusal]]:
+        """The alarm is over for what was held without a queue; the refusals of others."""
+        others: list[tuple[int, Refusal]] = []
+        for token, refusal in refusals:
+            held = self._unroutable.get(token)
+            if held and refusal.kind is RefusalKind.NO_ROUTE:
+                head, record = held.popleft()
+                self._drop_now(head, [record])
+                self._ack(token, 1)
+            else:
+                others.append((token, refusal))
+            if not held or token > PLAIN_TOKEN:
+                self._unroutable.pop(token, None)
+        return others
+
+    def _drop_now(self, head: PublishHead, records: list[Record]) -> None:
+        """They come back if they must not be lost, and are done with."""
         reason = "returned" if head.is_mandatory else "unroutable"
         self._channel.context.note_undelivered(reason, len(records))
         if not head.is_mandatory:
@@ -227,7 +269,6 @@ class ChannelPublisher:
                     ]
                 )
             )
-        self._ack(first, len(records))
 
     # Answers.
 

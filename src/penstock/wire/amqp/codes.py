@@ -31,8 +31,6 @@ FRAME_GRACE_BYTES: Final = 8
 CLASS_BASIC: Final = 60
 MESSAGE_BYTES_MAX: Final = 128 * 1024 * 1024
 """Larger ones are refused on their channel (406), as RabbitMQ 3.x does by default."""
-BODY_SIZE_MAX: Final = 512 * 1024 * 1024
-"""A header that announces more is no honest mistake: 501 for the connection."""
 SHORT_BYTES_MAX: Final = 255
 """A short string; its length is one octet."""
 

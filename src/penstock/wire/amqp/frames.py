@@ -18,7 +18,6 @@ import msgspec
 
 from penstock.model.record import Record
 from penstock.wire.amqp.codes import (
-    BODY_SIZE_MAX,
     CLASS_BASIC,
     FRAME_BODY,
     FRAME_END,
@@ -205,7 +204,7 @@ class ContentAssembler:
     What is kept is counted in ``held_bytes`` (names, properties and body so far). A body is never
     longer than announced, and no space is made for what was only announced. A message above
     ``message_bytes_max`` is reported once, by ``ContentRefused``, and its body is read and dropped.
-    Bound: one content per channel number up to ``channel_max``; ``held_bytes`` is for the adapter
+    Bound: one content each of at most ``channel_max`` channels; ``held_bytes`` is for the adapter
     to bound, against its connection's share (D22).
     """
 
@@ -248,8 +247,13 @@ class ContentAssembler:
                 word = bytes((method.method_id + method.is_requeue,))
                 return SettleRun(channel, [method.delivery_tag], word)
             return Command(channel, method)
-        if not 0 < channel <= self.channel_max:
-            text = f"publish on channel {channel}, allowed are 1 to {self.channel_max}"
+        if not channel or len(self.partials) >= self.channel_max:
+            text = (
+                f"publish on channel {channel}: {len(self.partials)} channels have one that is not "
+                f"complete, channel_max is {self.channel_max}"
+            )
+            if not channel:
+                text = f"publish on channel 0, allowed are 1 to {CHANNEL_MAX}"
             raise AmqpError(ReplyCode.CHANNEL_ERROR, text).about(channel, CLASS_BASIC, _PUBLISH)
         try:
             head = publish_head(payload)
@@ -268,8 +272,8 @@ class ContentAssembler:
         if class_id != CLASS_BASIC:
             text = f"expected a content header for class 60, got one for class {class_id} instead"
             raise _unexpected(text, channel)
-        if weight or size > BODY_SIZE_MAX:
-            text = f"content header with weight {weight} and a body of {size} bytes"
+        if weight:
+            text = f"content header with weight {weight}, it must be 0"
             raise _about_publish(frame_error(text), channel)
         partial.properties = payload[CONTENT_HEAD.size :]
         try:

@@ -63,13 +63,21 @@ def test_a_publish_or_ack_on_a_channel_that_was_never_opened_ends_it_too(bench):
         assert failed(peer.answer(0))[0] == 504
 
 
-def test_a_number_above_channel_max_is_not_allowed():
+def test_more_channels_than_channel_max_are_not_allowed():
     settings = Settings()
-    settings = replace(settings, amqp=replace(settings.amqp, channel_max=10))
+    settings = replace(settings, amqp=replace(settings.amqp, channel_max=2))
     peer = AmqpBench(settings).client()
-    assert peer.open(10) == OpenOk()
-    peer.send(11, Open())
+    assert peer.open(2) == OpenOk()
+    peer.send(3, Open())
     assert failed(peer.answer(0)) == (530, 20, 10)
+
+
+def test_channel_65535_is_a_number_and_not_a_count(bench, peer):
+    assert peer.open(65_535) == OpenOk()
+    peer.call(65_535, Declare(queue="q"))
+    peer.publish(65_535, "", "q", b"x")
+    peer.turn()
+    assert peer.call(65_535, Declare(queue="q", is_passive=True)).messages == 1
 
 
 def test_flow_may_be_switched_on_and_never_off(peer):

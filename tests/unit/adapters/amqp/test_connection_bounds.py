@@ -80,6 +80,16 @@ def test_a_header_that_announces_too_much_costs_the_channel_and_its_body_is_drop
     assert peer.call(2, Get(0, "q")).reply_code == 404
 
 
+def test_a_body_of_a_terabyte_is_answered_with_its_size(bench):
+    peer = bench.client()
+    header = CONTENT_HEAD.pack(60, 0, 1 << 40) + bytes(2)
+    peer.raw(method_frame(1, Publish(0, "", "q")) + encode_frame(FRAME_HEADER, 1, header))
+    peer.turn()
+    close = peer.answer(1)
+    assert close.reply_code == 406
+    assert "message size 1099511627776 is larger than configured max size" in close.reply_text
+
+
 def test_a_method_within_a_content_is_an_unexpected_frame(bench):
     peer = bench.client()
     header = encode_frame(FRAME_HEADER, 1, CONTENT_HEAD.pack(60, 0, 10) + b"\0\0")

@@ -2,14 +2,21 @@
 
 import pytest
 
-from kit.amqp.peer import PERSISTENT, AmqpBench, durable_topic
+from kit.amqp.peer import PERSISTENT, AmqpBench, alarm, durable_topic
 from penstock.adapters.amqp.publisher import Confirms
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
 from penstock.testing.storage import FaultKind
 from penstock.wire.amqp.frames import content_frames, method_frame
 from penstock.wire.amqp.methods.basic import Ack, Nack, Publish, Return
-from penstock.wire.amqp.methods.channel import Close, ConfirmSelect, ConfirmSelectOk, TxSelect
+from penstock.wire.amqp.methods.channel import (
+    Close,
+    ConfirmSelect,
+    ConfirmSelectOk,
+    TxCommit,
+    TxCommitOk,
+    TxSelect,
+)
 from penstock.wire.amqp.methods.connection import Close as CloseConnection
 from penstock.wire.amqp.methods.exchange import Declare as DeclareExchange
 from penstock.wire.amqp.methods.queue import Bind
@@ -183,6 +190,56 @@ def test_unroutable_ones_of_a_turn_are_one_answer_also_with_different_keys(peer)
     for number in range(9):
         peer.publish(1, "amq.topic", f"k{number}", b"a")
     assert answers(peer) == [Ack(9, is_multiple=True)]
+
+
+def test_unroutable_ones_wait_under_an_alarm_like_others(bench, peer):
+    peer.call(1, ConfirmSelect())
+    alarm(bench, True)
+    many(peer, 2, key="nowhere")
+    many(peer, 2, key="nowhere", is_mandatory=True)
+    peer.turn()
+    assert answers(peer) == []
+    assert peer.session.engine_connection.bytes_held
+    alarm(bench, False)
+    peer.turn()
+    assert answers(peer) == [Return(312, "NO_ROUTE", "", "nowhere")] * 2 + [Ack(4, True)]
+    assert not peer.session.engine_connection.bytes_held
+    many(peer, 1, key="nowhere")
+    assert answers(peer) == [Ack(5)]
+
+
+def test_without_confirms_what_must_come_back_comes_back_after_the_alarm(bench, peer):
+    alarm(bench, True)
+    many(peer, 2, key="nowhere", is_mandatory=True)
+    peer.turn()
+    assert peer.bodies() == []
+    assert answers(peer) == []
+    alarm(bench, False)
+    peer.turn()
+    assert [heard.body for heard in peer.take() if heard.channel] == [b"0", b"1"]
+    assert peer.session.channels[1].publisher.returned == 2
+
+
+def test_what_a_commit_returns_leaves_before_commit_ok_also_under_an_alarm(bench, peer):
+    peer.call(1, TxSelect())
+    alarm(bench, True)
+    many(peer, 2, key="nowhere", is_mandatory=True)
+    peer.send(1, TxCommit())
+    peer.turn()
+    assert [type(method) for method in peer.methods(1)] == [Return, Return, TxCommitOk]
+
+
+def test_an_unroutable_one_that_an_alarm_holds_too_long_is_a_nack():
+    settings = Settings(flow=FlowSettings(alarm_hold_ms_max=1000))
+    bench = AmqpBench(settings)
+    peer = bench.client()
+    peer.call(1, ConfirmSelect())
+    alarm(bench, True)
+    many(peer, 1, key="nowhere", is_mandatory=True)
+    peer.turn()
+    bench.advance(1001)
+    peer.turn()
+    assert answers(peer) == [Nack(1)]
 
 
 def test_in_plain_mode_an_unroutable_one_is_only_counted(peer):

@@ -188,11 +188,14 @@ def _expiration(properties: bytes) -> str | None:
 # | x-last-death-reason, -queue, -exchange      of the latest
 #
 # A death of the same (queue, reason) again is counted in the entry that is there (which keeps the
-# time of the first), and the entry moves to the front. A header ``x-death`` that is no array was
+# time of the first), and the entry moves to the front. Entries of one (queue, reason) that a client
+# wrote several times are merged, their counts added up. A header ``x-death`` that is no array was
 # written by somebody else: it is begun anew, as RabbitMQ does. Every other header stays byte for
 # byte as it was.
 
 X_DEATH: Final = b"x-death"
+COUNT_MAX: Final = (1 << 62) - 1
+"""A count is a long, and clients can write one."""
 DEATHS_MAX: Final = 64
 """Entries kept: a dead letter that went through more queues forgets the oldest (law 2)."""
 
@@ -253,13 +256,30 @@ def _with_entry(deaths: Sequence[Any], note: XDeath) -> list[Any]:
     """The array once ``note`` has happened, too."""
     entry = note.entry
     others: list[Any] = []
-    for death in deaths:
+    for death in _merged(deaths):
         if _is_in(death, queue=note.queue) and death.get("reason") == note.reason:
-            count = death.get("count")
-            entry = {**death, "count": count + 1 if isinstance(count, int) else 1}
+            entry = {**death, "count": death["count"] + 1}
         else:
             others.append(death)
     return [entry, *others][:DEATHS_MAX]
+
+
+def _merged(deaths: Sequence[Any]) -> list[Any]:
+    """One entry per (queue, reason): the first, counted as often as it says or as it is there."""
+    merged: list[Any] = []
+    known: dict[tuple[str, str], dict[str, Any]] = {}
+    for death in deaths:
+        if not isinstance(death, dict):
+            merged.append(death)
+            continue
+        key = (str(death.get("queue")), str(death.get("reason")))
+        if key not in known:
+            known[key] = {**death, "count": 0}
+            merged.append(known[key])
+        count = death.get("count")
+        count = count if isinstance(count, int) and count > 0 else 1
+        known[key]["count"] = min(known[key]["count"] + count, COUNT_MAX)
+    return merged
 
 
 def is_cycle(deaths: Sequence[Any], queue: str) -> bool:

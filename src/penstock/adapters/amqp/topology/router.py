@@ -3,7 +3,8 @@
 From the named exchange on, every exchange is asked once which of its bindings match; bindings to
 other exchanges are followed, and an exchange that has no match hands over to its alternate one.
 What comes out is a set of queues: each gets one copy however many ways lead to it, and a cycle
-ends where it began. Asking each exchange once makes the order of asking irrelevant.
+ends where it began. Asking each exchange once makes the order of asking irrelevant. All keys of a
+publish (CC and BCC) count at every exchange on the way, whichever of them led there.
 
     key decides alone         -> ``ExchangeRoute`` with ``queues``, shared by all keys that lead to
                                  the same queues, remembered by (exchange, key)
@@ -114,33 +115,41 @@ class Router:
         """Ask every exchange that the traversal leads to."""
         exchanges = self._exchanges
         while traversal.todo:
-            name, key = traversal.todo.pop()
-            if (name, key) in traversal.seen:
+            name = traversal.todo.pop()
+            if name in traversal.seen:
                 continue
-            traversal.seen.add((name, key))
+            traversal.seen.add(name)
             exchange = exchanges.get(name)
             if exchange is None:
                 continue
             if exchange.matcher.needs_headers and traversal.headers is None:
-                traversal.headers_exchanges.append((exchange, key))
+                traversal.headers_exchanges.append(exchange)
             else:
-                self.ask(exchange, key, traversal)
+                self.ask(exchange, traversal)
 
-    def ask(self, exchange: Exchange, key: str, traversal: _Traversal) -> None:
-        """Note where this exchange leads a message with this key."""
+    def ask(self, exchange: Exchange, traversal: _Traversal) -> None:
+        """Note where this exchange leads a message with these keys."""
+        keys = traversal.keys
         if exchange.name == DEFAULT_EXCHANGE:
-            traversal.steps += 1
-            self._add_queue(key, traversal)
+            for key in keys:
+                traversal.steps += 1
+                self._add_queue(key, traversal)
             return
-        found, looked = exchange.matcher.match(key, traversal.headers or _NO_HEADERS)
-        traversal.steps += looked
-        for is_queue, name in found:
-            if is_queue:
-                self._add_queue(name, traversal)
-            else:
-                traversal.todo.append((name, key))
-        if not found and exchange.alternate is not None:
-            traversal.todo.append((exchange.alternate, key))
+        if exchange.matcher.needs_headers:
+            # Asked once: no key changes its answer.
+            keys = keys[:1]
+        is_matched = False
+        for key in keys:
+            found, looked = exchange.matcher.match(key, traversal.headers or _NO_HEADERS)
+            traversal.steps += looked
+            for is_queue, name in found:
+                is_matched = True
+                if is_queue:
+                    self._add_queue(name, traversal)
+                else:
+                    traversal.todo.append(name)
+        if not is_matched and exchange.alternate is not None:
+            traversal.todo.append(exchange.alternate)
 
     def _add_queue(self, name: str, traversal: _Traversal) -> None:
         if name in traversal.queues:
@@ -165,8 +174,8 @@ class Router:
             )
 
     def _traverse(self, exchange: str, keys: Sequence[str]) -> _Traversal:
-        traversal = _Traversal(None)
-        traversal.todo.extend([(exchange, key) for key in keys])
+        traversal = _Traversal(keys, None)
+        traversal.todo.append(exchange)
         self.follow(traversal)
         return traversal
 
@@ -199,7 +208,7 @@ class Router:
         queues = tuple(traversal.queues.values())
         if not traversal.headers_exchanges:
             return ExchangeRoute(queues, max(traversal.steps, len(queues)))
-        looked = sum(len(each.bindings) for each, _ in traversal.headers_exchanges)
+        looked = sum(len(each.bindings) for each in traversal.headers_exchanges)
         steps = traversal.steps + len(queues) + looked // HEADERS_PER_STEP
         return ExchangeRoute(queues, steps, _HeadersSearch(self, traversal))
 
@@ -255,20 +264,21 @@ class ExchangeRoute:
 class _HeadersSearch:
     """What is left to ask per message once the routing key was followed."""
 
-    __slots__ = ("_router", "_seen", "_waiting", "known")
+    __slots__ = ("_keys", "_router", "_seen", "_waiting", "known")
 
     def __init__(self, router: Router, traversal: _Traversal) -> None:
         self._router = router
+        self._keys = traversal.keys
         self._waiting = traversal.headers_exchanges
         self._seen = traversal.seen
         self.known = tuple(traversal.queues.values())
 
     def queues(self, headers: Mapping[str, Any]) -> list[AmqpQueue]:
         """Queues beyond the headers exchanges that are not known already."""
-        traversal = _Traversal(headers)
+        traversal = _Traversal(self._keys, headers)
         traversal.seen.update(self._seen)
-        for exchange, key in self._waiting:
-            self._router.ask(exchange, key, traversal)
+        for exchange in self._waiting:
+            self._router.ask(exchange, traversal)
             self._router.follow(traversal)
         known = {queue.name for queue in self.known}
         return [queue for name, queue in traversal.queues.items() if name not in known]
@@ -277,16 +287,19 @@ class _HeadersSearch:
 class _Traversal:
     """One walk: where it has been, what it found, what it cost."""
 
-    __slots__ = ("headers", "headers_exchanges", "is_cacheable", "queues", "seen", "steps", "todo")
+    __slots__ = (
+        "headers", "headers_exchanges", "is_cacheable", "keys", "queues", "seen", "steps", "todo",
+    )  # fmt: skip
 
-    def __init__(self, headers: Mapping[str, Any] | None) -> None:
+    def __init__(self, keys: Sequence[str], headers: Mapping[str, Any] | None) -> None:
+        self.keys: Final = keys
+        """Of the publish, CC and BCC included: all of them count at every exchange on the way."""
         self.headers: Final = headers
         """None while only the key is known: then headers exchanges are left for later."""
-        self.headers_exchanges: Final[list[tuple[Exchange, str]]] = []
+        self.headers_exchanges: Final[list[Exchange]] = []
         self.queues: Final[dict[str, AmqpQueue]] = {}
-        self.seen: Final[set[tuple[str, str]]] = set()
-        """Exchange and key: with CC an exchange is asked once per key."""
-        self.todo: Final[list[tuple[str, str]]] = []
+        self.seen: Final[set[str]] = set()
+        self.todo: Final[list[str]] = []
         self.steps = 0
         self.is_cacheable = True
         """False when a queue was looked for by name and was not there."""

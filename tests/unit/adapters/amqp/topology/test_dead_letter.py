@@ -4,6 +4,7 @@ import pytest
 
 from kit.amqp.peer import PERSISTENT, durable_topic, put
 from penstock.adapters.amqp.topology.dead_letter import (
+    COUNT_MAX,
     DEATHS_MAX,
     XDeath,
     deaths_of,
@@ -451,6 +452,20 @@ def test_entries_that_are_no_tables_are_passed_over_and_kept():
     headers = with_death(encode_table({"x-death": ["odd", {"queue": "q"}]}), note())
     assert [type(each) for each in deaths_of(headers)] == [dict, str, dict]
     assert not is_cycle(["odd", 7], "q")
+
+
+def test_entries_that_a_client_wrote_twice_are_merged():
+    there = {"queue": "other", "reason": "expired", "count": 2}
+    mine = {"queue": "q", "reason": "expired"}
+    table = {"x-death": [there, mine, there, {**mine, "exchange": "late"}]}
+    headers = with_death(encode_table(table), note())
+    assert deaths_of(headers) == [{**mine, "count": 3}, {**there, "count": 4}]
+
+
+def test_a_count_that_a_client_wrote_does_not_outgrow_its_field():
+    most = {"queue": "q", "reason": "expired", "count": (1 << 63) - 1}
+    (entry,) = deaths_of(with_death(encode_table({"x-death": [most, most]}), note()))
+    assert entry["count"] == COUNT_MAX + 1
 
 
 def test_a_wanderer_forgets_its_oldest_deaths():

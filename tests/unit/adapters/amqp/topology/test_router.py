@@ -155,6 +155,27 @@ def test_several_keys_are_a_union(topology: Topology) -> None:
     assert topology.where("amq.direct", ["q0", "q2", "q0"]) == ["q0", "q2"]
 
 
+def test_all_keys_count_at_every_exchange_on_the_way(topology: Topology) -> None:
+    topology.queue("q")
+    topology.exchange("first", "direct")
+    topology.exchange("second", "direct")
+    topology.link("first", "second", "public")
+    topology.bind("second", "q", "secret")
+    assert topology.where("first", ["public", "secret"]) == ["q"]
+    assert topology.where("first", ["secret"]) == []
+
+
+def test_the_alternate_gets_what_none_of_the_keys_matches(topology: Topology) -> None:
+    topology.queue("q")
+    topology.queue("rest")
+    topology.exchange("other", "fanout")
+    topology.exchange("e", "direct", arguments={"alternate-exchange": "other"})
+    topology.bind("e", "q", "a")
+    topology.bind("other", "rest")
+    assert topology.where("e", ["a", "b"]) == ["q"]
+    assert topology.where("e", ["b", "c"]) == ["rest"]
+
+
 def test_missing_and_internal_exchanges_are_refused_to_publishers(topology: Topology) -> None:
     topology.exchange("inner", "fanout", is_internal=True)
     topology.queue("q")
