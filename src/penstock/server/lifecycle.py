@@ -23,7 +23,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
@@ -32,7 +32,7 @@ from penstock.engine.broker import Engine
 from penstock.flow.alarms import parse_limit
 from penstock.flow.reason import Reason
 from penstock.model.clock import Clock, SteadyClock
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, StartRefused
 from penstock.model.ids import size_text
 from penstock.server.faults import Faults, QueueHold
 from penstock.server.flight import FLIGHT, MISSING, BulkLane
@@ -170,20 +170,48 @@ class Broker:
             self._ready_files.append(Path(settings.broker.ready_file).absolute())
         for path in self._ready_files:  # left by a broker that was killed
             remove_ready(path)
-        ports = {each.factory.protocol: each.port for each in self._protocols}
+        self._bind_protocols(is_optional=False)
         if (http_port := listeners.port(HTTP)) is not None:
-            ports[HTTP] = http_port
-        for name, port in ports.items():
-            self._sockets[name] = open_sockets(
-                name, listeners.addresses, port, receive_bytes=listeners.receive_buffer_bytes
-            )
-            for each in self._sockets[name]:
-                self._undo.callback(each.close)
+            self._bind(HTTP, http_port)
         if self.bulk is not None:
             self._undo.callback(self.bulk.close)
             self.bulk.reserve()
+        # Last: these must not take a port that another listener was given.
+        self._bind_protocols(is_optional=True)
         self._opened = open_engine(directory, lock, settings, self.clock, self.faults)
         self._undo.callback(self._opened.store.release)
+
+    def _bind_protocols(self, *, is_optional: bool) -> None:
+        for each in self._protocols:
+            if bool(each.when_taken) == is_optional:
+                with self._tolerated(each):
+                    self._bind(each.factory.protocol, each.port)
+
+    def _bind(self, name: str, port: int) -> None:
+        listeners = self.settings.listeners
+        self._sockets[name] = open_sockets(
+            name, listeners.addresses, port, receive_bytes=listeners.receive_buffer_bytes
+        )
+        for each in self._sockets[name]:
+            self._undo.callback(each.close)
+
+    @contextlib.contextmanager
+    def _tolerated(self, binding: ProtocolBinding) -> Iterator[None]:
+        """Go on without an optional listener whose port cannot be had."""
+        try:
+            yield
+        except StartRefused:
+            if not binding.when_taken:
+                raise
+            name = binding.factory.protocol
+            for each in self._sockets.pop(name, ()):
+                each.close()
+            logger.warning(
+                "listener %s is absent, port %d is taken: %s",
+                name,
+                binding.port,
+                binding.when_taken,
+            )
 
     def _serve(self) -> None:
         """Turns and probes, protocol listeners, then HTTP."""
@@ -200,7 +228,9 @@ class Broker:
         self._undo.callback(self._running.stop, UNDO_SECONDS)
         pumps = self._running.pumps
         for each in self._protocols:
-            self._listen(each.factory.protocol, pumps.limit, pumps.maker(each.factory))
+            if each.factory.protocol in self._sockets:
+                with self._tolerated(each):
+                    self._listen(each.factory.protocol, pumps.limit, pumps.maker(each.factory))
         self._open_protocols(loop)
         if HTTP in self._sockets:
             self._serve_http(loop)

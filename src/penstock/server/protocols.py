@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from penstock.server.admin import ProtocolAdmin
     from penstock.server.join import NameServerRegistration
 
+NO_VIP: Final = (
+    "RocketMQ clients up to 4.4 that use the VIP channel cannot send; free the port and start "
+    "again, or set rocketmq.is_vip_open=false"
+)
+
 Open = Callable[[Engine, Clock, Mapping[str, str]], Timers]
 """Called with the endpoints of all listeners; what it returns is driven until the broker stops."""
 
@@ -36,6 +41,9 @@ class ProtocolBinding(NamedTuple):
 
     factory: AdapterFactory
     port: int
+    when_taken: str = ""
+    """Of an optional listener: if its port is taken it is absent, and the log says this. Empty: the
+    broker does not start."""
     open: Open | None = None
     join: Callable[[], NameServerRegistration] | None = None
     """Made after ``open``: tells another process that this broker is here (D20)."""
@@ -82,16 +90,25 @@ def _rocketmq(settings: Settings) -> list[ProtocolBinding]:
         return []
     # Imported only here: a broker without RocketMQ does not pay for it.
     from penstock.adapters.rocketmq.admin import RocketmqOperatorService
-    from penstock.adapters.rocketmq.factory import BrokerFactory, RocketmqStartup
+    from penstock.adapters.rocketmq.factory import (
+        VIP,
+        VIP_DISTANCE,
+        BrokerFactory,
+        RocketmqStartup,
+    )
     from penstock.adapters.rocketmq.name_server.server import NameServerFactory
 
     startup = RocketmqStartup(settings)
     found: list[ProtocolBinding] = []
     if broker_port is not None:
         found.append(ProtocolBinding(BrokerFactory(startup), broker_port))
+        # With 0 the port is any free one, and nobody asked for that minus 2.
+        if settings.rocketmq.is_vip_open and broker_port > VIP_DISTANCE:
+            vip = BrokerFactory(startup, VIP)
+            found.append(ProtocolBinding(vip, broker_port - VIP_DISTANCE, when_taken=NO_VIP))
     if name_port is not None:
         found.append(ProtocolBinding(NameServerFactory(lambda: startup.broker), name_port))
-    # The first to listen opens what both share.
+    # The first to listen opens what all share.
     found[0] = found[0]._replace(
         open=startup.open, admin=lambda: RocketmqOperatorService(startup.broker)
     )

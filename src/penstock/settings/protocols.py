@@ -106,6 +106,10 @@ class RocketmqSettings:
         "D20: IPv4 address in routes and message ids; empty = the one dialled, 127.0.0.1 in ids",
         flag="--advertise",
     )
+    is_vip_open: bool = setting(
+        True,
+        "VIP channel: the broker's port - 2 answers, too; clients up to 4.4 send to it",
+    )
     cluster: str = setting("DefaultCluster", "Name of the cluster in routes")
     register_ms: int = setting(30_000, "D20: how often a joined broker registers")
     broker_silence_ms_max: int = setting(

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import io
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,8 @@ from penstock.server.protocols import ProtocolBinding
 from penstock.settings.broker import BrokerSettings, ListenerSettings, StorageSettings
 from penstock.settings.flow import FlowSettings
 from penstock.settings.load import Settings
+from penstock.wire.rocketmq.command import Command
+from penstock.wire.rocketmq.frames import decode, encode
 
 WAIT_SECONDS_MAX = 20
 
@@ -329,7 +332,9 @@ def test_a_start_that_fails_half_way_leaves_nothing_behind(tmp_path):
     async def play():
         broken = Settings(
             broker=BrokerSettings(data=str(tmp_path / "data"), ready_file=str(tmp_path / "no/x")),
-            listeners=ListenerSettings(http="0", rocketmq="0", rocketmq_broker="0", amqp="0"),
+            listeners=ListenerSettings(
+                http="0", rocketmq="0", rocketmq_broker="0", amqp="0", flight="0"
+            ),
         )
         with pytest.raises(StartRefused, match="--ready-file"):
             await Broker(broken).start()
@@ -339,6 +344,72 @@ def test_a_start_that_fails_half_way_leaves_nothing_behind(tmp_path):
 
     asyncio.run(play())
     assert not (tmp_path / "data" / "ready.json").exists()
+
+
+def free_port_with_one_two_below():
+    """A port such that it and the one two below it are free: two real sockets find out."""
+    for _ in range(50):
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            with contextlib.suppress(OSError):
+                second.bind(("127.0.0.1", port - 2))
+                return port
+    raise InvariantBroken("no two free ports")
+
+
+def rocketmq_house(directory, port):
+    return Broker(
+        Settings(
+            broker=BrokerSettings(data=str(directory)),
+            listeners=ListenerSettings(
+                bind="127.0.0.1", http="0", rocketmq="0", rocketmq_broker=str(port), amqp="off",
+                flight="off",
+            ),
+        )
+    )  # fmt: skip
+
+
+def test_the_vip_channel_answers_as_the_brokers_port_does(tmp_path):
+    async def play():
+        port = free_port_with_one_two_below()
+        broker = rocketmq_house(tmp_path / "data", port)
+        await broker.start()
+        try:
+            assert broker.endpoints["rocketmq_vip"] == f"127.0.0.1:{port - 2}"
+            reader, writer = await asyncio.open_connection("127.0.0.1", port - 2)
+            fields = {"a": "g", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0"}
+            fields |= {"g": "1", "h": "0", "i": "", "j": "0"}
+            writer.write(encode(Command(310, fields, b"body", opaque=7)))
+            size = await asyncio.wait_for(reader.readexactly(4), WAIT_SECONDS_MAX)
+            rest = await asyncio.wait_for(
+                reader.readexactly(int.from_bytes(size, "big")), WAIT_SECONDS_MAX
+            )
+            writer.close()
+            return decode(size + rest)
+        finally:
+            await broker.stop()
+
+    answer = asyncio.run(play())
+    assert (answer.code, answer.opaque) == (0, 7)
+
+
+def test_a_taken_vip_port_is_a_line_in_the_log_and_no_reason_not_to_start(tmp_path, caplog):
+    async def play():
+        port = free_port_with_one_two_below()
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", port - 2))
+            other.listen()
+            broker = rocketmq_house(tmp_path / "data", port)
+            await broker.start()
+            endpoints = dict(broker.endpoints)
+            await broker.stop()
+        return port, endpoints
+
+    port, endpoints = asyncio.run(play())
+    assert endpoints["rocketmq_broker"] == f"127.0.0.1:{port}"
+    assert "rocketmq_vip" not in endpoints
+    assert f"listener rocketmq_vip is absent, port {port - 2} is taken" in caplog.text
 
 
 def test_the_edges_of_flow_control_can_be_consumed_as_messages(in_house):

@@ -7,6 +7,7 @@ from penstock.model.record import Wire
 from penstock.server.protocols import LOOK_MS, DeadlineDriver, built_in, fact_readers
 from penstock.settings.broker import ListenerSettings
 from penstock.settings.load import Settings
+from penstock.settings.protocols import RocketmqSettings
 from penstock.testing.clock import ManualClock
 
 
@@ -24,12 +25,28 @@ def test_amqp_listens_on_its_port():
 @pytest.mark.parametrize(
     ("off", "left"),
     [
-        ("amqp", {"rocketmq", "rocketmq_broker"}),
-        ("rocketmq", {"amqp", "rocketmq_broker"}),
+        ("amqp", {"rocketmq", "rocketmq_broker", "rocketmq_vip"}),
+        ("rocketmq", {"amqp", "rocketmq_broker", "rocketmq_vip"}),
     ],
 )
 def test_what_is_off_is_not_there(off, left):
     assert set(names(**{off: "off"})) == left
+
+
+def test_the_vip_channel_is_two_below_the_brokers_port_and_may_be_missing():
+    (vip,) = [each for each in built_in(Settings()) if each.factory.protocol == "rocketmq_vip"]
+    assert vip.port == 10909
+    assert "is_vip_open" in vip.when_taken
+
+
+@pytest.mark.parametrize("port", ["0", "2"])
+def test_a_port_that_has_none_two_below_it_has_no_vip_channel(port):
+    assert names(rocketmq_broker=port) == ["rocketmq_broker", "rocketmq", "amqp"]
+
+
+def test_the_vip_channel_can_be_off():
+    settings = Settings(rocketmq=RocketmqSettings(is_vip_open=False))
+    assert "rocketmq_vip" not in [each.factory.protocol for each in built_in(settings)]
 
 
 def test_stored_bytes_of_both_wires_are_read_whoever_listens():

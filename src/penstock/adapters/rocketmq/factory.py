@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from penstock.engine.broker import Engine
 
 BROKER: Final = "rocketmq_broker"
+VIP: Final = "rocketmq_vip"
+VIP_DISTANCE: Final = 2
+"""The VIP channel is this far below the broker's port; clients compute it themselves."""
 
 HANDLERS: Final[dict[int, Handler]] = {
     # Sends that take the general way; the plain ones never come here (``connection.receive``).
@@ -139,10 +142,9 @@ class RocketmqStartup:
 class BrokerFactory:
     """Makes broker connections; satisfies ``adapters.contract.AdapterFactory``."""
 
-    protocol = BROKER
-
-    def __init__(self, startup: RocketmqStartup) -> None:
+    def __init__(self, startup: RocketmqStartup, protocol: str = BROKER) -> None:
         self._startup = startup
+        self.protocol = protocol
 
     def make(
         self,

@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock.adapters.contract import Peer
 from penstock.model.clock import Clock
-from penstock.wire.rocketmq.command import Command, Malformed, response_to
+from penstock.wire.rocketmq.command import Command, Malformed, Serialization, response_to
 from penstock.wire.rocketmq.frames import RemotingFrames, encode
 
 
@@ -81,8 +81,9 @@ class RemotingConnection:
 
     def _answer_unreadable(self, problem: Malformed) -> None:
         """Of the request only its opaque could be read."""
-        request = Command(0, opaque=problem.opaque or 0)
-        self.write(encode(response_to(request, 1, remark=str(problem))))
+        kind = Serialization.BINARY if problem.is_binary else Serialization.JSON
+        request = Command(0, opaque=problem.opaque or 0, serialization=kind)
+        self.write(encode(response_to(request, problem.code, remark=str(problem))))
 
     def _give_up(self, problem: Malformed) -> None:
         """The stream cannot be cut into frames any more."""

@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from penstock.wire.rocketmq.codes import ResponseCode
+
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 
@@ -25,9 +27,20 @@ class Malformed(ValueError):
     connection is closed. The only error that anything in this package raises.
     """
 
-    def __init__(self, text: str, *, opaque: int | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        opaque: int | None = None,
+        code: int = ResponseCode.SYSTEM_ERROR,
+        is_binary: bool = False,
+    ) -> None:
         super().__init__(text)
         self.opaque: Final = opaque
+        self.code: Final = code
+        """The response code of the refusal."""
+        self.is_binary: Final = is_binary
+        """The refusal is to be written as the request was."""
 
 
 class Serialization(IntEnum):

@@ -20,6 +20,7 @@ paths behind them; each gives what the general way would give, or leaves the fra
 Not here: what the fields mean (``headers.py``).
 """
 
+import re
 from functools import lru_cache
 from struct import Struct, error
 from typing import Any, Final
@@ -27,7 +28,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.wire.frame_buffer import FRAME_BYTES_MAX, FrameBuffer, FrameTooLarge, FrameTooSmall
-from penstock.wire.rocketmq.codes import RequestCode
+from penstock.wire.rocketmq.codes import RequestCode, ResponseCode
 from penstock.wire.rocketmq.command import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
@@ -47,8 +48,12 @@ from penstock.wire.rocketmq.headers import (
     parse_send_header,
 )
 
-HEADER_BYTES_MAX: Final = 64 * 1024
-"""Twice the longest properties string a send may carry; RocketMQ itself has no limit."""
+HEADER_BYTES_MAX: Final = 256 * 1024
+"""A properties string of 32,767 bytes is up to six times as long where JSON escapes every byte; the
+rest is for the other fields. RocketMQ itself has no limit."""
+OPAQUE_SEARCH_BYTES: Final = 4 * 1024
+"""Clients write ``opaque`` before ``extFields`` or right after it: a header that is too long to be
+read is searched for it at both ends only."""
 EXT_FIELDS_MAX: Final = 256
 """The largest request of the protocol has 20."""
 BINARY_CODE_MAX: Final = 32767
@@ -60,6 +65,7 @@ _LENGTH_16: Final = Struct(">h")
 _LENGTH_32: Final = Struct(">i")
 _JSON: Final = int(Serialization.JSON)
 _BINARY: Final = int(Serialization.BINARY)
+_OPAQUE: Final = re.compile(rb'"opaque"\s*:\s*(-?\d{1,10})\b')
 _ALL_TEXT: Final = frozenset((str,))
 _LANGUAGES: Final = {language.name: int(language) for language in Language}
 _LANGUAGE_NAMES: Final = {int(language): language.name for language in Language}
@@ -144,16 +150,36 @@ def decode(frame: bytes) -> Command:
     header_bytes = mark & 0xFFFFFF
     if length != len(frame) - 4 or header_bytes > len(frame) - 8:
         raise Malformed(f"header of {header_bytes} bytes in a frame of {len(frame)}")
+    kind = mark >> 24
     if header_bytes > HEADER_BYTES_MAX:
-        raise Malformed(f"header of {header_bytes} bytes, limit {HEADER_BYTES_MAX}")
+        raise _header_too_long(frame, header_bytes, kind)
     header = frame[8 : 8 + header_bytes]
     body = frame[8 + header_bytes :]
-    kind = mark >> 24
     if kind == _JSON:
         return _decode_json(header, body)
     if kind == _BINARY:
         return _decode_binary(header, body)
     raise Malformed(f"header serialization {kind} is unknown; 0 is JSON, 1 is binary")
+
+
+def _header_too_long(frame: bytes, header_bytes: int, kind: int) -> Malformed:
+    """The refusal of a header that is not read; with its opaque, if that is where it should be."""
+    opaque: int | None = None
+    if kind == _BINARY:
+        opaque = int(_BINARY_HEAD.unpack_from(frame, 8)[3])
+    elif kind == _JSON:
+        end = 8 + header_bytes
+        ends = frame[8 : 8 + OPAQUE_SEARCH_BYTES], frame[end - OPAQUE_SEARCH_BYTES : end]
+        # Quotes inside of a JSON string are escaped: this is never part of a property.
+        found = _OPAQUE.search(ends[0]) or _OPAQUE.search(ends[1])
+        opaque = int(found[1]) if found else None
+    return Malformed(
+        f"the message is illegal: header of {header_bytes} bytes, limit {HEADER_BYTES_MAX}; put "
+        "large values into the body, properties may have 32767 bytes",
+        opaque=opaque,
+        code=ResponseCode.MESSAGE_ILLEGAL,
+        is_binary=kind == _BINARY,
+    )
 
 
 def _decode_json(header: bytes, body: bytes) -> Command:

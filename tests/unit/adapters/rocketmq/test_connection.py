@@ -57,6 +57,17 @@ def test_a_header_whose_opaque_can_be_read_is_answered_and_the_connection_lives(
     assert client.send("orders").code == 0
 
 
+def test_a_header_above_the_bound_is_13_and_the_connection_lives(client):
+    for serialization in (0, 1):
+        ext = {"b": "orders", "e": "0", "i": "a\x01" + "b" * 300_000}
+        client.session.receive(encode(Command(310, ext, opaque=8, serialization=serialization)))
+        (answer,) = heard(client)
+        assert (answer.code, answer.opaque, answer.serialization) == (13, 8, serialization)
+        assert "properties may have 32767 bytes" in answer.remark
+    assert not client.session.wants_close
+    assert client.send("orders").code == 0
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -1,5 +1,6 @@
 """Sends: what is checked in which order, what is stored, what the answer says (sheet 1.6)."""
 
+import msgspec
 import pytest
 
 from kit.rocketmq.bench import RocketmqBench
@@ -205,6 +206,15 @@ def test_a_body_over_the_limit_is_13_with_the_numbers(bench, client):
     assert "4194305B" in answer.remark
     assert not stored_anything(bench)
     assert client.send("orders", b"x" * 4 * 1024 * 1024).code == 0
+
+
+def test_properties_up_to_the_limit_are_stored_however_long_json_makes_them(bench, client):
+    pairs = "".join(f"k{number:04}\x01v\x02" for number in range(4_000))
+    assert len(pairs) < 32_767 < 64 * 1024 < len(msgspec.json.encode(pairs))
+    answer = client.ask(RequestCode.SEND_MESSAGE_V2, V2 | {"i": pairs}, b"x")
+    assert answer.code == 0
+    (message,) = bench.stored("orders")
+    assert message.properties.startswith(pairs.encode())
 
 
 def test_properties_over_the_limit_are_13(bench, client):

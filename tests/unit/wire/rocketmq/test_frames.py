@@ -180,10 +180,35 @@ def test_too_many_binary_ext_fields_are_refused_even_if_they_repeat():
     assert caught.value.opaque == 8
 
 
-def test_a_header_above_64_kib_is_refused_before_it_is_read():
+def test_a_header_above_256_kib_is_refused_before_it_is_read():
     frame = json_frame(b'{"code":1}' + b" " * HEADER_BYTES_MAX)
-    with pytest.raises(Malformed, match="header of 65546 bytes, limit 65536"):
+    with pytest.raises(Malformed, match="header of 262154 bytes, limit 262144") as caught:
         decode(frame)
+    assert (caught.value.opaque, caught.value.code) == (None, 13)
+
+
+LONG = b'"extFields":{"i":"' + rb"\"opaque\":5," + b"x" * HEADER_BYTES_MAX + b'"}'
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"code":310,"opaque":-8,' + LONG + b"}",
+        b'{"code":310,' + LONG + b',"flag":0,"language":"JAVA","opaque" : -8}',
+    ],
+    ids=["as ali-ons writes it", "as Java writes it"],
+)
+def test_the_opaque_of_a_header_too_long_is_found_at_either_end(header):
+    with pytest.raises(Malformed) as caught:
+        decode(json_frame(header))
+    assert caught.value.opaque == -8
+
+
+def test_the_opaque_of_a_binary_header_too_long_has_its_place():
+    command = Command(310, {"i": "x" * HEADER_BYTES_MAX}, opaque=8, serialization=1)
+    with pytest.raises(Malformed) as caught:
+        decode(encode(command))
+    assert (caught.value.opaque, caught.value.is_binary) == (8, True)
 
 
 @pytest.mark.parametrize("length", [0, 3, 2**24 + 1, 2**31 - 1, 2**31, 2**32 - 1])
