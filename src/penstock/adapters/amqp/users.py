@@ -21,6 +21,7 @@ from os import urandom
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec import structs
 
 from penstock.wire.amqp.codes import AmqpError, ReplyCode
 from penstock.wire.amqp.origin import Claims
@@ -49,6 +50,8 @@ class User(msgspec.Struct, frozen=True):
     """Empty = no password opens it."""
     tags: tuple[str, ...] = ()
     algorithm: str = SHA256
+    denied_vhosts: tuple[str, ...] = ()
+    """Those it may not use, because somebody took the permission away."""
 
     @property
     def is_loopback_only(self) -> bool:
@@ -110,8 +113,22 @@ class Users:
         return user if not is_bound or is_loopback(host) else None
 
     def may_enter(self, user: User, vhost: str) -> bool:
-        """True when a user may use a vhost: today every one may use every one."""
-        return self._users.get(user.name) is not None and bool(vhost)
+        """True when a user may use a vhost: each unless it was denied."""
+        known = self._users.get(user.name)
+        return known is not None and bool(vhost) and vhost not in known.denied_vhosts
+
+    def deny(self, name: str, vhost: str, vhosts: Iterable[str]) -> None:
+        """Take a user's permission for one of ``vhosts``; those that are gone are forgotten."""
+        user = self._users[name]
+        denied = [each for each in vhosts if each == vhost or each in user.denied_vhosts]
+        self._store(structs.replace(user, denied_vhosts=tuple(denied)))
+
+    def allow(self, name: str, vhost: str) -> None:
+        """Give a permission back that was taken."""
+        user = self._users.get(name)
+        if user is not None and vhost in user.denied_vhosts:
+            left = tuple([each for each in user.denied_vhosts if each != vhost])
+            self._store(structs.replace(user, denied_vhosts=left))
 
     def check(self, user: User, more: int = 1) -> None:
         """Raise ``ValueError`` saying what is wrong with a user who is to be one of so many new."""
@@ -128,8 +145,18 @@ class Users:
             raise ValueError(f"there may be {USERS_MAX} users; delete some")
 
     def put(self, user: User) -> None:
-        """Make or change a user; raises ``ValueError`` saying what is wrong with it."""
+        """Make or change a user; raises ``ValueError`` saying what is wrong with it.
+
+        A new password gives no permission back.
+        """
         self.check(user)
+        known = self._users.get(user.name)
+        if known is not None and known.denied_vhosts:
+            denied = dict.fromkeys((*known.denied_vhosts, *user.denied_vhosts))
+            user = structs.replace(user, denied_vhosts=tuple(denied))
+        self._store(user)
+
+    def _store(self, user: User) -> None:
         self._users[user.name] = user
         self._engine.define(USER_KIND, user.name, msgspec.msgpack.encode(user))
 

@@ -8,6 +8,8 @@ GET     /api/nodes, /api/nodes/NAME                 this process as a node
 GET     /api/health/checks/alarms, local-alarms     200, or 503 while an alarm is raised
 GET     /api/health/checks/port-listener/PORT       200 when something of ours listens there; also
                                                     protocol-listener/NAME
+GET     /api/healthchecks/node, .../NAME            the older check of alarms: 200 with the status,
+                                                    also when it failed
 GET     /api/aliveness-test/VHOST                   always ok: the answer is the proof
 GET     /api/policies, /api/parameters and others   empty: there is no such thing here; PUT is
                                                     refused
@@ -215,6 +217,18 @@ async def alarms(api: ApiContext, _request: ApiRequest) -> dict[str, str] | Heal
     return {"status": "ok"}
 
 
+async def node_check(
+    api: ApiContext, request: ApiRequest, name: str | None = None
+) -> dict[str, str]:
+    """What RabbitMQ has deprecated and tools still ask; a failure is an answer, not a 503."""
+    if name not in (None, node_of(api.broker.context)):
+        raise not_found()
+    found = await alarms(api, request)
+    if isinstance(found, HealthCheckFailed):
+        return {"status": "failed", "reason": found.reason}
+    return found
+
+
 async def aliveness_test(api: ApiContext, _request: ApiRequest, vhost: str) -> dict[str, str]:
     api.vhost(vhost)
     return {"status": "ok"}
@@ -321,7 +335,8 @@ CLIENT_ROUTES: Final[RouteTable] = {
     ("GET", ("nodes", ANY)): node,
     ("GET", ("health", "checks", "alarms")): alarms,
     ("GET", ("health", "checks", "local-alarms")): alarms,
-    ("GET", ("healthchecks", "node")): alarms,
+    ("GET", ("healthchecks", "node")): node_check,
+    ("GET", ("healthchecks", "node", ANY)): node_check,
     ("GET", ("health", "checks", "virtual-hosts")): always_ok,
     ("GET", ("health", "checks", "node-is-quorum-critical")): always_ok,
     ("GET", ("health", "checks", "port-listener", ANY)): listener_check,

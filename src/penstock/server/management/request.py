@@ -12,6 +12,7 @@ Not here: which path goes where (``api.py``).
 from __future__ import annotations
 
 import asyncio
+import re
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,6 +24,8 @@ from starlette.requests import Request
 
 from penstock.adapters.amqp.management.operator_service import OperatorService
 from penstock.adapters.amqp.users import is_loopback
+from penstock.engine.spark.query_service import PATTERN_CHARACTERS_MAX, ways
+from penstock.model.names import NAME_BYTES_MAX
 
 if TYPE_CHECKING:
     from penstock.adapters.amqp.broker import AmqpBroker
@@ -37,6 +40,10 @@ REALM: Final = 'Basic realm="RabbitMQ Management"'
 PAGE_MAX: Final = 500
 VIEWS_AT_A_TIME: Final = 50
 """Rows made in one go; then others have their turn."""
+SEARCH_STEPS_MAX: Final = 8 * NAME_BYTES_MAX**2
+"""Of a pattern in one name, and of all names that are looked at in one go: some milliseconds."""
+_ANYTHING_BEFORE: Final = re.compile(r"^\^?\.\*(?![?+*{])")
+_ANYTHING_BEHIND: Final = re.compile(r"(?<!\\)\.\*\$?$")
 
 ANY: Final = "*"
 """A name, in the pattern of a path."""
@@ -233,7 +240,7 @@ async def paged(
     rows = await _rows(found if is_whole else found[part], view)
     total = filtered = len(found)
     if is_whole:
-        rows = _filtered(request, rows)
+        rows = await _filtered(request, rows)
         filtered = len(rows)
         rows = rows if "page" not in query else rows[part]
     if query.get("columns"):
@@ -260,13 +267,46 @@ async def _rows(items: list[T], view: Callable[[T], dict[str, Any]]) -> list[dic
     return rows
 
 
-def _filtered(request: ApiRequest, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+async def _filtered(request: ApiRequest, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     name, sort = request.query.get("name"), request.query.get("sort")
-    if name:
-        rows = [row for row in rows if name in str(row.get("name", ""))]
+    if name and request.is_set("use_regex"):
+        rows = await _searched(name, rows)
+    elif name:
+        name = name.lower()
+        rows = [row for row in rows if name in str(row.get("name", "")).lower()]
     if sort:
         rows.sort(key=lambda row: _sort_key(row.get(sort)), reverse=request.is_set("sort_reverse"))
     return rows
+
+
+async def _searched(text: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those in whose name the pattern is found, whatever the case; 400 for one that takes long."""
+    if len(text) > PATTERN_CHARACTERS_MAX:
+        raise bad_request(f"a pattern has at most {PATTERN_CHARACTERS_MAX} characters")
+    # Found anywhere: "anything" before or behind says nothing, and would be tried at every place.
+    wanted = _ANYTHING_BEHIND.sub("", _ANYTHING_BEFORE.sub("", text))
+    try:
+        pattern = re.compile(wanted, re.IGNORECASE)
+    except (re.error, OverflowError, RecursionError) as problem:
+        raise bad_request(f"name {text!r} is no regular expression: {problem}") from None
+    is_anchored = wanted.startswith("^") and "|" not in wanted
+    steps = ways(wanted) * (1 if is_anchored else NAME_BYTES_MAX)
+    if steps > SEARCH_STEPS_MAX:
+        raise bad_request(
+            f"name {text!r} may take too long: at most one of * and + in a pattern, two behind ^, "
+            "and none in a group that is repeated itself"
+        )
+    found: list[dict[str, Any]] = []
+    count = SEARCH_STEPS_MAX // max(steps, NAME_BYTES_MAX)
+    for at in range(0, len(rows), count):
+        if at:
+            await asyncio.sleep(0)
+        found += [
+            row
+            for row in rows[at : at + count]
+            if pattern.search(str(row.get("name", ""))[:NAME_BYTES_MAX])
+        ]
+    return found
 
 
 def _sort_key(value: Any) -> tuple[bool, Any]:

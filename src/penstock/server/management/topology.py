@@ -3,7 +3,9 @@
 ======  ==================================================  =====================================
 GET     /api/vhosts, /api/vhosts/V                          vhosts; PUT makes, DELETE removes
 GET     /api/users, /api/users/NAME                         users; PUT {"password", "tags"}, DELETE
-GET     /api/permissions                                    everybody may do everything
+POST    /api/users/bulk-delete                              {"users": [NAME, ...]}
+GET     /api/permissions, /api/permissions/V/NAME           who may use which vhost: everybody each;
+                                                            DELETE denies one, PUT allows it again
 GET     /api/exchanges, /api/exchanges/V                    exchanges
 GET     /api/exchanges/V/NAME                               one; PUT declares, DELETE ?if-unused
 GET     /api/exchanges/V/NAME/bindings/source, destination  its bindings
@@ -20,8 +22,10 @@ GET     /api/definitions, /api/definitions/V                all as one document;
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import quote
+
+import msgspec
 
 from penstock.adapters.amqp.exchange_commands import delete_exchange
 from penstock.adapters.amqp.management.definitions import (
@@ -47,6 +51,7 @@ from penstock.adapters.amqp.management.views import (
 from penstock.adapters.amqp.topology.exchange import Exchange
 from penstock.adapters.amqp.topology.matching import Binding, Destination, to_exchange, to_queue
 from penstock.adapters.amqp.topology.vhost import DEFAULT_VHOST, VirtualHost
+from penstock.adapters.amqp.users import USERS_MAX, User
 from penstock.server.management.request import (
     ANY,
     ApiContext,
@@ -120,37 +125,55 @@ async def delete_user(api: ApiContext, request: ApiRequest, name: str) -> EmptyR
     request.check_administrator()
     if not api.broker.users.delete(name):
         raise not_found()
-    for connection in list(api.broker.connections.values()):
-        if connection.user.name == name:
-            api.broker.close_connection(connection.connection_id, f"user '{name}' is deleted")
+    _disconnect_deleted(api, {name})
     await api.durable()
     return EmptyResponse()
 
 
+class BulkDelete(msgspec.Struct):
+    """Names of users; one that nobody has is gone already."""
+
+    users: Annotated[list[str], msgspec.Meta(max_length=USERS_MAX)]
+
+
+async def delete_users(api: ApiContext, request: ApiRequest) -> EmptyResponse:
+    request.check_administrator()
+    wanted = await request.body(BulkDelete)
+    _disconnect_deleted(api, {name for name in wanted.users if api.broker.users.delete(name)})
+    await api.durable()
+    return EmptyResponse()
+
+
+def _disconnect_deleted(api: ApiContext, names: set[str]) -> None:
+    for connection in list(api.broker.connections.values()):
+        name = connection.user.name
+        if name in names:
+            api.broker.close_connection(connection.connection_id, f"user '{name}' is deleted")
+
+
 async def permissions(api: ApiContext, request: ApiRequest) -> Any:
-    """Who may do what: everybody everything."""
-    return await _permissions(api, request, [each.name for each in api.broker.users.all()])
+    """Who may use which vhost."""
+    return await _permissions(api, request, api.broker.users.all(), list(api.broker.vhosts))
 
 
 async def user_permissions(api: ApiContext, request: ApiRequest, name: str) -> Any:
-    if api.broker.users.get(name) is None:
+    found = api.broker.users.get(name)
+    if found is None:
         raise not_found()
-    return await _permissions(api, request, [name])
+    return await _permissions(api, request, [found], list(api.broker.vhosts))
 
 
 async def vhost_permissions(api: ApiContext, request: ApiRequest, vhost_name: str) -> Any:
     """Who may do something in one vhost."""
     api.vhost(vhost_name)
-    pairs = [(each.name, vhost_name) for each in api.broker.users.all()]
-    return await paged(request, pairs, lambda pair: permission_view(*pair))
+    return await _permissions(api, request, api.broker.users.all(), [vhost_name])
 
 
 async def permission(
     api: ApiContext, _request: ApiRequest, vhost_name: str, name: str
 ) -> dict[str, str]:
-    """What one user may do in one vhost."""
-    api.vhost(vhost_name)
-    if api.broker.users.get(name) is None:
+    """What one user may do in one vhost; 404 when nothing."""
+    if not api.broker.users.may_enter(_user(api, vhost_name, name), vhost_name):
         raise not_found()
     return permission_view(name, vhost_name)
 
@@ -158,23 +181,46 @@ async def permission(
 async def put_permission(
     api: ApiContext, request: ApiRequest, vhost_name: str, name: str
 ) -> EmptyResponse:
-    """Accepted, because tools set it; there is nothing to grant."""
+    """Give a permission back that was taken; else accepted, because tools set what is there.
+
+    There is no part of a permission here: whatever the patterns say, it is for everything.
+    """
     request.check_administrator()
-    await permission(api, request, vhost_name, name)
-    return EmptyResponse()
+    is_new = not api.broker.users.may_enter(_user(api, vhost_name, name), vhost_name)
+    api.broker.users.allow(name, vhost_name)
+    await api.durable()
+    return EmptyResponse(is_new)
 
 
 async def delete_permission(
     api: ApiContext, request: ApiRequest, vhost_name: str, name: str
 ) -> EmptyResponse:
-    """Refused: saying yes would be a lie."""
+    """The user may not use the vhost any more, and its connections there end."""
     request.check_administrator()
     await permission(api, request, vhost_name, name)
-    raise bad_request("every user may use every vhost; delete the user instead")
+    api.broker.users.deny(name, vhost_name, api.broker.vhosts)
+    reason = f"user '{name}' may not use vhost '{vhost_name}' any more"
+    for connection in list(api.broker.connections.values()):
+        if (connection.user.name, connection.vhost.name) == (name, vhost_name):
+            api.broker.close_connection(connection.connection_id, reason)
+    await api.durable()
+    return EmptyResponse()
 
 
-async def _permissions(api: ApiContext, request: ApiRequest, users: list[str]) -> Any:
-    pairs = [(name, vhost_name) for name in users for vhost_name in api.broker.vhosts]
+def _user(api: ApiContext, vhost_name: str, name: str) -> User:
+    """The user of a path that names a vhost, too; both must be there."""
+    api.vhost(vhost_name)
+    found = api.broker.users.get(name)
+    if found is None:
+        raise not_found()
+    return found
+
+
+async def _permissions(
+    api: ApiContext, request: ApiRequest, users: list[User], vhosts: list[str]
+) -> Any:
+    may_enter = api.broker.users.may_enter
+    pairs = [(each.name, name) for each in users for name in vhosts if may_enter(each, name)]
     return await paged(request, pairs, lambda pair: permission_view(*pair))
 
 
@@ -363,6 +409,7 @@ TOPOLOGY_ROUTES: Final[RouteTable] = {
     ("GET", ("users", ANY)): user,
     ("PUT", ("users", ANY)): put_user,
     ("DELETE", ("users", ANY)): delete_user,
+    ("POST", ("users", "bulk-delete")): delete_users,
     ("GET", ("permissions",)): permissions,
     ("GET", ("permissions", ANY, ANY)): permission,
     ("PUT", ("permissions", ANY, ANY)): put_permission,

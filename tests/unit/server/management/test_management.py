@@ -104,12 +104,51 @@ def test_vhosts_and_users_come_and_go(bench, tool):
     assert len(tool.get("/api/users/ada/permissions")) == 2
     assert [each["user"] for each in tool.get("/api/vhosts/%2F/permissions")] == ["ada", "guest"]
     assert tool.get("/api/permissions/%2F/ada")["configure"] == ".*"
-    assert tool("DELETE", "/api/permissions/%2F/ada")[0] == 400
     assert tool("PUT", "/api/permissions/%2F/none", {})[0] == 404
     assert tool("DELETE", "/api/vhosts/team%2Fone")[0] == 204
     assert tool("DELETE", "/api/vhosts/%2F")[0] == 400
     assert tool("DELETE", "/api/users/ada")[0] == 204
     assert tool("GET", "/api/users/ada")[0] == 404
+
+
+def test_a_deleted_permission_closes_the_vhost_to_its_user_until_it_is_given_again(bench, tool):
+    put(tool, "/api/vhosts/team")
+    put(tool, "/api/users/ada", {"password": "x", "tags": ["management"]})
+    peer = bench.client(user="ada", password="x")
+    assert tool("DELETE", "/api/permissions/%2F/ada")[0] == 204
+    (close,) = [each for each in peer.methods(0) if isinstance(each, Close)]
+    assert close.reply_text == "CONNECTION_FORCED - user 'ada' may not use vhost '/' any more"
+    assert tool("DELETE", "/api/permissions/%2F/ada")[0] == 404
+    assert tool("GET", "/api/permissions/%2F/ada")[0] == 404
+    assert tool("PUT", "/api/users/ada", {"password": "y", "tags": ""})[0] == 204
+    bench.kill()
+    tool, broker = Tool(bench), bench.broker
+    ada = broker.users.login("ada", "y", "10.0.0.1")
+    assert [broker.users.may_enter(ada, vhost) for vhost in ("/", "team")] == [False, True]
+    assert [each["vhost"] for each in tool.get("/api/users/ada/permissions")] == ["team"]
+    document = tool.get("/api/definitions")
+    other = AmqpBench()
+    assert Tool(other)("POST", "/api/definitions", document)[0] == 204
+    assert not other.broker.users.may_enter(ada, "/")
+    assert tool("PUT", "/api/permissions/%2F/ada", {"configure": ".*"})[0] == 201
+    assert broker.users.may_enter(ada, "/")
+    whole = {"user": "ada", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+    assert Tool(other)("POST", "/api/definitions", {"permissions": [whole]})[0] == 204
+    assert other.broker.users.may_enter(ada, "/")
+
+
+def test_many_users_are_deleted_at_once(bench, tool):
+    for name in ("ada", "bob", "eve"):
+        put(tool, f"/api/users/{name}", {"password": "x"})
+    peer = bench.client(user="ada", password="x")
+    order = {"users": ["ada", "eve", "nobody"]}
+    assert Tool(bench, "bob:x")("POST", "/api/users/bulk-delete", order)[0] == 401
+    assert tool("POST", "/api/users/bulk-delete", order) == (204, None)
+    assert [each["name"] for each in tool.get("/api/users")] == ["bob", "guest"]
+    (close,) = [each for each in peer.methods(0) if isinstance(each, Close)]
+    assert close.reply_text == "CONNECTION_FORCED - user 'ada' is deleted"
+    assert tool("POST", "/api/users/bulk-delete", {})[0] == 400
+    assert tool("POST", "/api/users/bulk-delete", {"users": "bob"})[0] == 400
 
 
 def test_definitions_go_out_and_in(bench, tool):
@@ -271,6 +310,7 @@ def test_an_alarm_stops_publishes_by_http_and_shows_in_health(bench, tool):
     status, told = tool("GET", "/api/health/checks/alarms")
     assert (status, told["status"]) == (503, "failed")
     assert "memory" in told["reason"]
+    assert tool.get("/api/healthchecks/node") == told
     assert tool.get("/api/nodes")[0]["mem_alarm"]
     assert tool.get("/api/queues/%2F/q")["messages"] == 0
 
@@ -350,6 +390,9 @@ def test_the_overview_counts(bench, tool):
     assert page["listeners"][0]["port"] == 5672
     assert tool.get(f"/api/nodes/{quote(page['node'])}")["running"]
     assert tool("GET", "/api/nodes/other")[0] == 404
+    assert tool.get("/api/healthchecks/node/") == {"status": "ok"}
+    assert tool.get(f"/api/healthchecks/node/{quote(page['node'])}") == {"status": "ok"}
+    assert tool("GET", "/api/healthchecks/node/other")[0] == 404
     assert tool.get("/api/aliveness-test/%2F") == {"status": "ok"}
 
 
@@ -368,6 +411,53 @@ def test_long_lists_come_in_pages_and_with_chosen_columns(tool):
     down = tool.get("/api/queues?sort=name&sort_reverse=true")
     assert [each["name"] for each in down][:2] == ["q6", "q5"]
     assert tool("GET", "/api/queues?page=none")[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("^ORDERS", ["orders.de", "orders.eu"]),
+        ("eu$", ["Invoices.eu", "orders.eu"]),
+        (".*voice.*", ["Invoices.eu"]),
+        (".*?voice", ["Invoices.eu"]),
+        ("^orders.*|voi", ["Invoices.eu", "orders.de", "orders.eu"]),
+        (r"s\..*", ["Invoices.eu", "orders.de", "orders.eu"]),
+        (r"orders\.*", ["orders.de", "orders.eu"]),
+        ("^o.*r.*s", ["orders.de", "orders.eu"]),
+        ("none", []),
+    ],
+)
+def test_names_are_found_by_a_pattern_whatever_their_case(tool, name, found):
+    for each in ("orders.eu", "orders.de", "Invoices.eu"):
+        put(tool, f"/api/queues/%2F/{each}")
+    query = f"name={quote(name, safe='')}&use_regex=true&sort=name"
+    assert [each["name"] for each in tool.get(f"/api/queues?{query}")] == found
+    page = tool.get(f"/api/queues/%2F?page=1&{query}")
+    assert (page["filtered_count"], page["total_count"]) == (len(found), 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("(", "no regular expression"),
+        ("a{99999999999999999999}", "no regular expression"),
+        ("a" * 2_000, "at most 1024 characters"),
+        ("(a+)+b", "may take too long"),
+        ("a.*b.*c", "may take too long"),
+        ("^a|b.*c.*d", "may take too long"),
+    ],
+)
+def test_a_pattern_that_is_none_or_takes_too_long_is_refused(tool, name, reason):
+    path = f"/api/queues?page=1&name={quote(name, safe='')}&use_regex=true"
+    status, told = tool("GET", path)
+    assert status == 400
+    assert reason in told["reason"]
+
+
+def test_without_a_pattern_a_name_is_found_by_any_part_of_it_whatever_its_case(tool):
+    put(tool, "/api/queues/%2F/Orders.eu")
+    assert len(tool.get("/api/queues?page=1&name=ORDERS.")["items"]) == 1
+    assert tool.get("/api/queues?page=1&name=s$&use_regex=false")["items"] == []
 
 
 def test_text_is_taken_for_numbers_and_booleans_as_rabbitmqs_own_tool_writes_them(tool):

@@ -61,6 +61,8 @@ ANYTHING: Final = ".*"
 IGNORED_NAMES_MAX: Final = 10
 """Of each kind; the count is exact."""
 IGNORED_NAME_CHARS_MAX: Final = 80
+DENIED_VHOSTS_MAX: Final = 10_000
+"""Of one user in a document."""
 
 
 class _Operator:
@@ -86,7 +88,10 @@ def export_definitions(broker: AmqpBroker, vhost: VirtualHost | None = None) -> 
         document["users"] = [user_view(user) for user in users]
         document["vhosts"] = [{"name": each.name} for each in vhosts]
         document["permissions"] = [
-            permission_view(user.name, each.name) for user in users for each in vhosts
+            permission_view(user.name, each.name)
+            for user in users
+            for each in vhosts
+            if broker.users.may_enter(user, each.name)
         ]
         document["topic_permissions"] = []
         document["global_parameters"] = []
@@ -121,6 +126,9 @@ def import_definitions(
             broker.users.put(each.user)
         for host in document.vhosts:
             make_vhost(broker, host.name)
+        for row in _rows(document.permissions):
+            if _is_everything(row):
+                broker.users.allow(str(row.get("user")), str(row.get("vhost")))
 
     def vhost_of(named: str) -> VirtualHost:
         return vhost if vhost is not None else broker.vhosts[named]
@@ -225,7 +233,7 @@ def make_binding(vhost: VirtualHost, wanted: BindingDefinition) -> str:
 
 
 def permission_view(user: str, vhost: str) -> dict[str, str]:
-    """What a user may do in a vhost: today everything."""
+    """What a user may do in a vhost that is not denied to it: everything."""
     return {
         "user": user,
         "vhost": vhost,
@@ -286,14 +294,24 @@ class UserDefinition(msgspec.Struct):
     tags: str | list[str] = ""
     limits: Any = None
     """Ignored, as those of a vhost."""
+    denied_vhosts: Annotated[list[str], msgspec.Meta(max_length=DENIED_VHOSTS_MAX)] = []
+    """Our own: what permissions of an export cannot say, for without one there is one here."""
 
     @property
     def user(self) -> User:
         tags = self.tags.split(",") if isinstance(self.tags, str) else self.tags
         names = tuple(tag.strip() for tag in tags if tag.strip())
         if self.password is not None:
-            return User(self.name, hash_of(self.password), names)
-        return User(self.name, self.password_hash or "", names, self.hashing_algorithm)
+            return User(
+                self.name, hash_of(self.password), names, denied_vhosts=tuple(self.denied_vhosts)
+            )
+        return User(
+            self.name,
+            self.password_hash or "",
+            names,
+            self.hashing_algorithm,
+            tuple(self.denied_vhosts),
+        )
 
 
 class VhostDefinition(msgspec.Struct):

@@ -311,6 +311,7 @@ def user_view(user: User) -> dict[str, Any]:
         "hashing_algorithm": user.algorithm,
         "tags": list(user.tags),
         "limits": {},
+        **({"denied_vhosts": list(user.denied_vhosts)} if user.denied_vhosts else {}),
     }
 
 
