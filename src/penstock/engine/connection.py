@@ -299,6 +299,7 @@ class Connection:
             chain.flow.pending_publishes_max if pending_max is None else pending_max
         )
         self.is_publisher = False
+        """It published since the raised alarm began: who publishes now, not who ever did."""
         self.is_short_of_room = False
         """True while it is not read in the midst of a publish, for want of room in the pool."""
         self.room: PoolHolder | None = None
@@ -340,8 +341,8 @@ class Connection:
         return channel
 
     def note_publisher(self) -> None:
-        """It publishes (a publish began to arrive): alarms concern it from now on."""
-        if not self.is_publisher:
+        """It publishes (a publish began to arrive): a raised alarm concerns it until it ends."""
+        if not self.is_publisher and self._chain.alarms.is_raised:
             self.is_publisher = True
             self.refresh()
 
@@ -396,6 +397,9 @@ class Connection:
             return
         if self._unpaid_bytes and self._chain.pool.take(self._share, self._unpaid_bytes):
             self._unpaid_bytes = 0
+        if not self._chain.alarms.is_raised:
+            # Every edge of an alarm comes here: the next one concerns who publishes then.
+            self.is_publisher = False
         gate = self.gate
         is_held = (
             self.stage.is_blocked
@@ -403,7 +407,7 @@ class Connection:
             or self.pending.is_held
             or self.holds
             or self.is_short_of_room
-            or (self.is_publisher and self._chain.alarms.is_raised)
+            or self.is_publisher
         )
         if not (is_held or gate.reasons):
             return  # the rule: ``_reasons`` would be empty
@@ -430,7 +434,7 @@ class Connection:
             reasons[Reason.ROOM] = IN_FLIGHT_POOL
         for hold in self.holds.values():
             reasons.setdefault(hold.reason, hold.culprit)
-        if self.is_publisher and self._chain.alarms.is_raised:
+        if self.is_publisher:
             reasons.update(self._chain.alarms.raised)
         return reasons
 

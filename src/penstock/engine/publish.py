@@ -96,7 +96,8 @@ class PublishPipeline:
                 inbox.append(batch)
         self.channels[channel] = None
         channel.queued(messages)
-        connection.is_publisher = True
+        if chain.alarms.is_raised:
+            connection.is_publisher = True
         connection.refresh()
         chain.is_turn_requested = True
 
@@ -285,6 +286,8 @@ class PublishPipeline:
             connection.holds.pop(channel, None)
         else:
             connection.holds[channel] = hold
+            if hold.reason.is_resource:
+                connection.is_publisher = True
             channel.hold_back()
         self.chain.mark(connection)
 

@@ -62,6 +62,7 @@ def test_the_flow_map_names_a_full_topic_and_an_alarm(bench):
     assert "length_max" in views["channel"].culprit
     assert views["connection"].state == "flow"
     bench.engine.set_alarm("disk", 0)
+    bench.settle()
     views = {view.kind: view for view in bench.engine.flow_map(bench.clock.monotonic_ms()).views}
     assert views["connection"].state == "blocked"
 

@@ -539,7 +539,7 @@ class AmqpConnection:
             if not self.is_established or not self.channels.keys() >= numbers:
                 self.fail(AmqpError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'"))
                 return
-            # Alarms concern it from now on.
+            # A raised alarm concerns it from now on.
             self.engine_connection.note_publisher()
         refused = self._contents.keep(self._inflow.held_bytes, self.now_ms)
         if refused is not None:
@@ -694,7 +694,7 @@ class BlockedNotices:
     """connection.blocked and unblocked: what a publisher is told of memory and disk alarms.
 
     Told once per episode, in RabbitMQ's words; never for flow, holds or rates (F2, F3). The engine
-    names resource reasons only for connections that publish.
+    names resource reasons only for connections that published since the alarm began.
     """
 
     __slots__ = ("_is_blocked",)

@@ -91,8 +91,9 @@ class ChannelPublisher:
         """Publishes with one head, in order."""
         head, records = run.head, run.records
         route = self._routes.known(head)
+        # Also for what the engine never sees: unroutable, or in a transaction.
+        self._channel.connection.engine_connection.note_publisher()
         if route is None:
-            self._channel.connection.engine_connection.note_publisher()
             route = self._routes.find(head)
         self.published += len(records)
         # A transaction keeps what it is given until the commit.

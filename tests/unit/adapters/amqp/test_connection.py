@@ -19,6 +19,7 @@ from penstock.wire.amqp.frames import HEARTBEAT, encode_frame, method_frame
 from penstock.wire.amqp.methods.basic import Ack, Consume, Get, GetOk, Publish
 from penstock.wire.amqp.methods.channel import Open as OpenChannel
 from penstock.wire.amqp.methods.channel import OpenOk as ChannelOpenOk
+from penstock.wire.amqp.methods.channel import TxSelect
 from penstock.wire.amqp.methods.connection import Blocked, Close, CloseOk, StartOk, Tune, Unblocked
 from penstock.wire.amqp.methods.queue import Declare, DeclareOk
 from penstock.wire.amqp.origin import Claims
@@ -82,10 +83,9 @@ def test_without_heartbeats_there_is_no_deadline(bench):
 def test_a_publisher_is_told_of_an_alarm_once_and_of_its_end(bench):
     peer = bench.client()
     declared(peer)
+    alarm(bench, True)
     peer.publish(1, "", "q", b"one")
     peer.turn()
-    peer.take()
-    alarm(bench, True)
     assert peer.methods(0) == [Blocked("low on memory")]
     bench.engine.set_alarm("disk", 0)
     bench.settle()
@@ -93,6 +93,38 @@ def test_a_publisher_is_told_of_an_alarm_once_and_of_its_end(bench):
     bench.engine.set_alarm("disk", FAR_ABOVE)
     alarm(bench, False)
     assert peer.methods(0) == [Blocked("low on memory"), Unblocked()]
+
+
+def test_a_connection_that_published_once_is_not_told_until_it_publishes_again(bench):
+    peer = bench.client()
+    declared(peer)
+    peer.publish(1, "", "q", b"one")
+    peer.turn()
+    peer.take()
+    alarm(bench, True)
+    assert peer.methods(0) == [], "pika's blocked_connection_timeout would cut off a consumer"
+    peer.publish(1, "", "q", b"two")
+    peer.turn()
+    assert peer.methods(0) == [Blocked("low on memory")]
+    alarm(bench, False)
+    alarm(bench, True)
+    assert peer.methods(0) == [Blocked("low on memory"), Unblocked()]
+
+
+@pytest.mark.parametrize("is_in_tx", [False, True])
+def test_a_publish_that_stays_with_the_adapter_makes_a_publisher(bench, is_in_tx):
+    peer = bench.client()
+    declared(peer)
+    if is_in_tx:
+        peer.call(1, TxSelect())
+    key = "q" if is_in_tx else "nowhere"
+    peer.publish(1, "", key, b"one")
+    peer.turn()
+    peer.take()
+    alarm(bench, True)
+    peer.publish(1, "", key, b"two")
+    peer.turn()
+    assert peer.methods(0) == [Blocked("low on memory")]
 
 
 def test_a_connection_that_never_published_is_not_told(bench):

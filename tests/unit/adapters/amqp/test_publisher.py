@@ -391,10 +391,13 @@ def test_a_queue_deleted_while_its_publish_is_on_the_way_means_dropped_and_confi
     assert answers(peer) == [Ack(1)]
 
 
-def test_a_publisher_is_known_as_one_by_its_first_publish_also_an_unroutable_one(bench, peer):
+def test_a_publisher_is_known_as_one_by_its_first_publish_under_an_alarm(bench, peer):
+    peer.publish(1, "", "nowhere", b"")
+    assert not peer.session.engine_connection.is_publisher
+    alarm(bench, True)
     assert not peer.session.engine_connection.is_publisher
     peer.publish(1, "", "nowhere", b"")
-    assert peer.session.engine_connection.is_publisher
+    assert peer.session.engine_connection.is_publisher, "also by an unroutable one"
 
 
 def test_the_end_of_a_channel_leaves_what_it_published_to_the_engine(bench, peer):

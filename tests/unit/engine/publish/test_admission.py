@@ -182,9 +182,9 @@ def test_an_alarm_holds_connections_that_publish_and_no_others(bench):
     bench.publish(channel, topic, b"before")
     bench.settle()
     bench.engine.set_alarm("memory", 1 << 50)
+    bench.publish(channel, topic, b"during")
     assert Reason.MEMORY in channel.connection.gate.reasons
     assert idle.gate.is_open
-    bench.publish(channel, topic, b"during")
     bench.settle()
     assert bench.outlet.confirmed_tokens == [0]
     assert channel.connection.may_read
@@ -202,6 +202,42 @@ def test_an_alarm_concerns_a_connection_from_its_first_publish_on(bench):
     assert channel.connection.gate.is_open
     bench.publish(channel, topic, b"a")
     assert list(channel.connection.gate.reasons) == [Reason.DISK]
+
+
+def test_who_published_before_an_alarm_is_not_held_by_it_until_it_publishes_again(bench):
+    topic, channel = bench.topic(), bench.channel()
+    connection = channel.connection
+    for token in range(2):
+        bench.publish(channel, topic, b"before")
+        bench.settle()
+        bench.engine.set_alarm("memory", 1 << 50)
+        assert connection.gate.is_open
+        bench.publish(channel, topic, b"during")
+        assert list(connection.gate.reasons) == [Reason.MEMORY]
+        bench.engine.set_alarm("memory", 0)
+        bench.settle()
+        assert connection.gate.is_open
+        assert len(bench.outlet.confirmed_tokens) == 2 * (token + 1)
+    bench.engine.set_alarm("memory", 1 << 50)
+    assert connection.gate.is_open, "the end of the alarm is the end of it"
+
+
+def test_one_alarm_of_two_that_ends_leaves_a_publisher_held_by_the_other(bench):
+    topic, channel = bench.topic(), bench.channel()
+    bench.engine.set_alarm("memory", 1 << 50)
+    bench.engine.set_alarm("disk", 0)
+    bench.publish(channel, topic, b"a")
+    bench.engine.set_alarm("memory", 0)
+    assert list(channel.connection.gate.reasons) == [Reason.DISK]
+
+
+def test_publishes_that_were_on_their_way_when_an_alarm_came_make_a_publisher(bench):
+    topic, channel = bench.topic(), bench.channel()
+    bench.publish(channel, topic, b"a")
+    bench.engine.set_alarm("memory", 1 << 50)
+    bench.engine.set_alarm("disk", 0)
+    bench.settle()
+    assert set(channel.connection.gate.reasons) == {Reason.MEMORY, Reason.DISK}
 
 
 def test_an_alarm_with_a_time_limit_refuses_what_it_held_too_long():

@@ -138,12 +138,13 @@ def test_flow_is_shown_while_it_lasts_and_a_moment_longer():
 def test_an_alarm_blocks_publishers_and_names_the_others_blocking():
     bench = Workbench()
     topic, publisher, idle = bench.topic(), bench.channel(), bench.channel()
-    bench.publish(publisher, topic, b"x")
-    bench.settle()
     bench.engine.set_alarm("memory", 1 << 60)
+    assert words(bench, publisher, topic)[0] == "blocking"
+    bench.publish(publisher, topic, b"x")
     assert words(bench, publisher, topic)[0] == "blocked"
     assert words(bench, idle, topic)[0] == "blocking"
     bench.engine.set_alarm("memory", 0)
+    bench.settle()
     assert words(bench, publisher, topic)[0] == "running"
 
 
