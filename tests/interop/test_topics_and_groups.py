@@ -36,16 +36,50 @@ def test_a_topic_lives_from_create_to_delete(run):
     assert (row["queues"], row["messages"]) == (3, 0)
     assert "cli-orders: 3 queues" in run(topics, "show", "cli-orders")
     assert len(run(topics, "show", "cli-orders", "--json")["each_queue"]) == 3
-    assert "deleted" in run(topics, "delete", "cli-orders")
+    assert "deleted" in run(topics, "delete", "cli-orders", "--yes")
     with pytest.raises(NotFound, match="no topic 'cli-orders'"):
         run(topics, "show", "cli-orders")
+
+
+def test_deleting_asks_first_and_says_what_would_go(run, rocketmq_broker, client):
+    run(topics, "create", "cli-precious", "--queues", "1")
+    assert client.send("cli-precious", b"one").is_ok
+    arguments = ["cli-precious", "--endpoint", rocketmq_broker.endpoints["http"]]
+    for verb in ("delete", "purge"):
+        for answer in ("n\n", ""):  # no, and nobody there
+            refused = CliRunner().invoke(topics, [verb, *arguments], input=answer)
+            assert "cli-precious" in refused.stderr
+            assert "1 stored" in refused.stderr
+            assert isinstance(refused.exception, PenstockError)
+    assert run(topics, "show", "cli-precious", "--json")["messages"] == 1
+    done = CliRunner().invoke(topics, ["delete", *arguments], input="y\n")
+    assert (done.exit_code, done.stdout) == (0, "topic 'cli-precious' deleted with its messages\n")
+
+
+def test_ready_is_shown_beside_stored_and_purging_leaves_none_of_it(run, client):
+    run(topics, "create", "cli-full", "--queues", "1")
+    for body in (b"one", b"two", b"three"):
+        assert client.send("cli-full", body).is_ok
+    client.create_group("cli-purged")
+    commit = {"consumerGroup": "cli-purged", "topic": "cli-full", "queueId": "0"}
+    code = RequestCode.UPDATE_CONSUMER_OFFSET
+    assert client.request(code, {**commit, "commitOffset": "1"}).is_ok
+    (row,) = run(topics, "list", "cli-full", "--json")
+    assert (row["ready"], row["messages"]) == (2, 3)
+    head, line = run(topics, "list", "cli-full").splitlines()
+    assert head.split()[:5] == ["TOPIC", "SPACE", "QUEUES", "READY", "STORED"]
+    assert line.split()[:5] == ["cli-full", "-", "1", "2", "3"]
+    assert run(topics, "purge", "cli-full", "--yes") == "topic 'cli-full' purged of 2 messages\n"
+    (row,) = run(topics, "list", "cli-full", "--json")
+    assert row["ready"] == 0
+    assert client.request(RequestCode.QUERY_CONSUMER_OFFSET, commit).number("offset") == 3
 
 
 def test_names_with_slashes_and_percents_reach_the_broker_whole(run):
     for name in ("a/b c", "%RETRY%cli", "ü?&#"):
         run(topics, "create", name)
         assert run(topics, "show", name, "--json")["name"] == name
-        run(topics, "delete", name)
+        run(topics, "delete", name, "--yes")
 
 
 def test_the_broker_is_found_by_its_data_directory(rocketmq_broker):
@@ -126,5 +160,5 @@ def test_a_topic_made_by_the_command_is_one_that_clients_can_use(run, connect):
     assert names.route("cli-made").queue_datas[0].write_queue_nums == 3
     assert client.send("cli-made", b"x", queue_id=2).is_ok
     assert client.pull("cli-made", 2).messages
-    run(topics, "delete", "cli-made")
+    run(topics, "delete", "cli-made", "--yes")
     assert names.route("cli-made") is None

@@ -20,8 +20,9 @@ from typing import Any, Final
 
 import click
 
+from penstock.cli.endpoint import NAME_SERVER, find_endpoint, takes_name_server
 from penstock.cli.message_lines import as_line, as_record, duration_ms
-from penstock.cli.publish import keep_quiet, takes_name_server
+from penstock.cli.publish import keep_quiet
 from penstock.client import LitePullConsumer, ReceivedMessage
 from penstock.client.consumer.options import LitePullOptions
 
@@ -51,13 +52,14 @@ JOIN_SECONDS_MAX: Final = 5.0
 @click.option("--json", "is_json", is_flag=True, help="One JSON object per message.")
 @click.option("--body", "is_body", is_flag=True, help="The body and a newline, nothing else.")
 @click.option("--rate", "is_rate", is_flag=True, help="Only how many per second.")
-def command(topic: str, group: str, name_server: str, **given: Any) -> None:
+def command(topic: str, group: str, **given: Any) -> None:
     """Print the messages of TOPIC as they come; Ctrl-C ends it cleanly."""
     if sum(given[name] for name in ("is_json", "is_body", "is_rate")) > 1:
         raise click.UsageError("--json, --body and --rate exclude each other")
     if given["tags"] and given["sql"]:
         raise click.UsageError("--tags and --sql exclude each other")
     keep_quiet()
+    name_server = find_endpoint(NAME_SERVER, given["name_server"], given["data"])
     signal.signal(signal.SIGTERM, _interrupt)
     consumer = LitePullConsumer(name_server, group, **_options(given["start"]))
     if given["sql"]:

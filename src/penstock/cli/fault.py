@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import click
 
-from penstock.cli.http_client import address, send, takes_address
+from penstock.cli.endpoint import takes_endpoint
+from penstock.cli.http_client import address, send
 from penstock.model.errors import PenstockError
 
 _MS: Final = click.option("--ms", required=True, type=click.IntRange(0), help="Milliseconds.")
@@ -26,7 +27,7 @@ def command() -> None:
 
 @command.command("store-hold")
 @_MS
-@takes_address
+@takes_endpoint
 def store_hold(ms: int, **where: Any) -> None:
     """Let no sync return for a while: confirms wait, sends are refused as busy (F5, F6)."""
     _order({"fault": "store-hold", "ms": ms}, **where)
@@ -34,7 +35,7 @@ def store_hold(ms: int, **where: Any) -> None:
 
 @command.command("sync-delay")
 @_MS
-@takes_address
+@takes_endpoint
 def sync_delay(ms: int, **where: Any) -> None:
     """Make every sync slower, until cleared."""
     _order({"fault": "sync-delay", "ms": ms}, **where)
@@ -43,7 +44,7 @@ def sync_delay(ms: int, **where: Any) -> None:
 @command.command("write-error")
 @click.option("--count", default=1, type=click.IntRange(0), help="How many writes fail.")
 @click.option("--error", default="enospc", type=click.Choice(["enospc", "eio"]))
-@takes_address
+@takes_endpoint
 def write_error(count: int, error: str, **where: Any) -> None:
     """Let the next writes to the log fail: those publishes are refused, nothing is lost."""
     _order({"fault": "write-error", "count": count, "error": error}, **where)
@@ -52,7 +53,7 @@ def write_error(count: int, error: str, **where: Any) -> None:
 @command.command("queue-delay")
 @click.option("--topic", required=True, help="Topic whose queues stand still.")
 @_MS
-@takes_address
+@takes_endpoint
 def queue_delay(topic: str, ms: int, **where: Any) -> None:
     """Let the queues of one topic take nothing in: only its publishers wait (F1)."""
     _order({"fault": "queue-delay", "topic": topic, "ms": ms}, **where)
@@ -60,7 +61,7 @@ def queue_delay(topic: str, ms: int, **where: Any) -> None:
 
 @command.command("memory")
 @click.option("--bytes", "used", required=True, type=click.IntRange(0), help="Memory to pretend.")
-@takes_address
+@takes_endpoint
 def memory(used: int, **where: Any) -> None:
     """Pretend that so much memory is used (F3)."""
     _order({"fault": "memory", "bytes": used}, **where)
@@ -68,20 +69,20 @@ def memory(used: int, **where: Any) -> None:
 
 @command.command("disk")
 @click.option("--bytes", "free", required=True, type=click.IntRange(0), help="Space to pretend.")
-@takes_address
+@takes_endpoint
 def disk(free: int, **where: Any) -> None:
     """Pretend that only so much disk is free (F3)."""
     _order({"fault": "disk", "bytes": free}, **where)
 
 
 @command.command("clear")
-@takes_address
+@takes_endpoint
 def clear(**where: Any) -> None:
     """End all faults."""
     _order({"fault": "clear"}, **where)
 
 
-def _order(order: dict[str, object], data: Path, endpoint: str) -> None:
+def _order(order: dict[str, object], data: Path | None, endpoint: str) -> None:
     status, answer = send("POST", "/api/faults", order, at=address(data, endpoint))
     if status == 404:
         raise PenstockError("this broker takes no faults; start it with `penstock up --faults`")

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from penstock.cli.endpoint import takes_endpoint
 from penstock.cli.http_client import (
     GROUP_COLUMNS,
     LAG_COLUMNS,
@@ -20,7 +21,6 @@ from penstock.cli.http_client import (
     path_of,
     print_json,
     print_rows,
-    takes_address,
     tell,
 )
 from penstock.cli.remoting import RemotingClient
@@ -60,7 +60,7 @@ def command() -> None:
 @click.argument("contains", default="")
 @click.option("--all", "is_hidden", is_flag=True, help="On internal topics, too.")
 @as_json
-@takes_address
+@takes_endpoint
 def list_(contains: str, is_hidden: bool, is_json: bool, **where: Any) -> None:
     """List groups whose name contains CONTAINS, on every topic they read."""
     rows = all_rows("groups", contains=contains, is_hidden=is_hidden, **where)
@@ -73,7 +73,7 @@ def list_(contains: str, is_hidden: bool, is_json: bool, **where: Any) -> None:
 @command.command("show")
 @click.argument("group")
 @as_json
-@takes_address
+@takes_endpoint
 def show(group: str, is_json: bool, **where: Any) -> None:
     """Show GROUP queue by queue, and who is in it."""
     found = asked("GET", path_of("groups", group), **where)
@@ -105,7 +105,7 @@ def show(group: str, is_json: bool, **where: Any) -> None:
 )
 @click.option("--queue", type=click.IntRange(0), help="Only this queue.")
 @as_json
-@takes_address
+@takes_endpoint
 def reset(
     group: str, topic: str, space: str, *, to: str, queue: int | None, is_json: bool, **where: Any
 ) -> None:
@@ -144,7 +144,7 @@ def _target(to: str) -> str | int:
 @click.option("--topic", default="", help="Only from this topic; else from all.")
 @in_space
 @as_json
-@takes_address
+@takes_endpoint
 def delete(group: str, topic: str, space: str, is_json: bool, **where: Any) -> None:
     """Delete GROUP with its offsets."""
     path = path_of("groups", group, topic=topic, space=space)
@@ -157,7 +157,7 @@ def delete(group: str, topic: str, space: str, is_json: bool, **where: Any) -> N
 @click.argument("mode", type=click.Choice(["pop", "pull"]))
 @click.option("--share", default=-1, help="With pop: members that help with a queue; -1 = all.")
 @as_json
-@takes_address
+@takes_endpoint
 def mode_(group: str, topic: str, mode: str, share: int, is_json: bool, **where: Any) -> None:
     """Switch GROUP between pulling its queues and popping messages (RocketMQ 5).
 
@@ -202,7 +202,7 @@ ANSWER_SECONDS_MAX: Final = 5.0
 WILDCARDS: Final = ("0.0.0.0", "::")
 
 
-def cluster_brokers(topic: str, *, data: Path, endpoint: str) -> dict[str, str]:
+def cluster_brokers(topic: str, *, data: Path | None, endpoint: str) -> dict[str, str]:
     """Name -> address of every broker of the asked one's cluster; empty when it is on its own.
 
     ``NotFound`` when none of them has the topic.

@@ -1,6 +1,7 @@
-"""Asking a running broker over its HTTP port: where it is, and how its refusals are told.
+"""Asking a running broker over its HTTP port, and how its refusals are told.
 
-``@takes_address`` gives a verb ``--endpoint`` and ``--data``; ``asked(**where)`` sends the request.
+``@takes_endpoint`` gives a verb ``--endpoint`` and ``--data`` (``endpoint.py`` has the rule);
+``asked(**where)`` sends the request.
 Every failure is one sentence: no broker there, no HTTP port, or what the broker said.
 """
 
@@ -13,36 +14,20 @@ from urllib.parse import quote, urlencode
 
 import click
 
+from penstock.cli.endpoint import HTTP, find_endpoint
 from penstock.model.errors import NotFound, PenstockError, SettingsError
 from penstock.model.ids import size_text
 
 ANSWER_SECONDS_MAX: Final = 15.0
 
 
-def takes_address(verb: Callable[..., None]) -> Callable[..., None]:
-    """Where the broker is: options that every such verb has."""
-    verb = click.option("--endpoint", default="", help="host:port of its HTTP port.")(verb)
-    return click.option(
-        "--data",
-        default="./penstock-data",
-        show_default=True,
-        type=click.Path(path_type=Path),
-        help="Data directory of the broker, where its endpoint is looked up.",
-    )(verb)
-
-
 as_json = click.option("--json", "is_json", is_flag=True, help="The answer as JSON.")
 in_space = click.option("--space", default="", help="Namespace or virtual host; empty = default.")
 
 
-def address(data: Path, endpoint: str) -> tuple[str, int]:
-    """Host and HTTP port of the broker that is meant."""
-    if not endpoint:
-        from penstock.server.ready_file import find_ready
-
-        endpoint = find_ready(data).endpoints.get("http", "")
-        if not endpoint:
-            raise PenstockError(f"the broker on {data} has no HTTP port; start it with --http")
+def address(data: Path | None, endpoint: str) -> tuple[str, int]:
+    """Host and HTTP port of the broker that is meant (``endpoint.py``)."""
+    endpoint = find_endpoint(HTTP, endpoint, data)
     host, _, port = endpoint.removeprefix("http://").rstrip("/").rpartition(":")
     if not host or not port.isdecimal():
         raise SettingsError(f"endpoint {endpoint!r} is not host:port, as 127.0.0.1:15672")
@@ -50,14 +35,20 @@ def address(data: Path, endpoint: str) -> tuple[str, int]:
 
 
 def send(
-    method: str, path: str, order: dict[str, Any] | None = None, *, at: tuple[str, int]
+    method: str,
+    path: str,
+    order: dict[str, Any] | None = None,
+    *,
+    at: tuple[str, int],
+    headers: dict[str, str] | None = None,
 ) -> tuple[int, Any]:
     """Status and JSON of an answer; raises when no broker answers there."""
     host, port = at
     connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS_MAX)
     body = None if order is None else json.dumps(order)
     try:
-        connection.request(method, path, body, {"content-type": "application/json"})
+        given = {"content-type": "application/json", **(headers or {})}
+        connection.request(method, path, body, given)
         response = connection.getresponse()
         return response.status, json.loads(response.read() or b"{}")
     except (OSError, ValueError, http.client.HTTPException) as error:
@@ -70,7 +61,7 @@ def send(
 
 
 def asked(
-    method: str, path: str, order: dict[str, Any] | None = None, *, data: Path, endpoint: str
+    method: str, path: str, order: dict[str, Any] | None = None, *, data: Path | None, endpoint: str
 ) -> Any:
     """The JSON of a good answer; a refusal is raised in the broker's words."""
     status, answer = send(method, path, order, at=address(data, endpoint))

@@ -26,8 +26,8 @@ from penstock.model.errors import (
 )
 
 VERBS: Final = (
-    "up", "publish", "consume", "demo", "why", "topics", "groups", "queries", "settings", "log",
-    "fault", "bench", "interop", "doctor",
+    "up", "publish", "consume", "demo", "why", "topics", "groups", "queues", "exchanges",
+    "bindings", "connections", "queries", "settings", "log", "fault", "bench", "interop", "doctor",
 )  # fmt: skip
 """Names of the verbs and of their files here, in the order in which the help lists them."""
 
@@ -35,8 +35,11 @@ ELSEWHERE: Final = {
     "demo": "penstock.demo.command",
     "bench": "benchmarks.engine.bench",
     "interop": "kit.interop",
+    **dict.fromkeys(
+        ("queues", "exchanges", "bindings", "connections"), "penstock.cli.amqp_objects"
+    ),
 }
-"""Verbs whose files are not here; the last two are in a clone only."""
+"""Verbs whose files have other names; ``bench`` and ``interop`` are in a clone only."""
 
 FAILED: Final = 1
 EXIT_CODES: Final[Sequence[tuple[type[PenstockError], int]]] = (
@@ -76,7 +79,7 @@ class Verbs(click.Group):
             ctx.fail(
                 f"{cmd_name} is no part of the wheel: clone Penstock, then ./penstock {cmd_name}"
             )
-        command = module.command
+        command = getattr(module, cmd_name, None) or module.command
         assert isinstance(command, click.Command)
         return command
 

@@ -19,23 +19,13 @@ from typing import Any, Final
 
 import click
 
+from penstock.cli.endpoint import NAME_SERVER, find_endpoint, takes_name_server
 from penstock.cli.message_lines import duration_ms, from_record
 from penstock.client import ClientError, Message, Producer, SendResult
 
 FAILURES_TOLD: Final = 5
 PROGRESS_SECONDS: Final = 0.5
 STDIN: Final = "-"
-
-takes_name_server = click.option(
-    "--name-server",
-    "-n",
-    default="localhost:9876",
-    show_default=True,
-    envvar="NAMESRV_ADDR",
-    show_envvar=True,
-    help="host:port; several with semicolons.",
-)
-"""Where the cluster is: an option that every verb that uses the client has."""
 
 
 @click.command("publish", short_help="Send messages to a topic of a RocketMQ cluster.")
@@ -54,13 +44,14 @@ takes_name_server = click.option(
 @click.option("--whole", is_flag=True, help="All of the standard input is one message.")
 @click.option("--group", default="penstock-cli", show_default=True, help="Producer group.")
 @click.option("--json", "is_json", is_flag=True, help="One JSON object per message sent.")
-def command(topic: str, body: str, name_server: str, **given: Any) -> None:
+def command(topic: str, body: str, **given: Any) -> None:
     """Send BODY to TOPIC, or every line of the standard input when BODY is missing or -."""
     if body == STDIN and given["count"] > 1:
         raise click.UsageError("--count needs a BODY to repeat")
     keep_quiet()
     tally = PublishStatistics(is_json=given["is_json"], is_many=body == STDIN or given["count"] > 1)
     pace = Pace(given["rate"])
+    name_server = find_endpoint(NAME_SERVER, given["name_server"], given["data"])
     with Producer(name_server, given["group"]) as producer:
         for message in _messages(topic, body, given):
             pace.wait()

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import click
 
+from penstock.cli.endpoint import takes_endpoint
 from penstock.cli.http_client import (
     Column,
     age_text,
@@ -12,7 +13,6 @@ from penstock.cli.http_client import (
     path_of,
     print_json,
     print_rows,
-    takes_address,
     tell,
 )
 from penstock.model.ids import size_text
@@ -31,7 +31,7 @@ _QUERIES: Final[tuple[Column, ...]] = (
 
 @click.group("queries", short_help="Spark queries: lag, rate, lease.", invoke_without_command=True)
 @as_json
-@takes_address
+@takes_endpoint
 @click.pass_context
 def command(context: click.Context, /, is_json: bool, **where: Any) -> None:
     """List Spark queries: where each stands, how far behind it is, what is kept for it."""
@@ -51,7 +51,7 @@ def command(context: click.Context, /, is_json: bool, **where: Any) -> None:
 @command.command("forget")
 @click.argument("query")
 @as_json
-@takes_address
+@takes_endpoint
 def forget(query: str, is_json: bool, **where: Any) -> None:
     """Forget QUERY with its positions; nothing is kept for it any more."""
     tell(asked("DELETE", path_of("queries", query), **where), is_json)

@@ -1,10 +1,11 @@
-"""``penstock topics``: make, list, look at, set and delete topics of a running broker."""
+"""``penstock topics``: make, list, look at, set, purge and delete topics of a running broker."""
 
 from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
+from penstock.cli.endpoint import takes_endpoint
 from penstock.cli.http_client import (
     GROUP_COLUMNS,
     Column,
@@ -15,9 +16,9 @@ from penstock.cli.http_client import (
     path_of,
     print_json,
     print_rows,
-    takes_address,
     tell,
 )
+from penstock.model.errors import PenstockError
 from penstock.model.ids import size_text
 from penstock.settings.declare import convert
 
@@ -25,7 +26,8 @@ _TOPICS: Final[tuple[Column, ...]] = (
     ("TOPIC", lambda row: row["name"]),
     ("SPACE", lambda row: row["space"] or "-"),
     ("QUEUES", lambda row: f"{row['queues']}"),
-    ("MESSAGES", lambda row: f"{row['messages']:,}"),
+    ("READY", lambda row: f"{row['ready']:,}"),
+    ("STORED", lambda row: f"{row['messages']:,}"),
     ("BYTES", lambda row: size_text(row["bytes"])),
     ("GROUPS", lambda row: f"{row['groups']}"),
 )
@@ -37,9 +39,9 @@ _QUEUES: Final[tuple[Column, ...]] = (
 )
 
 
-@click.group("topics", short_help="Create, list, show, set and delete topics.")
+@click.group("topics", short_help="Create, list, show, set, purge and delete topics.")
 def command() -> None:
-    """Create, list, show, set and delete topics of a running broker."""
+    """Create, list, show, set, purge and delete topics of a running broker."""
 
 
 @command.command("create")
@@ -47,7 +49,7 @@ def command() -> None:
 @click.option("--queues", default=4, show_default=True, type=click.IntRange(1, 1024))
 @in_space
 @as_json
-@takes_address
+@takes_endpoint
 def create(topic: str, queues: int, space: str, is_json: bool, **where: Any) -> None:
     """Create TOPIC; it is an error when it exists."""
     order = {"name": topic, "space": space, "queues": queues}
@@ -58,9 +60,13 @@ def create(topic: str, queues: int, space: str, is_json: bool, **where: Any) -> 
 @click.argument("contains", default="")
 @click.option("--all", "is_hidden", is_flag=True, help="Internal ones, too (%RETRY%, %DLQ% ...).")
 @as_json
-@takes_address
+@takes_endpoint
 def list_(contains: str, is_hidden: bool, is_json: bool, **where: Any) -> None:
-    """List topics whose name contains CONTAINS."""
+    """List topics whose name contains CONTAINS.
+
+    READY is what the group that is furthest behind has still to get, STORED what can still be read:
+    settled messages stay until retention takes them.
+    """
     rows = all_rows("topics", contains=contains, is_hidden=is_hidden, **where)
     if is_json:
         print_json(rows)
@@ -72,7 +78,7 @@ def list_(contains: str, is_hidden: bool, is_json: bool, **where: Any) -> None:
 @click.argument("topic")
 @in_space
 @as_json
-@takes_address
+@takes_endpoint
 def show(topic: str, space: str, is_json: bool, **where: Any) -> None:
     """Show TOPIC queue by queue, and how far behind each group is."""
     found = asked("GET", path_of("topics", topic, space=space), **where)
@@ -80,7 +86,8 @@ def show(topic: str, space: str, is_json: bool, **where: Any) -> None:
         print_json(found)
         return
     click.echo(
-        f"{topic}: {found['queues']} queues, {found['messages']:,} messages, "
+        f"{topic}: {found['queues']} queues, {found['ready']:,} messages ready, "
+        f"{found['messages']:,} stored, "
         f"{size_text(found['bytes'])}" + ("" if found["is_durable"] else ", not durable")
     )
     print_rows(_QUEUES, found["each_queue"])
@@ -101,7 +108,7 @@ def show(topic: str, space: str, is_json: bool, **where: Any) -> None:
 @click.option("--spark-backlog-age-max", help="That bound as time, as 10min; 0 = none.")
 @in_space
 @as_json
-@takes_address
+@takes_endpoint
 def set_(topic: str, space: str, *, is_json: bool, **given: Any) -> None:
     """Change the policy of TOPIC; what is not given stays, "default" is what the settings say."""
     where = {name: given.pop(name) for name in ("data", "endpoint")}
@@ -138,11 +145,54 @@ _POLICY: Final[dict[str, tuple[str, Callable[[str, str], str | int]]]] = {
 """Option -> (field of the policy, how its text is read)."""
 
 
+_YES: Final = click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
+
+
 @command.command("delete")
 @click.argument("topic")
+@_YES
 @in_space
 @as_json
-@takes_address
-def delete(topic: str, space: str, is_json: bool, **where: Any) -> None:
-    """Delete TOPIC with its messages."""
+@takes_endpoint
+def delete(topic: str, space: str, *, is_sure: bool, is_json: bool, **where: Any) -> None:
+    """Delete TOPIC with its messages; asks first, unless --yes."""
+    if not is_sure:
+        found = asked("GET", path_of("topics", topic, space=space), **where)
+        _confirm(f"Delete {topic} with {_contents(found)}?")
     tell(asked("DELETE", path_of("topics", topic, space=space), **where), is_json)
+
+
+@command.command("purge")
+@click.argument("topic")
+@_YES
+@in_space
+@as_json
+@takes_endpoint
+def purge(topic: str, space: str, *, is_sure: bool, is_json: bool, **where: Any) -> None:
+    """Settle what TOPIC holds for all of its groups; asks first, unless --yes.
+
+    Every group goes on with the next message that is published. What AMQP consumers have and did
+    not settle yet stays theirs; what is stored stays until retention takes it.
+    """
+    if not is_sure:
+        found = asked("GET", path_of("topics", topic, space=space), **where)
+        _confirm(f"Purge {topic}, {_contents(found)}?")
+    order = {"topic": topic, "space": space}
+    tell(asked("POST", path_of("topic-purges"), order, **where), is_json)
+
+
+def _contents(found: dict[str, Any]) -> str:
+    return (
+        f"{found['ready']:,} messages ready and {found['messages']:,} stored for "
+        f"{found['groups']} groups"
+    )
+
+
+def _confirm(question: str) -> None:
+    """Ends the command unless somebody says yes; without a terminal there is nobody."""
+    try:
+        is_sure = click.confirm(question, err=True)
+    except click.Abort:
+        is_sure = False
+    if not is_sure:
+        raise PenstockError("nothing was changed; --yes does it without asking")

@@ -13,8 +13,9 @@ from typing import Any, Final, Protocol
 
 import click
 
+from penstock.cli.endpoint import takes_endpoint
 from penstock.cli.flow_lines import Page, name_lines, narrowed, why_lines
-from penstock.cli.http_client import address, as_json, path_of, print_json, send, takes_address
+from penstock.cli.http_client import address, as_json, path_of, print_json, send
 from penstock.model.errors import PenstockError
 
 OK: Final = 200
@@ -24,7 +25,7 @@ OK: Final = 200
 @click.argument("name", default="")
 @click.option("--watch", "is_watched", is_flag=True, help="Look again every second, until Ctrl-C.")
 @as_json
-@takes_address
+@takes_endpoint
 def command(name: str, *, is_watched: bool, is_json: bool, **where: Any) -> None:
     """Say why the broker is stuck: who is slow, who waits for whom, since when.
 

@@ -101,6 +101,24 @@ class Administration:
         if not topic.is_deleted:
             self._engine.retire_topic(topic.name)
 
+    def purge_topic(self, name: str, space: str = "") -> int:
+        """Settle what waits, for every group; returns how many messages, each group's counted.
+
+        What engine consumers have in flight stays theirs. Protocols whose readers keep their own
+        position tell them (``ProtocolAdmin.reset``).
+        """
+        topic = self._topic(name, space)
+        purged = 0
+        for entry in list(self._group_subscriptions_of(topic)):
+            for queue in topic.queues:
+                if entry.protocol is None:
+                    purged += entry.subscription.purge(queue.queue_id)
+                else:
+                    purged += entry.subscription.ready(queue.queue_id)
+                    entry.protocol.reset(queue, entry.group, queue.index.next_offset)
+        self.wake()
+        return purged
+
     def set_spark_policy(self, name: str, space: str = "", **changes: str | int) -> None:
         """What Spark queries behind their bounds do to a topic's publishers (D23)."""
         topic = self._topic(name, space)
@@ -376,6 +394,8 @@ class TopicView(msgspec.Struct, frozen=True, kw_only=True):
     queues: int
     messages: int
     """That can still be read."""
+    ready: int
+    """That wait for the group that is furthest behind; 0 without groups."""
     bytes: int
     is_durable: bool
     groups: int
@@ -465,6 +485,10 @@ def queue_view(queue: Queue) -> QueueView:
     return QueueView(queue.number, index.min_offset, index.next_offset, size)
 
 
+def _ready(topic: Topic, subscription: Subscription) -> int:
+    return sum(subscription.ready(queue.queue_id) for queue in topic.queues)
+
+
 def topic_view(topic: Topic) -> TopicView:
     """A topic without its details."""
     views = [queue_view(queue) for queue in topic.queues]
@@ -473,6 +497,7 @@ def topic_view(topic: Topic) -> TopicView:
         space=topic.name.space,
         queues=len(topic.queues),
         messages=sum(each.end_offset - each.min_offset for each in views),
+        ready=max((_ready(topic, each) for each in topic.subscriptions.values()), default=0),
         bytes=sum(each.bytes for each in views),
         is_durable=topic.is_durable,
         groups=len(topic.subscriptions),

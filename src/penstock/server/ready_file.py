@@ -44,15 +44,18 @@ def remove_ready(path: Path) -> None:
         path.unlink()
 
 
-def find_ready(data: Path) -> Ready:
-    """The broker that runs on a data directory; ``NotFound`` when none is ready there."""
+def find_ready(data: Path, flag: str = "--endpoint") -> Ready:
+    """The broker that runs on a data directory; ``NotFound`` when none is ready there.
+
+    ``flag`` is how the caller can be told where it is instead.
+    """
     try:
         content = json.loads((data / NAME).read_text())
         return Ready(int(content["pid"]), dict(content["endpoints"]))
     except FileNotFoundError:
         raise NotFound(
             f"no broker is ready on {data}; start one with `penstock up --data {data}`, "
-            "or give --endpoint"
+            f"or give {flag}"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise NotFound(f"{data / NAME} cannot be read ({error}); give --endpoint") from None
+        raise NotFound(f"{data / NAME} cannot be read ({error}); give {flag}") from None

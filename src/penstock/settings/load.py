@@ -27,9 +27,17 @@ from penstock.settings.flow import FlowSettings
 from penstock.settings.protocols import AmqpSettings, RocketmqSettings, SparkSettings
 
 PREFIX: Final = "PENSTOCK_"
-OTHER_VARIABLES: Final = frozenset(("PENSTOCK_CONFIG", "PENSTOCK_PYTHON"))
-"""Variables with our prefix that are not settings: the TOML file to read, and the interpreter that
-the ``./penstock`` script is told to use."""
+OTHER_VARIABLES: Final = frozenset(
+    (
+        "PENSTOCK_CONFIG",
+        "PENSTOCK_PYTHON",
+        "PENSTOCK_ENDPOINT",
+        "PENSTOCK_USER",
+        "PENSTOCK_PASSWORD",
+    )
+)
+"""Variables with our prefix that are not settings: the TOML file to read, the interpreter that the
+``./penstock`` script is told to use, and which broker verbs ask, as whom."""
 
 DEFAULT: Final = "default"
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from penstock.cli.consume import command
 from penstock.cli.publish import command as publish
-from penstock.client import Message, Producer
+from penstock.client import LitePullConsumer, Message, Producer
 
 
 @pytest.fixture
@@ -124,3 +124,31 @@ def test_a_new_group_can_begin_at_a_time(cluster, filled, unique):
         arguments = [filled, "--group", unique(), "--from", start, *where]
         result = CliRunner().invoke(command, arguments)
         assert len(result.stdout.splitlines()) == count, result.output
+
+
+def test_a_new_group_that_begins_last_gets_what_comes_and_nothing_before(cluster, filled, unique):
+    """RocketMQ's own answer for a young topic is 0: a new group would get all of it."""
+    group = unique()
+    arguments = [filled, "--group", group, "--name-server", cluster.name_server, "--body"]
+    quiet = CliRunner().invoke(command, [*arguments, "--from", "last", "--wait", "500ms"])
+    assert (quiet.exit_code, quiet.stdout) == (0, "")
+    with Producer(cluster.name_server) as producer:
+        producer.send(Message(filled, b"later"))
+    # The group has begun: what came while nobody read is for it.
+    after = CliRunner().invoke(command, [*arguments, "--from", "last", "--count", "1"])
+    assert after.stdout == "later\n"
+
+
+def test_a_topic_that_comes_after_its_reader_is_read_from_its_beginning(
+    cluster, unique, eventually
+):
+    """Last is where the end was when the group began: there was nothing, so all of it is new."""
+    topic = unique("late")
+    quick = {"poll_name_server_interval_ms": 100, "rebalance_interval_ms": 100}
+    consumer = LitePullConsumer(cluster.name_server, unique(), consume_from="last", **quick)
+    consumer.subscribe(topic)
+    with consumer, Producer(cluster.name_server) as producer:
+        assert consumer.poll(1) == []
+        cluster.create_topic(topic, 1)
+        producer.send(Message(topic, b"first of all"))
+        eventually(lambda: [each.body for each in consumer.poll(100)] == [b"first of all"], 20)

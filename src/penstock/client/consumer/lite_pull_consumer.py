@@ -394,7 +394,7 @@ class LiteMember(GroupMember):
     async def _want(self, topic: str, tags: str | Sequence[str], sql: str | None) -> None:
         wanted = subscription(topic, tags=tags, sql=sql, version=0)
         # Checked before it counts: a pull that carries nonsense may bring anything.
-        await self.instance.routes.refresh([topic])
+        await self._look_up([topic])
         await self._check(wanted)
         self.subscriptions.add(topic, tags=tags, sql=sql)
         self.reader.restart(topic)

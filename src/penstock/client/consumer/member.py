@@ -72,6 +72,8 @@ class GroupMember:
         self._from_ms = timestamp_ms(options.get("consume_timestamp"), self._started_ms)
         self._strategy = options.get("strategy", AVG)
         self._queue_listener = options.get("queue_listener")
+        self._queues_before: dict[str, frozenset[QueueRef]] = {}
+        """Topic -> the queues it had when it was subscribed; all of a later one is new."""
         self._is_registered = False
         """Brokers have heard of it: before, they would not count it among the members."""
         self._notifying = asyncio.Lock()
@@ -81,12 +83,18 @@ class GroupMember:
         self.instance.add_consumer(self)
         try:
             await self.instance.start()
-            await self.instance.routes.refresh(sorted(topics))
+            await self._look_up(topics)
             for each in self.subscriptions.all():
                 await self._check(each)
         except BaseException:
             await self.instance.remove_consumer(self)
             raise
+
+    async def _look_up(self, topics: Collection[str]) -> None:
+        """Routes of topics that are read from now on."""
+        await self.instance.routes.refresh(sorted(topics))
+        for topic in topics:
+            self._queues_before[topic] = frozenset(self._queues_of(topic) or ())
 
     async def _check(self, wanted: Subscription) -> None:
         """A broker compiles an expression now, so that a mistake is seen at once."""
@@ -126,9 +134,16 @@ class GroupMember:
         """Where to begin with a queue: the stored offset, or what ``consume_from`` says."""
         self.offsets.forget(queue)
         stored = await self.offsets.read(queue)
-        return await first_offset(
-            queue, stored, self._consume_from, self._from_ms, self.instance.requests
-        )
+        where = self._consume_from
+        before = self._queues_before.get(queue.topic)
+        if where is ConsumeFrom.LAST and before is not None and queue not in before:
+            where = ConsumeFrom.FIRST
+        begin = await first_offset(queue, stored, where, self._from_ms, self.instance.requests)
+        if stored is None and begin is not None and self._consume_from is ConsumeFrom.LAST:
+            # Stored with the next persist: who takes the queue over must not look for an end that
+            # has moved on.
+            self.offsets.note(queue, begin)
+        return begin
 
     def assignment_changed(
         self, topic: str, queues: Collection[QueueRef], mine: Collection[QueueRef]

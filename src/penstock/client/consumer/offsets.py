@@ -107,8 +107,12 @@ class RemoteBrokerOffsetStore:
         self._group = group
 
     async def read(self, queue: QueueRef) -> int | None:
-        """The broker's offset; raises when the broker cannot be asked."""
-        return await self._requests.query_offset(queue, self._group)
+        """The broker's offset; raises when the broker cannot be asked.
+
+        Without the flag a broker answers 0 for a queue that still has its first message, and a
+        group that means to begin at the end would get everything. Old brokers ignore it.
+        """
+        return await self._requests.query_offset(queue, self._group, zero_if_not_found=False)
 
     async def write(self, offsets: Mapping[QueueRef, int]) -> Collection[QueueRef]:
         """Store all, side by side; answers are awaited, so a lost one is written again."""

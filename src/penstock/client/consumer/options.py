@@ -24,7 +24,13 @@ AllocationStrategy = Annotated[
     Option(AVG, "How queues are divided: the name of a strategy, or a function of your own."),
 ]
 ConsumeFromOption = Annotated[
-    str, Option("last", "Where a group without stored offsets begins.", choices=[*ConsumeFrom])
+    str,
+    Option(
+        "last",
+        "Where a group without stored offsets begins; last is the end of the topic as it was when"
+        " the consumer started, also of a young topic.",
+        choices=[*ConsumeFrom],
+    ),
 ]
 ConsumeTimestamp = Annotated[
     datetime | str | int | None,

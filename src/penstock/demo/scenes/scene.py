@@ -196,7 +196,7 @@ class Scene:
 
     async def ask(self, method: str, path: str, order: dict[str, Any] | None = None) -> Any:
         """What the broker's HTTP port answers; like any operator's script."""
-        at = address(Path(), self._http)
+        at = address(None, self._http)
         status, answer = await asyncio.to_thread(send, method, path, order, at=at)
         if status != 200:
             raise PenstockError(f"{method} {path} was answered {status}: {answer}")

@@ -110,6 +110,7 @@ async def _not_found(request: Request, _error: Exception) -> Response:
 # POST    /api/topics                            create: {"name", "space", "queues"}
 # GET     /api/topics/NAME ?space                one topic with queues and groups
 # DELETE  /api/topics/NAME ?space                with its messages
+# POST    /api/topic-purges                      {"topic", "space"}: settled for every group
 # POST    /api/topic-policies                    {"topic", "space", "spark_backpressure", ...}
 # GET     /api/queries                           Spark queries: position, lag, rate, lease, batch
 # DELETE  /api/queries/NAME                      forget one, with its positions
@@ -135,6 +136,13 @@ class CreateTopic(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     space: str = ""
     queues: int = 4
+
+
+class PurgeTopic(msgspec.Struct, forbid_unknown_fields=True):
+    """A topic whose groups go on at its end."""
+
+    topic: str
+    space: str = ""
 
 
 class ResetGroup(msgspec.Struct, forbid_unknown_fields=True):
@@ -181,6 +189,7 @@ class AdminApi:
         return [
             Route("/api/topics", self.topics, methods=["GET"]),
             Route("/api/topics", self.create_topic, methods=["POST"]),
+            Route("/api/topic-purges", self.purge_topic, methods=["POST"]),
             Route("/api/topic-policies", self.set_policy, methods=["POST"]),
             Route("/api/queries", self.queries, methods=["GET"]),
             Route("/api/queries/{name:path}", self.forget_query, methods=["DELETE"]),
@@ -217,6 +226,14 @@ class AdminApi:
             return {"done": f"topic '{name}' deleted with its messages"}
 
         return refusal(request, _CHANGES) or await self._durable(delete)
+
+    async def purge_topic(self, request: Request) -> Response:
+
+        def purge(order: PurgeTopic) -> dict[str, Any]:
+            count = self._admin.purge_topic(order.topic, order.space)
+            return {"done": f"topic '{order.topic}' purged of {count:,} messages", "count": count}
+
+        return await self._change(request, PurgeTopic, purge)
 
     async def set_policy(self, request: Request) -> Response:
 

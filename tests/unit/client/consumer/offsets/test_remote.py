@@ -17,7 +17,7 @@ class Calls:
     def __init__(self):
         self.stored = {}
 
-    async def query_offset(self, queue, group):
+    async def query_offset(self, queue, group, *, zero_if_not_found=None):
         self._check(queue)
         return self.stored.get((queue, group))
 
